@@ -207,12 +207,13 @@ def _activation(config):
     """The activation in config.json; ValueError for an unknown one."""
     architecture = str(config.get("architecture"))
     act = setting(_section(config, "model_args"), "act_layer", str)
-    act = act or ("quick_gelu" if "quickgelu" in architecture else "gelu")
+    usual = "quick_gelu" if "quickgelu" in architecture else "gelu_tanh" if _TANH.search(architecture) else "gelu"
+    act = act or usual
     if act not in _ACTIVATIONS:
         raise ValueError(
             f"config.json has the activation {act!r}, which is not implemented. Implemented: {', '.join(_ACTIVATIONS)}."
         )
-    return "gelu_tanh" if _TANH.search(architecture) else _ACTIVATIONS[act]
+    return _ACTIVATIONS[act]
 
 
 def _input_size(config):

@@ -71,13 +71,7 @@ CONTRADICTIONS = [
         'global_pool is "map" in config.json, but the arrays hold no attention pooling',
     ),
     ("timm_vit", "model_args.global_pool", "avgmax", "global_pool='avgmax', which is not implemented"),
-    ("timm_vit", "model_args.act_layer", "quick_gelu", "the activation 'quick_gelu', which is not implemented"),
-    (
-        "timm_vit",
-        "architecture",
-        "vit_base_patch16_clip_quickgelu_224",
-        "the activation 'quick_gelu', which is not implemented",
-    ),
+    ("timm_vit", "model_args.act_layer", "mish", "the activation 'mish', which is not implemented"),
     (
         "timm_vit",
         "architecture",
