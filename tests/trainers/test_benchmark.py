@@ -17,15 +17,13 @@ from benchmarks.own_process import in_own_process
 from keras_vit.planning.slice.groups import group_of
 from keras_vit.planning.slice.hlo import Cost, Instruction
 
-SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 16, "repeats": 1, "images": 160}
+SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 4, "repeats": 1, "images": 40}
 
 
 @pytest.fixture
 def few(monkeypatch):
-    """Four made-up images are all that is read, in batches of 16, and the augmentation is one that is traced in no
-    time.
-    """
-    monkeypatch.setattr(input, "BATCH", 16)
+    """Four made-up images are all that is read, as one batch; the augmentation takes no time to trace."""
+    monkeypatch.setattr(input, "BATCH", 4)
     monkeypatch.setitem(input.TEXTS, "medium1", input.TEXTS["crop"] + "|solarize(1)")
     images = input.synthetic(4)
     monkeypatch.setattr(input, "synthetic", lambda: images)
@@ -42,7 +40,8 @@ def test_the_input_is_compared_with_decoding_alone_and_the_memory_watched(few, c
             float(re.search(pattern, told)[1])
             for pattern in (rf"{name} .*?([\d.]+) of decode", rf"\n{name} +(\d+) images/s", r"\ndecode +(\d+) images/s")
         )
-        assert ratio == pytest.approx(rate / alone, abs=0.01, rel=0.02)  # both rates are printed as whole numbers
+        # Both rates are printed as whole numbers.
+        assert (rate - 0.5) / (alone + 0.5) - 0.01 <= ratio <= (rate + 0.5) / (alone - 0.5) + 0.01
     held = [int(mib) for mib in re.search(r"with medium1: ([\d ]+) MiB", told)[1].split()]
     assert len(held) == 11 and min(held) > 100
 

@@ -4,11 +4,13 @@ import json
 import pathlib
 import re
 import sys
+import types
 
 import numpy as np
 import pytest
 
 from benchmarks.peers import __main__ as command
+from benchmarks.peers import measure as measuring
 from benchmarks.peers.measure import Case, Measured, measure, sizes_of
 from benchmarks.peers.peer import Peer, Refused
 from benchmarks.peers.program import LIBRARIES
@@ -87,13 +89,7 @@ def test_cases_and_peers_are_read_or_refused(tmp_path):
 def test_the_model_that_peers_must_build_is_the_paper_s():
     sizes, parameters, flops = sizes_of("B/16")
     assert parameters == B16 and round(flops / 1e9, 1) == 35.1
-    assert {name: sizes[name] for name in ("width", "depth", "heads", "mlp_dim", "patch_size")} == {
-        "width": 768,
-        "depth": 12,
-        "heads": 12,
-        "mlp_dim": 3072,
-        "patch_size": 16,
-    }
+    assert {"width": 768, "depth": 12, "heads": 12, "mlp_dim": 3072, "patch_size": 16}.items() <= sizes.items()
 
 
 class Pretender:
@@ -194,21 +190,17 @@ def test_an_environment_without_the_library_is_said_in_its_words():
 @pytest.mark.processes
 def test_this_package_alone_in_one_small_case(tmp_path, monkeypatch, capsys):
     """The command, with a model as small as a variant can be."""
-    import types
-
-    values = types.SimpleNamespace(
-        peer=[], cases="Ti/32:2", dtypes="float32", repeats=1, threads=1, output=str(tmp_path / "out")
-    )
-    monkeypatch.setattr(command.flags, "FLAGS", values)
+    monkeypatch.setattr(measuring, "_TURN", 0.01)
+    monkeypatch.setattr(measuring, "_limit", lambda products: 2 * 1024**3 / products.ask("1024", calls=1)["seconds"])
+    values = {"peer": [], "cases": "Ti/32:2", "dtypes": "float32", "repeats": 1, "threads": 1}
+    monkeypatch.setattr(command.flags, "FLAGS", types.SimpleNamespace(**values, output=str(tmp_path / "out")))
     command.main()
     (result,) = json.loads((tmp_path / "out" / "results.json").read_text())
     assert result["refused"] == {} and np.shape(result["seconds"]["ours"]["training"]) == (1,)
     assert result["mebibytes"]["ours"]["training"] > result["mebibytes"]["ours"]["forward"] > 100
     table = (tmp_path / "out" / "table.md").read_text()
-    assert (
-        re.search(r"\| Ti/32, batch 2, float32, training \| [\d.]+, 0\.\d\d \|", table)
-        and table in capsys.readouterr().out
-    )
+    assert re.search(r"\| Ti/32, batch 2, float32, training \| [\d.]+, \d\.\d\d \|", table)
+    assert table in capsys.readouterr().out
     assert (tmp_path / "out" / "peers.png").exists()
 
 

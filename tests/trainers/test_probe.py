@@ -1,4 +1,4 @@
-"""The probe binary, and few-shot evaluation within a training run."""
+"""The probe binary: its methods, penalties and mistakes. In a training run: tests/training/test_averages."""
 
 import json
 
@@ -11,9 +11,7 @@ from keras_vit.data import ExampleErrors, open_source
 from keras_vit.data.errors import TooManyErrors
 from keras_vit.data.sources.selection import subset
 from keras_vit.evaluation import Embedder, FeatureSplits, FewShot, few_shot
-from keras_vit.runs import training_run
 from keras_vit.runs.config import resolve
-from keras_vit.runs.saving.rundir import RunDirectory
 from trainers import config_files, probe
 
 SMALL = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
@@ -125,30 +123,3 @@ def test_durations_are_whole_evaluations():
     config.update(total="100 steps", evaluate="4 steps", batch_size=8)
     config.evals.update({name: {"every": every} for name, every in (("a", None), ("b", "3 steps"), ("c", "10 steps"))})
     assert [options["every"] for options in resolve(config, 800)["evals"].values()] == [100, 4, 12]
-
-
-@pytest.mark.extended
-def test_a_run_measures_few_shot_accuracy_with_its_averaged_weights(tmp_path, monkeypatch):
-    monkeypatch.setattr(training_run, "write_report", lambda *_: None)
-    config = config_files.load_config("digits_pretrain")
-    config.update(total="3 steps", evaluate="1 steps", checkpoint="2 steps", batch_size=16, jit_compile=False)
-    config.model.update(SMALL)
-    config.data.update(train="train[:64]", evaluation="test[:16]")
-    config.optimizer.ema = 0.5
-    config.evals.few_shot = {"source": "digits", "train": "train[:200]", "test": "test[:60]", "every": "2 steps"}
-    config.evals.few_shot.shots = "1,5"
-    model, _ = training_run.run(config, tmp_path)
-    records = RunDirectory(tmp_path).metrics()
-    measured = ["few_shot/1", "few_shot/5"]
-    assert [sorted(k for k in r if k.startswith("few_shot")) for r in records] == [[], measured, measured]
-    assert [r["step"] for r in records] == [1, 2, 3]
-    last = json.loads((tmp_path / "few_shot.json").read_text())
-    assert last["step"] == 3 and last["few_shot"]["5"]["mean"] == records[2]["few_shot/5"]
-    # The run ends with the averages in the model: measured again, they give the same.
-    embedder = Embedder(model, last["preprocess"], 16)
-    splits = FeatureSplits(embedder, open_source("digits", "train[:200]"), open_source("digits", "test[:60]"))
-    again = FewShot(source="digits", shots=(1, 5)).evaluate(splits)
-    assert {str(k): v for k, v in again.details["few_shot"].items()} == last["few_shot"]
-    config.evals.few_shot.shots = "1000"
-    with pytest.raises(ValueError, match="1000 shots need 1000 examples of every class"):
-        training_run.run(config, tmp_path / "other")

@@ -1,5 +1,7 @@
 """Lookahead and averaged weights in fit, resumed, saved and in a run. On replicas and on JAX: tests/distribution."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,8 @@ from trajectories import averages, everything
 
 import keras_vit
 from benchmarks.strategies import limit
+from keras_vit.data import open_source
+from keras_vit.evaluation import Embedder, FeatureSplits, FewShot
 from keras_vit.runs import training_run
 from keras_vit.runs.saving import state
 from keras_vit.runs.saving.rundir import RunDirectory
@@ -105,7 +109,7 @@ def test_a_saved_model_brings_its_optimizer_back(tmp_path):
 
 
 @pytest.mark.extended
-def test_a_configs_run_ends_with_the_averages(tmp_path, monkeypatch):
+def test_a_configs_run_ends_with_the_averages_which_evaluators_measure(tmp_path, monkeypatch):
     """model.keras contains the averages of the last checkpoint: here the mean of the weights after steps 3 to 6."""
     monkeypatch.setattr(training_run, "write_report", lambda *_: None)  # its figures take longer than the run
     config = config_files.load_config("digits_pretrain")
@@ -113,7 +117,19 @@ def test_a_configs_run_ends_with_the_averages(tmp_path, monkeypatch):
     config.data.update(train="train[:100]", evaluation="test[:20]")
     config.update(total="6 steps", evaluate="3 steps", checkpoint="3 steps", batch_size=8, jit_compile=False)
     config.optimizer.update(name="radam", swa="50%", lookahead=2)
+    splits = {"train": "train[:200]", "test": "test[:60]"}
+    config.evals.few_shot = {"source": "digits", **splits, "every": "6 steps", "shots": "1,5"}
     model, _ = training_run.run(config, tmp_path)
+    first, last = RunDirectory(tmp_path).metrics()
+    written = json.loads((tmp_path / "few_shot.json").read_text())
+    assert [first["step"], last["step"]] == [3, 6] and "few_shot/5" not in first and written["step"] == 6
+    assert last["few_shot/5"] == written["few_shot"]["5"]["mean"]
+    # The run ends with the averages in the model: measured again, they give the same.
+    embedded = FeatureSplits(
+        Embedder(model, written["preprocess"], 20), *(open_source("digits", s) for s in splits.values())
+    )
+    again = FewShot(source="digits", shots=(1, 5)).evaluate(embedded)
+    assert {str(k): v for k, v in again.details["few_shot"].items()} == written["few_shot"]
     path = RunDirectory(tmp_path).checkpoints()[6]
     arrays = state.from_bytes(path.read_bytes(), path)
     kept = [arrays[name] for name in sorted(arrays) if name.endswith("_average")]
