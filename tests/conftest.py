@@ -169,7 +169,7 @@ def shared_data():
     return DATA
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny():
     """Makes a tiny ViT: tiny(pool="gap", ...), the same at each call; its head is random, so that outputs differ."""
 

@@ -44,24 +44,19 @@ def test_a_single_evaluation_is_a_dot_and_gaps_are_left_out(drawn):
     assert drawn[1].lines[0].get_marker() == "o"
 
 
-@pytest.mark.parametrize(
-    ("xs", "shown"),
-    [
+def test_values_of_a_sweep_are_labelled_where_there_is_room(drawn):
+    for xs, shown in [
         ([1e-4, 3e-4, 1e-3, 3e-3, 1e-2], ["0.0001", "0.0003", "0.001", "0.003", "0.01"]),
         ([0.0, 1e-5, 1e-3, 0.1], ["0", "1e-05", "0.001", "0.1"]),
         ([0.001, 0.00101, 0.00102, 0.01], ["0.001", "0.01"]),
         ([0.1, 0.2, 0.3], ["0.1", "0.2", "0.3"]),
         ([-1.0, 0.0, 1.0], ["-1", "0", "1"]),
         ([5], ["5"]),
-    ],
-)
-def test_values_of_a_sweep_are_labelled_where_there_is_room(drawn, xs, shown):
-    assert figures.lines({"top-1": (xs, [1] * len(xs))}, "learning rate", "top-1", label_each=True).startswith(
-        b"\x89PNG"
-    )
-    assert labels(drawn[0]) == shown
-    extents = boxes(drawn[0])
-    assert all(left.x1 < right.x0 for left, right in zip(extents, extents[1:]))
+    ]:
+        png = figures.lines({"top-1": (xs, [1] * len(xs))}, "learning rate", "top-1", label_each=True)
+        assert png.startswith(b"\x89PNG") and labels(drawn[-1]) == shown
+        extents = boxes(drawn[-1])
+        assert all(left.x1 < right.x0 for left, right in zip(extents, extents[1:]))
 
 
 def test_twenty_learning_rates_do_not_overlap(drawn):

@@ -57,7 +57,7 @@ def test_before_a_mean_it_is_the_head_s_own_column_of_weights():
 
 @pytest.mark.parametrize(
     "options",
-    [{"registers": 2}, {"distillation_token": True}, {"pool": "map"}, {"depth": 1}, {"pool": "gap", "fc_norm": True}],
+    [{"registers": 2, "distillation_token": True}, {"pool": "map"}, {"depth": 1, "pool": "gap", "fc_norm": True}],
 )
 def test_maps_are_on_the_patch_grid_whatever_the_batch(tiny, pixels, options):
     model = tiny(**options)
@@ -102,7 +102,7 @@ def test_mistakes(tiny, pixels):
             class_maps(model, pixels, classes)
 
 
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16", "int8"])
+@pytest.mark.parametrize("dtype", ["mixed_float16", "int8"])
 def test_in_16_bits_and_quantised_the_map_is_about_the_same(tiny, pixels, dtype):
     expected = class_maps(tiny(), pixels, 1)
     model = tiny(dtype=None if dtype == "int8" else dtype)
@@ -121,7 +121,7 @@ def measured_here(path, images):
 
 @pytest.mark.processes
 def test_jax_measures_the_same(tiny, pixels, tmp_path):
-    tiny(registers=1).save(tmp_path / "m.keras")
+    tiny(registers=1, depth=1).save(tmp_path / "m.keras")
     np.save(tmp_path / "x.npy", pixels)
     arguments = str(tmp_path / "m.keras"), str(tmp_path / "x.npy")
     with Interpreter("jax") as jax:

@@ -162,10 +162,7 @@ def test_it_says_how_it_was_made(written, monkeypatch):
 
 
 def test_a_command_is_written_as_it_is_typed():
-    assert command(["/v/bin/python", "/v/bin/keras-vit-pretrain", "--config=a b"]) == [
-        "keras-vit-pretrain",
-        "--config=a b",
-    ]
+    assert command(["/v/python", "/v/keras-vit-pretrain", "--config=a b"]) == ["keras-vit-pretrain", "--config=a b"]
     assert command(["/v/bin/python", "train.py", "1"]) == ["python", "train.py", "1"]
     assert command(["python"]) == []
 
@@ -192,27 +189,15 @@ def test_confused_pairs_are_named_with_their_share_and_a_picture(pixels):
     pairs = [[0, 1, 6], [2, 0, 1]]
     samples = (pixels, np.array([0, 0, 1, 2]), np.array([0, 1, 1, 2]))
     page = Page(html_report.confused(pairs, ["a", "b", "c"], [8, 9, 4], samples))
-    assert (
-        page.text.split("\n")[1:]
-        and "a taken for b6 of 8, 75%" in page.text
-        and "c taken for a1 of 4, 25%" in page.text
-    )
+    assert "a taken for b6 of 8, 75%" in page.text and "c taken for a1 of 4, 25%" in page.text
     assert page.count("img") == 1 and html_report.confused([], ["a"], [1]) == ""
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.123456789, "0.1235"), (1234567, "1,234,567"), (123456.7, "123,457"), (1e-9, "1e-09"), (float("nan"), "nan")]
-    + [
-        (np.float32(1 / 3), "0.3333"),
-        ("0.123456789", "0.123456789"),
-        (True, "True"),
-        (None, "None"),
-        (np.int64(7), "7"),
-    ],
-)
-def test_numbers_are_rounded(value, text):
-    assert html_report.number(value) == text
+def test_numbers_are_rounded():
+    values = (0.123456789, 1234567, 123456.7, 1e-9, float("nan"), np.float32(1 / 3), np.int64(7))
+    texts = ["0.1235", "1,234,567", "123,457", "1e-09", "nan", "0.3333", "7"]
+    assert list(map(html_report.number, values)) == texts
+    assert list(map(html_report.number, ("0.123456789", True, None))) == ["0.123456789", "True", "None"]
 
 
 class Numbers(Task):

@@ -142,7 +142,7 @@ def test_formulas_agree_with_the_layers_of_a_built_model(
         assert {name: row.flops for name, row in counted.items()} == {name: row.flops for name, row in rows.items()}
 
 
-@pytest.mark.parametrize("variant", variants())
+@pytest.mark.parametrize("variant", ["S/16", "R26+S/32", "R50x3"])
 def test_every_variant_has_the_parameters_of_its_model(variant, without_values):
     with without_values():
         model = (keras_vit.BiT if "x" in variant else keras_vit.ViT)(variant)

@@ -91,13 +91,8 @@ def test_fewer_tokens_are_compared_with_the_whole_model(fewer, tiny, photos, tmp
     model = tiny("Ti/2", classes=2, preprocessing="decode|resize(8, 12)")
     keras_vit.save(model, tmp_path / "model.keras")
     output = tmp_path / "curve.png"
-    values = {
-        "checkpoint": str(tmp_path / "model.keras"),
-        "data": f"folder:{photos}",
-        "variant": None,
-        "output": str(output),
-    }
-    flags = types.SimpleNamespace(**values, block=0, batch_size=8, repeats=1)
+    values = {"checkpoint": str(tmp_path / "model.keras"), "data": f"folder:{photos}", "output": str(output)}
+    flags = types.SimpleNamespace(**values, variant=None, block=0, batch_size=8, repeats=1)
     monkeypatch.setattr(cheaper.flags, "FLAGS", flags)
     cheaper.main()
     head, *lines = capsys.readouterr().out.splitlines()
@@ -238,26 +233,12 @@ def test_a_measurement_runs_in_a_process_of_its_own():
 
 
 def test_the_row_of_a_gpu_has_both_shares_and_what_did_not_run():
-    found = {
-        "variant": "B/16",
-        "batch": 10,
-        "flops": 100e12,
-        "on the card": 0.2,
-        "from the host": 0.25,
-        "bytes": 3 * 2**30,
-    }
+    found = {"variant": "B/16", "batch": 10, "flops": 100e12, "on the card": 0.2, "from the host": 0.25}
+    found |= {"bytes": 3 * 2**30}
     found |= {"attention": {"xla": 0.001, "cudnn": "does not run: no cuDNN"}, "timm": {"seconds": 0.3}}
     cells = [cell.strip() for cell in gpu.row(found, 1000e12, 800e12).split("|")[1:-1]]
-    assert cells == [
-        "B/16, batch 10",
-        "50",
-        "40",
-        "0.500",
-        "0.625",
-        "3.00",
-        "xla 1.00 ms, cudnn does not run: no cuDNN",
-        "1.50",
-    ]
+    assert cells[:6] == ["B/16, batch 10", "50", "40", "0.500", "0.625", "3.00"]
+    assert cells[6:] == ["xla 1.00 ms, cudnn does not run: no cuDNN", "1.50"]
     assert gpu.row(found | {"bytes": None, "timm": {"error": "no torch"}}, None, 800e12).endswith("| no torch |")
 
 

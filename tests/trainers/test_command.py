@@ -75,24 +75,15 @@ def test_help_of_the_installed_command_imports_no_engine_and_shows_defaults():
 
 @pytest.mark.processes
 def test_the_commands_answers_without_an_engine():
+    finetune = ("keras-vit", "finetune", "--config=digits_finetune")
     answers = {
         ("/bin/keras-vit-finetune", "--help"): "    keras-vit-finetune --config=digits_finetune",
-        ("keras-vit", "finetune", "--config=digits_finetune", "--help"): "--config.optimizer.learning_rate=",
+        (*finetune, "--help"): "--config.optimizer.learning_rate=",
         ("keras-vit", "finetune", "--config.seed=1", "--help"): "--workdir: The run's directory",
         ("keras-vit", "probe", "--help"): "--batch_size: Images per batch. (default: 64)",
         ("keras-vit", "probe", "--version"): f"keras_vit {__version__}",
-        (
-            "keras-vit",
-            "finetune",
-            "--config=digits_finetune",
-            "--workdr=x",
-        ): 'no flag --workdr. Did you mean "--workdir"?',
-        (
-            "keras-vit",
-            "finetune",
-            "--config=digits_finetune",
-            "--learning_rate=1",
-        ): 'Did you mean "--config.optimizer.learning_rate"?',
+        (*finetune, "--workdr=x"): 'no flag --workdr. Did you mean "--workdir"?',
+        (*finetune, "--learning_rate=1"): 'Did you mean "--config.optimizer.learning_rate"?',
         (
             "keras-vit",
             "finetune",
@@ -101,12 +92,7 @@ def test_the_commands_answers_without_an_engine():
         ("keras-vit", "pretrain", "--config=augreg:mediun1"): 'Did you mean "medium1"?',
         ("keras-vit", "export", "--output=x"): "--model is missing.",
         ("keras-vit", "infer", "x"): 'Did you mean "predict"?',
-        (
-            "keras-vit",
-            "pretrain",
-            "--config=digits_pretrain",
-            "--config.batch_size=abc",
-        ): "batch_size=abc: 'abc' is no whole number.",
+        (*finetune, "--config.batch_size=abc"): "batch_size=abc: 'abc' is no whole number.",
         ("keras-vit", "evaluate", "--modle=x"): 'keras-vit evaluate: there is no flag --modle. Did you mean "--model"?',
         ("keras-vit", "evaluate"): "--model is missing",
         ("keras-vit", "configs"): "folder_finetune       Fine-tunes",
@@ -124,19 +110,13 @@ def test_the_commands_answers_without_an_engine():
 @pytest.mark.processes
 def test_flags_that_cannot_be_or_would_be_ignored_are_refused():
     train = ("keras-vit", "pretrain", "--config=digits_pretrain", "--workdir=x")
+    export = ("keras-vit", "export", "--model=x", "--output=y")
     answers = {
         (*train, "--runs=0"): "flag --runs=0: 0 is not a positive integer",
         (*train, "--examples=100"): "keras-vit pretrain: --examples is for --dry_run, and would be ignored.",
         (*train, "--tpu=name"): "--tpu is for --strategy=tpu, and would be ignored.",
         ("keras-vit", "evaluate", "--model=x", "--model_parallel=2"): "--model_parallel is for --strategy=model",
-        (
-            "keras-vit",
-            "export",
-            "--model=x",
-            "--output=y",
-            "--format=timm",
-            "--top_k=3",
-        ): "--top_k is for --format=tf_saved_model",
+        (*export, "--format=timm", "--top_k=3"): "--top_k is for --format=tf_saved_model",
         ("keras-vit", "probe", "--model=x", "--methods=knn", "--shots=1"): "--shots is for --methods=few_shot",
         ("keras-vit", "prepare", "--source=x", "--output=y", "--quality=50"): "--quality is for --resize",
         ("keras-vit", "prepare", "--source=x", "--output=y", "--shards=0"): "--shards=0",
@@ -152,10 +132,7 @@ def test_flags_that_cannot_be_or_would_be_ignored_are_refused():
 def test_a_backend_that_is_not_ours_is_one_sentence():
     for backend in ("torch", "numpy", "openvino", "tensorflo"):
         [(printed, code)] = ran(("keras-vit", "evaluate", "--model=x"), KERAS_BACKEND=backend)
-        sentence = (
-            f'Error: keras_vit runs on the TensorFlow and JAX backends of Keras, and this is "{backend}": set'
-            " KERAS_BACKEND="
-        )
+        sentence = f'Error: keras_vit runs on the TensorFlow and JAX backends of Keras, and this is "{backend}": set'
         assert code == 1 and printed.startswith(sentence) and "Traceback" not in printed, printed
 
 
@@ -234,16 +211,7 @@ def test_true_and_false_of_a_new_key_are_no_text():
 
 def test_a_value_may_be_an_argument_of_its_own():
     config = config_files.load_config("digits_finetune")
-    given = [
-        "--config.mixup",
-        "None",
-        "--config.model.depth",
-        "3",
-        "--config.seed",
-        "5",
-        "--config.data.cache",
-        "--runs=2",
-    ]
+    given = "--config.mixup None --config.model.depth 3 --config.seed 5 --config.data.cache --runs=2".split()
     assert config_files.apply_overrides(given, config) == ["--config.seed=5", "--config.data.cache", "--runs=2"]
     assert config.mixup is None and config.model.depth == 3
 

@@ -110,10 +110,8 @@ def test_with_known_labels_a_student_can_learn_from_both(run_label, photos):
     assert all(row["image"].split("/")[-2] == row["label"] for row in known)
     counts = [sum(row["label"] == name for row in labelled) for name in NAMES]
     assert set(counts) <= {0, 5} and not any(row["image"] == str(again) for row in labelled)
-    assert (
-        "broken.png: " in printed
-        and "12 more have known labels; 1 among these not labelled again; 1 cannot be read" in printed
-    )
+    assert "broken.png: " in printed
+    assert "12 more have known labels; 1 among these not labelled again; 1 cannot be read" in printed
     empty = [name for name, count in zip(NAMES, counts) if not count]
     assert all(name in printed.partition("No image was labelled as")[2] for name in empty)
 
@@ -132,10 +130,8 @@ def test_a_class_without_images_is_named(run_label, photos, teacher):
     finally:
         bias.assign(before)
     printed = run_label(model=str(photos / "ants.keras"), per_class=20)
-    assert (
-        "No image was labelled as 2 classes: bee, cat\n" in printed
-        and "Labelled 16 of 16 images, in 20 rows" in printed
-    )  # in whose slices would be the same images
+    assert "No image was labelled as 2 classes: bee, cat\n" in printed
+    assert "Labelled 16 of 16 images, in 20 rows" in printed  # in whose slices would be the same images
     assert "train[:90%]" not in printed and "The table has no split to evaluate on" in printed
 
 
@@ -145,10 +141,8 @@ def test_a_table_without_a_test_split_says_what_a_run_evaluates_on(run_label, ph
         f"To train on them: --config.data.source=jsonl:{photos}/out/table.jsonl --config.data.train=train[:90%]"
         in printed
     )
-    assert (
-        "--config.data.evaluation=train[90%:]\nThe table has no split test" in printed
-        and "--labelled=SOURCE --test" in printed
-    )
+    assert "--config.data.evaluation=train[90%:]\nThe table has no split test" in printed
+    assert "--labelled=SOURCE --test" in printed
     assert json.loads((photos / "out" / "label.json").read_text())["splits"] == {"train": 16}
     with pytest.raises(ValueError, match='no split "test"; it has: train. A slice is one, too: "train.90%:."'):
         open_source(f"jsonl:{photos}/out/table.jsonl", "test")

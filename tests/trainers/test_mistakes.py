@@ -48,16 +48,8 @@ def test_a_plan_without_data_needs_none(given):
 @pytest.mark.parametrize("binary", [evaluate, probe, export, prepare, deduplicate])
 def test_an_output_that_cannot_be_written_is_refused_before_the_work(given, tmp_path, binary):
     (tmp_path / "file").touch()
-    common = {
-        "strategy": "one",
-        "tpu": None,
-        "model_parallel": None,
-        "format": "tf_saved_model",
-        "quantization": None,
-        "calibration": None,
-        "model": "none",
-        "threshold": "0.9",
-    }
+    common = {"strategy": "one", "format": "tf_saved_model", "model": "none", "threshold": "0.9"}
+    common |= dict.fromkeys(("tpu", "model_parallel", "quantization", "calibration"))
     given(output=str(tmp_path / "file" / "x"), **common)
     with pytest.raises(OSError, match=f'Cannot write to the folder ".*": "{tmp_path}/file" is a file'):
         binary.main()
@@ -90,10 +82,7 @@ def test_a_broken_config_json_of_a_run_directory_is_named(tmp_path):
     ],
 )
 def test_evaluate_refuses_flags_that_no_evaluator_reads(options, message):
-    values = {
-        "data": None,
-        "split": None,
-        "preprocess": None,
+    values = dict.fromkeys(("data", "split", "preprocess")) | {
         "evals": "classification|knn(source='cifar10')",
         **options,
     }

@@ -33,21 +33,15 @@ def offline(monkeypatch, tmp_path):
         yield hub
 
 
-def test_a_dry_run_prints_the_card_or_writes_the_folder_and_uploads_nothing(run, file, tmp_path, offline):
+def test_a_dry_run_prints_the_card_or_writes_the_folder_and_uploads_nothing(run, file, tmp_path, monkeypatch, offline):
     assert "# flowers\n" in run(file, dry_run=True)
-    for _ in range(2):  # an earlier look is replaced
-        printed = run(file, dry_run=True, output=str(tmp_path / "look"))
-        assert f"{tmp_path}/look/README.md is the card. Nothing was uploaded." in printed
-    assert (tmp_path / "look" / "model.keras").exists() and not offline.seen
-
-
-def test_a_dry_run_writes_into_the_home_folder(run, file, tmp_path, monkeypatch):
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(tmp_path)
-    run(file, dry_run=True, output="~/look")
-    assert (home / "look" / "README.md").exists() and not (tmp_path / "~").exists()
+    for _ in range(2):  # an earlier look is replaced
+        assert "look/README.md is the card. Nothing was uploaded." in run(file, dry_run=True, output="~/look")
+    assert (home / "look" / "model.keras").exists() and not (tmp_path / "~").exists() and not offline.seen
 
 
 def test_it_prints_the_address_of_the_page(run, file, monkeypatch, tmp_path):

@@ -93,16 +93,10 @@ def test_the_benchmark_has_nineteen_tasks_in_three_groups():
     """7, 4 and 8 (arXiv 1910.04867, section 3.1); the mean is over tasks, not over groups."""
     tasks = {name: VtabTask(*row) for name, row in TABLE.TASKS.items()}
     found = means(tasks, dict.fromkeys(tasks, 0.0) | {"dtd": 0.7})
-    assert {group: whole for group, (_, _, whole) in found.items()} == {
-        "natural": 7,
-        "specialized": 4,
-        "structured": 8,
-        "all": 19,
-    }
+    sizes = {group: whole for group, (_, _, whole) in found.items()}
+    assert sizes == {"natural": 7, "specialized": 4, "structured": 8, "all": 19}
     assert found["natural"][0] == pytest.approx(0.1) and found["all"][0] == pytest.approx(0.7 / 19)
     assert means(tasks, {})["all"] == (None, 0, 19)
     assert VtabTask(*TABLE.TASKS["svhn"]).train == "train[:800]+train[65931:66131]"
-    assert (
-        VtabTask(*TABLE.TASKS["dsprites-location"], zero_one=True).preprocess(8, 9)
-        == "decode|multiply(255)|resize(8, 9)"
-    )
+    task = VtabTask(*TABLE.TASKS["dsprites-location"], zero_one=True)
+    assert task.preprocess(8, 9) == "decode|multiply(255)|resize(8, 9)"

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from small_models import data, dense, dense_on_images, dense_on_rows, distance, reordered, rows, small, trained
+from small_models import data, dense, dense_on_images, dense_on_rows, distance, reordered, rows, trained
 
 from benchmarks.strategies import limit
 from keras_vit.distribution import strategy
@@ -16,14 +16,11 @@ def adamw():
     return AdamW(1e-3, epsilon=1e-4, global_clipnorm=0.1, decay=0.1)
 
 
-@pytest.mark.parametrize(
-    ("make", "examples", "parts"), [(dense, rows, 4), pytest.param(small, data, 2, marks=pytest.mark.extended)]
-)
-def test_micro_batches_are_one_large_batch(make, examples, parts):
-    x, y = examples(48)
-    whole = trained(ONE, adamw, x, y, make=make)
-    rounding = distance(whole, trained(ONE, adamw, reordered(x), reordered(y), make=make))
-    assert distance(whole, trained(ONE, adamw, x, y, micro_batches=parts, make=make)) <= limit(rounding)
+def test_micro_batches_are_one_large_batch():
+    x, y = rows(48)
+    whole = trained(ONE, adamw, x, y, make=dense)
+    rounding = distance(whole, trained(ONE, adamw, reordered(x), reordered(y), make=dense))
+    assert distance(whole, trained(ONE, adamw, x, y, micro_batches=4, make=dense)) <= limit(rounding)
 
 
 @pytest.mark.extended
@@ -40,8 +37,9 @@ def test_keras_accumulation_on_one_device_is_one_large_batch():
     assert distance(large, trained(ONE, accumulating, x, y, batch_size=4, make=dense)) <= limit(rounding)
 
 
-def stepped(parts, reduction, weights):
-    """(the weights after a step of SGD on 16 examples, the loss that fit reports)."""
+def stepped(parts, reduction):
+    """(the weights after a step of SGD on 16 weighted examples, the loss that fit reports)."""
+    weights = np.where(np.arange(16) == 5, 0.0, np.linspace(0.5, 3, 16)).astype("float32")
     x, y = rows(16)
     model = dense_on_rows("sgd")
     model.micro_batches = parts
@@ -51,11 +49,8 @@ def stepped(parts, reduction, weights):
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_other_reductions_are_those_of_the_whole_batch(reduction, weighted):
-    weights = np.where(np.arange(16) == 5, 0.0, np.linspace(0.5, 3, 16)).astype("float32") if weighted else None
-    whole, loss = stepped(1, reduction, weights)
-    parts, loss_of_parts = stepped(4, reduction, weights)
+def test_other_reductions_are_those_of_the_whole_batch(reduction):
+    (whole, loss), (parts, loss_of_parts) = (stepped(count, reduction) for count in (1, 4))
     for a, b in zip(parts, whole):
         np.testing.assert_allclose(a, b, atol=1e-5)
     assert loss_of_parts == pytest.approx(loss, rel=1e-5)

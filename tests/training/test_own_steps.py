@@ -46,17 +46,8 @@ def made(cls, **compiled):
     [
         ({}, 2),
         ({"steps_per_execution": 2}, 1),
-        ({"run_eagerly": True}, 1),
-        *(
-            pytest.param(compiled, parts, marks=pytest.mark.extended)
-            for compiled, parts in (
-                ({}, 1),
-                ({"steps_per_execution": 2}, 2),
-                ({"run_eagerly": True}, 2),
-                ({"jit_compile": True}, 1),
-                ({"jit_compile": True}, 2),
-            )
-        ),
+        pytest.param({"run_eagerly": True}, 1, marks=pytest.mark.extended),
+        pytest.param({"jit_compile": True}, 2, marks=pytest.mark.extended),
     ],
 )
 def test_own_metrics_reach_the_history(compiled, micro_batches):
@@ -70,12 +61,11 @@ def test_own_metrics_reach_the_history(compiled, micro_batches):
     assert "largest" in history
 
 
-@pytest.mark.parametrize("compiled", [{}, {"steps_per_execution": 2}], ids=str)
-def test_own_steps_reach_callbacks(compiled):
+def test_own_steps_reach_callbacks():
     seen = []
     stop = keras.callbacks.EarlyStopping("val_mine", patience=1, mode="min")
     see = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(logs["mine"]))
-    model = made(OwnSteps, **compiled)
+    model = made(OwnSteps, steps_per_execution=2)
     history = model.fit(
         X, Y, batch_size=4, epochs=5, shuffle=False, validation_data=(X, Y), callbacks=[stop, see], verbose=0
     ).history

@@ -20,10 +20,8 @@ def test_libtpu_is_told_where_beside_what_the_user_tells_it(monkeypatch):
     import os
 
     path = folder()
-    assert (
-        path.is_dir()
-        and os.environ["LIBTPU_INIT_ARGS"].startswith("--xla_own=1 ")
-        and str(path) in os.environ["LIBTPU_INIT_ARGS"]
-    )
+    assert path.is_dir()
+    assert os.environ["LIBTPU_INIT_ARGS"].startswith("--xla_own=1 ")
+    assert str(path) in os.environ["LIBTPU_INIT_ARGS"]
     assert folder() == path
     folder.cache_clear()
