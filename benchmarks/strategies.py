@@ -133,13 +133,13 @@ def compare(one, several, case):
     return ratio, max(abs(wn[path] - w1[path]).max() for path in biases)
 
 
-def evaluation_difference(one, several, key):
-    """The largest difference of "loss" or "logits" in the evaluation case, or None if it failed."""
+def evaluation_difference(one, several, key, case="default"):
+    """The largest difference of "loss" or "logits" in a case that is evaluated, or None if it failed."""
     import numpy as np
 
-    if "default//error" in one or "default//error" in several:
+    if f"{case}//error" in one or f"{case}//error" in several:
         return None
-    return np.abs(several[f"default//{key}"] - one[f"default//{key}"]).max()
+    return np.abs(several[f"{case}//{key}"] - one[f"{case}//{key}"]).max()
 
 
 def table(results, names):

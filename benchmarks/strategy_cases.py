@@ -54,6 +54,7 @@ CASES = {
     "Keras' SGD, clipvalue": ({"sgd": True, "clipvalue": 0.01}, {}),
     "Keras' SGD, global_clipnorm": ({"sgd": True, "global_clipnorm": 0.1}, {}),
 }
+EVALUATED = ("default", "all of these")
 
 
 def prepare_devices(backend, devices):
@@ -173,7 +174,7 @@ def run_case(strategy, name, ours=True, reordered=False, depth=2):
     after = flip_units(weights()) if reordered else weights()
     arrays = {f"before/{path}": value for path, value in before.items()}
     arrays |= {f"after/{path}": value for path, value in after.items()}
-    return arrays | (_evaluation(model, x, y) if name == "default" else {})
+    return arrays | (_evaluation(model, x, y) if name in EVALUATED else {})
 
 
 def main():

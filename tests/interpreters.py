@@ -60,6 +60,13 @@ def _started(context, function, *arguments, **environment):
     return process
 
 
+def without_optimizing(disabled=True):
+    """As in conftest.py: optimizing a graph takes longer than running it a few times."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": disabled})
+
+
 class Fork:
     """A module run as a program, `python -m module arguments`, in a fork; like a subprocess.Popen."""
 
@@ -89,6 +96,7 @@ def _run_module(module, arguments, output, environment):
     os.chdir(ROOT)
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1), os.dup2(file, 2)
+    without_optimizing()
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
@@ -195,6 +203,8 @@ def _serve(backend, devices, pipe, printed):
     file = os.open(printed, os.O_WRONLY | os.O_APPEND)
     os.dup2(file, 1), os.dup2(file, 2)
     prepare_devices(backend, devices)
+    if backend == "tensorflow":
+        without_optimizing()
     import keras
 
     last = None

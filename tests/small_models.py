@@ -1,5 +1,7 @@
 """Small models, their data and trainings: a tiny ViT, and models of dense layers, which take no time to compile."""
 
+import contextlib
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -7,6 +9,16 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.training import SoftmaxCrossEntropy
 from keras_vit.training.prediction.classify import probabilities_of
+
+
+@contextlib.contextmanager
+def eager():
+    """As the fixture `eagerly`, for other processes and fixtures of a module."""
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 def data(n=48):

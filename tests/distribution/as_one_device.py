@@ -2,42 +2,44 @@
 one device here.
 """
 
+import contextlib
+
+import keras
 import numpy as np
 import pytest
+from small_models import eager
 
 from benchmarks.strategies import compare, evaluation_difference, limit
 from benchmarks.strategy_cases import run_case
 
-CASES = ("default", "all of these")
+CASE = "all of these"
 DEPTH = 1
 
 
 def results(strategy, reordered=False):
-    """{"case//key": array} of CASES."""
-    arrays = {case: run_case(strategy, case, reordered=reordered, depth=DEPTH) for case in CASES}
-    return {f"{case}//{key}": value for case, values in arrays.items() for key, value in values.items()}
+    """{"CASE//key": array}; of one device on TensorFlow without tracing."""
+    eagerly = strategy.replicas == 1 and keras.backend.backend() == "tensorflow"
+    with eager() if eagerly else contextlib.nullcontext():
+        arrays = run_case(strategy, CASE, reordered=reordered, depth=DEPTH)
+    return {f"{CASE}//{key}": value for key, value in arrays.items()}
 
 
 def distances(one, several):
     """{name: difference from the results of one device}."""
-    pairs = {case: compare(one, several, case) for case in CASES}
-    ratios = {case: float(ratio) for case, (ratio, _) in pairs.items()}
-    biases = {f"key biases, {case}": float(difference) for case, (_, difference) in pairs.items()}
-    evaluated = {key: float(evaluation_difference(one, several, key)) for key in ("loss", "logits")}
-    return {**ratios, **biases, **evaluated}
+    weights, biases = compare(one, several, CASE)
+    evaluated = {key: float(evaluation_difference(one, several, key, CASE)) for key in ("loss", "logits")}
+    return {"weights": float(weights), "key biases": float(biases), **evaluated}
 
 
 def assert_as_one_device(one, several, rounding):
-    """10 steps, without options and with clip, accumulation, 4 steps per execution, EMA, mixup and decay: see
-    benchmarks.strategies.
-    """
+    """10 steps with clip, accumulation, 4 steps per execution, EMA, mixup and decay: see benchmarks.strategies."""
     measured, least = distances(one, several), {"loss": 1e-6}
     for name, value in measured.items():
-        most = 1e-3 if name.startswith("key biases") else limit(rounding[name], least.get(name, 1e-5))
+        most = 1e-3 if name == "key biases" else limit(rounding[name], least.get(name, 1e-5))
         assert value <= most, (name, measured, rounding)
-    logits, labels = several["default//logits"], several["default//labels"]
-    assert logits.shape == one["default//logits"].shape == (301, 10)  # in batches of 32
-    assert several["default//accuracy"] == pytest.approx((logits.argmax(-1) == labels).mean(), abs=1e-6)
+    logits, labels = several[f"{CASE}//logits"], several[f"{CASE}//labels"]
+    assert logits.shape == one[f"{CASE}//logits"].shape == (301, 10)  # in batches of 32
+    assert several[f"{CASE}//accuracy"] == pytest.approx((logits.argmax(-1) == labels).mean(), abs=1e-6)
 
 
 def hold(one, *several, file=None):

@@ -1,12 +1,11 @@
 """Runs of four steps on the digits: whole with a report, stopped after the first checkpoint, and resumed from it."""
 
-import contextlib
 import json
 import shutil
 import types
 
 import pytest
-import tensorflow as tf
+from small_models import eager
 
 from keras_vit.runs import RunDirectory, run, training_run
 from trainers import config_files
@@ -26,16 +25,6 @@ def small(task="classification", **options):
     config.data.update(train="train[:64]", evaluation="test[:32]")
     config.update_from_flattened_dict(options)
     return config
-
-
-@contextlib.contextmanager
-def eager():
-    """As the fixture `eagerly`, for fixtures of a module."""
-    tf.config.run_functions_eagerly(True)
-    try:
-        yield
-    finally:
-        tf.config.run_functions_eagerly(False)
 
 
 class Stop(Exception):
