@@ -62,6 +62,8 @@ def report_changes(workdir):
 
 
 def reporting(main):
+    import tensorflow as tf
+
     from keras_vit.optim.wrappers import EvaluateAverage
     from keras_vit.runs import training_run
     from keras_vit.runs.saving import rundir
@@ -78,6 +80,8 @@ def reporting(main):
     rundir.write_bytes = write_in_halves
     training_run.write_report = lambda *_: None  # which no test of kills looks at
     report_changes(flags.FLAGS.workdir)
+    if flags.FLAGS.strategy != "multiworker":
+        tf.config.run_functions_eagerly(True)  # tracing takes longer than these steps
     main()
 
 
