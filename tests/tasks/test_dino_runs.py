@@ -11,7 +11,7 @@ import short_runs
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.data import open_source, training_batches
+from keras_vit.data import open_source
 from keras_vit.planning import dry_run
 from keras_vit.tasks import SelfDistillation, classification, find_task
 from trainers import config_files
@@ -37,10 +37,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    config = small()
-    config.evals.knn = {"source": "digits", "train": "train[:64]", "test": "test[:32]", "every": "4 steps"}
-    config.evals.knn.preprocess = "decode(1)|resize(16, 16)"
-    return short_runs.whole_and_resumed(config, tmp_path_factory.mktemp("runs"))
+    return short_runs.whole_and_resumed(small(), tmp_path_factory.mktemp("runs"))
 
 
 def task_of(config):
@@ -63,17 +60,10 @@ def test_crops_are_drawn_by_the_examples_own_seed(config):
     for name in x:
         np.testing.assert_array_equal(x[name], again[name])
         assert np.any(x[name] != other[name]) and np.any(x[name][0] != x[name][1])
-    with tf.device("cpu"):
-        source = open_source("digits", "train[:64]")
-        batches = [
-            next(iter(training_batches(source, "decode(1)", 8, 0, step, select=task.select)))[0] for step in (0, 0, 1)
-        ]
-    np.testing.assert_array_equal(batches[0]["local"], batches[1]["local"])
-    assert np.any(batches[0]["local"].numpy() != batches[2]["local"].numpy())
 
 
 def test_it_leaves_an_encoder_with_a_report(done):
-    assert [record["step"] for record in done.records] == [2, 4] and 0 <= done.records[1]["knn/top1"] <= 1
+    assert [record["step"] for record in done.records] == [2, 4]
     assert done.measures["loss"] == pytest.approx(done.records[1]["val_loss"], rel=1e-5)
     assert done.measures["examples"] == 32 and done.evaluation["teacher_entropy"] > 0
     encoder = keras_vit.load(done.folder)
