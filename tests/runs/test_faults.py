@@ -32,31 +32,25 @@ from trainers import config_files, flags
 from trainers import train as train_program
 
 
-@pytest.fixture
-def trained(pixels):
-    """trained(rundir, steps_per_execution=1, **options): resumes the run up to step 12, with averages; returns the
-    model's state.
-    """
+def go(rundir, steps_per_execution=1, **options):
+    """Resumes a run up to step 12, with averages; returns the model's state."""
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 12, 3), dtype="uint8")
     data = tf.data.Dataset.from_tensor_slices((pixels, np.arange(4))).batch(4)
+    model = dense_on_images(dropout=0.1)
+    eager = steps_per_execution == 1  # tracing takes longer than so few steps
+    compiled = {"steps_per_execution": steps_per_execution, "run_eagerly": eager, "jit_compile": False}
+    model.compile(AdamW(1e-3, use_ema=True, ema_momentum=0.9), SoftmaxCrossEntropy(), **compiled)
+    model.optimizer.build(model.trainable_variables)
+    evaluation, start = data.map(lambda x, y: (x, y, tf.ones(4))), rundir.resume(model)
+    options = {"total": 12, "every": 6, "checkpoint_every": 4, "batch_size": 4, **options}
+    train(model, lambda step: data.repeat(), rundir, evaluation=evaluation, start=start, **options)
+    return state.collect(model)
 
-    def go(rundir, steps_per_execution=1, **options):
-        model = dense_on_images(dropout=0.1)
-        optimizer = AdamW(1e-3, use_ema=True, ema_momentum=0.9)
-        eager = steps_per_execution == 1  # tracing takes longer than so few steps
-        model.compile(
-            optimizer,
-            SoftmaxCrossEntropy(),
-            steps_per_execution=steps_per_execution,
-            run_eagerly=eager,
-            jit_compile=False,
-        )
-        model.optimizer.build(model.trainable_variables)
-        evaluation, start = data.map(lambda x, y: (x, y, tf.ones(4))), rundir.resume(model)
-        options = {"total": 12, "every": 6, "checkpoint_every": 4, "batch_size": 4, **options}
-        train(model, lambda step: data.repeat(), rundir, evaluation=evaluation, start=start, **options)
-        return state.collect(model)
 
-    return go
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The state in which an undisturbed run ends."""
+    return go(RunDirectory(tmp_path_factory.mktemp("whole")))
 
 
 @pytest.fixture
@@ -97,29 +91,34 @@ def assert_equal(a, b):
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
-@pytest.mark.parametrize(("steps_per_execution", "execution", "checkpoints"), [(1, 9, [8, 9]), (4, 3, [4, 10])])
-def test_sigterm_saves_after_the_execution_in_which_it_comes(
-    trained, tmp_path, steps_per_execution, execution, checkpoints
-):
-    """Epochs are of 6 steps: with 4 steps per execution, the third is steps 7 to 10. The resumed run ends like an
-    undisturbed one.
-    """
-    handler = signal.getsignal(signal.SIGTERM)
-    rundir = RunDirectory(tmp_path / "run")
+def test_sigterm_saves_after_the_step_in_which_it_comes(whole, tmp_path):
+    """Epochs are of 6 steps. The resumed run ends like an undisturbed one."""
+    handler, rundir = signal.getsignal(signal.SIGTERM), RunDirectory(tmp_path)
     with pytest.raises(Preempted) as left:
-        trained(rundir, steps_per_execution, callbacks=[when("on_train_batch_begin", terminate, execution)])
-    assert left.value.code == 75 and list(rundir.checkpoints()) == checkpoints
+        go(rundir, callbacks=[when("on_train_batch_begin", terminate, 9)])
+    assert left.value.code == 75 and list(rundir.checkpoints()) == [8, 9]
     assert signal.getsignal(signal.SIGTERM) == handler
-    resumed = trained(RunDirectory(tmp_path / "run"), steps_per_execution)
-    assert_equal(resumed, trained(RunDirectory(tmp_path / "whole"), steps_per_execution))
+    assert_equal(go(RunDirectory(tmp_path)), whole)
     assert [record["step"] for record in rundir.metrics()] == [6, 12]
 
 
-def test_sigterm_in_an_evaluation_saves_the_weights_and_not_their_averages(trained, tmp_path):
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("do", "error", "checkpoints"), [("terminate", Preempted, [4, 10]), ("break_weights", Diverged, [4])]
+)
+def test_several_steps_per_execution_end_together(tmp_path, do, error, checkpoints):
+    """The third execution is steps 7 to 10."""
+    rundir = RunDirectory(tmp_path)
+    with pytest.raises(error, match="75|within the 4 steps up to 10"):
+        go(rundir, 4, callbacks=[when("on_train_batch_begin", globals()[do], 3)])
+    assert list(rundir.checkpoints()) == checkpoints
+
+
+def test_sigterm_in_an_evaluation_saves_the_weights_and_not_their_averages(tmp_path):
     rundir, states = RunDirectory(tmp_path), []
     watch = when("on_train_batch_end", lambda model: states.append(state.collect(model)))
     with pytest.raises(Preempted):
-        trained(rundir, callbacks=[watch, when("on_test_begin", terminate)])
+        go(rundir, callbacks=[watch, when("on_test_begin", terminate)])
     assert len(states) == 6 and rundir.metrics() == []
     assert_equal(saved(rundir, 6), states[-1])
 
@@ -152,16 +151,14 @@ def break_averages(model):
     average.assign(average * np.nan)
 
 
-@pytest.mark.parametrize(
-    ("steps_per_execution", "execution", "what", "good"),
-    [(1, 9, "The loss is not finite at step 9", 8), (1, 6, "at step 6", 4), (4, 3, "within the 4 steps up to 10", 4)],
-)
-def test_a_loss_that_is_not_finite_ends_the_run(trained, tmp_path, steps_per_execution, execution, what, good):
+@pytest.mark.parametrize(("step", "good"), [(9, 8), (6, 4)])
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, step, good):
     rundir = RunDirectory(tmp_path)
-    with pytest.raises(
-        Diverged, match=rf"{what}\. The last good checkpoint is .*step_0*{good}\.saf.*new --workdir with a lower"
-    ):
-        trained(rundir, steps_per_execution, callbacks=[when("on_train_batch_begin", break_weights, execution)])
+    message = (
+        rf"loss is not finite at step {step}\. The last good checkpoint is .*step_0*{good}\.saf.*new --workdir with a"
+    )
+    with pytest.raises(Diverged, match=message):
+        go(rundir, callbacks=[when("on_train_batch_begin", break_weights, step)])
     assert max(rundir.checkpoints()) == good and not state.not_finite(saved(rundir, good))
     assert all(np.isfinite(record["loss"]) for record in rundir.metrics())
 
@@ -169,12 +166,11 @@ def test_a_loss_that_is_not_finite_ends_the_run(trained, tmp_path, steps_per_exe
 @pytest.mark.parametrize(
     ("execution", "step", "last"), [(3, 4, "There is no checkpoint yet"), (10, 12, "The last good .*step_00000008")]
 )
-def test_a_state_that_is_not_finite_is_not_written(trained, tmp_path, execution, step, last):
+def test_a_state_that_is_not_finite_is_not_written(tmp_path, execution, step, last):
     rundir = RunDirectory(tmp_path)
-    with pytest.raises(
-        Diverged, match=f"At step {step}, 1 of .* arrays are not finite, including optimizer/.*average.* {last}"
-    ):
-        trained(rundir, callbacks=[when("on_train_batch_begin", break_averages, execution)])
+    message = f"At step {step}, 1 of .* arrays are not finite, including optimizer/.*average.* {last}"
+    with pytest.raises(Diverged, match=message):
+        go(rundir, callbacks=[when("on_train_batch_begin", break_averages, execution)])
     assert step not in rundir.checkpoints()
 
 
@@ -194,11 +190,11 @@ def disk(capsys):
     limit(-1)
 
 
-def test_a_full_disk_loses_nothing(trained, tmp_path, disk, warnings):
+def test_a_full_disk_loses_nothing(whole, tmp_path, disk, warnings):
     """It is full from step 4 to step 10: neither a checkpoint nor a metric nor TensorBoard's events fit."""
     rundir = RunDirectory(tmp_path / "run")
     fill, free = (when("on_train_batch_begin", lambda _, size=size: disk(size), n) for n, size in ((6, 10), (11, -1)))
-    state_at_end = trained(rundir, callbacks=[fill, free])
+    state_at_end = go(rundir, callbacks=[fill, free])
     assert list(rundir.checkpoints()) == [4, 12] and [record["step"] for record in rundir.metrics()] == [6, 12]
     assert not list(tmp_path.rglob(".tmp-*"))
     text = warnings()
@@ -207,11 +203,11 @@ def test_a_full_disk_loses_nothing(trained, tmp_path, disk, warnings):
     )
     assert "metrics.jsonl could not be written" in text and "TensorBoard's train metrics of step 6 could not" in text
     assert_equal(saved(rundir, 12), state_at_end)
-    assert_equal(state_at_end, trained(RunDirectory(tmp_path / "whole")))
+    assert_equal(state_at_end, whole)
 
 
 @pytest.mark.parametrize("ask", [False, True], ids=["at the end", "after SIGTERM"])
-def test_a_last_state_that_cannot_be_written_is_an_error(trained, tmp_path, disk, ask):
+def test_a_last_state_that_cannot_be_written_is_an_error(tmp_path, disk, ask):
     rundir = RunDirectory(tmp_path)
     fill = when("on_train_batch_begin", lambda _: disk(10), 6)
     leave = [when("on_train_batch_begin", terminate, 10)] * ask
@@ -220,7 +216,7 @@ def test_a_last_state_that_cannot_be_written_is_an_error(trained, tmp_path, disk
         " and run the same"
     )
     with pytest.raises(NotSaved, match=message):
-        trained(rundir, callbacks=[fill, *leave])
+        go(rundir, callbacks=[fill, *leave])
     disk(-1)  # pytest's own output may go to a file
     assert list(rundir.checkpoints()) == [4] and not list(tmp_path.rglob(".tmp-*"))
 
@@ -241,14 +237,8 @@ def test_a_binary_reports_them_without_a_traceback(monkeypatch, error):
 def fit(model, pixels, checkpoints, *callbacks):
     model.compile("sgd", SoftmaxCrossEntropy(), run_eagerly=True)
     model.optimizer.build(model.trainable_variables)
-    model.fit(
-        np.repeat(pixels, 6, 0),
-        np.zeros(24),
-        batch_size=4,
-        shuffle=False,
-        verbose=0,
-        callbacks=[checkpoints, *callbacks],
-    )
+    callbacks = [checkpoints, *callbacks]
+    model.fit(np.repeat(pixels, 6, 0), np.zeros(24), batch_size=4, shuffle=False, verbose=0, callbacks=callbacks)
 
 
 def test_training_goes_on_during_a_slow_write(pixels, tmp_path, monkeypatch):
@@ -298,10 +288,10 @@ class TwoWorkers(Strategy):
         return bool(flag) or len(self.votes) in self.yes
 
 
-def test_a_worker_that_is_not_the_chief_writes_nothing(trained, tmp_path):
+def test_a_worker_that_is_not_the_chief_writes_nothing(tmp_path):
     rundir = RunDirectory(tmp_path / "run", TwoWorkers(host=1))
     rundir.write_json("config.json", {})
-    trained(rundir)
+    go(rundir)
     assert not (tmp_path / "run").exists()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".tmp-1-config.json").touch()
@@ -310,29 +300,29 @@ def test_a_worker_that_is_not_the_chief_writes_nothing(trained, tmp_path):
 
 
 @pytest.mark.parametrize("host", [0, 1])
-def test_all_workers_leave_after_the_same_execution(trained, tmp_path, host):
+def test_all_workers_leave_after_the_same_execution(tmp_path, host):
     """The other worker, which has had SIGTERM, reports it after step 9. An epoch has eight votes: before each of six
     executions and the evaluation, and at its end.
     """
     rundir = RunDirectory(tmp_path, TwoWorkers(host=host, yes=(8 + 4,)))
     with pytest.raises(Preempted):
-        trained(rundir)
+        go(rundir)
     assert list(rundir.checkpoints()) == ([] if host else [8, 9])
 
 
-def test_all_workers_end_when_one_diverges(trained, tmp_path):
+def test_all_workers_end_when_one_diverges(tmp_path):
     with pytest.raises(Diverged, match="of another worker"):
-        trained(RunDirectory(tmp_path, TwoWorkers(yes=(3, 4))))
+        go(RunDirectory(tmp_path, TwoWorkers(yes=(3, 4))))
 
 
 @pytest.mark.extended
-def test_all_workers_end_when_the_chief_cannot_save(trained, tmp_path):
+def test_all_workers_end_when_the_chief_cannot_save(tmp_path):
     """The other's last vote."""
     rundir = RunDirectory(tmp_path, TwoWorkers(host=1))
-    trained(rundir)
+    go(rundir)
     last = len(rundir.strategy.votes)
     with pytest.raises(NotSaved, match="see the error of the first worker"):
-        trained(RunDirectory(tmp_path, TwoWorkers(host=1, yes=(last,))))
+        go(RunDirectory(tmp_path, TwoWorkers(host=1, yes=(last,))))
 
 
 @pytest.mark.extended
@@ -349,18 +339,9 @@ def test_a_lost_worker_names_the_checkpoint_of_the_run_in_progress(tmp_path, mon
 
     monkeypatch.setattr(train_program, "run", run)
     config = config_files.load_config("digits_pretrain")
-    given = {
-        "config": config,
-        "workdir": str(tmp_path),
-        "sweep": sweep,
-        "runs": 2,
-        "data_dir": None,
-        "data_service": None,
-    }
+    given = {"config": config, "workdir": str(tmp_path), "sweep": sweep, "runs": 2, "data_dir": None}
     with pytest.raises(LostWorker):
-        train_program.train(types.SimpleNamespace(**given), Strategy(hosts=2))
-    expected = (
-        f"lost (no heartbeat). The last good checkpoint is {tmp_path}/{place}/checkpoints/step_00000003.safetensors"
-        " (step 3)."
-    )
+        train_program.train(types.SimpleNamespace(**given, data_service=None), Strategy(hosts=2))
+    last = f"{tmp_path}/{place}/checkpoints/step_00000003.safetensors (step 3)."
+    expected = f"lost (no heartbeat). The last good checkpoint is {last}"
     assert expected in caplog.text

@@ -41,7 +41,7 @@ def trained(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 3])
+@pytest.mark.parametrize("steps_per_execution", [1, pytest.param(3, marks=pytest.mark.extended)])
 def test_measures_are_in_the_records_of_their_steps(trained, tmp_path, steps_per_execution):
     """Evaluations are at 2, 4, 6 and 7."""
     _, records = trained("run", steps_per_execution=steps_per_execution)

@@ -322,7 +322,7 @@ def test_real_runs_sweep_and_leave_no_model_behind(tmp_path, capsys, monkeypatch
     is made.
     """
     config = config_files.load_config("digits_pretrain")
-    config.update(total="4 steps", evaluate="4 steps", checkpoint="4 steps", batch_size=8, jit_compile=False)
+    config.update(total="1 steps", evaluate="1 steps", checkpoint="1 steps", batch_size=8, jit_compile=False)
     config.model.update(depth=1, width=16, heads=2, mlp_dim=16)
     config.data.update(
         train="train[:80]", evaluation="test[:16]", dev_train="train[:64]", dev_evaluation="train[64:80]"
@@ -338,26 +338,15 @@ def test_real_runs_sweep_and_leave_no_model_behind(tmp_path, capsys, monkeypatch
         return model
 
     monkeypatch.setattr(Prepared, "model", make)
-    given = {
-        "config": config,
-        "workdir": str(tmp_path),
-        "sweep": "own",
-        "runs": 1,
-        "data_dir": None,
-        "data_service": None,
-    }
+    given = {"config": config, "workdir": str(tmp_path), "sweep": "own", "runs": 1}
+    given.update(data_dir=None, data_service=None)
     for _ in range(2):
         train.train(type("Values", (), given), ONE)
     assert len(alive) == 3  # the second time nothing is run
-    assert {p.name for p in tmp_path.iterdir()} >= {
-        "learning_rate=0.0001",
-        "learning_rate=0.01",
-        "final",
-        "sweep.json",
-        "sweep.md",
-    }
+    points = ("learning_rate=0.0001", "learning_rate=0.01")
+    assert {p.name for p in tmp_path.iterdir()} >= {*points, "final", "sweep.json", "sweep.md"}
     rows = json.loads((tmp_path / "sweep.json").read_text())["points"]
-    for row, folder in zip(rows, ("learning_rate=0.0001", "learning_rate=0.01")):
+    for row, folder in zip(rows, points, strict=True):
         evaluated = json.loads((tmp_path / folder / "evaluation.json").read_text())
         assert evaluated["split"] == "train[64:80]" and evaluated["top1"] == row["top1"]
     assert capsys.readouterr().out.count("final, ") == 2
