@@ -39,14 +39,15 @@ def done(request, tmp_path_factory):
     config = small(request.param)
     config.optimizer.learning_rate = 1e-2
     config.evals.reconstructions = {"every": "2 steps", "images": 3}
-    config.evals.knn = {"source": "digits", "train": "train[:64]", "test": "test[:32]", "every": "4 steps"}
+    if request.param == "masked_autoencoding":
+        config.evals.knn = {"source": "digits", "train": "train[:64]", "test": "test[:32]", "every": "4 steps"}
     return short_runs.whole(config, tmp_path_factory.mktemp("runs"))
 
 
 def test_it_learns_and_reports(done):
     first, last = done.records
     assert last["loss"] < first["loss"] and done.measures["loss"] == pytest.approx(last["val_loss"], rel=1e-5)
-    assert 0 <= last["knn/top1"] <= 1 and last["reconstructions/psnr"] > 0
+    assert 0 <= last.get("knn/top1", 0) <= 1 and last["reconstructions/psnr"] > 0
     assert len(list((done.folder / "pictures").iterdir())) == 2
     for words in ("Reconstructions", "Each column is an image", "images, step 2", "Learning curves"):
         assert words in done.page
