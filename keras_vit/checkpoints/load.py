@@ -15,7 +15,7 @@ from keras_vit.checkpoints.formats import bit, google, huggingface, mae, own_nam
 from keras_vit.checkpoints.formats.evaluation_steps import of_channels
 from keras_vit.checkpoints.formats.name_map import summary, unpack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
-from keras_vit.checkpoints.formats.recognise import recognise
+from keras_vit.checkpoints.formats.recognise import recognise, unwrapped
 from keras_vit.checkpoints.masked import masked_autoencoder
 from keras_vit.checkpoints.reading import keras_file, metadata
 from keras_vit.checkpoints.reading.files import FileContents, read
@@ -39,7 +39,7 @@ FORMATS = {  # names as in `recognise`
 }
 # Arguments that may also supply what a file does not state.
 _TOLD = ("heads", "channels", "mean", "std", "epsilon", "mlp_activation", "pool", "norm_first")
-_ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names")
+_ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names", "key")
 _HINTS = {
     "path": " The weights are those of `path`, the first argument.",
     "head": ' head="drop" gives a model without a head, head="reset" with classes=... one with a new head.',
@@ -266,7 +266,7 @@ def _preprocessing(contents, parsed, located, size, image_size, head):
     return text
 
 
-def _from_arrays(contents, located, image_size, classes, class_names, head, resample, names, changes):
+def _from_arrays(contents, located, image_size, classes, class_names, head, resample, names, key, changes):
     """A model from a file of arrays: parse, build, assign."""
     image_size = located.image_size if image_size is None else image_size
     weight_arrays = {name: a for name, a in contents.arrays.items() if a.dtype.kind == "f"}
@@ -274,6 +274,13 @@ def _from_arrays(contents, located, image_size, classes, class_names, head, resa
     contents = dataclasses.replace(contents, arrays=weight_arrays)
     if names is not None and contents.metadata is not None:
         raise ValueError(f'"{contents.path}" was written by this package, which knows its names: leave names out.')
+    outside = contents.left_out
+    if names is None and contents.metadata is None:
+        try:
+            arrays, others = unwrapped(contents.arrays, key)
+        except ValueError as error:
+            raise ValueError(f'"{contents.path}": {error}') from None
+        contents, outside = dataclasses.replace(contents, arrays=arrays), [*outside, *others]
     told = {name: changes[name] for name in _TOLD if name in changes}
     parsed = parse(contents, {"image_size": image_size, "names": names, **told})
     config = _model_config(contents, parsed)
@@ -292,22 +299,22 @@ def _from_arrays(contents, located, image_size, classes, class_names, head, resa
     )
     changes = changes if text is None else {"preprocessing": text, **changes}
     if parsed.decoder is not None and head == "keep" and classes is None and class_names is None:
-        _report(contents, parsed, [*parsed.dropped, *counters])
+        _report(contents, parsed, [*parsed.dropped, *counters, *outside])
         sized = changes if image_size is None else {**changes, "image_size": image_size}
         return masked_autoencoder(parsed, config, contents.path, sized)
     model = _build(config, parsed, contents.path)
     shapes = {v.path.removeprefix(f"{model.name}/"): tuple(v.shape) for v in model.weights}
     weights = unpack(parsed.name_map, parsed.arrays, shapes, contents.path)
-    _report(contents, parsed, [*parsed.dropped, *counters])
+    _report(contents, parsed, [*parsed.dropped, *counters, *outside])
     resample = resample or located.resample or parsed.resample
     activation = (contents.metadata or {}).get("activation", parsed.activation)
     return adapt(config, weights, image_size, classes, class_names, head, resample, model, activation, **changes)
 
 
-def _from_keras(path, image_size, classes, class_names, head, resample, names, changes):
+def _from_keras(path, image_size, classes, class_names, head, resample, names, key, changes):
     """The model of a .keras file, adapted if anything is to change."""
-    if names is not None:
-        raise ValueError(f'"{path}" is a .keras file, which knows its names: leave names out.')
+    if names is not None or key is not None:
+        raise ValueError(f'"{path}" is a .keras file, which knows its names: leave names and key out.')
     model = keras_file.load(path)
     same = image_size is None and classes in (None, model.classes) and head == "keep"
     if same and class_names is None and not changes:
@@ -353,13 +360,14 @@ def load(
     head: str = "keep",
     resample: str | None = None,
     names: Sequence[tuple[str, str | None]] | None = None,
+    key: str | None = None,
     **changes: Unpack[Changes],
 ) -> keras.Model:
     """Loads a ViT or BiT from any supported checkpoint, or a keras_vit.Model built on one from its `.keras` file.
 
     The format is recognised automatically: a `.keras` file or run directory of this package; Google's .npz (2020,
-    AugReg, big_vision, hybrids, BiT); safetensors of timm and vit-pytorch; a Hugging Face folder; a `.pth` if torch is
-    installed. GELU's form, epsilon, normalisation and position convention come from the checkpoint; what it does not
+    AugReg, big_vision, hybrids, BiT); safetensors, `.pth`, `.pt` or `.ckpt` of timm and vit-pytorch; a Hugging Face
+    folder. GELU's form, epsilon, normalisation and position convention come from the checkpoint; what it does not
     state is assumed, with a warning. Published ImageNet-1k models know their class names.
 
     Args:
@@ -371,6 +379,8 @@ def load(
         names: rules for a state dict with custom names, applied in order: (pattern, replacement) as for re.sub, towards
             the names listed in docs/checkpoints.md, or (pattern, None) to leave arrays out; [] if no rule is needed.
             Requires heads, mean and std; norm_first=True, mlp_activation and epsilon default to torch's.
+        key: which state dict of several in the file, such as "model_ema", "state_dict.teacher", or what the names of
+            one of several models begin with. None for the only one.
         **changes: see checkpoints.transfer: dropout, dtype, channels, patch_size... `heads`, `image_size`, `mean` and
             `std` also supply what a file does not state.
 
@@ -381,14 +391,16 @@ def load(
     """
     changes = as_named_now(changes)
     _check_arguments(changes)
+    if not isinstance(key, str | None):
+        raise ValueError(f'key should be text, such as key="model_ema", got {key!r}.')
     located = locate_checkpoint(path)
     arguments = {**located.fields, **changes}
     arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments.items()}
-    contents = read(located.path)
+    contents = read(located.path, key)
     if contents.kind == "keras":
-        model = _from_keras(contents.path, image_size, classes, class_names, head, resample, names, arguments)
+        model = _from_keras(contents.path, image_size, classes, class_names, head, resample, names, key, arguments)
     else:
-        model = _from_arrays(contents, located, image_size, classes, class_names, head, resample, names, arguments)
+        model = _from_arrays(contents, located, image_size, classes, class_names, head, resample, names, key, arguments)
     if located.class_names and class_names is None and head == "keep":
         _name_imagenet_classes(model, contents.path)
     if head == "keep" and isinstance(model, Classifier) and model.has_zero_head():

@@ -3,8 +3,6 @@
 import csv
 import json
 import logging as std_logging
-import sys
-import types
 
 import keras
 import numpy as np
@@ -248,41 +246,6 @@ def test_flexivit_takes_any_patch_size(tmp_path):
     assert native.spec.patch_size == (8, 8) and native.grid == (3, 3)
     other = transfer(native, image_size=12, patch_size=(2, 3))
     assert other.grid == (6, 4) and other.get_layer("patch_encoder").kernel.shape == (2, 3, 3, 16)
-
-
-def test_state_dicts_within_a_training_state_are_found(tmp_path, monkeypatch):
-    """As tutorials save them; torch is stood in for, since the tests do without it."""
-
-    class Tensor:
-        def __init__(self, array):
-            self.array = array
-
-        def is_floating_point(self):
-            return True
-
-        def float(self):
-            return self
-
-        def numpy(self):
-            return self.array
-
-    _, path, arguments = write("own_encoder", tmp_path)
-    state = {name: Tensor(array) for name, array in safetensors.numpy.load_file(path).items()}
-    saved = {"epoch": 3, "model_state_dict": state, "optimizer_state_dict": {"lr": 0.1}}
-    torch = types.SimpleNamespace(Tensor=Tensor, load=lambda *_, **__: saved)
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    (tmp_path / "m.pth").write_bytes(b"\x80\x02}q\x00.")
-    assert keras_vit.load(tmp_path / "m.pth", **arguments).spec.depth == 2
-
-
-def test_torch_files_need_torch_and_say_so(tmp_path):
-    import importlib.util
-
-    if importlib.util.find_spec("torch"):
-        pytest.skip("torch is installed")
-    (tmp_path / "m.pth").write_bytes(b"\x80\x02}q\x00.")
-    with pytest.raises(ImportError, match="pip install torch, or convert the file to safetensors"):
-        keras_vit.load(tmp_path / "m.pth")
 
 
 @pytest.mark.parametrize(

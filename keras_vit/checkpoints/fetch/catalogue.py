@@ -33,7 +33,7 @@ class Published:
         image_size: pixels. Side of the images at the end of training.
         preprocessing: text of the evaluation preprocessing (docs/data.md); None if no source gives it.
         mean, std: of the normalisation, on the 0..255 scale; None if the format determines them.
-        original: the authors' .pth (needs torch) if `url` is a safetensors copy of it.
+        original: the authors' .pth if `url` is a safetensors copy of it.
         original_sha256: SHA-256 of the file at `original`, or its first digits; None if unpublished.
         note: anything else worth knowing.
     """

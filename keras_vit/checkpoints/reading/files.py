@@ -1,42 +1,25 @@
 """Read checkpoint files without trusting them.
 
-Nothing in a file is executed: .npz without pickles, safetensors, .pth through torch's weights-only loader. Sizes are
-checked before unpacking. Any fault raises a ValueError that names the file.
+Nothing in a file is executed: .npz without pickles, safetensors, .pth by a reader of our own. Sizes are checked before
+unpacking. Any fault raises a ValueError that names the file.
 """
 
-import collections
 import dataclasses
 import json
 import math
 import os
 import pathlib
-import tokenize
+import re
 import zipfile
-import zlib
 
 import ml_dtypes
 import numpy as np
 
+from keras_vit.checkpoints.formats.name_map import summary
 from keras_vit.checkpoints.formats.parsed import WORDS
 from keras_vit.checkpoints.reading import metadata
-
-# An archive may unpack to at most _RATIO times its size plus _ALLOWANCE. Real checkpoints hardly compress; the
-# allowance is for all-zero heads.
-_RATIO, _ALLOWANCE = 10, 2**28
-# Errors of zipfile and numpy for a damaged archive or array header.
-BROKEN = (
-    zipfile.BadZipFile,
-    zlib.error,
-    tokenize.TokenError,
-    ArithmeticError,
-    EOFError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
+from keras_vit.checkpoints.reading.archives import BROKEN, check_archive
+from keras_vit.checkpoints.reading.state_dicts import read_state_dict
 
 
 @dataclasses.dataclass
@@ -50,6 +33,7 @@ class FileContents:
         config, preprocessor: config.json and preprocessor_config.json next to the weights, or {}.
         metadata: the model's constructor arguments and activation if this package wrote the file, or None; see
             metadata.read.
+        left_out: names of arrays outside the state dict.
     """
 
     path: pathlib.Path
@@ -58,6 +42,7 @@ class FileContents:
     config: dict = dataclasses.field(default_factory=dict)
     preprocessor: dict = dataclasses.field(default_factory=dict)
     metadata: dict | None = None
+    left_out: list[str] = dataclasses.field(default_factory=list)
 
 
 def parse_json(data: bytes | str, where: str) -> dict:
@@ -69,33 +54,6 @@ def parse_json(data: bytes | str, where: str) -> dict:
     if not isinstance(value, dict):
         raise ValueError(f"{where} should be a JSON object, got {WORDS[type(value)]}.")
     return value
-
-
-def check_archive(path: pathlib.Path) -> list[zipfile.ZipInfo]:
-    """The entries of a zip file; ValueError if it is damaged or would unpack to an implausible size."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-    except BROKEN as error:
-        raise ValueError(f'"{path}" is damaged, or not an archive at all: {error}') from None
-    for name, count in collections.Counter(entry.filename for entry in entries).most_common(1):
-        if count > 1:
-            raise ValueError(f'"{path}" contains "{name}" {count} times.')
-    # numpy and Keras write no other kinds, and only these does zipfile unpack no further than asked, whatever size is
-    # declared.
-    if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
-        raise ValueError(
-            f'"{path}" is compressed by a method that checkpoints do not use; expected stored or deflated entries.'
-        )
-    check_unpacked(path, sum(entry.file_size for entry in entries))
-    return entries
-
-
-def check_unpacked(path: pathlib.Path, total: int) -> None:
-    """Refuses a file that would unpack to `total` bytes if that is far more than its size; ValueError with both."""
-    size = os.path.getsize(path)
-    if total > _RATIO * size + _ALLOWANCE:
-        raise ValueError(f'"{path}" has {size:,} bytes and would unpack to {total:,}, so it is refused as a zip bomb.')
 
 
 def _as_float(name, array, where):
@@ -170,7 +128,7 @@ def _read_safetensors(path):
 
 
 def _read_sharded(index):
-    """(arrays, None) of the files listed in a model.safetensors.index.json."""
+    """The arrays of the files listed in a model.safetensors.index.json."""
     weight_map = parse_json(index.read_bytes(), f'"{index}"').get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise ValueError(f'"{index}" has no "weight_map" from array names to file names.')
@@ -188,47 +146,21 @@ def _read_sharded(index):
             f'"{index}" and its files disagree about which file holds which array: {", ".join(wrong[:8])}'
             f" ({len(wrong)})."
         )
-    return arrays, None
-
-
-def _read_torch(path):
-    """(arrays, None) of a .pth, without the nesting that training code adds around a state dict."""
-    try:
-        import torch
-    except ImportError:
-        raise ImportError(
-            f'"{path}" is a torch file, which only torch can load: pip install torch, or convert the file to'
-            " safetensors."
-        ) from None
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # pickle, zipfile and torch raise many kinds of errors
-        # Not torch's own message: it advises to load the file unsafely.
-        raise ValueError(
-            f'"{path}" is not a torch file of weights alone: it is damaged, or holds objects whose loading would run'
-            " code. Convert it to safetensors where it was made."
-        ) from error
-    for key in ("model_ema", "model", "state_dict", "model_state_dict", "teacher"):
-        if isinstance(state, dict) and isinstance(state.get(key), dict):
-            state = state[key]
-    if not isinstance(state, dict):
-        raise ValueError(f'"{path}" holds a {type(state).__name__}, expected a state dict.')
-    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-    return {name: (t.float() if t.is_floating_point() else t).numpy() for name, t in tensors.items()}, None
+    return arrays
 
 
 def _kind(path):
-    """The kind of a file by its first bytes; torch's pickles also need the right file name."""
+    """The kind of a file by its first bytes."""
     with open(path, "rb") as file:
         start = file.read(16)
     if start[:4] == b"PK\x03\x04":
         names = {entry.filename for entry in check_archive(path)}
         if "model.weights.h5" in names or "metadata.json" in names:
             return "keras"
-        return "torch" if any(name.endswith("data.pkl") for name in names) else "npz"
+        return "torch" if any(name.endswith(("data.pkl", "/archive_format")) for name in names) else "npz"
     if start[8:9] == b"{":
         return "safetensors"
-    if start[:1] == b"\x80" and path.suffix in (".pth", ".pt", ".bin"):
+    if start[:1] == b"\x80" and start[1:2] in b"\2\3\4\5":  # pickles
         return "torch"
     raise ValueError(
         f'Cannot tell the format of "{path}". Formats: .keras, .npz (Google), .safetensors (timm, Hugging Face,'
@@ -261,13 +193,25 @@ def _inside(folder):
     )
 
 
-def read(path: str | os.PathLike) -> FileContents:
+def _under(arrays, key, file):
+    """The arrays whose names begin with a key, without it; ValueError if there are none."""
+    names = {name: name[len(key) + 1 :] for name in arrays if name.startswith((f"{key}.", f"{key}/"))}
+    if not names:
+        first = sorted({re.split(r"[./]", name)[0] for name in arrays})
+        raise ValueError(f'"{file}" has no names that begin with key="{key}"; they begin with {summary(first)}.')
+    return {new: arrays[name] for name, new in names.items()}
+
+
+def read(path: str | os.PathLike, key: str | None = None) -> FileContents:
     """Reads a checkpoint file, or the one in a folder.
+
+    Args:
+        path: of the file or folder.
+        key: which of several state dicts in the file: the dotted path to it, or what its names begin with.
 
     Raises:
         FileNotFoundError: if there is none.
-        ValueError: if it is not an intact, harmless checkpoint.
-        ImportError: for a torch file without torch.
+        ValueError: if it is not an intact, harmless checkpoint, or has nothing by the key.
     """
     path = pathlib.Path(path).expanduser()
     if not path.exists():
@@ -277,19 +221,24 @@ def read(path: str | os.PathLike) -> FileContents:
         raise ValueError(f'"{file}" is neither a file nor a folder.')
     if path.is_dir() and file.name == _UNZIPPED:
         return FileContents(path, "keras")
-    if file.name.endswith(".index.json"):
-        kind, (arrays, text) = "safetensors", _read_sharded(file)
+    text, left_out = None, []
+    kind = "safetensors" if file.name.endswith(".index.json") else _kind(file)
+    if kind == "keras":
+        return FileContents(file, kind)
+    if kind == "torch":
+        arrays, left_out, key = read_state_dict(file, key)
+    elif file.name.endswith(".index.json"):
+        arrays = _read_sharded(file)
     else:
-        kind = _kind(file)
-        if kind == "keras":
-            return FileContents(file, kind)
-        arrays, text = {"npz": _read_npz, "safetensors": _read_safetensors, "torch": _read_torch}[kind](file)
+        arrays, text = {"npz": _read_npz, "safetensors": _read_safetensors}[kind](file)
     if not arrays:
         raise ValueError(f'"{file}" contains no arrays.')
     recorded = None if text is None else metadata.read(parse_json(text, f'The metadata of "{file}"'), arrays, file)
-    arrays = {name: _as_float(name, array, file) for name, array in arrays.items()}
-    if kind == "npz":
-        return FileContents(file, kind, arrays, metadata=recorded)
+    arrays = {
+        name: _as_float(name, array, file) for name, array in (_under(arrays, key, file) if key else arrays).items()
+    }
     paths = [file.parent / name for name in ("config.json", "preprocessor_config.json")]
-    config, preprocessor = (parse_json(p.read_bytes(), f'"{p}"') if p.is_file() else {} for p in paths)
-    return FileContents(file, kind, arrays, config, preprocessor, recorded)
+    config, preprocessor = (
+        parse_json(p.read_bytes(), f'"{p}"') if p.is_file() and kind != "npz" else {} for p in paths
+    )
+    return FileContents(file, kind, arrays, config, preprocessor, recorded, left_out)

@@ -18,7 +18,8 @@ import keras
 import numpy as np
 
 from keras_vit.checkpoints.reading import dense_config, metadata
-from keras_vit.checkpoints.reading.files import BROKEN, check_archive, check_unpacked, parse_json
+from keras_vit.checkpoints.reading.archives import BROKEN, check_archive, check_unpacked
+from keras_vit.checkpoints.reading.files import parse_json
 from keras_vit.layers.dense import ComposedLayer
 from keras_vit.models import families
 from keras_vit.training import Model, state

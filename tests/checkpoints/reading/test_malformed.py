@@ -6,14 +6,11 @@ folders, .keras).
 """
 
 import contextlib
-import io
-import pickle
 import re
 import resource
 import shutil
 import signal
 import sys
-import zipfile
 import zlib
 
 import malformed_folders  # noqa: F401, adds its cases
@@ -172,18 +169,3 @@ def test_a_folder_without_weights(files, tmp_path):
     with pytest.raises(FileNotFoundError, match="model.safetensors") as caught:
         keras_vit.load(folder)
     assert str(folder) in str(caught.value)
-
-
-@pytest.mark.parametrize("archive", [False, True])
-def test_a_torch_file_without_torch(archive, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    path = tmp_path / "model.pth"
-    data = pickle.dumps({"weights": 1}, 2)
-    if archive:
-        file = io.BytesIO()
-        with zipfile.ZipFile(file, "w") as out:
-            out.writestr("archive/data.pkl", data)
-        data = file.getvalue()
-    path.write_bytes(data)
-    with pytest.raises(ImportError, match=r"model\.pth.*pip install torch"):
-        keras_vit.load(path)
