@@ -8,7 +8,7 @@
 --model accepts a run directory, a checkpoint of any format or a published name. --format: tf_saved_model; onnx or
 litert (one file, in floats or with --quantization; int8_static calibrates on --calibration_images of --calibration);
 timm or huggingface (a folder for PyTorch users), google (.npz), keras (.keras). --class_names=names.txt names the
-classes of a model without class names.
+classes of a model without class names, --key=model_ema chooses one of several models in a file.
 """
 
 from absl import logging
@@ -64,7 +64,7 @@ def export(values):
         check_quantization(values.format, values.quantization, values.calibration)
     check_folder(epath.Path(values.output).parent)
     with stage(f"Loading {values.model}"):
-        model = keras_vit.load(values.model, class_names=values.class_names)
+        model = keras_vit.load(values.model, class_names=values.class_names, key=values.key)
     with stage(f"Exporting to {values.output}"), quiet():
         if values.format in FORMATS:
             keras_vit.save(model, values.output, format=values.format)
@@ -91,6 +91,7 @@ def run():
         None,
         'A file with the names of the classes, one a line, or "imagenet"; by default those that the model knows.',
     )
+    flags.string("key", None, "Which model of several in the file of --model, such as model_ema.")
     flags.integer("top_k", 5, "How many classes are returned for each image.", lowest=1)
     flags.string(
         "activation",

@@ -19,6 +19,7 @@ from keras_vit.checkpoints.formats.name_map import summary
 from keras_vit.checkpoints.formats.parsed import WORDS
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.reading.archives import BROKEN, check_archive
+from keras_vit.checkpoints.reading.foreign import description
 from keras_vit.checkpoints.reading.state_dicts import read_state_dict
 
 
@@ -157,15 +158,22 @@ def _kind(path):
         names = {entry.filename for entry in check_archive(path)}
         if "model.weights.h5" in names or "metadata.json" in names:
             return "keras"
-        return "torch" if any(name.endswith(("data.pkl", "/archive_format")) for name in names) else "npz"
+        if any(name.endswith(("data.pkl", "/archive_format")) for name in names):
+            return "torch"
+        if not any(name.endswith(".npy") for name in names):
+            raise ValueError(
+                f'"{path}" is an archive of {summary(names, 3)}: unpack it, and give the file with the weights.'
+            )
+        return "npz"
     if start[8:9] == b"{":
         return "safetensors"
     if start[:1] == b"\x80" and start[1:2] in b"\2\3\4\5":  # pickles
         return "torch"
+    if (what := description(path, start)) is not None:
+        raise ValueError(f'"{path}" {what}')
     raise ValueError(
         f'Cannot tell the format of "{path}". Formats: .keras, .npz (Google), .safetensors (timm, Hugging Face,'
-        " vit-pytorch), .pth, or a folder with config.json and model.safetensors. Perhaps a download was interrupted,"
-        " or a web page was saved in place of the file."
+        " vit-pytorch), .pth, or a folder with config.json and model.safetensors. Perhaps a download was interrupted."
     )
 
 

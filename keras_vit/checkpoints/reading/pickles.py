@@ -5,8 +5,8 @@ plain values become themselves, names become `Name`, and every other object an i
 """
 
 import dataclasses
-import pickletools
 from collections.abc import Callable
+from pickletools import anyobject, genops, opcodes
 from typing import Any, BinaryIO
 
 _EMPTY = {
@@ -21,9 +21,7 @@ _EMPTY = {
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _PUT = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
 _GET = ("GET", "BINGET", "LONG_BINGET")
-_CONSTANTS = {
-    code.name for code in pickletools.opcodes if code.arg and code.stack_after not in ([], [pickletools.anyobject])
-}
+_CONSTANTS = {code.name for code in opcodes if code.arg and code.stack_after not in ([], [anyobject])}
 
 
 @dataclasses.dataclass(eq=False)
@@ -90,7 +88,7 @@ def read_pickle(file: BinaryIO, makers: dict[str, Callable], resolve: Callable[[
         values, stack = stack, below.pop()
         return values
 
-    for opcode, argument, _ in pickletools.genops(file):
+    for opcode, argument, _ in genops(file):
         code = opcode.name
         if code == "STOP":
             return stack.pop()

@@ -1,0 +1,82 @@
+"""Name the files that this package does not read for what they are, and say how their weights get in."""
+
+import json
+import pathlib
+
+import h5py
+
+from keras_vit.checkpoints.reading.archives import BROKEN
+from keras_vit.checkpoints.reading.keras_layers import missing_by_shapes, missing_parts, sentence
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_FLAX = (
+    "holds Flax parameters (msgpack). Save them as .npz where flax is installed:"
+    ' numpy.savez("weights.npz", **flax.traverse_util.flatten_dict(flax.serialization.msgpack_restore(open("{name}",'
+    ' "rb").read()), sep="/")). Of a Hugging Face model load the safetensors or pytorch_model.bin.'
+)
+_TENSORFLOW = (
+    "is part of a TensorFlow checkpoint, which only the program that wrote it can name: restore it there (load_weights,"
+    ' or tf.train.Checkpoint), then save the model: model.save("model.keras").'
+)
+_PROGRAM = "is {what}, a program for inference: give the model that it was made from."
+_ARCHIVE = "is a compressed archive: unpack it, and give the file with the weights."
+# (beginning of the file in lower case, what it is)
+_STARTS = (
+    (b"version https://", "is a Git LFS pointer, not the file itself: run git lfs pull, or download the file."),
+    (b"<!doctype", "is a web page, not the file itself: download from the address of the file."),
+    (b"<html", "is a web page, not the file itself: download from the address of the file."),
+    (b"\x1f\x8b", _ARCHIVE),
+    (b"bzh", _ARCHIVE),
+    (b"\xfd7zxz", _ARCHIVE),
+)
+# (part of the name, what it is)
+_NAMES = (
+    (".msgpack", _FLAX),
+    (".index", _TENSORFLOW),
+    (".data-0", _TENSORFLOW),
+    (".onnx", _PROGRAM.format(what="ONNX")),
+    (".tflite", _PROGRAM.format(what="a LiteRT model")),
+    (".tar", _ARCHIVE),
+)
+
+
+def _of_keras(path):
+    """What an HDF5 file of Keras holds."""
+    shapes = {}
+
+    def visit(name, item):
+        if isinstance(item, h5py.Dataset):
+            shapes[name] = item.shape
+
+    with h5py.File(path) as file:
+        file.visititems(visit)
+        if "model_config" in file.attrs:
+            parts = missing_parts(json.loads(file.attrs["model_config"]))
+            what = (
+                "holds a whole Keras model in the older HDF5 format. Save it as .keras:"
+                ' keras.saving.load_model("{name}", custom_objects={{...}}).save("model.keras").'
+            )
+        else:
+            parts = missing_by_shapes(shapes)
+            what = (
+                "holds the weights of a Keras model without its architecture: build that model, then"
+                ' model.load_weights("{name}"); model.save("model.keras").'
+            )
+    return what if parts is None else f"{what} {sentence(parts)}"
+
+
+def description(path: pathlib.Path, start: bytes) -> str | None:
+    """What a file is and what to do, to follow its name in a message; None if that is unknown.
+
+    Args:
+        path: of the file.
+        start: its first bytes, 16 or fewer.
+    """
+    if start.startswith(_HDF5):
+        try:
+            return _of_keras(path).format(name=path.name)
+        except BROKEN:
+            return "is HDF5, but damaged or not Keras'."
+    text = next((text for first, text in _STARTS if start.lower().startswith(first)), None)
+    text = text or next((text for part, text in _NAMES if part in path.name), None)
+    return None if text is None else text.format(name=path.name)
