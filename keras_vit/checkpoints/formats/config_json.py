@@ -114,7 +114,7 @@ def _hf_architecture(model):
     """The Hugging Face class of the model."""
     kind, has_head = model_type(model.spec), model.classes is not None
     if kind == "siglip_vision_model":
-        return "SiglipVisionModel" if model.spec.pool == "map" else "SiglipForImageClassification"
+        return "SiglipForImageClassification" if has_head else "SiglipVisionModel"
     if kind == "deit":
         return "DeiTForImageClassificationWithTeacher" if has_head else "DeiTModel"
     name = {"vit": "ViT", "dinov2": "Dinov2", "dinov2_with_registers": "Dinov2WithRegisters"}[kind]
@@ -137,14 +137,16 @@ def huggingface(model) -> dict:
     }
     if not kind.startswith("dinov2"):
         inner["intermediate_size"] = spec.mlp_dim
-    if kind != "siglip_vision_model":  # its attention always has the biases
+    if kind == "siglip_vision_model":  # its attention always has the biases
+        inner["vision_use_head"] = spec.pool == "map"
+    else:
         inner["qkv_bias"] = spec.qkv_bias
     if kind.startswith("dinov2"):
         inner.update(_dinov2(spec))
     labels = _id_labels(model)
     header = {"architectures": [architecture], "transformers_version": VERSION}
     if architecture == "SiglipForImageClassification":
-        vision = {**inner, "model_type": "siglip_vision_model", "vision_use_head": False}
+        vision = {**inner, "model_type": kind}
         return {**header, "model_type": "siglip", "vision_config": vision, "text_config": {}, **labels}
     return {**header, "model_type": kind, **inner, **labels}
 

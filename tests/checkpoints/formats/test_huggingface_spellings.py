@@ -111,6 +111,16 @@ def test_files_have_the_names_of_the_declared_version(tmp_path):
     assert_equal(written, arrays)
 
 
+def test_a_backbone_that_averages_its_tokens_is_written_without_a_head(tmp_path):
+    """I-JEPA as SigLIP's tower, which computes the same."""
+    parsed(tmp_path / "theirs", golden_arrays("hf_ijepa"), golden("hf_ijepa")["config"])
+    keras_vit.save(keras_vit.load(tmp_path / "theirs", head="drop"), tmp_path / "ours", "huggingface")
+    config = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert (config["architectures"], config["vision_use_head"]) == (["SiglipVisionModel"], False)
+    written = safetensors.numpy.load_file(tmp_path / "ours" / "model.safetensors")
+    assert not any("classifier" in name or "head" in name for name in written)
+
+
 def test_what_a_state_dict_does_not_state_is_assumed_with_a_warning(tmp_path):
     arrays = in_memory(golden_arrays("hf_vit"), VIT)
     checkpoint = parsed(tmp_path / "memory", arrays)
