@@ -27,10 +27,12 @@ def test_a_notebook_runs(path, tmp_path, monkeypatch, capsys, shared_data):
     matplotlib.use("Agg")
     variables = {}
     for number, source in enumerate(cells(path, "code")):
+        if path.stem == "tpu":  # trains the model of quick_start
+            source = source.replace("epochs, steps = 25,", "epochs, steps = 4,")
         exec(compile(source, f"{path.name}, code cell {number}", "exec"), variables)
     matplotlib.pyplot.close("all")
     accuracy = variables["history"]["val_accuracy"]
-    assert accuracy[-1] > 0.9 if path.stem != "own_photographs" else accuracy[-1] > 0.5
+    assert accuracy[-1] > {"quick_start": 0.9, "own_photographs": 0.5, "tpu": 0.2}[path.stem]
     assert [file for file in tmp_path.iterdir() if file.suffix == ".keras"]
 
 

@@ -27,13 +27,14 @@ def vit(variant="Ti/4", **options):
 @pytest.mark.parametrize(
     ("given", "plain"),
     [
-        ({**NUMPY, "classes": np.int32(5)}, {**SMALL, "classes": 5}),
-        ({"image_size": np.int64(8), "channels": np.uint8(1)}, {"image_size": 8, "channels": 1}),
+        (
+            {**NUMPY, "classes": np.int32(5), "image_size": np.int64(8), "channels": np.uint8(1)},
+            {**SMALL, "classes": 5, "image_size": 8, "channels": 1},
+        ),
         ({"image_size": np.array([8, 12])}, {"image_size": (8, 12)}),
         ({"remat": np.bool_(True)}, {"remat": True}),
         ({"remat": [0, np.int64(1)]}, {"remat": (0, 1)}),
         ({"remat": {1}}, {"remat": (1,)}),
-        ({"remat": range(2)}, {"remat": (0, 1)}),
         ({"class_names": np.array(["a", "b"])}, {"class_names": ("a", "b")}),
         ({"class_names": range(2)}, {"class_names": ("0", "1")}),
     ],
@@ -86,18 +87,13 @@ def test_layers_keep_pythons_numbers(name, arguments):
     ("options", "message"),
     [
         ({"classes": 0}, "classes must be a positive integer, or None for a model without a head, got 0"),
-        ({"classes": -3}, "classes must be a positive integer"),
         ({"classes": 10.0}, "classes must be a positive integer.*got 10.0"),
         ({"classes": True}, "classes must be a positive integer.*got True"),
-        ({"classes": "10"}, "classes must be a positive integer.*got '10'"),
         ({"channels": 0}, "channels must be a positive integer, got 0"),
-        ({"channels": None}, "channels must be a positive integer, got None"),
         ({"image_size": 224.0}, r"image_size must be a positive integer or a pair.*got 224.0"),
-        ({"image_size": True}, "image_size must be a positive integer or a pair"),
         ({"image_size": (8, 8, 3)}, "image_size must be a positive integer or a pair"),
         ({"remat": 1}, r"remat must be True, False or a tuple of block numbers, such as \(0, 1\), got 1"),
         ({"remat": "all"}, "remat must be True, False or a tuple of block numbers.*got 'all'"),
-        ({"remat": [True]}, "remat must be True, False or a tuple"),
         ({"remat": [2]}, r"remat names blocks \[2\]; the model has blocks 0 to 1"),
         ({"class_names": "ab"}, 'class_names should be a list with one name per class, got "ab"'),
         ({"class_names": {"a", "b"}}, "class_names should be a list with one name per class"),
@@ -105,7 +101,6 @@ def test_layers_keep_pythons_numbers(name, arguments):
         ({"class_names": ["a", "b", "c"]}, "class_names has 3 names for 2 classes: set classes=3"),
         ({"class_names": ["a"], "classes": None}, "class_names has 1 names for no classes: leave them out"),
         ({"preprocessing": 224}, "preprocessing must be text"),
-        ({"name": ""}, 'name must be text without "/", or None, got'),
         ({"name": "a/b"}, 'name must be text without "/", or None, got .a/b.'),
         ({"dtype": "uint8"}, "dtype must be a policy of floating-point numbers.*got 'uint8'"),
     ],
@@ -119,7 +114,6 @@ def test_other_kinds_are_refused(options, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: keras_vit.BiT("R50x1", remat="all"), "remat must be True, False or a tuple"),
         (lambda: keras_vit.BiT("R50x1", remat=[99]), r"remat names blocks \[99\]; the model has blocks 0 to 15"),
         (lambda: BiTSpec(()), "units must be the residual units per stage"),
         (lambda: layers.TransformerBlock(2.0, 32), "MultiHeadSelfAttention: heads must be a positive integer, got 2.0"),
@@ -127,13 +121,10 @@ def test_other_kinds_are_refused(options, message):
             lambda: layers.TransformerBlock(2, 32, remat="yes"),
             "TransformerBlock: remat must be True or False, got 'yes'",
         ),
-        (lambda: layers.MlpBlock(0), "MlpBlock: mlp_dim must be a positive integer"),
         (lambda: layers.MeanPooling(-1), "MeanPooling: prefix must be an integer of 0 or more"),
         (lambda: layers.ClassToken(count=1.0), "expected integers count >= 1"),
-        (lambda: layers.Dropout("0.5"), "Dropout: rate must be a number"),
         (lambda: layers.PixelNormalization(autocast=True), "autocast must be False"),
         (lambda: layers.MeanPooling()(np.ones((2, 4, 3, 8), "float32")), "expected ndim=3, found ndim=4"),
-        (lambda: layers.TransformerBlock(2, 8)(np.ones((4, 8), "float32")), "expected ndim=3, found ndim=2"),
         (lambda: vit()(np.ones((1, 8, 8, 3)), mask=np.ones((1, 4), bool)), "mask of an image has no effect.*encode"),
         (lambda: layers.LayerScale(None), "LayerScale: initial must be a number, got None"),
     ],
@@ -277,10 +268,8 @@ def test_variants_of_another_spelling_or_class(make, message):
 @pytest.mark.parametrize(
     ("variant", "options"),
     [
-        ("R+Ti/16", {"image_size": 64, "stem_width": 32}),
         ("R50+Ti/16", {"image_size": 32, "stem": (1, 1, 1), "stem_width": 32}),
         ("Ti/1", {"conv_stem": (4, 8)}),
-        ("Ti/4", {"pool": "gap", "patch_form": "dense"}),
     ],
 )
 def test_channels_first_default_changes_nothing(variant, options):

@@ -166,7 +166,7 @@ def test_centre_teacher_and_schedules_follow_the_paper_over_several_steps():
     whole = model.get_layer("teacher").model
     images, center = x["global"].reshape(-1, 16, 16, 3), np.zeros(10)
     teacher = [w.copy() for w in whole.get_weights()]
-    for step in range(4):
+    for step in range(3):
         raw = whole.predict(images, verbose=0)
         temperature = 0.04 + 0.03 * min(step / 2, 1)
         out = model.predict(x, batch_size=8, verbose=0)
@@ -184,7 +184,7 @@ def test_centre_teacher_and_schedules_follow_the_paper_over_several_steps():
         direction = lambda kernel: kernel / np.linalg.norm(kernel, axis=0)  # noqa: E731
         moved = np.abs(direction(np.array(head.kernel)) - direction(last)).max()
         assert (moved < 1e-6) == (step < 2)
-    assert int(sharpening.step) == 4
+    assert int(sharpening.step) == 3
 
 
 @pytest.mark.extended
@@ -248,10 +248,10 @@ def test_the_loss_leaves_out_a_crop_with_itself():
 
 
 class Stopped(keras.callbacks.Callback):
-    """Interrupts training at the third epoch."""
+    """Interrupts training at the second epoch."""
 
     def on_epoch_begin(self, epoch, logs=None):
-        if epoch == 2:
+        if epoch == 1:
             raise KeyboardInterrupt
 
 
@@ -261,10 +261,10 @@ def test_keras_backup_goes_on_as_if_nothing_had_happened(tmp_path):
 
     def trained(*callbacks):
         keras.utils.set_random_seed(0)
-        model = compiled(dino(frozen_steps=2))
+        model = compiled(dino(frozen_steps=1))
         x, y = crops()
         try:
-            model.fit(x, y, batch_size=8, epochs=3, shuffle=False, callbacks=list(callbacks), verbose=0)
+            model.fit(x, y, batch_size=8, epochs=2, shuffle=False, callbacks=list(callbacks), verbose=0)
         except KeyboardInterrupt:
             return None
         return model.get_weights()

@@ -13,7 +13,7 @@ from keras_vit.models.pretraining import sampling
 
 pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
 
-SMALL = {"image_size": (3, 4), "depth": 2, "width": 16, "heads": 2, "mlp_dim": 24}
+SMALL = {"image_size": (3, 4), "depth": 1, "width": 16, "heads": 2, "mlp_dim": 24}
 COLORS, PIXELS = 9, 12
 
 
@@ -60,19 +60,17 @@ def written_out(weights, images):
     embedded = tf.gather(weights["patch_encoder/embedding"], colors[:, :-1])
     start = tf.repeat(weights["class_token/tokens"], b, axis=0)
     x = tf.concat([start, embedded], axis=1) + weights["position_embedding/embedding"][:, :PIXELS]
-    for i in range(2):
-        block = f"block_{i:02d}"
-        y = _norm(x, weights, f"{block}/attention_norm")
-        q, k, v = (
-            tf.reshape(_dense(y, weights, f"{block}/attention/{name}"), (b, PIXELS, 2, 8))
-            for name in ("query", "key", "value")
-        )
-        scores = tf.einsum("bikc,bjkc->bkij", q, k) / 8**0.5
-        later = np.triu(np.full((PIXELS, PIXELS), -np.inf), 1).astype("float32")
-        mixed = tf.einsum("bkij,bjkc->bikc", tf.nn.softmax(scores + later), v)
-        x = x + _dense(tf.reshape(mixed, (b, PIXELS, 16)), weights, f"{block}/attention/out")
-        hidden = _dense(_norm(x, weights, f"{block}/mlp_norm"), weights, f"{block}/mlp/hidden")
-        x = x + _dense(0.5 * hidden * (1.0 + tf.math.erf(hidden / 2**0.5)), weights, f"{block}/mlp/out")
+    y = _norm(x, weights, "block_00/attention_norm")
+    q, k, v = (
+        tf.reshape(_dense(y, weights, f"block_00/attention/{name}"), (b, PIXELS, 2, 8))
+        for name in ("query", "key", "value")
+    )
+    scores = tf.einsum("bikc,bjkc->bkij", q, k) / 8**0.5
+    later = np.triu(np.full((PIXELS, PIXELS), -np.inf), 1).astype("float32")
+    mixed = tf.einsum("bkij,bjkc->bikc", tf.nn.softmax(scores + later), v)
+    x = x + _dense(tf.reshape(mixed, (b, PIXELS, 16)), weights, "block_00/attention/out")
+    hidden = _dense(_norm(x, weights, "block_00/mlp_norm"), weights, "block_00/mlp/hidden")
+    x = x + _dense(0.5 * hidden * (1.0 + tf.math.erf(hidden / 2**0.5)), weights, "block_00/mlp/out")
     logits = _norm(x, weights, "encoder_norm") @ weights["next_color/kernel"]
     true = tf.gather(tf.nn.log_softmax(logits), colors, batch_dims=2)
     return logits, -tf.reduce_mean(true)
@@ -96,17 +94,16 @@ def test_loss_and_gradient_are_those_of_the_equations_written_out(model, images)
 
 def test_a_pixel_changes_no_logits_up_to_its_own(model, images):
     before = model.predict(images, verbose=0)
-    for pixel in (0, 5, 11):
+    for pixel in (0, 5):
         changed = images.copy().reshape(3, PIXELS, 3)
         changed[:, pixel] = 255 - changed[:, pixel]
         after = model.predict(changed.reshape(images.shape), verbose=0)
         moved = (before != after).any(axis=(0, 2))
-        assert not moved[: pixel + 1].any() and (moved[pixel + 1 :].all() or pixel == 11)
+        assert not moved[: pixel + 1].any() and moved[pixel + 1 :].all()
 
 
-@pytest.mark.parametrize("options", [{}, {"positions": "learned2d", "qk_norm": True, "layer_scale": 0.5}])
-def test_kept_keys_and_values_give_the_same_logits(options, model, images):
-    model = made(**options) if options else model
+def test_kept_keys_and_values_give_the_same_logits(images):
+    model = made(positions="learned2d", qk_norm=True, layer_scale=0.5)
     expected, colors, cache = model.predict(images, verbose=0), model.colors(images), sampling.empty_cache(model, 3)
     for place in range(PIXELS):
         logits, cache = sampling.next_logits(model, place, colors[:, max(place - 1, 0)], cache)
@@ -114,11 +111,11 @@ def test_kept_keys_and_values_give_the_same_logits(options, model, images):
 
 
 def test_samples_depend_on_the_seed_alone_and_not_on_the_batches(model):
-    five = model.sample(5, seed=4, batch_size=2)
-    assert five.shape == (5, 3, 4, 3) and five.dtype == np.uint8
-    np.testing.assert_array_equal(model.sample(3, seed=4), five[:3])
-    assert (model.sample(5, seed=5) != five).any()
-    colors = {tuple(color) for color in five.reshape(-1, 3)}
+    three = model.sample(3, seed=4, batch_size=2)
+    assert three.shape == (3, 3, 4, 3) and three.dtype == np.uint8
+    np.testing.assert_array_equal(model.sample(3, seed=4), three)
+    assert (model.sample(3, seed=5) != three).any()
+    colors = {tuple(color) for color in three.reshape(-1, 3)}
     assert colors <= {tuple(color) for color in model.palette.astype("uint8")}
 
 
@@ -150,8 +147,8 @@ def test_it_learns_by_fit_and_says_its_colours(images):
     model = made(remat=True)
     model.compile(keras.optimizers.Adam(2e-2), loss_fn(), jit_compile=False)
     before = model.evaluate(images, model.colors(images), verbose=0)
-    model.fit(np.tile(images, (10, 1, 1, 1)), np.tile(model.colors(images), (10, 1)), batch_size=3, verbose=0)
-    assert model.evaluate(images, model.colors(images), verbose=0) < 0.85 * before
+    model.fit(np.tile(images, (4, 1, 1, 1)), np.tile(model.colors(images), (4, 1)), batch_size=3, verbose=0)
+    assert model.evaluate(images, model.colors(images), verbose=0) < 0.95 * before
     np.testing.assert_array_equal(model.colors(model.pixels(model.colors(images))), model.colors(images))
 
 

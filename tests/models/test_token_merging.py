@@ -78,8 +78,8 @@ def shaken(model):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"registers": 2}, {"distillation_token": True}, {"pool": "gap"}, {"registers": 3, "pool": "map"}],
-    ids=["class token", "registers", "distilled", "no prefix", "registers alone"],
+    [{"registers": 2, "distillation_token": True}, {"pool": "gap"}],
+    ids=["prefix", "no prefix"],
 )
 def test_blocks_are_equal_to_the_papers_algorithm_in_numpy(tiny, options):
     model = shaken(tiny("Ti/2", token_merging=5, depth=3, **options))  # 24 patches
@@ -99,7 +99,8 @@ def test_blocks_are_equal_to_the_papers_algorithm_in_numpy(tiny, options):
         np.testing.assert_array_equal(sizes[:prefix], 1)
 
 
-@pytest.mark.parametrize("r", [8, pytest.param(16, marks=pytest.mark.extended)])
+@pytest.mark.extended
+@pytest.mark.parametrize("r", [8, 16])
 def test_deit_gives_the_logits_of_the_authors_code(shared_data, r):
     model = keras_vit.load(shared_data / "deit_tiny" / "model.safetensors", token_merging=r)
     pixels = np.load(shared_data / "deit_tiny" / "cats_expected.npz")["pixels"]
@@ -181,25 +182,22 @@ def test_what_needs_the_grid_or_masks_is_refused(tiny, pixels):
         BiT("R50x1", token_merging=8)
 
 
-@pytest.mark.parametrize(("form", "name"), [("google", "x.npz"), ("timm", "x"), ("huggingface", "x")])
-def test_formats_without_it_refuse_it(tiny, tmp_path, form, name):
-    with pytest.raises(ValueError, match="token_merging=4"):
-        keras_vit.save(tiny("Ti/2", token_merging=4), tmp_path / name, format=form)
+def test_formats_without_it_refuse_it(tiny, tmp_path):
+    model = tiny("Ti/2", depth=1, token_merging=4)
+    for form, name in (("google", "x.npz"), ("timm", "x"), ("huggingface", "x")):
+        with pytest.raises(ValueError, match="token_merging=4"):
+            keras_vit.save(model, tmp_path / name, format=form)
 
 
-def test_files_clones_and_exports_keep_it_and_loading_changes_it(tiny, tmp_path, pixels):
-    plain = tiny("Ti/2", depth=3)
+def test_files_clones_and_exports_keep_it_and_loading_changes_it(tiny, tmp_path, pixels, eagerly):
+    plain = tiny("Ti/2")
     keras_vit.save(plain, tmp_path / "plain.keras")
-    model = keras_vit.load(tmp_path / "plain.keras", token_merging=(0, 5, 2))
+    model = keras_vit.load(tmp_path / "plain.keras", token_merging=(5, 2))
     assert model.tokens.shape == (None, 25 - 7, 16)
     expected = np.asarray(model(pixels))
     assert np.abs(expected - np.asarray(plain(pixels))).max() > 1e-4
     keras_vit.save(model, tmp_path / "merging.keras")
-    for again in (
-        keras_vit.load(tmp_path / "merging.keras"),
-        keras.saving.load_model(tmp_path / "merging.keras"),
-        model.clone(),
-    ):
+    for again in (keras_vit.load(tmp_path / "merging.keras"), model.clone()):
         assert again.spec == model.spec
         np.testing.assert_array_equal(again(pixels), expected)
     served = signatures_of(model)["pixels"](tf.constant(pixels, tf.float32))["logits"]
@@ -208,9 +206,8 @@ def test_files_clones_and_exports_keep_it_and_loading_changes_it(tiny, tmp_path,
     np.testing.assert_array_equal(back(pixels), plain(pixels))
 
 
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
-def test_sixteen_bits_stay_near(tiny, pixels, dtype):
-    full, half = (shaken(tiny("Ti/2", token_merging=3, dtype=which)) for which in ("float32", dtype))
+def test_sixteen_bits_stay_near(tiny, pixels):
+    full, half = (shaken(tiny("Ti/2", token_merging=3, dtype=which)) for which in ("float32", "mixed_bfloat16"))
     expected = np.asarray(full(pixels))
     assert np.abs(np.asarray(half(pixels)) - expected).max() < 0.1 * np.abs(expected).max()
 
