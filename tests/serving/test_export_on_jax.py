@@ -1,6 +1,5 @@
-"""Models trained on the JAX backend as SavedModel, ONNX and LiteRT files; errors of the process that writes them."""
+"""A model trained on the JAX backend as SavedModel and ONNX file; errors of the process that writes them."""
 
-import importlib
 import json
 import os
 import re
@@ -14,7 +13,7 @@ from interpreters import Interpreter
 from small_models import NAMED, every_weight, pixels
 
 import keras_vit
-from keras_vit.serving.single_file import FILES
+from keras_vit.serving.onnx_format import runner as onnx_runner
 
 pytestmark = pytest.mark.processes
 
@@ -26,49 +25,35 @@ def jax():
         yield interpreter
 
 
-def trained(**options):
-    """`every_weight` after a step of training, which makes its probabilities sigmoids."""
-    model = every_weight(**options)
+def exported(folder):
+    """Exports a model that was trained with sigmoids, as a SavedModel and as an ONNX file in bytes; returns its logits
+    of five images. Runs on JAX.
+    """
+    assert keras.backend.backend() == "jax"
+    model = every_weight()
     model.compile(keras_vit.training.AdamW(1e-2), keras_vit.training.SigmoidCrossEntropy())
     model.fit(pixels(4), np.eye(3, dtype="float32")[[0, 1, 2, 0]], batch_size=4, verbose=0)
-    return model
-
-
-def export(path, options, kind=None):
-    """Exports a trained model; returns its logits of five images. Runs on JAX."""
-    assert keras.backend.backend() == "jax"
-    if options.get("quantization") == "int8_static":
-        options = {**options, "calibration": pixels(16)}
-    model = trained(**(kind or {}))
-    keras_vit.export(model, path, **options)
+    keras_vit.export(model, f"{folder}/m", top_k=2)
+    keras_vit.export(model, f"{folder}/m.onnx", format="onnx", quantization="int8_static", calibration=pixels(16))
     return np.asarray(model(pixels(5))).tolist()
 
 
-def test_a_savedmodel_computes_what_the_model_did_on_jax(jax, tmp_path):
+def test_exports_compute_what_the_model_did_on_jax(jax, tmp_path):
     import tensorflow as tf
 
-    logits = jax.run(export, str(tmp_path / "m"), {"top_k": 2})
+    pytest.importorskip("tf2onnx")
+    logits = np.array(jax.run(exported, str(tmp_path)))
     signatures = tf.saved_model.load(tmp_path / "m").signatures
     found = signatures["pixels"](tf.constant(pixels(5)))
     np.testing.assert_allclose(found["logits"], logits, atol=1e-5)
     np.testing.assert_allclose(found["probabilities"], tf.sigmoid(logits), atol=1e-5)
     png = tf.io.encode_png(pixels(1)[0].astype("uint8"))
     assert set(signatures["serving_default"](png[None])["classes"].numpy()[0].astype(str)) <= set(NAMED)
-    assert (tmp_path / "m" / "README.md").is_file() and os.listdir(tmp_path) == ["m"]
-
-
-@pytest.mark.parametrize(("format", "quantization"), [("onnx", None), ("litert", "int8_static")])
-def test_files_compute_what_the_model_did_on_jax(jax, tmp_path, format, quantization):
-    kind = FILES[format]
-    for library in kind.libraries:
-        pytest.importorskip(library)
-    path = tmp_path / f"m{kind.suffix}"
-    logits = np.array(jax.run(export, str(path), {"format": format, "quantization": quantization}))
-    found = importlib.import_module(kind.module).runner(str(path))(pixels(5))
-    assert np.linalg.norm(found["logits"] - logits) <= (0.05 if quantization else 1e-5) * np.linalg.norm(logits)
-    beside = json.loads((tmp_path / f"{path.name}.json").read_text())
-    assert beside["activation"] == "sigmoid" and beside["quantization"] == quantization
-    assert sorted(os.listdir(tmp_path)) == [path.name, f"{path.name}.json"]
+    found = onnx_runner(str(tmp_path / "m.onnx"))(pixels(5))
+    assert np.linalg.norm(found["logits"] - logits) <= 0.05 * np.linalg.norm(logits)
+    beside = json.loads((tmp_path / "m.onnx.json").read_text())
+    assert beside["activation"] == "sigmoid" and beside["quantization"] == "int8_static"
+    assert (tmp_path / "m" / "README.md").is_file() and sorted(os.listdir(tmp_path)) == ["m", "m.onnx", "m.onnx.json"]
 
 
 @keras.saving.register_keras_serializable("test_export_on_jax")

@@ -1,20 +1,19 @@
 """`keras-vit serve` as a process: a wrong start is one line, and SIGTERM finishes what was begun."""
 
+import contextlib
 import http.client
 import json
-import os
 import pathlib
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from interpreters import Fork, wait_for
 
 import keras_vit
 from trainers.serve import named, names_of_classes
@@ -52,14 +51,18 @@ def model(tmp_path):
     return tmp_path / "m.keras"
 
 
-def start(*arguments):
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "trainers.serve", *map(str, arguments)],
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@pytest.fixture
+def start(tmp_path):
+    """start(arguments...): `python -m trainers.serve arguments`, as a Fork that ends with the test."""
+    started = []
+
+    def begin(*arguments):
+        started.append(Fork("trainers.serve", *map(str, arguments), output=tmp_path / f"{len(started)}.txt"))
+        return started[-1]
+
+    yield begin
+    for fork in started:
+        fork.send_signal(signal.SIGKILL)
 
 
 def free_port():
@@ -74,18 +77,15 @@ def get(port, path):
 
 
 def wait_until_ready(process, port):
-    for _ in range(2400):
-        assert process.poll() is None, process.stderr.read()
-        try:
-            if get(port, "/readyz").status == 200:
-                return
-        except OSError:
-            pass
-        time.sleep(0.1)
-    raise AssertionError("not ready in four minutes")
+    def ready():
+        assert process.poll() is None, process.printed()
+        with contextlib.suppress(OSError):
+            return get(port, "/readyz").status == 200
+
+    wait_for(ready, [process], pause=0.1)
 
 
-def test_sigterm_finishes_what_was_begun_and_takes_nothing_new(model):
+def test_sigterm_finishes_what_was_begun_and_takes_nothing_new(model, start):
     port = free_port()
     process = start(model, f"--port={port}")
     wait_until_ready(process, port)
@@ -108,10 +108,10 @@ def test_sigterm_finishes_what_was_begun_and_takes_nothing_new(model):
     begun.send(body[20:])
     answer = begun.getresponse()
     assert answer.status == 200 and b'"status":"ok"' in answer.read()
-    assert process.wait(60) == 0
+    assert process.wait() == 0
 
 
-def test_a_wrong_start_is_one_line(model):
+def test_a_wrong_start_is_one_line(model, start):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         cases = {
@@ -127,13 +127,13 @@ def test_a_wrong_start_is_one_line(model):
         }
         processes = {line: start(*line.split()) for line in cases}
         for line, words in cases.items():
-            _, said = processes[line].communicate(timeout=300)
-            assert processes[line].returncode == 1 and re.search(f"^{re.escape(words)}", said, re.M), said[-2000:]
+            code, said = processes[line].wait(), processes[line].printed()
+            assert code == 1 and re.search(f"^{re.escape(words)}", said, re.M), said[-2000:]
             assert "Traceback" not in said
             assert ("Loading" in said) == ("nowhere" in line), "what can be told without the models is told before them"
 
 
-def test_clients_that_hang_up_in_the_middle_do_no_harm(model):
+def test_clients_that_hang_up_in_the_middle_do_no_harm(model, start):
     port = free_port()
     process = start(model, f"--port={port}", "--seconds=2")
     wait_until_ready(process, port)
@@ -179,5 +179,4 @@ def test_clients_that_hang_up_in_the_middle_do_no_harm(model):
         thread.join()
     assert get(port, "/readyz").status == 200
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 0 and "Traceback" not in said, said[-2000:]
+    assert process.wait() == 0 and "Traceback" not in process.printed(), process.printed()[-2000:]
