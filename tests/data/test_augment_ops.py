@@ -27,14 +27,15 @@ def draws(text, n, image=PHOTO):
     return np.stack(list(dataset.as_numpy_iterator()))
 
 
-@pytest.mark.parametrize("text", NEW)
-def test_a_result_is_a_function_of_the_seed_in_tf_data_and_outside_and_gray_stays_gray(text):
-    ops, inside = parse(text), draws(text, 4)
-    for i in range(4):
+def test_a_result_is_a_function_of_the_seed_in_tf_data_and_outside_and_gray_stays_gray():
+    text = "rand_augment(2, 0)|color_jitter(.4, .4, .4, .1)|random_erasing(.9)"
+    ops, inside = parse(text), draws(text, 3)
+    for i in range(3):
         np.testing.assert_array_equal(ops.image(tf.constant(PHOTO), tf.constant([i, 7], tf.int64)), inside[i])
-    assert len({pixels.tobytes() for pixels in inside}) > 1
-    gray = tf.constant(PHOTO[..., :1])  # stays gray
-    assert all(ops.image(gray, tf.constant([i, 7], tf.int64)).shape == (24, 32, 1) for i in range(6))
+    assert len({pixels.tobytes() for pixels in inside}) == 3
+    gray = tf.constant(PHOTO[..., :1])
+    for text in NEW:
+        assert parse(text).image(gray, tf.constant([0, 7], tf.int64)).shape == (24, 32, 1), text
 
 
 def both_ways(function, amount):
@@ -141,7 +142,7 @@ def test_color_jitter_draws_factors_evenly_within_its_range():
     assert turned.max() == 200 and turned.min() == 50 and len({x.argmax() for x in turned}) == 3
 
 
-@pytest.mark.parametrize("text", ["random_grayscale(.3)", "solarize(.3)", "gaussian_blur(.3)", "random_erasing(.3)"])
+@pytest.mark.parametrize("text", ["solarize(.3)", "random_erasing(.3)"])
 def test_a_probability_is_the_share_of_images_that_change(text):
     changed = np.mean([(x != PHOTO).any() for x in draws(text, 400)])
     assert 0.23 < changed < 0.37
@@ -237,13 +238,3 @@ def test_one_hot_makes_rows_of_labels_in_training():
         evaluation_batches(source, "one_hot(3)", 8)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"one_hot\(2\): got the label"):
         parse("one_hot(2)")({"image": tf.constant(PHOTO), "label": tf.constant(2)})
-
-
-@pytest.mark.extended
-def test_augmented_batches_are_a_function_of_the_step():
-    """Through the whole pipeline: the rows of step 2 are the same, whether or not steps 0 and 1 were made."""
-    source = from_arrays(np.stack([PHOTO] * 6), np.arange(6))
-    text = "random_resized_crop(16)|trivial_augment|random_erasing(.5)"
-    third = list(training_batches(source, text, 4, seed=3).take(3))[2]
-    resumed = next(iter(training_batches(source, text, 4, seed=3, start_step=2)))
-    np.testing.assert_array_equal(third[0], resumed[0])

@@ -28,12 +28,7 @@ def cropped(image, left, top, right, bottom):
 
 
 ALTERATIONS = {
-    "quality 30": lambda image: jpeg(image, 30),
-    "half the size": lambda image: scaled(image, 0.5),
     "mirrored": lambda image: image[:, ::-1],
-    "brighter": lambda image: uint8(tf.cast(image, tf.float32) * 1.3 + 20),
-    "cropped all round": lambda image: cropped(image, 0.05, 0.05, 0.05, 0.05),
-    "cropped at a corner": lambda image: cropped(image, 0.0, 0.1, 0.1, 0.0),
     "all together": lambda image: jpeg(scaled(cropped(image[:, ::-1], 0.05, 0.0, 0.0, 0.05), 0.5) // 2 + 30, 40),
 }
 
@@ -49,16 +44,13 @@ def thumbnails(images):
     return np.stack([thumbnail(image).numpy() for image in images])
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "mirrored" else pytest.param(name, marks=pytest.mark.extended) for name in ALTERATIONS]
-)
+@pytest.mark.parametrize("name", ["mirrored", pytest.param("all together", marks=pytest.mark.extended)])
 def test_altered_photos_are_found_and_others_are_not(name, photos):
     pairs = near_duplicates(thumbnails(photos), thumbnails([ALTERATIONS[name](photo) for photo in photos]))
     right = {pair.test for pair in pairs if pair.train == pair.test}
     assert all(pair.train == pair.test for pair in pairs), "precision 1"
     assert len(right) >= 98
-    if name == "mirrored":
-        assert np.mean([pair.flipped for pair in pairs]) > 0.95
+    assert np.mean([pair.flipped for pair in pairs]) > 0.95
     assert all(pair.correlation > 0.9 for pair in pairs)
 
 

@@ -10,14 +10,11 @@ from keras_vit.data import from_arrays, parse, training_batches
 from keras_vit.data.ops.decode import decode_mask
 from keras_vit.data.ops.registry import OPS, op
 
-SEEDS, HEIGHT, WIDTH, OBJECTS, STEP = 100, 60, 81, 3, 60
+SEEDS, HEIGHT, WIDTH, OBJECTS, STEP = 40, 60, 81, 3, 60
 TEXTS = [
-    "resize(48)",
     "resize(33, 47)",
-    "central_crop(40, 50)",
     "central_crop(70, 51)",
     "crop_border(7)",
-    "random_crop(32, 41)",
     "random_crop(60, 81, padding=9)",
     "random_resized_crop(48, 40, scale=(0.1, 1.0))",
     "random_flip",
@@ -29,7 +26,7 @@ FUSED = "decode|random_resized_crop(44, 40, scale=(0.2, 1.0))|random_flip"
 
 @pytest.fixture(scope="module")
 def scenes():
-    """100 scenes: boxes (100, 3, 4), drawn into masks (100, 60, 81, 1) as 1, 2, 3 and into images as 60, 120, 180."""
+    """40 scenes: boxes (40, 3, 4), drawn into masks (40, 60, 81, 1) as 1, 2, 3 and into images as 60, 120, 180."""
     rng = np.random.default_rng(0)
     boxes = np.zeros((SEEDS, OBJECTS, 4), "int64")
     masks = np.zeros((SEEDS, HEIGHT, WIDTH, 1), "uint8")
@@ -61,7 +58,7 @@ def check_agreement(result, inner=2, tolerance=25):
     assert (np.abs(seen - STEP * windows[..., 0, 0][uniform].astype(int)) <= tolerance).mean() > 0.99
 
 
-def results(text, examples, key=lambda example: example):
+def results(text, examples):
     ops = parse(text)
     dataset = tf.data.Dataset.zip(tf.data.Dataset.range(SEEDS), tf.data.Dataset.from_tensor_slices(examples))
     mapped = dataset.map(lambda i, example: ops(example, tf.stack([i, 7])), num_parallel_calls=2)
@@ -75,7 +72,7 @@ def test_boxes_drawn_into_a_mask_move_as_the_mask_does(text, scenes):
     for result in moved:
         check_agreement(result)
     if parse(text).random:
-        assert len({result["mask"].tobytes() for result in moved}) > 20 or text == "random_flip"
+        assert len({result["mask"].tobytes() for result in moved}) > 15 or text == "random_flip"
 
 
 def test_every_geometric_op_is_tested():
@@ -88,13 +85,10 @@ def test_every_geometric_op_is_tested():
     assert geometric == {name for name, entry in OPS.items() if "mask" in entry.keys and name != "decode"} & geometric
 
 
-@pytest.mark.parametrize(
-    "encode", [tf.io.encode_png, pytest.param(lambda x: tf.io.encode_jpeg(x, quality=98), marks=pytest.mark.extended)]
-)
-def test_decode_and_crop_moves_an_encoded_mask_too(encode, scenes):
+def test_decode_and_crop_moves_an_encoded_mask_too(scenes):
     """Large enough that windows are decoded at a fraction of their size."""
     large = {key: np.repeat(np.repeat(scenes[key], 4, 1), 4, 2) for key in ("image", "mask")}
-    images = [encode(image).numpy() for image in large["image"]]
+    images = [tf.io.encode_jpeg(image, quality=98).numpy() for image in large["image"]]
     masks = [tf.io.encode_png(mask).numpy() for mask in large["mask"]]
     for result in results(FUSED, {"image": images, "mask": masks, "boxes": scenes["boxes"]}):
         check_agreement(result, inner=3)
@@ -213,7 +207,7 @@ def test_an_op_of_ones_own_moves_all_three(added, scenes):
 
     source = from_arrays(scenes["image"], features={"mask": scenes["mask"], "boxes": scenes["boxes"]})
     select = lambda example: (example["image"], {"mask": example["mask"], "boxes": example["boxes"]})  # noqa: E731
-    batches = training_batches(source, "random_upside_down|random_resized_crop(40)", 50, seed=1, select=select)
+    batches = training_batches(source, "random_upside_down|random_resized_crop(40)", 20, seed=1, select=select)
     for images, targets in batches.take(2).as_numpy_iterator():
         for i, image in enumerate(images):
             check_agreement({"image": image, "mask": targets["mask"][i], "boxes": targets["boxes"][i]})

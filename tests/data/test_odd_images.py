@@ -1,4 +1,4 @@
-"""Sixty odd images through training, evaluation and a SavedModel: what other software shows upright is read, the rest
+"""Sixty odd images through decoding and evaluation: what other software shows upright is read, the rest
 is skipped.
 
 The table in docs/data.md lists the same by kind. The expected pixels are Pillow's, of
@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data import ExampleErrors, evaluation_batches, open_source, parse, training_batches
+from keras_vit.data import ExampleErrors, evaluation_batches, open_source, parse
 from keras_vit.data.ops.decode import _webp_pixels
-from keras_vit.data.sources.selection import example_names
 
 pil = pytest.importorskip("PIL.Image")
 SKIPPED, SHOWN = "skipped", "shown"  # the latter without a comparison of pixels
-RESIZED = "decode|resize(8, 12)"
 
 _RANDOM = np.random.default_rng(0)
 _PHOTO = pil.fromarray(_RANDOM.integers(0, 256, (6, 8, 3), dtype="uint8")).resize((40, 30), pil.Resampling.BICUBIC)
@@ -238,57 +236,14 @@ def test_the_size_of_a_webp_is_read_before_its_pixels():
             parse("decode").image(tf.constant(data[:at] + size + data[at + len(size) :]))
 
 
-@pytest.fixture(scope="module")
-def skipped(zoo):
-    """The paths of the images that nobody can show."""
-    return {path for path, outcome in zoo[1].items() if _is(outcome, SKIPPED)}
-
-
-@pytest.fixture(scope="module")
-def evaluated(zoo):
-    """(ExampleErrors, images, weights) of one pass of evaluation over the zoo."""
-    errors = ExampleErrors()
-    batches = evaluation_batches(open_source(f"folder:{zoo[0]}", "train"), RESIZED, 16, errors=errors)
-    images, _, weights = (np.concatenate(part) for part in zip(*batches.as_numpy_iterator()))
-    return errors, images, weights
-
-
-@pytest.mark.extended
-def test_training_takes_the_zoo_and_says_what_it_skips(zoo, skipped):
+def test_evaluation_counts_every_image_that_decodes_and_says_what_it_skips(zoo):
+    skipped = {path for path, outcome in zoo[1].items() if _is(outcome, SKIPPED)}
     source, errors = open_source(f"folder:{zoo[0]}", "train"), ExampleErrors()
     assert source.size == len(zoo[1])
-    batches = training_batches(source, "decode|random_resized_crop(8, 12)|random_flip", 16, errors=errors)
-    shapes = {images.shape for images, _ in batches.take(-(-source.size // 16)).as_numpy_iterator()}
-    assert shapes == {(16, 8, 12, 3)} and set(errors.names) == skipped
+    batches = evaluation_batches(source, "decode|resize(8, 12)", 16, errors=errors)
+    assert sum(weights.sum() for *_, weights in batches.as_numpy_iterator()) == len(zoo[1]) - len(skipped)
+    assert set(errors.names) == skipped
     reasons = {path.rsplit("/")[-1]: reason for path, reason in errors.names.items()}
     assert reasons["text.jpg"].startswith("Unknown image file format") and "animated WebP" in reasons["animated.webp"]
     assert reasons["half.jpg"] == "The JPEG is cut short: its end is missing."
     assert all("too many pixels" in reasons[f"bomb.{kind}"] for kind in ("jpg", "png", "gif", "bmp"))
-
-
-def test_evaluation_counts_every_image_that_decodes(zoo, skipped, evaluated):
-    errors, _, weights = evaluated
-    assert set(errors.names) == skipped and weights.sum() == len(zoo[1]) - len(skipped)
-
-
-@pytest.mark.extended
-def test_a_saved_model_does_the_same(zoo, skipped, evaluated, tmp_path):
-    """As serving/export.py saves the preprocessing; tests/serving exports whole models."""
-    errors, images, weights = evaluated
-    preprocess = parse(RESIZED)
-
-    class Preprocessing(tf.Module):
-        @tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
-        def __call__(self, encoded):
-            return tf.map_fn(preprocess.image, encoded, fn_output_signature=tf.TensorSpec((8, 12, 3), tf.uint8))
-
-    tf.saved_model.save(Preprocessing(), tmp_path / "saved")
-    serve = tf.saved_model.load(tmp_path / "saved")
-    names = example_names(open_source(f"folder:{zoo[0]}", "train"))
-    good = [name for name in names if name not in skipped]
-    served = serve(tf.constant([open(path, "rb").read() for path in good]))
-    np.testing.assert_array_equal(served, images[weights > 0])
-    for path in skipped:
-        with pytest.raises(tf.errors.InvalidArgumentError) as error:
-            serve(tf.constant([open(path, "rb").read()]))
-        assert errors.names[path][:40] in str(error.value)

@@ -13,7 +13,7 @@ from keras_vit.data.sources.base import RandomAccess, Records
 
 RANDOM = "decode(1)|random_flip|random_shift(1)|noise(20)"
 FIXED = "decode(1)"
-SHARES = [(1, 1), (1, 2), (2, 1), (2, 2), (4, 1), (4, 2)]  # hosts, replicas of each
+SHARES = [(1, 2), (2, 2), (4, 1)]  # hosts, replicas of each
 
 
 def arrays(n=21):
@@ -104,21 +104,13 @@ def test_a_host_looks_up_only_its_own_examples():
     assert sorted(looked_up) == [4, 5, 6, 7, 12, 13, 14, 15, 20]
 
 
-@pytest.mark.parametrize("kind", ["arrays", "records"])
-def test_each_host_resumes_at_its_exact_example(kind, records):
-    source = arrays() if kind == "arrays" else records(5, 3, 6, 4, 3)
+def test_each_host_resumes_at_its_exact_record(records):
+    source = records(5, 3, 6, 4, 3)
     for index in range(2):
         shard = HostShard(8, index, 2, 2)
         whole = numbered_keys(source, 0, shard, 48)
         for start in (1, 5):
             assert numbered_keys(source, start, shard, 48 - 4 * start) == whole[4 * start :]
-
-
-@pytest.mark.extended
-def test_a_host_of_two_resumes_with_the_same_pixels(records):
-    source = records(5, 3, 6, 4, 3)
-    whole = collect(training_batches(source, RANDOM, 8, 3, 0, (1, 2), 2), 16)
-    assert same(collect(training_batches(source, RANDOM, 8, 3, 5, (1, 2), 2), 6), whole[10:])
 
 
 def test_hosts_have_the_files_of_records_to_themselves(records):
@@ -141,8 +133,8 @@ def test_hosts_augment_with_seeds_of_their_own(records):
     one = records(1)
     twice = Records("twice", one.class_names, one.files * 2, one.parse)
     hosts = [training_batches(twice, "decode(1)|noise(20)", 8, 0, 0, (index, 2), replicas=4) for index in range(2)]
-    rows = [images.tobytes() for host in hosts for images, _ in collect(host, 20)]
-    assert len(set(rows)) == len(rows) == 40
+    rows = [images.tobytes() for host in hosts for images, _ in collect(host, 8)]
+    assert len(set(rows)) == len(rows) == 16
 
 
 def test_too_few_files_say_what_to_do(records):
@@ -152,8 +144,7 @@ def test_too_few_files_say_what_to_do(records):
         training_batches(records(3, 3), FIXED, 8, shard=(1, 4))
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("size", [3, 16, 21])
+@pytest.mark.parametrize(("count", "size"), [(1, 21), (2, 16), (4, 3), (4, 21)])
 def test_each_evaluation_example_belongs_to_one_host(count, size, records):
     """Of 3 some hosts have only padding, of 16 none; of 21 it begins in the middle of a host's rows."""
     for source in (arrays(size), records(1, size - 1)):
@@ -172,16 +163,14 @@ def test_each_evaluation_example_belongs_to_one_host(count, size, records):
             assert numbers == expected and shard.count_below(size) == len(expected)
 
 
-@pytest.mark.parametrize(("count", "size"), [(2, 21), pytest.param(4, 3, marks=pytest.mark.extended)])
-def test_evaluation_counts_each_example_once_over_all_hosts(count, size, records):
-    source = records(1, size - 1) if size == 3 else arrays(size)
-    whole = collect(evaluation_batches(source, FIXED, 8))
-    datasets = [evaluation_batches(source, FIXED, 8, (index, count), 2) for index in range(count)]
+def test_evaluation_counts_each_example_once_over_all_hosts():
+    whole = collect(evaluation_batches(arrays(), FIXED, 8))
+    datasets = [evaluation_batches(arrays(), FIXED, 8, (index, 2), 2) for index in range(2)]
     assert {int(d.cardinality()) for d in datasets} == {len(whole) * 2}
     together = global_batches([collect(d) for d in datasets], 2)
     assert same(together, whole)
     _, labels, weights = joined(together)
-    assert labels[weights == 1].tolist() == list(range(size)) and set(weights) <= {0, 1}
+    assert labels[weights == 1].tolist() == list(range(21)) and set(weights) <= {0, 1}
 
 
 def test_evaluation_parses_only_a_hosts_own_records(records):
@@ -228,12 +217,12 @@ def take_in_turn(datasets, enough, limit=2000):
 
 
 def test_the_service_hands_out_the_batches_of_the_stream(service):
-    local = collect(training_batches(arrays(24), RANDOM, 8, 3, 2, replicas=2), 400)
+    local = collect(training_batches(arrays(24), RANDOM, 8, 3, 2, replicas=2), 200)
     place = {images.tobytes(): i for i, (images, _) in enumerate(local)}
     hosts = [training_batches(arrays(24), RANDOM, 8, 3, 2, (index, 2), service=service) for index in range(2)]
     assert all(d.element_spec[0].shape == (4, 4, 4, 1) for d in hosts)
     # Batches 2 to 7 are a whole pass: 24 examples in batches of 4, from step 2 of 8 on.
-    places = [place[images.tobytes()] for images, _ in take_in_turn(hosts, lambda got: len(got) >= 60)]
+    places = [place[images.tobytes()] for images, _ in take_in_turn(hosts, lambda got: len(got) >= 30)]
     assert len(set(places)) == len(places) and set(range(6)) <= set(places)
 
 
@@ -247,13 +236,6 @@ def test_the_service_gives_each_record_of_a_pass_once(service, records):
     numbers = [n for n, _ in elements]
     assert complete(elements) and len(set(numbers)) == len(numbers)
     assert all(e["label"] == n % 21 and (e["image"] == e["label"]).all() for n, e in elements)
-    batches = training_batches(source, RANDOM, 8, shard=(1, 2), replicas=2, service=service)
-    assert next(iter(batches))[0].shape == (2, 4, 4, 1)
-
-
-def test_the_service_gives_each_element_once_to_the_end(service):
-    hosts = [distribute(tf.data.Dataset.range(100), service, "to the end").as_numpy_iterator() for _ in range(2)]
-    assert sorted([next(hosts[0]), *hosts[1], *hosts[0]]) == list(range(100))
 
 
 @pytest.mark.extended

@@ -51,7 +51,7 @@ def test_split_slices(split, expected):
     assert split_range(split, 50) == expected
 
 
-@pytest.mark.parametrize("size", [25, 35, 50, 64, 150])
+@pytest.mark.parametrize("size", [35, 150])
 def test_slices_in_percent_are_complements_counted_from_either_end(size):
     for percent in range(10, 91):
         first, second = split_range(f"train[:{percent}%]", size), split_range(f"train[-{100 - percent}%:]", size)
@@ -91,14 +91,10 @@ def test_each_pass_holds_every_example_once_in_another_order():
     assert seen != numbers_of(example for _, example in collect(numbered().shuffled(seed=2), 30))
 
 
-@pytest.mark.parametrize("start", [0, 7, 10, 23])
+@pytest.mark.parametrize("start", [10, 23])
 def test_a_stream_resumes_at_the_exact_example(start):
     source = numbered()
     assert same(collect(source.shuffled(1), 40)[start:], collect(source.shuffled(1, start), 40 - start))
-
-
-def test_single_example_source():
-    assert numbers_of(example for _, example in collect(numbered(1).shuffled(0), 3)) == [0, 0, 0]
 
 
 TEXT = "decode(1)|resize(6, 6)|random_crop(4)|random_flip|random_shift(1)|noise(20)"
@@ -111,11 +107,9 @@ def test_training_batches_are_a_function_of_seed_and_step():
     assert same(first[7:], collect(training_batches(numbered(), TEXT, 4, seed=3, start_step=7), 5))
     assert not same(first[:1], collect(training_batches(numbered(), TEXT, 4, seed=4), 1))
     assert first[0][0].dtype == np.uint8 and first[0][0].shape == (4, 4, 4, 1)
-
-
-def test_the_same_example_is_augmented_anew_in_each_pass():
-    batches = collect(training_batches(numbered(1), "decode(1)|noise(20)", 1), 3)
-    assert (batches[0][0] != batches[1][0]).any() and (batches[1][0] != batches[2][0]).any()
+    assert len({image.tobytes() for images, _ in first for image in images}) == 48, "anew in each pass"
+    with pytest.raises(ValueError, match="must not be random"):
+        evaluation_batches(numbered(), TEXT, 4)
 
 
 def test_evaluation_counts_each_example_once():
@@ -138,11 +132,6 @@ def test_nothing_waits_for_tuning_when_an_iterator_is_deleted():
     )
     assert [dataset.options().autotune.enabled for dataset in made] == [False] * 4
     assert made[0].map(lambda images, labels: images).options().autotune.enabled is False  # nor a dataset made from it
-
-
-def test_pipeline_mistakes_are_clear():
-    with pytest.raises(ValueError, match="must not be random"):
-        evaluation_batches(numbered(), TEXT, 4)
 
 
 def test_images_without_a_fixed_size_are_refused(tmp_path):
@@ -280,7 +269,7 @@ def test_a_source_without_its_kind_says_what_to_write(text, message, tmp_path):
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("name", ["photos/train", "photos", "cifar10/train", "my photos/a"])
+@pytest.mark.parametrize("name", ["photos", "my photos/a"])
 def test_a_folder_below_data_dir_without_its_kind_says_what_to_write(name, tmp_path):
     (tmp_path / name).mkdir(parents=True)
     with pytest.raises(ValueError, match=f'"{name}" is a folder: write folder:{name}'):
@@ -308,11 +297,6 @@ def test_cifar10_is_whole_and_resumes(shared_data):
     assert same(whole[13:], collect(training_batches(source, text, 100, seed=5, start_step=13), 12))
     first = sorted(example["image"] for _, example in collect(source.shuffled(1), 1000))
     assert first == sorted(example["image"] for example in collect(source.ordered()))
-
-
-def test_cifar10_test_has_a_thousand_of_each(shared_data):
-    source = open_source("cifar10", "test", str(shared_data / "tensorflow_datasets"))
-    assert source.class_counts().tolist() == [1000] * 10
 
 
 def test_unprepared_datasets_say_how_to_prepare(tmp_path, shared_data):

