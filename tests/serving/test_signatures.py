@@ -13,25 +13,9 @@ from keras_vit.inspection import attention_maps
 from keras_vit.serving import warmup
 from keras_vit.serving.export import _check_place
 
-NAMES = ("red deer", "Rotmilan", "ロバ")
-
 
 def png(image):
     return tf.io.encode_png(image).numpy()
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """(model, the SavedModel's folder, its signatures, images (4, 8, 12, 3) uint8)."""
-    keras.utils.set_random_seed(0)
-    model = keras_vit.ViT(
-        "Ti/4", image_size=(8, 12), depth=2, width=16, heads=2, mlp_dim=16, classes=3, class_names=NAMES, name="forest"
-    )
-    model.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(16, 3)))
-    folder = tmp_path_factory.mktemp("signatures") / "forest"
-    keras_vit.export(model, folder, top_k=2)
-    images = np.random.default_rng(1).integers(0, 256, (4, 8, 12, 3), dtype="uint8")
-    return model, folder, tf.saved_model.load(folder).signatures, images
 
 
 def test_a_broken_image_fails_alone_and_says_why(exported):
@@ -69,7 +53,8 @@ def test_encoded_images_and_pixels_of_both_kinds_give_what_the_model_gives(expor
         np.testing.assert_allclose(signatures[name](tf.constant(images, dtype))["logits"], logits, atol=1e-5)
     best = signatures["serving_default"](tf.constant([png(image) for image in images]))
     order = np.argsort(-logits, -1)[:, :2]
-    assert [[name.decode() for name in row] for row in best["classes"].numpy()] == np.array(NAMES)[order].tolist()
+    named = np.char.decode(best["classes"].numpy().astype("S"), "utf-8")
+    np.testing.assert_array_equal(named, np.array(model.class_names)[order])
     np.testing.assert_allclose(
         best["probabilities"], np.take_along_axis(np.asarray(tf.nn.softmax(logits)), order, -1), atol=1e-5
     )
@@ -102,7 +87,7 @@ def test_the_export_says_what_it_is(exported):
     model, folder, signatures, _ = exported
     metadata = json.loads((folder / "metadata.json").read_text("utf-8"))
     assert set(metadata["signatures"]) == set(signatures)
-    assert metadata["class_names"] == list(NAMES) and metadata["activation"] == "softmax"
+    assert metadata["class_names"] == list(model.class_names) and metadata["activation"] == "softmax"
     assert metadata["preprocessing"] == "decode(3)|resize(8, 12)" and metadata["image_size"] == [8, 12]
     assert metadata["parameters"] == model.count_params()
     assert metadata["signatures"]["serving_default"]["inputs"] == {"encoded_images": "string (b,)"}
@@ -110,7 +95,7 @@ def test_the_export_says_what_it_is(exported):
     assert metadata["signatures"]["attention"]["outputs"] == {"attention": "float32 (b, 2, 3)"}
     readme = (folder / "README.md").read_text("utf-8")
     assert all(f"`{name}`" in readme for name in signatures)
-    assert (folder / "assets" / "classes.txt").read_text("utf-8").splitlines() == list(NAMES)
+    assert (folder / "assets" / "classes.txt").read_text("utf-8").splitlines() == list(model.class_names)
 
 
 def test_an_export_with_its_description_is_replaced_and_a_lone_readme_is_not(exported, tmp_path):

@@ -10,11 +10,12 @@ import keras
 import numpy as np
 import pytest
 import yaml
+from hub_stand_in import serving
 from small_models import every_weight
 
 import keras_vit
 from keras_vit.planning.flops import forward_flops
-from keras_vit.sharing import write_folder
+from keras_vit.sharing import share, write_folder
 from keras_vit.sharing.card import OWN_WORDS_END, own_words
 from keras_vit.sharing.data_names import data_of, model_name, on_the_hub
 from keras_vit.sharing.folder import check_output
@@ -86,6 +87,15 @@ def test_its_pictures_are_there_and_named_in_the_text(folder):
     assert {path.name for path in folder.iterdir()} == {
         *("README.md", "model.keras", "model.safetensors", "config.json", "preprocessor_config.json", "pictures")
     }
+
+
+def test_a_run_directory_is_its_own_run(finished, monkeypatch, tmp_path):
+    pytest.importorskip("huggingface_hub")
+    with serving(monkeypatch, tmp_path / "cache") as hub:
+        assert share(finished, ADDRESS, "mit", private=True) == f"{hub.address}/anna/digits"
+    repository = hub.repositories["anna/digits"]
+    assert repository.private and "pictures/loss.png" in repository.files
+    assert b"top-1 accuracy" in repository.files["README.md"]
 
 
 @pytest.mark.parametrize("name", ["model.keras", "model.safetensors"])

@@ -38,14 +38,6 @@ def test_a_saved_model_loads_again_with_the_same_logits(hub):
     np.testing.assert_array_equal(as_arrays(pixels(3)), model(pixels(3)))
 
 
-@pytest.mark.extended
-def test_a_run_directory_is_its_own_run(hub, finished):
-    assert share(finished, ADDRESS, "mit", private=True) == f"{hub.address}/anna/flowers"
-    repository = hub.repositories["anna/flowers"]
-    assert repository.private and "pictures/loss.png" in repository.files
-    assert b"top-1 accuracy" in repository.files["README.md"]
-
-
 def test_a_further_model_is_one_more_commit_without_files_of_the_earlier_one(hub, caplog):
     files = {"model.safetensors": b"old", "pictures/old.png": b"old", "notes.txt": b"of anna's own"}
     hub.repositories["anna/flowers"] = Repository(commits=[("earlier", files)])
@@ -74,7 +66,7 @@ def test_your_own_words_on_the_page_stay(hub, caplog):
     assert "only one of the two lines around your own words" in refusal(ADDRESS, "mit")
 
 
-@pytest.mark.parametrize("part", ["/commit/", "/lfs/", "/preupload/"])
+@pytest.mark.parametrize("part", ["/commit/", "/lfs/"])
 def test_an_upload_that_fails_leaves_what_was_there(hub, part):
     hub.repositories["anna/flowers"] = Repository(commits=[("earlier", {"README.md": b"good"})])
     hub.fails[part] = 400

@@ -38,15 +38,16 @@ def test_a_saved_model_loads_again_and_a_further_one_is_a_version(kaggle):
     np.testing.assert_array_equal(keras_vit.load(f"{ADDRESS}/1")(pixels(3)), model(pixels(3)))
 
 
-@pytest.mark.extended
-def test_pictures_keep_their_folder(kaggle, finished):
-    share(finished, ADDRESS, "mit")
+def test_pictures_keep_their_folder(kaggle, tmp_path):
+    (tmp_path / "shared" / "pictures").mkdir(parents=True)
+    (tmp_path / "shared" / "pictures" / "loss.png").write_bytes(b"png")
+    place, licence = find_place(ADDRESS, "mit")
+    place.upload(tmp_path / "shared", licence, "mine", False)
     assert "pictures/loss.png" in kaggle.variations[NAME][0][2]
 
 
-@pytest.mark.parametrize("part", ["StartBlobUpload", "CreateModelInstance"])
-def test_an_upload_that_fails_makes_no_version(kaggle, part):
-    kaggle.fails[part] = 500
+def test_an_upload_that_fails_makes_no_version(kaggle):
+    kaggle.fails["StartBlobUpload"] = 500
     with pytest.raises(ConnectionError, match="What was there is as it was"):
         keras_vit.save(every_weight(), ADDRESS, license="mit")
     assert not kaggle.variations

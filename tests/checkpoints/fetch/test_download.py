@@ -1,16 +1,16 @@
 """Downloads from a server in this process: complete, interrupted, changed, refused, two at once."""
 
+import concurrent.futures
 import hashlib
 import http.server
 import os
 import pathlib
 import re
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
+from interpreters import Interpreter
 
 from keras_vit.checkpoints.fetch import download as module
 from keras_vit.checkpoints.fetch.download import cache_folder, cached_path, download, https_address
@@ -225,15 +225,16 @@ def test_two_threads_at_once(server):
     assert len(server.requests) == 1
 
 
+def downloaded(url, cache):
+    os.environ["no_proxy"] = "*"
+    return str(download(url, SHA256, cache=cache))
+
+
 @pytest.mark.processes
 def test_two_processes_at_once(server):
-    script = "import sys; from keras_vit.checkpoints.fetch.download import download; print(download(*sys.argv[1:]))"
-    command = [sys.executable, "-c", script, server.url, SHA256]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(2)]
-    for process in running:
-        assert pathlib.Path(process.communicate()[0].strip()).read_bytes() == DATA
-        assert process.returncode == 0
+    with Interpreter() as one, Interpreter() as other, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for path in pool.map(lambda process: process.run(downloaded, server.url, str(cache_folder())), (one, other)):
+            assert pathlib.Path(path).read_bytes() == DATA
     assert len(server.requests) == 1
 
 

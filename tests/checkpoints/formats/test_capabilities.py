@@ -85,13 +85,12 @@ def test_a_new_field_of_bit_is_refused_unless_at_its_default(format):
         bit.CAPABILITIES[format].check(model_of(NewBiTSpec(**sizes, squeeze=0.5)))
 
 
-@pytest.mark.parametrize("format", VIT)
-def test_save_refuses_a_new_field_before_anything_is_written(format, tiny, tmp_path):
+def test_save_refuses_a_new_field_before_anything_is_written(tiny, tmp_path):
     model = tiny(image_size=8)
     fields = {field.name: getattr(model.spec, field.name) for field in dataclasses.fields(model.spec)}
     model.spec = NewViTSpec(**fields, rotary=True)
     with pytest.raises(ValueError, match='rotary=True .must be False.*format="keras" saves every model'):
-        keras_vit.save(model, tmp_path / ("m.npz" if format == "google" else "m"), format)
+        keras_vit.save(model, tmp_path / "m", "timm")
     assert not list(tmp_path.iterdir())
 
 
@@ -110,9 +109,7 @@ def test_fields_that_do_not_change_the_function_take_any_value(format):
 @pytest.mark.parametrize(
     ("format", "fields", "message"),
     [
-        ("google", {"registers": 4}, r"registers=4 \(must be 0\)"),
         ("google", {"pool": "token_gap"}, r"pool='token_gap' \(must be 'token' or 'gap' or 'map'\)"),
-        ("google", {"conv_stem": (8,)}, r"conv_stem=\(8,\) \(must be \(\)\)"),
         ("google", {"pool": "gap", "class_token": True}, "class_token=True with pool='gap'"),
         ("timm", {"head_dim": 5}, r"head_dim=5 \(must be None\)"),
         ("timm", {"positions": "sincos2d"}, r"positions='sincos2d' \(must be 'learned'\)"),
@@ -120,12 +117,10 @@ def test_fields_that_do_not_change_the_function_take_any_value(format):
         ("timm", {"stem": (), "stem_width": 32, "patch_size": 8}, r"stem_width=32 \(must be 64\)"),
         ("timm", {"stem": (3, 4, 9), "patch_size": 2}, r"patch_size=\(2, 2\) with stem=\(3, 4, 9\) \(timm's has 1\)"),
         ("timm", {"stem": (), "patch_size": 8, "mlp_form": "swiglu"}, "separate architecture for each"),
-        ("timm", {"distillation_token": True, "mlp_form": "swiglu"}, "separate architecture for each"),
         ("timm", {"distillation_token": True, "registers": 4}, "timm's distilled models ignore registers"),
         ("huggingface", {"patch_size": (4, 2)}, "patches that are not square"),
         ("huggingface", {"pool": "gap", "qkv_bias": False}, "not a SigLIP"),
         ("huggingface", {"pool": "map"}, 'head="drop"'),
-        ("huggingface", {"registers": 4}, "not a DINOv2"),
         ("huggingface", {"pool": "token_gap"}, 'a class token and pool="token_gap"'),
         (
             "huggingface",

@@ -99,12 +99,12 @@ def tensors(header, data=b""):
     return struct.pack("<Q", len(header)) + header + data
 
 
-@each(FORMS, range(4))
+@each(FORMS, range(2))
 def truncated(form, number, folder, rng):
     return damaged(form, folder, lambda data: data[: rng.integers(1, len(data))])
 
 
-@each(FORMS, range(3))
+@each(FORMS, range(1))
 def cut_out(form, number, folder, rng):
     def damage(data):
         start = rng.integers(100, len(data) - 200)
@@ -113,7 +113,7 @@ def cut_out(form, number, folder, rng):
     return damaged(form, folder, damage)
 
 
-@each(FORMS, ("first", "middle", "last"))
+@each(FORMS, ("first", "last"))
 def flipped_bit(form, where, folder, rng):
     """In the values of the patch embedding's bias, which is the same in every format."""
     with h5py.File(
@@ -122,7 +122,7 @@ def flipped_bit(form, where, folder, rng):
         bias = file["layers/patch_encoder/vars/1"][:].tobytes()
 
     def damage(data):
-        offset = data.index(bias) + {"first": 0, "middle": len(bias) // 2, "last": len(bias) - 4}[where]
+        offset = data.index(bias) + {"first": 0, "last": len(bias) - 4}[where]
         return data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :]  # the lowest bit of a value
 
     return damaged(form, folder, damage)
@@ -172,7 +172,7 @@ def npy_bytes(array):
     return file.getvalue()
 
 
-@each((0, 1, 7, 2**20, 2**62, 2**63, 2**64 - 1))
+@each((0, 7, 2**20, 2**63, 2**64 - 1))
 def header_length(length, folder, rng):
     return damaged("timm", folder, lambda data: struct.pack("<Q", length) + data[8:])
 
