@@ -14,8 +14,9 @@ from keras_vit.serving.http.served import DEFAULT, Served
 openvino = pytest.importorskip("openvino")
 KINDS = [
     {"distillation_token": True, "registers": 2, "layer_scale": 0.1},
-    {"pool": "map", "positions": "rope2d", "mlp_activation": "gelu_tanh"},
-    {"positions": "relative2d", "pool": "token_gap", "mlp_form": "swiglu", "qk_norm": True, "causal": True},
+    {"pool": "gap", "mlp_activation": "gelu_tanh", "causal": True},
+    {"pool": "map", "positions": "rope2d"},
+    {"positions": "relative2d", "pool": "token_gap", "mlp_form": "swiglu", "qk_norm": True},
     {"norm_first": False, "mlp_activation": "relu", "final_norm": False, "pre_logits": 8},
 ]
 
