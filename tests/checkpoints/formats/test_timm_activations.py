@@ -1,0 +1,28 @@
+"""timm's activation: that of model_args, else the architecture's own, else GELU."""
+
+import json
+
+import pytest
+import safetensors.numpy
+from golden_files import golden_arrays
+
+from keras_vit.checkpoints.load import parse
+from keras_vit.checkpoints.reading.files import read
+
+
+@pytest.mark.parametrize(
+    ("architecture", "act_layer", "expected"),
+    [
+        ("vit_base_patch16_224", None, "gelu"),
+        ("vit_base_patch16_224", "relu", "relu"),
+        ("vit_base_patch16_224", "swish", "silu"),
+        ("vit_so400m_patch16_siglip_256", None, "gelu_tanh"),
+        ("vit_so400m_patch16_siglip_256", "relu", "relu"),
+    ],
+)
+def test_model_args_outrank_the_architecture(architecture, act_layer, expected, tmp_path):
+    name = "timm_siglip_tanh" if "siglip" in architecture else "timm_vit"
+    safetensors.numpy.save_file(golden_arrays(name), tmp_path / "model.safetensors")
+    config = {"architecture": architecture, "model_args": {"act_layer": act_layer}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert parse(read(tmp_path / "model.safetensors"), {"heads": 2}).fields["mlp_activation"] == expected
