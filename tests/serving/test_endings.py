@@ -1,5 +1,6 @@
 """Files and folders by their names: export and save take the format from the ending, or refuse what contradicts it."""
 
+import json
 import os
 
 import keras
@@ -128,3 +129,28 @@ def test_the_models_own_export_writes_a_valid_onnx_file(tiny, tmp_path, pixels):
     assert given.name == "outputs"
     with pytest.raises(ValueError, match="opset_version: without effect"):
         model.export(tmp_path / "m.onnx", opset_version=18)
+
+
+@pytest.mark.extended
+def test_an_export_gives_the_range_that_the_model_expects(tiny, tmp_path, pixels):
+    """Files are 0..255, and the model behind a Rescaling takes [-1, 1]."""
+    import tensorflow as tf
+
+    inputs = keras.Input((8, 12, 3), name="image")
+    model = keras_vit.Model(inputs, tiny(depth=1)(keras.layers.Rescaling(127.5, 127.5)(inputs)))
+    model.classes = 5
+    expected = keras.ops.softmax(tiny(depth=1)(pixels))
+    keras_vit.export(model, tmp_path / "m")
+    served = tf.saved_model.load(tmp_path / "m")
+    encoded = tf.constant([tf.io.encode_png(image).numpy() for image in pixels])
+    found = served.signatures["serving_default"](encoded)["probabilities"]
+    np.testing.assert_allclose(found[:, 0], np.max(expected, axis=-1), rtol=1e-4)
+    own = pixels / np.float32(127.5) - 1
+    for name, images in (("pixels", own), ("pixels_uint8", pixels)):
+        np.testing.assert_allclose(served.signatures[name](tf.constant(images))["probabilities"], expected, rtol=1e-4)
+    described = json.loads((tmp_path / "m" / "metadata.json").read_text())
+    assert described["pixels"].startswith("in [-1, 1], not normalised") and (described["mean"], described["std"]) == (
+        0,
+        1,
+    )
+    assert "`images` are pixels in [-1, 1], or bytes 0..255" in (tmp_path / "m" / "README.md").read_text()
