@@ -10,7 +10,13 @@ import zipfile
 
 import numpy as np
 
-_CLASSES = {"float32": "FloatStorage", "float64": "DoubleStorage", "float16": "HalfStorage", "int64": "LongStorage"}
+_CLASSES = {
+    "float32": "FloatStorage",
+    "float64": "DoubleStorage",
+    "float16": "HalfStorage",
+    "int64": "LongStorage",
+    "bool": "BoolStorage",
+}
 
 
 class Storage:

@@ -3,13 +3,12 @@
 import pathlib
 import re
 
-# Files fetched from a repository: the configs, and the first kind of weights present. Ours, the whole model, come
-# first; the last kind needs torch.
+# Fetched from a repository: the configs, and the first kind of weights present; ours, the whole model, is first.
 _CONFIGS = ["config.json", "preprocessor_config.json"]
 _WEIGHTS = (
     ["model.keras"],
     ["model.safetensors", "model.safetensors.index.json", "model-*.safetensors"],
-    ["pytorch_model.bin"],
+    ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"],
 )
 
 

@@ -58,14 +58,14 @@ def parse_json(data: bytes | str, where: str) -> dict:
 
 
 def _as_float(name, array, where):
-    """The array as float32 or float64, also from bfloat16 that numpy stored as void; integers stay.
+    """The array as float32 or float64, also from bfloat16 that numpy stored as void; counters, indices and masks stay.
 
     Raises:
         ValueError: for other types, and for values that are not finite.
     """
     if array.dtype == np.dtype("V2"):
         array = array.view(ml_dtypes.bfloat16)
-    if array.dtype.kind in "iu" and (array.ndim < 2 or name.endswith("position_ids")):
+    if array.dtype.kind in "iub" and (array.ndim < 2 or name.endswith(("position_ids", "index", "mask"))):
         return array
     if array.dtype.kind != "f" and array.dtype != ml_dtypes.bfloat16:
         raise ValueError(f'"{where}": array "{name}" holds {array.dtype}, expected floating-point numbers.')
@@ -129,7 +129,7 @@ def _read_safetensors(path):
 
 
 def _read_sharded(index):
-    """The arrays of the files listed in a model.safetensors.index.json."""
+    """The arrays of the files listed in a model.safetensors.index.json or pytorch_model.bin.index.json."""
     weight_map = parse_json(index.read_bytes(), f'"{index}"').get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise ValueError(f'"{index}" has no "weight_map" from array names to file names.')
@@ -138,7 +138,8 @@ def _read_sharded(index):
         # A name with folders could be any file on this machine.
         if name != os.path.basename(name) or "\\" in name or not os.path.isfile(index.parent / name):
             raise ValueError(f'"{index}" lists "{name}", which is not a file next to it.')
-        shard = _read_safetensors(index.parent / name)[0]
+        file = index.parent / name
+        shard = _read_safetensors(file)[0] if name.endswith(".safetensors") else read_state_dict(file, None)[0]
         arrays.update(shard)
         actual.update(dict.fromkeys(shard, name))
     if actual != weight_map:
@@ -178,7 +179,14 @@ def _kind(path):
 
 
 _UNZIPPED = "model.weights.h5"  # next to config.json, in a folder of Keras' model.save(..., zipped=False)
-_FILES = ("model.keras", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+_FILES = (
+    "model.keras",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+_ENDINGS = (".keras", ".npz", ".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".pkl", ".h5", ".msgpack")
 
 
 def _inside(folder):
@@ -195,9 +203,10 @@ def _inside(folder):
             f'"{folder}" is an export, a SavedModel, which TensorFlow Serving or tf.saved_model.load loads. Give the'
             " model that it was made from."
         )
+    others = [file.name for file in folder.iterdir() if file.name.endswith(_ENDINGS)]
     raise FileNotFoundError(
         f'"{folder}" contains no model.keras: the run has not ended, or this is not a run directory. Nor does it'
-        f" contain {' or '.join(_FILES[1:])}."
+        f" contain {' or '.join(_FILES[1:])}.{f' Give the file with the weights: {summary(others)}.' if others else ''}"
     )
 
 

@@ -171,7 +171,7 @@ def _read_zip(path, archive):
         name = f"{root}data/{key}"
         if storage.dtype is not None and sizes[name] != storage.count * storage.dtype.itemsize:
             raise ValueError(f"{name} does not have the size that the pickle declares")
-        storage.read = functools.partial(archive.read, name)
+        storage.read = functools.cache(functools.partial(archive.read, name))
     return value
 
 
@@ -200,7 +200,7 @@ def _read_stream(file, makers=None):
             raise ValueError(f"it holds {storage.kind}, which no reader but torch skips")
         size = count * storage.dtype.itemsize
         file.seek(start + size)
-        storage.read = functools.partial(_part, file, start, size)
+        storage.read = functools.cache(functools.partial(_part, file, start, size))
     return value
 
 
@@ -232,7 +232,7 @@ def values_of(arrays: dict[str, Any], path: pathlib.Path) -> dict[str, np.ndarra
         if array.dtype is None:
             raise ValueError(f'"{path}": array "{name}" holds {array.storage.kind}, expected floating-point numbers.')
     check_unpacked(path, sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays.values()))
-    return {name: np.array(a.read() if isinstance(a, _Tensor) else a, order="C") for name, a in arrays.items()}
+    return {name: np.asarray(a.read() if isinstance(a, _Tensor) else a, order="C") for name, a in arrays.items()}
 
 
 _PROGRAMS = {

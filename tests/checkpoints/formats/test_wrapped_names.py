@@ -66,6 +66,13 @@ def test_a_head_beside_the_backbone_is_the_head(name, prefix, theirs):
     assert inside == {**body, f"{head}.weight": "weight", f"{head}.bias": "bias"} and not outside
 
 
+@pytest.mark.parametrize("encoder", ["vit.embeddings.patch_embeddings.projection.weight", "patch_embed.proj.weight"])
+def test_masked_autoencoders_keep_both_parts(encoder):
+    decoder = "decoder.decoder_embed.weight" if encoder.startswith("vit") else "decoder_embed.weight"
+    names = {encoder: 1, decoder: 2}
+    assert unwrapped(under("module.mae.", names)) == (names, [])
+
+
 def test_two_heads_are_refused():
     with pytest.raises(
         ValueError, match=r'"fc.weight" and "vit.head.weight" are two heads.*names=\[\(.\^fc., None\)\]'

@@ -1,6 +1,7 @@
 """Files of torch.save, read without torch: goldens/torch holds torch's own, torch_files.py writes others."""
 
 import io
+import json
 import os
 import pathlib
 import pickle
@@ -100,6 +101,23 @@ def test_a_head_in_a_dict_beside_the_model_belongs_to_it_and_other_arrays_are_re
     )
     contents = read(tmp_path / "m.pth")
     assert contents.arrays.keys() == {*WEIGHTS, "fc.weight", "fc.bias"} and contents.left_out == ["loss.center"]
+
+
+def test_sharded_pickles_and_other_names_in_a_folder(tmp_path):
+    for i in range(2):
+        shard = {name: array for name, array in WEIGHTS.items() if int(name[6]) % 2 == i}
+        torch_files.save(shard, tmp_path / f"pytorch_model-{i}.bin", is_old=bool(i))
+    weight_map = {name: f"pytorch_model-{int(name[6]) % 2}.bin" for name in WEIGHTS}
+    with pytest.raises(FileNotFoundError, match=r"the file with the weights: pytorch_model-0.bin, pytorch_model-1.bin"):
+        read(tmp_path)
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    assert read(tmp_path).arrays.keys() == WEIGHTS.keys()
+
+
+def test_masks_and_indices_stay_what_they_are(tmp_path):
+    others = {"mask": np.tri(3, dtype=bool), "index": np.ones((2, 2), "int64")}
+    torch_files.save({**WEIGHTS, **others}, tmp_path / "m.pth")
+    assert {name: read(tmp_path / "m.pth").arrays[name].dtype.kind for name in others} == {"mask": "b", "index": "i"}
 
 
 @pytest.mark.parametrize("name", ["state_zip_2.ckpt", "state_old_2.ckpt", "pickle.pkl", "numpy_5.pkl"])
