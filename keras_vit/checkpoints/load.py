@@ -12,6 +12,7 @@ import numpy as np
 from absl import logging
 
 from keras_vit.checkpoints.formats import bit, google, huggingface, mae, own_names, timm, vit_pytorch
+from keras_vit.checkpoints.formats.common_names import is_vit
 from keras_vit.checkpoints.formats.evaluation_steps import of_channels
 from keras_vit.checkpoints.formats.name_map import summary, unpack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
@@ -38,7 +39,9 @@ FORMATS = {  # names as in `recognise`
     "timm": timm,
 }
 # Arguments that may also supply what a file does not state.
-_TOLD = ("heads", "channels", "mean", "std", "epsilon", "mlp_activation", "pool", "norm_first")
+_TOLD = (
+    *("heads", "channels", "mean", "std", "epsilon", "mlp_activation", "pre_logits_activation", "pool", "norm_first"),
+)
 _ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names", "key")
 _HINTS = {
     "path": " The weights are those of `path`, the first argument.",
@@ -139,6 +142,10 @@ def _parse_options(recorded, options):
     return {**options, **{name: value for name, value in known.items() if value is not None}}
 
 
+def _form_name(form):
+    return form.__name__.rsplit(".", 1)[-1]
+
+
 def parse(contents: FileContents, options: dict[str, Any]) -> ParsedCheckpoint:
     """Parses a file with the first format that recognises its array names.
 
@@ -151,6 +158,8 @@ def parse(contents: FileContents, options: dict[str, Any]) -> ParsedCheckpoint:
     """
     names = set(contents.arrays)
     form = FORMATS.get(recognise(names) or "") if options.get("names") is None else own_names
+    if form is None and is_vit({name: array.ndim for name, array in contents.arrays.items()}):
+        form = own_names
     if form is None:
         raise ValueError(
             f'"{contents.path}" does not contain a supported Vision Transformer or BiT. Its arrays: {summary(names)}.'
@@ -158,9 +167,10 @@ def parse(contents: FileContents, options: dict[str, Any]) -> ParsedCheckpoint:
             " dinov2, siglip), vit-pytorch. A ViT with names of its own is read by rules: names=[(pattern,"
             " replacement), ...], see docs/checkpoints.md."
         )
-    if form is not own_names and options.get("norm_first") is not None:
+    if form not in (own_names, vit_pytorch) and options.get("norm_first") is False:
         raise ValueError(
-            f'"{contents.path}" has the names of a known format, which say where it normalises: leave norm_first out.'
+            f'"{contents.path}" has the names of the format {_form_name(form)}, whose models normalise first: leave'
+            " norm_first out, or pass names=[], too, if they are the names of your own model."
         )
     try:
         return form.parse(contents, _parse_options(contents.metadata, options))
@@ -168,7 +178,7 @@ def parse(contents: FileContents, options: dict[str, Any]) -> ParsedCheckpoint:
         raise ValueError(f'"{contents.path}": {error}') from None
     except (KeyError, IndexError, TypeError, AttributeError, ZeroDivisionError, OverflowError) as error:
         raise ValueError(
-            f'"{contents.path}" looks like the format {form.__name__.rsplit(".", 1)[-1]}, but is incomplete: {error!r}'
+            f'"{contents.path}" looks like the format {_form_name(form)}, but is incomplete: {error!r}'
         ) from error
 
 

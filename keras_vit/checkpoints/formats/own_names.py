@@ -1,7 +1,7 @@
 """State dicts of torch models with custom names, read by rules that rewrite these to timm's.
 
-Common names need no rule: see `known_name` and `_sequential`. docs/checkpoints.md lists the target names and has a
-worked example.
+Common names need no rule, see common_names.py. docs/checkpoints.md lists the target names and has a worked example. A
+state dict does not show what its model computes: what is missing is asked for, all of it at once.
 """
 
 import collections
@@ -14,44 +14,44 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.formats import timm
+from keras_vit.checkpoints.formats.common_names import VOCABULARY, timm_names
 from keras_vit.checkpoints.formats.name_map import summary
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.formats.recognise import LONGEST_NAME
 
-# Defaults of nn.LayerNorm and nn.GELU.
-_EPSILON, _ACTIVATION = 1e-5, "gelu"
-_PARAMETER = re.compile(r"(.*)\.(weight|bias)$")
-_BLOCK = re.compile(
-    r"(?:.*?\.)?(?:blocks|layers?|encoder|transformer|encoder_layers|transformer_encoder|transformer_blocks|resblocks)"
-    r"\.(?:[a-z_]+_)?(\d+)\.(.+)"
-)
-_ATTENTION = r"(?:.*\.)?(?:\w*att\w*|msa|mha)"
-# Names within a block, without ".weight" and ".bias", and timm's.
-_IN_BLOCK = (
-    (r"(?:.*\.)?(?:layer_?)?(?:ln|norm)_?([12])", r"norm\1"),
-    (r"(?:.*\.)?out_proj", "attn.proj"),
-    (rf"{_ATTENTION}\.(?:proj|projection|out|o_proj|to_out|to_out\.0)", "attn.proj"),
-    (r"(?:.*\.)?(?:to_)?qkv(?:_proj)?", "attn.qkv"),
-    (r"(?:.*\.)?(?:to_|w_?)?([qkv])(?:_proj)?", r"attn.\1"),
-    (r"(?:.*\.)?(?:(q)uer(?:y|ies)|(k)eys?|(v)alues?)", r"attn.\1\2\3"),
-    (r"(?:.*\.)?(?:linear_?|fc_?)([12])", r"mlp.fc\1"),
-)
-# Names outside the blocks: of arrays without ".weight", normalisations and heads.
-_TOKEN = re.compile(r"(?:.*\.)?(?:cls|cls_token|class_token|cls_embedding|class_embedding)")
-_TABLE = re.compile(r"(?:.*\.)?(?:pos|position|positional)_(?:emb|embed|embedding|embeddings|encoding)(?:\.weight)?")
-_NORM = re.compile(
-    r"(?:.*\.)?(?:norm|ln|layer_?norm|(?:final|last|encoder|post)_(?:layer_?)?norm|(?:norm|ln)_(?:f|final|post))"
-)
-_HEAD = re.compile(r"(?:.*\.)?(?:\w*head|heads|classifier|fc)")
-# Target names: timm's, and arrays in another order, which `_attention` and `_patches` convert.
-_VOCABULARY = re.compile(
-    r"cls_token|reg_token|dist_token|pos_embed"
-    r"|patch_embed\.(?:proj|proj_chw|proj_hwc)\.(?:weight|bias)"
-    r"|blocks\.\d+\.(?:norm1|norm2|attn\.(?:[qkv]{1,3}|[qkv]{3}_per_head|q_norm|k_norm|proj)|mlp\.fc[12])\.(?:weight|bias)"
-    r"|blocks\.\d+\.ls[12]\.gamma"
-    r"|(?:norm|fc_norm|pre_logits|head|head_dist)\.(?:weight|bias)"
-)
-_FUSED = re.compile(r"(blocks\.\d+\.attn)\.([qkv]{1,3})(_per_head)?\.(weight|bias)")
+_EPSILON = 1e-5  # the default of nn.LayerNorm
+_FUSED = re.compile(r"(blocks\.\d+\.attn)\.([qkv]{1,3})(?:(_per_head)|\.(\d+))?\.(weight|bias)")
+# What torchvision's code computes, beside names that no other model has.
+_TORCHVISION = re.compile(r"encoder\.layers\.encoder_layer_\d+\.self_attention\.in_proj_weight")
+_OF_TORCHVISION = {
+    "norm_first": True,
+    "mlp_activation": "gelu",
+    "pre_logits_activation": "tanh",
+    "epsilon": 1e-6,
+    "pool": "token",
+}
+# Arguments that a file does not state: an example of each, and its meaning.
+_ASKED = {
+    "heads": ("?", "the number of attention heads"),
+    "mean": (
+        "127.5",
+        "of the pixels, on the 0..255 scale: mean=0, std=255 for images that were only divided by 255, mean=127.5,"
+        " std=127.5 for [-1, 1], mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375) for ImageNet's",
+    ),
+    "std": ("127.5", ""),
+    "norm_first": (
+        "True",
+        "for x + attention(norm(x)), False for norm(x + attention(x)), the default of nn.TransformerEncoderLayer",
+    ),
+    "mlp_activation": (
+        '"gelu"',
+        'or "relu", the default of nn.TransformerEncoderLayer, "gelu_tanh", "quick_gelu", "silu"',
+    ),
+    "pre_logits_activation": ('"tanh"', 'or "gelu", "relu"...: between the two dense layers of the head'),
+    "pool": ('"token"', 'what the head reads: "token", or "gap" for the mean of the patches'),
+    "epsilon": ("1e-05", "of the normalisations; nn.LayerNorm's default"),
+}
+_OPTIONAL = ("pool", "epsilon")  # assumed, with a warning
 
 
 def _is_rule(rule):
@@ -94,96 +94,13 @@ def rewritten(rules: Iterable[tuple[str, str | None]], names: Iterable[str]) -> 
     return result
 
 
-def _known_in_block(tail):
-    """timm's name, after "blocks.0.", of an array in a block; an unknown name stays."""
-    in_proj = re.fullmatch(r"(?:.*\.)?in_proj_(weight|bias)", tail)  # nn.MultiheadAttention
-    if in_proj:
-        return f"attn.qkv.{in_proj[1]}"
-    parameter = _PARAMETER.fullmatch(tail)
-    for pattern, new in _IN_BLOCK if parameter else ():
-        match = re.fullmatch(pattern, parameter[1])
-        if match:
-            return f"{match.expand(new)}.{parameter[2]}"
-    return tail
-
-
-def known_name(name: str, rank: int) -> str:
-    """timm's name of a commonly named array, whatever its prefix; an unknown name stays.
-
-    Args:
-        name: in the file, after the rules.
-        rank: number of axes.
-    """
-    if _VOCABULARY.fullmatch(name):
-        return name
-    block = _BLOCK.fullmatch(name)
-    if block:
-        return f"blocks.{block[1]}.{_known_in_block(block[2])}"
-    if _TOKEN.fullmatch(name):
-        return "cls_token"
-    if _TABLE.fullmatch(name):
-        return "pos_embed"
-    parameter = _PARAMETER.fullmatch(name)
-    if parameter and rank == 1 and _NORM.fullmatch(parameter[1]):
-        in_head = _HEAD.fullmatch(parameter[1].rpartition(".")[0])
-        return f"{'head_norm' if in_head else 'norm'}.{parameter[2]}"
-    if parameter and _HEAD.fullmatch(parameter[1]):
-        return f"head.{parameter[2]}"
-    return name
-
-
-def _sequential(names, ranks):
-    """{name: timm's name} of numbered nn.Sequential layers: a block's MLP and the head.
-
-    An MLP's dense layers are fc1 and fc2, a normalisation before them norm2. A head's dense layer is the head, a
-    normalisation before it comes after the pooling.
-
-    Args:
-        names: after `known_name`.
-        ranks: {name: number of axes}.
-    """
-    layers = collections.defaultdict(dict)  # {the Sequential's name: {its layer's number: axes of the weight}}
-    for name in names:
-        match = re.fullmatch(r"(.+)\.(\d+)\.weight", name)
-        if match and not _VOCABULARY.fullmatch(name):
-            layers[match[1]][int(match[2])] = ranks[name]
-    found = {}
-    for parent, weights in layers.items():
-        block = re.match(r"blocks\.\d+\.", parent)
-        if not block and not _HEAD.fullmatch(parent):
-            continue
-        dense = sorted(number for number, rank in weights.items() if rank == 2)
-        norms = [number for number, rank in weights.items() if rank == 1]
-        targets = [f"{block[0]}mlp.fc1", f"{block[0]}mlp.fc2"] if block else ["head"]
-        if len(dense) != len(targets) or len(norms) > 1 or any(number > dense[0] for number in norms):
-            continue
-        targets = {**dict(zip(dense, targets)), **dict.fromkeys(norms, f"{block[0]}norm2" if block else "head_norm")}
-        found.update(
-            {f"{parent}.{i}.{kind}": f"{new}.{kind}" for i, new in targets.items() for kind in ("weight", "bias")}
-        )
-    return {name: found[name] for name in names if name in found}
-
-
-def _patch_names(names, ranks):
-    """{name: timm's name} of the patch embedding: the only array with four axes, and its bias."""
-    kernels = [name for name in names if ranks[name] == 4]
-    if len(kernels) != 1 or not kernels[0].endswith(".weight"):
-        return {}
-    kernel = kernels[0].removesuffix("weight")
-    return {f"{kernel}{kind}": f"patch_embed.proj.{kind}" for kind in ("weight", "bias")}
-
-
 def _translated(arrays, rules):
     """({timm's name: (name in the file, array)}, names left out by the rules); ValueError for colliding names."""
     new = {name: now for name, now in rewritten(rules, arrays).items() if now is not None}
-    ranks = {now: arrays[name].ndim for name, now in new.items()}
-    patch = _patch_names(ranks, ranks)
-    new = {name: patch.get(now) or known_name(now, ranks[now]) for name, now in new.items()}
-    ranks = {now: arrays[name].ndim for name, now in new.items()}
-    numbered = _sequential(ranks, ranks)
-    new = {name: numbered.get(now, now) for name, now in new.items()}
+    known = timm_names({now: arrays[name].ndim for name, now in new.items()})
     result = {}
     for name, now in new.items():
+        now = known[now]
         if now in result:
             raise ValueError(
                 f'"{result[now][0]}" and "{name}" would both be read as "{now}". Add a rule to names= that tells them'
@@ -208,49 +125,120 @@ def _place_norm(arrays, options):
     return {name.replace("head_norm", new) if name in inside else name: value for name, value in arrays.items()}
 
 
-def _check_names(arrays, files):
-    """Compares the names with those that a ViT must and may have.
-
-    Args:
-        arrays: {name: array}.
-        files: {name: name in the file}.
-
-    Raises:
-        ValueError: with the missing and unexpected names, as in the file.
-    """
-    numbers = [int(match[1]) for match in (re.match(r"blocks\.(\d+)\.", name) for name in arrays) if match]
+def _problem_of_names(arrays, files):
+    """What is missing and left over, as in the file, and rules that might mend it: (sentences, rules); ([], [])."""
+    names = {re.sub(r"proj_(?:hwc|chw)", "proj", _FUSED.sub(r"\1.qkv.\5", name)) for name in arrays}
+    numbers = [int(match[1]) for match in (re.match(r"blocks\.(\d+)\.", name) for name in names) if match]
+    in_block = ["norm1", "attn.qkv", "norm2", "mlp.fc1", "mlp.fc2"]
+    in_block += ["attn.proj"] * any(name.endswith("attn.proj.weight") for name in names)
     expected = {"patch_embed.proj.weight", "pos_embed"}
     for i in range(min(max(numbers, default=0) + 1, len(arrays))):
-        layers = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
-        expected |= {f"blocks.{i}.{layer}.weight" for layer in layers}
-    missing = expected - arrays.keys()
-    over = {name: files[name] for name in arrays if not _VOCABULARY.fullmatch(name)}
-    if not {"norm.weight", "fc_norm.weight"} & arrays.keys():
-        missing.add("norm.weight")
-    if not missing and not over:
-        return
-    shown = [file if name == file else f"{file} (read as {name})" for name, file in over.items()]
-    parts = [f"Missing: {summary(missing)}."] * bool(missing) + [f"Left over: {summary(shown)}."] * bool(over)
-    if missing == {"norm.weight"} and not over:
-        parts.append(
-            "A model without a normalisation after its blocks, such as nn.TransformerEncoderLayer with"
-            " norm_first=False, is none that this package has."
-        )
-    if any(ending in name for name in over for ending in ("head", "classifier")):
-        parts.append(
-            "Of a head with two dense layers and a tanh between them the first is pre_logits; others are none that this"
-            " package has."
-        )
-    raise ValueError(
-        f"The names do not make a ViT. {' '.join(parts)} names=[(pattern, replacement), ...] rewrites them to {_WORDS};"
-        " (pattern, None) leaves arrays out. See docs/checkpoints.md."
-    )
+        expected |= {f"blocks.{i}.{layer}.weight" for layer in in_block}
+    missing = expected - names
+    over = [name for name in arrays if not VOCABULARY.fullmatch(name)]
+    parts = [f"Missing: {summary(missing)}."] if missing else []
+    if over:
+        shown = [files[name] if name == files[name] else f"{files[name]} (read as {name})" for name in over]
+        parts.append(f"Left over: {summary(shown)}.")
+    norm = arrays.get("blocks.0.norm1.weight")
+    return parts, [] if norm is None else _rules(missing, over, arrays, files, norm.size)
+
+
+def _rules(missing, over, arrays, files, width):
+    """Rules for the arrays left over that can only be the patches, positions or head of a model of this width."""
+    found = {}
+    for name in over:
+        array, stem = arrays[name], re.escape(files[name].removesuffix(".weight"))
+        if name.endswith(".weight") and array.ndim == 2 and not name.startswith("blocks."):
+            if "patch_embed.proj.weight" in missing and array.shape[0] == width:
+                found["patches"] = (rf"^{stem}\.", "patch_embed.proj_hwc.")
+            elif "head.weight" not in arrays and array.shape[1] == width:
+                found["head"] = (rf"^{stem}\.", "head.")
+        if "pos_embed" in missing and array.ndim in (2, 3) and array.shape[-1] == width and "patches" not in found:
+            found["positions"] = (f"^{re.escape(files[name])}$", "pos_embed")
+    return list(found.values())
 
 
 _WORDS = (
-    "cls_token, pos_embed, patch_embed.proj, blocks.0.norm1, blocks.0.attn.qkv, blocks.0.attn.proj, blocks.0.norm2,"
-    " blocks.0.mlp.fc1, blocks.0.mlp.fc2, norm, head"
+    "cls_token, pos_embed, patch_embed.proj (of a dense layer proj_hwc if a patch's values are row, column, channel, or"
+    " proj_chw if channel, row, column), blocks.0.norm1, blocks.0.attn.qkv, blocks.0.attn.proj, blocks.0.norm2,"
+    " blocks.0.mlp.fc1, blocks.0.mlp.fc2, norm, pre_logits, head"
 )
+
+
+def _layers_per_block(arrays):
+    """The number of layers of queries in a block if each head has one, else 0."""
+    return sum(bool(re.fullmatch(r"blocks\.0\.attn\.q\.\d+\.weight", name)) for name in arrays)
+
+
+def _stated(arrays, files, options, config):
+    """{argument: value} of all that the user, the names or timm's config.json state."""
+    arguments, pretrained = (config.get(name) for name in ("model_args", "pretrained_cfg"))
+    stated = dict(_OF_TORCHVISION) if any(map(_TORCHVISION.search, files.values())) else {}
+    stated["heads"] = arguments.get("num_heads") if isinstance(arguments, dict) else None
+    if isinstance(pretrained, dict):
+        stated |= {name: pretrained.get(name) for name in ("mean", "std")}
+    if apart := _layers_per_block(arrays):
+        stated["heads"] = apart
+    stated |= {name: options[name] for name in _ASKED if options.get(name) is not None}
+    return {name: value for name, value in stated.items() if value is not None}
+
+
+def _check(path, arrays, files, stated, options):
+    """Refuses names that make no ViT, and missing arguments: one ValueError for both, with a line to paste."""
+    wrong, rules = _problem_of_names(arrays, files)
+    asked = [name for name in _ASKED if name not in stated]
+    if "pre_logits.weight" not in arrays:
+        asked = [name for name in asked if name != "pre_logits_activation"]
+    if "cls_token" not in arrays:
+        asked = [name for name in asked if name != "pool"]
+    if not wrong and not set(asked) - set(_OPTIONAL):
+        return
+    text = []
+    if wrong:
+        text.append(
+            f"The names do not make a ViT. {' '.join(wrong)} names=[(pattern, replacement), ...] rewrites them to"
+            f" {_WORDS}; (pattern, None) leaves arrays out. See docs/checkpoints.md."
+        )
+    if asked:
+        text.append("The file does not say what its model computes. Look up in the model's code:")
+        text += [f"  {name}: {_ASKED[name][1]}" for name in asked if _ASKED[name][1]]
+    examples = {name: repr(stated[name]) if name in stated else _ASKED[name][0] for name in [*asked, *stated]}
+    given = [*(options.get("names") or ()), *rules]
+    if given or options.get("names") is not None or wrong:
+        examples = {"names": repr(given), **examples}
+    if options.get("channels"):
+        examples["channels"] = repr(options["channels"])
+    line = ", ".join(f"{name}={value}" for name, value in examples.items() if name in (*_ASKED, "names", "channels"))
+    raise ValueError("\n".join([*text, "Then call, with your values:", f'  keras_vit.load("{path}", {line})']))
+
+
+def _heads(stated, arrays):
+    """The number of attention heads; ValueError unless it is a positive integer, or if the file shows another."""
+    k = stated["heads"]
+    if type(k) is not int or k < 1:
+        raise ValueError(f"heads must be a positive integer, got {k!r}.")
+    if (apart := _layers_per_block(arrays)) and apart != k:
+        raise ValueError(f"heads={k} was passed, but each block has {apart} layers of queries, one for each head.")
+    return k
+
+
+def _by_head(parts, name, width):
+    """One array of all heads' rows from one array per head; [(number of the head, array)].
+
+    A weight that takes only its head's share of a token becomes a block of a block-diagonal matrix.
+    """
+    numbers, arrays = zip(*sorted(parts, key=lambda part: part[0]))
+    if numbers != tuple(range(len(numbers))) or len({array.shape for array in arrays}) != 1:
+        raise ValueError(f'"{name}" should have one array of the same shape per head, numbered from 0, got {numbers}.')
+    joined = np.concatenate(arrays)  # (d, d or c), or (d,) of biases
+    if joined.ndim == 2 and joined.shape[1] * len(arrays) == width:
+        result = np.zeros((len(joined), width), joined.dtype)
+        for i, array in enumerate(arrays):
+            c, m = array.shape
+            result[i * c : (i + 1) * c, i * m : (i + 1) * m] = array
+        return result
+    return joined
 
 
 def _query_key_value(parts, name, k):
@@ -283,13 +271,18 @@ def _query_key_value(parts, name, k):
 
 def _attention(arrays, k):
     """The arrays with timm's attn.qkv instead of separate or differently ordered queries, keys and values."""
-    result, parts = {}, collections.defaultdict(list)
+    result, parts, apart = {}, collections.defaultdict(list), collections.defaultdict(list)
+    width = arrays["blocks.0.norm1.weight"].size
     for name, array in arrays.items():
         match = _FUSED.fullmatch(name)
-        if match:
-            parts[match[1], match[4]].append((match[2], bool(match[3]), array))
-        else:
+        if not match:
             result[name] = array
+        elif match[4]:
+            apart[match[1], match[2], match[5]].append((int(match[4]), array))
+        else:
+            parts[match[1], match[5]].append((match[2], bool(match[3]), array))
+    for (name, letter, kind), found in apart.items():
+        parts[name, kind].append((letter, False, _by_head(found, f"{name}.{letter}", width)))
     for (name, kind), found in parts.items():
         result[f"{name}.qkv.{kind}"] = _query_key_value(found, name, k)
     return result
@@ -326,14 +319,18 @@ def _patches(arrays, channels):
 
 
 def _complete(arrays, assumptions):
-    """The arrays with timm's axes, and zeros for biases that the model lacks."""
+    """The arrays with timm's axes, zeros for biases that the model lacks, and the identity for attn.proj."""
     for name, rank in (("cls_token", 3), ("dist_token", 3), ("reg_token", 3), ("pos_embed", 3)):
         if name in arrays and 0 < arrays[name].ndim < rank:
             arrays[name] = arrays[name].reshape((1,) * (rank - arrays[name].ndim) + arrays[name].shape)
     kernel = arrays["patch_embed.proj.weight"]
     zeros = {"patch_embed.proj.bias": len(kernel)}
     blocks = {re.match(r"blocks\.\d+\.", name)[0] for name in arrays if name.startswith("blocks.")}
-    if not any(f"{block}attn.{part}.bias" in arrays for block in blocks for part in ("qkv", "proj")):
+    projected = any(f"{block}attn.proj.weight" in arrays for block in blocks)
+    if not projected:
+        arrays |= {f"{block}attn.proj.weight": np.eye(len(kernel), dtype="float32") for block in blocks}
+        assumptions.append("The model has no dense layer after its attention: here it is the identity, the same.")
+    if not projected or not any(f"{block}attn.{part}.bias" in arrays for block in blocks for part in ("qkv", "proj")):
         zeros |= {f"{block}attn.proj.bias": len(kernel) for block in blocks}
     zeros = {name: np.zeros(size, "float32") for name, size in zeros.items() if name not in arrays}
     if zeros:
@@ -341,62 +338,23 @@ def _complete(arrays, assumptions):
     return {**arrays, **zeros}
 
 
-def _heads(options, config):
-    """The number of heads, from the user or timm's config.json; None if neither states it."""
-    arguments = config.get("model_args")
-    return options.get("heads") or (arguments.get("num_heads") if isinstance(arguments, dict) else None)
-
-
-def _check_told(options, config):
-    """Refuses post-norm models, and missing or invalid heads, mean and std: ValueError with the arguments to pass."""
-    if options.get("norm_first") is False:
-        raise ValueError(
-            "norm_first=False: this model normalises after attention and MLP (post-norm), as the Transformer of 2017. A"
-            " ViT normalises before them, and the same weights compute something else: it cannot be loaded."
-        )
-    pretrained = config.get("pretrained_cfg")
-    pretrained = pretrained if isinstance(pretrained, dict) else {}
-    stated = {
-        "heads": _heads(options, config),
-        **{name: options.get(name, pretrained.get(name)) for name in ("mean", "std")},
-    }
-    untold = [name for name, value in stated.items() if value is None]
-    if untold:
-        raise ValueError(
-            f"A state dict with names of its own does not say {', '.join(untold)}: pass"
-            f" {', '.join(f'{name}=...' for name in untold)}. mean and std are on the 0..255 scale: mean=0, std=255 for"
-            " images that were only divided by 255, mean=127.5, std=127.5 for [-1, 1], mean=(123.675, 116.28, 103.53),"
-            " std=(58.395, 57.12, 57.375) for ImageNet's."
-        )
-    if type(stated["heads"]) is not int or stated["heads"] < 1:
-        raise ValueError(f"heads must be a positive integer, got {stated['heads']!r}.")
-
-
-def _assumed(options, files):
-    """A sentence on torch's defaults that are assumed, or []; `files` is {name: name in the file}."""
-    parts = {
-        "norm_first": (
-            "normalisation before attention and MLP (norm_first=True; False is nn.TransformerEncoderLayer's default,"
-            " and refused)"
-        ),
-        "mlp_activation": (
-            'GELU in its exact form (mlp_activation="gelu"; nn.TransformerEncoderLayer computes ReLU unless it is given'
-            ' activation="gelu")'
-        ),
-        "epsilon": f"epsilon={_EPSILON} (nn.LayerNorm's default)",
-    }
-    assumed = [text for name, text in parts.items() if options.get(name) is None]
+def _assumed(stated, files):
+    """A sentence on what is assumed, or []; `files` is {name: name in the file}."""
+    assumed = [] if "epsilon" in stated else [f"epsilon={_EPSILON} (nn.LayerNorm's default)"]
     if not files.get("blocks.0.attn.qkv.weight", "in_proj_weight").endswith("in_proj_weight"):
         assumed.append(
             'all queries, then keys, then values (if they are head by head, rewrite "qkv" to "qkv_per_head")'
         )
-    pool = options.get("pool", "token" if "cls_token" in files else "gap")
-    if pool == "gap" and "cls_token" in files:
+    if "cls_token" in files and "pool" not in stated:
+        assumed.append('a head on the class token (pool="token")')
+    if "cls_token" in files and stated.get("pool") == "gap":
         assumed.append("a mean of the patches alone, without the class token")
-    if pool == "gap" and "norm.weight" in files:
+    if stated.get("pool", "token" if "cls_token" in files else "gap") == "gap" and "norm.weight" in files:
         assumed.append(
             'the last normalisation before the mean of the tokens (if it comes after, rewrite its name to "fc_norm")'
         )
+    if not {"norm.weight", "fc_norm.weight"} & files.keys():
+        assumed.append("no normalisation after the blocks (final_norm=False), since it has no array of one")
     return [f"The file does not say, and is assumed to have: {'; '.join(assumed)}."] if assumed else []
 
 
@@ -405,9 +363,8 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
 
     Args:
         contents: from files.read.
-        options: arguments of `load`: the rules under "names"; heads, mean and std, which are required; epsilon,
-            mlp_activation, pool, norm_first, channels of a dense patch embedding, image_size of a rectangular
-            checkpoint.
+        options: arguments of `load`: the rules under "names"; those of _ASKED, of which pool and epsilon may be
+            missing; channels of a dense patch embedding, image_size of a rectangular checkpoint.
 
     Raises:
         ValueError: if a rule matches nothing, names collide, are missing or unexpected, or an argument is missing.
@@ -415,22 +372,24 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
     longest = max(contents.arrays, key=len)
     if len(longest) > LONGEST_NAME:
         raise ValueError(f'The name "{longest[:50]}..." has {len(longest):,} characters, more than {LONGEST_NAME}.')
-    _check_told(options, contents.config)
     translated, dropped = _translated(contents.arrays, options.get("names") or ())
     translated = _place_norm(translated, options)
-    arrays = _attention({name: array for name, (_, array) in translated.items()}, _heads(options, contents.config))
-    arrays = _patches(arrays, options.get("channels") or 3)
+    arrays = {name: array for name, (_, array) in translated.items()}
     files = {name: file for name, (file, _) in translated.items()}
-    _check_names(arrays, files)
-    assumptions = _assumed(options, files)
+    stated = _stated(arrays, files, options, contents.config)
+    _check(contents.path, arrays, files, stated, options)
+    arrays = _patches(_attention(arrays, _heads(stated, arrays)), options.get("channels") or 3)
+    assumptions = _assumed(stated, files)
     arrays = _complete(arrays, assumptions)
     # Other channels than the file's belong to the adapted model; mean and std describe the file.
     known = {name: value for name, value in options.items() if name != "channels"}
-    parsed = timm.parse(dataclasses.replace(contents, arrays=arrays), known)
-    told = {name: options[name] for name in ("epsilon", "mlp_activation", "pool") if options.get(name) is not None}
+    parsed = timm.parse(dataclasses.replace(contents, arrays=arrays), {**known, "heads": stated["heads"]})
+    told = {name: stated[name] for name in ("epsilon", "mlp_activation", "pool", "norm_first") if name in stated}
+    if "pre_logits.weight" in arrays:
+        told["pre_logits_activation"] = stated["pre_logits_activation"]
     return dataclasses.replace(
         parsed,
-        fields={**parsed.fields, "epsilon": _EPSILON, "mlp_activation": _ACTIVATION, **told},
+        fields={**parsed.fields, "epsilon": _EPSILON, **told},
         dropped=dropped,
         assumptions=[*assumptions, *parsed.assumptions],
         preprocessing=parsed.preprocessing if "pretrained_cfg" in contents.config else None,

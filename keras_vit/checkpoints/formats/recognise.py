@@ -36,7 +36,7 @@ def recognise(names: Collection[str]) -> str | None:
         or any(f"{name.removesuffix(_BIT_ROOT)}norm.weight" in names for name in names if name.endswith(_BIT_ROOT)),
         "google": ending("embedding/kernel"),
         "vit_pytorch": ending("transformer.layers.0.0.to_qkv.weight")
-        or any(".0.fn.to_qkv.weight" in name for name in names),
+        or any(".0.fn.to_qkv.weight" in name or ".0.fn.fn.to_qkv.weight" in name for name in names),
         "mae": ending("decoder_embed.weight"),
         "huggingface": ending("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight"),
         "own_names": any(_TORCH_ATTENTION.search(name) for name in names if len(name) <= LONGEST_NAME),

@@ -326,6 +326,7 @@ def _fields(arrays, config, options):
         "qk_norm": "blocks.0.attn.q_norm.weight" in arrays,
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in arrays else None,
         "fc_norm": "fc_norm.weight" in arrays,
+        "final_norm": not {"norm.weight", "fc_norm.weight"}.isdisjoint(arrays),
         "pre_logits": need(arrays, "pre_logits.weight", 2).shape[0] if "pre_logits.weight" in arrays else None,
         "mlp_activation": "gelu" if swiglu else _activation(config),
         **CONVENTIONS,
@@ -442,7 +443,8 @@ def name_map(spec: Mapping, classes: int | None, missing_rows: int = 0) -> NameM
     entries["pos_embed"] = positions("position_embedding/embedding", missing_rows)
     for i in range(spec["depth"]):
         entries.update(block_map(f"blocks.{i}", f"block_{i:02d}", spec))
-    entries.update(torch_norm("fc_norm", "fc_norm") if spec["fc_norm"] else torch_norm("norm", "encoder_norm"))
+    if spec["final_norm"]:
+        entries.update(torch_norm("fc_norm", "fc_norm") if spec["fc_norm"] else torch_norm("norm", "encoder_norm"))
     if spec["pool"] == "map":
         entries.update(_map_head_names())
     if spec["pre_logits"]:

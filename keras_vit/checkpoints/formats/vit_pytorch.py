@@ -28,6 +28,7 @@ from keras_vit.checkpoints.formats.parsed import (
 # Names of older releases (normalisations in wrappers, the head's in a Sequential), and present ones.
 _ALIASES = [
     (r"^module\.|^model\.", ""),
+    (r"(transformer\.layers\.\d+\.[01])\.fn\.(norm|fn)\.", r"\1.\2."),  # Residual(PreNorm(...)) of the first releases
     (r"(transformer\.layers\.\d+\.0)\.fn\.", r"\1."),
     (r"(transformer\.layers\.\d+\.1)\.norm\.", r"\1.net.0."),
     (r"(transformer\.layers\.\d+\.1)\.fn\.net\.0\.", r"\1.net.1."),
@@ -75,6 +76,28 @@ def _patch(arrays, known_channels):
     )
 
 
+_ASSUMED_ACTIVATION = (
+    "The file does not say which activation the MLP has: assuming GELU. Many copies of this code use ReLU: pass"
+    ' mlp_activation="relu", or "gelu" if you have looked.'
+)
+# PreNorm and PostNorm have the same arrays; in later releases the normalisation is the first layer of a branch.
+_WRAPPED = re.compile(r"transformer\.layers\.\d+\.0\.fn\.")
+
+
+def _check_order(names, options):
+    """Refuses post-norm by names that show the order, and names that do not show it without norm_first."""
+    if not any(map(_WRAPPED.search, names)):
+        if options.get("norm_first") is False:
+            raise ValueError(
+                "norm_first=False was passed, but a normalisation is the first layer of each branch: leave it out."
+            )
+    elif options.get("norm_first") is None:
+        raise ValueError(
+            "The file does not say where its blocks normalise: pass norm_first=True for x + attention(norm(x)), as"
+            " vit-pytorch computes (its PreNorm), or norm_first=False for norm(x + attention(x)) (PostNorm)."
+        )
+
+
 def _assumed_heads(k, size):
     return (
         f"The file does not say how many heads there are: assuming {k}, each {size} wide. If that is wrong, pass heads."
@@ -97,11 +120,12 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     Args:
         contents: from files.read.
         options: arguments of `load` for what the file does not state: heads (default: 64 wide), channels (default: 3),
-            image_size, pool.
+            image_size, pool, epsilon, mlp_activation, norm_first.
 
     Raises:
         ValueError: if the file is not in this format after all.
     """
+    _check_order(contents.arrays, options)
     arrays = _normalise(contents.arrays)
     index, side, channels = _patch(arrays, options.get("channels"))
     width = arrays[f"to_patch_embedding.{index}.weight"].shape[0]
@@ -121,9 +145,11 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         "pool": "token" if token else "gap",
         "qkv_bias": False,
         "patch_norm": index == 2,
-        "epsilon": 1e-5,
+        "epsilon": options.get("epsilon") or 1e-5,
+        "mlp_activation": options.get("mlp_activation") or "gelu",
+        "norm_first": options.get("norm_first") is not False,
     }
-    assumptions = []
+    assumptions = [] if options.get("mlp_activation") else [_ASSUMED_ACTIVATION]
     fields.update(normalisation(None, (127.5, 127.5), channels, options, _ASSUMED_NORMALISATION, assumptions))
     if options.get("heads") is None:
         assumptions.append(_assumed_heads(k, inner // k))

@@ -39,7 +39,7 @@ def json_file(sort, name, folder, rng):
 SETTINGS = {
     "hf_vit": [
         *[("num_attention_heads", new) for new in ("2", 3, 0, -2, 2.0, True, [2], 10**9)],
-        *[("hidden_act", new) for new in (5, ["gelu"], "relu", {"name": "gelu"}, "os.system")],
+        *[("hidden_act", new) for new in (5, ["gelu"], "mish", {"name": "gelu"}, "os.system")],
         *[("layer_norm_eps", new) for new in ("1e-6", -1, 0, 5, True, float("nan"), [1e-6])],
         *[("image_size", new) for new in ("8", 8.5, {"height": 8}, [8], [8, "8"], -8, True)],
         *[

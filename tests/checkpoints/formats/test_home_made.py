@@ -1,0 +1,300 @@
+"""State dicts as people's own code and tutorials write them, against that code's forward pass in NumPy."""
+
+import re
+import types
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import scipy.special
+
+import keras_vit
+
+HEADS, WIDTH, EPSILON = 4, 16, 1e-5
+MEAN, STD = (120.0, 110.0, 100.0), (60.0, 61.0, 62.0)
+PIXELS = np.random.default_rng(1).integers(0, 256, (3, 8, 12, 3), dtype="uint8")
+ACTIVATIONS = {
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x * scipy.special.ndtr(x),
+    "quick_gelu": lambda x: x * scipy.special.expit(1.702 * x),
+    "tanh": np.tanh,
+}
+
+
+def dense(*shape, rng):
+    return rng.normal(size=shape).astype("float32") / np.sqrt(shape[-1])
+
+
+def arrays(depth=2, classes=5, hidden=None, patches=(3, 4, 4), seed=0):
+    """A ViT's arrays under timm's names, with a head of one dense layer, or two with `hidden` units between."""
+    rng, result = np.random.default_rng(seed), {}
+
+    def linear(name, out, inputs):
+        result[f"{name}.weight"], result[f"{name}.bias"] = dense(out, inputs, rng=rng), dense(out, rng=rng)
+
+    def norm(name):
+        result[f"{name}.weight"], result[f"{name}.bias"] = 1 + dense(WIDTH, rng=rng), dense(WIDTH, rng=rng)
+
+    result["patch_embed.proj.weight"] = dense(WIDTH, *patches, rng=rng)
+    result["patch_embed.proj.bias"] = dense(WIDTH, rng=rng)
+    result["cls_token"], result["pos_embed"] = dense(1, 1, WIDTH, rng=rng), dense(1, 7, WIDTH, rng=rng)
+    for i in range(depth):
+        norm(f"blocks.{i}.norm1"), norm(f"blocks.{i}.norm2")
+        linear(f"blocks.{i}.attn.qkv", 3 * WIDTH, WIDTH), linear(f"blocks.{i}.attn.proj", WIDTH, WIDTH)
+        linear(f"blocks.{i}.mlp.fc1", 24, WIDTH), linear(f"blocks.{i}.mlp.fc2", WIDTH, 24)
+    norm("norm")
+    if hidden:
+        linear("pre_logits", hidden, WIDTH)
+    linear("head", classes, hidden or WIDTH)
+    return result
+
+
+def logits(a, first=True, activation="gelu", hidden="tanh", epsilon=EPSILON):
+    """The logits of PIXELS; norms, attention's output and the hidden layer count where they are in `a`."""
+
+    def linear(x, name):
+        return x @ a[f"{name}.weight"].T + a.get(f"{name}.bias", 0)
+
+    def norm(x, name):
+        if f"{name}.weight" not in a:
+            return x
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon)
+        return x * a[f"{name}.weight"] + a[f"{name}.bias"]
+
+    def attention(x, name):
+        b, n, _ = x.shape
+        q, k, v = linear(x, f"{name}.qkv").reshape(b, n, 3, HEADS, -1).transpose(2, 0, 3, 1, 4)
+        weights = scipy.special.softmax(q @ k.swapaxes(2, 3) / np.sqrt(q.shape[-1]), -1)
+        x = (weights @ v).swapaxes(1, 2).reshape(b, n, -1)
+        return linear(x, f"{name}.proj") if f"{name}.proj.weight" in a else x
+
+    def mlp(x, name):
+        return linear(ACTIVATIONS[activation](linear(x, f"{name}.fc1")), f"{name}.fc2")
+
+    def residual(x, branch, name, norm_name):
+        return x + branch(norm(x, norm_name), name) if first else norm(x + branch(x, name), norm_name)
+
+    x = ((PIXELS - np.array(MEAN)) / STD).reshape(3, 2, 4, 3, 4, 3).transpose(0, 1, 3, 5, 2, 4).reshape(3, 6, -1)
+    x = x @ a["patch_embed.proj.weight"].reshape(WIDTH, -1).T + a.get("patch_embed.proj.bias", 0)
+    x = np.concatenate([np.broadcast_to(a["cls_token"], (3, 1, WIDTH)), x], 1) + a["pos_embed"]
+    for i in range(len([name for name in a if name.endswith("norm1.weight")])):
+        x = residual(x, attention, f"blocks.{i}.attn", f"blocks.{i}.norm1")
+        x = residual(x, mlp, f"blocks.{i}.mlp", f"blocks.{i}.norm2")
+    x = norm(x, "norm")[:, 0]
+    if "pre_logits.weight" in a:
+        x = ACTIVATIONS[hidden](linear(x, "pre_logits"))
+    return linear(x, "head")
+
+
+def renamed(a, rules, without=None):
+    """Arrays under other names, by rules (pattern, replacement); `without` is a pattern of those to leave out."""
+    result = {}
+    for name, array in a.items():
+        if without is None or not re.search(without, name):
+            for pattern, new in rules:
+                name = re.sub(pattern, new, name)
+            result[name] = array
+    return result
+
+
+def apart(a):
+    """With queries, keys and values apart: blocks.0.attn.q..."""
+    result = {}
+    for name, array in a.items():
+        if ".qkv." in name:
+            for letter, part in zip("qkv", np.split(array, 3)):
+                result[name.replace("qkv", letter)] = part
+        else:
+            result[name] = array
+    return result
+
+
+def by_head(a, new):
+    """With one layer of queries, keys and values per head: new(block's prefix, letter, head, weight or bias)."""
+    result = {}
+    for name, array in apart(a).items():
+        match = re.fullmatch(r"(blocks\.\d+)\.attn\.([qkv])\.(weight|bias)", name)
+        for h, part in enumerate(np.split(array, HEADS)) if match else ():
+            result[new(match[1], match[2], h, match[3])] = part
+        if not match:
+            result[name] = array
+    return result
+
+
+WORDS = {"q": "query", "k": "key", "v": "value"}
+TORCH = [
+    (r"^blocks\.(\d+)\.attn\.qkv\.(weight|bias)", r"transformer.layers.\1.self_attn.in_proj_\2"),
+    (r"^blocks\.(\d+)\.attn\.proj", r"transformer.layers.\1.self_attn.out_proj"),
+    (r"^blocks\.(\d+)\.mlp\.fc", r"transformer.layers.\1.linear"),
+    (r"^blocks\.(\d+)\.norm", r"transformer.layers.\1.norm"),
+    (r"^patch_embed\.proj", "patches.conv"),
+    (r"^pos_embed$", "embedding.pos"),
+    (r"^norm\.", "transformer.norm."),
+    (r"^head\.", "classifier.1."),
+    (r"^pre_logits\.", "classifier.0."),
+]
+TORCHVISION = [
+    *[(pattern, new.replace("transformer.layers.", "encoder.layers.encoder_layer_")) for pattern, new in TORCH[:4]],
+    (r"self_attn", "self_attention"),
+    (r"\.norm([12])\.", r".ln_\1."),
+    (r"\.linear1", ".mlp.0"),
+    (r"\.linear2", ".mlp.3"),
+    (r"^patch_embed\.proj", "conv_proj"),
+    (r"^cls_token", "class_token"),
+    (r"^pos_embed", "encoder.pos_embedding"),
+    (r"^norm\.", "encoder.ln."),
+    (r"^(head|pre_logits)\.", r"heads.\1."),
+]
+LUCID = [
+    (r"^blocks\.(\d+)\.norm1", r"transformer.layers.\1.0.norm"),
+    (r"^blocks\.(\d+)\.norm2", r"transformer.layers.\1.1.norm"),
+    (r"^blocks\.(\d+)\.attn\.qkv", r"transformer.layers.\1.0.fn.to_qkv"),
+    (r"^blocks\.(\d+)\.attn\.proj", r"transformer.layers.\1.0.fn.to_out.0"),
+    (r"^blocks\.(\d+)\.mlp\.fc1", r"transformer.layers.\1.1.fn.net.0"),
+    (r"^blocks\.(\d+)\.mlp\.fc2", r"transformer.layers.\1.1.fn.net.3"),
+    (r"^patch_embed\.proj", "to_patch_embedding.1"),
+    (r"^pos_embed", "pos_embedding"),
+    (r"^norm\.", "mlp_head.0."),
+    (r"^head\.", "mlp_head.1."),
+]
+POST_NORM_RELU = {"norm_first": False, "mlp_activation": "relu"}
+
+
+def encoder(a):
+    """nn.TransformerEncoder with torch's defaults: post-norm, ReLU, no normalisation at the end."""
+    a = {name: array for name, array in a.items() if not name.startswith("norm.")}
+    return renamed(a, TORCH), a
+
+
+def tutorial(a):
+    """A layer of queries, keys and values for each head, numbered dense layers, no normalisation at the end."""
+    a = {name: array for name, array in a.items() if not name.startswith("norm.")}
+    theirs = by_head(a, lambda block, letter, h, kind: f"{block}.attention.heads.{h}.{WORDS[letter]}.{kind}")
+    rules = [
+        (r"^blocks", "encoder.blocks"),
+        (r"attn\.proj", "attention.output_projection"),
+        (r"norm([12])", r"layernorm_\1"),
+        (r"mlp\.fc", "mlp.dense_"),
+        (r"^patch_embed\.proj", "embedding.patch_embeddings.projection"),
+        (r"^cls_token", "embedding.cls_token"),
+        (r"^pos_embed", "embedding.position_embeddings"),
+        (r"^head", "classifier"),
+    ]
+    return renamed(theirs, rules), a
+
+
+def slices(a):
+    """Each head maps its slice of a token alone, without a dense layer after the attention; dense patches."""
+    a = {name: array for name, array in a.items() if not re.search(r"^norm|attn\.proj", name)}
+    own, c = a.copy(), WIDTH // HEADS
+    for name in [name for name in a if name.endswith("qkv.weight")]:
+        inside = np.kron(np.eye(HEADS), np.ones((c, c)))
+        own[name] = (a[name].reshape(3, WIDTH, WIDTH) * inside).reshape(-1, WIDTH).astype("float32")
+    theirs = by_head(own, lambda block, letter, h, kind: f"{block}.mhsa.{letter}_mappings.{h}.{kind}")
+    for name, array in theirs.items():
+        match = re.search(r"mappings\.(\d)\.weight", name)
+        if match:
+            theirs[name] = array[:, int(match[1]) * c : (int(match[1]) + 1) * c]
+    rules = [
+        (r"^patch_embed\.proj", "linear_mapper"),
+        (r"^cls_token", "class_token"),
+        (r"^pos_embed", "positional_embeddings"),
+        (r"mlp\.fc1", "mlp.0"),
+        (r"mlp\.fc2", "mlp.2"),
+        (r"^head", "mlp.0"),
+    ]
+    theirs = renamed(theirs, rules)
+    theirs["linear_mapper.weight"] = theirs["linear_mapper.weight"].reshape(WIDTH, -1)  # channel, row, column
+    return theirs, own
+
+
+def lucid(a):
+    """vit-pytorch's names with wrappers, in which PreNorm and PostNorm look alike; no biases of q, k and v."""
+    own = {name: array for name, array in a.items() if not name.endswith("qkv.bias")}
+    theirs = renamed(own, LUCID)
+    kernel = theirs["to_patch_embedding.1.weight"]
+    theirs["to_patch_embedding.1.weight"] = kernel.transpose(0, 2, 3, 1).reshape(WIDTH, -1)
+    return theirs, own
+
+
+CASES = {
+    "torch's encoder": (encoder, {}, POST_NORM_RELU),
+    "torch's encoder, a hidden layer": (encoder, {"hidden": 8}, {**POST_NORM_RELU, "pre_logits_activation": "relu"}),
+    "pre-norm with a last normalisation": (lambda a: (renamed(a, TORCH), a), {}, {"mlp_activation": "relu"}),
+    "the last normalisation in the blocks' Sequential": (
+        lambda a: (renamed(a, [*TORCH, (r"^transformer\.norm\.", "transformer.layers.2.")]), a),
+        {},
+        {},
+    ),
+    "torchvision": (lambda a: (renamed(a, TORCHVISION), a), {}, {"epsilon": 1e-6}),
+    "torchvision, representation_size": (lambda a: (renamed(a, TORCHVISION), a), {"hidden": 8}, {"epsilon": 1e-6}),
+    "a layer per head": (tutorial, {}, {}),
+    "a layer per head's slice": (slices, {}, {"names": [(r"^linear_mapper\.", "patch_embed.proj_chw.")]}),
+    "vit-pytorch with ReLU": (lucid, {}, {"mlp_activation": "relu"}),
+    "vit-pytorch with PostNorm": (lucid, {}, POST_NORM_RELU),
+    "timm's names, post-norm": (lambda a: (a, a), {}, {**POST_NORM_RELU, "names": []}),
+}
+TOLD = {"heads": HEADS, "mean": MEAN, "std": STD, "norm_first": True, "mlp_activation": "gelu", "epsilon": EPSILON}
+
+
+def write(case, folder):
+    """(path of the file, arguments of load, logits) of a case."""
+    style, shape, told = CASES[case]
+    theirs, own = style(arrays(**shape))
+    path, arguments = folder / "model.safetensors", {**TOLD, "image_size": (8, 12), "pool": "token", **told}
+    safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in theirs.items()}, path)
+    code = types.SimpleNamespace(**{"hidden": arguments.get("pre_logits_activation", "tanh"), **arguments})
+    return path, arguments, logits(own, code.norm_first, code.mlp_activation, code.hidden, code.epsilon)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_logits_are_those_of_the_code(case, tmp_path):
+    path, arguments, expected = write(case, tmp_path)
+    found = keras_vit.load(path, **arguments)(PIXELS)
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
+    if "norm_first" in CASES[case][2]:
+        other = keras_vit.load(path, **{**arguments, "norm_first": True})(PIXELS)
+        assert np.abs(other - expected).max() > 0.01
+
+
+def line_to_paste(error):
+    return re.search(r"\n  keras_vit\.load\(\".*?\", (.*)\)$", str(error))[1]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "timm" not in case and "vit-pytorch" not in case])
+def test_the_first_error_asks_for_everything(case, tmp_path):
+    """With the answers in the line to paste, the second attempt loads the file."""
+    path, arguments, expected = write(case, tmp_path)
+    with pytest.raises(ValueError, match="does not say what its model computes") as caught:
+        keras_vit.load(path, image_size=(8, 12))
+    asked = eval(f"dict({line_to_paste(caught.value).replace('=?', '=None')})")
+    assert {"mean", "std", "norm_first", "mlp_activation", "epsilon", "pool"} <= {*asked, *arguments}
+    answers = {name: arguments.get(name, value) for name, value in asked.items() if name != "names"}
+    if "names" in asked:
+        answers["names"] = [(p, new.replace("proj_hwc", "proj_chw")) for p, new in asked["names"]]
+    model = keras_vit.load(path, image_size=(8, 12), **answers)
+    np.testing.assert_allclose(model(PIXELS), expected, atol=1e-5, rtol=1e-5)
+
+
+def refused(message, path, **arguments):
+    with pytest.raises(ValueError, match=message):
+        keras_vit.load(path, image_size=(8, 12), **arguments)
+
+
+def test_what_the_names_contradict_or_do_not_show_is_refused(tmp_path):
+    path, arguments, _ = write("a layer per head", tmp_path)
+    del arguments["image_size"]
+    refused("each block has 4 layers of queries", path, **{**arguments, "heads": 2})
+    path, arguments, _ = write("vit-pytorch with PostNorm", tmp_path)
+    del arguments["image_size"]
+    del arguments["norm_first"]
+    refused(r"pass norm_first=True for .*PreNorm.*PostNorm", path, **arguments)
+    path, arguments, _ = write("timm's names, post-norm", tmp_path)
+    refused("names=.., too", path, norm_first=False, heads=HEADS)
+
+
+def test_an_assumed_activation_is_said(tmp_path, caplog):
+    path, arguments, _ = write("vit-pytorch with ReLU", tmp_path)
+    del arguments["mlp_activation"]
+    keras_vit.load(path, **arguments)
+    assert "assuming GELU" in caplog.text
