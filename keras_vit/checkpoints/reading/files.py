@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.checkpoints.formats.name_map import summary
-from keras_vit.checkpoints.formats.parsed import WORDS
+from keras_vit.checkpoints.formats.parsed import WORDS, setting
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.reading.archives import BROKEN, check_archive
 from keras_vit.checkpoints.reading.foreign import description
@@ -31,7 +31,7 @@ class FileContents:
         path: of the file with the weights.
         kind: "keras", "npz", "safetensors" or "torch".
         arrays: {name: float array}; empty for "keras".
-        config, preprocessor: config.json and preprocessor_config.json next to the weights, or {}.
+        config, preprocessor: config.json and the image processor's settings next to the weights, or {}.
         metadata: the model's constructor arguments and activation if this package wrote the file, or None; see
             metadata.read.
         left_out: names of arrays outside the state dict.
@@ -254,8 +254,11 @@ def read(path: str | os.PathLike, key: str | None = None) -> FileContents:
     arrays = {
         name: _as_float(name, array, file) for name, array in (_under(arrays, key, file) if key else arrays).items()
     }
-    paths = [file.parent / name for name in ("config.json", "preprocessor_config.json")]
-    config, preprocessor = (
-        parse_json(p.read_bytes(), f'"{p}"') if p.is_file() and kind != "npz" else {} for p in paths
+    names = ("config.json", "preprocessor_config.json", "processor_config.json")
+    config, preprocessor, processor = (
+        parse_json(p.read_bytes(), f'"{p}"') if p.is_file() and kind != "npz" else {}
+        for p in (file.parent / name for name in names)
     )
+    # transformers 5 writes the images' part into the processor's own file where there is a text tower, too.
+    preprocessor = preprocessor or setting(processor, "image_processor", dict) or {}
     return FileContents(file, kind, arrays, config, preprocessor, recorded, left_out)

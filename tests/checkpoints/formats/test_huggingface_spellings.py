@@ -121,6 +121,16 @@ def test_a_backbone_that_averages_its_tokens_is_written_without_a_head(tmp_path)
     assert not any("classifier" in name or "head" in name for name in written)
 
 
+def test_the_image_processor_may_be_in_the_file_of_the_whole_processor(tmp_path):
+    """As transformers 5 saves that of SigLIP, which has a tokenizer, too."""
+    theirs = {"image_processor": {"image_mean": [0.25] * 3, "image_std": [0.2] * 3}}
+    parsed(tmp_path / "theirs", golden_arrays("hf_siglip"), golden("hf_siglip")["config"])
+    (tmp_path / "theirs" / "processor_config.json").write_text(json.dumps(theirs))
+    checkpoint = parse(read(tmp_path / "theirs"), {})
+    assert not checkpoint.assumptions
+    np.testing.assert_allclose((*checkpoint.fields["mean"], *checkpoint.fields["std"]), [63.75] * 3 + [51.0] * 3)
+
+
 def test_what_a_state_dict_does_not_state_is_assumed_with_a_warning(tmp_path):
     arrays = in_memory(golden_arrays("hf_vit"), VIT)
     checkpoint = parsed(tmp_path / "memory", arrays)
