@@ -47,6 +47,8 @@ class ClassCounts(keras.metrics.Metric):
     predictions.
     """
 
+    _direction = "up"
+
     def __init__(self, classes, confusion=True, name="mean_recall", dtype=None):
         super().__init__(name=name, dtype=dtype)
         self.classes, self.confusion = classes, confusion

@@ -80,6 +80,8 @@ class Reliability:
 class CalibrationError(keras.metrics.Metric):
     """`expected_error` of integer labels and logits as a metric, accumulated on the device by every replica."""
 
+    _direction = "down"
+
     def __init__(self, bins=BINS, name="ece", dtype=None):
         super().__init__(name=name, dtype=dtype)
         self.bins = bins

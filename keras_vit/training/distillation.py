@@ -7,12 +7,11 @@ teacher.
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 from keras import ops
 
 from keras_vit.layers.arguments import number
 from keras_vit.layers.registration import serializable
-from keras_vit.training.losses import Accuracy, FromLogits
+from keras_vit.training.losses import Accuracy, FromLogits, MeanMetric
 
 
 def student_logits(outputs: Any) -> Any:
@@ -125,8 +124,8 @@ class SoftDistillation(DistillationLoss):
 class StudentAccuracy(Accuracy):
     """The student's accuracy, on the outputs of a Distilled model."""
 
-    def _hits(self, y_true, y_pred):
-        return super()._hits(y_true, student_logits(y_pred))
+    def values(self, y_true, y_pred):
+        return super().values(y_true, student_logits(y_pred))
 
 
 @serializable
@@ -136,24 +135,19 @@ class TeacherAccuracy(Accuracy):
     def __init__(self, k: int = 1, name: str = "teacher_accuracy", dtype: str | None = None):
         super().__init__(k, name, dtype)
 
-    def _hits(self, y_true, y_pred):
-        return super()._hits(y_true, teacher_logits(y_pred))
+    def values(self, y_true, y_pred):
+        return super().values(y_true, teacher_logits(y_pred))
 
 
 @serializable
-class Agreement(keras.metrics.MeanMetricWrapper):
+class Agreement(MeanMetric):
     """The share of images with the same most probable class for student and teacher."""
 
-    def __init__(self, name: str = "agreement", dtype: str | None = None):
-        super().__init__(self._agree, name=name, dtype=dtype)
+    _direction = "up"
 
-    def _agree(self, y_true, y_pred):
+    def __init__(self, name: str = "agreement", dtype: str | None = None):
+        super().__init__(name, dtype)
+
+    def values(self, y_true, y_pred):
         student, teacher = student_logits(y_pred), teacher_logits(y_pred)
         return ops.cast(ops.equal(ops.argmax(student, axis=-1), ops.argmax(teacher, axis=-1)), "float32")
-
-    def get_config(self) -> dict[str, Any]:
-        return {"name": self.name, "dtype": self.dtype}
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**config)

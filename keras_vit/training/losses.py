@@ -14,6 +14,41 @@ from keras import ops
 from keras_vit.layers.registration import serializable
 
 
+def as_tensors(*values):
+    """Each value as it is, or a nested list of numbers as a tensor."""
+    return [ops.convert_to_tensor(value) if isinstance(value, (list, tuple)) else value for value in values]
+
+
+class Loss(keras.losses.Loss):
+    """The base of this package's losses: they also accept nested lists, as Keras' do."""
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return super().__call__(*as_tensors(y_true, y_pred, sample_weight))
+
+
+class MeanMetric(keras.metrics.MeanMetricWrapper):
+    """The base of this package's metrics: the mean over examples of `values`, also for nested lists.
+
+    A subclass defines `values(y_true, y_pred)` -> (b,), and `_direction`, by which callbacks know what is better.
+    """
+
+    def __init__(self, name: str, dtype: str | None = None):
+        super().__init__(self.values, name=name, dtype=dtype)
+
+    def values(self, y_true: Any, y_pred: Any) -> Any:
+        raise NotImplementedError
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        return super().update_state(*as_tensors(y_true, y_pred, sample_weight))
+
+    def get_config(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
 def are_numbers(shape, classes: int) -> bool:
     """Whether labels of this shape are class numbers, rather than rows."""
     return classes > 1 and (len(shape) == 1 or shape[-1] == 1)
@@ -74,13 +109,13 @@ NO_SHARES = (
 _ROUNDING = 0.02  # of labels in bfloat16
 
 
-def check_labels(labels, classes: int, weights=None, shares: bool = False) -> None:
+def check_labels(labels, classes: int, weights=None, sums: str | None = None) -> None:
     """Refuses labels that would be ignored, or learned as another class.
 
     Args:
         labels: array (b,), (b, 1) or (b, classes).
         classes: number of classes.
-        shares: whether rows must sum to 1.
+        sums: the message for rows that do not sum to 1; None if they may.
         weights: (b,) or None for 1. Examples of weight 0 may have any label.
 
     Raises:
@@ -101,8 +136,8 @@ def check_labels(labels, classes: int, weights=None, shares: bool = False) -> No
         low, high = labels.min(), labels.max()
         hint = ONE_BASED if numbers and low >= 1 and high == classes else ""
         raise ValueError(message(f"{low:g}", f"{high:g}", numbers, classes, hint))
-    if shares and labels.size and labels.shape[-1] == classes > 1 and are_no_shares(labels.sum(axis=-1)).any():
-        raise ValueError(NO_SHARES)
+    if sums and labels.size and labels.shape[-1] == classes > 1 and are_no_shares(labels.sum(axis=-1)).any():
+        raise ValueError(sums)
 
 
 def concrete(tensor) -> np.ndarray | None:
@@ -132,7 +167,7 @@ def _class_weights(weights):
     return tuple(float(w) for w in weights)
 
 
-class FromLogits(keras.losses.Loss):
+class FromLogits(Loss):
     """The base of both losses; a subclass defines `per_example(rows, logits)`, two arrays (b, classes) -> (b,).
 
     Labels outside the classes raise a ValueError where their values are known, and give a NaN loss inside compiled
@@ -154,6 +189,7 @@ class FromLogits(keras.losses.Loss):
         self.class_weights = _class_weights(class_weights)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
+        y_true, y_pred, sample_weight = as_tensors(y_true, y_pred, sample_weight)
         if sample_weight is not None:
             y_true, sample_weight = (ops.convert_to_tensor(value, self.dtype) for value in (y_true, sample_weight))
             if len(y_true.shape) in (1, 2) and len(sample_weight.shape) == 1:
@@ -167,7 +203,7 @@ class FromLogits(keras.losses.Loss):
         classes = logits.shape[-1]
         values = concrete(y_true)
         if values is not None:
-            check_labels(values, classes, shares=self.shares)
+            check_labels(values, classes, sums=NO_SHARES if self.shares else None)
         if self.class_weights is not None and len(self.class_weights) != classes:
             raise ValueError(f"class_weights has {len(self.class_weights)} values for {classes} classes.")
         loss = self.per_example(label_rows(y_true, classes, self.label_smoothing), logits)
@@ -217,18 +253,20 @@ LOSSES = {"softmax": SoftmaxCrossEntropy, "sigmoid": SigmoidCrossEntropy}
 
 
 @serializable
-class Accuracy(keras.metrics.MeanMetricWrapper):
+class Accuracy(MeanMetric):
     """The share of images whose label is the class with the largest logit, or among the `k` largest.
 
     The label of a row (b, classes) is its largest entry. Of equal logits the first class counts as larger, for every k:
     a head of zeros is right about k classes, not about all.
     """
 
+    _direction = "up"
+
     def __init__(self, k: int = 1, name: str = "accuracy", dtype: str | None = None):
         self.k = k
-        super().__init__(self._hits, name=name, dtype=dtype)
+        super().__init__(name, dtype)
 
-    def _hits(self, y_true, y_pred):
+    def values(self, y_true, y_pred):
         if y_pred.shape[-1] == 1:
             raise ValueError(ONE_LOGIT.format("the largest of one logit is always the first"))
         labels = y_true
@@ -249,11 +287,7 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
         return ops.logical_and(ops.any(own, axis=-1), ops.sum(ops.cast(before, "int32"), axis=-1) < self.k)
 
     def get_config(self) -> dict[str, Any]:
-        return {"k": self.k, "name": self.name, "dtype": self.dtype}
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**config)
+        return {"k": self.k, **super().get_config()}
 
 
 def balanced_class_weights(counts: Sequence[int]) -> tuple[float, ...]:

@@ -6,10 +6,10 @@ y says what is hidden, so these are pure functions of (y, y_pred); an example wi
 import math
 from typing import Any
 
-import keras
 from keras import ops
 
 from keras_vit.layers.registration import serializable
+from keras_vit.training.losses import Loss, MeanMetric
 
 
 def _mean_of(values: Any, counted: Any) -> Any:
@@ -35,7 +35,7 @@ def _check_y(name: str, y: Any, expected: tuple) -> None:
 
 
 @serializable
-class MaskedSquaredError(keras.losses.Loss):
+class MaskedSquaredError(Loss):
     """The mean squared error of hidden patches (MAE, arXiv 2111.06377, section 3).
 
     y (b, n): 1 for a hidden patch, else 0. y_pred (b, 2, n, v): predicted and true patch values, from
@@ -63,7 +63,7 @@ def _classes_that_count(y, logits):
 
 
 @serializable
-class MaskedCrossEntropy(keras.losses.Loss):
+class MaskedCrossEntropy(Loss):
     """The mean softmax cross-entropy of hidden patches (arXiv 2010.11929, appendix B.1.2).
 
     y (b, n) or (b, n, m): class numbers, -1 where nothing is predicted. y_pred: logits (b, n, c) or (b, n, m, c). An
@@ -86,20 +86,15 @@ class MaskedCrossEntropy(keras.losses.Loss):
 
 
 @serializable
-class MaskedAccuracy(keras.metrics.MeanMetricWrapper):
+class MaskedAccuracy(MeanMetric):
     """The share of hidden patches whose class has the largest logit; y and y_pred as in MaskedCrossEntropy."""
 
-    def __init__(self, name: str = "accuracy", dtype: str | None = None):
-        super().__init__(self._hits, name=name, dtype=dtype)
+    _direction = "up"
 
-    def _hits(self, y_true, y_pred):
+    def __init__(self, name: str = "accuracy", dtype: str | None = None):
+        super().__init__(name, dtype)
+
+    def values(self, y_true, y_pred):
         classes, counted = _classes_that_count(y_true, y_pred)
         chosen = ops.reshape(ops.cast(ops.argmax(y_pred, axis=-1), "int32"), (-1, counted.shape[1]))
         return _mean_of(ops.cast(chosen == classes, "float32"), counted)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"name": self.name, "dtype": self.dtype}
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**config)

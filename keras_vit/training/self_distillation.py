@@ -2,17 +2,17 @@
 
 from typing import Any
 
-import keras
 from keras import ops
 
 from keras_vit.layers.arguments import number
 from keras_vit.layers.registration import serializable
+from keras_vit.training.losses import Loss, MeanMetric
 
 _TEACHER = 2  # the first rows are the teacher's
 
 
 @serializable
-class DINOLoss(keras.losses.Loss):
+class DINOLoss(Loss):
     """Cross-entropy between the teacher's softmax of a large crop and the student's of each other crop, averaged over
     pairs.
 
@@ -39,19 +39,15 @@ class DINOLoss(keras.losses.Loss):
 
 
 @serializable
-class TeacherEntropy(keras.metrics.MeanMetricWrapper):
-    """The teacher's mean entropy per crop, in nats: after a collapse 0 or the logarithm of the number of outputs."""
+class TeacherEntropy(MeanMetric):
+    """The teacher's mean entropy per crop, in nats: after a collapse 0 or the logarithm of the number of outputs.
+
+    Neither more nor less is better, so callbacks that monitor it need a `mode`.
+    """
 
     def __init__(self, name: str = "teacher_entropy", dtype: str | None = None):
-        super().__init__(self._entropy, name=name, dtype=dtype)
+        super().__init__(name, dtype)
 
-    def _entropy(self, y_true, y_pred):
+    def values(self, y_true, y_pred):
         logs = ops.log_softmax(ops.cast(y_pred[:, :_TEACHER], "float32"), axis=-1)
         return ops.mean(-ops.sum(ops.exp(logs) * logs, axis=-1), axis=-1)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"name": self.name, "dtype": self.dtype}
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**config)
