@@ -144,8 +144,9 @@ def fused_batch_normalization(x, gamma, beta, epsilon):
 
     if x.dtype == tf.float64 or replicas() > 1:
         return None  # over several replicas the statistics are sums of theirs
+    scale, offset = (tf.cast(tf.convert_to_tensor(weight), tf.float32) for weight in (gamma, beta))
     y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
-        x=x, scale=tf.convert_to_tensor(gamma), offset=tf.convert_to_tensor(beta), mean=[], variance=[], epsilon=epsilon
+        x=x, scale=scale, offset=offset, mean=[], variance=[], epsilon=epsilon
     )
     n = tf.cast(tf.size(x) // x.shape[-1], variance.dtype)
     return y, mean, variance * ((n - 1.0) / n)  # the operation divides by n - 1, Keras by n

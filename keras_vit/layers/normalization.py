@@ -128,6 +128,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     def fork(self, x: Any, training: bool = False) -> tuple[Any, Any]:
         """(x, x normalised), the start of a residual branch: a kernel adds up both gradients."""
+        x = ops.cast(x, "float64") if self.compute_dtype == "float64" else x  # Keras' layer casts none of its inputs
         gamma, beta = ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta)
         kernel = normalization_in_one_kernel(x, self.epsilon)
         if kernel is not None:
@@ -150,13 +151,20 @@ class BatchNormalization(keras.layers.BatchNormalization):
         momentum: of the running mean and variance, the share of old values.
         epsilon: added to the variance.
 
-    Input and output (b, h, w, c). Statistics are float32 under every policy.
+    Input and output (b, h, w, c). Statistics are float32 under every policy (float64 under "float64"): 16 bits would
+    round steps of 1% away.
     """
 
     def __init__(self, momentum: float = 0.99, epsilon: float = 1e-3, **kwargs: Any):
         # JAX has one program for all devices: its batch is the global one, and Keras refuses the argument.
         synchronized = keras.backend.backend() == "tensorflow"
         super().__init__(momentum=momentum, epsilon=epsilon, synchronized=synchronized, **kwargs)
+
+    def add_weight(self, *args, name=None, dtype=None, **kwargs):
+        """Keras' add_weight."""
+        if name in ("moving_mean", "moving_variance"):
+            dtype = keras.backend.result_type(self.variable_dtype, "float32")
+        return super().add_weight(*args, name=name, dtype=dtype, **kwargs)
 
     def call(self, inputs, training=None, mask=None):
         normalized = None

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.registration import serializable
-from keras_vit.optim.optimizers import KERNELS, AdamW
+from keras_vit.optim.optimizers import KERNELS, AdamW, wide
 
 # x -> a x + b x^3 + c x^5, moves singular values towards 1: the author's, with a steep slope at 0.
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -82,12 +82,13 @@ class Muon(AdamW):
         i = self._get_variable_index(variable)
         if not self._hidden[i]:
             return super().update_step(gradient, variable, learning_rate)
-        gradient, velocity = ops.cast(gradient, variable.dtype), self._slots[0][i]
+        dtype, velocity = wide(variable.dtype), self._slots[0][i]
+        gradient = ops.cast(gradient, dtype)
         new = self.momentum * velocity + gradient
         self.assign(velocity, new)
         n, k = math.prod(variable.shape[:-1]), variable.shape[-1]
         matrix = ops.reshape(gradient + self.momentum * new, (n, k))  # (h, w, c, k) -> (n, k), of a convolution
         step = ops.reshape(orthogonalized(matrix) * (RMS * math.sqrt(max(n, k))), variable.shape)
         if self._decays[i]:
-            step = step + self.decay_now(variable.dtype) * variable
-        self.assign_sub(variable, ops.cast(learning_rate * self._multipliers[i], variable.dtype) * step)
+            step = step + self.decay_now(dtype) * ops.cast(variable, dtype)
+        self.assign_sub(variable, ops.cast(learning_rate * self._multipliers[i], dtype) * step)

@@ -76,6 +76,11 @@ def apply_adam(
 KERNELS = ("kernel", *LORA_WEIGHTS)  # with decay
 
 
+def wide(dtype: Any) -> str:
+    """The dtype of a weight's step and its moments: float32 for 16 bits, in which beta_2 = .999 is 1."""
+    return keras.backend.result_type(keras.backend.standardize_dtype(dtype), "float32")
+
+
 def layer_depth(path: str, depth: int) -> int:
     """A variable's depth: 0 for stem and embedding, 1... for block_00..., depth + 1 after the blocks."""
     block = re.search(r"(?:^|/)(?:block|position_embedding)_(\d+)(?:/|$)", path)
@@ -91,6 +96,21 @@ def layer_multipliers(paths: Sequence[str], layer_decay: float) -> list[float]:
     """Each path's learning-rate factor: layer_decay ** (distance from the head)."""
     depth = max((layer_depth(path, -1) for path in paths), default=0)
     return [layer_decay ** (depth + 1 - layer_depth(path, depth)) for path in paths]
+
+
+def move_averages(optimizer: keras.optimizers.Optimizer) -> None:
+    """Moves an optimizer's averages, once per update: Keras moves them with every batch that it accumulates.
+
+    They equal the weights until the first update.
+    """
+    steps = optimizer.gradient_accumulation_steps or 1
+    updates = ops.equal((optimizer._iterations + 1) % steps, 0)
+    keeps = ops.where(updates, optimizer.ema_momentum, 1.0)
+    keeps = ops.where(ops.equal(optimizer.iterations, 0), 0.0, keeps)
+    for variable, average in zip(optimizer._trainable_variables, optimizer._model_variables_moving_average):
+        if average is not None:
+            share = ops.cast(keeps, average.dtype)
+            average.assign(share * average + (1.0 - share) * variable)
 
 
 class GlobalGradient:
@@ -156,12 +176,17 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
         paths = [v.path for v in variables]
         self._multipliers = layer_multipliers(paths, self.layer_decay) if self.layer_decay else [1.0] * len(paths)
 
+    def add_variable(self, shape, initializer="zeros", dtype=None, *args, name=None, **kwargs):
+        """Keras' add_variable."""
+        dtype = wide(dtype) if name and name.rsplit("_", 1)[-1] in self.slots else dtype
+        return super().add_variable(shape, initializer, dtype, *args, name=name, **kwargs)
+
     def update_step(self, gradient, variable, learning_rate):
-        i = self._get_variable_index(variable)
-        lr = ops.cast(learning_rate * self._multipliers[i], variable.dtype)
-        step = self.step(ops.cast(gradient, variable.dtype), *(slot[i] for slot in self._slots))
+        i, dtype = self._get_variable_index(variable), wide(variable.dtype)
+        lr = ops.cast(learning_rate * self._multipliers[i], dtype)
+        step = self.step(ops.cast(gradient, dtype), *(slot[i] for slot in self._slots))
         if self._decays[i]:
-            step = step + self.decay_now(variable.dtype) * variable
+            step = step + self.decay_now(dtype) * ops.cast(variable, dtype)
         if self._rests[i]:
             step = ops.where(ops.any(gradient != 0), step, 0.0)
         self.assign_sub(variable, lr * step)
@@ -176,6 +201,9 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
         raise ValueError(
             f"{type(self).__name__} decays kernels only, whatever this list says. To decay none, write decay=0."
         )
+
+    def _update_model_variables_moving_average(self, trainable_variables):
+        move_averages(self)
 
     def finalize_variable_values(self, var_list):
         """Leaves the model's weights alone; training.EvaluateAverage swaps the averages in to evaluate."""
@@ -195,7 +223,8 @@ class Momentum(DecoupledWeightDecay):
         momentum: 0.9 in the paper.
         decay: number or schedule of the step. Decoupled weight decay, kernels only.
         layer_decay: factor of the learning rate per layer, from the head down; None for one rate.
-        **kwargs: Keras' optimizer arguments: global_clipnorm, use_ema, ema_momentum, gradient_accumulation_steps...
+        **kwargs: Keras' optimizer arguments: global_clipnorm, use_ema, ema_momentum (averages move once per update),
+            gradient_accumulation_steps (schedules count batches)...
     """
 
     slots = ("momentum",)
@@ -229,7 +258,8 @@ class AdamW(DecoupledWeightDecay):
         decay: number or schedule of the step. Decoupled weight decay, kernels only; big_vision's wd of 1e-4 at lr 1e-3
             is 0.1 here.
         layer_decay: factor of the learning rate per layer, from the head down; None for one rate.
-        **kwargs: Keras' optimizer arguments: global_clipnorm, use_ema, ema_momentum, gradient_accumulation_steps...
+        **kwargs: Keras' optimizer arguments: global_clipnorm, use_ema, ema_momentum (averages move once per update),
+            gradient_accumulation_steps (schedules count batches)...
     """
 
     slots = ("momentum", "velocity")
@@ -255,7 +285,8 @@ class AdamW(DecoupledWeightDecay):
 
     def update_step(self, gradient, variable, learning_rate):
         i = self._get_variable_index(variable)
-        if not has_adam() or self._rests[i] or type(self).step is not AdamW.step:
+        narrow = wide(variable.dtype) != keras.backend.standardize_dtype(variable.dtype)
+        if not has_adam() or narrow or self._rests[i] or type(self).step is not AdamW.step:
             return super().update_step(gradient, variable, learning_rate)
         lr = ops.cast(learning_rate * self._multipliers[i], variable.dtype)
         m, v = (slot[i] for slot in self._slots)

@@ -39,6 +39,9 @@ DECAYS = {"cosine": _cosine, "linear": _linear, "rsqrt": _rsqrt, "constant": _co
 class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up from 0 to `peak`, then a decay.
 
+    Steps are batches: with an optimizer's gradient_accumulation_steps=k, an update takes k of them. With
+    model.micro_batches, a step is an update.
+
     Args:
         peak: highest learning rate.
         total: steps of the whole run.
