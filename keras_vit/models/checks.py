@@ -2,6 +2,7 @@
 
 import collections
 import os
+import re
 import warnings
 from typing import Any
 
@@ -45,6 +46,12 @@ def float_policy(dtype):
             f'dtype must be a policy of floating-point numbers, such as "float32" or "mixed_bfloat16", got {dtype!r}.'
         )
     return policy
+
+
+def output_policy(policy, name):
+    """The policy of the layer `name` that returns outputs: full precision, unless a DTypePolicyMap names the layer."""
+    keys = policy if isinstance(policy, keras.dtype_policies.DTypePolicyMap) else ()
+    return policy[name] if any(re.fullmatch(key, name) for key in keys) else policy.variable_dtype
 
 
 def plain_remat(remat) -> bool | tuple[int, ...]:

@@ -4,19 +4,21 @@ import keras
 
 from keras_vit import layers
 from keras_vit.layers.blocks.mlp import DENSE_ACTIVATIONS
+from keras_vit.models.checks import output_policy
 from keras_vit.models.spec import ViTSpec
 
 
 def linear(features, classes: int, bias: float, policy, name: str = "head"):
     """The linear head: (b, d) -> logits (b, classes). Its kernel starts at zero, as in the paper, its bias at `bias`.
 
-    Logits are computed in full precision under every policy.
+    Logits are computed in full precision under every policy but a keras.dtype_policies.DTypePolicyMap with an entry for
+    the head's name.
     """
     head = keras.layers.Dense(
         classes,
         kernel_initializer="zeros",
         bias_initializer=keras.initializers.Constant(bias),
-        dtype=policy.variable_dtype,
+        dtype=output_policy(policy, name),
         name=name,
     )
     return head(features)
@@ -71,4 +73,4 @@ def classify(tokens, spec: ViTSpec, classes: int | None, policy, sizes=None):
         linear(features, classes, spec.head_bias, policy, "head"),
         linear(distilled, classes, spec.head_bias, policy, "head_dist"),
     ]
-    return mean, keras.layers.Average(dtype=policy.variable_dtype, name="heads")(logits)
+    return mean, keras.layers.Average(dtype=output_policy(policy, "heads"), name="heads")(logits)

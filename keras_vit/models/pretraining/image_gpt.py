@@ -12,7 +12,7 @@ from keras_vit.layers.dense import Dense
 from keras_vit.layers.positions.embeddings import KINDS
 from keras_vit.layers.registration import serializable
 from keras_vit.models import taps
-from keras_vit.models.checks import model_name
+from keras_vit.models.checks import model_name, output_policy
 from keras_vit.models.classifier import ModelOfArguments
 from keras_vit.models.pretraining import sampling
 from keras_vit.models.spec import ViTSpec, make_spec
@@ -209,7 +209,7 @@ def _logits(vit):
         vit.spec.palette,
         use_bias=False,
         kernel_initializer=normal,
-        dtype=vit.dtype_policy.variable_dtype,
+        dtype=output_policy(vit.dtype_policy, "next_color"),
         name="next_color",
     )
     return head(x)

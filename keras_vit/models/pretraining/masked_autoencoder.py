@@ -13,7 +13,7 @@ from keras_vit.layers.embedding.hidden_patches import KeptPatches, PatchPixels, 
 from keras_vit.layers.embedding.patches import cut
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import ViTOverrides
-from keras_vit.models.checks import float_policy, model_name, plain_remat
+from keras_vit.models.checks import float_policy, model_name, output_policy, plain_remat
 from keras_vit.models.pretraining.masked_model import (
     GREY,
     MaskedModel,
@@ -132,7 +132,7 @@ class MaskedAutoencoder(MaskedModel):
             x = block(x)
         x = keras.layers.LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="decoder_norm")(x)
         values = spec.patch_size[0] * spec.patch_size[1] * vit.channels
-        x = keras.layers.Dense(values, dtype=policy.variable_dtype, name="decoder_pred")(x)
+        x = keras.layers.Dense(values, dtype=output_policy(policy, "decoder_pred"), name="decoder_pred")(x)
         return x[:, spec.prefix :]
 
     def masked(

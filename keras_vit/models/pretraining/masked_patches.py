@@ -12,7 +12,7 @@ from keras_vit.layers.arguments import choice
 from keras_vit.layers.embedding.hidden_patches import PatchPixels, ReplacedPatches
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import ViTOverrides
-from keras_vit.models.checks import float_policy, model_name, plain_remat
+from keras_vit.models.checks import float_policy, model_name, output_policy, plain_remat
 from keras_vit.models.pretraining.masked_model import (
     GREY,
     MaskedModel,
@@ -170,7 +170,7 @@ def _predicted(tokens, vit, target, policy):
     values = spec.patch_size[0] * spec.patch_size[1] * channels
     colours = 8**channels
     units = {"mean_colour": colours, "thumbnail": _SIDE**2 * colours, "pixels": values}[target]
-    x = keras.layers.Dense(units, dtype=policy.variable_dtype, name="patch_head")(x)
+    x = keras.layers.Dense(units, dtype=output_policy(policy, "patch_head"), name="patch_head")(x)
     if target == "mean_colour":
         return x
     if target == "thumbnail":
