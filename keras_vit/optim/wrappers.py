@@ -1,5 +1,7 @@
 """Optimizer wrappers: Lookahead, and averages of the weights, used to evaluate and save a model."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -77,6 +79,8 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
             return
         self.inner_optimizer.build(variables)
         super().build(variables)
+        if self.use_ema:  # where Keras' SwapEMAWeights looks for them
+            vars(self.inner_optimizer)["_model_variables_moving_average"] = self._model_variables_moving_average
 
     @property
     def variables(self):
@@ -245,23 +249,78 @@ def swap_averages(model: keras.Model) -> None:
             average.assign(current)
 
 
+def _has_averages(optimizer):
+    """Whether EvaluateAverage has put an optimizer's averages into the model."""
+    return getattr(averaging(optimizer), "averages_are_in_model", False)
+
+
+@contextlib.contextmanager
+def averaged(model: keras.Model) -> Iterator[None]:
+    """A context in which the model has its averages, also where EvaluateAverage has put them there before."""
+    swaps = not _has_averages(model.optimizer)
+    if swaps:
+        swap_averages(model)
+    try:
+        yield
+    finally:
+        if swaps:
+            swap_averages(model)
+
+
 class EvaluateAverage(keras.callbacks.Callback):
     """Within fit, evaluates with the averages of the weights and continues training with the weights themselves.
 
-    Needs use_ema=True or a StochasticWeightAveraging. Call `undo` after an interrupted evaluation.
+    The averages stay in the model until the epoch has ended for all callbacks, in any order: what ModelCheckpoint saves
+    and EarlyStopping restores are the weights that were scored. The optimizer in such a file holds the trained weights
+    instead of the averages: call swap_averages(model) before training it further.
+
+    Needs use_ema=True or a StochasticWeightAveraging. Call `undo` after an interrupted fit.
     """
 
-    _swapped = False
+    _trains = False
+
+    def on_train_begin(self, logs=None):
+        self.undo()
+        self._trains, optimizer = True, self.model.optimizer
+        finalize = optimizer.finalize_variable_values
+
+        def swap_back_and_finalize(var_list):
+            self.undo()
+            finalize(var_list)
+
+        # Called after the last epoch, but before on_train_end, in which EarlyStopping restores weights.
+        vars(optimizer)["finalize_variable_values"] = swap_back_and_finalize
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._put(False)
 
     def on_test_begin(self, logs=None):
-        swap_averages(self.model)
-        self._swapped = True
+        self._put(True)
 
     def on_test_end(self, logs=None):
-        self.undo()
+        if not self._trains:
+            self._put(False)
+
+    def _put(self, averages):
+        """Puts the averages, or the trained weights, into the model."""
+        if _has_averages(self.model.optimizer) != averages:
+            swap_averages(self.model)
+            averaging(self.model.optimizer).averages_are_in_model = averages
 
     def undo(self) -> None:
-        """Restores the weights if the averages are in their place."""
-        if self._swapped:
-            swap_averages(self.model)
-            self._swapped = False
+        """Restores the trained weights if the averages are in their place."""
+        self._put(False)
+        vars(self.model.optimizer).pop("finalize_variable_values", None)
+        self._trains = False
+
+
+def check_backups(callbacks: Any) -> None:
+    """Refuses (ValueError) a backup at the ends of epochs, when EvaluateAverage has the averages in the model."""
+    each = getattr(callbacks, "callbacks", callbacks)
+    each = each if isinstance(each, (list, tuple)) else [each]
+    backs_up = any(isinstance(one, keras.callbacks.BackupAndRestore) and one.save_freq == "epoch" for one in each)
+    if backs_up and any(isinstance(one, EvaluateAverage) for one in each):
+        raise ValueError(
+            "BackupAndRestore would save the averages that EvaluateAverage scores, and continue training from them."
+            " Give it save_freq, a number of steps."
+        )

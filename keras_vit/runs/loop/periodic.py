@@ -9,7 +9,7 @@ from absl import logging
 from keras_vit.evaluation.registry import Evaluator, Setting
 from keras_vit.io.json_files import read_json
 from keras_vit.io.progress import stage
-from keras_vit.optim.wrappers import averaging, swap_averages
+from keras_vit.optim.wrappers import averaged, averaging
 from keras_vit.runs.loop.callbacks import StepCounter
 from keras_vit.runs.picture_files import write_charts, write_pixels
 from keras_vit.runs.prepare import of_evaluator
@@ -42,11 +42,8 @@ class Periodic(StepCounter):
     def measures(self) -> dict[str, float]:
         """The current model's measures."""
         if averaging(self.model.optimizer):
-            swap_averages(self.model)
-            try:
+            with averaged(self.model):
                 return self._measure(self.step)
-            finally:
-                swap_averages(self.model)
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
         return self._measure(self.step)

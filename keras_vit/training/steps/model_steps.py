@@ -9,7 +9,8 @@ import keras
 from keras import ops
 
 from keras_vit.layers.dense import check_trainable
-from keras_vit.optim.wrappers import batches_taken
+from keras_vit.optim.optimizers import move_averages
+from keras_vit.optim.wrappers import batches_taken, innermost
 from keras_vit.training.losses import divides_by_weights, sums_over_batch
 from keras_vit.training.mixing import check_unweighted
 from keras_vit.training.model_metadata import DescribedModel
@@ -145,6 +146,7 @@ class SteppingModel(DescribedModel):
         self._count_examples()
         compiled_with, self._compiled_with = self._compiled_with, (self.mixing, self.micro_batches)
         force = force or compiled_with != self._compiled_with  # the function holds the old ones
+        self._average_updates()
         if keras.backend.backend() != "tensorflow":
             return super().make_train_function(force)
         if self.train_function is None or force:
@@ -154,6 +156,18 @@ class SteppingModel(DescribedModel):
                 self.optimizer.build(self.trainable_variables)  # as in _build_metrics
             self.train_function = _tensorflow().make_function(self, self.train_step, lambda: self._remaining, own)
         return self.train_function
+
+    def _average_updates(self):
+        """Lets averages under gradient_accumulation_steps move once per update, also those of Keras' optimizers."""
+        optimizer = innermost(self.optimizer) if self.optimizer is not None else None
+        if optimizer is None or not (optimizer.use_ema and optimizer.gradient_accumulation_steps):
+            return
+        if optimizer.ema_overwrite_frequency:
+            raise ValueError(
+                "ema_overwrite_frequency counts batches, not updates, with gradient_accumulation_steps: set"
+                " model.micro_batches instead of the latter, or leave ema_overwrite_frequency out."
+            )
+        optimizer._update_model_variables_moving_average = lambda _: move_averages(optimizer)
 
     def _make_function(self, step_function, concatenate_outputs=False):
         """Keras' loop over an execution's steps (on JAX a loop of the host); the last execution ends with the epoch."""
