@@ -16,9 +16,10 @@ import keras
 from keras_vit.layers.arguments import is_integer
 from keras_vit.layers.dense import Dense, Filters, freeze_quantized, kernels_deleted_quickly, layers_to_quantize
 from keras_vit.layers.registration import serializable
-from keras_vit.optim.wrappers import innermost
+from keras_vit.optim.wrappers import check_backups, innermost
 from keras_vit.training.checks.compiled import check_compiled
 from keras_vit.training.checks.inputs import InputChecks, plain_errors
+from keras_vit.training.class_weight import ClassWeight
 from keras_vit.training.losses import activation_by
 from keras_vit.training.mixing import Pairs, check_pairs
 from keras_vit.training.prediction import classify, images
@@ -183,14 +184,27 @@ class Model(SteppingModel):
         return _EXPORTERS[0](self, super().export, filepath, format, options)
 
     def fit(self, x=None, y=None, batch_size=None, epochs=1, verbose="auto", callbacks=None, **kwargs):
-        """Keras' fit. `batch_size` and a dataset's batches are global: the strategy's replicas share them."""
+        """Keras' fit. `batch_size` and a dataset's batches are global: the strategy's replicas share them.
+
+        `class_weight` is {class number or name: factor}, with 1 for other classes; one factor per class; or "balanced",
+        for labels in an array. It weighs images of one class, in arrays, datasets and generators.
+        """
         weights = kwargs.pop("sample_weight", None)
         self._check_compiled()
         self._check_trainable()
         self._check_known()
-        self._check_class_weight(kwargs.get("class_weight"))
+        class_weight, held_out = kwargs.pop("class_weight", None), kwargs.get("validation_split") or 0.0
+        check_backups(callbacks)
         self._check_pairs(x, batch_size or 32)
-        x = self._checked(x, y, weights)
+        if class_weight is not None:
+            class_weight = self._class_weight(class_weight, y, held_out)
+        x = self._checked(x, y, weights, mixes=self.mixing is not None)
+        if class_weight is not None:
+            x, by_class = class_weight.feed(x, y, weights)
+            if held_out:  # Keras would weigh the validation examples, too
+                kwargs["class_weight"] = dict(enumerate(class_weight.factors))
+            else:
+                weights = by_class
         with scope_of(self), plain_errors():
             ready = feed(self, x, y, weights, batch_size, training=True, shuffle=kwargs.get("shuffle", True))
             kwargs["steps_per_epoch"] = kwargs.get("steps_per_epoch") or ready.steps
@@ -311,10 +325,7 @@ class Model(SteppingModel):
                 f"model.mixing should be a training.Mixup, Cutmix, MixupOrCutmix or None, got {self.mixing!r}."
             )
         if not self.trainable_variables and self.variables:
-            raise ValueError(
-                "Nothing would train: every layer of the model is frozen. Set trainable = True on some, then compile"
-                " again."
-            )
+            raise ValueError(f"Nothing would train: {self._why_frozen()}, then compile again.")
         pure = {str(v.dtype) for v in self.trainable_variables} & {"bfloat16", "float16"}
         if pure:
             warnings.warn(
@@ -329,13 +340,23 @@ class Model(SteppingModel):
                 f"The layers {', '.join(changed[:8])} were frozen or unfrozen after compile: call compile again."
             )
 
-    def _check_class_weight(self, weights):
-        """Refuses class weights if y holds no classes: Keras would take it for one-hot rows."""
-        if weights is not None and not self.labels_are_classes:
+    def _why_frozen(self):
+        """Why no weight trains, and what to do."""
+        if not self.trainable:
+            return (
+                "model.trainable is False, whatever its layers' own flags say. Set model.trainable = True, which"
+                " unfreezes every layer, and freeze again those that should not train"
+            )
+        return "every layer of the model is frozen. Set trainable = True on some"
+
+    def _class_weight(self, weights, y=None, held_out=0.0):
+        """The ClassWeight of the argument `class_weight`; ValueError if y holds no classes."""
+        if not self.labels_are_classes:
             raise ValueError(
                 f"class_weight means nothing to a {type(self).__name__}, whose targets are not image classes: use"
                 " sample_weight."
             )
+        return ClassWeight.of(self, weights, y, held_out)
 
     def _check_pairs(self, x, batch_size=None):
         """Refuses to mix batches of one image, if their size is known; a last batch of one stays as it is."""
@@ -386,7 +407,7 @@ class Model(SteppingModel):
                 " the model for them."
             )
 
-    def _checked(self, x, y, weights):
+    def _checked(self, x, y, weights, mixes=False):
         """`x` to read instead: arrays are checked at once, others when read; ValueError for bad arrays or no labels."""
         self._check_data(x)
         has_labels = y is not None
@@ -400,14 +421,15 @@ class Model(SteppingModel):
                 "The data has no labels, which the loss needs: expected (x, y) or (x, y, weights). To get the model's"
                 " outputs, use predict."
             )
-        return InputChecks.of(self).any(x, y, weights)
+        return InputChecks.of(self, mixes).any(x, y, weights)
 
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
-        """Keras' train_on_batch."""
-        self._check_class_weight(class_weight)
+        """Keras' train_on_batch; class_weight as in `fit`, but for "balanced"."""
         self._check_pairs(x)
-        InputChecks.of(self).arrays(x, y, sample_weight)
-        return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)
+        InputChecks.of(self, mixes=self.mixing is not None).arrays(x, y, sample_weight)
+        if class_weight is not None:
+            _, sample_weight = self._class_weight(class_weight).feed(x, y, sample_weight)
+        return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
 
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
         """Keras' test_on_batch."""

@@ -39,7 +39,6 @@ def test_a_loss_on_probabilities_is_refused_for_logits(vits, loss, mend):
 @pytest.mark.parametrize(
     "metric",
     [
-        keras.metrics.F1Score(threshold=0.5),
         keras.metrics.KLDivergence(),
         keras.metrics.binary_accuracy,
         keras.metrics.sparse_categorical_crossentropy,

@@ -333,7 +333,7 @@ def test_weights_by_the_name_of_the_only_output_count():
 def test_what_would_not_train_is_refused():
     model = classifier()
     model.trainable = False
-    with pytest.raises(ValueError, match="Nothing would train: every layer of the model is frozen"):
+    with pytest.raises(ValueError, match="Nothing would train: model.trainable is False"):
         model.fit(X, Y, verbose=0)
     model = classifier()
     model.fit(X, Y, verbose=0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.training.checks.inputs import in_order, output_names
+from keras_vit.training.checks.outputs import in_order, output_names
 from keras_vit.training.losses import ONE_LOGIT, Accuracy, FromLogits, SoftmaxCrossEntropy
 
 _BINARY = (keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
@@ -44,10 +44,11 @@ _THRESHOLDS = {
     keras.metrics.SensitivityAtSpecificity: None,
     keras.metrics.SpecificityAtSensitivity: None,
 }
-_F_SCORES = (
+F_SCORES = (
     keras.metrics.FBetaScore,
     keras.metrics.F1Score,
 )  # without a threshold they take the largest value, also of logits
+_POSITIVE_LOGIT = 1e-7  # Keras' F scores take no threshold of 0
 # Metrics on probabilities that Keras also has as functions.
 _METRIC_FUNCTIONS = {
     keras.metrics.binary_accuracy: keras.metrics.BinaryAccuracy,
@@ -56,7 +57,7 @@ _METRIC_FUNCTIONS = {
     keras.metrics.sparse_categorical_crossentropy: keras.metrics.SparseCategoricalCrossentropy,
     keras.metrics.kl_divergence: keras.metrics.KLDivergence,
 }
-_CATEGORICAL_ACCURACIES = (
+ARGMAX = (
     Accuracy,
     keras.metrics.CategoricalAccuracy,
     keras.metrics.SparseCategoricalAccuracy,
@@ -126,7 +127,7 @@ def _check_objective(model, loss):
         )
 
 
-def _loss_class(loss):
+def loss_class(loss: Any) -> tuple[Any, bool]:
     """(the class of a loss, whether it takes logits), for anything compile accepts."""
     loss, from_logits = keras.losses.get(loss), False
     if isinstance(loss, functools.partial):
@@ -142,7 +143,7 @@ def _loss_class(loss):
 
 
 def _check_loss(loss, kind, units):
-    form, from_logits = _loss_class(loss)
+    form, from_logits = loss_class(loss)
     if form is None:
         return
     known = issubclass(form, (FromLogits, *_BINARY, *_CATEGORICAL, *_PROBABILITIES_ONLY))
@@ -163,7 +164,7 @@ def _check_loss(loss, kind, units):
         raise ValueError(ONE_LOGIT.format(f"the loss {form.__name__} is always 0"))
 
 
-def _metric(metric):
+def metric_of(metric: Any) -> Any:
     """A metric, as an instance if possible; "accuracy" and "crossentropy" stay text: Keras chooses by shape."""
     if metric in ("accuracy", "acc", "crossentropy", "ce"):
         return metric
@@ -176,8 +177,8 @@ def _metric(metric):
 
 
 def _check_metric(metric, kind, units):
-    metric = _metric(metric)
-    if units == 1 and isinstance(metric, _CATEGORICAL_ACCURACIES):
+    metric = metric_of(metric)
+    if units == 1 and isinstance(metric, ARGMAX):
         raise ValueError(ONE_LOGIT.format(f"the metric {type(metric).__name__} means nothing"))
     if isinstance(metric, Accuracy) and not (metric.k >= 1 and (units is None or metric.k <= units)):
         raise ValueError(f"Accuracy(k={metric.k}) means nothing for {units} classes. Expected k from 1 to {units}.")
@@ -198,12 +199,10 @@ def _check_instance(metric, name):
     config = metric.get_config() if type(metric).__module__.startswith("keras.") else {}
     if config.get("from_logits") is False:
         _refuse_metric(name, f"keras.metrics.{name}(from_logits=True)")
-    if type(metric) is keras.metrics.KLDivergence or type(metric) in _F_SCORES and config.get("threshold") is not None:
-        _refuse_metric(
-            name,
-            "a model that ends in a softmax or sigmoid"
-            + (", or leave threshold out" if type(metric) in _F_SCORES else ""),
-        )
+    if type(metric) is keras.metrics.KLDivergence:
+        _refuse_metric(name, "a model that ends in a softmax or sigmoid")
+    if type(metric) in F_SCORES and (config.get("threshold") or 0.0) > _POSITIVE_LOGIT:
+        _refuse_metric(name, f"keras.metrics.{name}(threshold={_POSITIVE_LOGIT}), which counts logits above 0")
     for form, argument in _THRESHOLDS.items():
         if type(metric) is not form:
             continue

@@ -11,24 +11,17 @@ import re
 import types
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit.training.checks.labels import LabelRules, label_rules
 from keras_vit.training.checks.numbers import Numbers
+from keras_vit.training.checks.outputs import in_order
 from keras_vit.training.checks.pixel_range import InputRange, Normalisation, normalisations
-from keras_vit.training.losses import (
-    NO_SHARES,
-    ONE_BASED,
-    FromLogits,
-    are_no_shares,
-    are_numbers,
-    are_wrong,
-    check_labels,
-    message,
-)
+from keras_vit.training.losses import ONE_BASED, are_no_shares, are_numbers, are_wrong, check_labels, message
 
 _LARGEST_NORMALISED = 3.0  # standard deviations
 _LEAST_CONTRAST = 6 / 255  # standard deviations between black and the largest pixel
@@ -39,29 +32,11 @@ _SAMPLE = 32  # images whose pixels are checked
 _OPEN, _CLOSE = "<<<", ">>>"
 
 
-def output_names(model: keras.Model) -> tuple[str, ...]:
-    """The names of model.outputs in a dict of losses or labels."""
-    if isinstance(model.output, dict):
-        return tuple(sorted(model.output))  # as model.outputs lists them
-    return tuple(model.output_names)
-
-
 def input_names(model: keras.Model) -> tuple[str, ...]:
     """The names of model.inputs in a dict of images."""
     if isinstance(model.input, dict):
         return tuple(sorted(model.input))  # as model.inputs lists them
     return tuple(tensor.name for tensor in model.inputs)
-
-
-def in_order(values: Any, names: Sequence[str]) -> list | None:
-    """The values of a structure, such as losses or labels, in the order of the outputs or inputs with these names.
-
-    A dict is read by name, as in Keras: flattening would sort it. None for another number of values.
-    """
-    if isinstance(values, dict):
-        return None if set(values) - set(names) else [values.get(name) for name in names]
-    flat = keras.tree.flatten(values)
-    return flat if len(flat) == len(names) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,16 +45,16 @@ class InputChecks:
 
     Attributes:
         scales: {input: its normalisations; none for no check}.
-        labels: {output: (number of classes, whether rows of labels sum to 1), or None for no check}.
+        labels: {output: what its labels must be, or None for no check}.
         numbers: {input: the numbers it may hold}.
     """
 
     scales: dict[str, tuple[Normalisation, ...]]
-    labels: dict[str, tuple[int, bool] | None]
+    labels: dict[str, LabelRules | None]
     numbers: dict[str, Numbers] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: keras.Model) -> "InputChecks":
+    def of(cls, model: keras.Model, mixes: bool = False) -> "InputChecks":
         """The checks for a model: its normalisation, unless model.check_pixels is False, and its compiled loss.
 
         Raises:
@@ -90,13 +65,7 @@ class InputChecks:
             _warn_of_hidden(model, hidden)
         scales = {name: tuple(found.get(i, ())) for i, name in enumerate(input_names(model))}
         _check_declared(scales)
-        names = output_names(model)
-        losses = in_order(getattr(model, "loss", None), names) or ()
-        labels = {
-            name: (output.shape[-1], loss.shares) if isinstance(loss, FromLogits) else None
-            for name, loss, output in zip(names, losses, model.outputs)
-        }
-        return cls(scales, labels, getattr(model, "numbers", {}))
+        return cls(scales, label_rules(model, mixes), getattr(model, "numbers", {}))
 
     def arrays(self, x: Any, y: Any = None, weights: Any = None, pixels: bool = True) -> None:
         """Checks a batch, or all the data, given as arrays.
@@ -114,11 +83,12 @@ class InputChecks:
             expected.check(name, keras.ops.convert_to_numpy(values))
         for images, scale in self._images(x) if pixels else ():
             check_range(np.asarray(images[:_SAMPLE]), scale)
-        for labels, weight, classes, shares in self._labels(y, weights):
+        for labels, weight, rules in self._labels(y, weights):
             weight = None if weight is None else np.asarray(weight)
-            check_labels(
-                keras.ops.convert_to_numpy(labels) if keras.ops.is_tensor(labels) else labels, classes, weight, shares
-            )
+            labels = np.asarray(keras.ops.convert_to_numpy(labels) if keras.ops.is_tensor(labels) else labels)
+            rules.check_form(labels.shape)
+            if rules.in_range or rules.sums and _are_shares(labels, rules.classes):
+                check_labels(labels, rules.classes, weight, rules.sums)
 
     def dataset(self, dataset: Any) -> Any:
         """A tf.data dataset of batches, checked as it is read."""
@@ -126,8 +96,9 @@ class InputChecks:
 
         x, y, weights = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
         has_pixels = any(_may_be_wrong(images.dtype, scale) for images, scale in self._images(x))
-        labelled = [labels for labels, *_ in self._labels(y, weights)]
-        for labels in labelled:
+        labelled = list(self._labels(y, weights))
+        for labels, _, rules in labelled:
+            rules.check_form(labels.shape)
             if not (labels.dtype.is_floating or labels.dtype.is_integer or labels.dtype.is_bool):
                 raise ValueError(f"The labels should be numbers, got {labels.dtype.name}. Number the classes from 0.")
         numbered = self._numbers(x)
@@ -145,8 +116,8 @@ class InputChecks:
             x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
             if has_pixels:
                 tf.cond(first, lambda: check_pixels(x), tf.no_op)
-            for labels, weight, classes, shares in self._labels(y, weights):
-                _assert_labels(labels, weight, classes, shares)
+            for labels, weight, rules in self._labels(y, weights):
+                _assert_labels(labels, weight, rules)
             for name, values, expected in self._numbers(x):
                 for wrong, text in expected.problems(name, values):
                     tf.debugging.Assert(~wrong, [_OPEN + text + _CLOSE])
@@ -157,10 +128,14 @@ class InputChecks:
     def stream(self, batches: Iterator) -> Iterator:
         """A generator's batches, checked one by one."""
         for i, batch in enumerate(batches):
-            x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
-            with _marked():
-                self.arrays(x, y, weights, pixels=i == 0)
-            yield batch
+            yield self._batch(i, batch)
+
+    def _batch(self, i, batch):
+        """A batch, checked; pixels in the first."""
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+        with marked():
+            self.arrays(x, y, weights, pixels=i == 0)
+        return batch
 
     def any(self, x: Any, y: Any = None, weights: Any = None) -> Any:
         """`x` checked, or to be checked when read: arrays, a dataset, a generator or a PyDataset."""
@@ -169,7 +144,7 @@ class InputChecks:
         if isinstance(x, types.GeneratorType):
             return self.stream(x)
         if isinstance(x, keras.utils.PyDataset):
-            return _CheckedPyDataset(x, self)
+            return MappedPyDataset(x, self._batch)
         self.arrays(x, y, weights)
         return x
 
@@ -196,13 +171,13 @@ class InputChecks:
         ]
 
     def _labels(self, y, weights):
-        """(labels, weights or None, classes, whether rows sum to 1) of each output with checked labels."""
+        """(labels, weights or None, LabelRules) of each output with checked labels."""
         names = list(self.labels)
         found = None if y is None else in_order(y, names)
         each = in_order(weights, names) if keras.tree.is_nested(weights) else [weights] * len(names)
         for labels, weight, expected in zip(found or (), each or [None] * len(names), self.labels.values()):
             if expected is not None and hasattr(labels, "shape") and len(labels.shape) in (1, 2):
-                yield labels, weight, *expected
+                yield labels, weight, expected
 
 
 _WARNED: weakref.WeakSet = weakref.WeakSet()  # models whose range cannot be checked
@@ -322,20 +297,30 @@ def _seen(images, path):
     return tf.reduce_min(ends), tf.reduce_max(ends)
 
 
-def _assert_labels(labels, weight, classes, shares):
-    """check_labels as TensorFlow operations."""
+def _are_shares(labels, classes):
+    """Whether labels are rows of numbers from 0 to 1."""
+    rows = labels.ndim == 2 and labels.shape[-1] == classes > 1 and labels.dtype.kind in "biuf"
+    return rows and not are_wrong(labels, False, classes).any()
+
+
+def _assert_labels(labels, weight, rules):
+    """The check of labels by LabelRules as TensorFlow operations."""
     import tensorflow as tf
 
-    numbers = are_numbers(labels.shape, classes)
+    classes, numbers = rules.classes, are_numbers(labels.shape, rules.classes)
+    rows = not numbers and len(labels.shape) == 2 and labels.shape[-1] == classes
     labels = tf.cast(tf.reshape(labels, (tf.shape(labels)[0], -1)), "float32")  # (b, 1 or classes)
     if weight is not None and weight.shape.rank == 1:
         labels = tf.boolean_mask(labels, weight != 0)
     low, high = tf.reduce_min(labels), tf.reduce_max(labels)
     hint = tf.where((low >= 1) & (high == classes) & numbers, ONE_BASED, "")
     text = _filled_in(message("{}", "{}", numbers, classes, "{}"), low, high, hint)
-    tf.debugging.Assert(~tf.reduce_any(are_wrong(labels, numbers, classes)), [text])
-    if shares and not numbers:
-        tf.debugging.Assert(~tf.reduce_any(are_no_shares(tf.reduce_sum(labels, axis=-1))), [_OPEN + NO_SHARES + _CLOSE])
+    wrong = tf.reduce_any(are_wrong(labels, numbers, classes))
+    if rules.in_range:
+        tf.debugging.Assert(~wrong, [text])
+    if rules.sums and rows:
+        several = tf.reduce_any(are_no_shares(tf.reduce_sum(labels, axis=-1)))
+        assert_true(wrong | ~several, rules.sums)  # rows of other numbers than shares are another loss's
 
 
 def _range_message(scale, what, mend):
@@ -357,29 +342,34 @@ def _filled_in(template, *values):
     """A marked message with tensors, numbers or text for each {}."""
     import tensorflow as tf
 
+    if not values:
+        return f"{_OPEN}{template}{_CLOSE}"
     texts = [value if value.dtype == tf.string else tf.strings.as_string(value, shortest=True) for value in values]
     pieces = template.split("{}")
     parts = [part for pair in zip(pieces, [*texts[: len(pieces) - 1], _CLOSE]) for part in pair]
     return tf.strings.join([_OPEN, *parts])
 
 
-class _CheckedPyDataset(keras.utils.PyDataset):
-    """A PyDataset whose batches are checked when read."""
+def assert_true(condition: Any, template: str, *values: Any) -> Any:
+    """A TensorFlow assertion with a marked message: `values`, tensors, for each {} of the template."""
+    import tensorflow as tf
 
-    def __init__(self, inner, checks):
+    return tf.debugging.Assert(condition, [_filled_in(template, *values)])
+
+
+class MappedPyDataset(keras.utils.PyDataset):
+    """A PyDataset whose batches are `function(index, batch)` of another's."""
+
+    def __init__(self, inner: keras.utils.PyDataset, function: Callable[[int, Any], Any]):
         super().__init__(inner.workers, inner.use_multiprocessing, inner.max_queue_size)
-        self.inner, self.checks = inner, checks
+        self.inner, self.function = inner, function
 
     @property
     def num_batches(self):
         return self.inner.num_batches
 
     def __getitem__(self, i):
-        batch = self.inner[i]
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
-        with _marked():
-            self.checks.arrays(x, y, weights, pixels=i == 0)
-        return batch
+        return self.function(i, self.inner[i])
 
     def on_epoch_begin(self):
         self.inner.on_epoch_begin()
@@ -389,7 +379,8 @@ class _CheckedPyDataset(keras.utils.PyDataset):
 
 
 @contextlib.contextmanager
-def _marked():
+def marked() -> Iterator[None]:
+    """Marks the message of a ValueError, for `plain_errors`."""
     try:
         yield
     except ValueError as error:

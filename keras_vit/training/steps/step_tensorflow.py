@@ -250,6 +250,23 @@ def _last_of(function, iterator, steps):
     return tf.while_loop(lambda i, _: i < steps, body, first, parallel_iterations=1)[1]
 
 
+def _compiled_by_shape(function):
+    """tf.function of a batch or iterator and more, one for examples of each shape.
+
+    A common one, which traces as little as possible, would see labels (b,) and (b, 1) with an unknown rank.
+    """
+    made = {}
+
+    def call(data, *more):
+        parts = tf.nest.flatten(getattr(data, "element_spec", data), expand_composites=True)
+        shapes = str([tf.TensorShape(getattr(part, "shape", ()))[1:] for part in parts])
+        if shapes not in made:
+            made[shapes] = tf.function(function, reduce_retracing=True)
+        return made[shapes](data, *more)
+
+    return call
+
+
 def make_function(model, step: Callable, remaining: Callable[[], int], own_logs: bool = False) -> Callable:
     """Keras' train or test function: batches -> the metrics so far, after `model.steps_per_execution` steps.
 
@@ -276,7 +293,7 @@ def make_function(model, step: Callable, remaining: Callable[[], int], own_logs:
     # Without autograph: it is not needed, and would rewrite the layers' code.
     on_batch, on_iterator = (tf.autograph.experimental.do_not_convert(f) for f in (on_batch, on_iterator))
     if not model.run_eagerly:
-        on_batch, on_iterator = (tf.function(f, reduce_retracing=True) for f in (on_batch, on_iterator))
+        on_batch, on_iterator = (_compiled_by_shape(f) for f in (on_batch, on_iterator))
 
     def function(iterator):
         if not isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):

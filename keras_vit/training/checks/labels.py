@@ -1,0 +1,151 @@
+"""What the compiled loss and metrics need of labels: class numbers or rows, one class per row or several.
+
+Keras compares labels of another form silently: "categorical_accuracy" of class numbers is 0, an accuracy of several
+labels per image counts one of them.
+"""
+
+import dataclasses
+
+import keras
+
+from keras_vit.training.checks.compiled import ARGMAX, F_SCORES, loss_class, metric_of, what_is
+from keras_vit.training.checks.outputs import in_order, metrics_in_order, output_names
+from keras_vit.training.losses import NO_SHARES, FromLogits, are_numbers
+
+_losses, _metrics = keras.losses, keras.metrics
+_OF_ROWS = (
+    _losses.BinaryCrossentropy,
+    _losses.BinaryFocalCrossentropy,
+    _losses.CategoricalCrossentropy,
+    _losses.CategoricalFocalCrossentropy,
+    _losses.CategoricalHinge,
+    _losses.KLDivergence,
+    _metrics.AUC,
+    _metrics.BinaryAccuracy,
+    _metrics.BinaryCrossentropy,
+    _metrics.BinaryIoU,
+    _metrics.CategoricalAccuracy,
+    _metrics.CategoricalCrossentropy,
+    _metrics.CategoricalHinge,
+    _metrics.FBetaScore,
+    _metrics.FalseNegatives,
+    _metrics.FalsePositives,
+    _metrics.KLDivergence,
+    _metrics.OneHotIoU,
+    _metrics.OneHotMeanIoU,
+    _metrics.Precision,
+    _metrics.PrecisionAtRecall,
+    _metrics.Recall,
+    _metrics.RecallAtPrecision,
+    _metrics.SensitivityAtSpecificity,
+    _metrics.SpecificityAtSensitivity,
+    _metrics.TopKCategoricalAccuracy,
+    _metrics.TrueNegatives,
+    _metrics.TruePositives,
+)
+_OF_NUMBERS = (
+    _losses.SparseCategoricalCrossentropy,
+    _metrics.SparseCategoricalAccuracy,
+    _metrics.SparseCategoricalCrossentropy,
+    _metrics.SparseTopKCategoricalAccuracy,
+)
+
+
+_ACCURACY = "keras_vit.training.Accuracy()"
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelRules:
+    """What the labels of an output (b, classes) must be.
+
+    Attributes:
+        classes: number of classes.
+        in_range: whether the loss needs class numbers below `classes`, or rows of shares.
+        sums: what is wrong with rows that do not sum to 1; None if they may.
+        rows: what is wrong with class numbers; None if they may be.
+        numbers: what is wrong with rows; None if they may be.
+        mixed: what is wrong with class numbers that model.mixing turns into rows; None if it does not.
+    """
+
+    classes: int
+    in_range: bool
+    sums: str | None = None
+    rows: str | None = None
+    numbers: str | None = None
+    mixed: str | None = None
+
+    def check_form(self, shape: tuple) -> None:
+        """Refuses labels of a shape that the loss or a metric would misread."""
+        given = tuple(shape)
+        if self.classes > 1 and self.rows and are_numbers(given, self.classes):
+            raise ValueError(f"{self.rows} The labels are class numbers of shape {given}.")
+        if self.classes > 1 and self.mixed and are_numbers(given, self.classes):
+            raise ValueError(self.mixed)
+        if self.classes > 1 and self.numbers and not are_numbers(given, self.classes):
+            raise ValueError(f"{self.numbers} The labels are rows of shape {given}.")
+
+
+def label_rules(model: keras.Model, mixes: bool = False) -> dict[str, LabelRules | None]:
+    """{output: its LabelRules, or None}; `mixes` says whether model.mixing makes rows of class numbers."""
+    names = output_names(model)
+    found = in_order(getattr(model, "loss", None), names) or [None] * len(names)
+    return {
+        name: _rules(loss, metrics, output, mixes)
+        for name, loss, metrics, output in zip(names, found, metrics_in_order(model), model.outputs)
+    }
+
+
+def _rules(loss, metrics, output, mixes):
+    classes, ours = output.shape[-1], isinstance(loss, FromLogits)
+    sums = NO_SHARES if ours and loss.shares else None
+    if len(output.shape) != 2 or classes is None or classes < 2:
+        return LabelRules(classes, True, sums) if ours else None
+    kind, rows, numbers = what_is(output), None, None
+    form = None if loss is None or ours else loss_class(loss)[0]
+    both = "Write loss=keras_vit.training.SoftmaxCrossEntropy(), which takes both."
+    if form is not None and issubclass(form, _OF_ROWS):
+        rows = f"The loss {form.__name__} needs rows (b, {classes}). {both}"
+    if form is not None and issubclass(form, _OF_NUMBERS):
+        numbers = f"The loss {form.__name__} needs class numbers (b,). {both}"
+    mixed = numbers
+    for metric in metrics:
+        metric = metric_of(metric)
+        by_name = metric in ("accuracy", "acc") and "A metric chosen by name needs the same form in every call."
+        mixed = mixed or by_name or _needs(metric, _OF_NUMBERS, "class numbers (b,)")
+        sums = sums or _several(metric, kind)
+        rows = rows or _needs(metric, _OF_ROWS, f"rows (b, {classes})")
+        numbers = numbers or _needs(metric, _OF_NUMBERS, "class numbers (b,)")
+    mixed = mixes and mixed and f"model.mixing makes rows of labels. {mixed} For metrics, that is {_ACCURACY}."
+    found = LabelRules(classes, ours, sums, rows, numbers, mixed or None)
+    return found if ours or sums or rows or numbers or mixed else None
+
+
+def _needs(metric, forms, needed):
+    """What to say of labels of the other form than a metric of `forms` needs; None for other metrics."""
+    if not isinstance(metric, forms) or not type(metric).__module__.startswith("keras."):
+        return None
+    if metric.name in ("accuracy", "acc", "crossentropy", "ce"):
+        text = f'Keras chose the metric "{metric.name}" for {needed}, the labels of the first call.'
+        return f"{text} Compile again, or write keras_vit.training.Accuracy(), which takes both."
+    text = f"The metric {type(metric).__name__} needs {needed}."
+    if isinstance(metric, ARGMAX):
+        k = f"k={metric._fn_kwargs['k']}" if "k" in getattr(metric, "_fn_kwargs", {}) else ""
+        return f"{text} Write keras_vit.training.Accuracy({k}), which takes both."
+    return f"{text} Convert them by keras.ops.one_hot, or by keras.ops.argmax(rows, axis=-1)."
+
+
+def _several(metric, kind):
+    """What to say of rows with several classes under a metric that takes the largest entry; None for other metrics."""
+    zero = kind == "logits"
+    if metric in ("accuracy", "acc") or isinstance(metric, ARGMAX):
+        right = f"keras.metrics.BinaryAccuracy(threshold={0.0 if zero else 0.5})"
+    elif isinstance(metric, F_SCORES) and metric.threshold is None:
+        right = f"keras.metrics.{type(metric).__name__}(threshold={'1e-7' if zero else 0.5})"
+        right += ", which counts logits above 0," if zero else ""
+    else:
+        return None
+    name = f'"{metric}"' if isinstance(metric, str) else metric.name if metric.name in ("accuracy", "acc") else None
+    return (
+        f"The metric {name or type(metric).__name__} compares only the largest entries, and some rows of labels do not"
+        f" sum to 1: for several labels per image, or none, write {right} instead."
+    )
