@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pickletools import anyobject, genops, opcodes
 from typing import Any, BinaryIO
 
+from keras_vit.checkpoints.formats.recognise import LONGEST_NAME
+
 _EMPTY = {
     "NONE": lambda: None,
     "NEWTRUE": lambda: True,
@@ -124,6 +126,8 @@ def read_pickle(file: BinaryIO, makers: dict[str, Callable], resolve: Callable[[
             stack.append(Name(argument.replace(" ", ".", 1)))
         elif code == "STACK_GLOBAL":
             name, module = stack.pop(), stack.pop()
+            if len(name) + len(module) > LONGEST_NAME:
+                raise ValueError(f"a class has a name of more than {LONGEST_NAME} characters")
             stack.append(Name(f"{module}.{name}"))
         elif code in ("REDUCE", "NEWOBJ", "NEWOBJ_EX"):
             if code == "NEWOBJ_EX":

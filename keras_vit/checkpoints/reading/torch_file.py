@@ -105,16 +105,25 @@ def _tensor_of_class(function, cls, arguments, *_):
 
 
 def _numpy_array(data, dtype, shape, order="C"):
-    """Instead of NumPy's function for its own arrays of protocol 5."""
+    """Instead of NumPy's function for its own arrays of protocol 5; a Thing for text, objects and the like."""
     code, order_of_bytes = dtype.arguments[0], dtype.state[1]
     if not re.fullmatch(r"[fiu][1248]|b1", code) or order_of_bytes not in "<|":
-        raise ValueError(f"an array holds {order_of_bytes}{code}")
+        return Thing("numpy.ndarray")
     return np.frombuffer(data, code).reshape(shape, order=order)
 
 
 def _ordered(pairs=()):
-    """Instead of OrderedDict; Python 2 lists the pairs."""
-    return {key: value for key, value in pairs if isinstance(key, str)}
+    """Instead of OrderedDict; Python 2 lists the pairs, in a list that is used once."""
+    items = {key: value for key, value in pairs if isinstance(key, str)}
+    if pairs:
+        pairs.clear()  # a list named again and again would be copied as often
+    return items
+
+
+@functools.cache
+def _encoded(text, _):
+    """Instead of _codecs.encode, by which protocol 2 writes bytes; cached, as a text may be named again and again."""
+    return text.encode("latin-1")
 
 
 def _stored(data):
@@ -129,8 +138,7 @@ def _first(value, *_):
 
 _MAKERS = {
     "collections.OrderedDict": _ordered,
-    # How protocol 2 writes bytes.
-    "_codecs.encode": lambda text, _: text.encode("latin-1"),
+    "_codecs.encode": _encoded,
     "__builtin__.bytes": lambda: b"",
     "numpy._core.numeric._frombuffer": _numpy_array,
     "numpy.core.numeric._frombuffer": _numpy_array,
@@ -152,6 +160,8 @@ def _resolver(storages):
         kind, cls, key = identity[:3]
         if kind == "module":  # torch before 1.6 adds the module's source code
             return cls
+        if not isinstance(key, str):
+            raise ValueError("a storage has no name")
         if key not in storages:
             storages[key] = _storage(cls.name.rpartition(".")[2], identity[4])
         return storages[key]
@@ -193,7 +203,7 @@ def _read_stream(file, makers=None):
     value = read_pickle(file, makers, _resolver(storages))
     for key in read_pickle(file, {}):
         (count,) = struct.unpack("<q", file.read(8))
-        storage, start = storages[key], file.tell()
+        storage, start = storages[str(key)], file.tell()
         if count != storage.count:
             raise ValueError("a storage does not have the size that the pickle declares")
         if storage.dtype is None:
@@ -222,7 +232,8 @@ def array_like(value: Any) -> Any:
         return value
     if isinstance(value, Thing) and value.name.endswith("multiarray._reconstruct") and value.state is not None:
         _, shape, dtype, is_fortran, data = value.state
-        return _numpy_array(data, dtype, shape, "F" if is_fortran else "C")
+        array = _numpy_array(data, dtype, shape, "F" if is_fortran else "C")
+        return array if isinstance(array, np.ndarray) else None
     return None
 
 
@@ -259,6 +270,7 @@ def opened(path: pathlib.Path) -> Iterator[Any]:
         ValueError: if the file is damaged, which reading its arrays may show, or a program.
     """
     with _intact(path), contextlib.ExitStack() as stack:
+        stack.callback(_encoded.cache_clear)
         if zipfile.is_zipfile(path):
             archive = stack.enter_context(zipfile.ZipFile(path))
             _check_program(path, archive.namelist())

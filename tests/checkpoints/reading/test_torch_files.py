@@ -6,6 +6,7 @@ import os
 import pathlib
 import pickle
 import struct
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -114,6 +115,28 @@ def test_sharded_pickles_and_other_names_in_a_folder(tmp_path):
     assert read(tmp_path).arrays.keys() == WEIGHTS.keys()
 
 
+def test_memory_is_bounded_by_the_file(tmp_path):
+    text = b"X" + struct.pack("<I", 2**20) + b"a" * 2**20 + b"q\0"  # a megabyte, named many times
+    attacks = {
+        "encoded": b"\x80\x02]" + text + b"0" + b"c_codecs\nencode\nh\0X\x06\0\0\0latin1\x86Ra" * 100 + b".",
+        "names": b"\x80\x04]" + text + b"h\0\x93a" * 100 + b".",
+    }
+    for name, data in attacks.items():
+        (tmp_path / name).write_bytes(data)
+        tracemalloc.start()
+        with pytest.raises(ValueError):
+            read(tmp_path / name)
+        assert tracemalloc.get_traced_memory()[1] < 3e7, name
+        tracemalloc.stop()
+
+
+def test_arrays_of_text_and_objects_beside_the_weights_are_skipped(tmp_path):
+    arrays = {**WEIGHTS, "labels": np.array(["cat", "dog"]), "objects": np.array([None]), "big": np.ones(2, ">f4")}
+    for protocol in (2, 5):
+        (tmp_path / "m.pkl").write_bytes(pickle.dumps(arrays, protocol))
+        assert read(tmp_path / "m.pkl").arrays.keys() == WEIGHTS.keys()
+
+
 def test_masks_and_indices_stay_what_they_are(tmp_path):
     others = {"mask": np.tri(3, dtype=bool), "index": np.ones((2, 2), "int64")}
     torch_files.save({**WEIGHTS, **others}, tmp_path / "m.pth")
@@ -169,6 +192,8 @@ def tensor(numel, shape, strides):
         (b"\x80\x02" + b"]" + b"\x85" * 10**5 + b".", "no dict of arrays"),  # a hundred thousand levels
         (b"\x80\x02}q\x00X\x01\x00\x00\x00ah\x00s.", "no dict of arrays"),  # a dict in itself
         (b"\x80\x02\x82\x01.", "instruction EXT1"),
+        (b"\x80\x02X\7\0\0\0storagecA\nB\n)" + b"\x85" * 10**5 + b"\x87Q.", "damaged"),
+        (archive(b"\x80\x02X\7\0\0\0storagecA\nB\n)" + b"\x85" * 10**5 + b"\x87Q."), "a storage has no name"),
         (b"\x80\x02]", "damaged"),
         (b"\x80\x02.", "damaged"),
     ],
