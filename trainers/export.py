@@ -1,20 +1,21 @@
 """Exports a model: as a SavedModel for image bytes, for ONNX Runtime or LiteRT, or as weights for another library.
 
     python -m trainers.export --model=runs/digits_finetune --output=exported/digits
-    python -m trainers.export --model=runs/digits_finetune --output=digits.onnx --format=onnx \\
-        --quantization=int8_dynamic
+    python -m trainers.export --model=runs/digits_finetune --output=digits.onnx --quantization=int8_dynamic
     python -m trainers.export --model=runs/mine --output=for_torch --format=timm
 
---model accepts a run directory, a checkpoint of any format or a published name. --format: tf_saved_model; onnx or
-litert (one file, in floats or with --quantization; int8_static calibrates on --calibration_images of --calibration);
-timm or huggingface (a folder for PyTorch users), google (.npz), keras (.keras). --class_names=names.txt names the
-classes of a model without class names, --key=model_ema chooses one of several models in a file.
+--model accepts a run directory, a checkpoint of any format or a published name. --format, by default the one of the
+output's ending: tf_saved_model; onnx or litert (one file, in floats or with --quantization; int8_static calibrates on
+--calibration_images of --calibration); timm or huggingface (a folder for PyTorch users), google (.npz), keras (.keras).
+--class_names=names.txt names the classes of a model without class names, --key=model_ema chooses one of several models in a file.
 """
 
 from absl import logging
 from etils import epath
 
 from . import flags
+
+_BY_ENDING = {".onnx": "onnx", ".tflite": "litert", ".npz": "google", ".keras": "keras"}
 
 
 def main():
@@ -56,24 +57,22 @@ def export(values):
     from keras_vit.serving.single_file import check_quantization
 
     valid = (*EXPORTS, *FORMATS)
-    if values.format not in valid:
-        raise ValueError(
-            f'Unknown export format "{values.format}".{did_you_mean(values.format, valid)} Valid: {", ".join(valid)}.'
-        )
-    if values.format in EXPORTS:
-        check_quantization(values.format, values.quantization, values.calibration)
+    ending = epath.Path(values.output).suffix.lower()
+    form = _BY_ENDING.get(ending, "tf_saved_model") if values.format is None else values.format
+    if form not in valid:
+        raise ValueError(f'Unknown export format "{form}".{did_you_mean(form, valid)} Valid: {", ".join(valid)}.')
+    if form in EXPORTS:
+        check_quantization(form, values.quantization, values.calibration)
     check_folder(epath.Path(values.output).parent)
     with stage(f"Loading {values.model}"):
         model = keras_vit.load(values.model, class_names=values.class_names, key=values.key)
     with stage(f"Exporting to {values.output}"), quiet():
-        if values.format in FORMATS:
-            keras_vit.save(model, values.output, format=values.format)
+        if form in FORMATS:
+            keras_vit.save(model, values.output, format=form)
         else:
             how = {"quantization": values.quantization, "calibration": _calibration(model, values)}
-            top_k = values.top_k if values.format == "tf_saved_model" else None
-            keras_vit.export(
-                model, values.output, format=values.format, top_k=top_k, activation=values.activation, **how
-            )
+            top_k = values.top_k if form == "tf_saved_model" else None
+            keras_vit.export(model, values.output, format=form, top_k=top_k, activation=values.activation, **how)
     logging.info("Exported %s to %s.", values.model, values.output)
 
 
@@ -85,7 +84,12 @@ def run():
         "The folder or file to write; an existing one is replaced once the new one is complete.",
         required=True,
     )
-    flags.string("format", "tf_saved_model", "tf_saved_model, onnx, litert, timm, huggingface, google or keras.")
+    flags.string(
+        "format",
+        None,
+        "tf_saved_model, onnx, litert, timm, huggingface, google or keras; by default the one of the output's ending,"
+        " .onnx, .tflite, .npz or .keras, and tf_saved_model without one.",
+    )
     flags.string(
         "class_names",
         None,
@@ -112,13 +116,13 @@ def run():
     flags.only_with(
         "activation",
         "format",
-        lambda form: form in ("tf_saved_model", *files),
+        lambda form: form in (None, "tf_saved_model", *files),
         "--format=tf_saved_model, onnx or litert",
     )
-    flags.only_with("quantization", "format", lambda form: form in files, "--format=onnx or litert")
+    flags.only_with("quantization", "format", lambda form: form in (None, *files), "--format=onnx or litert")
     flags.only_with("calibration", "quantization", lambda how: how == "int8_static", "--quantization=int8_static")
     flags.only_with("calibration_images", "calibration", lambda source: source is not None, "--calibration")
-    flags.only_with("top_k", "format", lambda form: form == "tf_saved_model", "--format=tf_saved_model")
+    flags.only_with("top_k", "format", lambda form: form in (None, "tf_saved_model"), "--format=tf_saved_model")
     flags.launch(main)
 
 
