@@ -7,7 +7,8 @@
 --model accepts a run directory, a checkpoint of any format or a published name. --format, by default the one of the
 output's ending: tf_saved_model; onnx or litert (one file, in floats or with --quantization; int8_static calibrates on
 --calibration_images of --calibration); timm or huggingface (a folder for PyTorch users), google (.npz), keras (.keras).
---class_names=names.txt names the classes of a model without class names, --key=model_ema chooses one of several models in a file.
+--class_names=names.txt names the classes of a model without class names, --key=model_ema chooses one of several models
+in a file.
 """
 
 from absl import logging
