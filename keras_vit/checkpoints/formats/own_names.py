@@ -30,28 +30,27 @@ _OF_TORCHVISION = {
     "epsilon": 1e-6,
     "pool": "token",
 }
-# Arguments that a file does not state: an example of each, and its meaning.
+# Arguments that a file does not state: their meaning, and the value that is assumed, if any.
 _ASKED = {
-    "heads": ("?", "the number of attention heads"),
+    "heads": ("the number of attention heads", None),
     "mean": (
-        "127.5",
-        "of the pixels, on the 0..255 scale: mean=0, std=255 for images that were only divided by 255, mean=127.5,"
-        " std=127.5 for [-1, 1], mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375) for ImageNet's",
+        "with std, how pixels 0..255 are normalised: mean=0, std=255 if they are only divided by 255; mean=127.5,"
+        " std=127.5 for [-1, 1]; mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375) for ImageNet's",
+        None,
     ),
-    "std": ("127.5", ""),
+    "std": ("see mean", None),
     "norm_first": (
-        "True",
-        "for x + attention(norm(x)), False for norm(x + attention(x)), the default of nn.TransformerEncoderLayer",
+        "True for x + attention(norm(x)); False for norm(x + attention(x)), the default of nn.TransformerEncoderLayer",
+        None,
     ),
     "mlp_activation": (
-        '"gelu"',
-        'or "relu", the default of nn.TransformerEncoderLayer, "gelu_tanh", "quick_gelu", "silu"',
+        '"gelu", "gelu_tanh", "quick_gelu", "silu" or "relu", the default of nn.TransformerEncoderLayer',
+        None,
     ),
-    "pre_logits_activation": ('"tanh"', 'or "gelu", "relu"...: between the two dense layers of the head'),
-    "pool": ('"token"', 'what the head reads: "token", or "gap" for the mean of the patches'),
-    "epsilon": ("1e-05", "of the normalisations; nn.LayerNorm's default"),
+    "pre_logits_activation": ('between the two dense layers of the head: "tanh", "gelu", "relu"...', None),
+    "pool": ('what the head reads: "token", or "gap" for the mean of the patches', "token"),
+    "epsilon": ("of the normalisations; nn.LayerNorm's default is 1e-05", _EPSILON),
 }
-_OPTIONAL = ("pool", "epsilon")  # assumed, with a warning
 
 
 def _is_rule(rule):
@@ -151,7 +150,7 @@ def _rules(missing, over, arrays, files, width):
         array, stem = arrays[name], re.escape(files[name].removesuffix(".weight"))
         if name.endswith(".weight") and array.ndim == 2 and not name.startswith("blocks."):
             if "patch_embed.proj.weight" in missing and array.shape[0] == width:
-                found["patches"] = (rf"^{stem}\.", "patch_embed.proj_hwc.")
+                found["patches"] = (rf"^{stem}\.", "patch_embed.proj_?.")
             elif "head.weight" not in arrays and array.shape[1] == width:
                 found["head"] = (rf"^{stem}\.", "head.")
         if "pos_embed" in missing and array.ndim in (2, 3) and array.shape[-1] == width and "patches" not in found:
@@ -160,7 +159,7 @@ def _rules(missing, over, arrays, files, width):
 
 
 _WORDS = (
-    "cls_token, pos_embed, patch_embed.proj (of a dense layer proj_hwc if a patch's values are row, column, channel, or"
+    "cls_token, pos_embed, patch_embed.proj (of a dense layer proj_hwc if a patch's values are row, column, channel;"
     " proj_chw if channel, row, column), blocks.0.norm1, blocks.0.attn.qkv, blocks.0.attn.proj, blocks.0.norm2,"
     " blocks.0.mlp.fc1, blocks.0.mlp.fc2, norm, pre_logits, head"
 )
@@ -192,7 +191,7 @@ def _check(path, arrays, files, stated, options):
         asked = [name for name in asked if name != "pre_logits_activation"]
     if "cls_token" not in arrays:
         asked = [name for name in asked if name != "pool"]
-    if not wrong and not set(asked) - set(_OPTIONAL):
+    if not wrong and all(_ASKED[name][1] is not None for name in asked):
         return
     text = []
     if wrong:
@@ -202,15 +201,18 @@ def _check(path, arrays, files, stated, options):
         )
     if asked:
         text.append("The file does not say what its model computes. Look up in the model's code:")
-        text += [f"  {name}: {_ASKED[name][1]}" for name in asked if _ASKED[name][1]]
-    examples = {name: repr(stated[name]) if name in stated else _ASKED[name][0] for name in [*asked, *stated]}
+        text += [f"  {name}: {_ASKED[name][0]}" for name in asked]
+    values = {**{name: _ASKED[name][1] for name in asked}, **stated}
+    examples = {name: "?" if value is None else repr(value) for name, value in values.items()}
     given = [*(options.get("names") or ()), *rules]
     if given or options.get("names") is not None or wrong:
         examples = {"names": repr(given), **examples}
     if options.get("channels"):
         examples["channels"] = repr(options["channels"])
     line = ", ".join(f"{name}={value}" for name, value in examples.items() if name in (*_ASKED, "names", "channels"))
-    raise ValueError("\n".join([*text, "Then call, with your values:", f'  keras_vit.load("{path}", {line})']))
+    raise ValueError(
+        "\n".join([*text, "Then call, with your values for each question mark:", f'  keras_vit.load("{path}", {line})'])
+    )
 
 
 def _heads(stated, arrays):

@@ -271,7 +271,7 @@ def test_the_first_error_asks_for_everything(case, tmp_path):
     assert {"mean", "std", "norm_first", "mlp_activation", "epsilon", "pool"} <= {*asked, *arguments}
     answers = {name: arguments.get(name, value) for name, value in asked.items() if name != "names"}
     if "names" in asked:
-        answers["names"] = [(p, new.replace("proj_hwc", "proj_chw")) for p, new in asked["names"]]
+        answers["names"] = [(p, new.replace("proj_?", "proj_chw")) for p, new in asked["names"]]
     model = keras_vit.load(path, image_size=(8, 12), **answers)
     np.testing.assert_allclose(model(PIXELS), expected, atol=1e-5, rtol=1e-5)
 
