@@ -40,7 +40,8 @@ FORMATS = {  # names as in `recognise`
 }
 # Arguments that may also supply what a file does not state.
 _TOLD = (
-    *("heads", "channels", "mean", "std", "epsilon", "mlp_activation", "pre_logits_activation", "pool", "norm_first"),
+    *("heads", "channels", "mean", "std", "epsilon", "mlp_activation", "pre_logits", "pre_logits_activation", "pool"),
+    "norm_first",
 )
 _ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names", "key")
 _HINTS = {
@@ -297,7 +298,7 @@ def _from_arrays(contents, located, image_size, classes, class_names, head, resa
     # Arguments by which the file was read are no change.
     used = {
         name
-        for name in ("mean", "std", "heads", "norm_first")
+        for name in ("mean", "std", "heads", "pre_logits", "norm_first")
         if name in told and np.array_equal(getattr(config["variant"], name, None), told[name])
     }
     changes = {name: value for name, value in changes.items() if name not in used}

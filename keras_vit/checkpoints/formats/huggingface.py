@@ -276,7 +276,8 @@ def _fields(arrays, names, kind, config, options):
     if f"{names.prefix}head.probe" in arrays:
         pool = "map"
     elif "classifier.weight" in arrays and kind.startswith("dinov2"):
-        pool = "token_gap"
+        # Another head than Hugging Face's reads the class token alone.
+        pool = "token_gap" if arrays["classifier.weight"].shape[-1] == 2 * w.shape[0] else "token"
     return {
         "patch_size": w.shape[2:],
         "depth": depth(arrays, rf"{re.escape(names.prefix + names.block)}\.(\d+)\."),
@@ -295,6 +296,27 @@ def _fields(arrays, names, kind, config, options):
     }
 
 
+def _pooler(arrays, config, options):
+    """{name: array} of ViTModel's pooler if the head reads it, else {}.
+
+    Raises:
+        ValueError: if the file holds both, and nothing says so. Hugging Face's own classifiers have no pooler.
+    """
+    found = {
+        match[1]: a for name, a in arrays.items() if (match := re.search(r"(pooler\.dense\.(?:weight|bias))$", name))
+    }
+    is_theirs = any("Classification" in str(name) for name in setting(config, "architectures", list) or ())
+    if not found or is_theirs or "classifier.weight" not in arrays:
+        return {}
+    width = need(found, "pooler.dense.weight", 2).shape[0]
+    if "pre_logits" not in options:
+        raise ValueError(
+            "The file has a head and ViTModel's pooler, and does not say whether the head reads it: pass"
+            f" pre_logits={width} if the head reads pooler_output, pre_logits=None if it reads last_hidden_state[:, 0]."
+        )
+    return found if options["pre_logits"] else {}
+
+
 def parse(contents, options: dict) -> ParsedCheckpoint:
     """Parses a folder or file whose names `matches` accepts; arguments and errors as in timm.parse."""
     outer = contents.config
@@ -305,6 +327,9 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     check_type(config, kind)
     arrays, dropped = _normalise(_join_gates(contents.arrays), names)
     fields = _fields(arrays, names, kind, config, options)
+    if pooler := _pooler(contents.arrays, outer, options):
+        arrays, dropped = {**arrays, **pooler}, [name for name in dropped if not name.endswith(tuple(pooler))]
+        fields.update(pre_logits=len(pooler["pooler.dense.weight"]), pre_logits_activation="tanh")
     assumptions = [] if outer else unstated(fields, options)
     channels = need(arrays, f"{names.prefix}{names.patch}.weight", 4).shape[1]
     usual = (IMAGENET_MEAN, IMAGENET_STD) if names.imagenet else (127.5, 127.5)
@@ -402,4 +427,6 @@ def name_map(spec: Mapping, classes: int | None, kind: str, spelled: Mapping[str
         entries.update({**torch_dense("cls_classifier", "head"), **torch_dense("distillation_classifier", "head_dist")})
     elif classes is not None:
         entries.update(torch_dense("classifier", "head"))
+    if spec.get("pre_logits"):
+        entries.update(torch_dense("pooler.dense", "pre_logits"))
     return entries

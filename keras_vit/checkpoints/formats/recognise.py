@@ -15,7 +15,7 @@ _INSERTED = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpo
 # {format: an array that a model has once}; Hugging Face's names keep the module just around the backbone.
 _ANCHORS = {
     "bit": re.escape(_BIT_ROOT),
-    "vit_pytorch": r"transformer\.layers\.0\.0\.(?:fn\.)?to_qkv\.weight",
+    "vit_pytorch": r"transformer\.layers\.0\.0\.(?:fn\.)*to_qkv\.weight",
     "mae": r"(?:decoder\.)?decoder_embed\.weight",
     "huggingface": r"(?:\w+\.)?embeddings\.patch_embedding(?:s\.projection)?\.weight",
     "timm": "|".join(map(re.escape, TIMM_ROOTS)),
