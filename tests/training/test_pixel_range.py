@@ -121,12 +121,17 @@ def test_normalising_layers_before_a_model_that_does_not(behind):
 
 def test_an_augmentation_for_another_value_range_is_refused(behind):
     model = behind(layers.RandAugment(value_range=(0, 1), name="augment"))
-    message = r'"augment" clips pixels to its value_range, which is \[0, 1\] where.*expects pixels 0..255 there'
+    message = (
+        r'"augment" clips pixels to its range \(value_range\), which is \[0, 1\] where.*expects pixels 0..255 there'
+    )
     with pytest.raises(ValueError, match=message):
         model.predict(FLOATS, verbose=0)
     check(behind(lambda x: layers.Rescaling(255.0)(layers.RandomContrast(0.1, value_range=(0, 1))(x))), FLOATS / 255)
     model.check_pixels = False
     check(model, FLOATS)
+    check(behind(lambda x: keras.ops.clip(x, 0, 255)), FLOATS)
+    with pytest.raises(ValueError, match="clips pixels to its range"):
+        InputChecks.of(behind(lambda x: keras.ops.clip(x, 0, 1)))
 
 
 def test_what_hides_the_range_is_said_once(behind):

@@ -201,11 +201,10 @@ def _check_declared(scales):
     for scale in (scale for each in scales.values() for scale in each):
         for layer, low, high in scale.path.declared:
             if any(wrong for wrong, *_ in _problems(scale, np.float64(low), np.float64(high), True)):
-                there = "0..255" if scale.of_bytes else "in [0, 1]"
                 raise ValueError(
-                    f'The layer "{layer}" clips pixels to its value_range, which is [{low:.3g}, {high:.3g}] where the'
-                    f" model normalises them, and it expects pixels {there} there. Make the layer with the value_range"
-                    " of its own images. If it is right, set model.check_pixels = False."
+                    f'The layer "{layer}" clips pixels to its range (value_range), which is [{low:.3g}, {high:.3g}]'
+                    f" where the model normalises them, and it expects {scale.there} there. Make the layer with the"
+                    " range of its own images. If it is right, set model.check_pixels = False."
                 )
 
 
@@ -218,7 +217,7 @@ def _may_be_wrong(dtype, scale):
     """Whether a TensorFlow dtype allows pixels on another scale: bytes do not (0 and 1 are never stored so)."""
     if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
         return False
-    return dtype.is_bool or dtype.size > 1 or bool(scale.path.layers) or not scale.of_bytes
+    return dtype.is_bool or dtype.size > 1 or scale.path.rescales or not scale.of_bytes
 
 
 def _problems(scale, low, high, floating, largest=np.inf):
@@ -252,16 +251,16 @@ def _problems(scale, low, high, floating, largest=np.inf):
         yield (low == 0) & (high == 1), "have no values but 0 and 1", f"{ours} Multiply them by 255."
     yield high > _LARGEST_BYTE, "look like 16-bit images", f"{ours} Divide images in 0..65535 by 257."
     yield low < _LOWEST_BYTE, "have negative pixels", f"{ours} Add what was subtracted."
-    if scale.path.layers:
+    if scale.path.rescales:
         yield flat, "have next to no contrast", ours
 
 
 def check_range(images: np.ndarray, scale: Normalisation) -> None:
     """Refuses images (b, h, w, c) on another scale than the model's normalisation: ValueError with their range."""
     one_of_bytes = images.dtype == np.uint8 and len(images) == 1  # which may be black
-    if not images.size or images.dtype.kind not in "biuf" or one_of_bytes and not scale.path.layers:
+    if not images.size or images.dtype.kind not in "biuf" or one_of_bytes and not scale.path.rescales:
         return
-    floating, rescaled = images.dtype.kind == "f", bool(scale.path.layers)
+    floating, rescaled = images.dtype.kind == "f", scale.path.rescales
     axes = tuple(range(images.ndim - 1)) if rescaled else None
     low, high = images.min(axes), images.max(axes)
     ends = float(low.min()), float(high.max())
@@ -276,7 +275,7 @@ def assert_range(images: Any, scale: Normalisation) -> list:
     """check_range as TensorFlow operations; in a graph they must run before the images are used."""
     import tensorflow as tf
 
-    floating, rescaled, images = images.dtype.is_floating, bool(scale.path.layers), tf.cast(images, "float32")
+    floating, rescaled, images = images.dtype.is_floating, scale.path.rescales, tf.cast(images, "float32")
     low, high = tf.reduce_min(images), tf.reduce_max(images)
     there = _seen(images, scale.path) if rescaled else (low, high)
     largest = tf.maximum(tf.maximum(tf.abs(low), tf.abs(high)), 0.0 if floating else 255.0)  # bytes may be dark
@@ -326,14 +325,13 @@ def _assert_labels(labels, weight, rules):
 def _range_message(scale, what, mend):
     """The message for images on another scale, with {} for their ends, then for those where the model normalises."""
     escape = "If they are right, set model.check_pixels = False."
-    if not scale.path.layers:
+    if not scale.path.rescales:
         return f"The images {what}: the values of the first batch are in [{{}}, {{}}]. {mend} {escape}"
     several = len(scale.path.layers) > 1
     names = f"the layer{'s' if several else ''} {', '.join(scale.path.layers)}"
-    expected = "0..255" if scale.of_bytes else "in [0, 1]"
     return (
         f"The images {what} behind {names} of the model: the values of the first batch are in [{{}}, {{}}], and in"
-        f" [{{}}, {{}}] where the model normalises them. Expected there: pixels {expected}."
+        f" [{{}}, {{}}] where the model normalises them. Expected there: {scale.there}."
         f" Leave {names} out, or give images {InputRange.of_scale(scale)}. {escape}"
     )
 

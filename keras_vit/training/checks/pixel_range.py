@@ -24,7 +24,7 @@ _KEEPING = frozenset(
     " MaxNumBoundingBoxes Preprocessing Concatenate Average Maximum Minimum"
     " Cast Copy StopGradient Transpose Swapaxes Moveaxis Squeeze ExpandDims Stack Repeat Tile BroadcastTo GetItem Flip"
     " Fliplr Flipud Rot90 Roll Pad Resize CropImages PadImages AffineTransform PerspectiveTransform ElasticTransform"
-    " GaussianBlur ScaleAndTranslate RGBToGrayscale Round".split()
+    " GaussianBlur ScaleAndTranslate RGBToGrayscale Round Clip".split()
 )
 # Those of them that only pass on what they blur or erase: a wrong `value_range` does little.
 _MILD = ("RandomErasing", "RandomElasticTransform", "RandomGaussianBlur")
@@ -41,7 +41,7 @@ class Path:
         place: number of the input.
         factor, offset: a scalar, or (c,) at the end of the path.
         layers: names of the layers that change the range.
-        declared: (name, low, high) of each layer with a `value_range`, as numbers at the end of the path.
+        declared: (name, low, high) of each layer that clips to a range, as numbers at the end of the path.
     """
 
     place: int
@@ -49,6 +49,11 @@ class Path:
     offset: np.ndarray = dataclasses.field(default_factory=lambda: np.float64(0))
     layers: tuple[str, ...] = ()
     declared: tuple[tuple[str, float, float], ...] = ()
+
+    @property
+    def rescales(self) -> bool:
+        """Whether the range at its end is another one."""
+        return not (np.allclose(self.factor, 1, 1e-6) and np.allclose(self.offset, 0, atol=1e-6))
 
     def then(self, factor, offset, name: str) -> "Path":
         """The path with a further layer, which makes of x factor * x + offset."""
@@ -89,10 +94,20 @@ class Normalisation:
         return self.std.max() >= _PIXEL_STD
 
     @property
+    def is_identity(self) -> bool:
+        """Whether it changes nothing."""
+        return not self.mean.any() and bool((self.std == 1).all())
+
+    @property
+    def there(self) -> str:
+        """The pixels that it expects, in words."""
+        return "pixels 0..255" if self.of_bytes else "normalised pixels" if self.is_identity else "pixels in [0, 1]"
+
+    @property
     def of_input(self) -> tuple[Any, Any]:
         """(mean, std) on the scale of the input, each a number or a list of one per channel."""
         factor, offset = self.path.factor, self.path.offset
-        if not self.path.layers:
+        if not self.path.rescales:
             return self.mean.tolist(), self.std.tolist()
         return ((self.mean - offset) / factor).tolist(), (self.std / np.abs(factor)).tolist()
 
@@ -108,8 +123,8 @@ class Normalisation:
         """
         low, high = 0.0, 255.0 if self.of_bytes else 1.0
         factor, offset = self.path.factor, self.path.offset
-        if not self.mean.any() and (self.std == 1).all():  # layers before it normalise
-            if not self.path.layers:
+        if self.is_identity:  # layers before it normalise
+            if not self.path.rescales:
                 return None
             return np.float64(0), np.float64(255 if np.abs(1 / factor).max() >= _PIXEL_STD else 1)
         ends = (low - offset) / factor, (high - offset) / factor
@@ -172,10 +187,10 @@ def _through(layer, path) -> Path | str:
     kind = type(layer)
     if kind.__name__ not in _KEEPING or kind.__module__.split(".")[0] not in ("keras", "keras_vit"):
         return layer.name
-    value_range = getattr(layer, "value_range", None)
+    value_range = (layer.x_min, layer.x_max) if kind.__name__ == "Clip" else getattr(layer, "value_range", None)
     if value_range is None or kind.__name__ in _MILD:
         return path
-    low, high = map(float, value_range)
+    low, high = (float(np.min(end)) for end in value_range)
     return dataclasses.replace(path, declared=(*path.declared, (layer.name, low, high)))
 
 
