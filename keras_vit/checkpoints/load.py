@@ -114,8 +114,9 @@ def locate_checkpoint(name: str | os.PathLike) -> Located:
         raise ValueError(f"load expected a path, an address or a name of keras_vit.list_models(), got {kind}.")
     text = os.fsdecode(name)
     path = os.path.expanduser(text)
-    if os.path.exists(path):
-        return Located(pathlib.Path(path))
+    for existing in (path, f"{path}.index"):  # TensorFlow's checkpoints are called by what their files begin with
+        if os.path.exists(existing):
+            return Located(pathlib.Path(existing))
     if os.path.islink(path):
         raise ValueError(f'"{text}" is a link to "{os.readlink(path)}", which does not exist.')
     if (entry := CATALOGUE.get(text)) is not None:

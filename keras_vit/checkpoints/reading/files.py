@@ -203,6 +203,12 @@ def _inside(folder):
             f'"{folder}" is an export, a SavedModel, which TensorFlow Serving or tf.saved_model.load loads. Give the'
             " model that it was made from."
         )
+    if (folder / "_METADATA").is_file():
+        raise FileNotFoundError(
+            f'"{folder}" is an Orbax checkpoint. Save it as .npz where orbax and flax are installed:'
+            ' numpy.savez("weights.npz", **flax.traverse_util.flatten_dict('
+            f'orbax.checkpoint.StandardCheckpointer().restore("{folder.resolve()}"), sep="/")).'
+        )
     others = [file.name for file in folder.iterdir() if file.name.endswith(_ENDINGS)]
     raise FileNotFoundError(
         f'"{folder}" contains no model.keras: the run has not ended, or this is not a run directory. Nor does it'

@@ -94,3 +94,12 @@ def test_an_archive_of_something_else(tmp_path):
         archive.writestr("model.pth", b"1")
     with pytest.raises(ValueError, match=r"an archive of model.pth \(1\): unpack it"):
         read(tmp_path / "m.zip")
+
+
+def test_checkpoints_of_several_files(tmp_path):
+    (tmp_path / "m.ckpt.index").write_bytes(b"\0" * 40)
+    with pytest.raises(ValueError, match='m.ckpt.index" is part of a TensorFlow checkpoint'):
+        keras_vit.load(tmp_path / "m.ckpt")
+    (tmp_path / "_METADATA").write_text("{}")
+    with pytest.raises(FileNotFoundError, match=r"Orbax checkpoint.*StandardCheckpointer\(\).restore"):
+        read(tmp_path)
