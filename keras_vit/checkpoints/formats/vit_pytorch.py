@@ -27,7 +27,6 @@ from keras_vit.checkpoints.formats.parsed import (
 
 # Names of older releases (normalisations in wrappers, the head's in a Sequential), and present ones.
 _ALIASES = [
-    (r"^module\.|^model\.", ""),
     (r"(transformer\.layers\.\d+\.[01])\.fn\.(norm|fn)\.", r"\1.\2."),  # Residual(PreNorm(...)) of the first releases
     (r"(transformer\.layers\.\d+\.0)\.fn\.", r"\1."),
     (r"(transformer\.layers\.\d+\.1)\.norm\.", r"\1.net.0."),
