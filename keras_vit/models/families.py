@@ -181,6 +181,13 @@ def fields() -> dict[str, dataclasses.Field]:
     return {name: field for row in reversed(FAMILIES.values()) for name, field in row.fields.items()}
 
 
+def named_now(config: Any) -> Any:
+    """A config of this or an earlier version, nested dicts, under today's names of fields."""
+    if not isinstance(config, dict):
+        return config
+    return as_named_now({name: named_now(part) for name, part in config.items()})
+
+
 def any_name() -> str:
     """The families' names for a message: "ViT or BiT"."""
     *names, last = FAMILIES

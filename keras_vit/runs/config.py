@@ -12,7 +12,6 @@ from absl import logging
 from keras_vit.io.durations import in_examples, is_nothing, resolve_steps
 from keras_vit.io.json_files import read_json
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.layers.arguments import as_named_now
 from keras_vit.models import families
 from keras_vit.models.fields import plain
 from keras_vit.runs.config_keys import OPEN, is_packaged_task
@@ -45,11 +44,6 @@ def flat(tree, path=""):
     if not isinstance(tree, dict):
         return {path: tree}
     return {k: v for name, part in tree.items() for k, v in flat(part, f"{path}.{name}" if path else name).items()}
-
-
-def _named_now(tree):
-    """A config of this or an earlier version under today's names."""
-    return as_named_now({name: _named_now(part) for name, part in tree.items()}) if isinstance(tree, dict) else tree
 
 
 def _check_model_keys(config):
@@ -284,7 +278,7 @@ def check_same_run(rundir, resolved, batch_statistics=False):
     if not rundir.checkpoints() or not path.exists():
         return
     content = read_json(path, "Restore it from a backup, or remove it to resume without comparing the configs.")
-    before, now = flat(_named_now(content)), flat(json.loads(json.dumps(resolved, default=str)))
+    before, now = flat(families.named_now(content)), flat(json.loads(json.dumps(resolved, default=str)))
     changed = [f"{key} was {b!r}, is {n!r}" for key, (b, n) in _changes(before, now).items()]
     parts = [content.get("micro_batches") for content in (before, now)]
     if batch_statistics and None not in parts and parts[0] != parts[1]:
