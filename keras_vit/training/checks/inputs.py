@@ -266,7 +266,8 @@ def check_range(images: np.ndarray, scale: Normalisation) -> None:
     ends = float(low.min()), float(high.max())
     there = scale.seen(low.astype("float64"), high.astype("float64")) if rescaled else ends
     largest = max(0 if floating else 255, *map(abs, ends))  # bytes may be dark
-    for wrong, what, mend in _problems(scale, *map(np.float64, there), floating or rescaled, largest):
+    lowest, highest = map(np.float64, there)
+    for wrong, what, mend in _problems(scale, lowest, highest, floating or rescaled, largest):
         if wrong:
             raise ValueError(_range_message(scale, what, mend).format(*(f"{end:.3g}" for end in (*ends, *there))))
 
@@ -277,11 +278,11 @@ def assert_range(images: Any, scale: Normalisation) -> list:
 
     floating, rescaled, images = images.dtype.is_floating, scale.path.rescales, tf.cast(images, "float32")
     low, high = tf.reduce_min(images), tf.reduce_max(images)
-    there = _seen(images, scale.path) if rescaled else (low, high)
+    lowest, highest = _seen(images, scale.path) if rescaled else (low, high)
     largest = tf.maximum(tf.maximum(tf.abs(low), tf.abs(high)), 0.0 if floating else 255.0)  # bytes may be dark
     return [
-        tf.debugging.Assert(~wrong, [_filled_in(_range_message(scale, what, mend), low, high, *there)])
-        for wrong, what, mend in _problems(scale, *there, floating or rescaled, largest)
+        tf.debugging.Assert(~wrong, [_filled_in(_range_message(scale, what, mend), low, high, lowest, highest)])
+        for wrong, what, mend in _problems(scale, lowest, highest, floating or rescaled, largest)
     ]
 
 

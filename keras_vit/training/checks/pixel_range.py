@@ -45,8 +45,8 @@ class Path:
     """
 
     place: int
-    factor: np.ndarray = dataclasses.field(default_factory=lambda: np.float64(1))
-    offset: np.ndarray = dataclasses.field(default_factory=lambda: np.float64(0))
+    factor: np.ndarray = dataclasses.field(default_factory=lambda: np.asarray(1.0))
+    offset: np.ndarray = dataclasses.field(default_factory=lambda: np.asarray(0.0))
     layers: tuple[str, ...] = ()
     declared: tuple[tuple[str, float, float], ...] = ()
 
@@ -126,7 +126,7 @@ class Normalisation:
         if self.is_identity:  # layers before it normalise
             if not self.path.rescales:
                 return None
-            return np.float64(0), np.float64(255 if np.abs(1 / factor).max() >= _PIXEL_STD else 1)
+            return np.asarray(0.0), np.asarray(255.0 if np.abs(1 / factor).max() >= _PIXEL_STD else 1.0)
         ends = (low - offset) / factor, (high - offset) / factor
         return np.minimum(*ends), np.maximum(*ends)
 
@@ -245,12 +245,14 @@ def _path(model, tensor) -> Path | str:
         return inner if isinstance(inner, str) else _joined(_path(model, node.input_tensors[inner.place]), inner)
     if not node.input_tensors or not _is_followed(operation):
         return operation.name
-    paths = [_path(model, source) for source in node.input_tensors]
-    for path in paths:
+    paths: list[Path] = []
+    for source in node.input_tensors:
+        path = _path(model, source)
         if isinstance(path, str):
             return path
-        if not path.equals(paths[0]):
+        if paths and not path.equals(paths[0]):
             return operation.name
+        paths.append(path)
     is_arithmetic = type(operation).__name__ in _ARITHMETIC and not isinstance(operation, keras.Layer)
     return _through_arithmetic(node, paths[0]) if is_arithmetic else _through(operation, paths[0])
 
@@ -327,7 +329,7 @@ class InputRange:
     @classmethod
     def of_scale(cls, scale: Normalisation | None) -> "InputRange":
         """The range that a normalisation expects of its input; 0..255 if it says nothing."""
-        low, high = (scale and scale.expected) or (np.float64(0), np.float64(255))
+        low, high = (scale and scale.expected) or (np.asarray(0.0), np.asarray(255.0))
         return cls(np.round((high - low) / 255, 12), np.round(low, 9))
 
     @property
