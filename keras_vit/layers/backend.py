@@ -33,8 +33,12 @@ def sum_over_replicas(tensors: list) -> list:
         return tensors
     import tensorflow as tf
 
-    context = tf.distribute.get_replica_context()
-    return tensors if context is None else context.all_reduce("SUM", tensors)
+    context, sums = tf.distribute.get_replica_context(), list(tensors)
+    for dtype in () if context is None else sorted({t.dtype.name for t in tensors}):  # the replicas pack one dtype
+        places = [i for i, t in enumerate(tensors) if t.dtype.name == dtype]
+        for i, total in zip(places, context.all_reduce("SUM", [tensors[i] for i in places])):
+            sums[i] = total
+    return sums
 
 
 def seed_dtype() -> str:

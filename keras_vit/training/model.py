@@ -19,6 +19,7 @@ from keras_vit.layers.registration import serializable
 from keras_vit.optim.wrappers import check_backups, innermost
 from keras_vit.training.checks.compiled import check_compiled
 from keras_vit.training.checks.inputs import InputChecks, plain_errors
+from keras_vit.training.checks.labels import check_same_form, label_shapes
 from keras_vit.training.class_weight import ClassWeight
 from keras_vit.training.losses import activation_by
 from keras_vit.training.mixing import Pairs, check_pairs
@@ -216,7 +217,7 @@ class Model(SteppingModel):
                 verbose=verbose,
                 callbacks=self._counted(callbacks, validates=True),
                 sample_weight=ready.weights,
-                **self._validation(kwargs, batch_size),
+                **self._validation(kwargs, batch_size, label_shapes(self, x, y)),
             )
 
     def evaluate(
@@ -296,7 +297,7 @@ class Model(SteppingModel):
         InputChecks.of(self).arrays(x)
         return super().predict_on_batch(x)
 
-    def _validation(self, options, batch_size):
+    def _validation(self, options, batch_size, label_shapes_of_training):
         """The options of fit, with validation data prepared for the strategy."""
         data = options.get("validation_data")
         if data is None:
@@ -304,6 +305,7 @@ class Model(SteppingModel):
                 raise ValueError("validation_split works on one device only. Pass validation_data=(x, y).")
             return options
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        check_same_form(self, label_shapes_of_training, label_shapes(self, x, y))
         x = self._checked(x, y, weights)
         ready = feed(self, x, y, weights, options.get("validation_batch_size") or batch_size)
         data = keras.utils.pack_x_y_sample_weight(ready.x, ready.y, ready.weights)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from interpreters import Interpreter
 from small_models import dense_on_rows, rows
 
+import keras_vit
 from keras_vit.distribution import strategy
 from keras_vit.training import (
     Accuracy,
@@ -20,7 +21,7 @@ from keras_vit.training import (
     StochasticWeightAveraging,
 )
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore:The weights are")]
 X, Y = rows(16)
 FACTORS = (0.5, 2.0, 1.0, 0.0, 3.0)
 
@@ -97,7 +98,20 @@ def accumulated(name):
     return [np.asarray(a).tolist() for a in made.optimizer._model_variables_moving_average]
 
 
+def statistics_of_16_bits(name):
+    """The running variances of a normalisation in pure bfloat16 after training, and whether the loss was finite."""
+    with chosen(name).scope():
+        inputs = keras.Input((2, 2, 6))
+        x = keras_vit.layers.BatchNormalization(0.5, dtype="bfloat16", name="norm")(inputs)
+        made = keras_vit.Model(inputs, keras.layers.Dense(5)(keras.layers.Flatten(dtype="bfloat16")(x)))
+        made.compile(Momentum(0.01), SoftmaxCrossEntropy(), jit_compile=False)
+    images = np.random.default_rng(0).normal(2.0, 3.0, (16, 2, 2, 6)).astype("float32")
+    loss = made.fit(images, Y, batch_size=8, shuffle=False, verbose=0).history["loss"][0]
+    return [float(np.isfinite(loss)), *np.asarray(made.get_layer("norm").moving_variance).tolist()]
+
+
 def hold(other, name, folder):
+    assert other.run(statistics_of_16_bits, name) == pytest.approx(statistics_of_16_bits("one"), rel=1e-2)
     for found, expected in zip(other.run(weighed, name), weighed("one"), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
     (results, swapped), (expected, _) = other.run(scored, name, str(folder)), scored("one", str(folder))

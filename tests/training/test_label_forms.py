@@ -113,6 +113,7 @@ def test_padding_without_labels_and_regression_pass():
 @pytest.mark.parametrize(
     ("metric", "text"),
     [
+        (keras.metrics.categorical_accuracy, r"needs rows \(b, 5\). Write keras_vit.training.Accuracy\(\)"),
         ("categorical_accuracy", r"needs rows \(b, 5\). Write keras_vit.training.Accuracy\(\)"),
         (keras.metrics.TopKCategoricalAccuracy(k=2), r"Write keras_vit.training.Accuracy\(k=2\)"),
         (keras.metrics.F1Score(), "F1Score needs rows.*one_hot"),
@@ -123,7 +124,8 @@ def test_padding_without_labels_and_regression_pass():
     ],
 )
 def test_class_numbers_are_refused_for_metrics_of_rows(metric, text, labels):
-    metric = metric if isinstance(metric, str) else type(metric).from_config(metric.get_config())
+    if isinstance(metric, keras.metrics.Metric):
+        metric = type(metric).from_config(metric.get_config())
     with pytest.raises(ValueError, match=f"{text}.*The labels are class numbers of shape"):
         compiled(SoftmaxCrossEntropy(), metric).evaluate(X, labels, verbose=0)
 
@@ -159,6 +161,14 @@ def test_accuracy_by_name_keeps_the_form_of_the_first_labels(first, then):
         with pytest.raises(ValueError, match='Keras chose the metric "accuracy" for .*first call. Compile again'):
             call(X, then, verbose=0)
     model.evaluate(X, first, verbose=0)
+
+
+@pytest.mark.parametrize(("first", "then"), [(Y, ROWS), (ROWS, Y)], ids=["numbers first", "rows first"])
+def test_validation_labels_have_the_form_of_the_training_labels(first, then):
+    held_out = dataset(then)[0]
+    for data, validation in ((arrays(first), (X, then)), (dataset(first), held_out), (arrays(first), held_out)):
+        with pytest.raises(ValueError, match='the metric "accuracy" by the form of the training labels'):
+            compiled(SoftmaxCrossEntropy(), "accuracy").fit(*data, validation_data=validation, verbose=0)
 
 
 def test_labels_of_one_rank_after_another_train_alike(eagerly):

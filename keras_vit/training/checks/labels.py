@@ -5,6 +5,7 @@ labels per image counts one of them.
 """
 
 import dataclasses
+from typing import Any
 
 import keras
 
@@ -43,6 +44,13 @@ _OF_ROWS = (
     _metrics.TrueNegatives,
     _metrics.TruePositives,
 )
+_FUNCTIONS = {
+    _metrics.binary_accuracy: _metrics.BinaryAccuracy,
+    _metrics.categorical_accuracy: _metrics.CategoricalAccuracy,
+    _metrics.sparse_categorical_accuracy: _metrics.SparseCategoricalAccuracy,
+    _metrics.sparse_top_k_categorical_accuracy: _metrics.SparseTopKCategoricalAccuracy,
+    _metrics.top_k_categorical_accuracy: _metrics.TopKCategoricalAccuracy,
+}
 _OF_NUMBERS = (
     _losses.SparseCategoricalCrossentropy,
     _metrics.SparseCategoricalAccuracy,
@@ -51,6 +59,7 @@ _OF_NUMBERS = (
 )
 
 
+_BY_NAME = ("accuracy", "acc")
 _ACCURACY = "keras_vit.training.Accuracy()"
 
 
@@ -109,8 +118,8 @@ def _rules(loss, metrics, output, mixes):
         numbers = f"The loss {form.__name__} needs class numbers (b,). {both}"
     mixed = numbers
     for metric in metrics:
-        metric = metric_of(metric)
-        by_name = metric in ("accuracy", "acc") and "A metric chosen by name needs the same form in every call."
+        metric = _instance(metric)
+        by_name = metric in _BY_NAME and "A metric chosen by name needs the same form in every call."
         mixed = mixed or by_name or _needs(metric, _OF_NUMBERS, "class numbers (b,)")
         sums = sums or _several(metric, kind)
         rows = rows or _needs(metric, _OF_ROWS, f"rows (b, {classes})")
@@ -118,6 +127,34 @@ def _rules(loss, metrics, output, mixes):
     mixed = mixes and mixed and f"model.mixing makes rows of labels. {mixed} For metrics, that is {_ACCURACY}."
     found = LabelRules(classes, ours, sums, rows, numbers, mixed or None)
     return found if ours or sums or rows or numbers or mixed else None
+
+
+def _instance(metric):
+    """A metric as an object, also if given as a function; "accuracy" stays text until Keras has chosen it."""
+    function = metric._fn if type(metric) is _metrics.MeanMetricWrapper else metric
+    known = _FUNCTIONS.get(function) if callable(function) and hasattr(function, "__hash__") else None
+    return metric_of(metric) if known is None else known()
+
+
+def check_same_form(model: keras.Model, training: list, validation: list) -> None:
+    """Refuses labels of two forms, each a list of shapes for the outputs, under a metric chosen by name."""
+    for metrics, output, *shapes in zip(metrics_in_order(model), model.outputs, training, validation):
+        names = [metric for metric in metrics if metric in _BY_NAME]
+        classes = output.shape[-1]
+        if names and None not in shapes and len({are_numbers(shape, classes) for shape in shapes}) > 1:
+            raise ValueError(
+                f'Keras chooses the metric "{names[0]}" by the form of the training labels, of shape {shapes[0]}; those'
+                f" for validation have the shape {shapes[1]}. Write {_ACCURACY}, which takes both."
+            )
+
+
+def label_shapes(model: keras.Model, x: Any, y: Any) -> list:
+    """The shapes of the labels of each output, in arrays or a dataset; None where unknown."""
+    names = output_names(model)
+    if hasattr(x, "scan"):
+        y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
+    found = [getattr(labels, "shape", None) for labels in (None if y is None else in_order(y, names)) or names]
+    return [None if shape is None or getattr(shape, "rank", 1) is None else tuple(shape) for shape in found]
 
 
 def _needs(metric, forms, needed):
@@ -137,14 +174,14 @@ def _needs(metric, forms, needed):
 def _several(metric, kind):
     """What to say of rows with several classes under a metric that takes the largest entry; None for other metrics."""
     zero = kind == "logits"
-    if metric in ("accuracy", "acc") or isinstance(metric, ARGMAX):
+    if metric in _BY_NAME or isinstance(metric, ARGMAX):
         right = f"keras.metrics.BinaryAccuracy(threshold={0.0 if zero else 0.5})"
     elif isinstance(metric, F_SCORES) and metric.threshold is None:
         right = f"keras.metrics.{type(metric).__name__}(threshold={'1e-7' if zero else 0.5})"
         right += ", which counts logits above 0," if zero else ""
     else:
         return None
-    name = f'"{metric}"' if isinstance(metric, str) else metric.name if metric.name in ("accuracy", "acc") else None
+    name = f'"{metric}"' if isinstance(metric, str) else metric.name if metric.name in _BY_NAME else None
     return (
         f"The metric {name or type(metric).__name__} compares only the largest entries, and some rows of labels do not"
         f" sum to 1: for several labels per image, or none, write {right} instead."
