@@ -130,10 +130,15 @@ def _check(model, path, format):
             " and an export would apply one twice. Leave it out of the model, or set model.classes = None to export"
             " the outputs as they are."
         )
-    if format in single_file.FILES:
-        single_file.check(model, path, format)
-    check_preprocessing(model)
     return path, format
+
+
+def _write(model, place, options):
+    """Writes a checked export, unless its libraries are missing or the preprocessing does not suit the model."""
+    if options["format"] in single_file.FILES:
+        single_file.check(model, place, options["format"])
+    check_preprocessing(model)
+    tensorflow_process.write(model, place, {**_DEFAULTS, **options})
 
 
 @register_exporter
@@ -154,7 +159,7 @@ def export_outputs(
     if given:
         raise ValueError(f'{", ".join(given)}: without effect for format="onnx", whose batches have any size.')
     place, _ = _check(model, path, format)
-    tensorflow_process.write(model, place, {**_DEFAULTS, "format": format, "only_outputs": True})
+    _write(model, place, {"format": format, "only_outputs": True})
 
 
 def export(
@@ -217,5 +222,4 @@ def export(
     _check_options(model, format, top_k, verbose, activation)
     single_file.check_quantization(format, quantization, calibration)
     options = {"format": format, "top_k": top_k or 5, "verbose": verbose, "activation": activation}
-    quantized = {"quantization": quantization, "calibration": calibration}
-    tensorflow_process.write(model, place, {**_DEFAULTS, **options, **quantized})
+    _write(model, place, {**options, "quantization": quantization, "calibration": calibration})
