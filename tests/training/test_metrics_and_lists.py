@@ -100,7 +100,7 @@ STEM = {"conv_stem": (8, 8), "conv_strides": (2, 2), "conv_form": "residual", "p
 def test_a_convolutional_stem_learns_in_pure_16_bits(dtype, optimizer, eagerly):
     """Moments are float32: in 16 bits beta_2 is 1, and squares of gradients vanish."""
     model = keras_vit.ViT(
-        "Ti/2", image_size=(8, 12), depth=1, width=16, heads=2, mlp_dim=16, classes=5, dtype=dtype, **STEM
+        "Ti/1", image_size=(8, 12), depth=1, width=16, heads=2, mlp_dim=16, classes=5, dtype=dtype, **STEM
     )
     model.compile(optimizer(0.02), training.SoftmaxCrossEntropy(), jit_compile=False)
     x, y = data(16)
