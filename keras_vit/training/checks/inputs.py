@@ -60,12 +60,7 @@ class InputChecks:
         Raises:
             ValueError: for layers whose `value_range` is not what the model takes behind them.
         """
-        found, hidden = normalisations(model) if getattr(model, "check_pixels", True) else ({}, None)
-        if hidden is not None:
-            _warn_of_hidden(model, hidden)
-        scales = {name: tuple(found.get(i, ())) for i, name in enumerate(input_names(model))}
-        _check_declared(scales)
-        return cls(scales, label_rules(model, mixes), getattr(model, "numbers", {}))
+        return cls(_scales(model), label_rules(model, mixes), getattr(model, "numbers", {}))
 
     def arrays(self, x: Any, y: Any = None, weights: Any = None, pixels: bool = True) -> None:
         """Checks a batch, or all the data, given as arrays.
@@ -208,9 +203,19 @@ def _check_declared(scales):
                 )
 
 
+def _scales(model):
+    """{input: its normalisations} of a model, unless model.check_pixels is False."""
+    found, hidden = normalisations(model) if getattr(model, "check_pixels", True) else ({}, None)
+    if hidden is not None:
+        _warn_of_hidden(model, hidden)
+    scales = {name: tuple(found.get(i, ())) for i, name in enumerate(input_names(model))}
+    _check_declared(scales)
+    return scales
+
+
 def check_images(model: keras.Model, images: Any) -> None:
     """Refuses images (b, h, w, c), or a list or dict of a model's inputs, on another scale: ValueError."""
-    InputChecks.of(model).arrays(images)
+    InputChecks(_scales(model), {}).arrays(images)
 
 
 def _may_be_wrong(dtype, scale):
