@@ -12,26 +12,35 @@ _BLOCK = re.compile(
     r"\.(?:[a-z_]+_)?(\d+)\.(.+)"
 )
 _ATTENTION = r"(?:.*\.)?(?:\w*att\w*|msa|mha|mhsa)"
-_OUT = r"proj|projection|out|o_proj|to_out|to_out\.0|out_linear|output_projection|output|output\.dense|c_proj|fc_out|wo"
+_OUT = r"o|out|o_proj|to_out|to_out\.0|out_linear|output_projection|output|output\.dense|c_proj|fc_out|wo"
 _MLP = r"(?:.*\.)?(?:mlp|ffn?|feed_?forward|pff|net)"
+# Normalisations before, or after, a block's two branches, that are named after the branch.
+_NORMS = tuple(
+    (pattern, new)
+    for branch, new in ((r"\w*(?:att|msa|mha|mhsa)\w*", "norm1"), (r"\w*(?:mlp|ff|feed_?forward)\w*", "norm2"))
+    for pattern in (
+        rf"(?:.*\.)?{branch}[._](?:pre_?)?(?:layer_?)?(?:norm|ln)",
+        rf"(?:.*\.)?(?:pre_?)?(?:layer_?)?(?:norm|ln)_(?:before_|pre_)?{branch}",
+    )
+)
 # Names within a block, without ".weight" and ".bias", and timm's.
 _IN_BLOCK = (
-    (r"(?:.*\.)?(?:layer_?)?(?:ln|norm)_?([12])", r"norm\1"),
-    (r"(?:.*\.)?out_proj", "attn.proj"),
+    (r"(?:.*\.)?(?:layer_?)?(?:ln|norm|la)_?([12])", r"norm\1"),
+    (r"(?:.*\.)?(?:proj|projection|out_proj(?:ection)?)", "attn.proj"),
     (rf"{_ATTENTION}\.(?:{_OUT})", "attn.proj"),
     (r"(?:.*\.)?(?:to_|c_)?(?:qkv|attn)(?:_proj)?", "attn.qkv"),
     (r"(?:.*\.)?heads?\.(\d+)\.(?:to_|w_?)?([qkv])(?:uer(?:y|ies)|eys?|alues?)?(?:_proj)?", r"attn.\2.\1"),
     (r"(?:.*\.)?([qkv])(?:uer(?:y|ies)|eys?|alues?)?_(?:mappings?|layers|linears|projs?|heads)\.(\d+)", r"attn.\1.\2"),
-    (r"(?:.*\.)?(?:to_|w_?)?([qkv])(?:_proj|_linear|_lin)?", r"attn.\1"),
-    (r"(?:.*\.)?(?:(q)uer(?:y|ies)|(k)eys?|(v)alues?)(?:_proj|_layer|_linear|_projection)?", r"attn.\1\2\3"),
+    (r"(?:.*\.)?(?:to_|w_?|proj_)?([qkv])(?:_proj|_linear|_lin)?", r"attn.\1"),
+    (r"(?:.*\.)?(?:(q)uer(?:y|ies)|(k)eys?|(v)alues?)(?:_proj|[._]layer|[._]linear|_projection)?", r"attn.\1\2\3"),
     (r"(?:.*\.)?(?:linear_?|fc_?|dense_?|lin_?|layer_?)([12])", r"mlp.fc\1"),
     (rf"{_MLP}\.(?:c_fc|fc_in|up_proj|wi|w1|intermediate)|intermediate\.dense", "mlp.fc1"),
     (rf"{_MLP}\.(?:c_proj|fc_out|down_proj|wo|w2|output)|output\.dense", "mlp.fc2"),
 )
 # Names outside the blocks: of arrays without ".weight", normalisations and heads.
-_TOKEN = re.compile(r"(?:.*\.)?(?:cls|cls_token|class_token|cls_embedding|class_embedding|cls_embed)")
+_TOKEN = re.compile(r"(?:.*\.)?(?:cls|cls_tokens?|class_tokens?|(?:cls|class)(?:_token)?_emb(?:ed|edding)?)")
 _TABLE = re.compile(
-    r"(?:.*\.)?(?:pos|position|positions|positional)(?:_?(?:emb|embed|embedding|embeddings|embeds|encoding|encodings))?"
+    r"(?:.*\.)?(?:pe|pos|position|positions|positional)(?:_?(?:emb|embed|embedding|embeddings|embeds|encoding|encodings))?"
     r"(?:\.weight)?"
 )
 _NORM = re.compile(
@@ -54,13 +63,13 @@ VOCABULARY = re.compile(
 )
 
 
-def _known_in_block(tail):
+def _known_in_block(tail, rank):
     """timm's name, after "blocks.0.", of an array in a block; an unknown name stays."""
     in_proj = re.fullmatch(r"(?:.*\.)?in_proj_(weight|bias)", tail)  # nn.MultiheadAttention
     if in_proj:
         return f"attn.qkv.{in_proj[1]}"
     parameter = _PARAMETER.fullmatch(tail)
-    for pattern, new in _IN_BLOCK if parameter else ():
+    for pattern, new in (*_IN_BLOCK, *(_NORMS if rank == 1 else ())) if parameter else ():
         match = re.fullmatch(pattern, parameter[1])
         if match:
             return f"{match.expand(new)}.{parameter[2]}"
@@ -80,7 +89,7 @@ def known_name(name: str, rank: int) -> str:
     if block and rank == 1 and block[2] in ("weight", "bias"):  # the last member of the blocks' Sequential
         return f"norm.{block[2]}"
     if block:
-        return f"blocks.{block[1]}.{_known_in_block(block[2])}"
+        return f"blocks.{block[1]}.{_known_in_block(block[2], rank)}"
     if _TOKEN.fullmatch(name):
         return "cls_token"
     if _TABLE.fullmatch(name):
@@ -98,6 +107,53 @@ def known_name(name: str, rank: int) -> str:
         if match and _HEAD.fullmatch(match[1]):
             return f"{new}.{parameter[2]}"
     return name
+
+
+def _stack(ranks):
+    """{name: name as "blocks.0..."} of blocks that no word tells, such as "1.0." and "1.1.": numbered modules with the
+    same arrays, attention among them.
+    """
+    groups = collections.defaultdict(lambda: collections.defaultdict(dict))  # {prefix: {number: {tail: name}}}
+    for name in ranks:
+        for match in re.finditer(r"(?<![^.])(\d+)\.", name):
+            groups[name[: match.start()]][int(match[1])][name[match.end() :]] = name
+    for prefix in sorted(groups, key=len):
+        blocks = groups[prefix]
+        tails = blocks.get(0, {})
+        attention = any(_known_in_block(tail, ranks[name]).startswith("attn.") for tail, name in tails.items())
+        if (
+            attention
+            and sorted(blocks) == list(range(len(blocks)))
+            and all(b.keys() == tails.keys() for b in blocks.values())
+        ):
+            return {name: f"blocks.{i}.{tail}" for i, block in blocks.items() for tail, name in block.items()}
+    return {}
+
+
+def _modules(name):
+    parts = name.split(".")
+    return {tuple(parts[:n]) for n in range(1, len(parts))}
+
+
+def _by_branch(new, ranks):
+    """{name: timm's name} of normalisations in the same module as their block's attention, or as its MLP, alone.
+
+    Args:
+        new: {name: timm's name, or an unknown one in "blocks.0."}.
+        ranks: {name: number of axes of the weight}.
+    """
+    branches = collections.defaultdict(lambda: {"attn": set(), "mlp": set()})  # {block: {branch: modules around it}}
+    for name, now in new.items():
+        if match := re.match(r"(blocks\.\d+)\.(attn|mlp)\.", now):
+            branches[match[1]][match[2]] |= _modules(name)
+    found = {}
+    for name, now in new.items():
+        match = re.fullmatch(r"(blocks\.\d+)\..+\.(weight|bias)", now)
+        if match and ranks[name] == 1 and not VOCABULARY.fullmatch(now):
+            attention, mlp = (len(_modules(name) & modules) for modules in branches[match[1]].values())
+            if attention != mlp:
+                found[name] = f"{match[1]}.{'norm1' if attention > mlp else 'norm2'}.{match[2]}"
+    return found
 
 
 def _sequential(names, ranks):
@@ -118,7 +174,7 @@ def _sequential(names, ranks):
     found = {}
     for parent, weights in layers.items():
         block = re.match(r"blocks\.\d+\.", parent)
-        if not block and not _HEAD.fullmatch(parent):
+        if not block and not _HEAD.fullmatch(parent) and not parent.isdecimal():
             continue
         dense = sorted(number for number, rank in weights.items() if rank == 2)
         norms = [number for number, rank in weights.items() if rank == 1]
@@ -143,10 +199,13 @@ def _patch_names(names, ranks):
 
 def timm_names(ranks: Mapping[str, int]) -> dict[str, str]:
     """{name: timm's name} of a file's arrays; unknown names stay. `ranks` is {name: number of axes}."""
+    stack = {} if any(map(_BLOCK.fullmatch, ranks)) else _stack(ranks)
     patch = _patch_names(ranks, ranks)
-    new = {name: patch.get(name) or known_name(name, rank) for name, rank in ranks.items()}
+    of_weight = {name: ranks.get(f"{name.removesuffix('bias')}weight", rank) for name, rank in ranks.items()}
+    new = {name: patch.get(name) or known_name(stack.get(name, name), of_weight[name]) for name in ranks}
     numbered = _sequential(new.values(), {now: ranks[name] for name, now in new.items()})
-    return {name: numbered.get(now, now) for name, now in new.items()}
+    new = {name: numbered.get(now, now) for name, now in new.items()}
+    return {**new, **_by_branch(new, of_weight)}
 
 
 def is_vit(ranks: Mapping[str, int]) -> bool:
