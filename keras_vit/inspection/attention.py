@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers import AttentionPooling, TokenPooling
+from keras_vit.layers import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.models import taps
 from keras_vit.training.checks.inputs import check_images
 
@@ -158,6 +158,8 @@ def _reading(model):
         tokens = 2 if any(layer.name == "pool_dist" for layer in encoder.layers) else 1
         reads[:, :tokens] = 1 / tokens
         return lambda images: reads
+    if isinstance(pool, MeanPooling) and not pool.prefix:  # pool="mean": all tokens
+        return lambda images: reads + 1 / n
     reads[:, n - h * w :] = 1 / (h * w)
     if isinstance(pool, keras.layers.Concatenate):  # pool="token_gap": class token and patches' mean
         reads = reads / 2

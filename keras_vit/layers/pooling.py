@@ -44,7 +44,7 @@ class TokenPooling(keras.layers.Layer):
 
 @serializable
 class MeanPooling(keras.layers.Layer):
-    """Averages the patch tokens (GAP), after the first `prefix` tokens: class and distillation token, registers."""
+    """Averages the tokens after the first `prefix`; without class and distillation token and registers, that is GAP."""
 
     def __init__(self, prefix: int = 0, **kwargs: Any):
         super().__init__(**kwargs)

@@ -37,7 +37,7 @@ from keras_vit.models.fields import (
 )
 
 CONV_FORMS = ("plain", "residual")
-POOLS = ("token", "gap", "map", "token_gap")
+POOLS = ("token", "gap", "map", "token_gap", "mean")
 POSITIONS = (*KINDS, *self_attention.POSITIONS, "none")
 PLACES = ("stem", "every", "shared")
 
@@ -109,7 +109,7 @@ class ViTSpec(Spec):
         "token",
         one_of(POOLS),
         "What the head reads: the class token, the mean of the patch tokens, what a learned query attends to (MAP),"
-        " or class token and mean, concatenated.",
+        " class token and that mean, concatenated, or the mean of all tokens, the class token too.",
     )
     pre_logits: int | None = field(
         None, POSITIVE, "Width of a dense layer before the head; None for no such layer.", WEIGHTS
@@ -225,7 +225,7 @@ class ViTSpec(Spec):
     def __post_init__(self):
         super().__post_init__()
         if self.class_token is None:
-            self._replace("class_token", self.pool in ("token", "token_gap"))
+            self._replace("class_token", self.pool in ("token", "token_gap", "mean"))
         if self.head_dim is not None and self.head_dim * self.heads == self.width:
             self._replace("head_dim", None)  # equal models, equal specs
         self._check_stems()
@@ -274,7 +274,7 @@ class ViTSpec(Spec):
                 " its own."
             )
         if self.fc_norm and self.pool == "map":
-            raise ValueError('fc_norm needs pool "gap", "token" or "token_gap", got "map".')
+            raise ValueError('fc_norm needs pool "gap", "token", "token_gap" or "mean", got "map".')
         if self.fc_norm and not self.final_norm:
             raise ValueError("fc_norm=True is a normalisation after the blocks, which final_norm=False leaves out.")
 

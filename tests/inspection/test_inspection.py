@@ -52,6 +52,7 @@ READ = {
     "token": ({"registers": 2}, lambda rows: rows[..., 0, :]),
     "both tokens": ({"distillation_token": True}, lambda rows: rows[..., :2, :].mean(-2)),
     "token_gap": ({"pool": "token_gap"}, lambda rows: (rows[..., 0, :] + rows[..., 1:, :].mean(-2)) / 2),
+    "all tokens": ({"pool": "mean"}, lambda rows: rows.mean(-2)),
     "patches": ({"pool": "gap", "registers": 2}, lambda rows: rows[..., 2:, :].mean(-2)),
 }
 

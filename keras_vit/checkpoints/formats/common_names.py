@@ -29,6 +29,7 @@ _IN_BLOCK = (
     (r"(?:.*\.)?(?:proj|projection|out_proj(?:ection)?)", "attn.proj"),
     (rf"{_ATTENTION}\.(?:{_OUT})", "attn.proj"),
     (r"(?:.*\.)?(?:to_|c_)?(?:qkv|attn)(?:_proj)?", "attn.qkv"),
+    (r"(?:.*\.)?(?:to_)?(qkv_per_(?:head|channel))", r"attn.\1"),
     (r"(?:.*\.)?heads?\.(\d+)\.(?:to_|w_?)?([qkv])(?:uer(?:y|ies)|eys?|alues?)?(?:_proj)?", r"attn.\2.\1"),
     (r"(?:.*\.)?([qkv])(?:uer(?:y|ies)|eys?|alues?)?_(?:mappings?|layers|linears|projs?|heads)\.(\d+)", r"attn.\1.\2"),
     (r"(?:.*\.)?(?:to_|w_?|proj_)?([qkv])(?:_proj|_linear|_lin)?", r"attn.\1"),
@@ -56,7 +57,7 @@ _IN_HEAD = (
 VOCABULARY = re.compile(
     r"cls_token|reg_token|dist_token|pos_embed"
     r"|patch_embed\.(?:proj|proj_chw|proj_hwc)\.(?:weight|bias)"
-    r"|blocks\.\d+\.(?:norm1|norm2|attn\.(?:[qkv]{1,3}|[qkv]{3}_per_head|[qkv]\.\d+|q_norm|k_norm|proj)|mlp\.fc[12])"
+    r"|blocks\.\d+\.(?:norm1|norm2|attn\.(?:[qkv]{1,3}|[qkv]{3}_per_(?:head|channel)|[qkv]\.\d+|q_norm|k_norm|proj)|mlp\.fc[12])"
     r"\.(?:weight|bias)"
     r"|blocks\.\d+\.ls[12]\.gamma"
     r"|(?:norm|fc_norm|pre_logits|head|head_dist)\.(?:weight|bias)"
@@ -174,10 +175,11 @@ def _sequential(names, ranks):
     found = {}
     for parent, weights in layers.items():
         block = re.match(r"blocks\.\d+\.", parent)
-        if not block and not _HEAD.fullmatch(parent) and not parent.isdecimal():
-            continue
         dense = sorted(number for number, rank in weights.items() if rank == 2)
         norms = [number for number, rank in weights.items() if rank == 1]
+        in_sequence = norms and re.fullmatch(r"(?:.*\.)?\d+", parent)  # of a model that is an nn.Sequential
+        if not block and not _HEAD.fullmatch(parent) and not in_sequence:
+            continue
         targets = [f"{block[0]}mlp.fc1", f"{block[0]}mlp.fc2"] if block else ["pre_logits", "head"][-len(dense) :]
         if len(dense) != len(targets) or len(norms) > 1 or any(number > dense[0] for number in norms):
             continue

@@ -44,7 +44,7 @@ CAPABILITIES = Capabilities(
             for name in ("mlp_activation", "epsilon", "mean", "std", "qkv_bias")
         },
         "class_token": (True,),
-        "pool": ("token", "gap", "token_gap"),  # unused in pre-training; our metadata keep it
+        "pool": ("token", "gap", "token_gap", "mean"),  # unused in pre-training; our metadata keep it
         "positions": ("learned", "sincos2d_mae"),
     },
     rules=(_square,),

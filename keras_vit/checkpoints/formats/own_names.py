@@ -20,7 +20,7 @@ from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.formats.recognise import LONGEST_NAME
 
 _EPSILON = 1e-5  # the default of nn.LayerNorm
-_FUSED = re.compile(r"(blocks\.\d+\.attn)\.([qkv]{1,3})(?:(_per_head)|\.(\d+))?\.(weight|bias)")
+_FUSED = re.compile(r"(blocks\.\d+\.attn)\.([qkv]{1,3})(?:_per_(head|channel)|\.(\d+))?\.(weight|bias)")
 # What torchvision's code computes, beside names that no other model has.
 _TORCHVISION = re.compile(r"encoder\.layers\.encoder_layer_\d+\.self_attention\.in_proj_weight")
 _OF_TORCHVISION = {
@@ -29,6 +29,21 @@ _OF_TORCHVISION = {
     "pre_logits_activation": "tanh",
     "epsilon": 1e-6,
     "pool": "token",
+}
+# {an array's name: whose code it is, what that computes and a ViT of this package does not, a rule for other code}.
+_OTHER_CODE = {
+    r"(?:.*\.)?\d+\.\d+\.0\.fn\.1\.(?:qkv|queries)\.weight": (
+        "FrancescoSaverioZuppichini/ViT, which divides by sqrt(width) after the softmax of attention, and not before",
+        (r"\.0\.fn\.1\.", ".0.attention."),
+    ),
+    r"(?:.*\.)?\d+\.la1\.weight": (
+        "omihub777/ViT-CIFAR, which has GELU after both dense layers of an MLP, and scales attention otherwise",
+        (r"\.la([12])\.", r".norm\1."),
+    ),
+    r"(?:.*\.)?classification_head\.0\.weight": (
+        'MONAI, which has tanh after the head unless post_activation=""',
+        (r"classification_head\.0\.", "head."),
+    ),
 }
 # Arguments that a file does not state: their meaning, and the value that is assumed, if any.
 _ASKED = {
@@ -48,7 +63,7 @@ _ASKED = {
         None,
     ),
     "pre_logits_activation": ('between the two dense layers of the head: "tanh", "gelu", "relu"...', None),
-    "pool": ('what the head reads: "token", or "gap" for the mean of the patches', "token"),
+    "pool": ('what the head reads: "token", "gap" (the mean of the patches) or "mean" (of all tokens)', "token"),
     "epsilon": ("of the normalisations; nn.LayerNorm's default is 1e-05", _EPSILON),
 }
 
@@ -93,20 +108,32 @@ def rewritten(rules: Iterable[tuple[str, str | None]], names: Iterable[str]) -> 
     return result
 
 
+def _check_one_model(first, second, names):
+    """Refuses names of two models that differ in one module around them: ValueError with the keys to choose from."""
+    parts, others = first.split("."), second.split(".")
+    i = next(i for i, (part, other) in enumerate(zip([*parts, ""], [*others, ""])) if part != other)
+    keys = [".".join(p[: i + 1]) for p in (parts, others)]
+    counts = [sum(name.startswith(f"{key}.") for name in names) for key in keys]
+    if parts[i + 1 :] == others[i + 1 :] and counts[0] == counts[1] > 10 and not any(map(str.isdecimal, parts[:i])):
+        listed = ", ".join(f'key="{key}"' for key in keys)
+        raise ValueError(f"There are several models among the arrays. Pass one of these to load: {listed}.")
+
+
 def _translated(arrays, rules):
-    """({timm's name: (name in the file, array)}, names left out by the rules); ValueError for colliding names."""
+    """({timm's name: (name in the file, array)}, names by the rules, names left out); ValueError if names collide."""
     new = {name: now for name, now in rewritten(rules, arrays).items() if now is not None}
     known = timm_names({now: arrays[name].ndim for name, now in new.items()})
     result = {}
     for name, now in new.items():
         now = known[now]
         if now in result:
+            _check_one_model(result[now][0], name, arrays)
             raise ValueError(
                 f'"{result[now][0]}" and "{name}" would both be read as "{now}". Add a rule to names= that tells them'
                 " apart."
             )
         result[now] = name, arrays[name]
-    return result, [name for name in arrays if name not in new]
+    return result, new.values(), [name for name in arrays if name not in new]
 
 
 def _place_norm(arrays, options):
@@ -144,7 +171,9 @@ def _problem_of_names(arrays, files):
 
 
 def _rules(missing, over, arrays, files, width):
-    """Rules for the arrays left over that can only be the patches, positions or head of a model of this width."""
+    """Rules for arrays left over that can only be the patches, positions or head of a model of this width, or lie
+    beside the module that contains all others.
+    """
     found = {}
     for name in over:
         array, stem = arrays[name], re.escape(files[name].removesuffix(".weight"))
@@ -155,7 +184,11 @@ def _rules(missing, over, arrays, files, width):
                 found["head"] = (rf"^{stem}\.", "head.")
         if "pos_embed" in missing and array.ndim in (2, 3) and array.shape[-1] == width and "patches" not in found:
             found["positions"] = (f"^{re.escape(files[name])}$", "pos_embed")
-    return list(found.values())
+    rules = list(found.values())
+    roots = {files[name].partition(".")[0] for name in arrays if name not in over}
+    outside = [files[name] for name in over if not any(re.search(pattern, files[name]) for pattern, _ in rules)]
+    beside = dict.fromkeys(name.partition(".")[0] for name in outside) if len(roots) == 1 else {}  # losses, metrics
+    return rules + [(rf"^{re.escape(root)}\.", None) for root in beside if root not in roots]
 
 
 _WORDS = (
@@ -183,7 +216,18 @@ def _stated(arrays, files, options, config):
     return {name: value for name, value in stated.items() if value is not None}
 
 
-def _check(path, arrays, files, stated, options):
+def _of_other_code(names):
+    """Sentences on names whose code computes something else."""
+    known = [text for pattern, text in _OTHER_CODE.items() if any(re.fullmatch(pattern, name) for name in names)]
+    return [
+        f"The names are those of {what}. Here attention is softmax(q k / sqrt(width / heads)), and no activation"
+        f" follows an MLP's or a model's last dense layer. If your code computes that, too, add the rule {rule} to"
+        " names=; otherwise this model cannot be expressed."
+        for what, rule in known
+    ]
+
+
+def _check(path, arrays, files, names, stated, options):
     """Refuses names that make no ViT, and missing arguments: one ValueError for both, with a line to paste."""
     wrong, rules = _problem_of_names(arrays, files)
     asked = [name for name in _ASKED if name not in stated]
@@ -191,9 +235,9 @@ def _check(path, arrays, files, stated, options):
         asked = [name for name in asked if name != "pre_logits_activation"]
     if "cls_token" not in arrays:
         asked = [name for name in asked if name != "pool"]
-    if not wrong and all(_ASKED[name][1] is not None for name in asked):
+    text = _of_other_code(names)
+    if not text and not wrong and all(_ASKED[name][1] is not None for name in asked):
         return
-    text = []
     if wrong:
         text.append(
             f"The names do not make a ViT. {' '.join(wrong)} names=[(pattern, replacement), ...] rewrites them to"
@@ -247,7 +291,8 @@ def _query_key_value(parts, name, k):
     """The rows of timm's attn.qkv, all queries, then keys, then values: (3d, d), or (3d,) for biases.
 
     Args:
-        parts: [(letters such as "qkv" or "q", whether rows are grouped by head, array)] of one block.
+        parts: [(letters such as "qkv" or "q", None or by what rows are grouped: "head" or "channel", array)] of one
+            block.
         name: "blocks.0.attn", for messages.
         k: heads.
 
@@ -258,9 +303,10 @@ def _query_key_value(parts, name, k):
     if sorted(letters) != ["k", "q", "v"]:
         raise ValueError(f'"{name}" should have one each of q, k and v, got {", ".join(part for part, _, _ in parts)}.')
     rows = {}
-    for part, per_head, array in parts:
-        groups = k if per_head else 1
-        if not array.ndim or array.shape[0] % (groups * len(part)):
+    for part, grouped, array in parts:
+        count = array.shape[0] if array.ndim else 0
+        groups = {None: 1, "head": k, "channel": max(count // len(part), 1)}[grouped]
+        if not count or count % (groups * len(part)):
             raise ValueError(
                 f'"{name}.{part}" has shape {array.shape}, which does not divide into {len(part)} parts of {groups}'
                 " heads."
@@ -282,9 +328,9 @@ def _attention(arrays, k):
         elif match[4]:
             apart[match[1], match[2], match[5]].append((int(match[4]), array))
         else:
-            parts[match[1], match[5]].append((match[2], bool(match[3]), array))
+            parts[match[1], match[5]].append((match[2], match[3], array))
     for (name, letter, kind), found in apart.items():
-        parts[name, kind].append((letter, False, _by_head(found, f"{name}.{letter}", width)))
+        parts[name, kind].append((letter, None, _by_head(found, f"{name}.{letter}", width)))
     for (name, kind), found in parts.items():
         result[f"{name}.qkv.{kind}"] = _query_key_value(found, name, k)
     return result
@@ -322,6 +368,8 @@ def _patches(arrays, channels):
 
 def _complete(arrays, assumptions):
     """The arrays with timm's axes, zeros for biases that the model lacks, and the identity for attn.proj."""
+    if arrays["pos_embed"].ndim == 3 and arrays["pos_embed"].shape[1] == 1:  # (n, 1, d), for tokens before batches
+        arrays["pos_embed"] = arrays["pos_embed"].swapaxes(0, 1)
     for name, rank in (("cls_token", 3), ("dist_token", 3), ("reg_token", 3), ("pos_embed", 3)):
         if name in arrays and 0 < arrays[name].ndim < rank:
             arrays[name] = arrays[name].reshape((1,) * (rank - arrays[name].ndim) + arrays[name].shape)
@@ -345,13 +393,15 @@ def _assumed(stated, files):
     assumed = [] if "epsilon" in stated else [f"epsilon={_EPSILON} (nn.LayerNorm's default)"]
     if not files.get("blocks.0.attn.qkv.weight", "in_proj_weight").endswith("in_proj_weight"):
         assumed.append(
-            'all queries, then keys, then values (if they are head by head, rewrite "qkv" to "qkv_per_head")'
+            'all queries, then keys, then values (if they are head by head, rewrite "qkv" to "qkv_per_head"; if channel'
+            ' by channel, as of "(h d qkv)", to "qkv_per_channel")'
         )
     if "cls_token" in files and "pool" not in stated:
         assumed.append('a head on the class token (pool="token")')
     if "cls_token" in files and stated.get("pool") == "gap":
-        assumed.append("a mean of the patches alone, without the class token")
-    if stated.get("pool", "token" if "cls_token" in files else "gap") == "gap" and "norm.weight" in files:
+        assumed.append('a mean of the patches alone, without the class token (pool="mean" includes it)')
+    pool = stated.get("pool", "token" if "cls_token" in files else "gap")
+    if pool in ("gap", "mean") and "norm.weight" in files:
         assumed.append(
             'the last normalisation before the mean of the tokens (if it comes after, rewrite its name to "fc_norm")'
         )
@@ -374,12 +424,12 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
     longest = max(contents.arrays, key=len)
     if len(longest) > LONGEST_NAME:
         raise ValueError(f'The name "{longest[:50]}..." has {len(longest):,} characters, more than {LONGEST_NAME}.')
-    translated, dropped = _translated(contents.arrays, options.get("names") or ())
+    translated, names, dropped = _translated(contents.arrays, options.get("names") or ())
     translated = _place_norm(translated, options)
     arrays = {name: array for name, (_, array) in translated.items()}
     files = {name: file for name, (file, _) in translated.items()}
     stated = _stated(arrays, files, options, contents.config)
-    _check(contents.path, arrays, files, stated, options)
+    _check(contents.path, arrays, files, names, stated, options)
     arrays = _patches(_attention(arrays, _heads(stated, arrays)), options.get("channels") or 3)
     assumptions = _assumed(stated, files)
     arrays = _complete(arrays, assumptions)

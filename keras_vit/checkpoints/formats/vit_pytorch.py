@@ -41,7 +41,7 @@ _ASSUMED_NORMALISATION = (
 )
 _ASSUMED_POOL = (
     'Assuming that the class token is read (pool="cls"): with pool="mean" this release of vit-pytorch has the same'
-    ' arrays, but averages the class token, too, which cannot be expressed. Pass pool="token" if you have looked.'
+    ' arrays, but averages all tokens. Pass pool="mean" for that, or "token" if you have looked.'
 )
 
 
@@ -93,7 +93,8 @@ def _check_order(names, options):
     elif options.get("norm_first") is None:
         raise ValueError(
             "The file does not say where its blocks normalise: pass norm_first=True for x + attention(norm(x)), as"
-            " vit-pytorch computes (its PreNorm), or norm_first=False for norm(x + attention(x)) (PostNorm)."
+            " vit-pytorch computes (its PreNorm), or norm_first=False for norm(x + attention(x)) (PostNorm). Pass"
+            " heads, mean, std, mlp_activation and pool, too, unless they are those that a warning names."
         )
 
 
@@ -133,6 +134,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     token = arrays["cls_token"].size > 0 if "cls_token" in arrays else False
     hidden = need(arrays, "transformer.layers.0.1.net.1.weight", 2)
     shape = grid(_positions(arrays, width) - int(token), hint_grid(options, (side, side)))
+    mean_first = token and options.get("pool") == "mean" and "mlp_head.0.weight" in contents.arrays
     fields = {
         "patch_size": (side, side),
         "depth": depth(arrays, r"transformer\.layers\.(\d+)\."),
@@ -141,7 +143,8 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         "head_dim": head_dim,
         "mlp_dim": hidden.shape[0],
         "class_token": token,
-        "pool": "token" if token else "gap",
+        "pool": "gap" if not token else "mean" if options.get("pool") == "mean" else "token",
+        "fc_norm": mean_first,
         "qkv_bias": False,
         "patch_norm": index == 2,
         "epsilon": options.get("epsilon") or 1e-5,
@@ -202,7 +205,7 @@ def name_map(spec: Mapping, classes: int | None, index: int, arrays: Mapping) ->
         entries.update(torch_norm(f"{theirs}.1.net.0", f"{ours}/mlp_norm"))
         entries.update(torch_dense(f"{theirs}.1.net.1", f"{ours}/mlp/hidden"))
         entries.update(torch_dense(f"{theirs}.1.net.4", f"{ours}/mlp/out"))
-    entries.update(torch_norm("transformer.norm", "encoder_norm"))
+    entries.update(torch_norm("transformer.norm", "fc_norm" if spec["fc_norm"] else "encoder_norm"))
     if classes is not None:
         entries.update(torch_dense("mlp_head", "head"))
     return entries

@@ -31,10 +31,11 @@ def pool(tokens, spec: ViTSpec, policy, sizes=None):
     """
     weighted = {} if sizes is None else {"sizes": sizes}
     token = layers.TokenPooling(dtype=policy, name="pool" if spec.pool == "token" else "pool_token")
-    mean = layers.MeanPooling(spec.prefix, dtype=policy, name="pool" if spec.pool == "gap" else "pool_gap")
+    skipped = 0 if spec.pool == "mean" else spec.prefix
+    mean = layers.MeanPooling(skipped, dtype=policy, name="pool_gap" if spec.pool == "token_gap" else "pool")
     if spec.pool == "token":
         x = token(tokens)
-    elif spec.pool == "gap":
+    elif spec.pool in ("gap", "mean"):
         x = mean(tokens, **weighted)
     elif spec.pool == "token_gap":
         x = keras.layers.Concatenate(dtype=policy, name="pool")([token(tokens), mean(tokens, **weighted)])

@@ -49,8 +49,11 @@ def arrays(depth=2, classes=5, hidden=None, patches=(3, 4, 4), seed=0):
     return result
 
 
-def logits(a, first=True, activation="gelu", hidden="tanh", epsilon=EPSILON):
-    """The logits of PIXELS; norms, attention's output and the hidden layer count where they are in `a`."""
+def logits(a, first=True, activation="gelu", hidden="tanh", epsilon=EPSILON, pool="token"):
+    """The logits of PIXELS; norms, attention's output and the hidden layer count where they are in `a`.
+
+    With pool="mean" the last normalisation follows the mean.
+    """
 
     def linear(x, name):
         return x @ a[f"{name}.weight"].T + a.get(f"{name}.bias", 0)
@@ -80,7 +83,7 @@ def logits(a, first=True, activation="gelu", hidden="tanh", epsilon=EPSILON):
     for i in range(len([name for name in a if name.endswith("norm1.weight")])):
         x = residual(x, attention, f"blocks.{i}.attn", f"blocks.{i}.norm1")
         x = residual(x, mlp, f"blocks.{i}.mlp", f"blocks.{i}.norm2")
-    x = norm(x, "norm")[:, 0]
+    x = norm(x[:, 0] if pool == "token" else x.mean(1), "norm")
     if "pre_logits.weight" in a:
         x = ACTIVATIONS[hidden](linear(x, "pre_logits"))
     return linear(x, "head")
@@ -157,6 +160,59 @@ LUCID = [
     (r"^norm\.", "mlp_head.0."),
     (r"^head\.", "mlp_head.1."),
 ]
+SEQUENTIAL = [
+    (r"^patch_embed\.proj", "0.projection.0"),
+    (r"^cls_token", "0.cls_token"),
+    (r"^pos_embed", "0.positions"),
+    (r"^blocks\.(\d+)\.norm1", r"1.\1.0.fn.0"),
+    (r"^blocks\.(\d+)\.attn\.proj", r"1.\1.0.fn.1.projection"),
+    (r"^blocks\.(\d+)\.attn\.", r"1.\1.0.fn.1."),
+    (r"^blocks\.(\d+)\.norm2", r"1.\1.1.fn.0"),
+    (r"^blocks\.(\d+)\.mlp\.fc1", r"1.\1.1.fn.1.0"),
+    (r"^blocks\.(\d+)\.mlp\.fc2", r"1.\1.1.fn.1.3"),
+    (r"^norm\.", "2.1."),
+    (r"^head\.", "2.2."),
+]
+IN_BLOCKS = [
+    (r"^patch_embed\.proj", "patch_embedding.patcher"),
+    (r"^cls_token", "class_embedding"),
+    (r"^pos_embed", "position_embedding"),
+    (r"^blocks\.(\d+)\.norm1", r"transformer_encoder.\1.msa_block.layer_norm"),
+    (r"^blocks\.(\d+)\.attn\.qkv\.", r"transformer_encoder.\1.msa_block.multihead_attn.in_proj_"),
+    (r"^blocks\.(\d+)\.attn\.proj", r"transformer_encoder.\1.msa_block.multihead_attn.out_proj"),
+    (r"^blocks\.(\d+)\.norm2", r"transformer_encoder.\1.mlp_block.layer_norm"),
+    (r"^blocks\.(\d+)\.mlp\.fc1", r"transformer_encoder.\1.mlp_block.mlp.0"),
+    (r"^blocks\.(\d+)\.mlp\.fc2", r"transformer_encoder.\1.mlp_block.mlp.3"),
+    (r"^norm\.", "classifier.0."),
+    (r"^head\.", "classifier.1."),
+]
+BY_BRANCH = [
+    (r"^patch_embed", "transformer.embeddings.patch_embeddings"),
+    (r"^pos_embed", "transformer.embeddings.position_embeddings"),
+    (r"^cls_token", "transformer.embeddings.cls_token"),
+    (r"^blocks\.(\d+)\.norm1", r"transformer.encoder.layer.\1.attention_norm"),
+    (r"^blocks\.(\d+)\.norm2", r"transformer.encoder.layer.\1.ffn_norm"),
+    (r"^blocks\.(\d+)\.mlp", r"transformer.encoder.layer.\1.ffn"),
+    (r"^blocks\.(\d+)\.attn\.proj", r"transformer.encoder.layer.\1.attn.out"),
+    (r"^blocks", "transformer.encoder.layer"),
+    (r"^norm", "transformer.encoder.encoder_norm"),
+]
+STACKED = [
+    (r"^patch_embed\.proj", "patch_emb.conv"),
+    (r"^pos_embed", "pos_emb.positional_encodings"),
+    (r"^cls_token", "cls_token_emb"),
+    (r"^blocks\.(\d+)\.norm1", r"stages.\1.norm_self_attn"),
+    (r"^blocks\.(\d+)\.norm2", r"stages.\1.norm_ff"),
+    (r"attn\.q\.", "self_attn.query.linear."),
+    (r"attn\.k\.", "self_attn.key.linear."),
+    (r"attn\.v\.", "self_attn.value.linear."),
+    (r"^blocks\.(\d+)\.attn\.proj", r"stages.\1.proj"),
+    (r"mlp\.fc", "feed_forward.layer"),
+    (r"^blocks", "stages"),
+    (r"^norm", "ln"),
+    (r"^head", "classification.linear2"),
+    (r"^pre_logits", "classification.linear1"),
+]
 POST_NORM_RELU = {"norm_first": False, "mlp_activation": "relu"}
 
 
@@ -217,6 +273,22 @@ def lucid(a):
     return theirs, own
 
 
+def sequential(a):
+    """Models in an nn.Sequential, residuals in wrappers, queries, keys and values channel by channel."""
+    theirs = {
+        name: array.reshape(3, WIDTH, -1).swapaxes(0, 1).reshape(array.shape) if ".qkv." in name else array
+        for name, array in a.items()
+    }
+    return renamed(theirs, SEQUENTIAL), a
+
+
+def stacked(a):
+    """Blocks that no word tells, positions for tokens before the batch."""
+    theirs = renamed(apart(a), STACKED)
+    positions = theirs.pop("pos_emb.positional_encodings")
+    return {**theirs, "pos_emb.positional_encodings": positions.swapaxes(0, 1)}, a
+
+
 CASES = {
     "torch's encoder": (encoder, {}, POST_NORM_RELU),
     "torch's encoder, a hidden layer": (encoder, {"hidden": 8}, {**POST_NORM_RELU, "pre_logits_activation": "relu"}),
@@ -232,6 +304,19 @@ CASES = {
     "a layer per head's slice": (slices, {}, {"names": [(r"^linear_mapper\.", "patch_embed.proj_chw.")]}),
     "vit-pytorch with ReLU": (lucid, {}, {"mlp_activation": "relu"}),
     "vit-pytorch with PostNorm": (lucid, {}, POST_NORM_RELU),
+    "vit-pytorch with the mean of all tokens": (lucid, {}, {"pool": "mean"}),
+    "a Sequential, the mean of all tokens": (
+        sequential,
+        {},
+        {"pool": "mean", "names": [(r"\.0\.fn\.1\.", ".0.attention."), ("qkv", "qkv_per_channel")]},
+    ),
+    "normalisations within attention and MLP": (lambda a: (renamed(a, IN_BLOCKS), a), {}, {}),
+    "normalisations named after attention and MLP": (lambda a: (renamed(apart(a), BY_BRANCH), a), {}, {}),
+    "blocks of an unknown name": (
+        stacked,
+        {"hidden": 8},
+        {"mlp_activation": "relu", "pre_logits_activation": "relu"},
+    ),
     "timm's names, post-norm": (lambda a: (a, a), {}, {**POST_NORM_RELU, "names": []}),
 }
 TOLD = {"heads": HEADS, "mean": MEAN, "std": STD, "norm_first": True, "mlp_activation": "gelu", "epsilon": EPSILON}
@@ -244,7 +329,7 @@ def write(case, folder):
     path, arguments = folder / "model.safetensors", {**TOLD, "image_size": (8, 12), "pool": "token", **told}
     safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in theirs.items()}, path)
     code = types.SimpleNamespace(**{"hidden": arguments.get("pre_logits_activation", "tanh"), **arguments})
-    return path, arguments, logits(own, code.norm_first, code.mlp_activation, code.hidden, code.epsilon)
+    return path, arguments, logits(own, code.norm_first, code.mlp_activation, code.hidden, code.epsilon, code.pool)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -261,7 +346,7 @@ def line_to_paste(error):
     return re.search(r"\n  keras_vit\.load\(\".*?\", (.*)\)$", str(error))[1]
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "timm" not in case and "vit-pytorch" not in case])
+@pytest.mark.parametrize("case", [c for c in CASES if not re.search("timm|vit-pytorch|Sequential, the mean", c)])
 def test_the_first_error_asks_for_everything(case, tmp_path):
     """With the answers in the line to paste, the second attempt loads the file."""
     path, arguments, expected = write(case, tmp_path)
@@ -291,6 +376,34 @@ def test_what_the_names_contradict_or_do_not_show_is_refused(tmp_path):
     refused(r"pass norm_first=True for .*PreNorm.*PostNorm", path, **arguments)
     path, arguments, _ = write("timm's names, post-norm", tmp_path)
     refused("names=.., too", path, norm_first=False, heads=HEADS)
+
+
+def test_code_that_computes_something_else_is_named(tmp_path):
+    """Its names alone do not make it load; a rule says that one's own code is usual."""
+    rules = {
+        "FrancescoSaverioZuppichini": SEQUENTIAL,
+        "omihub777": [(r"^blocks", "enc"), (r"norm([12])", r"la\1"), (r"^head", "fc.1"), (r"^norm", "fc.0")],
+        "MONAI": [(r"^head", "classification_head.0")],
+    }
+    for code, theirs in rules.items():
+        path = tmp_path / f"{code}.safetensors"
+        safetensors.numpy.save_file(renamed(arrays(), theirs), path)
+        refused(rf"(?s)names are those of {code}.*cannot be expressed.*mean=\?", path, names=[])
+        with pytest.raises(ValueError, match="cannot be expressed") as caught:
+            keras_vit.load(path, image_size=(8, 12), **{**TOLD, "names": []})
+        rule = eval(re.search(r"add the rule (\(.*?\)) to names", str(caught.value))[1])
+        keras_vit.load(path, image_size=(8, 12), **{**TOLD, "names": [rule]})
+
+
+def test_averages_and_losses_beside_a_model(tmp_path):
+    path = tmp_path / "model.safetensors"
+    model = renamed(arrays(), TORCH)
+    safetensors.numpy.save_file({f"{k}.{name}": a for k in ("online", "ema") for name, a in model.items()}, path)
+    refused('key="(online|ema)", key="(online|ema)"', path)
+    keras_vit.load(path, key="ema", **TOLD, image_size=(8, 12))
+    losses = {"criterion.weight": np.ones(5, "float32")}
+    safetensors.numpy.save_file({**losses, **{f"model.{name}": a for name, a in model.items()}}, path)
+    refused(r"(?s)Left over: criterion.weight.*names=\[\('\^criterion\\\\.', None\)\], heads", path)
 
 
 def test_an_assumed_activation_is_said(tmp_path, caplog):
