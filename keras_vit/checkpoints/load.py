@@ -29,6 +29,7 @@ from keras_vit.models.arguments import Changes
 from keras_vit.models.fields import WEIGHTS, named
 from keras_vit.training.model_metadata import register_loader
 
+_TIMM_ATTENTION = re.compile(r"(?:^|\.)blocks\.\d+\.(?:\d+\.)?attn\.")  # DINOv2's blocks lie in chunks
 FORMATS = {  # names as in `recognise`
     "bit": bit,
     "google": google,
@@ -160,7 +161,8 @@ def parse(contents: FileContents, options: dict[str, Any]) -> ParsedCheckpoint:
     """
     names = set(contents.arrays)
     form = FORMATS.get(recognise(names) or "") if options.get("names") is None else own_names
-    if form is None and is_vit({name: array.ndim for name, array in contents.arrays.items()}):
+    unknown = form is None or (form is timm and not any(map(_TIMM_ATTENTION.search, names)))
+    if unknown and is_vit({name: array.ndim for name, array in contents.arrays.items()}):
         form = own_names
     if form is None:
         raise ValueError(

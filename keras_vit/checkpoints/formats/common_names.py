@@ -12,7 +12,7 @@ _BLOCK = re.compile(
     r"\.(?:[a-z_]+_)?(\d+)\.(.+)"
 )
 _ATTENTION = r"(?:.*\.)?(?:\w*att\w*|msa|mha|mhsa)"
-_OUT = r"o|out|o_proj|to_out|to_out\.0|out_linear|output_projection|output|output\.dense|c_proj|fc_out|wo"
+_OUT = r"o|out|o_proj|to_out|to_out\.0|out_linear|output_projection|output|output\.dense|c_proj|fc_out|[wW]_?o"
 _MLP = r"(?:.*\.)?(?:mlp|ffn?|feed_?forward|pff|net)"
 # Normalisations before, or after, a block's two branches, that are named after the branch.
 _NORMS = tuple(
@@ -28,20 +28,22 @@ _IN_BLOCK = (
     (r"(?:.*\.)?(?:layer_?)?(?:ln|norm|la)_?([12])", r"norm\1"),
     (r"(?:.*\.)?(?:proj|projection|out_proj(?:ection)?)", "attn.proj"),
     (rf"{_ATTENTION}\.(?:{_OUT})", "attn.proj"),
+    *((rf"{_ATTENTION}\.linears\.{i}", f"attn.{part}") for i, part in enumerate(("q", "k", "v", "proj"))),
+    *((rf"(?:.*\.)?sublayers?\.{i}\.(?:layer_?)?norm", f"norm{i + 1}") for i in (0, 1)),
     (r"(?:.*\.)?(?:to_|c_)?(?:qkv|attn)(?:_proj)?", "attn.qkv"),
     (r"(?:.*\.)?(?:to_)?(qkv_per_(?:head|channel))", r"attn.\1"),
     (r"(?:.*\.)?heads?\.(\d+)\.(?:to_|w_?)?([qkv])(?:uer(?:y|ies)|eys?|alues?)?(?:_proj)?", r"attn.\2.\1"),
     (r"(?:.*\.)?([qkv])(?:uer(?:y|ies)|eys?|alues?)?_(?:mappings?|layers|linears|projs?|heads)\.(\d+)", r"attn.\1.\2"),
-    (r"(?:.*\.)?(?:to_|w_?|proj_)?([qkv])(?:_proj|_linear|_lin)?", r"attn.\1"),
+    (r"(?:.*\.)?(?:to_|[wW]_?|proj_)?([qkv])(?:_proj|_linear|_lin)?", r"attn.\1"),
     (r"(?:.*\.)?(?:(q)uer(?:y|ies)|(k)eys?|(v)alues?)(?:_proj|[._]layer|[._]linear|_projection)?", r"attn.\1\2\3"),
-    (r"(?:.*\.)?(?:linear_?|fc_?|dense_?|lin_?|layer_?)([12])", r"mlp.fc\1"),
+    (r"(?:.*\.)?(?:linear_?|fc_?|dense_?|lin_?|layer_?|[wW]_?)([12])", r"mlp.fc\1"),
     (rf"{_MLP}\.(?:c_fc|fc_in|up_proj|wi|w1|intermediate)|intermediate\.dense", "mlp.fc1"),
     (rf"{_MLP}\.(?:c_proj|fc_out|down_proj|wo|w2|output)|output\.dense", "mlp.fc2"),
 )
 # Names outside the blocks: of arrays without ".weight", normalisations and heads.
 _TOKEN = re.compile(r"(?:.*\.)?(?:cls|cls_tokens?|class_tokens?|(?:cls|class)(?:_token)?_emb(?:ed|edding)?)")
 _TABLE = re.compile(
-    r"(?:.*\.)?(?:pe|pos|position|positions|positional)(?:_?(?:emb|embed|embedding|embeddings|embeds|encoding|encodings))?"
+    r"(?:.*\.)?(?:pe|wpe|pos|position|positions|positional)(?:_?(?:emb|embed|embedding|embeddings|embeds|encoding|encodings))?"
     r"(?:\.weight)?"
 )
 _NORM = re.compile(

@@ -144,7 +144,7 @@ def _place_norm(arrays, options):
     if "norm.weight" in arrays:
         raise ValueError(
             f'The file has two normalisations before the head, "{arrays["norm.weight"][0]}" and'
-            f' "{arrays["head_norm.weight"][0]}". A ViT of this package has one.'
+            f' "{arrays["head_norm.weight"][0]}". A ViT of this package has one: this model cannot be expressed.'
         )
     pooled = "token" if "cls_token" in arrays else "gap"
     new = "norm" if options.get("pool", pooled) == "token" else "fc_norm"
@@ -198,8 +198,11 @@ _WORDS = (
 )
 
 
-def _layers_per_block(arrays):
-    """The number of layers of queries in a block if each head has one, else 0."""
+def _shown_heads(arrays):
+    """The number of heads if each has its own layer of queries, or its own axis (d, k, c); else 0."""
+    query = arrays.get("blocks.0.attn.q.weight")
+    if query is not None and query.ndim == 3:
+        return query.shape[1]
     return sum(bool(re.fullmatch(r"blocks\.0\.attn\.q\.\d+\.weight", name)) for name in arrays)
 
 
@@ -210,7 +213,7 @@ def _stated(arrays, files, options, config):
     stated["heads"] = arguments.get("num_heads") if isinstance(arguments, dict) else None
     if isinstance(pretrained, dict):
         stated |= {name: pretrained.get(name) for name in ("mean", "std")}
-    if apart := _layers_per_block(arrays):
+    if apart := _shown_heads(arrays):
         stated["heads"] = apart
     stated |= {name: options[name] for name in _ASKED if options.get(name) is not None}
     return {name: value for name, value in stated.items() if value is not None}
@@ -264,8 +267,8 @@ def _heads(stated, arrays):
     k = stated["heads"]
     if type(k) is not int or k < 1:
         raise ValueError(f"heads must be a positive integer, got {k!r}.")
-    if (apart := _layers_per_block(arrays)) and apart != k:
-        raise ValueError(f"heads={k} was passed, but each block has {apart} layers of queries, one for each head.")
+    if (apart := _shown_heads(arrays)) and apart != k:
+        raise ValueError(f"heads={k} was passed, but the file's queries have {apart} heads.")
     return k
 
 
@@ -315,6 +318,19 @@ def _query_key_value(parts, name, k):
         for i, letter in enumerate(part):
             rows[letter] = split[:, i].reshape(-1, *array.shape[1:])
     return np.concatenate([rows[letter] for letter in "qkv"])
+
+
+def _without_head_axis(arrays):
+    """The arrays with torch's axes of attention instead of (d, k, c), biases (k, c) and, for its output, (k, c, d)."""
+    result = {}
+    for name, array in arrays.items():
+        match = re.fullmatch(r"blocks\.\d+\.attn\.([qkv]|proj)\.(weight|bias)", name)
+        if match and array.ndim == 3:
+            array = array.reshape((-1, array.shape[2]) if match[1] == "proj" else (len(array), -1)).T
+        elif match and array.ndim == 2 and match[2] == "bias":
+            array = array.reshape(-1)  # (k * c,)
+        result[name] = array
+    return result
 
 
 def _attention(arrays, k):
@@ -382,6 +398,12 @@ def _complete(arrays, assumptions):
         assumptions.append("The model has no dense layer after its attention: here it is the identity, the same.")
     if not projected or not any(f"{block}attn.{part}.bias" in arrays for block in blocks for part in ("qkv", "proj")):
         zeros |= {f"{block}attn.proj.bias": len(kernel) for block in blocks}
+    for fc in ("mlp.fc1", "mlp.fc2"):
+        if not any(name.endswith(f"{fc}.bias") for name in arrays):
+            zeros |= {f"{block}{fc}.bias": len(arrays[f"{block}{fc}.weight"]) for block in blocks}
+    zeros |= {
+        f"{name}.bias": len(arrays[f"{name}.weight"]) for name in ("pre_logits", "head") if f"{name}.weight" in arrays
+    }
     zeros = {name: np.zeros(size, "float32") for name, size in zeros.items() if name not in arrays}
     if zeros:
         assumptions.append(f"The model has no {summary(zeros, 3)}: they are zeros here, which is the same.")
@@ -430,7 +452,7 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
     files = {name: file for name, (file, _) in translated.items()}
     stated = _stated(arrays, files, options, contents.config)
     _check(contents.path, arrays, files, names, stated, options)
-    arrays = _patches(_attention(arrays, _heads(stated, arrays)), options.get("channels") or 3)
+    arrays = _patches(_attention(_without_head_axis(arrays), _heads(stated, arrays)), options.get("channels") or 3)
     assumptions = _assumed(stated, files)
     arrays = _complete(arrays, assumptions)
     # Other channels than the file's belong to the adapted model; mean and std describe the file.

@@ -1,8 +1,13 @@
-"""State dicts of lucidrains' vit-pytorch (`vit_pytorch.ViT`): no q, k, v biases, heads of any width. Read only."""
+"""State dicts of lucidrains' vit-pytorch (`vit_pytorch.ViT`, `SimpleViT`): no q, k, v biases, heads of any width.
+
+Read only.
+"""
 
 import math
 import re
 from collections.abc import Mapping
+
+import numpy as np
 
 from keras_vit.checkpoints.formats.name_map import (
     Entry,
@@ -34,6 +39,11 @@ _ALIASES = [
     (r"(transformer\.layers\.\d+\.1)\.fn\.net\.3\.", r"\1.net.4."),
     (r"^mlp_head\.0\.", "transformer.norm."),
     (r"^mlp_head\.1\.", "mlp_head."),
+    # SimpleViT, without dropout.
+    (r"(transformer\.layers\.\d+\.1)\.net\.3\.", r"\1.net.4."),
+    (r"(transformer\.layers\.\d+\.0)\.to_out\.weight", r"\1.to_out.0.weight"),
+    (r"^linear_head\.0\.", "transformer.norm."),
+    (r"^linear_head\.(?:1\.)?", "mlp_head."),
 ]
 _ASSUMED_NORMALISATION = (
     "The file does not say how images are normalised: assuming [-1, 1]. If that is wrong, pass mean and std on the"
@@ -133,8 +143,16 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     k, head_dim = heads(width, options.get("heads"), inner)
     token = arrays["cls_token"].size > 0 if "cls_token" in arrays else False
     hidden = need(arrays, "transformer.layers.0.1.net.1.weight", 2)
-    shape = grid(_positions(arrays, width) - int(token), hint_grid(options, (side, side)))
+    is_simple = "pos_embedding" not in arrays and "transformer.layers.0.0.to_out.weight" in contents.arrays
+    hint = hint_grid(options, (side, side))
+    if is_simple:
+        if hint is None:
+            raise ValueError("SimpleViT has fixed positions: pass the image_size that it was trained at.")
+        for i in range(depth(arrays, r"transformer\.layers\.(\d+)\.")):
+            arrays.setdefault(f"transformer.layers.{i}.0.to_out.0.bias", np.zeros(width, "float32"))
+    shape = (hint.h, hint.w) if is_simple else grid(_positions(arrays, width) - int(token), hint)
     mean_first = token and options.get("pool") == "mean" and "mlp_head.0.weight" in contents.arrays
+    mean_first |= "linear_head.0.weight" in contents.arrays
     fields = {
         "patch_size": (side, side),
         "depth": depth(arrays, r"transformer\.layers\.(\d+)\."),
@@ -145,6 +163,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         "class_token": token,
         "pool": "gap" if not token else "mean" if options.get("pool") == "mean" else "token",
         "fc_norm": mean_first,
+        "positions": "sincos2d" if is_simple else "learned",
         "qkv_bias": False,
         "patch_norm": index == 2,
         "epsilon": options.get("epsilon") or 1e-5,
@@ -195,7 +214,8 @@ def name_map(spec: Mapping, classes: int | None, index: int, arrays: Mapping) ->
         entries.update(torch_norm("to_patch_embedding.3", "patch_encoder/embedding_norm"))
     if spec["class_token"]:
         entries["cls_token"] = same("class_token/tokens", (1,) * (arrays["cls_token"].ndim - 1) + (spec["width"],))
-    entries["pos_embedding"] = positions("position_embedding/embedding", 0, arrays["pos_embedding"].shape)
+    if spec["positions"] == "learned":
+        entries["pos_embedding"] = positions("position_embedding/embedding", 0, arrays["pos_embedding"].shape)
     for i in range(spec["depth"]):
         theirs, ours = f"transformer.layers.{i}", f"block_{i:02d}"
         entries.update(torch_norm(f"{theirs}.0.norm", f"{ours}/attention_norm"))

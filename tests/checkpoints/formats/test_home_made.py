@@ -52,7 +52,7 @@ def arrays(depth=2, classes=5, hidden=None, patches=(3, 4, 4), seed=0):
 def logits(a, first=True, activation="gelu", hidden="tanh", epsilon=EPSILON, pool="token"):
     """The logits of PIXELS; norms, attention's output and the hidden layer count where they are in `a`.
 
-    With pool="mean" the last normalisation follows the mean.
+    With pool="mean", or no class token, the last normalisation follows the mean.
     """
 
     def linear(x, name):
@@ -79,7 +79,8 @@ def logits(a, first=True, activation="gelu", hidden="tanh", epsilon=EPSILON, poo
 
     x = ((PIXELS - np.array(MEAN)) / STD).reshape(3, 2, 4, 3, 4, 3).transpose(0, 1, 3, 5, 2, 4).reshape(3, 6, -1)
     x = x @ a["patch_embed.proj.weight"].reshape(WIDTH, -1).T + a.get("patch_embed.proj.bias", 0)
-    x = np.concatenate([np.broadcast_to(a["cls_token"], (3, 1, WIDTH)), x], 1) + a["pos_embed"]
+    tokens = [np.broadcast_to(a["cls_token"], (3, 1, WIDTH))] if "cls_token" in a else []
+    x = np.concatenate([*tokens, x], 1) + a["pos_embed"]
     for i in range(len([name for name in a if name.endswith("norm1.weight")])):
         x = residual(x, attention, f"blocks.{i}.attn", f"blocks.{i}.norm1")
         x = residual(x, mlp, f"blocks.{i}.mlp", f"blocks.{i}.norm2")
@@ -289,6 +290,55 @@ def stacked(a):
     return {**theirs, "pos_emb.positional_encodings": positions.swapaxes(0, 1)}, a
 
 
+def dense_general(a):
+    """With an axis of heads, as in Flax: queries, keys and values (d, k, c), the attention's output (k, c, d)."""
+    theirs = {}
+    for name, array in apart(a).items():
+        if re.search(r"attn\.[qkv]\.", name):
+            array = array.T.reshape(*array.T.shape[:-1], HEADS, -1)
+        elif name.endswith("attn.proj.weight"):
+            array = array.T.reshape(HEADS, -1, WIDTH)
+        theirs[name.replace("blocks", "encoder_layers")] = array
+    return theirs, a
+
+
+def unbiased(a):
+    own = {name: array for name, array in a.items() if not re.search(r"(qkv|proj|fc\d|head)\.bias", name)}
+    rules = [(r"^blocks", "transformer.h"), (r"attn\.qkv", "attn.c_attn"), (r"attn\.proj", "attn.c_proj")]
+    rules += [(r"fc1", "c_fc"), (r"fc2", "c_proj"), (r"^pos_embed", "transformer.wpe.weight"), (r"^head", "lm_head")]
+    return renamed(own, [*rules, (r"^norm\.", "transformer.ln_f.")]), own
+
+
+def annotated(a):
+    numbers = {"q": 0, "k": 1, "v": 2, "proj": 3}
+    rules = [(rf"attn\.{part}\.", f"self_attn.linears.{i}.") for part, i in numbers.items()]
+    rules += [(r"norm1", "sublayer.0.norm"), (r"norm2", "sublayer.1.norm"), (r"mlp\.fc", "feed_forward.w_")]
+    return renamed(apart(a), [*rules, (r"^blocks", "encoder.layers")]), a
+
+
+def simple(a):
+    """vit-pytorch's SimpleViT: no tokens, positions of sines and cosines, few biases, the mean of the patches."""
+    own = {name: array for name, array in a.items() if not re.search(r"attn.*bias|token|pos_embed", name)}
+    rules = [
+        (r"^blocks\.(\d+)\.norm1", r"transformer.layers.\1.0.norm"),
+        (r"^blocks\.(\d+)\.attn\.qkv", r"transformer.layers.\1.0.to_qkv"),
+        (r"^blocks\.(\d+)\.attn\.proj", r"transformer.layers.\1.0.to_out"),
+        (r"^blocks\.(\d+)\.norm2", r"transformer.layers.\1.1.net.0"),
+        (r"^blocks\.(\d+)\.mlp\.fc1", r"transformer.layers.\1.1.net.1"),
+        (r"^blocks\.(\d+)\.mlp\.fc2", r"transformer.layers.\1.1.net.3"),
+        (r"^patch_embed\.proj", "to_patch_embedding.1"),
+        (r"^norm\.", "linear_head.0."),
+        (r"^head\.", "linear_head.1."),
+    ]
+    theirs = renamed(own, rules)
+    kernel = theirs["to_patch_embedding.1.weight"]
+    theirs["to_patch_embedding.1.weight"] = kernel.transpose(0, 2, 3, 1).reshape(WIDTH, -1)
+    y, x = np.repeat(np.arange(2), 3), np.tile(np.arange(3), 2)
+    waves = 1 / 10000 ** (np.arange(WIDTH // 4) / (WIDTH // 4 - 1))
+    y, x = y[:, None] * waves, x[:, None] * waves
+    return theirs, {**own, "pos_embed": np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], 1)[None]}
+
+
 CASES = {
     "torch's encoder": (encoder, {}, POST_NORM_RELU),
     "torch's encoder, a hidden layer": (encoder, {"hidden": 8}, {**POST_NORM_RELU, "pre_logits_activation": "relu"}),
@@ -312,6 +362,10 @@ CASES = {
     ),
     "normalisations within attention and MLP": (lambda a: (renamed(a, IN_BLOCKS), a), {}, {}),
     "normalisations named after attention and MLP": (lambda a: (renamed(apart(a), BY_BRANCH), a), {}, {}),
+    "an axis of heads": (dense_general, {}, {}),
+    "GPT's names, without biases": (unbiased, {}, {}),
+    "the Annotated Transformer's names": (annotated, {}, {}),
+    "vit-pytorch's SimpleViT": (simple, {}, {"pool": "gap"}),
     "blocks of an unknown name": (
         stacked,
         {"hidden": 8},
@@ -369,7 +423,7 @@ def refused(message, path, **arguments):
 def test_what_the_names_contradict_or_do_not_show_is_refused(tmp_path):
     path, arguments, _ = write("a layer per head", tmp_path)
     del arguments["image_size"]
-    refused("each block has 4 layers of queries", path, **{**arguments, "heads": 2})
+    refused("the file's queries have 4 heads", path, **{**arguments, "heads": 2})
     path, arguments, _ = write("vit-pytorch with PostNorm", tmp_path)
     del arguments["image_size"]
     del arguments["norm_first"]
