@@ -1,11 +1,13 @@
 """Common names of a home-made ViT's arrays, and timm's names for them."""
 
 import collections
+import itertools
 import re
 from collections.abc import Mapping
 
 from keras_vit.checkpoints.formats.recognise import LONGEST_NAME
 
+_DEEPEST = 4  # numbered modules within another that may be the blocks
 _PARAMETER = re.compile(r"(.*)\.(weight|bias)$")
 _BLOCK = re.compile(
     r"(?:.*?\.)?(?:blocks|layers?|encoder|transformer|encoder_layers|transformer_encoder|transformer_blocks|resblocks)"
@@ -118,7 +120,7 @@ def _stack(ranks):
     """
     groups = collections.defaultdict(lambda: collections.defaultdict(dict))  # {prefix: {number: {tail: name}}}
     for name in ranks:
-        for match in re.finditer(r"(?<![^.])(\d+)\.", name):
+        for match in itertools.islice(re.finditer(r"(?<![^.])(\d+)\.", name), _DEEPEST):
             groups[name[: match.start()]][int(match[1])][name[match.end() :]] = name
     for prefix in sorted(groups, key=len):
         blocks = groups[prefix]

@@ -45,6 +45,7 @@ _OTHER_CODE = {
         (r"classification_head\.0\.", "head."),
     ),
 }
+_PRE_NORM = re.compile(r"(?!blocks\.)(?:.*\.)?(?:(?:ln|(?:layer_?)?norm)_?pre|pre_?(?:ln|(?:layer_?)?norm))\.weight")
 # Arguments that a file does not state: their meaning, and the value that is assumed, if any.
 _ASKED = {
     "heads": ("the number of attention heads", None),
@@ -166,6 +167,11 @@ def _problem_of_names(arrays, files):
     if over:
         shown = [files[name] if name == files[name] else f"{files[name]} (read as {name})" for name in over]
         parts.append(f"Left over: {summary(shown)}.")
+    parts += [
+        f'"{files[name]}" is a normalisation before the blocks, which cannot be expressed.'
+        for name in over
+        if _PRE_NORM.fullmatch(name)
+    ]
     norm = arrays.get("blocks.0.norm1.weight")
     return parts, [] if norm is None else _rules(missing, over, arrays, files, norm.size)
 

@@ -460,6 +460,13 @@ def test_averages_and_losses_beside_a_model(tmp_path):
     refused(r"(?s)Left over: criterion.weight.*names=\[\('\^criterion\\\\.', None\)\], heads", path)
 
 
+def test_a_normalisation_before_the_blocks_cannot_be_expressed(tmp_path):
+    path = tmp_path / "model.safetensors"
+    extra = {"ln_pre.weight": np.ones(WIDTH, "float32"), "ln_pre.bias": np.ones(WIDTH, "float32")}
+    safetensors.numpy.save_file({**renamed(arrays(), TORCH), **extra}, path)
+    refused('"ln_pre.weight" is a normalisation before the blocks, which cannot be expressed', path)
+
+
 def test_an_assumed_activation_is_said(tmp_path, caplog):
     path, arguments, _ = write("vit-pytorch with ReLU", tmp_path)
     del arguments["mlp_activation"]
