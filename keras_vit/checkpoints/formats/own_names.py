@@ -424,6 +424,8 @@ def _assumed(stated, files):
             'all queries, then keys, then values (if they are head by head, rewrite "qkv" to "qkv_per_head"; if channel'
             ' by channel, as of "(h d qkv)", to "qkv_per_channel")'
         )
+    if not any(name.endswith("in_proj_weight") for name in files.values()):
+        assumed.append("attention by softmax(q k / sqrt(width / heads)), nothing after an MLP's last dense layer")
     if "cls_token" in files and "pool" not in stated:
         assumed.append('a head on the class token (pool="token")')
     if "cls_token" in files and stated.get("pool") == "gap":

@@ -467,6 +467,14 @@ def test_a_normalisation_before_the_blocks_cannot_be_expressed(tmp_path):
     refused('"ln_pre.weight" is a normalisation before the blocks, which cannot be expressed', path)
 
 
+def test_attention_that_the_file_does_not_show_is_said(tmp_path, caplog):
+    for case, is_said in (("an axis of heads", True), ("torch's encoder", False)):
+        path, arguments, _ = write(case, tmp_path)
+        caplog.clear()
+        keras_vit.load(path, **arguments)
+        assert ("sqrt(width / heads)" in caplog.text) is is_said
+
+
 def test_an_assumed_activation_is_said(tmp_path, caplog):
     path, arguments, _ = write("vit-pytorch with ReLU", tmp_path)
     del arguments["mlp_activation"]
