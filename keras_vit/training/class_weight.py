@@ -52,7 +52,7 @@ def _by_class(given, classes, class_names):
     result = {}
     for key, factor in given.items():
         number = class_names.index(key) if key in class_names else key
-        if isinstance(number, (float, np.floating)) and number == int(number):
+        if isinstance(number, (float, np.floating)) and float(number).is_integer():
             number = int(number)  # a column of a table
         if not is_integer(number) or not 0 <= number < classes:
             names = f" or one of the names {', '.join(class_names[:20])}" if class_names else ""

@@ -159,6 +159,8 @@ def test_rows_of_several_labels_are_refused_for_the_losss_own_weights(form, y):
         ({5: 1.0}, "unknown class 5. Expected 0 to 4 or one of the names ant, bee"),
         ({-1: 1.0}, "unknown class -1"),
         ({0.5: 1.0}, "unknown class 0.5"),
+        ({float("nan"): 1.0}, "unknown class nan"),
+        ({float("inf"): 1.0}, "unknown class inf"),
         ({"cot": 1.0}, "unknown class .cot.*cat"),
         ({2: 1.0, "cat": 2.0}, "class 2 twice"),
         ({0: -1.0}, r"class_weight\[0\] should be a finite number of at least 0, got -1.0"),

@@ -121,6 +121,8 @@ def test_padding_without_labels_and_regression_pass():
         (keras.metrics.AUC(from_logits=True, multi_label=True, num_labels=5), "AUC needs rows"),
         (keras.metrics.OneHotMeanIoU(5), "OneHotMeanIoU needs rows"),
         (keras.metrics.CategoricalHinge(), "CategoricalHinge needs rows"),
+        ("mse", "MeanSquaredError needs rows"),
+        (keras.metrics.RootMeanSquaredError(), "RootMeanSquaredError needs rows"),
     ],
 )
 def test_class_numbers_are_refused_for_metrics_of_rows(metric, text, labels):
@@ -144,12 +146,15 @@ def test_rows_are_refused_for_metrics_of_numbers(form):
         (keras.losses.CategoricalCrossentropy(from_logits=True), ROWS, Y),
         (keras.losses.CategoricalFocalCrossentropy(from_logits=True), ROWS, Y[:, None]),
         (keras.losses.BinaryCrossentropy(from_logits=True), ROWS, Y),
+        ("mse", ROWS, Y[:, None]),
+        (keras.losses.Huber(), ROWS, Y[:5]),  # (5,) and (5, 5): Keras would compare columns
+        (keras.losses.squared_hinge, 2 * ROWS - 1, Y[:, None]),
     ],
 )
 def test_losses_of_the_other_form_name_ours(loss, right, wrong):
     model = compiled(loss)
     with pytest.raises(ValueError, match="The loss .* needs .*SoftmaxCrossEntropy.., which takes both"):
-        model.fit(X, wrong, verbose=0)
+        model.fit(X[: len(wrong)], wrong, verbose=0)
     model.fit(X, right, verbose=0)
 
 

@@ -189,6 +189,9 @@ def test_classify_and_preprocess_give_the_range_that_the_model_expects(behind, p
     for image in (photograph, X[0], FLOATS[0]):
         [best] = model.classify(image, top_k=1)
         assert best.index == shares.argmax() and best.probability == pytest.approx(shares.max(), rel=1e-4)
+    if ends != (0, 255):
+        with pytest.raises(ValueError, match="images have pixels 0..255, and become the model's own, in"):
+            model.classify(expected[0])
 
 
 def test_a_model_whose_range_is_unknown_does_not_guess(tiny, photograph, tmp_path):

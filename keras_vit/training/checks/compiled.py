@@ -19,7 +19,21 @@ _CATEGORICAL = (
 )
 # Have no form for logits.
 _PROBABILITIES_ONLY = (keras.losses.KLDivergence, keras.losses.Dice, keras.losses.Tversky)
+# Compare entry by entry: labels (b, 1) would be compared with every output.
+OF_ENTRIES = (
+    keras.losses.CosineSimilarity,
+    keras.losses.Hinge,
+    keras.losses.Huber,
+    keras.losses.LogCosh,
+    keras.losses.MeanAbsoluteError,
+    keras.losses.MeanAbsolutePercentageError,
+    keras.losses.MeanSquaredError,
+    keras.losses.MeanSquaredLogarithmicError,
+    keras.losses.Poisson,
+    keras.losses.SquaredHinge,
+)
 _FUNCTIONS = {
+    **{form().fn: form for form in OF_ENTRIES},
     keras.losses.binary_crossentropy: keras.losses.BinaryCrossentropy,
     keras.losses.binary_focal_crossentropy: keras.losses.BinaryFocalCrossentropy,
     keras.losses.categorical_crossentropy: keras.losses.CategoricalCrossentropy,

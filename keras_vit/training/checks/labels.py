@@ -9,12 +9,25 @@ from typing import Any
 
 import keras
 
-from keras_vit.training.checks.compiled import ARGMAX, F_SCORES, loss_class, metric_of, what_is
+from keras_vit.training.checks.compiled import ARGMAX, F_SCORES, OF_ENTRIES, loss_class, metric_of, what_is
 from keras_vit.training.checks.outputs import in_order, metrics_in_order, output_names
 from keras_vit.training.losses import NO_SHARES, FromLogits, are_numbers
 
 _losses, _metrics = keras.losses, keras.metrics
+_ENTRIES = (
+    _metrics.CosineSimilarity,
+    _metrics.Hinge,
+    _metrics.LogCoshError,
+    _metrics.MeanAbsoluteError,
+    _metrics.MeanAbsolutePercentageError,
+    _metrics.MeanSquaredError,
+    _metrics.MeanSquaredLogarithmicError,
+    _metrics.Poisson,
+    _metrics.SquaredHinge,
+)
 _OF_ROWS = (
+    *OF_ENTRIES,
+    *_ENTRIES,
     _losses.BinaryCrossentropy,
     _losses.BinaryFocalCrossentropy,
     _losses.CategoricalCrossentropy,
@@ -38,6 +51,7 @@ _OF_ROWS = (
     _metrics.PrecisionAtRecall,
     _metrics.Recall,
     _metrics.RecallAtPrecision,
+    _metrics.RootMeanSquaredError,
     _metrics.SensitivityAtSpecificity,
     _metrics.SpecificityAtSensitivity,
     _metrics.TopKCategoricalAccuracy,
@@ -45,6 +59,7 @@ _OF_ROWS = (
     _metrics.TruePositives,
 )
 _FUNCTIONS = {
+    **{form()._fn: form for form in _ENTRIES},
     _metrics.binary_accuracy: _metrics.BinaryAccuracy,
     _metrics.categorical_accuracy: _metrics.CategoricalAccuracy,
     _metrics.sparse_categorical_accuracy: _metrics.SparseCategoricalAccuracy,

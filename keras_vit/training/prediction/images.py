@@ -167,7 +167,8 @@ class Preprocessor:
         except tf.errors.OpError as error:
             raise ValueError(f"{name} cannot be decoded as an image: {reason(error)}") from None
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+            own = f" Here images have pixels 0..255, and become the model's own, {self.range}."
+            raise ValueError(f"{name}: {error}{'' if self.range.is_bytes else own}") from None
         if pixels.shape != self.shape:
             raise ValueError(
                 f'{name}: the model\'s preprocessing "{self.text}" gives pixels of shape {pixels.shape}, and the model'
