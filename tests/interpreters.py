@@ -171,7 +171,7 @@ class Interpreter:
         wait_for(self._pipe.poll, [self._process], pause=0.02)
         try:
             answer = json.loads(self._pipe.recv_bytes())
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             self._process.join()
             said = pathlib.Path(self._printed.name).read_text()[-4000:]
             raise AssertionError(f"the process ended with {self._process.exitcode}: {said}") from None

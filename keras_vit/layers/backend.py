@@ -34,8 +34,9 @@ def sum_over_replicas(tensors: list) -> list:
     import tensorflow as tf
 
     context, sums = tf.distribute.get_replica_context(), list(tensors)
-    for dtype in () if context is None else sorted({t.dtype.name for t in tensors}):  # the replicas pack one dtype
-        places = [i for i, t in enumerate(tensors) if t.dtype.name == dtype]
+    dtypes = [keras.backend.standardize_dtype(t.dtype) for t in tensors]
+    for dtype in () if context is None else sorted(set(dtypes)):  # the replicas pack one dtype
+        places = [i for i, other in enumerate(dtypes) if other == dtype]
         for i, total in zip(places, context.all_reduce("SUM", [tensors[i] for i in places])):
             sums[i] = total
     return sums

@@ -59,7 +59,15 @@ _OF_ROWS = (
     _metrics.TruePositives,
 )
 _FUNCTIONS = {
-    **{form()._fn: form for form in _ENTRIES},
+    keras.losses.cosine_similarity: _metrics.CosineSimilarity,
+    keras.losses.hinge: _metrics.Hinge,
+    keras.losses.log_cosh: _metrics.LogCoshError,
+    keras.losses.mean_absolute_error: _metrics.MeanAbsoluteError,
+    keras.losses.mean_absolute_percentage_error: _metrics.MeanAbsolutePercentageError,
+    keras.losses.mean_squared_error: _metrics.MeanSquaredError,
+    keras.losses.mean_squared_logarithmic_error: _metrics.MeanSquaredLogarithmicError,
+    keras.losses.poisson: _metrics.Poisson,
+    keras.losses.squared_hinge: _metrics.SquaredHinge,
     _metrics.binary_accuracy: _metrics.BinaryAccuracy,
     _metrics.categorical_accuracy: _metrics.CategoricalAccuracy,
     _metrics.sparse_categorical_accuracy: _metrics.SparseCategoricalAccuracy,
