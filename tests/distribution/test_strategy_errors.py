@@ -10,7 +10,7 @@ from keras_vit.distribution import strategy
 def test_set_distribution_on_tensorflow_is_refused(tiny, monkeypatch):
     monkeypatch.setattr(keras.distribution, "distribution", lambda: "something")
     model = tiny()
-    model.compile("sgd", "mse")
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     with pytest.raises(ValueError, match="no effect on the tensorflow backend.*strategy"):
         model.fit(*data(8))
 

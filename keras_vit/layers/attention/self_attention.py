@@ -112,8 +112,8 @@ class MultiHeadSelfAttention(ComposedLayer):
         self.out = Dense(width, dtype=policy, name="out")
         self.out.build((*input_shape[:-1], inner))
         self._build_positions(input_shape[1])
-        self.weights_dropout = Dropout(self.attention_dropout, dtype=policy, name="attention_dropout")
-        self.out_dropout = Dropout(self.dropout, dtype=policy, name="dropout")
+        self.weights_dropout = Dropout(self.attention_dropout, dtype=self.compute_dtype, name="attention_dropout")
+        self.out_dropout = Dropout(self.dropout, dtype=self.compute_dtype, name="dropout")
         self.restore_dense()
 
     def _build_positions(self, n):

@@ -102,8 +102,9 @@ class MlpBlock(ComposedLayer):
         self.hidden.build(input_shape)
         self.out = Dense(input_shape[-1], name="out", **init)
         self.out.build((*input_shape[:-1], self.mlp_dim))
-        self.hidden_dropout = Dropout(self.dropout, dtype=self.dtype_policy, name="hidden_dropout")
-        self.out_dropout = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        # Not built, so without a path by which a DTypePolicyMap would know them.
+        self.hidden_dropout = Dropout(self.dropout, dtype=self.compute_dtype, name="hidden_dropout")
+        self.out_dropout = Dropout(self.dropout, dtype=self.compute_dtype, name="dropout")
         self.restore_dense()
 
     def call(self, x, training=False, seed=None):

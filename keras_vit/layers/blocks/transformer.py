@@ -130,7 +130,7 @@ class TransformerBlock(ComposedLayer):
         # Initial values and seeds are sampled in this order.
         for layer in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
             layer.build(input_shape)
-        self.skip = DropPath(self.drop_path, dtype=policy, name="drop_path")
+        self.skip = DropPath(self.drop_path, dtype=self.compute_dtype, name="drop_path")
         self.restore_dense()
 
     def _make_scale(self, name, input_shape):
