@@ -38,7 +38,7 @@ ALLOWED = {room: set(rooms.split()) for room, rooms in ALLOWED.items()}
 
 
 def python(script, *arguments, flags=(), check=True, env=None, **options):
-    """A script that has run in a process of its own."""
+    """A script that has run in a separate process."""
     command = [sys.executable, *flags, "-c", script, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=check, env=env or os.environ, **options)
 

@@ -219,8 +219,8 @@ def _stated(arrays, files, options, config):
     stated["heads"] = arguments.get("num_heads") if isinstance(arguments, dict) else None
     if isinstance(pretrained, dict):
         stated |= {name: pretrained.get(name) for name in ("mean", "std")}
-    if apart := _shown_heads(arrays):
-        stated["heads"] = apart
+    if shown := _shown_heads(arrays):
+        stated["heads"] = shown
     stated |= {name: options[name] for name in _ASKED if options.get(name) is not None}
     return {name: value for name, value in stated.items() if value is not None}
 
@@ -273,8 +273,8 @@ def _heads(stated, arrays):
     k = stated["heads"]
     if type(k) is not int or k < 1:
         raise ValueError(f"heads must be a positive integer, got {k!r}.")
-    if (apart := _shown_heads(arrays)) and apart != k:
-        raise ValueError(f"heads={k} was passed, but the file's queries have {apart} heads.")
+    if (shown := _shown_heads(arrays)) and shown != k:
+        raise ValueError(f"heads={k} was passed, but the file's queries have {shown} heads.")
     return k
 
 

@@ -103,8 +103,9 @@ def _check_order(names, options):
     elif options.get("norm_first") is None:
         raise ValueError(
             "The file does not say where its blocks normalise: pass norm_first=True for x + attention(norm(x)), as"
-            " vit-pytorch computes (its PreNorm), or norm_first=False for norm(x + attention(x)) (PostNorm). Pass"
-            " heads, mean, std, mlp_activation and pool, too, unless they are those that a warning names."
+            " vit-pytorch computes (its PreNorm), or norm_first=False for norm(x + attention(x)) (PostNorm). The"
+            " file does not show heads, mean, std, mlp_activation and pool either: a warning names what is assumed"
+            " where you pass none."
         )
 
 

@@ -198,8 +198,8 @@ def _check_declared(scales):
             if any(wrong for wrong, *_ in _problems(scale, np.float64(low), np.float64(high), True)):
                 raise ValueError(
                     f'The layer "{layer}" clips pixels to its range (value_range), which is [{low:.3g}, {high:.3g}]'
-                    f" where the model normalises them, and it expects {scale.there} there. Make the layer with the"
-                    " range of its own images. If it is right, set model.check_pixels = False."
+                    f" where the model normalises them, and it expects {scale.there} there. Set value_range"
+                    " to the range of the images that the layer gets. If it is right, set model.check_pixels = False."
                 )
 
 
