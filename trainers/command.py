@@ -118,3 +118,5 @@ def main() -> None:
         _answer()
     except BrokenPipeError:
         drop_output()
+    except KeyboardInterrupt:  # before a verb has begun
+        sys.exit(130)

@@ -98,19 +98,34 @@ def _parse(argv):
         raise SystemExit(f"{program}: {' '.join(said)} --help explains the flags.") from None
 
 
+def end_by_ctrl_c():
+    """Ends the process by SIGINT itself: a shell gives 130, and ends a loop or script around the command, too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGINT)
+    os._exit(130)  # where signals end no process
+
+
 @contextlib.contextmanager
-def _restartable():
-    """A context in which SIGTERM exits at once with code 75, "run it again"; training saves first."""
+def _restartable(resumes):
+    """A context in which SIGTERM and Ctrl-C end the process at once with a line and no traceback; training saves first.
+
+    Files are replaced atomically, so there is nothing to clean up. SIGTERM's exit code 75 asks to be started again.
+    After Ctrl-C nothing should: a person wants an end.
+    """
 
     def leave(number, frame):
+        if number == signal.SIGINT:
+            os.write(2, f"Ctrl-C: run the same command again to {'continue' if resumes else 'start over'}.\n".encode())
+            end_by_ctrl_c()
         os.write(2, f"SIGTERM: exit code {_RESTART}, run the same command again.\n".encode())
-        os._exit(_RESTART)  # files are replaced atomically, so there is nothing to clean up
+        os._exit(_RESTART)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _take_overrides(wants_help):
@@ -134,15 +149,16 @@ def _take_overrides(wants_help):
     return loaded
 
 
-def launch(main, with_config=False, takes=None):
+def launch(main, with_config=False, takes=None, resumes=False):
     """Runs the binary `main`, or shows its help, version or flag names.
 
     Args:
         main: function without arguments, or with `takes` of the list of arguments that are not flags.
         with_config: bool. Whether --config is required.
         takes: str or None. Describes arguments that are not flags, for help; None to refuse them.
+        resumes: bool. Whether the same command continues what an interrupted one began, as with a config.
 
-    Exit codes: 0 done; 1 an error; 75 (EX_TEMPFAIL) SIGTERM ended it, and the same command resumes.
+    Exit codes: 0 done; 1 an error; 75 (EX_TEMPFAIL) SIGTERM ended it, and the same command resumes; 130 Ctrl-C.
     """
     asked = set(sys.argv[1:])
     wants_help, wants_names = bool({"--help", "-h", "--helpshort"} & asked), LIST_FLAGS in asked
@@ -163,7 +179,7 @@ def launch(main, with_config=False, takes=None):
         return _show_help(main, takes, loaded)
     # absl has no flags with an optional value.
     argv = ["--sweep=own" if arg in ("--sweep", "-sweep") else arg for arg in sys.argv]
-    with _restartable():
+    with _restartable(resumes or with_config):
         app.run(lambda rest: _report_errors(main, rest[1:], takes), argv=argv, flags_parser=_parse)
 
 
@@ -175,6 +191,9 @@ def _report_errors(main, rest, takes):
         main(rest) if takes else main()
     except BrokenPipeError:
         drop_output()
+    except KeyboardInterrupt:  # of training, which has saved its state
+        sys.stdout.flush()
+        end_by_ctrl_c()
     except (ValueError, OSError, ImportError, FloatingPointError) as error:
         if flags.FLAGS.debug:
             raise

@@ -142,7 +142,7 @@ def run():
     flags.only_with("engine", "strategy", lambda strategy: strategy == "one", "--strategy=one")
     for name in ("part", "broken_limit", "strategy", "engine"):
         flags.only_with(name, "beam", lambda beam: beam is None, "work without --beam")
-    flags.launch(main)
+    flags.launch(main, resumes=True)
 
 
 if __name__ == "__main__":

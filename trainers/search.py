@@ -130,7 +130,7 @@ def run():
     for name in ("split", "engine"):
         flags.only_with(name, "data", bool, "--data")
     flags.define_data_dir()
-    flags.launch(main, takes="IMAGE [IMAGE ...]: files, folders or patterns")
+    flags.launch(main, takes="IMAGE [IMAGE ...]: files, folders or patterns", resumes=True)
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def run():
     flags.integer("batch_size", 64, "Images per batch.", lowest=1)
     flags.define_broken_limit()
     flags.define_data_dir()
-    flags.launch(main)
+    flags.launch(main, resumes=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from small_models import dense_on_images
 
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.runs import Checkpoints
-from keras_vit.runs.loop.faults import LostWorker, Preempted, Preemption
+from keras_vit.runs.loop.faults import Interrupted, LostWorker, Preempted, Preemption
 from keras_vit.runs.loop.train import train
 from keras_vit.runs.saving import state
 from keras_vit.runs.saving.checkpointing import NotSaved
@@ -32,14 +32,14 @@ from trainers import config_files, flags
 from trainers import train as train_program
 
 
-def go(rundir, steps_per_execution=1, **options):
-    """Resumes a run up to step 12, with averages; returns the model's state."""
+def go(rundir, steps_per_execution=1, averages=True, **options):
+    """Resumes a run up to step 12; returns the model's state."""
     pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 12, 3), dtype="uint8")
     data = tf.data.Dataset.from_tensor_slices((pixels, np.arange(4))).batch(4)
     model = dense_on_images(dropout=0.1)
     eager = steps_per_execution == 1  # tracing takes longer than so few steps
     compiled = {"steps_per_execution": steps_per_execution, "run_eagerly": eager, "jit_compile": False}
-    model.compile(AdamW(1e-3, use_ema=True, ema_momentum=0.9), SoftmaxCrossEntropy(), **compiled)
+    model.compile(AdamW(1e-3, use_ema=averages, ema_momentum=0.9), SoftmaxCrossEntropy(), **compiled)
     model.optimizer.build(model.trainable_variables)
     evaluation, start = data.map(lambda x, y: (x, y, tf.ones(4))), rundir.resume(model)
     options = {"total": 12, "every": 6, "checkpoint_every": 4, "batch_size": 4, **options}
@@ -75,9 +75,14 @@ def when(moment, do, count=None):
     return callback
 
 
+def send(number):
+    handler = signal.getsignal(number)
+    assert callable(handler) and handler is not signal.default_int_handler, "it would end all tests of this process"
+    os.kill(os.getpid(), number)
+
+
 def terminate(model):
-    assert callable(signal.getsignal(signal.SIGTERM)), "nothing handles SIGTERM: it would end all tests of this process"
-    os.kill(os.getpid(), signal.SIGTERM)
+    send(signal.SIGTERM)
 
 
 def saved(rundir, step):
@@ -121,6 +126,20 @@ def test_sigterm_in_an_evaluation_saves_the_weights_and_not_their_averages(tmp_p
         go(rundir, callbacks=[watch, when("on_test_begin", terminate)])
     assert len(states) == 6 and rundir.metrics() == []
     assert_equal(saved(rundir, 6), states[-1])
+
+
+def test_ctrl_c_saves_after_the_step_and_a_second_one_ends_at_once(tmp_path, capfd):
+    handler, seen = signal.getsignal(signal.SIGINT), []
+
+    def interrupt(model):
+        send(signal.SIGINT)
+        seen.append(signal.getsignal(signal.SIGINT))
+
+    with pytest.raises(Interrupted) as left:
+        go(RunDirectory(tmp_path), averages=False, callbacks=[when("on_train_batch_begin", interrupt, 3)])
+    assert isinstance(left.value, KeyboardInterrupt) and list(RunDirectory(tmp_path).checkpoints()) == [3]
+    assert seen == [signal.SIG_DFL] and signal.getsignal(signal.SIGINT) == handler
+    assert "Ctrl-C: saving after the current step." in capfd.readouterr().err
 
 
 def test_preemption_outside_the_main_thread_leaves_signals_alone():

@@ -221,15 +221,19 @@ def test_a_run_that_gets_sigkill_and_sigterm_ends_bit_for_bit_the_same(tmp_path,
     assert (killed / "model.keras").exists() and not (killed / FILE).exists()
 
 
-def test_sigterm_before_training_exits_at_once_and_leaves_nothing(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGTERM, 75, "SIGTERM: exit code 75"), (signal.SIGINT, -signal.SIGINT, "Ctrl-C: run the same command")],
+)
+def test_a_signal_before_training_ends_the_process_at_once_and_leaves_nothing(tmp_path, number, code, said):
     """While TensorFlow is imported: in a process that is not a fork."""
     command = [sys.executable, "-m", "trainers.pretrain", "--config=digits_pretrain", f"--workdir={tmp_path / 'run'}"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         maps = pathlib.Path(f"/proc/{process.pid}/maps")
         wait_for(lambda: "libtensorflow" in maps.read_text(), [process])
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         errors, _ = process.communicate()
-    assert process.returncode == 75 and "SIGTERM: exit code 75" in errors and "Traceback" not in errors
+    assert process.returncode == code and said in errors and "Traceback" not in errors
     assert not (tmp_path / "run").exists()
 
 

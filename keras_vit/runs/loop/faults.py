@@ -1,7 +1,8 @@
 """Faults that end a run early: preemption, a lost worker, non-finite numbers.
 
 All workers stop after the same execution. After SIGTERM, a run saves its state and exits with code 75, EX_TEMPFAIL in
-sysexits.h: "start me again".
+sysexits.h: "start me again". After SIGINT, Ctrl-C, it saves its state and raises KeyboardInterrupt, as Python does: a
+person wants it to end, so nothing may start it again.
 """
 
 import contextlib
@@ -28,6 +29,10 @@ class Preempted(SystemExit):
 
     def __init__(self):
         super().__init__(RESTART)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ends a run after Ctrl-C: the state is saved, and the same command continues with the next step."""
 
 
 class LostWorker(SystemExit):
@@ -58,38 +63,45 @@ def lost_worker_named(workdir: str | os.PathLike, strategy: Strategy) -> Iterato
 
 
 class Preemption:
-    """A context in which SIGTERM sets `requested` instead of ending the process.
+    """A context in which SIGTERM and SIGINT (Ctrl-C) set `requested` instead of ending the process.
 
-    Does nothing outside the main thread, where Python handles no signals. Raises Preempted at its end if a request is
-    still pending.
+    A second SIGINT ends it at once. Does nothing outside the main thread, where Python handles no signals. At its end,
+    raises `error` if a request is still pending.
 
     Attributes:
-        requested: bool. Whether SIGTERM has arrived.
+        requested: bool. Whether a signal has arrived.
+        error: the exception that ends the run: Interrupted after SIGINT, else Preempted.
     """
 
     def __init__(self):
-        self.requested = False
+        self.requested, self.error = False, Preempted
         self._handles_signals = threading.current_thread() is threading.main_thread()
 
     def _request(self, number, frame):
         self.requested = True
-        os.write(2, b"SIGTERM: saving after the current step.\n")  # logging is not safe in a signal handler
+        text = "SIGTERM: saving after the current step."
+        if number == signal.SIGINT:
+            self.error = Interrupted
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            text = "Ctrl-C: saving after the current step. Press it again to end at once, without saving."
+        os.write(2, f"{text}\n".encode())  # logging is not safe in a signal handler
 
     def __enter__(self):
         if self._handles_signals:
-            self._before = signal.signal(signal.SIGTERM, self._request)
+            self._before = {number: signal.signal(number, self._request) for number in (signal.SIGTERM, signal.SIGINT)}
         return self
 
     def __exit__(self, kind, error, traceback):
         if self._handles_signals:
-            # None: a handler from outside Python, which cannot be restored.
-            signal.signal(signal.SIGTERM, signal.SIG_DFL if self._before is None else self._before)
+            for number, before in self._before.items():
+                # None: a handler from outside Python, which cannot be restored.
+                signal.signal(number, signal.SIG_DFL if before is None else before)
         if self.requested and kind is None:
-            raise Preempted
+            raise self.error
 
 
 class CoordinatedStop(StepCounter):
-    """Raises Preempted or Diverged in all workers at the same step, as soon as one of them has reason to.
+    """Raises Preempted, Interrupted or Diverged in all workers at the same step, as soon as one of them has reason to.
 
     The workers agree before every execution, in training and in evaluation.
 
@@ -125,7 +137,7 @@ class CoordinatedStop(StepCounter):
     def _agree(self):
         if self._rundir.strategy.any(self._preemption.requested or self._diverged()):
             self._check_numbers()
-            raise Preempted
+            raise self._preemption.error
 
     def _diverged(self):
         return bool(self._not_finite or self._checkpoints.diverged)

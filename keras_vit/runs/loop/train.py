@@ -10,7 +10,7 @@ from absl import logging
 from keras_vit.io.progress import FirstStep
 from keras_vit.optim.wrappers import EvaluateAverage, averaging
 from keras_vit.runs.loop.callbacks import MetricsLog, StepLog, TensorBoard
-from keras_vit.runs.loop.faults import RESTART, CoordinatedStop, Preempted, Preemption
+from keras_vit.runs.loop.faults import RESTART, CoordinatedStop, Interrupted, Preempted, Preemption
 from keras_vit.runs.loop.running_metrics import (
     KeepRunningMetrics,
     build_metrics,
@@ -104,8 +104,9 @@ def train(
 
     Raises:
         Preempted: SystemExit with code 75, after SIGTERM: the state is saved.
+        Interrupted: KeyboardInterrupt, after Ctrl-C: the state is saved.
         Diverged: when loss or weights are not finite; all checkpoints are from before.
-        NotSaved: if the last state cannot be written, at the end or after SIGTERM.
+        NotSaved: if the last state cannot be written, at the end or after a signal.
     """
     verbose = (1 if sys.stdout.isatty() else _A_LINE_PER_EPOCH) if rundir.strategy.chief else 0
     running = KeepRunningMetrics(rundir.running, every, start)
@@ -124,10 +125,12 @@ def train(
             if evaluation is not None and evaluation_is_missing(rundir, start, total, every):
                 repeat_evaluation(model, evaluation, all_callbacks, rundir.running, (start - 1) // every, verbose)
             _fit(model, batches, evaluation, all_callbacks, start, total, every, verbose)
-        except Preempted:
-            averages.undo()
+        except (Preempted, Interrupted) as ending:
+            if averages in all_callbacks:
+                averages.undo()
             checkpoints.save()
-            logging.warning("Step %d is saved. Exit code %d: run the same command again.", checkpoints.step, RESTART)
+            code = f" Exit code {RESTART}: run" if isinstance(ending, Preempted) else " Run"
+            logging.warning("Step %d is saved.%s the same command again.", checkpoints.step, code)
             raise
         finally:
             first.end()
