@@ -94,7 +94,7 @@ def run():
     flags.string(
         "class_names",
         None,
-        'A file with the names of the classes, one a line, or "imagenet"; by default those that the model knows.',
+        "A file with one class name a line, or imagenet, cifar10 or cifar100; by default the model's own.",
     )
     flags.string("key", None, "Which model of several in the file of --model, such as model_ema.")
     flags.integer("top_k", 5, "How many classes are returned for each image.", lowest=1)

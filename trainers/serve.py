@@ -131,8 +131,8 @@ def run():
     flags.string(
         "class_names",
         None,
-        'A file with the names of the classes, one a line, or "imagenet"; of several models MODEL=FILE,MODEL=FILE; by'
-        " default those that the models know.",
+        "A file with the names of the classes, one a line, or imagenet, cifar10 or cifar100; of several models"
+        " MODEL=FILE,MODEL=FILE; by default the models' own.",
     )
     flags.string(
         "engine", None, "What computes the models: openvino, or openvino_bfloat16; by default TensorFlow, or JAX."

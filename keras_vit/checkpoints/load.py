@@ -21,6 +21,7 @@ from keras_vit.checkpoints.masked import masked_autoencoder
 from keras_vit.checkpoints.reading import keras_file, metadata
 from keras_vit.checkpoints.reading.files import FileContents, read
 from keras_vit.checkpoints.transfer import adapt, describe, transfer
+from keras_vit.io.class_names import DATA_SETS
 from keras_vit.io.suggest import did_you_mean, nearest
 from keras_vit.layers.arguments import as_named_now
 from keras_vit.layers.embedding.patches import pair
@@ -70,7 +71,7 @@ class Located:
         path: file or folder.
         image_size: pixels. Side of the images where the weights fit any; None where the file determines it.
         preprocessing: text of the evaluation preprocessing at the checkpoint's own size; None for the file's.
-        class_names: "imagenet" for a classifier of ImageNet-1k, or None.
+        class_names: key of class_names.DATA_SETS for a classifier of that data set, or None.
         resample: how to resample positions; None for the format's method.
         fields: of the spec: mean, std, patch_size.
     """
@@ -353,16 +354,17 @@ def _check_arguments(changes):
             )
 
 
-def _name_imagenet_classes(model, path):
-    """Names the classes of a published ImageNet classifier; warns if the names cannot be downloaded."""
-    from keras_vit.checkpoints.fetch.imagenet import CLASSES, imagenet_names
+def _name_classes(model, located, contents):
+    """Names the classes of a classifier of a well-known data set, if the catalogue or the file says that it is one."""
+    from keras_vit.checkpoints.fetch.labels import declared_labels
 
-    if model.classes != CLASSES or model.class_names is not None:
+    if model.class_names is not None or not isinstance(model, Classifier):
         return
-    try:
-        model.class_names = imagenet_names()
-    except ConnectionError as error:
-        logging.warning('%s: its classes have numbers, no names. class_names="imagenet" tries again. %s', path, error)
+    labels = located.class_names
+    if labels is None and contents.metadata is None and contents.kind != "keras":
+        labels = declared_labels(contents.path, contents.config, model.classes)
+    if labels and len(names := DATA_SETS[labels]()) == model.classes:
+        model.class_names = names
 
 
 @register_loader
@@ -415,8 +417,8 @@ def load(
         model = _from_keras(contents.path, image_size, classes, class_names, head, resample, names, key, arguments)
     else:
         model = _from_arrays(contents, located, image_size, classes, class_names, head, resample, names, key, arguments)
-    if located.class_names and class_names is None and head == "keep":
-        _name_imagenet_classes(model, contents.path)
+    if class_names is None and head == "keep":
+        _name_classes(model, located, contents)
     if head == "keep" and isinstance(model, Classifier) and model.has_zero_head():
         model.refuses_zero_head = True
         logging.warning(

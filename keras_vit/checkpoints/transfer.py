@@ -17,6 +17,7 @@ from keras_vit.checkpoints.resample import (
     resample_patches,
     resample_positions,
 )
+from keras_vit.io.class_names import DATA_SETS
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.dense import dense_config
 from keras_vit.layers.embedding.patches import grid_size, pair
@@ -148,25 +149,23 @@ def _check_head(head, classes, old):
 
 
 def _class_names(names):
-    """A list of names; ImageNet's for "imagenet", the lines of a file for its path.
+    """A list of names; those of a data set for a key of DATA_SETS, the lines of a file for its path.
 
     Raises:
         ValueError: for any other text, whose letters would be the names.
-        ConnectionError: if ImageNet's cannot be downloaded.
     """
     if not isinstance(names, (str, os.PathLike)):
         return names
-    if names == "imagenet":
-        from keras_vit.checkpoints.fetch.imagenet import imagenet_names
-
-        return imagenet_names()
+    if names in DATA_SETS:
+        return DATA_SETS[names]()
     from keras_vit.io.paths import locate, read_text
 
     try:
         lines = read_text(locate(os.fspath(names))).splitlines()
     except FileNotFoundError:
+        quoted = ", ".join(f'"{known}"' for known in DATA_SETS)
         raise ValueError(
-            'class_names should be a list with one name per class, a file with one a line, or "imagenet", got'
+            f"class_names should be a list with one name per class, a file with one a line, or one of {quoted}, got"
             f' "{names}", and there is no such file.'
         ) from None
     return tuple(line.strip() for line in lines if line.strip())
@@ -355,7 +354,7 @@ def transfer(
         image_size: pixels, a number or (height, width). Positions are resampled, the patch size stays; None for the
             model's.
         classes, class_names: of the new head; with the old head, class_names names its classes. Names may be a file
-            with one per line, or "imagenet" for ImageNet-1k's 1000, downloaded once.
+            with one per line, or "imagenet" for ImageNet-1k's 1000, "cifar10" or "cifar100".
         head: "keep"; "reset" for a new zero head instead of the old one and pre_logits; "drop" for a model that returns
             features.
         resample: a row of resample.METHODS. How to resample positions.

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from keras_vit.evaluation.imagenet.class_map import CLASSES, synsets
+from keras_vit.evaluation.imagenet.class_map import CLASSES
+from keras_vit.io.class_names import synsets
 
 SAME, REORDERED, OTHER = "same", "reordered", "other"
 

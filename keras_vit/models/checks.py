@@ -75,6 +75,9 @@ def blocks_to_remat(remat, count: int) -> set[int]:
     return blocks
 
 
+SHARED_NAMES = "Several classes have the same name"
+
+
 def plain_names(class_names) -> tuple[str, ...]:
     """`class_names` as a tuple of strings; duplicates trigger a warning, ValueError for text, a set or a dict."""
     if isinstance(class_names, (str, bytes, set, frozenset, dict)):
@@ -87,7 +90,7 @@ def plain_names(class_names) -> tuple[str, ...]:
     names = tuple(str(name) for name in names)
     twice = [name for name, count in collections.Counter(names).items() if count > 1]
     if twice:
-        warnings.warn(f"Several classes have the same name: {', '.join(twice[:8])}.", stacklevel=2)
+        warnings.warn(f"{SHARED_NAMES}: {', '.join(twice[:8])}.", stacklevel=2)
     return names
 
 

@@ -1,6 +1,7 @@
 """The base of the families: pixels in, features, a head; and a config that describes the model completely."""
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from keras_vit.layers.dense import apply_dense_config, dense_config
 from keras_vit.models import taps
-from keras_vit.models.checks import check_count, plain_names, preprocessing_or_none
+from keras_vit.models.checks import SHARED_NAMES, check_count, plain_names, preprocessing_or_none
 from keras_vit.models.finetuning import lora
 from keras_vit.training import state
 from keras_vit.training.model import Model
@@ -33,7 +34,9 @@ class ModelOfArguments(Model):
     def from_config(cls, config, custom_objects=None):
         config = {**config, "dtype": keras.dtype_policies.get(config["dtype"])}
         quantization, adapted, training = (config.pop(name, None) for name in ("quantization", "lora", state.KEY))
-        model = cls(**config)
+        with warnings.catch_warnings():  # names that classes share were reported when the model was made
+            warnings.filterwarnings("ignore", SHARED_NAMES)
+            model = cls(**config)
         apply_dense_config(model, quantization, adapted)
         if adapted:
             lora.freeze_all_but_lora(model)

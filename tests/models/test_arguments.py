@@ -145,11 +145,12 @@ def test_numpys_text_becomes_pythons():
     assert {type(config["name"]), type(config["preprocessing"])} == {str}
 
 
-def test_names_of_two_classes_are_warned_of():
+def test_names_of_two_classes_trigger_a_warning_where_the_model_is_made():
     with pytest.warns(UserWarning, match="Several classes have the same name: crane"):
-        vit(class_names=["crane", "crane"])
+        shared = vit(class_names=["crane", "crane"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        type(shared).from_config(shared.get_config())
         vit(class_names=["crane", "bird"])
 
 

@@ -1,26 +1,17 @@
 """Another data set's classes as ImageNet's 1000 classes: by synset, number, name, or the data set's own files."""
 
-import importlib.util
 import json
 import os
-import pathlib
 import re
 from collections.abc import Sequence
 
+from keras_vit.io.class_names import synsets
 from keras_vit.io.paths import locate, read_text
 from keras_vit.io.suggest import did_you_mean
 
 CLASSES = 1000
 _SYNSET = re.compile(r"n\d{8}")
 ClassMap = tuple[tuple[int, ...], ...]  # for each class of the data, the model's classes, or () without any
-
-
-def synsets() -> tuple[str, ...]:
-    """ImageNet-1k's synsets, n01440764..., in class order, from tensorflow-datasets; FileNotFoundError without them."""
-    package = pathlib.Path(importlib.util.find_spec("tensorflow_datasets").origin).parent
-    found = tuple(read_text(str(package / "datasets" / "imagenet2012" / "labels.txt")).split())
-    assert len(found) == CLASSES
-    return found
 
 
 def _json(path):

@@ -14,7 +14,8 @@ from keras_vit.data import from_arrays
 from keras_vit.distribution import Strategy
 from keras_vit.evaluation import Setting, make_evaluator
 from keras_vit.evaluation.imagenet import mapped
-from keras_vit.evaluation.imagenet.class_map import class_map, objectnet, synsets
+from keras_vit.evaluation.imagenet.class_map import class_map, objectnet
+from keras_vit.io.class_names import synsets
 from keras_vit.training import Model
 from trainers import evaluate
 
