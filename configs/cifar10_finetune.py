@@ -15,7 +15,6 @@ from .lib import common
 
 def get_config():
     config = common.base()
-    config.model.variant = "Ti/16"  # without --config.init
     config.model.image_size = 96
 
     config.data.source = "cifar10"

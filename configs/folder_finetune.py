@@ -1,11 +1,10 @@
 """Fine-tunes on a folder of images, PATH/CLASS/IMAGE (JPEG, PNG, BMP, GIF, WebP, TIFF..., and HEIC with the extra
 [heic]).
 
-    python -m trainers.finetune --config=folder_finetune --config.data.source=folder:PATH --config.init=MODEL \\
-        --workdir=runs/mine
+    python -m trainers.finetune --data=PATH --init=MODEL --workdir=runs/mine
 
-MODEL is a published name such as deit/tiny, a run directory or a checkpoint file. Without --config.init the model
-starts from random weights: this works, but learns little from few images. One line says what was found in the folder
+MODEL is a published name such as deit/tiny, a run directory or a checkpoint file. For random weights, which learn little
+from few images, give --config.model.variant=Ti/16 instead of --init. One line says what was found in the folder
 and what was ignored (docs/data.md). The recipe is the paper's for fine-tuning (arXiv 2010.11929, table 4): momentum,
 cosine, no weight decay, clip 1.
 """
@@ -15,7 +14,6 @@ from .lib import common
 
 def get_config():
     config = common.base()
-    config.model.variant = "Ti/16"
     config.model.image_size = 224
 
     config.data.source = "folder:PATH"

@@ -3,16 +3,15 @@
 
 PHOTOS has a folder per class, MORE is a folder of images that nobody labelled:
 
-    python -m trainers.finetune --config=folder_finetune --config.data.source=folder:PHOTOS --config.init=deit/tiny \\
-        --workdir=runs/teacher
+    python -m trainers.finetune --data=PHOTOS --init=deit/tiny --workdir=runs/teacher
     python -m trainers.label --model=runs/teacher --data=images:MORE --labelled=folder:PHOTOS --train=train[:80%] \\
         --test=train[80%:] --output=labelled
-    python -m trainers.finetune --config=noisy_student --config.data.source=jsonl:labelled/table.jsonl \\
-        --config.init=deit/small --workdir=runs/student
+    python -m trainers.finetune --config=noisy_student --data=labelled/table.jsonl --init=deit/small \\
+        --workdir=runs/student
 
 Then again, with --model=runs/student, another --output and another --workdir: the student is the next teacher. Without
---config.init (`trainers.pretrain`) the student starts from random weights, as the paper's, which has 300 million images
-to label.
+--config.init (`trainers.pretrain --config.model.variant=S/16`) the student starts from random weights, as the paper's,
+which has 300 million images to label.
 
 Not run here. From the paper: a student as large as the teacher or larger, RandAugment of two ops at magnitude 27, a
 dropout of .5 before the head, and drop path rising to .2, while the teacher labels without noise; labelled with a
@@ -27,7 +26,7 @@ from . import folder_finetune
 
 def get_config():
     config = folder_finetune.get_config()
-    config.model.update(variant="S/16", dropout=0.1, drop_path=0.2)
+    config.model.update(dropout=0.1, drop_path=0.2)
     config.data.update(source="jsonl:PATH", train="train", evaluation="test")
     config.data.train_preprocess = "decode|random_resized_crop(224, scale=(0.3, 1.0))|random_flip|rand_augment(2, 27)"
     config.batch_size = 64

@@ -67,10 +67,7 @@ def _help(program):
         "",
         "For example, photographs in one folder per class:",
         "",
-        (
-            f"    {program} finetune --config=folder_finetune --config.data.source=folder:PHOTOS"
-            " --config.init=deit/tiny --workdir=runs/photos"
-        ),
+        f"    {program} finetune --data=PHOTOS --init=deit/tiny --epochs=5 --workdir=runs/photos",
     ]
     return "\n".join(lines)
 

@@ -226,4 +226,4 @@ def check_source(values):
     kind, _, path = str(values.config.data.source).partition("?")[0].partition(":")
     if kind in _PLACEHOLDERS and path in ("", "PATH"):
         name, what = _PLACEHOLDERS[kind]
-        raise ValueError(f"This config needs data of yours: --config.data.source={kind}:{name}, {what}.")
+        raise ValueError(f"This config needs data of yours: --data={name}, {what}.")

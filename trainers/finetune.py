@@ -1,9 +1,10 @@
 """Fine-tunes a trained model, optionally at another resolution and on other classes.
 
-    python -m trainers.finetune --config=digits_finetune --config.init=runs/digits_pretrain \\
-        --workdir=runs/digits_finetune
+    python -m trainers.finetune --data=PHOTOS --init=deit/tiny --epochs=5 --workdir=runs/photos
+    python -m trainers.finetune --config=digits_finetune --init=runs/digits_pretrain --workdir=runs/digits_finetune
 
---config.init accepts a run directory, a .keras, .npz or safetensors file, a Hugging Face folder or a published name.
+PHOTOS has one subfolder of images per class. For files like these the config is folder_finetune by default. --init
+accepts a run directory, a .keras, .npz or safetensors file, a Hugging Face folder or a published name.
 --config.head: reset (a new head of zeros) or keep. --config.linear_probe trains only the head, --config.freeze names
 frozen layers, --config.optimizer.layer_decay lowers the learning rate layer by layer.
 """
@@ -11,24 +12,29 @@ frozen layers, --config.optimizer.layer_decay lowers the learning rate layer by 
 from absl import logging
 
 from . import flags
-from .config_files import check_source
+from .config_files import check_source, keys
 
 
 def main():
     check_source(flags.FLAGS)
     from . import train
 
-    if not flags.FLAGS.config.init:
+    config = flags.FLAGS.config
+    if not config.init and not config.model.get("variant") and keys.is_packaged_task(config.task):
+        raise ValueError(
+            "finetune starts from a trained model: --init=deit/tiny, a run directory or a checkpoint file. To"
+            " start from random weights, name what to build: --config.model.variant=Ti/16."
+        )
+    if not config.init:
         logging.warning(
-            "No --config.init: starting from random weights. Fine-tuning on few images needs a trained model:"
-            " --config.init=MODEL."
+            "No --init: starting from random weights. Fine-tuning on few images needs a trained model: --init=MODEL."
         )
     train.main(flags.FLAGS)
 
 
 def run():
     flags.define_run()
-    flags.launch(main, with_config=True)
+    flags.launch(main, with_config=True, for_own_data="folder_finetune")
 
 
 if __name__ == "__main__":

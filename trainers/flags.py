@@ -15,6 +15,7 @@ from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
 from .config_files import apply_overrides, config_names, load_config, values_of
+from .short_forms import SHORT_FORMS, as_overrides, is_local, take
 from .without_engine import VERSION, did_you_mean, drop_output
 
 LIST_FLAGS = "--list_flags"  # for completion: prints the names of the flags
@@ -32,6 +33,11 @@ def _take_config(argv):
         else:
             rest.append(arg)
     return name, rest
+
+
+def _names():
+    """The names of all flags, short forms first."""
+    return [row.name for row in SHORT_FORMS if "config" in _OURS] + sorted(_OURS)
 
 
 def _default(name):
@@ -58,6 +64,8 @@ def _show_help(main, takes, loaded):
     print(as_typed(main.__globals__["__doc__"], main))
     if takes:
         print(f"Arguments: {takes}\n")
+    for row in SHORT_FORMS if "config" in _OURS else ():
+        print(f"  --{row.name}: {row.text}")
     for name in sorted(_OURS):
         print(f"  --{name}: {flags.FLAGS[name].help}{_default(name)}")
     if loaded:
@@ -75,7 +83,7 @@ def _parse(argv):
     try:
         return flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as error:
-        name, valid = f"--{error.flagname}", [f"--{name}" for name in sorted(_OURS)]
+        name, valid = f"--{error.flagname}", [f"--{name}" for name in _names()]
         keys = values_of(flags.FLAGS["config"].value) if "config" in _OURS else {}
         same = [f"--config.{key}" for key in keys if key.rpartition(".")[2] == error.flagname]
         hint = f' Did you mean "{same[0]}"?' if same else did_you_mean(name, valid)
@@ -128,28 +136,38 @@ def _restartable(resumes):
             signal.signal(number, handler)
 
 
-def _take_overrides(wants_help):
+def _take_overrides(wants_help, for_own_data):
     """The ConfigDict of --config in sys.argv, with overrides that absl cannot apply; takes both out of sys.argv.
+
+    Args:
+        wants_help: bool. Whether --config may be missing.
+        for_own_data: name of the config for a --data of files, or None.
 
     Raises:
         SystemExit: if there is no such config or key.
     """
     try:
         name, sys.argv = _take_config(sys.argv)
+        short, sys.argv = ({}, sys.argv) if wants_help else take(sys.argv)
+        if not name and for_own_data and is_local(short.get("data", ""), sys.argv):
+            name = for_own_data
         if not name and not wants_help:
             names = ", ".join(config_names())
-            raise ValueError(f"Give --config=NAME, e.g. --config=digits_pretrain (recipes: {names}), or a .py file.")
+            own = "--data=PHOTOS, a folder with one subfolder of images per class, or " if for_own_data else ""
+            raise ValueError(
+                f"Give {own}--config=NAME, e.g. --config=digits_pretrain (recipes: {names}), or a .py file."
+            )
         if not name:  # for help, which needs no overrides
             sys.argv = sys.argv[:1]
             return ConfigDict()
         loaded = load_config(name)
-        sys.argv = apply_overrides(sys.argv, loaded)
+        sys.argv = apply_overrides([*sys.argv, *as_overrides(short, loaded, sys.argv)], loaded)
     except ValueError as error:
         raise SystemExit(f"{pathlib.Path(sys.argv[0]).name}: {error}") from None
     return loaded
 
 
-def launch(main, with_config=False, takes=None, resumes=False):
+def launch(main, with_config=False, takes=None, resumes=False, for_own_data=None):
     """Runs the binary `main`, or shows its help, version or flag names.
 
     Args:
@@ -157,6 +175,7 @@ def launch(main, with_config=False, takes=None, resumes=False):
         with_config: bool. Whether --config is required.
         takes: str or None. Describes arguments that are not flags, for help; None to refuse them.
         resumes: bool. Whether the same command continues what an interrupted one began, as with a config.
+        for_own_data: the config's name where --config is missing and --data names files; None to require --config.
 
     Exit codes: 0 done; 1 an error; 75 (EX_TEMPFAIL) SIGTERM ended it, and the same command resumes; 130 Ctrl-C.
     """
@@ -166,15 +185,17 @@ def launch(main, with_config=False, takes=None, resumes=False):
         return print(f"keras_vit {VERSION}")
     loaded = None
     if with_config:
-        loaded = _take_overrides(wants_help or wants_names)
+        loaded = _take_overrides(wants_help or wants_names, for_own_data)
         help_text = (
             f"A packaged name ({', '.join(config_names())}) or a Python file, with its argument after a colon; "
             "--config.key=value overrides."
+            + (f" By default {for_own_data}, for a --data of files." if for_own_data else "")
         )
         config_flags.DEFINE_config_dict("config", loaded, help_text)
-        _OURS["config"] = True
+        _OURS["config"] = not for_own_data
     if wants_names:
-        return print("\n".join(f"--{name}" if flags.FLAGS[name].boolean else f"--{name}=" for name in sorted(_OURS)))
+        booleans = {name for name in _OURS if flags.FLAGS[name].boolean}
+        return print("\n".join(f"--{name}" if name in booleans else f"--{name}=" for name in _names()))
     if wants_help:
         return _show_help(main, takes, loaded)
     # absl has no flags with an optional value.

@@ -35,12 +35,12 @@ def _compare(values, plan_of):
     from keras_vit.planning.slice.plan import DoesNotFit
     from keras_vit.planning.slice.text import comparison
 
-    named = []
+    name, named = values.config.model.variant or values.config.init or "B/16", []
     for where in [name.strip() for name in values.compare.split(",") if name.strip()]:
         try:
-            named.append((values.config.model.variant, plan_of(values.config, where)))
+            named.append((name, plan_of(values.config, where)))
         except DoesNotFit as error:
-            named.append((f"{values.config.model.variant} on {where}", str(error)))
+            named.append((f"{name} on {where}", str(error)))
     print(comparison(named))
 
 

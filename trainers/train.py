@@ -2,6 +2,7 @@
 
 from absl import logging
 
+from keras_vit.data.source_names import with_kind
 from keras_vit.distribution import strategy as find_strategy
 from keras_vit.distribution.strategy import check_name
 from keras_vit.io.progress import shown, stage
@@ -41,6 +42,7 @@ def main(values):
     """Trains, or prints a plan, as the flags say."""
     check_name(values.strategy)
     check_keys(values.config, config_files.packaged("lib.common").base())
+    values.config.data.source = with_kind(values.config.data.source, values.data_dir)
     if values.dry_run:
         plan(values)
         return

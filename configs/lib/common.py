@@ -19,10 +19,10 @@ def _duration(default):
 
 
 def _model():
-    """The variant; beside these keys `config.model` takes any field of keras_vit.ViTSpec, or for a BiT of
-    keras_vit.BiTSpec.
-    """
-    return ConfigDict({"variant": "B/16", "image_size": 224, "channels": 3, "remat": False})
+    """Beside these keys `config.model` takes any field of keras_vit.ViTSpec, or for a BiT of keras_vit.BiTSpec."""
+    model = ConfigDict({"image_size": 224, "channels": 3, "remat": False})
+    model.variant = _off(str)  # such as Ti/16; None for that of the model in `init`, or B/16 with random weights
+    return model
 
 
 def _data():

@@ -4,12 +4,12 @@ import os
 import re
 
 from keras_vit.data.records.read import tfrecord
+from keras_vit.data.source_names import with_kind
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.digits import digits
 from keras_vit.data.sources.folder import folder, images
 from keras_vit.data.sources.table import table
 from keras_vit.data.sources.tfds import tfds
-from keras_vit.io.paths import locate
 from keras_vit.io.suggest import did_you_mean
 
 # rest of the text, split, data_dir, buffer -> the source
@@ -22,21 +22,10 @@ _KINDS = {
 }
 _FOLDERS = ("folder", "images")
 _VALID = (
-    '"digits", "folder:PATH", "images:PATH", "csv:PATH", "jsonl:PATH", "tfrecord:PATH", or a tensorflow-datasets name'
+    'a path, "digits", "folder:PATH", "images:PATH", "csv:PATH", "jsonl:PATH", "tfrecord:PATH", or a name of'
+    " tensorflow-datasets"
 )
 _VERSION = re.compile(r"[\d*]+\.[\d*]+\.[\d*]+|experimental_latest")
-
-
-def _check_no_file(text, data_dir):
-    """Refuses the path of a table or of records without its kind, and says what to write.
-
-    Folders are left to tfds: a prepared dataset with a config, "eurosat/rgb", is one, too.
-    """
-    path = locate(text.partition("?")[0], data_dir)
-    ending = os.path.splitext(path)[1].lower().lstrip(".")
-    kind = {"tsv": "csv", "tfrecords": "tfrecord"}.get(ending, ending)
-    if kind in _KINDS and kind not in _FOLDERS and os.path.isfile(path):
-        raise ValueError(f'"{text}" is a file: write {kind}:{text}')
 
 
 def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None, buffer: int = 10_000) -> Source:
@@ -44,8 +33,8 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
 
     Args:
         text: "digits"; "folder:PATH"; "images:PATH", without classes; "csv:PATH" or "jsonl:PATH"; "tfrecord:PATH", a
-            folder or a glob; or a tensorflow-datasets name, "cifar10", "cifar10:3.0.2". Options follow a "?":
-            "csv:PATH?label=breed".
+            folder or a glob; or a tensorflow-datasets name, "cifar10", "cifar10:3.0.2". A path alone is taken by what
+            is there: see source_names. Options follow a "?": "csv:PATH?label=breed".
         split: "train", "train[:90%]"...
         data_dir: base of relative paths and folder of prepared tensorflow-datasets; None for the working directory and
             tensorflow-datasets' default. Paths may be in a bucket: gs://...
@@ -54,6 +43,7 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
     Raises:
         FileNotFoundError, ValueError: for an unknown kind, or as the source says.
     """
+    text = with_kind(text, data_dir)
     kind, colon, rest = text.partition(":")
     if text == "digits":
         return digits(split)
@@ -71,5 +61,4 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
         raise ValueError(
             f'"{text}" is not a source: there is no kind "{kind}".{near} Valid: {_VALID} ("cifar10:3.0.2").'
         )
-    _check_no_file(text, data_dir)
     return tfds(text, split, data_dir, buffer)

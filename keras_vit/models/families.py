@@ -181,6 +181,16 @@ def fields() -> dict[str, dataclasses.Field]:
     return {name: field for row in reversed(FAMILIES.values()) for name, field in row.fields.items()}
 
 
+def variant_of(spec: Spec) -> str | None:
+    """The name of the published variant with the sizes of `spec`, such as "Ti/16", or None."""
+    row = find(spec)
+    for name in row.variants:
+        named_spec = row.make_spec(name)
+        if all(getattr(named_spec, field) == getattr(spec, field) for field in row.parse(name)):
+            return name
+    return None
+
+
 def named_now(config: Any) -> Any:
     """A config of this or an earlier version, nested dicts, under today's names of fields."""
     if not isinstance(config, dict):

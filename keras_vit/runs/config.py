@@ -242,7 +242,9 @@ def _changes(before, now):
     # A run writes all keys and options, so a key in only one of them comes from another version of the package.
     keys = [key for key in now if key in before and not {key, key.split(".")[0]} & (MAY_CHANGE | _ADDED)]
     # config.model may set a field in only one of them; the spec holds every field, defaults included.
-    keys += [key for key in now if _SPEC.match(key) and key in before]
+    specs = [key for key in now if _SPEC.match(key) and key in before]
+    # The variant's name only stands for the spec's sizes.
+    keys = [key for key in keys if key != "model.variant" or not specs] + specs
     unused = [unread(tree.get("optimizer.name"), tree.get("optimizer.lookahead")) for tree in (before, now)]
     keys = [key for key in keys if key not in {f"optimizer.{name}" for name in set.intersection(*unused)}]
     same = {

@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 
 from keras_vit.data import image_and_label, open_source
 from keras_vit.data.batches import example_spec
+from keras_vit.data.source_names import KINDS, with_kind
 from keras_vit.data.sources.base import RandomAccess, Source
 from keras_vit.data.sources.selection import read_names, without
 from keras_vit.data.splits import split_name, split_range
@@ -35,9 +36,6 @@ from keras_vit.runs.config_keys import is_packaged_task
 from keras_vit.runs.optimizer import make_optimizer
 from keras_vit.tasks import Task, find_task
 from keras_vit.training import Model
-
-_LOCAL = ("folder", "images", "csv", "jsonl", "tfrecord")  # counted by reading names, tables or indices
-
 
 # Data
 
@@ -108,9 +106,10 @@ def planned_data(
     Raises:
         ValueError: for an unknown dataset without examples and classes, or local data that cannot be opened.
     """
-    name, _, path = data.source.partition("?")[0].partition(":")
+    name, _, path = with_kind(data.source, data_dir).partition("?")[0].partition(":")
     # PATH is a recipe's placeholder.
-    if name in _LOCAL and path != "PATH" and "://" not in path and not (examples and classes):
+    # Local data are counted by reading names, tables or indices.
+    if name in KINDS and path != "PATH" and "://" not in path and not (examples and classes):
         train, held_out = map(_counted, open_data(data, data_dir))
         return dataclasses.replace(train, size=examples or train.size), held_out
     known = datasets.get(data.source) or datasets.get(name)

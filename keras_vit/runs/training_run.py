@@ -19,7 +19,7 @@ from keras_vit.distribution import Strategy
 from keras_vit.evaluation.registry import Setting
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted
-from keras_vit.models import whiten
+from keras_vit.models import families, whiten
 from keras_vit.optim.wrappers import averaging, swap_averages
 from keras_vit.runs import broken_examples
 from keras_vit.runs.config import check_same_run, odd_sizes
@@ -97,7 +97,11 @@ def _describe(prepared, model, strategy):
         "versions": versions,
         "strategy": {"name": strategy.name, "replicas": strategy.replicas, "hosts": strategy.hosts},
     }
-    return {**prepared.resolved, **about}
+    resolved, spec = prepared.resolved, getattr(model, "spec", None)
+    if "variant" in resolved.get("model", {}) and spec is not None:
+        named = resolved["model"]["variant"] or families.variant_of(spec)
+        resolved = {**resolved, "model": {**resolved["model"], "variant": named}}
+    return {**resolved, **about}
 
 
 def _begin(prepared, model, rundir):

@@ -14,7 +14,7 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import ImageGPT
 from keras_vit.models.pretraining.image_gpt import COLORS
 from keras_vit.tasks.base import Score, Task
-from keras_vit.tasks.classification import spec_overrides
+from keras_vit.tasks.classification import spec_overrides, variant
 
 PALETTES = ("kmeans", "grid")
 _PIXELS = 128  # pixels per palette colour for k-means
@@ -69,7 +69,7 @@ class Autoregressive(Task):
                 pixels = sample_pixels(source, config.data.eval_preprocess, _PIXELS * palette, config.seed)
                 palette = fit_palette(pixels, palette, config.seed)
         return ImageGPT(
-            config.model.variant,
+            variant(config),
             image_size=config.model.image_size,
             channels=config.model.channels,
             palette=palette,

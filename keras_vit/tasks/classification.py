@@ -10,12 +10,42 @@ from keras_vit.data import image_and_label
 from keras_vit.evaluation.classes import REORDERED, SAME, check_class_count, check_classes, compared
 from keras_vit.inspection import html_report
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.models import build, freeze, freeze_all_but_head
+from keras_vit.models import build, families, freeze, freeze_all_but_head
 from keras_vit.tasks.base import OPTIONS, Score, Task, predict
 from keras_vit.training import Accuracy, Cutmix, Mixup, MixupOrCutmix
 from keras_vit.training.losses import LOSSES, balanced_class_weights
 
 HEADS = ("reset", "keep")  # config.head, for a pretrained model
+_VARIANT = "B/16"  # of a model with random weights, unless config.model.variant says otherwise
+
+
+def variant(config):
+    """The name of the variant to build with random weights."""
+    return config.model.variant or _VARIANT
+
+
+def check_variant(config, spec):
+    """Refuses a config.model.variant other than that of the model in `config.init`, whose spec is `spec`.
+
+    Fields that config.model sets itself are left to `load`, which refuses what does not fit the weights.
+    """
+    name, family = config.model.variant, families.find(spec)
+    if name is None:
+        return
+    if families.find(name) is not family:
+        differences = [f"it is a {family.name}"]
+    else:
+        named = family.make_spec(name)
+        pairs = {field: (getattr(spec, field), getattr(named, field)) for field in family.parse(name)}
+        own = spec_overrides(config)
+        differences = [f"{field} {a!r}, not {b!r}" for field, (a, b) in pairs.items() if a != b and field not in own]
+    if differences:
+        held = families.variant_of(spec)
+        raise ValueError(
+            f"--config.model.variant={name} is not the model in {config.init}"
+            f"{f', a {held}' if held else ''}: {'; '.join(differences)}. Leave the variant out"
+            " (--config.model.variant=None), or start from another model."
+        )
 
 
 def spec_overrides(config):
@@ -39,7 +69,15 @@ def check_resample(config):
 
 def loaded(config, **changes):
     """The model `config.init` with the config's arguments, positions resampled by `config.resample`, and `changes`."""
-    return load(config.init, resample=config.resample or None, **model_arguments(config), **changes)
+    model = load(config.init, resample=config.resample or None, **model_arguments(config), **changes)
+    check_variant(config, model.spec)
+    return model
+
+
+def adapted(config, described, **changes):
+    """The arguments of the model that `loaded` returns if `config.init` holds one with the arguments `described`."""
+    check_variant(config, described["variant"])
+    return adapted_arguments(described, **model_arguments(config), **changes)
 
 
 def class_weights(text, source):
@@ -104,7 +142,7 @@ class Classification(Task):
 
     def build(self, source):
         names = source.class_names
-        model = build(self.config.model.variant, classes=len(names), class_names=names, **model_arguments(self.config))
+        model = build(variant(self.config), classes=len(names), class_names=names, **model_arguments(self.config))
         return self._frozen(model)
 
     def _head(self, source):
@@ -123,7 +161,7 @@ class Classification(Task):
         return self._frozen(model)
 
     def adapted(self, described, source):
-        arguments = adapted_arguments(described, **model_arguments(self.config), **self._head(source))
+        arguments = adapted(self.config, described, **self._head(source))
         _check_same_count(arguments["classes"], source)
         return arguments
 

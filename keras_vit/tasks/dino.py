@@ -8,7 +8,6 @@ import tensorflow as tf
 from absl import logging
 from ml_collections import ConfigDict
 
-from keras_vit.checkpoints.transfer import adapted_arguments
 from keras_vit.data import parse
 from keras_vit.evaluation.loss_and_metrics import LossAndMetrics
 from keras_vit.inspection import html_report
@@ -16,7 +15,7 @@ from keras_vit.io.durations import resolve_steps
 from keras_vit.models import DINO, build
 from keras_vit.models.pretraining.dino import GLOBAL
 from keras_vit.tasks.base import Task
-from keras_vit.tasks.classification import check_resample, loaded, model_arguments
+from keras_vit.tasks.classification import adapted, check_resample, loaded, model_arguments, variant
 from keras_vit.training import DINOLoss, TeacherEntropy
 
 _COLOUR = "random_flip|color_jitter(0.4, 0.4, 0.2, 0.1, probability=0.8)|random_grayscale(0.2)"
@@ -136,7 +135,7 @@ class SelfDistillation(Task):
         return crops, tf.constant(0, tf.int32)
 
     def build(self, source: Any) -> keras.Model:
-        encoder = build(self.config.model.variant, classes=None, **model_arguments(self.config))
+        encoder = build(variant(self.config), classes=None, **model_arguments(self.config))
         return self._around(encoder, source)
 
     def load(self, source: Any) -> keras.Model:
@@ -144,7 +143,7 @@ class SelfDistillation(Task):
         return self._around(loaded(self.config, head="drop"), source)
 
     def adapted(self, described: dict[str, Any], source: Any) -> dict[str, Any]:
-        return adapted_arguments(described, head="drop", **model_arguments(self.config))
+        return adapted(self.config, described, head="drop")
 
     def _steps(self, name, source, total):
         """The option `name`, a duration, in steps of a run of `total` steps."""

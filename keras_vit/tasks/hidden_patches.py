@@ -14,7 +14,7 @@ from keras_vit.evaluation.reconstructions import picture
 from keras_vit.inspection import html_report
 from keras_vit.models import MaskedModel, ViTSpec, hidden_count
 from keras_vit.tasks.base import Task
-from keras_vit.tasks.classification import spec_overrides
+from keras_vit.tasks.classification import spec_overrides, variant
 
 _SHOWN = 8  # reconstructions in a report
 # Fields that a run may change in its initial model.
@@ -29,7 +29,7 @@ class HiddenPatches(Task):
     @functools.cached_property
     def spec(self) -> ViTSpec:
         """The encoder's spec."""
-        return self.model_class.encoder_spec(self.config.model.variant, **spec_overrides(self.config))
+        return self.model_class.encoder_spec(variant(self.config), **spec_overrides(self.config))
 
     @functools.cached_property
     def patches(self) -> int:

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_vit.data import evaluation_batches, from_arrays, open_source, training_batches
 from keras_vit.data.scan import scan
+from keras_vit.data.source_names import with_kind
 from keras_vit.data.sources.selection import example_names, read_names, without
 from keras_vit.data.splits import overlap, split_range
 
@@ -250,25 +251,47 @@ def test_a_folder_may_be_below_data_dir_or_in_another_file_system(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", '" is a folder: write folder:/'),
-        ("{}/t.csv", '" is a file: write csv:/'),
         ("folder:PATH", "stands for data of yours: write folder: and the path of your folder"),
-        ("{}/none", 'tensorflow-datasets has no "/'),
+        ("{}/none", 'There is no folder "/'),
         ("cifar11", '^tensorflow-datasets has no "cifar11". Did you mean .*cifar10'),
     ],
 )
-def test_a_source_without_its_kind_says_what_to_write(text, message, tmp_path):
-    (tmp_path / "t.csv").write_text("image,label\n")
-    with pytest.raises(ValueError, match=message) as caught:
+def test_a_source_that_is_not_there_says_what_to_write(text, message, tmp_path):
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as caught:
         open_source(text.format(tmp_path), "train")
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("name", ["photos", "my photos/a"])
-def test_a_folder_below_data_dir_without_its_kind_says_what_to_write(name, tmp_path):
-    (tmp_path / name).mkdir(parents=True)
-    with pytest.raises(ValueError, match=f'"{name}" is a folder: write folder:{name}'):
-        open_source(name, "train", str(tmp_path))
+def test_the_kind_of_a_path_follows_from_what_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (
+        "pets/cat/a.jpg",
+        "new photos/a.jpg",
+        "records/x-train-00000-of-00001.tfrecord",
+        "t.tsv",
+        "rgb.d/x.JPG",
+    ):
+        write_image(tmp_path / path)
+    for path in ("prepared/3.0.2", "prepared/rgb/1.0.0"):
+        (tmp_path / path).mkdir(parents=True)
+        (tmp_path / path / "dataset_info.json").touch()
+    expected = {
+        **{"pets": "folder:pets", "pets/": "folder:pets/", "new photos": "images:new photos"},
+        **{"pets/cat": "images:pets/cat", f"{tmp_path}/none": f"folder:{tmp_path}/none", "./none": "folder:./none"},
+        **{
+            "records": "tfrecord:records",
+            "t.tsv?label=breed": "csv:t.tsv?label=breed",
+            "none.JSONL": "jsonl:none.JSONL",
+        },
+        **{"gs://bucket/pets": "folder:gs://bucket/pets", "gs://bucket/t.csv": "csv:gs://bucket/t.csv"},
+        **{"x-*.tfrecord": "tfrecord:x-*.tfrecord", "x.tfrecord-00000-of-00002": "tfrecord:x.tfrecord-00000-of-00002"},
+    }
+    same = "digits", "cifar10", "cifar10:3.0.2", "eurosat/rgb", "prepared", "prepared/rgb", "folder:pets", "foldr:t.csv"
+    assert {text: with_kind(text) for text in (*expected, *same)} == {**expected, **{text: text for text in same}}
+    assert with_kind("cat", tmp_path / "pets") == "images:cat"
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "other"))
+    (tmp_path / "other" / "pets").mkdir(parents=True)
+    assert with_kind("pets") == "pets", "a dataset that is prepared keeps its name"
 
 
 def test_folders_without_images_are_clear_errors(tmp_path):
@@ -325,7 +348,7 @@ def test_tensorflow_datasets_by_version_and_feature(shared_data):
     [
         (
             "foldr:photos",
-            'no kind "foldr". Did you mean "folder:"[?] Valid: "digits", "folder:PATH", "images:PATH", "csv:PATH"',
+            'no kind "foldr". Did you mean "folder:"[?] Valid: a path, "digits", "folder:PATH", "images:PATH"',
         ),
         ("zip:photos.zip", 'no kind "zip". Valid: '),
         ("folder:", 'names no path. Write "folder:PATH"'),

@@ -220,7 +220,7 @@ def test_a_head_that_stays_has_the_classes_in_the_datas_order(config, tmp_path, 
         tmp_path / "m.keras",
     )
     config.update(init=str(tmp_path / "m.keras"), head="keep")
-    config.model = {"variant": "Ti/4", "image_size": 8, "channels": 1, "remat": False}
+    config.model = {"variant": None, "image_size": 8, "channels": 1, "remat": False}
     config.data.eval_preprocess = "decode(1)"
     images = np.zeros((3, 8, 8, 1), "uint8")
     with pytest.raises(ValueError, match=r"m.keras has the classes of the data in another order.*--config.head=reset"):

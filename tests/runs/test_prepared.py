@@ -220,7 +220,7 @@ def smaller(kind):
 def test_a_plan_is_of_the_model_that_the_run_would_load(kind, task, tmp_path):
     config = config_files.load_config("cifar10_finetune" if task == "classification" else "dino:cifar10")
     config.init = run_directory(tmp_path, *smaller(kind))
-    config.model = type(config)({"variant": "S/16", "image_size": 32, "channels": 3, "remat": False})
+    config.model = type(config)({"variant": None, "image_size": 32, "channels": 3, "remat": False})
     found = planned(config).model_without_values()
     loaded = check(config).task.model(planned_data(config.data, DATASETS)[0])
     assert [tuple(v.shape) for v in found.weights] == [tuple(v.shape) for v in loaded.weights]
@@ -256,4 +256,21 @@ def test_a_folder_of_another_library_may_hold_a_different_model(tmp_path):
     assert "may hold a different model" in check(config).on(*data).without_checkpoint()[1]
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=f"{tmp_path}/config.json is not valid JSON"):
+        planned(config)
+
+
+def test_a_variant_is_that_of_the_model_in_init_or_refused(tmp_path):
+    config = config_files.load_config("cifar10_finetune")
+    config.init = run_directory(tmp_path, keras_vit.ViT("Ti/8", 16, classes=None, depth=2))
+    assert config.model.variant is None and planned(config).model_without_values().spec.width == 192
+    config_files.keys.set_key(config, ("model", "depth"), 2)  # as its own key is compared by what the weights fix
+    config.model.variant = "Ti/8"
+    assert planned(config).model_without_values().spec.depth == 2
+    config.model.variant = "B/16"
+    with pytest.raises(ValueError, match=r"variant=B/16 is not the model in .*: patch_size \(8, 8\), not \(16, 16\); wid"):
+        planned(config)
+    with pytest.raises(ValueError, match="variant=B/16 is not the model in .*Leave the variant out"):
+        check(config).task.model(planned_data(config.data, DATASETS)[0])
+    config.model.variant = "R50x1"
+    with pytest.raises(ValueError, match="variant=R50x1 is not the model in .*: it is a ViT"):
         planned(config)

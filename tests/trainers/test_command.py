@@ -35,10 +35,10 @@ def test_help_lists_the_verbs_with_what_they_do_and_an_example(monkeypatch, caps
         command.main()
         printed = capsys.readouterr().out
         assert re.findall(r"^  (\w+) +[A-Z][\w-]+s ", printed, re.MULTILINE) == list(command.VERBS)
-        assert "keras-vit finetune --config=folder_finetune" in printed
+        assert "keras-vit finetune --data=PHOTOS --init=deit/tiny" in printed
     monkeypatch.setattr(sys, "argv", ["/somewhere/trainers/__main__.py"])
     command.main()
-    assert "python -m trainers finetune --config=folder_finetune" in capsys.readouterr().out
+    assert "python -m trainers finetune --data=PHOTOS" in capsys.readouterr().out
 
 
 def test_the_version(monkeypatch, capsys):
@@ -83,7 +83,7 @@ def test_the_commands_answers_without_an_engine():
         ("keras-vit", "probe", "--help"): "--batch_size: Images per batch. (default: 64)",
         ("keras-vit", "probe", "--version"): f"keras_vit {__version__}",
         (*finetune, "--workdr=x"): 'no flag --workdr. Did you mean "--workdir"?',
-        (*finetune, "--learning_rate=1"): 'Did you mean "--config.optimizer.learning_rate"?',
+        (*finetune, "--weight_decay=1"): 'Did you mean "--config.optimizer.weight_decay"?',
         (
             "keras-vit",
             "finetune",

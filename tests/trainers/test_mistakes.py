@@ -22,10 +22,10 @@ def given(monkeypatch):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("folder:PATH", "--config.data.source=folder:PHOTOS, a folder with one subfolder of images per class"),
-        ("folder:", "--config.data.source=folder:PHOTOS"),
-        ("csv:PATH?label=x", "--config.data.source=csv:FILE.csv"),
-        ("tfrecord:PATH", "--config.data.source=tfrecord:FOLDER"),
+        ("folder:PATH", "--data=PHOTOS, a folder with one subfolder of images per class"),
+        ("folder:", "--data=PHOTOS"),
+        ("csv:PATH?label=x", "--data=FILE.csv"),
+        ("tfrecord:PATH", "--data=FOLDER"),
     ],
 )
 def test_a_recipe_for_data_of_ones_own_says_what_to_give(given, binary, source, message):

@@ -85,8 +85,6 @@ def _unknown(name, data_dir, error=None):
     import tensorflow_datasets as lib
 
     path = locate(name, data_dir)
-    if os.path.isdir(path):
-        return f'"{name}" is a folder: write folder:{name}'
     known = lib.list_builders(with_community_datasets=False)
     if name.partition(":")[0].partition("/")[0] in known:  # such as an unknown version: its own message is short
         return f'tensorflow-datasets has no "{name}" (data_dir={data_dir}): {error}'

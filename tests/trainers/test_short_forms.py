@@ -1,0 +1,66 @@
+"""Short forms of config keys: what they stand for, and what they refuse."""
+
+import sys
+
+import pytest
+
+from trainers import config_files, flags, short_forms
+
+
+def given(monkeypatch, *argv, for_own_data="folder_finetune"):
+    """The config of a command line, and the arguments that absl applies to it."""
+    monkeypatch.setattr(sys, "argv", ["keras-vit finetune", *argv])
+    return flags._take_overrides(False, for_own_data), sys.argv[1:]
+
+
+def test_short_forms_are_keys_and_files_have_a_config_of_their_own(monkeypatch, tmp_path):
+    (tmp_path / "cat").mkdir()
+    monkeypatch.chdir(tmp_path.parent)
+    argv = (
+        f"--data={tmp_path.name} --init deit/tiny --epochs=2.5 -batch_size=8 --learning_rate=0.01 --workdir=w".split()
+    )
+    config, rest = given(monkeypatch, *argv)
+    assert config.task == "classification" and config.data.train_preprocess.startswith("decode|random_resized_crop")
+    keys = f"data.source={tmp_path.name} init=deit/tiny total=2.5.epochs batch_size=8 optimizer.learning_rate=0.01"
+    assert rest == ["--workdir=w", *(f"--config.{key.replace('.epochs', ' epochs')}" for key in keys.split())]
+    assert given(monkeypatch, "--config=digits_pretrain", "--epochs=3")[1] == ["--config.total=3 epochs"]
+
+
+def test_the_preprocessing_follows_the_size(monkeypatch):
+    config, rest = given(monkeypatch, "--config=cifar10_finetune", "--image_size=192")
+    assert rest == [
+        "--config.model.image_size=192",
+        "--config.data.train_preprocess=decode|random_crop(64, padding=4)|random_flip|resize(192, 192,"
+        " method='bicubic')",
+        "--config.data.eval_preprocess=decode|resize(192, 192, method='bicubic')",
+    ]
+    own = "--config.data.train_preprocess=decode|resize(96, 96)"
+    assert given(monkeypatch, "--config=augreg_finetune", own, "--image_size=96")[1][0] == own
+    assert short_forms.resized("decode|resize(256)|central_crop(224)", 224, 32) == "decode|resize(37)|central_crop(32)"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            "--config=digits_pretrain --epochs=5 --config.total=100",
+            "--epochs and --config.total set the same: give one",
+        ),
+        ("--config=digits_pretrain --epochs=five", "--epochs=five: expected a number"),
+        ("--config=digits_pretrain --data --epochs=5", "--data has no value"),
+        (
+            "--config=digits_pretrain --image_size=16",
+            '--image_size=16: no op in "decode.*" sets the size of the images',
+        ),
+        ("--config=folder_finetune --image_size=224,112", "--image_size=224,112: expected pixels, of square images"),
+        ("--data=cifar10", "Give --data=PHOTOS, a folder with one subfolder of images per class, or --config=NAME"),
+    ],
+)
+def test_what_short_forms_refuse(argv, message, monkeypatch):
+    with pytest.raises(SystemExit, match=f"^keras-vit finetune: {message}"):
+        given(monkeypatch, *argv.split())
+
+
+def test_every_row_sets_a_key():
+    keys = config_files.values_of(config_files.packaged("lib.common").base())
+    assert {row.key for row in short_forms.SHORT_FORMS} <= keys.keys()
