@@ -8,5 +8,6 @@ if any(importlib.util.find_spec(name) is None for name in ("absl", "ml_collectio
         'keras_vit is not installed here. In the checkout: pip install -e ".[cpu,viz]", or run "make install".'
     )
 
-# Hides TensorFlow's notes about its build, unless the user sets the level.
+# Whether to hide TensorFlow's notes about itself: unless the user sets the level.
+QUIET = "TF_CPP_MIN_LOG_LEVEL" not in os.environ
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

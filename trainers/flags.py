@@ -14,10 +14,12 @@ import sys
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
+from . import QUIET
 from .config_files import apply_overrides, config_names, load_config, values_of
 from .short_forms import SHORT_FORMS, as_overrides, is_local, take
-from .without_engine import VERSION, did_you_mean, drop_output
+from .without_engine import VERSION, did_you_mean, drop_output, package_module
 
+in_lines = package_module("io.stderr").in_lines
 LIST_FLAGS = "--list_flags"  # for completion: prints the names of the flags
 _OURS = {}  # {flag shown by --help: whether it is required}
 _RESTART = 75  # EX_TEMPFAIL of sysexits.h
@@ -200,7 +202,7 @@ def launch(main, with_config=False, takes=None, resumes=False, for_own_data=None
         return _show_help(main, takes, loaded)
     # absl has no flags with an optional value.
     argv = ["--sweep=own" if arg in ("--sweep", "-sweep") else arg for arg in sys.argv]
-    with _restartable(resumes or with_config):
+    with _restartable(resumes or with_config), in_lines(QUIET):
         app.run(lambda rest: _report_errors(main, rest[1:], takes), argv=argv, flags_parser=_parse)
 
 

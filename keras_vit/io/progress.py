@@ -10,14 +10,11 @@ stages the innermost is shown.
 """
 
 import contextlib
-import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 from absl import logging
@@ -153,47 +150,9 @@ class FirstStep(keras.callbacks.Callback):
         self._end(_EVALUATION)
 
 
-# Libraries in other languages write to stderr directly, wherever the cursor is. A separate process clears the cursor's
-# line before theirs; it outlives this one, so that the last words of a crash are not lost. libjpeg's remarks on a
-# damaged image name no file, so once is enough.
-_LINES = r"""
-import signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-out, said = sys.stdout.buffer, set()
-for line in sys.stdin.buffer:
-    start = b" ".join(line.split()[:2])
-    known = (b"Corrupt JPEG", b"Premature end", b"Invalid SOS", b"Unsupported marker", b"Inconsistent progression")
-    if start in known and start in said:
-        continue
-    said.add(start)
-    out.write(b"\r\033[K" + line)
-    out.flush()
-"""
-
-
-@contextlib.contextmanager
-def _stderr_in_lines():
-    """A context in which every line written to stderr, by any library, first clears the cursor's line."""
-    sys.stderr.flush()
-    original = os.dup(2)
-    process: subprocess.Popen[Any] = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _LINES], stdin=subprocess.PIPE, stdout=original, start_new_session=True
-    )
-    os.dup2(process.stdin.fileno(), 2)
-    process.stdin.close()
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(original, 2)
-        os.close(original)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a child process may still hold the pipe
-            process.wait(2.0)
-
-
 @contextlib.contextmanager
 def shown(chief: bool = True) -> Iterator[None]:
-    """A context that shows stages as one line if stdout is a terminal, kept apart from libraries' messages.
+    """A context that shows stages as one line if stdout is a terminal.
 
     Args:
         chief: whether this process, of several, is the one that prints.
@@ -204,7 +163,6 @@ def shown(chief: bool = True) -> Iterator[None]:
         return
     _shown = True
     try:
-        with _stderr_in_lines() if sys.stderr.isatty() else contextlib.nullcontext():
-            yield
+        yield
     finally:
         _shown = False

@@ -1,13 +1,8 @@
 """What long work says: one line on a terminal, few lines in a log, and nothing runs into a bar."""
 
 import logging
-import os
-import pty
-import subprocess
-import sys
 
 import pytest
-from interpreters import ROOT
 
 from keras_vit.io import progress
 from keras_vit.io.progress import FirstStep, stage
@@ -67,41 +62,3 @@ def test_compiling_the_first_step_is_said_once(messages):
     first.end()
     said = [f"Compiling {what}, and waiting for its data." for what in ("the first training step", "the evaluation")]
     assert messages() == said and progress._stages == []
-
-
-NOISE = """
-import ctypes, os, sys
-from keras_vit.io import progress
-libc = ctypes.CDLL(None)
-with progress.shown():
-    sys.stdout.write("5/9 ====")
-    sys.stdout.flush()
-    for number in range(3):
-        libc.dprintf(2, b"Corrupt JPEG data: %d extraneous bytes\\n", number)
-    libc.dprintf(2, b"a library speaks\\n")
-print("the end", file=sys.stderr)
-sys.stderr.flush()
-with progress.shown():
-    libc.dprintf(2, b"last words\\n")
-    os.abort()
-"""
-
-
-@pytest.mark.processes
-def test_what_a_library_writes_does_not_run_into_a_bar():
-    """On a terminal; what is written just before a crash is shown too."""
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([sys.executable, "-c", NOISE], stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
-    printed = b""
-    try:
-        while part := os.read(ours, 1000):
-            printed += part
-    except OSError:  # the terminal's other end is closed
-        pass
-    process.wait()
-    os.close(ours)
-    lines = printed.decode().replace("\r\n", "\n")
-    assert "5/9 ====\r\033[KCorrupt JPEG data: 0 extraneous bytes\n\r\033[Ka library speaks\nthe end\n" in lines
-    assert "last words" in lines and lines.count("Corrupt") == 1
