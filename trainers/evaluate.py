@@ -41,15 +41,28 @@ def main():
             evaluate_all(values, models, strategy)
 
 
-def _data(values, own, name):
-    """(source or None, split) to evaluate on: from the flags, or the run's `own`."""
-    if values.data or values.evals:
-        return values.data, values.split or "test"
-    if own is None:
+def _open(values, own, name):
+    """(source or None, its name, split) to evaluate on: from the flags, or `own`, the OwnData of the model's run."""
+    from keras_vit.data import open_source
+    from keras_vit.runs.own_data import check_held_out, usual_splits
+
+    data, split = values.data, values.split
+    if not data and values.evals:
+        return None, None, "test"
+    if not data and own is None:
         raise ValueError(
-            f"{name} is no run directory, which knows its data: give --data, for instance --data=folder:PHOTOS."
+            f"{name} is not a run directory, which knows its data: give --data, for instance --data=folder:PHOTOS."
         )
-    return own[0], values.split or own[1]
+    data = data or own.data["source"]
+    is_own = own is not None and own.is_source(data, values.data_dir)
+    if not split:
+        split = own.splits[1] if is_own else usual_splits(data, values.data_dir)[1]
+        if not is_own and split != "test":
+            logging.info("%s has no split test: evaluating on %s. --split=SPLIT takes another.", data, split)
+    source = open_source(data, split, values.data_dir)
+    if is_own:
+        check_held_out(own, data, split, source, values.data_dir, bool(values.split))
+    return source, data, split
 
 
 def _evaluators(values):
@@ -84,23 +97,20 @@ def evaluate(values, name, strategy, output):
         {name: (evaluator, its measures)}; the name of the task's evaluator is "evaluation".
     """
     import keras_vit
-    from keras_vit.data import ExampleErrors, open_source
+    from keras_vit.data import ExampleErrors
     from keras_vit.evaluation import Setting
     from keras_vit.io.progress import stage
-    from keras_vit.runs.evaluate import data_of, task_of, write_evaluation
+    from keras_vit.runs.evaluate import own_data, task_of, write_evaluation
     from keras_vit.training.prediction.preprocessing import preprocessing_text
 
     task = task_of(name)  # its file may register evaluators
     named = _evaluators(values) if values.evals else None
     with strategy.scope(), stage(f"Loading {name}"):
         model = keras_vit.load(name)
-    data, split = _data(values, data_of(name), name)
-    source = None
-    if data:
-        with stage(f"Opening {data}"):
-            source = open_source(data, split, values.data_dir)
-        if not named:  # evaluators of --evals check it: some compare classes other than the model's
-            task.check_model(model, source)
+    with stage(f"Opening {values.data}" if values.data else "Opening the data"):
+        source, data, split = _open(values, own_data(name), name)
+    if source and not named:  # evaluators of --evals check it: some compare classes other than the model's
+        task.check_model(model, source)
     preprocess = values.preprocess or preprocessing_text(model)
     errors = ExampleErrors(values.broken_limit)
     setting = Setting(
@@ -180,7 +190,8 @@ def run():
     flags.string(
         "split",
         None,
-        'With slices: "train[90%:]". By default test, or for the run\'s own data the split that it was evaluated on.',
+        'With slices: "train[90%:]". By default the split that the run was evaluated on; for other data test, or else'
+        " val or train[80%:].",
     )
     flags.string(
         "preprocess", None, "Preprocessing text, of evaluators that have none of their own; by default the model's."

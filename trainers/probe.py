@@ -65,7 +65,26 @@ def _write(folder, content, few_shot):
             logging.warning("No few_shot.png: %s", error)
 
 
-def _evaluators(values, methods):
+def _data(values):
+    """(source, training split, test split) from the flags, or those of the model's run."""
+    from keras_vit.runs.evaluate import own_data
+    from keras_vit.runs.own_data import usual_splits
+
+    own = own_data(values.model)
+    if not values.data and own is None:
+        raise ValueError(
+            f"{values.model} is not a run directory, which knows its data: give --data, for instance"
+            " --data=folder:PHOTOS."
+        )
+    data = values.data or own.data["source"]
+    if values.train or values.test:
+        return data, values.train or "train", values.test or "test"
+    if own and own.is_source(data, values.data_dir):
+        return data, *own.splits
+    return data, *usual_splits(data, values.data_dir)
+
+
+def _evaluators(values, methods, data, train, test):
     """{method: evaluator} from the flags."""
     from keras_vit.evaluation import make_evaluator
     from keras_vit.io.suggest import did_you_mean
@@ -75,7 +94,7 @@ def _evaluators(values, methods):
         raise ValueError(
             f'Unknown method "{unknown[0]}".{did_you_mean(unknown[0], METHODS)} Valid: {", ".join(METHODS)}.'
         )
-    shared = {"source": values.data, "train": values.train, "test": values.test, "dtype": values.dtype}
+    shared = {"source": data, "train": train, "test": test, "dtype": values.dtype}
     l2 = tuple(float(penalty) for penalty in values.l2.split(","))
     if len(l2) > 1 and not values.validation:
         raise ValueError(
@@ -104,11 +123,17 @@ def run_probe(values):
     from keras_vit.evaluation.data import default_preprocessing
     from keras_vit.evaluation.features import open_pair
     from keras_vit.io.progress import stage
+    from keras_vit.runs.evaluate import own_data
+    from keras_vit.runs.own_data import check_held_out
 
     methods = values.methods.replace(" ", "").split(",")
-    evaluators = _evaluators(values, methods)
-    with stage(f"Opening {values.data}"):
-        pair = open_pair(values.data, values.train, values.test, values.data_dir)
+    data, train, test = _data(values)
+    evaluators = _evaluators(values, methods, data, train, test)
+    with stage(f"Opening {data}"):
+        pair = open_pair(data, train, test, values.data_dir)
+        own = own_data(values.model)
+        if own and own.is_source(data, values.data_dir):
+            check_held_out(own, data, test, pair[1], values.data_dir, bool(values.test))
     with stage(f"Loading {values.model}"):
         model = keras_vit.load(values.model, image_size=values.image_size)
     errors = ExampleErrors(values.broken_limit)
@@ -122,14 +147,14 @@ def run_probe(values):
     }
     sizes["test_images"] = pair[1].size
     print(
-        f"{values.data}: {sizes['test_images']:,} images of {values.test}, {sizes['train_images']:,} of {values.train};"
+        f"{data}: {sizes['test_images']:,} images of {test}, {sizes['train_images']:,} of {train};"
         f" {sizes['features']} features; {embedder.preprocess}"
     )
     print("\n".join(_lines(results)))
     if values.output:
         folder = pathlib.Path(values.output)
         folder.mkdir(parents=True, exist_ok=True)
-        about = {name: getattr(values, name) for name in ("model", "data", "train", "test")}
+        about = {"model": values.model, "data": data, "train": train, "test": test}
         few_shot = results.get("few_shot", {}).get("few_shot")
         content = {**results, **({"few_shot": few_shot} if few_shot else {})}
         _write(folder, {**about, "preprocess": embedder.preprocess, **sizes, **content}, few_shot)
@@ -138,10 +163,21 @@ def run_probe(values):
 def run():
     flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
     flags.string(
-        "data", "digits", "digits, folder:PATH, csv:PATH, a tensorflow-datasets name: as --config.data.source."
+        "data",
+        None,
+        "digits, folder:PATH, csv:PATH, a tensorflow-datasets name: as --config.data.source. By default the run's own.",
     )
-    flags.string("train", "train", "The split that the classifiers are fitted on; with slices: train[:90%].")
-    flags.string("test", "test", "The split that is classified.")
+    flags.string(
+        "train",
+        None,
+        "The split that the classifiers are fitted on; with slices: train[:90%]. By default that of the run; for other"
+        " data train, or train[:80%] where nothing else is held out.",
+    )
+    flags.string(
+        "test",
+        None,
+        "The split that is classified. By default that of the run; for other data test, or else val or train[80%:].",
+    )
     flags.string("methods", "few_shot", "One or several of few_shot, knn, logistic, ridge.")
     flags.string("shots", "1,5,10,25", "few_shot: examples per class.")
     flags.string("l2", "1024", "few_shot: the penalty; of several, the best one on --validation is taken.")

@@ -2,14 +2,23 @@
 
 import itertools
 import re
+from collections.abc import Iterable
 
 _WORDS = {"training": "train", "valid": "val", "validation": "val"}
 SPLITS = ("train", "val", "test")
 _SPLIT = re.compile(r"(?P<name>[\w.\-]+)(?:\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
 
 
-def _bound(text, size, default):
-    """One bound of a slice as an index; percents are rounded to whole examples.
+class MissingSplit(ValueError):
+    """An unknown split of a source; `splits` are those that it has."""
+
+    def __init__(self, message: str, splits: Iterable[str]):
+        super().__init__(message)
+        self.splits = list(splits)
+
+
+def _bound(text, size, default, margin=0):
+    """One bound of a slice as an index; percents are rounded to whole examples, `margin` of them on both sides.
 
     Percents count from the front before rounding, so that train[:90%] and train[-10%:] are disjoint and complete.
     """
@@ -18,7 +27,8 @@ def _bound(text, size, default):
     number, percent = int(text.rstrip("%")), text.endswith("%")
     if number < 0:
         number += 100 if percent else size
-    return min(max(round(number * size / 100) if percent else number, 0), size)
+    index = min(max(round(number * size / 100) if percent else number, 0), size)
+    return min(max(index, margin), size - margin) if percent and 0 < number < 100 else index
 
 
 def canonical(name: str) -> str:
@@ -38,16 +48,22 @@ def split_name(split: str) -> str:
     return match["name"]
 
 
-def split_range(split: str, size: int) -> tuple[int, int]:
+def split_range(split: str, size: int, margin: int = 0, check: bool = True) -> tuple[int, int]:
     """The (start, stop) of `split` in `size` examples.
+
+    Args:
+        split: "train", "train[:90%]"...
+        size: number of examples, at least twice `margin`.
+        margin: examples that a cut in percent leaves on both of its sides.
+        check: whether to refuse an empty slice.
 
     Raises:
         ValueError: if the slice is empty.
     """
     split_name(split)
     match = _SPLIT.fullmatch(split)
-    start, stop = _bound(match["start"], size, 0), _bound(match["stop"], size, size)
-    if start >= stop:
+    start, stop = _bound(match["start"], size, 0, margin), _bound(match["stop"], size, size, margin)
+    if check and start >= stop:
         raise ValueError(
             f'The split "{split}" is empty, since "{split_name(split)}" has {size} examples in all. Take a larger'
             " slice, or add examples."

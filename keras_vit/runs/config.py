@@ -34,7 +34,7 @@ _MODEL_ARGUMENTS = ("variant", "image_size", "channels", "remat")
 # The spec in config.json: the model's, or that of the part that learns in a composite model.
 _SPEC = re.compile(r"model_spec\.(?:(?:student|encoder)\.config\.)?variant\.")
 # Keys that a run adds to its config.json.
-_ADDED = frozenset(("model_spec", "versions", "strategy", "layout", "training_examples"))
+_ADDED = frozenset(("model_spec", "versions", "strategy", "layout", "training_examples", "files"))
 # The class names of the model, or of the part that learns.
 _CLASS_NAMES = re.compile(r"model_spec\.(?:(?:student|encoder)\.config\.)?class_names")
 
@@ -263,6 +263,17 @@ def _data_changes(before, now):
     examples = [content.get("training_examples") for content in (before, now)]
     if None not in examples and examples[0] != examples[1]:
         yield "there were {:,} training examples, and are {:,}".format(*examples)
+        return
+    for part in ("training", "evaluation"):
+        files = [content.get(f"files.{part}") for content in (before, now)]
+        if None not in files and files[0] != files[1]:
+            yield f"the {part} images have other names or another order"
+
+
+def _is_stratified(config):
+    """Whether the run's data, of a flat config, is of a kind whose order changed after version 0.4."""
+    kind, _, text = config["data.source"].partition(":")
+    return kind in ("folder", "csv", "jsonl") and "labels=none" not in text
 
 
 def check_same_run(rundir, resolved, batch_statistics=False):
@@ -298,6 +309,11 @@ def check_same_run(rundir, resolved, batch_statistics=False):
             " a new --workdir."
         )
     theirs = content.get("versions", {}).get("keras_vit", "0")
+    if before.get("files.training", "") == "" and now.get("files.training") and _is_stratified(now):
+        raise ValueError(
+            f"{rundir.path} was begun by a version of keras_vit ({theirs}) that split folders and tables in another"
+            " way: training images would become evaluation images. Resume it with that version, or use a new --workdir."
+        )
     covered = MAY_CHANGE | _ADDED | {"model"}
     unknown = [k for k in before if k not in now and not {k, k.split(".")[0]} & covered and not _same(before[k], None)]
     if unknown and _version(theirs) > _version(__version__):

@@ -1,5 +1,6 @@
 """Evaluation of a model outside its run: its task, and files of results."""
 
+import contextlib
 from typing import Any
 
 from etils import epath
@@ -9,35 +10,41 @@ from keras_vit.evaluation.registry import Evaluation, Setting
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.json_files import json_text, read_json
 from keras_vit.io.paths import locate
+from keras_vit.runs.own_data import OwnData
 from keras_vit.runs.picture_files import write_charts, write_pixels
 from keras_vit.runs.report import write_report
-from keras_vit.runs.saving.rundir import RunDirectory
+from keras_vit.runs.saving.rundir import MODEL, RunDirectory
 from keras_vit.tasks import find_task
 
 
-def _config_of(model):
-    """The run's config as a dict, if `model` is a run directory; {} otherwise."""
-    path = (
-        epath.Path(locate(str(model))) / "config.json"
-        if "://" not in str(model) or str(model).startswith("gs://")
-        else None
-    )
-    if path is None or not path.exists():
-        return {}
-    config = read_json(path, "Restore it from a backup, or evaluate model.keras itself.")
-    return config if "total" in config else {}
+def rundir_of(model: str) -> epath.Path | None:
+    """The run directory that `model` is, or that contains it as model.keras; None for other models."""
+    if "://" in str(model) and not str(model).startswith("gs://"):
+        return None
+    path = epath.Path(locate(str(model)))
+    if path.name != MODEL:
+        return path if (path / "config.json").exists() and "total" in _config_in(path) else None
+    with contextlib.suppress(ValueError):  # the model loads without the run
+        return rundir_of(str(path.parent))
+    return None
+
+
+def _config_in(folder):
+    return read_json(folder / "config.json", "Restore it from a backup, or evaluate model.keras itself.")
 
 
 def task_of(model):
     """The Task of a run directory, or Classification for other models; ValueError if config.json is broken."""
-    config = _config_of(model)
+    folder = rundir_of(model)
+    config = _config_in(folder) if folder else {}
     return find_task(config.get("task", "classification"))(ConfigDict(config))
 
 
-def data_of(model: str) -> tuple[str, str] | None:
-    """(source, split) that the run in `model` was evaluated on; None if it is not a run directory."""
-    data = _config_of(model).get("data")
-    return (data["source"], data["evaluation"]) if data else None
+def own_data(model: str) -> OwnData | None:
+    """The data of the run in `model`; None if it is not a run directory."""
+    folder = rundir_of(model)
+    config = _config_in(folder) if folder else {}
+    return OwnData(str(folder), config["data"], config.get("files") or {}) if "data" in config else None
 
 
 def evaluation_content(data: str, split: str, setting: Setting, evaluation: Evaluation) -> dict[str, Any]:
@@ -56,6 +63,6 @@ def write_evaluation(folder, name, task, setting, evaluation, model_name, data, 
     if name:
         write_charts(folder, name, evaluation.charts, setting.strategy)
         return write_pixels(folder, name, evaluation.pictures, setting.strategy)
-    is_rundir = bool(_config_of(model_name))
-    records = RunDirectory(model_name).metrics() if is_rundir else []
+    rundir = rundir_of(model_name)
+    records = RunDirectory(rundir).metrics() if rundir else []
     write_report(folder, f"{model_name} on {data} {split}", task, setting.model, setting, evaluation, records)

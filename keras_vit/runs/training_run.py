@@ -26,6 +26,7 @@ from keras_vit.runs.config import check_same_run, odd_sizes
 from keras_vit.runs.evaluate import evaluation_content
 from keras_vit.runs.loop.periodic import measure_added, periodics
 from keras_vit.runs.loop.train import fix_order_of_sums, train
+from keras_vit.runs.own_data import files_of
 from keras_vit.runs.prepare import check, open_data
 from keras_vit.runs.report import write_report
 from keras_vit.runs.saving.rundir import RunDirectory
@@ -94,6 +95,7 @@ def _describe(prepared, model, strategy):
         "objective": dataclasses.asdict(prepared.task.options),
         "model_spec": {name: value for name, value in model.get_config().items() if name != TRAINING},
         "training_examples": prepared.train.size,
+        "files": files_of(prepared.train, prepared.held_out),
         "versions": versions,
         "strategy": {"name": strategy.name, "replicas": strategy.replicas, "hosts": strategy.hosts},
     }

@@ -81,7 +81,7 @@ def test_a_loop_of_links_ends_and_each_file_counts_once(tmp_path, told):
     source = open_source(f"folder:{tmp_path}", "train")
     assert source.class_names == ("cat", "dog/young") and source.size == 3
     [line] = told("WARNING")
-    assert "3 images of 2 classes; ignored: 3 links to a folder that is read anyway (" in line
+    assert "3 images of 2 classes (cat, dog/young); ignored: 3 links to a folder that is read anyway (" in line
     assert (
         "2 links to nothing (dog/itself, dog/lost.png)" in line
         and "1 link to a file that is read anyway (dog/a_link.png)" in line
@@ -142,13 +142,14 @@ def test_metadata_is_neither_class_nor_image(tmp_path, told):
         (tmp_path / name).write_bytes(b"x")
     assert names(tmp_path) == ["cat/a.png", "dog/b.png"]
     [line] = told()
-    assert "2 images of 2 classes; ignored: 10 folders of metadata (" in line and "5 files of metadata (" in line
+    assert "2 images of 2 classes (cat, dog); ignored: 10 folders of metadata (" in line
+    assert "5 files of metadata (" in line
 
 
 def test_nothing_ignored_is_no_warning(tmp_path, told):
     write(tmp_path, "cat/a.png", "dog/b.png")
     names(tmp_path)
-    assert told() == [f"folder:{tmp_path}: 2 images of 2 classes."]
+    assert told() == [f"folder:{tmp_path}: 2 images of 2 classes (cat, dog)."]
     names(tmp_path)
     assert told() == []  # a run opens it twice
     (tmp_path / "notes.txt").write_text("x")
@@ -261,7 +262,8 @@ def test_everything_ignored_is_told_by_kind(tmp_path, told):
     assert names(tmp_path) == ["cat/a.png", "dog/b.png"]
     [line] = told("WARNING")
     assert line.startswith(
-        f"folder:{tmp_path}: 2 images of 2 classes; ignored: 3 .txt, 2 images outside of a class folder (outside.png, "
+        f"folder:{tmp_path}: 2 images of 2 classes (cat, dog); ignored: 3 .txt, 2 images outside of a class folder"
+        " (outside.png, "
     )
     for part in (
         "1 .mp4",
@@ -314,7 +316,7 @@ def test_classes_that_a_split_lacks(tmp_path, told):
     write(tmp_path, "train/cat/a.png", "train/dog/b.png", "test/cat/c.png")
     assert names(tmp_path, "test") == ["test/cat/c.png"]
     lines = told()
-    assert f"folder:{tmp_path}: train 2, test 1 images of 2 classes." in lines
+    assert f"folder:{tmp_path}: train 2, test 1 images of 2 classes (cat, dog)." in lines
     assert f"folder:{tmp_path}: test has no images of 1 class: dog." in lines
     write(tmp_path, "test/Dog/d.png")
     with pytest.raises(ValueError, match='"test" of .* has classes that train does not have: Dog. Did you mean "dog"'):
@@ -328,6 +330,15 @@ def test_one_class_and_classes_that_look_alike(tmp_path, told):
     write(tmp_path, "Cat/b.png")
     assert len(open_source(f"folder:{tmp_path}", "train").class_names) == 2
     assert any("differ only in case or spaces: 'Cat', 'cat'" in line for line in told("WARNING"))
+
+
+def test_class_folders_inside_class_folders_are_named(tmp_path, told):
+    write(tmp_path, "mammals/a.png", "mammals/sub/b.png", "birds/owl/c.png", "birds/gull/d.png")
+    names(tmp_path)
+    assert told("WARNING") == [
+        f"folder:{tmp_path}: class folders with both images and class folders: mammals. mammals and mammals/sub are two"
+        " classes; for torchvision's ImageFolder they are one, mammals."
+    ]
 
 
 def test_accents_written_in_two_ways_are_one_class(tmp_path):

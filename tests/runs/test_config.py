@@ -186,6 +186,19 @@ def test_a_run_does_not_resume_on_other_data(started, part):
     check_same_run(*started())  # of an earlier version, which did not write them
 
 
+def test_a_run_does_not_resume_on_other_files(started):
+    """Version 0.4 split folders in another order, and recorded no files."""
+    data = {"source": "folder:photos", "train": "train[:80%]", "evaluation": "train[80%:]"}
+    files = {"training": "0000aaaa", "evaluation": "0000bbbb"}
+    rundir, resolved = started(data=data, files=files)
+    check_same_run(rundir, {**resolved, "data": data, "files": files})
+    with pytest.raises(ValueError, match="other data: the evaluation images have other names or another order"):
+        check_same_run(rundir, {**resolved, "data": data, "files": {**files, "evaluation": "0000cccc"}})
+    rundir, resolved = started(data=data)
+    with pytest.raises(ValueError, match=r"version of keras_vit \(0.3.0\) that split folders .* use a new --workdir"):
+        check_same_run(rundir, {**resolved, "data": data, "files": files})
+
+
 def test_micro_batches_may_change_without_batch_normalisation_only(started):
     rundir, resolved = started(micro_batches=2)
     check_same_run(rundir, resolved)

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from keras_vit.runs.evaluate import data_of, task_of
+from keras_vit.runs.evaluate import own_data, task_of
 from trainers import config_files, deduplicate, evaluate, export, finetune, flags, prepare, pretrain, probe
 
 DEFAULTS = {"dry_run": False, "examples": None, "classes": None, "output": None}
@@ -100,15 +100,13 @@ def test_the_preprocessing_of_evaluate_is_that_of_every_evaluator_without_its_ow
 
 def test_evaluate_takes_the_runs_own_data_and_asks_for_that_of_another_model(tmp_path):
     (tmp_path / "config.json").write_text(
-        '{"total": "1 steps", "data": {"source": "folder:PHOTOS", "evaluation": "train[80%:]"}}'
+        '{"total": "1 steps", "data": {"source": "digits", "train": "train", "evaluation": "test[:50%]"}}'
     )
-    own = data_of(str(tmp_path))
-    values = types.SimpleNamespace(data=None, evals=None, split=None)
-    assert evaluate._data(values, own, "run") == ("folder:PHOTOS", "train[80%:]")
-    assert evaluate._data(types.SimpleNamespace(data="digits", evals=None, split=None), own, "run") == (
-        "digits",
-        "test",
-    )
-    assert data_of(str(tmp_path / "model.safetensors")) is None
-    with pytest.raises(ValueError, match="model.safetensors is no run directory.*give --data"):
-        evaluate._data(values, None, "model.safetensors")
+    own = own_data(str(tmp_path))
+    values = types.SimpleNamespace(data=None, evals=None, split=None, data_dir=None)
+    source, *where = evaluate._open(values, own, "run")
+    assert where == ["digits", "test[:50%]"] and source.size == 180
+    assert own_data(str(tmp_path / "model.keras")) == own
+    assert own_data(str(tmp_path / "model.safetensors")) is None
+    with pytest.raises(ValueError, match="model.safetensors is not a run directory.*give --data"):
+        evaluate._open(values, None, "model.safetensors")

@@ -33,7 +33,8 @@ def run_probe(saved, binary, tmp_path):
     """A function: runs the binary with flags; returns (what it printed, probe.json)."""
 
     def run(**options):
-        given = {"model": str(saved), "train": "train[:300]", "test": "test[:100]", "shots": "1,5", "batch_size": 60}
+        given = {"model": str(saved), "data": "digits", "train": "train[:300]", "test": "test[:100]"}
+        given |= {"shots": "1,5", "batch_size": 60}
         printed = binary(probe, **{**given, **options}, output=str(tmp_path / "out"))
         return printed, json.loads((tmp_path / "out" / "probe.json").read_text())
 

@@ -1,8 +1,8 @@
 """A folder of images. In "folder:PATH" the containing folder is an image's class; "images:PATH" has no classes.
 
 A folder is any tree, local or in a bucket. Top-level folders train, val, test of "folder:" are splits; without them all
-of it is "train", in a fixed random order, so that "train[:90%]" and "train[90%:]" both hold all classes. Opening lists
-names: it opens no image unless its name has no ending. data/sources/examine.py looks into files.
+of it is "train", whose slices "train[:90%]" and "train[90%:]" hold all classes in proportion (stratified.py). Opening
+lists names: it opens no image unless its name has no ending. data/sources/examine.py looks into files.
 """
 
 import collections
@@ -17,8 +17,9 @@ from absl import logging
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.class_names import doubts
 from keras_vit.data.sources.image_files import source_of_files
+from keras_vit.data.sources.stratified import positions
 from keras_vit.data.sources.tree import BESIDE, NO_IMAGES, OUTSIDE, each_once, told, top, walk
-from keras_vit.data.splits import SPLITS, canonical, split_name, split_range
+from keras_vit.data.splits import SPLITS, MissingSplit, canonical, split_name, split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import locate
 from keras_vit.io.progress import stage
@@ -119,12 +120,12 @@ def _tell(title, found, ignored):
 
 
 def _found(files, classes):
-    """ "2,310 images of 11 classes", or the number in each split."""
+    """ "2,310 images of 2 classes (cat, dog)", or the number in each split."""
     if len(files) == 1:
         images = counted(len(files["train"]), "image")
     else:
         images = ", ".join(f"{split} {len(files[split]):,}" for split in SPLITS if split in files) + " images"
-    return f"{images} of {counted(len(classes), 'class')}"
+    return f"{images} of {counted(len(classes), 'class')} ({listed(classes)})"
 
 
 def _classes(files):
@@ -132,9 +133,26 @@ def _classes(files):
     return sorted({_class_of(place) for place in {place for place, _ in files}})
 
 
+def _containers(classes):
+    """{class: classes in its folder} of the classes that contain others."""
+    inside = collections.defaultdict(list)
+    for name in classes:
+        parts = name.split("/")
+        for i in range(1, len(parts)):
+            inside["/".join(parts[:i])].append(name)
+    return {name: inside[name] for name in classes if name in inside}
+
+
 def _doubts(name, files, classes):
-    """Possible mistakes: classes alike, named like splits or missing in a split, and a single class."""
+    """Possible mistakes: classes alike, inside others, named like splits or missing in a split, and a single class."""
     yield from doubts(name, classes)
+    containers = _containers(classes)
+    if containers:
+        outer, inner = next((outer, inside[0]) for outer, inside in containers.items())
+        yield (
+            f"{name}: class folders with both images and class folders: {listed(list(containers))}. {outer} and {inner}"
+            f" are two classes; for torchvision's ImageFolder they are one, {outer.partition('/')[0]}."
+        )
     taken = [c for c in classes if len(files) == 1 and canonical(c) in SPLITS]
     if taken:
         yield f"{name}: {listed(taken)} holds images and no class folders, and is taken as a class, not as a split."
@@ -200,9 +218,10 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
         files = {which: once[in_order.index(which)] for which in trees}
     asked = canonical(split_name(split))
     if asked not in trees:
-        raise ValueError(
+        raise MissingSplit(
             f'The folder "{root}" has no split "{asked}"; it has: {", ".join(trees)}. '
-            'Without folders named train, val or test, slice: "train[:90%]" and "train[90%:]".'
+            'Without folders named train, val or test, slice: "train[:80%]" and "train[80%:]".',
+            trees,
         )
     for needed in ("train", asked):
         if not files[needed]:
@@ -215,10 +234,10 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
 
     number = {name: i for i, name in enumerate(class_names)}
     label_of = {place: number[_class_of(place)] for place in {place for place, _ in files[asked]}}
-    random.Random(0).shuffle(files[asked])
-    chosen = files[asked][slice(*split_range(split, len(files[asked])))]
-    paths = [os.path.join(trees[asked].root, *file) for file in chosen]
-    return source_of_files(title, class_names, np.array([label_of[place] for place, _ in chosen]), paths)
+    labels = np.array([label_of[place] for place, _ in files[asked]])
+    order = positions(title, split, labels, class_names)
+    paths = [os.path.join(trees[asked].root, *files[asked][i]) for i in order]
+    return source_of_files(title, class_names, labels[order], paths)
 
 
 def images(path: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:

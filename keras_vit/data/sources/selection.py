@@ -69,6 +69,15 @@ def digest(source: Source) -> str:
     return f"{zlib.crc32(chr(10).join(names).encode(errors='replace')):08x}"
 
 
+def digest_of_files(source: Source) -> str | None:
+    """A checksum of a source's files and their order, also after their folder has moved; None for other sources."""
+    if not isinstance(source, RandomAccess) or source.names is None:
+        return None
+    names = example_names(source)
+    start = len(os.path.commonprefix(names).rpartition("/")[0])
+    return f"{zlib.crc32(chr(10).join(name[start:] for name in names).encode(errors='replace')):08x}"
+
+
 def labels_of(source: Source) -> np.ndarray:
     """A source's labels (size,) int64, in order. Reads records once, without decoding images.
 

@@ -22,11 +22,12 @@ from absl import logging
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.class_names import class_names, doubts
 from keras_vit.data.sources.image_files import source_of_files
-from keras_vit.data.splits import canonical, split_name, split_range
+from keras_vit.data.sources.stratified import positions
+from keras_vit.data.splits import MissingSplit, canonical, split_name, split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads, locate, read_text, split_options
 from keras_vit.io.progress import stage
-from keras_vit.io.suggest import counted, did_you_mean
+from keras_vit.io.suggest import counted, did_you_mean, listed
 
 _COLUMNS = {"image": ("image", "path", "file", "filename"), "label": ("label", "class"), "split": ("split",)}
 _DELIMITERS = (",", ";", "\t", "|")
@@ -310,7 +311,7 @@ def _check_repeated(table, paths, rows):
 def table(kind: str, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
     """The source of the rows of `split`; all rows are "train" without a split column. No labels with labels=none.
 
-    The rows are in a fixed random order, so that slices hold all classes. Labels are class names, or numbers from 0 or
+    Slices hold the classes in proportion (stratified.py). Labels are class names, or numbers from 0 or
     the option first_label=; all splits share the classes. A file labels.txt next to the table, or the option classes=
     (a number of classes, or another such file), fixes the classes and their order. Rows whose image is missing are
     skipped, with a warning.
@@ -336,17 +337,22 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
     _check_repeated(path, paths, rows)
     valid = list(dict.fromkeys(row.split for row in rows))
     if name not in valid:
-        raise ValueError(
-            f'"{path}" has no split "{name}"; it has: {", ".join(valid[:10])}. A slice is one, too: "{valid[0]}[90%:]".'
+        raise MissingSplit(
+            f'"{path}" has no split "{name}"; it has: {", ".join(valid[:10])}. A slice is one, too:'
+            f' "{valid[0]}[80%:]".',
+            valid,
         )
     order = [i for i, row in enumerate(rows) if row.split == name]
     with stage(f"Looking for the images of {path}", unit="folders") as work:
         there = _without_missing(path, [paths[i] for i in order], [rows[i] for i in order], work)
         order = [order[i] for i in there]
-    of_classes = f" of {counted(len(names), 'class')}" if names else ""
+    of_classes = f" of {counted(len(names), 'class')} ({listed(names)})" if names else ""
     log_once(logging.INFO, f"{title}, {name}: {counted(len(order), 'image')}{of_classes}.")
     for warning in doubts(title, names) if names else ():
         log_once(logging.WARNING, warning)
-    random.Random(0).shuffle(order)
-    order = order[slice(*split_range(split, len(order)))]
+    if labels is None:
+        random.Random(0).shuffle(order)
+        order = order[slice(*split_range(split, len(order)))]
+    else:
+        order = np.array(order)[positions(title, split, labels[order], names)]
     return source_of_files(title, names, None if labels is None else labels[order], [paths[i] for i in order])

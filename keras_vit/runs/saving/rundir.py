@@ -20,6 +20,7 @@ from keras_vit.io.paths import locate, os_errors, paths_in
 from keras_vit.runs.saving import state
 from keras_vit.runs.saving.state import Diverged
 
+MODEL = "model.keras"
 FINISHED = "finished.json"  # marks a complete run; written by runs/seeds.py
 _CHECKPOINT = re.compile(r"step_(\d+)\.safetensors")
 _ONE_DEVICE = Strategy()
@@ -75,7 +76,7 @@ class RunDirectory:
     @property
     def model(self) -> epath.Path:
         """The path of the trained model."""
-        return self.path / "model.keras"
+        return self.path / MODEL
 
     @property
     def _checkpoints(self):
