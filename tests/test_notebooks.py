@@ -7,7 +7,9 @@ import os
 import pathlib
 
 import matplotlib
+import numpy as np
 import pytest
+from PIL import Image
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -20,10 +22,28 @@ def cells(path, kind):
     return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == kind]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path, tmp_path, monkeypatch, capsys, shared_data):
+def few_photographs(folder):
+    """Twenty images of two classes, PNG and JPEG, and a broken file in each."""
+    rng = np.random.default_rng(0)
+    for i in range(20):
+        pixels = np.clip(rng.normal((200, 60, 60) if i % 2 else (60, 60, 200), 40, (100, 120, 3)), 0, 255)
+        path = folder / ("red" if i % 2 else "blue") / (f"{i}.png" if i % 3 else f"{i}.JPEG")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.astype("uint8")).save(path)
+    for name in ("red", "blue"):
+        (folder / name / "0_broken.png").write_bytes(b"not an image")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("path", "own"),
+    [*((path, False) for path in NOTEBOOKS), (ROOT / "docs" / "notebooks" / "own_photographs.ipynb", True)],
+    ids=lambda value: value.stem if isinstance(value, pathlib.Path) else "few" if value else "",
+)
+def test_a_notebook_runs(path, own, tmp_path, monkeypatch, capsys, shared_data):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CHECKPOINT", os.fspath(shared_data / "deit_tiny"))
+    monkeypatch.setenv("PHOTOS", os.fspath(few_photographs(tmp_path / "own")) if own else "")
     matplotlib.use("Agg")
     variables = {}
     for number, source in enumerate(cells(path, "code")):
@@ -34,6 +54,8 @@ def test_a_notebook_runs(path, tmp_path, monkeypatch, capsys, shared_data):
     accuracy = variables["history"]["val_accuracy"]
     assert accuracy[-1] > {"quick_start": 0.9, "own_photographs": 0.5, "tpu": 0.2}[path.stem]
     assert [file for file in tmp_path.iterdir() if file.suffix == ".keras"]
+    if own:
+        assert len(variables["errors"].names) == 2 and len(variables["paths"]) in (3, 4)
 
 
 def test_every_notebook_is_linked():
