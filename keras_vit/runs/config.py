@@ -9,6 +9,7 @@ import re
 import keras
 from absl import logging
 
+from keras_vit.data.source_names import with_kind
 from keras_vit.io.durations import in_examples, is_nothing, resolve_steps
 from keras_vit.io.json_files import read_json
 from keras_vit.io.suggest import did_you_mean
@@ -272,7 +273,7 @@ def _data_changes(before, now):
 
 def _is_stratified(config):
     """Whether the run's data, of a flat config, is of a kind whose order changed after version 0.4."""
-    kind, _, text = config["data.source"].partition(":")
+    kind, _, text = with_kind(config["data.source"]).partition(":")
     return kind in ("folder", "csv", "jsonl") and "labels=none" not in text
 
 

@@ -8,6 +8,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from keras_vit.data import open_source
+from keras_vit.data.source_names import with_kind
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.selection import digest_of_files, example_names
 from keras_vit.data.splits import MissingSplit
@@ -50,7 +51,8 @@ def files_of(train: Source, held_out: Source) -> dict[str, Any]:
 
 def _place(text, data_dir):
     """A source's text with a real path."""
-    kind, colon, path = text.partition(":")
+    text = with_kind(text, data_dir)
+    kind, _, path = text.partition(":")
     if kind not in FILES or "://" in path:
         return text
     path, mark, options = path.partition("?")
@@ -62,7 +64,7 @@ def usual_splits(text: str, data_dir: str | None) -> tuple[str, str]:
 
     train and test, or else val; without split folders or a split column the parts that folder_finetune takes.
     """
-    if text.partition(":")[0] in FILES:
+    if with_kind(text, data_dir).partition(":")[0] in FILES:
         try:
             open_source(text, "test", data_dir)
         except MissingSplit as error:
