@@ -3,8 +3,8 @@
 
     python -m trainers.finetune --data=PATH --init=MODEL --workdir=runs/mine
 
-MODEL is a published name such as deit/tiny, a run directory or a checkpoint file. For random weights, which learn little
-from few images, give --config.model.variant=Ti/16 instead of --init. One line says what was found in the folder
+MODEL is a published name such as deit/tiny, a run directory or a checkpoint file. For random weights, which learn
+little from few images, give --config.model.variant=Ti/16 instead of --init. One line says what was found in the folder
 and what was ignored (docs/data.md). The recipe is the paper's for fine-tuning (arXiv 2010.11929, table 4): momentum,
 cosine, no weight decay, clip 1.
 """

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import keras
@@ -68,7 +68,7 @@ class Located:
     """A checkpoint on this machine, with the catalogue's facts that its file does not state.
 
     Attributes:
-        path: file or folder.
+        path: file or folder; None if it is not on this machine.
         image_size: pixels. Side of the images where the weights fit any; None where the file determines it.
         preprocessing: text of the evaluation preprocessing at the checkpoint's own size; None for the file's.
         class_names: key of class_names.DATA_SETS for a classifier of that data set, or None.
@@ -76,7 +76,7 @@ class Located:
         fields: of the spec: mean, std, patch_size.
     """
 
-    path: pathlib.Path
+    path: pathlib.Path | None
     image_size: int | None = None
     preprocessing: str | None = None
     class_names: str | None = None
@@ -101,8 +101,14 @@ def _fetched(address, sha256):
     return None
 
 
-def locate_checkpoint(name: str | os.PathLike) -> Located:
+def locate_checkpoint(
+    name: str | os.PathLike, find: Callable[[str, str | None], pathlib.Path | None] = _fetched
+) -> Located:
     """Locates the checkpoint of a path, an address or a name in the catalogue; downloads it unless cached.
+
+    Args:
+        name: as `load` takes it.
+        find: (address, sha256) -> local path, or None, which is then the result's path.
 
     Raises:
         FileNotFoundError: for an unknown name, with the nearest one in the catalogue.
@@ -122,11 +128,12 @@ def locate_checkpoint(name: str | os.PathLike) -> Located:
     if os.path.islink(path):
         raise ValueError(f'"{text}" is a link to "{os.readlink(path)}", which does not exist.')
     if (entry := CATALOGUE.get(text)) is not None:
-        place = _fetched(entry.url, entry.sha256)
+        place = find(entry.url, entry.sha256)
         return Located(
             place, entry.chosen_size, entry.preprocessing, entry.labels, entry.resample, dict(entry.fields_to_load)
         )
-    if (place := _fetched(text, None)) is not None:
+    if "://" in text:
+        place = find(text, None)
         return Located(place, class_names=next((e.labels for e in CATALOGUE.values() if e.url == text), None))
     hint = _published_like(text, CATALOGUE) or did_you_mean(text, CATALOGUE)
     raise FileNotFoundError(
@@ -281,9 +288,19 @@ def _preprocessing(contents, parsed, located, size, image_size, head):
     return text
 
 
-def _from_arrays(contents, located, image_size, classes, class_names, head, resample, names, key, changes):
-    """A model from a file of arrays: parse, build, assign."""
-    image_size = located.image_size if image_size is None else image_size
+def parsed_arrays(
+    contents: FileContents, located: Located, image_size: Any, names: Any, key: str | None, changes: Mapping[str, Any]
+) -> tuple[FileContents, ParsedCheckpoint, dict[str, Any], list[str]]:
+    """(contents without what is not the model's, parsed, the model's arguments, names of what is left out).
+
+    Args:
+        contents: of a file of arrays.
+        located: where it is.
+        image_size, names, key, changes: of `load`.
+
+    Raises:
+        ValueError: as `load`.
+    """
     weight_arrays = {name: a for name, a in contents.arrays.items() if a.dtype.kind == "f"}
     counters = sorted(contents.arrays.keys() - weight_arrays.keys())
     contents = dataclasses.replace(contents, arrays=weight_arrays)
@@ -298,7 +315,14 @@ def _from_arrays(contents, located, image_size, classes, class_names, head, resa
         contents, outside = dataclasses.replace(contents, arrays=arrays), [*outside, *others]
     told = {name: changes[name] for name in _TOLD if name in changes}
     parsed = parse(contents, {"image_size": image_size, "names": names, **told})
-    config = _model_config(contents, parsed)
+    return contents, parsed, _model_config(contents, parsed), [*parsed.dropped, *counters, *outside]
+
+
+def _from_arrays(contents, located, image_size, classes, class_names, head, resample, names, key, changes):
+    """A model from a file of arrays: parse, build, assign."""
+    image_size = located.image_size if image_size is None else image_size
+    contents, parsed, config, left_out = parsed_arrays(contents, located, image_size, names, key, changes)
+    told = {name: changes[name] for name in _TOLD if name in changes}
     # Arguments by which the file was read are no change.
     used = {
         name
@@ -314,13 +338,13 @@ def _from_arrays(contents, located, image_size, classes, class_names, head, resa
     )
     changes = changes if text is None else {"preprocessing": text, **changes}
     if parsed.decoder is not None and head == "keep" and classes is None and class_names is None:
-        _report(contents, parsed, [*parsed.dropped, *counters, *outside])
+        _report(contents, parsed, left_out)
         sized = changes if image_size is None else {**changes, "image_size": image_size}
         return masked_autoencoder(parsed, config, contents.path, sized)
     model = _build(config, parsed, contents.path)
     shapes = {v.path.removeprefix(f"{model.name}/"): tuple(v.shape) for v in model.weights}
     weights = unpack(parsed.name_map, parsed.arrays, shapes, contents.path)
-    _report(contents, parsed, [*parsed.dropped, *counters, *outside])
+    _report(contents, parsed, left_out)
     resample = resample or located.resample or parsed.resample
     activation = (contents.metadata or {}).get("activation", parsed.activation)
     return adapt(config, weights, image_size, classes, class_names, head, resample, model, activation, **changes)

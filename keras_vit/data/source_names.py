@@ -1,4 +1,4 @@
-"""A source's kind from its path: "PHOTOS" is "folder:PHOTOS". Imports nothing of ours: the command line has no engine."""
+"""A source's kind from its path: "PHOTOS" is "folder:PHOTOS". Imports nothing of ours, so that help needs no engine."""
 
 import glob
 import os

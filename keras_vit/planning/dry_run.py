@@ -10,6 +10,7 @@ from etils import epath
 from keras_vit.inspection import figures
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.paths import locate
+from keras_vit.models import families
 from keras_vit.planning import counting
 from keras_vit.planning.flops import training_flops
 from keras_vit.planning.model_counts import count
@@ -39,8 +40,9 @@ def _model_row(config, model, remark):
     trained = _size(model.trainable_variables)
     total = model.count_params()
     what = "all trained" if trained == total else f"{trained:,} trained, in {_trained_layers(model)}"
-    name = "" if remark.startswith(",") else f"{config.model.variant} "
-    return f"{name}{size} px{tokens}: {total:,} parameters, {what}{remark}"
+    spec = getattr(model, "spec", None)
+    name = config.model.get("variant") or (families.variant_of(spec) if spec is not None else None)
+    return f"{f'{name} ' if name else ''}{size} px{tokens}: {total:,} parameters, {what}{remark}"
 
 
 def _steps_row(resolved, size):

@@ -19,6 +19,7 @@ import tensorflow as tf
 from absl import logging
 from ml_collections import ConfigDict
 
+from keras_vit.checkpoints.describe import arguments_in, describe_checkpoint
 from keras_vit.data import image_and_label, open_source
 from keras_vit.data.batches import example_spec
 from keras_vit.data.source_names import KINDS, with_kind
@@ -29,12 +30,12 @@ from keras_vit.distribution import Strategy
 from keras_vit.evaluation.registry import Evaluator, make_evaluator
 from keras_vit.io.json_files import read_json
 from keras_vit.io.logs import quiet
-from keras_vit.models import families
 from keras_vit.models.finetuning.whitening import first_layer
 from keras_vit.runs.config import check_config, resolve
 from keras_vit.runs.config_keys import is_packaged_task
 from keras_vit.runs.optimizer import make_optimizer
 from keras_vit.tasks import Task, find_task
+from keras_vit.tasks.classification import model_arguments
 from keras_vit.training import Model
 
 # Data
@@ -211,19 +212,11 @@ def without_values() -> Iterator[None]:
         keras.backend.clear_session()  # or the scope's end would initialise them
 
 
-def _described(init):
-    """The model arguments in a run directory's config.json; None for any other `init`."""
+def _described(init, told):
+    """(the arguments of the ViT or BiT in `init`, or None; a remark), from its header."""
     path = os.path.join(os.path.expanduser(init), "config.json")
-    described = read_json(path).get("model_spec", {}) if os.path.exists(path) else {}
-    for part in ("encoder", "student"):  # the part that DINO and distillation keep
-        described = described.get(part, {}).get("config", described)
-    spec = described.get("variant")
-    # Files, published names, other libraries' folders and heads on a ViT have no such spec; quantised models and LoRA
-    # are not adapted.
-    if not isinstance(spec, dict) or {"quantization", "lora"} & described.keys():
-        return None
-    variant = families.find(spec).make_spec(spec)
-    return {"classes": None, "class_names": None, **described, "variant": variant}
+    described = read_json(path).get("model_spec") if os.path.exists(path) else None  # of a run, finished or not
+    return (arguments_in(described), "") if described else describe_checkpoint(init, **told)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,7 +271,7 @@ class Prepared(Checked):
         return model
 
     def without_checkpoint(self) -> tuple["Prepared", str]:
-        """(the run without config.init, a remark about the model); a run directory's model is described in the config.
+        """(the run without config.init, a remark about the model); the config describes the model in `init`'s header.
 
         Raises:
             ValueError: if the task cannot start from that model.
@@ -289,13 +282,16 @@ class Prepared(Checked):
         copy.init = ""
         if type(task).load is Task.load and is_packaged_task(copy.task):
             task.load(self.train)  # refuses init
-        described = _described(init)
+        described, remark = _described(init, model_arguments(self.config))
         arguments = described and task.adapted(described, self.train)
         if arguments:
             with copy.unlocked(), copy.ignore_type():
                 copy.model = ConfigDict({name: arguments[name] for name in ("variant", "image_size", "channels")})
                 copy.model.remat = self.config.model.remat
-        remark = f", as {init}" if arguments else f"; {init} may hold a different model"
+        if not arguments:
+            remark = f"; the model in {init} may be another" + (f": {remark}" if remark else "")
+        else:
+            remark = f", as {init}" + (f" {remark}" if remark else "")
         return dataclasses.replace(self, config=copy, task=type(task)(copy)), remark
 
     def example(self, training: bool = True, select: Any = None) -> tuple:

@@ -23,6 +23,24 @@ def split(address: str) -> tuple[str, str | None, str | None]:
     return match.groups()
 
 
+def cached_repository(address: str) -> pathlib.Path | None:
+    """The local folder or file of a repository that was downloaded, or None; asks nobody.
+
+    Raises:
+        ValueError: for anything but an address.
+    """
+    repository, revision, file = split(address)
+    try:
+        import huggingface_hub as hub
+
+        folder = pathlib.Path(hub.snapshot_download(repository, revision=revision, local_files_only=True))
+    except (ImportError, OSError):  # not installed, or not in the cache
+        return None
+    if file:
+        return folder / file if (folder / file).is_file() else None
+    return folder if any(path for kind in _WEIGHTS for name in kind for path in folder.glob(name)) else None
+
+
 def download_repository(address: str) -> pathlib.Path:
     """Downloads the weights and configs of a repository into the hub's cache; returns the local folder or file.
 

@@ -79,8 +79,17 @@ def _as_float(name, array, where):
     return array
 
 
+def placeholder(shape: tuple[int, ...], is_float: bool) -> np.ndarray:
+    """Zeros that take no memory, in the place of values that are not read."""
+    return np.broadcast_to(np.zeros((), "float32" if is_float else "int8"), shape)
+
+
 def _check_member(archive, entry):
-    """Compares an .npy header's size with its entry's before memory is allocated; ValueError if they differ."""
+    """(shape, dtype) of an .npy; compares its header's size with its entry's before memory is allocated.
+
+    Raises:
+        ValueError: if they differ, or it holds a pickle.
+    """
     with archive.open(entry) as file:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -90,19 +99,23 @@ def _check_member(archive, entry):
         raise ValueError(f"{entry.filename} holds Python objects (a pickle), which are never loaded")
     if entry.file_size - header != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{entry.filename} does not have the size that its header declares")
+    return shape, dtype
 
 
-def _read_npz(path):
+def _read_npz(path, largest):
     """(arrays, metadata as text or None) of an .npz; the metadata are the archive's comment."""
     entries = check_archive(path)
     arrays = {}
     try:
         with zipfile.ZipFile(path) as archive:
             for entry in entries:
-                _check_member(archive, entry)
-                with archive.open(entry) as file:
-                    array = np.lib.format.read_array(file, allow_pickle=False)
-                    file.read(1)  # zipfile compares checksums at the end of an entry
+                shape, dtype = _check_member(archive, entry)
+                if math.prod(shape) > largest:
+                    array = placeholder(shape, dtype.kind in "fV")
+                else:
+                    with archive.open(entry) as file:
+                        array = np.lib.format.read_array(file, allow_pickle=False)
+                        file.read(1)  # zipfile compares checksums at the end of an entry
                 name = entry.filename.removesuffix(".npy")
                 if name in arrays:
                     raise ValueError(f'array "{name}" occurs twice')
@@ -113,22 +126,26 @@ def _read_npz(path):
     return arrays, comment.decode("utf-8", "replace") or None
 
 
-def _read_safetensors(path):
+def _read_safetensors(path, largest):
     """(arrays, metadata as text or None) of a safetensors file; the metadata are its header's "keras_vit"."""
     import safetensors
 
     try:
         with safetensors.safe_open(path, "np") as file:
+            arrays = {}
             for name in file.keys():
-                kind = file.get_slice(name).get_dtype()
+                part = file.get_slice(name)
+                kind, shape = part.get_dtype(), part.get_shape()
                 if kind == "F4" or kind.startswith(("F6_", "F8_")):  # numpy has no such types
                     raise ValueError(f'array "{name}" holds {kind}, expected floating-point numbers')
-            return {name: file.get_tensor(name) for name in file.keys()}, (file.metadata() or {}).get("keras_vit")
+                is_large = math.prod(shape) > largest
+                arrays[name] = placeholder(shape, "F" in kind) if is_large else file.get_tensor(name)
+            return arrays, (file.metadata() or {}).get("keras_vit")
     except (safetensors.SafetensorError, OSError, ValueError, TypeError) as error:
         raise ValueError(f'"{path}" is not an intact safetensors file: {error}') from None
 
 
-def _read_sharded(index):
+def _read_sharded(index, largest):
     """The arrays of the files listed in a model.safetensors.index.json or pytorch_model.bin.index.json."""
     weight_map = parse_json(index.read_bytes(), f'"{index}"').get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
@@ -139,7 +156,8 @@ def _read_sharded(index):
         if name != os.path.basename(name) or "\\" in name or not os.path.isfile(index.parent / name):
             raise ValueError(f'"{index}" lists "{name}", which is not a file next to it.')
         file = index.parent / name
-        shard = _read_safetensors(file)[0] if name.endswith(".safetensors") else read_state_dict(file, None)[0]
+        is_safe = name.endswith(".safetensors")
+        shard = _read_safetensors(file, largest)[0] if is_safe else read_state_dict(file, None, largest)[0]
         arrays.update(shard)
         actual.update(dict.fromkeys(shard, name))
     if actual != weight_map:
@@ -225,12 +243,13 @@ def _under(arrays, key, file):
     return {new: arrays[name] for name, new in names.items()}
 
 
-def read(path: str | os.PathLike, key: str | None = None) -> FileContents:
+def read(path: str | os.PathLike, key: str | None = None, largest: float = math.inf) -> FileContents:
     """Reads a checkpoint file, or the one in a folder.
 
     Args:
         path: of the file or folder.
         key: which of several state dicts in the file: the dotted path to it, or what its names begin with.
+        largest: number of values. Larger arrays are not read, but are placeholders, and checksums are not compared.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -249,16 +268,19 @@ def read(path: str | os.PathLike, key: str | None = None) -> FileContents:
     if kind == "keras":
         return FileContents(file, kind)
     if kind == "torch":
-        arrays, left_out, key = read_state_dict(file, key)
+        arrays, left_out, key = read_state_dict(file, key, largest)
     elif file.name.endswith(".index.json"):
-        arrays = _read_sharded(file)
+        arrays = _read_sharded(file, largest)
     else:
-        arrays, text = {"npz": _read_npz, "safetensors": _read_safetensors}[kind](file)
+        arrays, text = {"npz": _read_npz, "safetensors": _read_safetensors}[kind](file, largest)
     if not arrays:
         raise ValueError(f'"{file}" contains no arrays.')
-    recorded = None if text is None else metadata.read(parse_json(text, f'The metadata of "{file}"'), arrays, file)
+    recorded = parse_json(text, f'The metadata of "{file}"') if text is not None else None
+    if recorded is not None:
+        recorded = metadata.read(recorded, arrays if largest == math.inf else None, file)
     arrays = {
-        name: _as_float(name, array, file) for name, array in (_under(arrays, key, file) if key else arrays).items()
+        name: array if array.size > largest else _as_float(name, array, file)
+        for name, array in (_under(arrays, key, file) if key else arrays).items()
     }
     names = ("config.json", "preprocessor_config.json", "processor_config.json")
     config, preprocessor, processor = (

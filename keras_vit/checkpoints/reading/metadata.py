@@ -197,20 +197,20 @@ def _dtype(value, where):
 
 
 def read(
-    metadata: Mapping[str, typing.Any], arrays: Mapping[str, np.ndarray], where: typing.Any
+    metadata: Mapping[str, typing.Any], arrays: Mapping[str, np.ndarray] | None, where: typing.Any
 ) -> dict[str, typing.Any]:
     """The model's constructor arguments in the metadata, and its "activation", or None.
 
     Args:
         metadata: written by `write`, parsed from JSON.
-        arrays: {name: array} as stored in the file.
+        arrays: {name: array} as stored in the file; None not to compare the checksum.
         where: the file's name, for messages.
 
     Raises:
         ValueError: for metadata that this package does not write, or another checksum.
     """
     recorded = arguments(metadata.get("config"), f'The metadata of "{where}"')
-    if "crc32" in metadata and metadata["crc32"] != _crc32(metadata["config"], arrays):
+    if arrays is not None and "crc32" in metadata and metadata["crc32"] != _crc32(metadata["config"], arrays):
         raise ValueError(
             f'"{where}" is damaged: its arrays and metadata no longer have the checksum with which they were written.'
         )

@@ -1,5 +1,6 @@
 """Find the state dict in what training code saved, such as {"epoch": 3, "model": {...}, "optimizer": {...}}."""
 
+import math
 import pathlib
 import re
 
@@ -105,12 +106,15 @@ def _choose(found, key, path):
     return chosen[0], rest
 
 
-def read_state_dict(path: pathlib.Path, key: str | None) -> tuple[dict[str, np.ndarray], list[str], str]:
+def read_state_dict(
+    path: pathlib.Path, key: str | None, largest: float = math.inf
+) -> tuple[dict[str, np.ndarray], list[str], str]:
     """Reads the state dict in a torch file.
 
     Args:
         path: of the file.
         key: which of several, as a dotted path; it may continue with a prefix of the names. None for the only one.
+        largest: number of values. Larger arrays are zeros that take no memory.
 
     Returns:
         ({name: array}, names of matrices elsewhere in the file, what is left of the key as a prefix of names).
@@ -129,4 +133,4 @@ def read_state_dict(path: pathlib.Path, key: str | None) -> tuple[dict[str, np.n
                 arrays |= {f"{head[0]}.{kind}": array for kind, array in others.items()}
             elif name != chosen:
                 left_out += [f"{name}.{other}" for other in _matrices(others)]
-        return values_of(arrays, path), left_out, rest
+        return values_of(arrays, path, largest), left_out, rest

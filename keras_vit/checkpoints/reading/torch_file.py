@@ -237,13 +237,23 @@ def array_like(value: Any) -> Any:
     return None
 
 
-def values_of(arrays: dict[str, Any], path: pathlib.Path) -> dict[str, np.ndarray]:
-    """{name: array} of {name: array_like}, while the file is open; ValueError for types that NumPy lacks."""
+def values_of(arrays: dict[str, Any], path: pathlib.Path, largest: float = math.inf) -> dict[str, np.ndarray]:
+    """{name: array} of {name: array_like}, while the file is open; those of more than `largest` values are zeros.
+
+    Raises:
+        ValueError: for types that NumPy lacks.
+    """
     for name, array in arrays.items():
         if array.dtype is None:
             raise ValueError(f'"{path}": array "{name}" holds {array.storage.kind}, expected floating-point numbers.')
     check_unpacked(path, sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays.values()))
-    return {name: np.asarray(a.read() if isinstance(a, _Tensor) else a, order="C") for name, a in arrays.items()}
+    zero, read = np.zeros((), "float32"), {}
+    for name, array in arrays.items():
+        if math.prod(array.shape) > largest:
+            read[name] = np.broadcast_to(zero, array.shape)
+        else:
+            read[name] = np.asarray(array.read() if isinstance(array, _Tensor) else array, order="C")
+    return read
 
 
 _PROGRAMS = {
