@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit.distribution.strategy import check_divisible
+from keras_vit.training.checks.inputs import MappedPyDataset
 
 
 def check_distribution() -> None:
@@ -131,6 +132,29 @@ def _are_arrays(x):
     return bool(leaves) and all(getattr(leaf, "shape", ()) for leaf in leaves)
 
 
+def _copied(model, x):
+    """`x` with copies of the arrays that Python code yields: replicas on CPUs compute in a batch's own memory.
+
+    TensorFlow does not copy such arrays, and would write to those of the user.
+    """
+    import tensorflow as tf
+
+    if not any("CPU" in device for device in model.distribute_strategy.extended.worker_devices):
+        return x
+
+    def copies(batch):
+        return keras.tree.map_structure(lambda t: None if t is None else np.array(t), batch)
+
+    def copied(*batch):
+        return tf.nest.map_structure(lambda t: tf.raw_ops.DeepCopy(x=t), batch, expand_composites=True)
+
+    if isinstance(x, types.GeneratorType):
+        return (copies(batch) for batch in x)
+    if isinstance(x, keras.utils.PyDataset):
+        return MappedPyDataset(x, lambda _, batch: copies(batch))
+    return x.map(copied) if isinstance(x, tf.data.Dataset) else x
+
+
 def feed(
     model, x, y=None, weights=None, batch_size: int | None = None, training: bool = False, shuffle: bool = False
 ) -> Feed:
@@ -142,6 +166,8 @@ def feed(
     topology = topology_of(model)
     if topology.replicas == 1:
         return Feed(x, y, weights, batch_size)
+    if keras.backend.backend() == "tensorflow":
+        x = _copied(model, x)
     if hasattr(x, "element_spec"):
         return _dataset_feed(model, topology, x, training)
     if topology.workers > 1 and not hasattr(x, "shape"):
