@@ -1,25 +1,46 @@
-"""Classifies image files with an exported SavedModel, which needs only TensorFlow, or any model for keras_vit.load.
+"""Classifies images: the most probable classes of each, with their names.
 
-python trainers/classify.py exported/digits IMAGE [IMAGE ...]
+    python -m trainers.classify deit/tiny cat.jpg
+    python -m trainers.classify runs/photos PHOTOS "more/**/*.png" --top_k=1 --csv > answers.csv
+
+The model is a run directory, a checkpoint of any format, a published name, or an exported SavedModel, which needs only
+TensorFlow. Images are files, folders and patterns; "-" reads one from standard input. Answers go to standard output,
+problems to standard error; the exit code is 1 if an image cannot be read. `predict` writes Parquet files, resumes, and
+uses several devices.
 """
 
+import csv
+import dataclasses
+import json
 import os
-import pathlib
 import sys
+from collections.abc import Callable, Iterator
+
+from . import flags, loading
+
+_BATCH = 32
 
 
-def _by_export(folder):
-    """A function paths -> [(name, probability), ...] per image, best first, from an exported SavedModel."""
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What is printed of an image: its path, (name, probability) best first, and why there are none."""
+
+    image: str
+    best: tuple[tuple[str, float], ...] = ()
+    error: str | None = None
+
+
+def _by_export(folder, top_k):
+    """A function [bytes] -> [(name, probability), ...] of each, best first, from an exported SavedModel."""
     import tensorflow as tf
 
-    try:
-        predict = tf.saved_model.load(folder).signatures["serving_default"]
-    except OSError as error:
-        sys.exit(f"{folder}: not a SavedModel: {error}")
+    predict = tf.saved_model.load(folder).signatures["serving_default"]
+    if "classes" not in predict.structured_outputs:
+        raise ValueError(f"{folder} has no classes: it returns {', '.join(predict.structured_outputs)}.")
 
-    def classify(paths):
+    def classify(images):
         try:
-            answer = predict(tf.constant([pathlib.Path(path).read_bytes() for path in paths]))
+            answer = predict(tf.constant(images))
         except tf.errors.OpError:
             raise ValueError(
                 "cannot be decoded: an export reads JPEG, PNG, BMP, GIF and WebP; convert other images"
@@ -28,57 +49,169 @@ def _by_export(folder):
         if bad:
             raise ValueError(f"cannot be decoded: {bad[0]}")
         best = zip(answer["classes"].numpy(), answer["probabilities"].numpy())
-        return [[(name.decode(), probability) for name, probability in zip(*image)] for image in best]
+        return [[(name.decode(), float(p)) for name, p in zip(*image)][:top_k] for image in best]
 
     return classify
 
 
-def _by_model(name):
+def _by_model(name, top_k, class_names):
     """The same from a model for keras_vit.load."""
-    import keras_vit
+    from keras_vit.io.class_names import DATA_SETS
+    from keras_vit.io.progress import stage
 
-    try:
-        model = keras_vit.load(name)
-    except (OSError, ValueError) as error:
-        sys.exit(str(error))
-    return lambda paths: [[guess[:2] for guess in image] for image in model.classify(paths, top_k=3, verbose=0)]
+    with stage(f"Loading {name}"):
+        model = loading.load(name, class_names=class_names)
+    if model.classes is None:
+        raise ValueError(f"{name} has no classes: it returns features, which `predict --answers=features` writes.")
+    if model.class_names is None:
+        known = [data for data, names in DATA_SETS.items() if len(names()) == model.classes]
+        hint = f", or --class_names={known[0]}" if known else ""
+        print(f"{name} does not name its classes. Name them: --class_names=FILE, one a line{hint}.", file=sys.stderr)
+    return lambda images: [
+        [(guess.name, guess.probability) for guess in best] for best in model.classify(images, top_k=top_k, verbose=0)
+    ]
 
 
-def _one_by_one(classify, paths):
-    """(path, answer) of each image, None for unreadable ones, which are reported."""
-    for path in paths:
+def _paths(arguments):
+    """(path or "-", None), or (argument, why there is no image), for each image that the arguments name."""
+    from keras_vit.inspection.photographs import find_images
+
+    for argument in arguments:
         try:
-            yield path, classify([path])[0]
-        except (OSError, ValueError) as error:
-            reason = str(error).removeprefix(f'"{path}": ').removeprefix(f'"{path}" ')
-            print(f"{path}: {reason}", file=sys.stderr)
-            yield path, None
+            yield from ((path, None) for path in (["-"] if argument == "-" else find_images(argument)))
+        except FileNotFoundError as error:
+            yield argument, str(error).removeprefix(f'"{argument}" is ')
 
 
-def _classify(model, paths):
-    """Prints the three most probable classes of each image; returns whether all were readable."""
-    is_model = os.path.isfile(model) or os.path.exists(os.path.join(model, "config.json")) or not os.path.exists(model)
-    classify = (_by_model if is_model else _by_export)(model)
+def _bytes(path):
+    from etils import epath
+
+    return sys.stdin.buffer.read() if path == "-" else epath.Path(path).read_bytes()
+
+
+def _one(classify, path):
+    """The Answer of one image."""
     try:
-        answers = list(zip(paths, classify(paths)))
-    except (OSError, ValueError):
-        answers = list(_one_by_one(classify, paths))
-    for path, best in answers:
-        if best is not None:
-            print(f"{path}: {', '.join(f'{name} {probability:.1%}' for name, probability in best[:3])}")
-    return all(best is not None for _, best in answers)
+        return Answer(path, tuple(classify([_bytes(path)])[0]))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return Answer(path, error=reason.removeprefix("Image 0 of the list ").removeprefix("Image 0 of the list: "))
+
+
+def answers(classify: Callable, paths: list[tuple[str, str | None]]) -> Iterator[list[Answer]]:
+    """The Answers of images, batch by batch, in order."""
+    for start in range(0, len(paths), _BATCH):
+        batch = paths[start : start + _BATCH]
+        try:
+            found = iter(classify([_bytes(path) for path, missing in batch if missing is None and path != "-"]))
+            yield [
+                Answer(path, error=missing)
+                if missing
+                else _one(classify, path)
+                if path == "-"
+                else Answer(path, tuple(next(found)))
+                for path, missing in batch
+            ]
+        except (OSError, ValueError):  # one by one, to find which
+            yield [Answer(path, error=missing) if missing else _one(classify, path) for path, missing in batch]
+
+
+def _percent(probability):
+    return f"{probability:.1%}".rjust(6)
+
+
+def _print_aligned(batches, count):
+    """Prints one image's classes below each other, several images' in columns."""
+    for batch in batches:
+        good = [answer for answer in batch if answer.best]
+        if count == 1 and good:
+            print(good[0].image)
+            print("\n".join(f"  {_percent(p)}  {name}" for name, p in good[0].best))
+            continue
+        width = max((len(answer.image) for answer in good), default=0)
+        columns = [max(len(name) for name, _ in column) for column in zip(*(answer.best for answer in good))]
+        for answer in good:
+            cells = [f"{_percent(p)} {name.ljust(w)}" for (name, p), w in zip(answer.best, columns)]
+            print(f"{answer.image.ljust(width)}  {'  '.join(cells)}".rstrip(), flush=True)
+
+
+def _print_json(batches):
+    rows = [
+        {
+            "image": answer.image,
+            "classes": [{"name": name, "probability": p} for name, p in answer.best],
+            "error": answer.error,
+        }
+        for batch in batches
+        for answer in batch
+    ]
+    print(json.dumps(rows, indent=1, ensure_ascii=False))
+
+
+def _print_csv(batches, top_k):
+    writer = csv.writer(sys.stdout)
+    numbers = range(1, top_k + 1)
+    writer.writerow(["image", *(f"{part}_{i}" for i in numbers for part in ("class", "probability")), "error"])
+    for batch in batches:
+        for answer in batch:
+            cells = [cell for name, p in answer.best for cell in (name, f"{p:.6g}")]
+            writer.writerow([answer.image, *cells, *[""] * (2 * top_k - len(cells)), answer.error or ""])
+
+
+def _reported(batches, failed):
+    """The batches; problems go to stderr and into the list `failed`."""
+    for batch in batches:
+        for answer in batch:
+            if answer.error:
+                failed.append(answer)
+                print(f"{answer.image}: {answer.error}", file=sys.stderr)
+        yield batch
+
+
+def main(arguments):
+    from keras_vit.io.logs import quiet
+    from keras_vit.io.progress import shown
+
+    values = flags.FLAGS
+    model, *images = [values.model, *arguments] if values.model else arguments or [None]
+    if not model or not images:
+        raise ValueError("Give a model and at least one image: keras-vit classify deit/tiny cat.jpg.")
+    if values.json and values.csv:
+        raise ValueError("Give --json or --csv, not both.")
+    with shown(), quiet():
+        folder = os.path.expanduser(model)
+        if os.path.exists(os.path.join(folder, "saved_model.pb")):
+            if values.class_names:
+                raise ValueError(f"--class_names: {model} is an export, which has its names. Export the model again.")
+            loading.refuse(f"{model} is an export")
+            classify = _by_export(folder, values.top_k)
+        else:
+            classify = _by_model(model, values.top_k, values.class_names)
+        paths, failed = list(_paths(images)), []
+        batches = _reported(answers(classify, paths), failed)
+        if values.json:
+            _print_json(batches)
+        elif values.csv:
+            _print_csv(batches, values.top_k)
+        else:
+            _print_aligned(batches, len(paths))
+    if failed:
+        if len(paths) > 1:
+            print(f"{len(failed)} of {len(paths)} images cannot be read.", file=sys.stderr)
+        sys.exit(1)
 
 
 def run():
-    program = sys.argv[0] if sys.argv[0].endswith("classify") else f"python {sys.argv[0]}"
-    text = __doc__.replace("python trainers/classify.py", program)
-    flags = [arg for arg in sys.argv[1:] if arg.startswith("-")]
-    if {"--help", "-h"} & set(flags):
-        print(text)
-    elif flags or len(sys.argv) < 3:
-        sys.exit(f"{f'There is no flag {flags[0]}.' if flags else 'Give a model and at least one image.'}\n\n{text}")
-    elif not _classify(sys.argv[1], sys.argv[2:]):
-        sys.exit(1)
+    flags.string("model", None, "The model, if it is not the first argument.")
+    flags.integer("top_k", 3, "Classes per image.", lowest=1)
+    flags.string(
+        "class_names",
+        None,
+        "A file with one class name a line, or imagenet, cifar10 or cifar100; by default the model's own.",
+    )
+    flags.boolean("json", False, "Prints JSON.")
+    flags.boolean("csv", False, "Prints CSV, a row per image.")
+    flags.launch(main, takes="MODEL IMAGE [IMAGE ...]", loads=True)
 
 
 if __name__ == "__main__":

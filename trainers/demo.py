@@ -10,7 +10,15 @@ import time
 
 from . import flags
 
-_CLASSIFY = pathlib.Path(__file__).resolve().with_name("classify.py")
+_CLASSIFY = """
+import pathlib, sys
+import tensorflow as tf
+
+predict = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+answer = predict(tf.constant([pathlib.Path(path).read_bytes() for path in sys.argv[2:]]))
+for path, classes, probabilities in zip(sys.argv[2:], answer["classes"].numpy(), answer["probabilities"].numpy()):
+    print(f"{path}: {classes[0].decode()} {probabilities[0]:.1%}")
+"""
 
 
 def _write_scans(folder, count):
@@ -31,7 +39,7 @@ def _write_scans(folder, count):
 
 def _serve(exported, paths, labels):
     """Classifies the files in a fresh process without keras_vit; returns (right, count)."""
-    command = [sys.executable, "-I", str(_CLASSIFY), str(exported), *paths]
+    command = [sys.executable, "-I", "-c", _CLASSIFY, str(exported), *paths]
     answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     print(answer, end="")
     guesses = [line.rsplit(": ", 1)[1].split()[0] for line in answer.splitlines()]

@@ -21,7 +21,7 @@ import os
 
 from absl import logging
 
-from . import flags
+from . import flags, loading
 
 
 def main():
@@ -96,7 +96,6 @@ def evaluate(values, name, strategy, output):
     Returns:
         {name: (evaluator, its measures)}; the name of the task's evaluator is "evaluation".
     """
-    import keras_vit
     from keras_vit.data import ExampleErrors
     from keras_vit.evaluation import Setting
     from keras_vit.io.progress import stage
@@ -106,7 +105,7 @@ def evaluate(values, name, strategy, output):
     task = task_of(name)  # its file may register evaluators
     named = _evaluators(values) if values.evals else None
     with strategy.scope(), stage(f"Loading {name}"):
-        model = keras_vit.load(name)
+        model = loading.load(name)
     with stage(f"Opening {values.data}" if values.data else "Opening the data"):
         source, data, split = _open(values, own_data(name), name)
     if source and not named:  # evaluators of --evals check it: some compare classes other than the model's
@@ -213,7 +212,7 @@ def run():
     flags.only_with("sort", "model", lambda models: "," in models, "several models")
     flags.define_data_dir()
     flags.define_strategy()
-    flags.launch(main)
+    flags.launch(main, loads=True)
 
 
 if __name__ == "__main__":

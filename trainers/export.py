@@ -14,7 +14,7 @@ in a file.
 from absl import logging
 from etils import epath
 
-from . import flags
+from . import flags, loading
 
 _BY_ENDING = {".onnx": "onnx", ".tflite": "litert", ".npz": "google", ".keras": "keras"}
 
@@ -66,7 +66,7 @@ def export(values):
         check_quantization(form, values.quantization, values.calibration)
     check_folder(epath.Path(values.output).parent)
     with stage(f"Loading {values.model}"):
-        model = keras_vit.load(values.model, class_names=values.class_names, key=values.key)
+        model = loading.load(values.model, class_names=values.class_names, key=values.key)
     with stage(f"Exporting to {values.output}"), quiet():
         if form in FORMATS:
             keras_vit.save(model, values.output, format=form)
@@ -124,7 +124,7 @@ def run():
     flags.only_with("calibration", "quantization", lambda how: how == "int8_static", "--quantization=int8_static")
     flags.only_with("calibration_images", "calibration", lambda source: source is not None, "--calibration")
     flags.only_with("top_k", "format", lambda form: form in (None, "tf_saved_model"), "--format=tf_saved_model")
-    flags.launch(main)
+    flags.launch(main, loads=True)
 
 
 if __name__ == "__main__":

@@ -5,16 +5,18 @@ The config is loaded before absl parses the flags, so that --config.key=value ca
 
 import contextlib
 import importlib
+import logging as python_logging
 import os
 import pathlib
 import re
 import signal
 import sys
+import warnings
 
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from . import QUIET
+from . import QUIET, loading
 from .config_files import apply_overrides, config_names, load_config, values_of
 from .short_forms import SHORT_FORMS, as_overrides, is_local, take
 from .without_engine import VERSION, did_you_mean, drop_output, package_module
@@ -61,7 +63,7 @@ def as_typed(text: str, main) -> str:
     return text.replace(f"python -m trainers.{module}", typed).replace("python -m trainers.", typed.removesuffix(verb))
 
 
-def _show_help(main, takes, loaded):
+def _show_help(main, takes, loaded, loads):
     """The binary's docstring and flags; absl's own help misses both under a console script."""
     print(as_typed(main.__globals__["__doc__"], main))
     if takes:
@@ -70,6 +72,8 @@ def _show_help(main, takes, loaded):
         print(f"  --{row.name}: {row.text}")
     for name in sorted(_OURS):
         print(f"  --{name}: {flags.FLAGS[name].help}{_default(name)}")
+    if loads:
+        print(f"  --load.NAME=VALUE: {loading.HELP}")
     if loaded:
         print("\nThe config's keys:\n")
         print("\n".join(f"  --config.{key}={value}" for key, value in values_of(loaded).items()))
@@ -169,7 +173,7 @@ def _take_overrides(wants_help, for_own_data):
     return loaded
 
 
-def launch(main, with_config=False, takes=None, resumes=False, for_own_data=None):
+def launch(main, with_config=False, takes=None, resumes=False, for_own_data=None, loads=False):
     """Runs the binary `main`, or shows its help, version or flag names.
 
     Args:
@@ -177,6 +181,7 @@ def launch(main, with_config=False, takes=None, resumes=False, for_own_data=None
         with_config: bool. Whether --config is required.
         takes: str or None. Describes arguments that are not flags, for help; None to refuse them.
         resumes: bool. Whether the same command continues what an interrupted one began, as with a config.
+        loads: bool. Whether it loads models by `loading.load`, with --load.NAME=VALUE.
         for_own_data: the config's name where --config is missing and --data names files; None to require --config.
 
     Exit codes: 0 done; 1 an error; 75 (EX_TEMPFAIL) SIGTERM ended it, and the same command resumes; 130 Ctrl-C.
@@ -195,19 +200,37 @@ def launch(main, with_config=False, takes=None, resumes=False, for_own_data=None
         )
         config_flags.DEFINE_config_dict("config", loaded, help_text)
         _OURS["config"] = not for_own_data
+    if loads:
+        try:
+            sys.argv = loading.take(sys.argv)
+        except ValueError as error:
+            raise SystemExit(f"{pathlib.Path(sys.argv[0]).name}: {error}") from None
     if wants_names:
         booleans = {name for name in _OURS if flags.FLAGS[name].boolean}
         return print("\n".join(f"--{name}" if name in booleans else f"--{name}=" for name in _names()))
     if wants_help:
-        return _show_help(main, takes, loaded)
+        return _show_help(main, takes, loaded, loads)
     # absl has no flags with an optional value.
     argv = ["--sweep=own" if arg in ("--sweep", "-sweep") else arg for arg in sys.argv]
     with _restartable(resumes or with_config), in_lines(QUIET):
         app.run(lambda rest: _report_errors(main, rest[1:], takes), argv=argv, flags_parser=_parse)
 
 
+def _plain_logs():
+    """Logs "11-25 22:50:08 Warning: ...", without threads and lines of code; warnings of Python likewise."""
+
+    class Formatter(python_logging.Formatter):
+        def format(self, record):
+            level = "" if record.levelno <= python_logging.INFO else f"{record.levelname.capitalize()}: "
+            return f"{self.formatTime(record, '%m-%d %H:%M:%S')} {level}{record.getMessage()}"
+
+    logging.get_absl_handler().setFormatter(Formatter())
+    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
+
+
 def _report_errors(main, rest, takes):
     """Runs `main`; user errors, full disks and divergence exit with a message and code 1, or a traceback (--debug)."""
+    _plain_logs()
     try:
         if rest and not takes:
             raise ValueError(f'Unexpected argument "{rest[0]}". Write --flag=value.')

@@ -12,7 +12,7 @@ Needs the extra [viz].
 
 import sys
 
-from . import flags
+from . import flags, loading
 
 
 def main():
@@ -56,7 +56,6 @@ def _read(model, paths):
 
 def inspect(values):
     """Writes the page as the flags say."""
-    import keras_vit
     from keras_vit.distribution import strategy
     from keras_vit.inspection import html_report
     from keras_vit.inspection.model_page import class_number, inspect_model, write_page
@@ -65,7 +64,7 @@ def inspect(values):
 
     paths = _chosen(values)
     with stage(f"Loading {values.model}"):
-        model = keras_vit.load(values.model)
+        model = loading.load(values.model)
     if getattr(values, "class"):
         class_number(model, getattr(values, "class"))  # refused before the images are read
     pixels, names, failed = _read(model, paths)
@@ -87,7 +86,7 @@ def run():
         "max_images", 128, "Images to measure heads and layers on; of more, as many are spread evenly.", lowest=1
     )
     flags.integer("show", 12, "Images to show, of those that are measured.", lowest=1)
-    flags.launch(main)
+    flags.launch(main, loads=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ labelled again. --per_class=N takes the N most confident images of each class, r
 
 import os
 
-from . import flags
+from . import flags, loading
 
 
 def _fraction(text):
@@ -61,7 +61,6 @@ def _evaluation(report):
 
 
 def main():
-    import keras_vit
     from keras_vit.data import open_source
     from keras_vit.evaluation.labelling import write_labels
     from keras_vit.io.atomic import check_folder
@@ -76,7 +75,7 @@ def main():
             source = open_source(values.data, values.split, values.data_dir)
             known = {to: open_source(values.labelled, split, values.data_dir) for to, split in splits.items() if split}
         with stage(f"Loading {values.model}"):
-            model = keras_vit.load(values.model)
+            model = loading.load(values.model)
         report = write_labels(model, source, folder, known, lowest, values.per_class, values.batch_size)
     _print(report, folder)
 
@@ -102,7 +101,7 @@ def run():
     for name in ("train", "test"):
         flags.only_with(name, "labelled", bool, "--labelled")
     flags.define_data_dir()
-    flags.launch(main)
+    flags.launch(main, loads=True)
 
 
 if __name__ == "__main__":

@@ -14,17 +14,16 @@ import dataclasses
 import json
 import os
 
-from . import flags
+from . import flags, loading
 
 
 def _layers(name, image_size):
     """The rows of one model's layers: of a file as it is loaded, of a name without building it."""
-    import keras_vit
     from keras_vit.planning.model_counts import count
     from keras_vit.planning.models import rows_of
 
     if os.path.exists(os.path.expanduser(name)) or "://" in name:
-        return count(keras_vit.load(name, image_size=image_size))
+        return count(loading.load(name, image_size=image_size))
     return rows_of(name, image_size)
 
 
@@ -47,7 +46,7 @@ def run():
     flags.string("layers", None, "A variant, a published name, or what keras_vit.load takes: prints one row per layer.")
     flags.integer("image_size", None, "Pixels of a square image; by default 224, or a published model's own.", lowest=1)
     flags.boolean("json", False, "Prints JSON, with numbers as they are.")
-    flags.launch(main, takes="[PATTERN]")
+    flags.launch(main, takes="[PATTERN]", loads=True)
 
 
 if __name__ == "__main__":

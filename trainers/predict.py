@@ -18,7 +18,7 @@ faster on CPUs (docs/performance.md).
 
 import shlex
 
-from . import flags
+from . import flags, loading
 
 
 def _part(text):
@@ -52,7 +52,6 @@ def _print(report, split, values):
 
 def _predict(values, kinds, splits, options):
     """Runs the model here; yields (split, report)."""
-    import keras_vit
     from keras_vit.data import open_source
     from keras_vit.distribution import strategy as find_strategy
     from keras_vit.inference import predict
@@ -71,7 +70,7 @@ def _predict(values, kinds, splits, options):
         with stage(f"Opening {values.data}, {split}"):
             sources[split] = open_source(values.data, split, values.data_dir)
     with strategy.scope(), stage(f"Loading {values.model}"):
-        model = keras_vit.load(values.model)
+        model = loading.load(values.model)
     about = {"model": values.model, "data": values.data, "data_dir": values.data_dir}
     for split, source in sources.items():
         with strategy.scope():
@@ -92,6 +91,7 @@ def _predict(values, kinds, splits, options):
 
 def _predict_by_beam(values, kinds, splits, options):
     """Runs an export as a Beam pipeline; yields (split, report)."""
+    loading.refuse("--beam runs an export")
     predict_by_beam = flags.beam("keras_vit.inference.beam").predict_by_beam
     where = (values.model, values.data, values.output, kinds)
     for split in splits:
@@ -142,7 +142,7 @@ def run():
     flags.only_with("engine", "strategy", lambda strategy: strategy == "one", "--strategy=one")
     for name in ("part", "broken_limit", "strategy", "engine"):
         flags.only_with(name, "beam", lambda beam: beam is None, "work without --beam")
-    flags.launch(main, resumes=True)
+    flags.launch(main, resumes=True, loads=True)
 
 
 if __name__ == "__main__":

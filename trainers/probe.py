@@ -12,7 +12,7 @@ import pathlib
 
 from absl import logging
 
-from . import flags
+from . import flags, loading
 
 METHODS = ("few_shot", "knn", "logistic", "ridge")
 
@@ -117,7 +117,6 @@ def main():
 
 def run_probe(values):
     """Probes as the flags say; prints the table and writes it."""
-    import keras_vit
     from keras_vit.data import ExampleErrors
     from keras_vit.evaluation import Embedder, FeatureSplits
     from keras_vit.evaluation.data import default_preprocessing
@@ -135,7 +134,7 @@ def run_probe(values):
         if own and own.is_source(data, values.data_dir):
             check_held_out(own, data, test, pair[1], values.data_dir, bool(values.test))
     with stage(f"Loading {values.model}"):
-        model = keras_vit.load(values.model, image_size=values.image_size)
+        model = loading.load(values.model, image_size=values.image_size)
     errors = ExampleErrors(values.broken_limit)
     preprocess = values.preprocess or default_preprocessing(model)
     embedder = Embedder(model, preprocess, values.batch_size, values.dtype, errors=errors)
@@ -193,7 +192,7 @@ def run():
     for name in ("shots", "l2", "validation"):
         flags.only_with(name, "methods", lambda methods: "few_shot" in methods, "--methods=few_shot")
     flags.define_data_dir()
-    flags.launch(main)
+    flags.launch(main, loads=True)
 
 
 if __name__ == "__main__":

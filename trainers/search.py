@@ -10,12 +10,11 @@ with the model that made them. The most similar images are printed with their co
 
 import os
 
-from . import flags
+from . import flags, loading
 
 
 def _index(values, folder):
     """(model, index) that the flags name; writes missing features."""
-    import keras_vit
     from keras_vit.data import open_source
     from keras_vit.inference import predict
     from keras_vit.inference.neighbours import read_index
@@ -28,7 +27,7 @@ def _index(values, folder):
         if name is None:
             raise ValueError(f'"{folder}" does not say which model made its features: give --model.')
         with stage(f"Loading {name}"):
-            model = keras_vit.load(name)
+            model = loading.load(name)
     else:
         if values.model is None:
             raise ValueError("--data needs --model, which makes the features.")
@@ -36,7 +35,7 @@ def _index(values, folder):
             split.strip(): open_source(values.data, split.strip(), values.data_dir) for split in values.split.split(",")
         }
         with stage(f"Loading {values.model}"):
-            model = keras_vit.load(values.model)
+            model = loading.load(values.model)
         about = {"model": values.model, "data": values.data, "data_dir": values.data_dir}
         options = {"batch_size": values.batch_size, "engine": values.engine}
         for split, source in sources.items():
@@ -130,7 +129,7 @@ def run():
     for name in ("split", "engine"):
         flags.only_with(name, "data", bool, "--data")
     flags.define_data_dir()
-    flags.launch(main, takes="IMAGE [IMAGE ...]: files, folders or patterns", resumes=True)
+    flags.launch(main, takes="IMAGE [IMAGE ...]: files, folders or patterns", resumes=True, loads=True)
 
 
 if __name__ == "__main__":

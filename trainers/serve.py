@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from . import flags
+from . import flags, loading
 from .without_engine import did_you_mean
 
 
@@ -78,14 +78,13 @@ def _paths(arguments):
 
 def _served(paths, class_names, values):
     """The loaded models; ValueError if one cannot be served."""
-    import keras_vit
     from keras_vit.io.progress import stage
     from keras_vit.serving.http.served import Served
 
     models = []
     for name, path in paths.items():
         with stage(f"Loading {path}"):
-            model = keras_vit.load(path, class_names=class_names.get(name))
+            model = loading.load(path, class_names=class_names.get(name))
         try:
             models.append(Served(name, model, values.top_k, values.activation, values.engine))
         except ValueError as error:
@@ -155,7 +154,7 @@ def run():
     flags.integer("images", 64, "The number of images in a request at most, and not more than --queue.", lowest=1)
     flags.integer("seconds", 30, "Time for a request to arrive, and then for its answer.", lowest=1)
     flags.integer("drain_seconds", 30, "After SIGTERM, time to finish what was begun.", lowest=1)
-    flags.launch(main, takes="MODEL [MODEL ...]")
+    flags.launch(main, takes="MODEL [MODEL ...]", loads=True)
 
 
 if __name__ == "__main__":

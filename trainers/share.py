@@ -12,7 +12,7 @@ holds, and what it never does: names of files on this machine.
 import os
 import tempfile
 
-from . import flags
+from . import flags, loading
 
 
 def _show(model, values):
@@ -28,7 +28,7 @@ def _show(model, values):
     if output:
         check_output(output)
     with stage(f"Loading {model}"):
-        loaded = keras_vit.load(model)
+        loaded = loading.load(model)
     run = values.run or (model if is_run(model) else None)
     with tempfile.TemporaryDirectory() as temporary:
         folder = output or os.path.join(temporary, "shared")
@@ -73,7 +73,7 @@ def run():
     flags.boolean("dry_run", False, "Upload nothing: write the folder to --output, or print the card.")
     flags.path("output", None, "For --dry_run: a new folder; by default the card is printed.")
     flags.only_with("output", "dry_run", bool, "--dry_run")
-    flags.launch(main, takes="MODEL")
+    flags.launch(main, takes="MODEL", loads=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ nothing.
 import json
 import shlex
 
-from . import flags
+from . import flags, loading
 from .config_files import packaged
 from .without_engine import did_you_mean
 
@@ -81,7 +81,6 @@ def _write(folder, content, top1):
 
 def run_vtab(values):
     """Measures, or prints the commands."""
-    import keras_vit
     from keras_vit.data import ExampleErrors
     from keras_vit.evaluation import Setting, vtab
     from keras_vit.io.progress import stage
@@ -100,7 +99,7 @@ def run_vtab(values):
             f" {', '.join(dict.fromkeys(t.source.partition('?')[0] for t in tasks.values()))}."
         )
     with stage(f"Loading {values.model}"):
-        model = keras_vit.load(values.model, image_size=values.image_size)
+        model = loading.load(values.model, image_size=values.image_size)
     errors = ExampleErrors(values.broken_limit)
     setting = Setting(model, batch_size=values.batch_size, data_dir=values.data_dir, errors=errors, verbose=True)
     results = vtab.measured(there, values.method, setting)
@@ -145,7 +144,7 @@ def run():
     flags.integer("batch_size", 64, "Images per batch.", lowest=1)
     flags.define_broken_limit()
     flags.define_data_dir()
-    flags.launch(main, resumes=True)
+    flags.launch(main, resumes=True, loads=True)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from keras_vit.checkpoints.reading import keras_file, metadata
 from keras_vit.checkpoints.reading.files import FileContents, read
 from keras_vit.checkpoints.transfer import adapt, describe, transfer
 from keras_vit.io.class_names import DATA_SETS
+from keras_vit.io.logs import log_once
 from keras_vit.io.suggest import did_you_mean, nearest
 from keras_vit.layers.arguments import as_named_now
 from keras_vit.layers.embedding.patches import pair
@@ -267,7 +268,7 @@ def _report(contents, parsed, dropped):
     if dropped:
         logging.warning("%s: left out, not part of the image model: %s", contents.path, summary(dropped))
     for assumption in parsed.assumptions if contents.metadata is None else ():
-        logging.warning("%s: %s", contents.path, assumption)
+        log_once(logging.WARNING, f"{contents.path}: {assumption}")
 
 
 def _preprocessing(contents, parsed, located, size, image_size, head):

@@ -1,6 +1,9 @@
-"""trainers/classify.py: the same answer by an export and by the model itself."""
+"""keras-vit classify: by a model and by an export; images of all kinds of names; output for people and programs."""
 
-import sys
+import csv
+import io
+import json
+import types
 
 import numpy as np
 import pytest
@@ -18,41 +21,72 @@ def image(tmp_path):
     return str(path)
 
 
-def answer(capsys, monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["classify.py", *map(str, arguments)])
-    classify.run()
-    return capsys.readouterr().out
-
-
 @pytest.fixture
 def file(tiny, tmp_path):
     keras_vit.save(tiny(class_names=list("abcde"), preprocessing="decode|resize(8, 12)"), tmp_path / "m.keras")
     return tmp_path / "m.keras"
 
 
+@pytest.fixture
+def run(binary, capsys):
+    """run(words, flag=value...): (stdout, stderr, exit code)."""
+
+    def ran(*words, **given):
+        try:
+            out = binary(classify, *words, **given)
+        except SystemExit as error:
+            printed = capsys.readouterr()
+            return printed.out, printed.err, error.code
+        return out, "", 0
+
+    return ran
+
+
 @pytest.mark.extended
-def test_an_export_and_its_model_say_the_same(file, image, tmp_path, capsys, monkeypatch, eagerly):
+def test_an_export_and_its_model_say_the_same(file, image, tmp_path, run, eagerly):
     eagerly(False)
     keras_vit.export(keras_vit.load(file), tmp_path / "export")
-    texts = [answer(capsys, monkeypatch, path, image, image) for path in (file, tmp_path / "export")]
-    assert texts[0] == texts[1] and texts[0].count(f"{image}: ") == 2 and texts[0].count("%") == 6
-    check_unreadable(tmp_path / "export", image, 1, tmp_path, capsys, monkeypatch)
-
-
-def test_what_cannot_be_read_is_named_and_the_others_classified(file, image, tmp_path, capsys, monkeypatch):
-    with pytest.raises(SystemExit, match="1"):
-        answer(capsys, monkeypatch, file, "missing.jpg")
-    assert capsys.readouterr().err.endswith('missing.jpg: There is no image file "missing.jpg".\n')
-    check_unreadable(file, image, 2, tmp_path, capsys, monkeypatch)
-
-
-def check_unreadable(model, image, readable, tmp_path, capsys, monkeypatch):
-    """Of a PNG, a TIFF and a text the first `readable` are classified, and the others named."""
+    texts = [run(path, image, image, top_k=3)[0] for path in (file, tmp_path / "export")]
+    assert texts[0] == texts[1] and texts[0].count("%") == 6
     Image.open(image).save(tmp_path / "a.tiff")
+    out, err, code = run(tmp_path / "export", image, tmp_path / "a.tiff")
+    assert code == 1 and image in out and f"{tmp_path}/a.tiff: cannot be decoded" in err
+
+
+def test_one_image_is_a_list_and_several_are_columns(file, image, tmp_path, run):
+    lines = run(file, image)[0].splitlines()
+    assert lines[0] == image and len(lines) == 4 and all("%" in line for line in lines[1:])
+    Image.open(image).save(tmp_path / "longer name.tiff")
+    lines = run(file, str(tmp_path / "*"), top_k=1)[0].splitlines()
+    assert [line.split("  ")[0] for line in lines] == [image, str(tmp_path / "longer name.tiff")]
+    assert lines[0].index("%") == lines[1].index("%")
+
+
+def test_what_cannot_be_read_is_named_and_the_others_classified(file, image, tmp_path, run):
     (tmp_path / "text.jpg").write_text("no image")
-    paths = [image, str(tmp_path / "a.tiff"), str(tmp_path / "text.jpg")]
-    with pytest.raises(SystemExit, match="1"):
-        answer(capsys, monkeypatch, model, *paths)
-    shown = capsys.readouterr()
-    assert [line.split(": ")[0] for line in shown.out.splitlines()] == paths[:readable]
-    assert all(f"{path}: cannot be decoded" in shown.err for path in paths[readable:])
+    out, err, code = run(file, image, tmp_path / "missing.jpg", tmp_path / "text.jpg", csv=True, top_k=2)
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 1 and [row["image"].rpartition("/")[2] for row in rows] == ["a.png", "missing.jpg", "text.jpg"]
+    assert rows[0]["class_1"] in "abcde" and not rows[0]["error"] and "no file or folder" in rows[1]["error"]
+    assert f"{tmp_path}/text.jpg: cannot be decoded" in err and "2 of 3 images cannot be read." in err
+
+
+def test_an_image_from_standard_input_as_json(file, image, run, monkeypatch):
+    with open(image, "rb") as stdin:
+        monkeypatch.setattr("sys.stdin", types.SimpleNamespace(buffer=stdin))
+        [row] = json.loads(run("-", model=str(file), json=True, top_k=2)[0])
+    direct = keras_vit.load(file).classify(image, top_k=2)
+    assert row["image"] == "-" and row["error"] is None
+    assert [(c["name"], round(c["probability"], 5)) for c in row["classes"]] == [
+        (guess.name, round(guess.probability, 5)) for guess in direct
+    ]
+
+
+def test_names_of_a_model_without_them(tiny, image, tmp_path, run):
+    keras_vit.save(tiny(), tmp_path / "m.keras")
+    (tmp_path / "names.txt").write_text("ant\nbee\ncow\ndog\nemu\n")
+    names = {
+        line.split()[1]
+        for line in run(tmp_path / "m.keras", image, class_names=str(tmp_path / "names.txt"))[0].splitlines()[1:]
+    }
+    assert names < {"ant", "bee", "cow", "dog", "emu"}
