@@ -105,8 +105,7 @@ def _parse(argv):
             ) from None
         said = [line.rpartition(": ")[2] if line.startswith("flags ") else line for line in str(error).splitlines()]
         said = [
-            re.sub(r"invalid literal for int\(\) with base 10: ('.*')", r"\1 is no whole number.", line)
-            for line in said
+            re.sub(r"invalid literal for int\(\) with base 10: ('.*')", r"\1 is not an integer.", line) for line in said
         ]
         said = [line if line.endswith((".", "?", "!")) else f"{line}." for line in said]
         raise SystemExit(f"{program}: {' '.join(said)} --help explains the flags.") from None
@@ -335,7 +334,7 @@ def define_run():
     only_with("examples", "dry_run", bool, "--dry_run")
     only_with("classes", "dry_run", bool, "--dry_run")
     flags.register_multi_flags_validator(
-        ["workdir", "dry_run"], lambda given: given["workdir"] or given["dry_run"], "Flag --workdir must have a value."
+        ["workdir", "dry_run"], lambda given: given["workdir"] or given["dry_run"], "--workdir=FOLDER is missing."
     )
     define_strategy()
     string(

@@ -60,6 +60,7 @@ def inspect(values):
     from keras_vit.inspection import html_report
     from keras_vit.inspection.model_page import class_number, inspect_model, write_page
     from keras_vit.io.progress import stage
+    from keras_vit.io.suggest import counted
     from keras_vit.runs.report import command, surroundings
 
     paths = _chosen(values)
@@ -72,7 +73,7 @@ def inspect(values):
     made_by = html_report.about(command(sys.orig_argv), surroundings(strategy("one")))
     left_out = html_report.skipped(failed) if failed else ""
     write_page(values.output, f"Inside {values.model}", parts, [left_out, made_by])
-    print(f"{len(names)} image{'s' if len(names) > 1 else ''}; page and pictures: {values.output}/index.html")
+    print(f"{counted(len(names), 'image')}; page and pictures: {values.output}/index.html")
 
 
 def run():

@@ -59,6 +59,7 @@ def write(values):
     from keras_vit.data.records.write import default_name
     from keras_vit.data.sources.selection import read_names
     from keras_vit.data.splits import split_name
+    from keras_vit.io.suggest import counted
 
     name, split = (
         values.name or default_name(values.source, values.data_dir),
@@ -70,8 +71,8 @@ def write(values):
         print(f"Left out {example}: {reason}")
     left_out = f", {len(report['skipped'])} left out: see prepare-{split}.json" if report["skipped"] else ""
     print(
-        f"{report['examples']} examples, {report['bytes'] / 1e6:.1f} MB, in {report['files']} files{left_out}. "
-        f"Train from them with --config.data.source=tfrecord:{values.output}, split {split}."
+        f"{counted(report['examples'], 'example')}, {report['bytes'] / 1e6:.1f} MB, in"
+        f" {counted(report['files'], 'file')}{left_out}. To train on them: --data={values.output}, split {split}."
     )
 
 

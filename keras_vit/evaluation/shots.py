@@ -17,6 +17,7 @@ from keras_vit.evaluation.features import FeatureEvaluator, FeatureSplits, top_h
 from keras_vit.evaluation.linear import accuracy, ridge_head, scores
 from keras_vit.evaluation.registry import Evaluation, register
 from keras_vit.io.progress import stage
+from keras_vit.io.suggest import counted, listed
 
 SHOTS = (1, 5, 10, 25)
 SEEDS = (0, 1, 2)
@@ -42,9 +43,8 @@ def draw(labels, class_names, count, seed):
     short = [f"{name} ({len(numbers)})" for name, numbers in zip(class_names, by_class) if len(numbers) < count]
     if short:
         raise ValueError(
-            f"{count} shots need {count} examples of every class. {len(short)} of {len(class_names)} classes have"
-            f" fewer: {', '.join(short[:10])}{', ...' if len(short) > 10 else ''}. Take fewer shots, or a larger part"
-            " of the data."
+            f"shots={count} needs {counted(count, 'example')} of every class. {len(short)} of {len(class_names)}"
+            f" classes have fewer: {listed(short)}. Take fewer shots, or a larger part of the data."
         )
     rng = np.random.default_rng(seed)
     return np.stack([rng.permutation(numbers)[:count] for numbers in by_class])
@@ -118,7 +118,7 @@ def whole_numbers(value, name: str) -> tuple[int, ...]:
     """5, (1, 5) or "1,5" as a tuple of positive integers; ValueError, with the option's `name`, for anything else."""
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
     if not parts or not all(str(part).strip().isdigit() and int(part) > 0 for part in parts):
-        raise ValueError(f"{name}={value!r}: expected whole numbers above 0, such as 1,5,10,25.")
+        raise ValueError(f"{name}={value!r}: expected integers above 0, such as 1,5,10,25.")
     return tuple(int(part) for part in parts)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from keras_vit.inspection import figures
 from keras_vit.inspection.attention import attention_maps
+from keras_vit.io.suggest import counted
 
 MATRIX = 20  # classes up to which the page shows the confusion matrix, above it the distribution of recalls
 ROWS = 1000  # in the table of classes
@@ -293,14 +294,14 @@ def attention(model, images) -> str:
 def against_truth(truth, predicted) -> str:
     """Predicted against true numbers, each (n,)."""
     picture = figures.against_truth(truth, predicted, "truth")
-    return section("Predictions", figure_row({f"{len(truth):,} examples, true against predicted": picture}))
+    return section("Predictions", figure_row({f"{counted(len(truth), 'example')}, true against predicted": picture}))
 
 
 def skipped(failed) -> str:
     """The number and names of unusable examples, {name: reason}."""
     if not failed:
         return section("Left out", "<p>No example: all could be read.</p>")
-    count = "1 example" if len(failed) == 1 else f"{len(failed):,} examples"
+    count = counted(len(failed), "example")
     rows = [
         [f"<td>{own_text(name)}</td>", f"<td>{own_text(reason)}</td>"] for name, reason in list(failed.items())[:NAMED]
     ]

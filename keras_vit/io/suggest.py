@@ -58,10 +58,11 @@ _SENTENCES = {
 }
 
 
-def counted(count: int, noun: str) -> str:
-    """ "1 image", "2,310 images", "3 classes"."""
-    plural = noun if count == 1 else noun + ("es" if noun.endswith("s") else "s")
-    return f"{count:,} {plural}"
+def counted(count: float, noun: str) -> str:
+    """ "1 image", "2,310 images", "3 classes", "0.5 epochs"."""
+    text = f"{count:,}" if isinstance(count, int) else f"{count:.4g}"
+    plural = noun if text == "1" else noun + ("es" if noun.endswith("s") else "s")
+    return f"{text} {plural}"
 
 
 def listed(names: list[str], most: int = 10) -> str:

@@ -10,6 +10,7 @@ from etils import epath
 from keras_vit.inspection import figures
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.paths import locate
+from keras_vit.io.suggest import counted
 from keras_vit.models import families
 from keras_vit.planning import counting
 from keras_vit.planning.flops import training_flops
@@ -48,8 +49,9 @@ def _model_row(config, model, remark):
 def _steps_row(resolved, size):
     total, batch = resolved["total"], resolved["batch_size"]
     return (
-        f"{total:,} of {batch:,} images = {total * batch / size:.4g} epochs of {math.ceil(size / batch):,} steps;"
-        f" evaluation every {resolved['evaluate']:,}, checkpoint every {resolved['checkpoint']:,}"
+        f"{counted(total, 'step')} of {counted(batch, 'image')} = {counted(total * batch / size, 'epoch')} of"
+        f" {counted(math.ceil(size / batch), 'step')}; evaluation every {counted(resolved['evaluate'], 'step')},"
+        f" checkpoint every {counted(resolved['checkpoint'], 'step')}"
     )
 
 
@@ -78,11 +80,11 @@ def _rate_rows(resolved, schedule):
     total, s = resolved["total"], resolved["schedule"]
     at = lambda steps: np.asarray(keras.ops.convert_to_numpy(schedule(np.asarray(steps, "float32"))))  # noqa: E731
     marks = sorted({0, s["warmup"], total // 4, total // 2, total * 3 // 4, total - 1})
-    values = ", ".join(f"{rate:.3g} at {step:,}" for step, rate in zip(marks, at(marks)))
+    values = ", ".join(f"{rate:.3g} at step {step:,}" for step, rate in zip(marks, at(marks)))
     return [
         (
             "learning rate",
-            f"{sparkline(at(np.linspace(0, total - 1, 60)))} {s['decay']}, {s['warmup']:,} steps of warm-up",
+            f"{sparkline(at(np.linspace(0, total - 1, 60)))} {s['decay']}, {counted(s['warmup'], 'step')} of warm-up",
         ),
         ("", values),
     ]
@@ -156,8 +158,8 @@ def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None
     prepared.check_images(model)
     schedule = make_schedule(resolved)
     data, evaluated = config.data, f" ({held_out.size:,})" if held_out else ""
-    classes_text = f", {len(train.class_names):,} classes" if train.class_names else ""
-    trained = f"{train.size:,} examples{classes_text}"
+    classes_text = f", {counted(len(train.class_names), 'class')}" if train.class_names else ""
+    trained = f"{counted(train.size, 'example')}{classes_text}"
     pairs = [
         ("model", _model_row(config, model, remark)),
         ("data", f"{data.source} {data.train} ({trained}), evaluated on {data.evaluation}{evaluated}"),
@@ -168,12 +170,14 @@ def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None
         *_rate_rows(resolved, schedule),
         *_computation_row(model, resolved),
         ("memory", _memory_row(model, make_optimizer(resolved))),
-        *((name, f"every {options['every']:,} steps") for name, options in resolved["evals"].items()),
+        *((name, f"every {counted(options['every'], 'step')}") for name, options in resolved["evals"].items()),
     ]
     text = config.sweep if sweep in (None, OWN) else sweep
     if text:
         grid = parse_grid(text, config)
-        pairs.append(("sweep", f"{len(grid.points())} points: {text}" + ("" if sweep else " (with --sweep)")))
+        pairs.append(
+            ("sweep", f"{counted(len(grid.points()), 'point')}: {text}" + ("" if sweep else " (with --sweep)"))
+        )
     pairs += [("runs", f"{runs} seeds")] if runs > 1 else []
     pairs += [("expected", config.expected)] if config.expected else []
     pairs += [("note", sentence) for sentence in odd_sizes(config, resolved, train.size)]

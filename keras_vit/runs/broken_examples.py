@@ -12,6 +12,7 @@ from absl import logging
 from etils import epath
 
 from keras_vit.data import ExampleErrors
+from keras_vit.io import suggest
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.paths import os_errors, paths_in
 from keras_vit.runs.saving.rundir import RunDirectory
@@ -91,4 +92,10 @@ def counted(limit: int, rundir: RunDirectory, start: int) -> Iterator[ExampleErr
                 write_bytes(path, errors.report().encode())
             except OSError as error:
                 logging.warning("The examples that could not be used cannot be listed: %s", error)
-            logging.warning("%d examples could not be used and were left out: %s", len(errors.names), path)
+            count = suggest.counted(len(errors.names), "example")
+            logging.warning(
+                "%s could not be used and %s left out. %s names them, with the reasons.",
+                count,
+                "was" if len(errors.names) == 1 else "were",
+                path,
+            )

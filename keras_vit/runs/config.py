@@ -12,7 +12,7 @@ from absl import logging
 from keras_vit.data.source_names import with_kind
 from keras_vit.io.durations import in_examples, is_nothing, resolve_steps
 from keras_vit.io.json_files import read_json
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import counted, did_you_mean
 from keras_vit.models import families
 from keras_vit.models.fields import plain
 from keras_vit.runs.config_keys import OPEN, is_packaged_task
@@ -105,7 +105,7 @@ def check_config(config, replicas=1):
     """
     for key in ("batch_size", "micro_batches", "steps_per_execution", "keep"):
         if not isinstance(config[key], numbers.Integral) or config[key] < 1:
-            raise ValueError(f"--config.{key}={config[key]}: expected a whole number of 1 or more.")
+            raise ValueError(f"--config.{key}={config[key]}: expected an integer of 1 or more.")
     rate, clip_norm = config.optimizer.learning_rate, config.optimizer.clip_norm
     if not isinstance(rate, numbers.Real) or not rate > 0:
         raise ValueError(f"--config.optimizer.learning_rate={rate}: expected a number above 0.")
@@ -187,8 +187,8 @@ def resolve(config, examples):
     warmup, cooldown = resolved["schedule"]["warmup"], resolved["schedule"]["cooldown"]
     if warmup + cooldown > total:
         raise ValueError(
-            f"The warm-up and cool-down do not fit into the run: --config.schedule.warmup is {warmup:,} steps, cooldown"
-            f" {cooldown:,}, --config.total {total:,}."
+            f"The warm-up and cool-down do not fit into the run: --config.schedule.warmup is"
+            f" {counted(warmup, 'step')}, cooldown {cooldown:,}, --config.total {total:,}."
         )
     resolved["optimizer"]["swa"] = (
         max(1, steps("optimizer.swa", config.optimizer.swa)) if config.optimizer.swa else None
@@ -206,19 +206,19 @@ def odd_sizes(config, resolved, examples):
     total, batch_size = resolved["total"], config.batch_size
     if resolve_steps(config.evaluate, batch_size, examples, total) > total:
         yield (
-            f'--config.evaluate="{config.evaluate}" is longer than the run of {total:,} steps: it is evaluated at its'
-            " end only."
+            f'--config.evaluate="{config.evaluate}" is longer than the run of {counted(total, "step")}: it is evaluated'
+            " at its end only."
         )
     if batch_size > examples:
         yield (
-            f"--config.batch_size={batch_size} is more than the {examples:,} training examples: every batch repeats"
-            " some of them."
+            f"--config.batch_size={batch_size} is more than the {counted(examples, 'training example')}: every batch"
+            " repeats some of them."
         )
     ema = config.optimizer.ema
     if ema and ema**total > 0.5:
         yield (
-            f"--config.optimizer.ema={ema} is slow for {total:,} steps: the averaged weights, which are evaluated and"
-            f" saved, are still {ema**total:.0%} those of the first step. Choose a smaller one, such as"
+            f"--config.optimizer.ema={ema} is slow for {counted(total, 'step')}: the averaged weights, which are"
+            f" evaluated and saved, are still {ema**total:.0%} those of the first step. Choose a smaller one, such as"
             f" {max(0.5, 1 - 5 / total):.4g}."
         )
 

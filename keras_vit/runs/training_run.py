@@ -71,7 +71,7 @@ def check_length(rundir, start, total):
     """Refuses a run that is already past its end; ValueError names both steps."""
     if start > total:
         raise ValueError(
-            f"{rundir.path} holds a run at step {start:,}, beyond the {total:,} steps that --config.total asks for."
+            f"{rundir.path} holds a run at step {start:,}, beyond the {counted(total, 'step')} of --config.total."
             " Give a longer total, or use a new --workdir."
         )
 
@@ -124,7 +124,7 @@ def _begin(prepared, model, rundir):
     rundir.check_space(model, config.keep)
     rundir.begin(content)
     logging.info(
-        "%s: %s parameters, %s trained. %s and %s. %s with batches of %d, starting at step %d.",
+        "%s: %s parameters, %s trained. %s and %s. %s with batches of %d, from step %d.",
         model.name,
         f"{model.count_params():,}",
         f"{sum(math.prod(v.shape) for v in model.trainable_variables):,}",

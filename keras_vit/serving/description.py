@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.io.suggest import counted
 from keras_vit.training.checks.pixel_range import InputRange, normalisation
 from keras_vit.training.prediction.preprocessing import preprocessing_text
 from keras_vit.version import __version__
@@ -52,7 +53,7 @@ def _table(signatures):
 def readme(metadata: dict[str, Any]) -> str:
     """A SavedModel's README, from its metadata."""
     height, width = metadata["image_size"]
-    classes = "no classes" if metadata["classes"] is None else f"{metadata['classes']} classes"
+    classes = "no classes" if metadata["classes"] is None else counted(metadata["classes"], "class")
     lines = [
         f"# {metadata['model']}",
         "",

@@ -104,7 +104,7 @@ def _summary(facts):
     classes = (
         ""
         if count is None
-        else f" It tells {count:,} classes apart."
+        else f" It classifies {count:,} classes."
         if count > 1
         else " It says how probable one class is."
     )

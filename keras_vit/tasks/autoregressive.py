@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_vit.data import fit_palette, nearest_colors, sample_pixels
 from keras_vit.data.sources.base import Source
 from keras_vit.io.progress import stage
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import counted, did_you_mean
 from keras_vit.models import ImageGPT
 from keras_vit.models.pretraining.image_gpt import COLORS
 from keras_vit.tasks.base import Score, Task
@@ -84,4 +84,4 @@ class Autoregressive(Task):
 
     def summary(self, measures):
         loss = measures["loss"]
-        return f"{loss:.4f} nats ({loss / math.log(2):.4f} bits) per pixel, {measures['examples']:,} examples"
+        return f"{loss:.4f} nats ({loss / math.log(2):.4f} bits) per pixel, {counted(measures['examples'], 'example')}"

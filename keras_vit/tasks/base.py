@@ -18,7 +18,7 @@ from keras_vit import evaluation
 from keras_vit.data import parse
 from keras_vit.evaluation.registry import Evaluation, Evaluator
 from keras_vit.inspection import html_report
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import counted, did_you_mean
 
 _BATCH = 64  # examples per batch of a report's predictions
 
@@ -251,7 +251,8 @@ class Task:
 
     def summary(self, measures: dict[str, float]) -> str:
         """The measures in one line."""
-        return f"{self.score.title} {self.score.text(measures)}{self.score.unit}, {measures['examples']:,} examples"
+        examples = counted(measures["examples"], "example")
+        return f"{self.score.title} {self.score.text(measures)}{self.score.unit}, {examples}"
 
     def report(
         self, model: keras.Model, evaluation: Evaluation, samples: tuple[np.ndarray, ...], records: list[dict]

@@ -12,6 +12,7 @@ from keras_vit.data import parse
 from keras_vit.evaluation.loss_and_metrics import LossAndMetrics
 from keras_vit.inspection import html_report
 from keras_vit.io.durations import resolve_steps
+from keras_vit.io.suggest import counted
 from keras_vit.models import DINO, build
 from keras_vit.models.pretraining.dino import GLOBAL
 from keras_vit.tasks.base import Task
@@ -162,8 +163,8 @@ class SelfDistillation(Task):
         }
         if steps["frozen_steps"] >= total:
             raise ValueError(
-                f'--config.objective.frozen="{options.frozen}" is {steps["frozen_steps"]:,} steps, and the run has'
-                f" {total:,}: the last layer of the head would never learn. Choose a shorter one, such as 10%, or a"
+                f'--config.objective.frozen="{options.frozen}" is {counted(steps["frozen_steps"], "step")}, and the run'
+                f" has {total:,}: the last layer of the head would never learn. Choose a shorter one, such as 10%, or a"
                 " longer --config.total."
             )
         if steps["temperature_steps"] > total:

@@ -36,7 +36,7 @@ def test_draws_are_balanced_seeded_and_nested():
 
 def test_a_class_with_too_few_examples_is_named():
     with pytest.raises(
-        ValueError, match=r"3 shots need 3 examples of every class. 2 of 4 classes have fewer: bird \(2\), fish \(0\)"
+        ValueError, match=r"shots=3 needs 3 examples of every class. 2 of 4 classes have fewer: bird \(2\), fish \(0\)"
     ):
         draw(np.array([0] * 5 + [1] * 2 + [2] * 3), ["cat", "bird", "dog", "fish"], 3, 0)
 
@@ -115,7 +115,7 @@ def test_without_a_text_of_its_own_the_model_gets_big_visions_resize(tiny):
 def test_shots_are_whole_numbers():
     assert [whole_numbers(value, "shots") for value in ("1, 25", (1, 5), 3, [2])] == [(1, 25), (1, 5), (3,), (2,)]
     for value in ("1,x", 0, (), (1, -1), 1.5):
-        with pytest.raises(ValueError, match="shots=.*expected whole numbers above 0"):
+        with pytest.raises(ValueError, match="shots=.*expected integers above 0"):
             whole_numbers(value, "shots")
 
 

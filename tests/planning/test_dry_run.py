@@ -35,8 +35,8 @@ def test_the_plan_of_h14_is_the_papers_and_takes_no_memory():
     assert f"H/14 224 x 224 px, 257 tokens: {parameters:,} parameters, all trained" in text
     assert "335 GFLOP per image forward; 4,258 EFLOP in all" in text
     assert "jft300m train[50000:] (302,950,000 examples, 18,291 classes), evaluated on train[:50000] (50,000)" in text
-    assert "1,035,474 of 4,096 images = 14 epochs of 73,963 steps" in text
-    assert "linear, 10,000 steps of warm-up" in text and "0.0003 at 10,000" in text
+    assert "1,035,474 steps of 4,096 images = 14 epochs of 73,963 steps" in text
+    assert "linear, 10,000 steps of warm-up" in text and "0.0003 at step 10,000" in text
     assert "expected" in text and "88.55%" in text
 
 
@@ -92,7 +92,7 @@ def test_unknown_data_asks_for_what_is_missing():
     with pytest.raises(ValueError, match="give --examples=N"):
         plan("folder_finetune", examples=100)
     text = plan("folder_finetune", examples=1000, classes=7)
-    assert "(1,000 examples, 7 classes)" in text and "500 of 16 images = 8 epochs of 63 steps" in text
+    assert "(1,000 examples, 7 classes)" in text and "500 steps of 16 images = 8 epochs of 63 steps" in text
     config = config_files.load_config("cifar10_scratch")
     config.data.train = "training"
     with pytest.raises(ValueError, match='"cifar10" has no split "training"; its splits: train, test'):
@@ -128,7 +128,9 @@ def test_a_local_folder_is_counted(photos):
     text = flat(dry_run.plan(config, DATASETS))
     assert "train[:80%] (16 examples, 2 classes), evaluated on train[80%:] (4)" in text
     assert (
-        "500 of 32 images = 1000 epochs of 1 steps" in text and "all trained" in text and "per device without" in text
+        "500 steps of 32 images = 1000 epochs of 1 step" in text
+        and "all trained" in text
+        and "per device without" in text
     )
     assert "note --config.batch_size=32 is more than the 16 training examples" in text
 

@@ -92,7 +92,7 @@ def test_the_commands_answers_without_an_engine():
         ("keras-vit", "pretrain", "--config=augreg:mediun1"): 'Did you mean "medium1"?',
         ("keras-vit", "export", "--output=x"): "--model is missing.",
         ("keras-vit", "infer", "x"): 'Did you mean "predict"?',
-        (*finetune, "--config.batch_size=abc"): "batch_size=abc: 'abc' is no whole number.",
+        (*finetune, "--config.batch_size=abc"): "batch_size=abc: 'abc' is not an integer.",
         ("keras-vit", "evaluate", "--modle=x"): 'keras-vit evaluate: there is no flag --modle. Did you mean "--model"?',
         ("keras-vit", "evaluate"): "--model is missing",
         ("keras-vit", "configs"): "folder_finetune       Fine-tunes",

@@ -31,8 +31,8 @@ def test_a_users_mistake_ends_without_a_traceback_and_an_engine(tmp_path):
     mistakes = {
         ("--config=",): "Give --config=NAME, e.g. --config=digits_pretrain (recipes: augreg,",
         ("--config.optimizer.learning_rat=1",): 'no "learning_rat" there. Did you mean "learning_rate"',
-        ("--config.batch_size=many",): "is no whole number",
-        (): "Flag --workdir must have a value",
+        ("--config.batch_size=many",): "is not an integer",
+        (): "--workdir=FOLDER is missing",
         (f"--workdir={tmp_path}", "nonsense"): 'Error: Unexpected argument "nonsense"',
     }
     found = ran(*(("trainers.pretrain", "--config=digits_pretrain", *given) for given in mistakes))

@@ -15,6 +15,7 @@ from keras_vit.inspection.model_page.subject import Section, Subject, class_numb
 from keras_vit.inspection.photographs import evenly
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.paths import locate
+from keras_vit.io.suggest import counted
 from keras_vit.models import taps
 from keras_vit.training.checks.inputs import check_images
 
@@ -80,7 +81,7 @@ def _about(subject):
         rows.append(("blocks", f"{len(blocks)} of {blocks[0].heads} heads, width {blocks[0].output.shape[-1]}"))
     rows.append(("classes", "none" if model.classes is None else model.classes))
     some = f", {len(subject.shown)} of them shown" if len(subject.shown) < len(subject.pixels) else ""
-    rows.append(("measured on", f"{len(subject.pixels):,} image{'s' if len(subject.pixels) > 1 else ''}{some}"))
+    rows.append(("measured on", f"{counted(len(subject.pixels), 'image')}{some}"))
     return Section("", html_report.table(rows), numbers={"images": subject.names})
 
 

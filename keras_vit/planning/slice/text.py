@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from keras_vit.io.suggest import counted
 from keras_vit.planning.slice.plan import Plan
 from keras_vit.planning.text import rows, short
 
@@ -22,7 +23,7 @@ def _hbm(plan):
 
 
 def _batch(plan):
-    return f"{plan.batch_size:,} images, {plan.batch_size // plan.where.chips:,} a chip" + (
+    return f"{counted(plan.batch_size, 'image')}, {plan.batch_size // plan.where.chips:,} a chip" + (
         f"; matrices over {plan.model_parallel} chips" if plan.model_parallel else ""
     )
 
@@ -43,10 +44,12 @@ def plan_text(plan: Plan) -> str:
         f"arguments {c.arguments / GIB:.2f}, temporaries {c.temporaries / GIB:.2f}, code and results"
         f" {(c.code + c.results) / GIB:.2f}"
     )
-    hours = f"{plan.hours:,.2f} hours, {plan.hours * plan.where.chips:,.1f} chip-hours for {plan.steps:,} steps"
+    hours = (
+        f"{plan.hours:,.2f} hours, {plan.hours * plan.where.chips:,.1f} chip-hours for {counted(plan.steps, 'step')}"
+    )
     return rows(
         [
-            ("slice", f"{plan.where.name}, {plan.where.chips:,} chips"),
+            ("slice", f"{plan.where.name}, {counted(plan.where.chips, 'chip')}"),
             ("batch", _batch(plan)),
             ("memory", f"{c.memory / GIB:.2f} GiB of a chip's {plan.where.chip.memory / 1e9:.0f} GB: {parts}"),
             ("arithmetic", f"{short(c.flops, 'FLOP')} a chip, {1e3 * floors['arithmetic']:.3g} ms at its rate"),
