@@ -34,6 +34,13 @@ def probe(splits, evaluators):
     return results
 
 
+def _ties(result):
+    """How many penalties are as good on the held-out fifth as the chosen one, if any."""
+    shares = list(result.get("held_out", {}).values())
+    count = sum(share == max(shares) for share in shares)
+    return f", the middle of {count} that tie" if count > 1 else ""
+
+
 def _lines(results):
     """The printed table, line by line."""
     for shots, result in results.get("few_shot", {}).get("few_shot", {}).items():
@@ -47,7 +54,7 @@ def _lines(results):
     ):
         if name in results:
             result = results[name]
-            setting = next(f"{key} {result[key]:g}" for key in ("k", "C", "l2") if key in result)
+            setting = next(f"{key} {result[key]:g}" for key in ("k", "C", "l2") if key in result) + _ties(result)
             top5 = f", top-5 {result['top5']:.2%}" if "top5" in result else ""
             yield f"{title:28}{result['top1']:7.2%}{top5} ({setting})"
 

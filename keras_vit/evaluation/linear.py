@@ -5,7 +5,7 @@ with the training features' mean and standard deviation; the head includes the w
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -111,13 +111,29 @@ def accuracy(features, labels, head):
     return float((scores(features, head).argmax(axis=-1) == labels).mean())
 
 
+def best_penalty(accuracies: Mapping[float, float]) -> float:
+    """The penalty with the highest accuracy of {penalty: accuracy}, in order; the middle of several, which are logged.
+
+    With few held-out examples, neighbouring penalties often tie: the first one would be the strongest or weakest.
+    """
+    most = max(accuracies.values())
+    tied = [penalty for penalty, share in accuracies.items() if share == most]
+    best = tied[(len(tied) - 1) // 2]
+    if len(tied) > 1:
+        logging.info(
+            "%d of %d penalties tie at %.2f%%, %s: taking the middle one, %g.",
+            *(len(tied), len(accuracies), 100 * most, ", ".join(f"{penalty:g}" for penalty in tied), best),
+        )
+    return best
+
+
 def sweep(fit, features, labels, strengths, seed=0, what="a linear classifier"):
     """Picks the best penalty on a random fifth of the examples, then fits on all of them.
 
     Args:
         fit: (features, labels, strength) -> a head.
         features, labels: (n, d) and (n,).
-        strengths: penalties to try, strongest first; the first wins ties.
+        strengths: penalties to try, strongest first.
         seed: of the held-out fifth.
         what: name shown in the progress.
 
@@ -134,7 +150,7 @@ def sweep(fit, features, labels, strengths, seed=0, what="a linear classifier"):
             head = fit(features[kept], labels[kept], strength)
             accuracies[strength] = accuracy(features[held_out], labels[held_out], head)
             work.advance()
-        best = max(accuracies, key=accuracies.get)
+        best = best_penalty(accuracies)
         return fit(features, labels, best), best, accuracies
 
 

@@ -14,7 +14,7 @@ from keras_vit.data import open_source
 from keras_vit.data.sources.selection import labels_of
 from keras_vit.data.splits import overlap
 from keras_vit.evaluation.features import FeatureEvaluator, FeatureSplits, top_hits
-from keras_vit.evaluation.linear import accuracy, ridge_head, scores
+from keras_vit.evaluation.linear import accuracy, best_penalty, ridge_head, scores
 from keras_vit.evaluation.registry import Evaluation, register
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted, listed
@@ -61,8 +61,7 @@ def _penalty(features, labels, draws, shots, penalties, validation):
     if len(penalties) == 1:
         return penalties[0]
     heads = {l2: _heads(features, labels, draws, shots, l2) for l2 in penalties}
-    means = [np.mean([accuracy(*validation, head) for head in heads[l2]]) for l2 in penalties]
-    return penalties[int(np.argmax(means))]
+    return best_penalty({l2: np.mean([accuracy(*validation, head) for head in heads[l2]]) for l2 in penalties})
 
 
 def _result(runs, l2, penalties):

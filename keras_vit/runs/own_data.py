@@ -103,7 +103,7 @@ def check_held_out(own: OwnData, text: str, split: str, source: Source, data_dir
             )
         return
     why = (
-        f"files were added to {text}, removed or renamed since {own.run} was trained"
+        f"files of {text} were added, removed or renamed since {own.run} was trained"
         if own.files.get("training")
         else f"{own.run} was trained by a version of keras_vit that split {text} in another way"
     )

@@ -1,5 +1,7 @@
 """Ridge, logistic regression and nearest neighbours on features, against scikit-learn and the closed formula."""
 
+import logging
+
 import numpy as np
 import pytest
 
@@ -76,18 +78,21 @@ def test_heads_serve_the_features_as_they_are_kept():
     assert accuracy(small, labels, ridge_head(small, labels, 3)) == accuracy(x, labels, ridge_head(x, labels, 3))
 
 
-def test_a_sweep_takes_what_is_best_on_the_fifth_and_fits_on_all():
+def test_a_sweep_takes_the_middle_of_what_is_best_on_the_fifth_and_fits_on_all(caplog):
+    logging.getLogger("absl").propagate = True
+    caplog.set_level("INFO", logger="absl")
     x, labels = clouds(100)
     seen = []
 
     def fit(features, truth, strength):
         seen.append((strength, len(features)))
         good = ridge_head(x, labels, 3, 1.0)
-        return good if strength in (3, 2) else (np.zeros((6, 3)), np.array([0.0, 1.0, 0.0]))
+        return good if strength in (4, 3, 2) else (np.zeros((6, 3)), np.array([0.0, 1.0, 0.0]))
 
     head, best, found = sweep(fit, x, labels, (4, 3, 2, 1))
-    assert seen == [(4, 80), (3, 80), (2, 80), (1, 80), (3, 100)] and best == 3  # the stronger of two equals
-    assert found[3] == found[2] > found[4] == found[1] and accuracy(x, labels, head) > 0.9
+    assert seen == [(4, 80), (3, 80), (2, 80), (1, 80), (3, 100)] and best == 3
+    assert "3 of 4 penalties tie at 100.00%, 4, 3, 2: taking the middle one, 3." in caplog.text
+    assert found[4] == found[3] == found[2] > found[1] and accuracy(x, labels, head) > 0.9
     with pytest.raises(ValueError, match="holds out a fifth of the examples, so it needs at least 5, got 4"):
         sweep(fit, x[:4], labels[:4], (1,))
 
@@ -125,8 +130,6 @@ def test_wrong_arguments_say_what_is_expected():
 
 
 def test_fits_that_take_long_are_announced(caplog):
-    import logging
-
     from keras_vit.evaluation import linear
 
     logging.getLogger("absl").propagate = True
@@ -134,7 +137,7 @@ def test_fits_that_take_long_are_announced(caplog):
     with caplog.at_level("INFO", "absl"):
         fit = lambda x, y, l2: linear.ridge_head(x, y, 2, l2)  # noqa: E731
         linear.sweep(fit, rng.normal(size=(10, 3)), np.arange(10) % 2, (1.0, 2.0), what="ridge")
-    assert [record.getMessage() for record in caplog.records] == ["Fitting ridge."]
+    assert caplog.records[0].getMessage() == "Fitting ridge."
 
 
 def test_a_test_on_images_that_were_fitted_is_refused_or_told(caplog):

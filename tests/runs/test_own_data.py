@@ -51,10 +51,10 @@ def test_the_held_out_images_are_measured_and_others_with_a_warning(run, check):
 def test_a_folder_that_changed_since_is_refused_unless_the_split_is_named(run, check):
     (run[0] / "cat" / "0.jpg").touch()
     with pytest.raises(
-        ValueError, match="Files were added to .* so train.80%:. may hold images that it was trained on"
+        ValueError, match="Files of .* were added, .* so train.80%:. may hold images that it was trained on"
     ):
         check("train[80%:]", asked=False)
-    assert "Files were added" in check("train[80%:]")[0]
+    assert "were added, removed or renamed" in check("train[80%:]")[0]
 
 
 def test_so_is_a_run_of_a_version_that_split_in_another_way(run, check):
