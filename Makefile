@@ -63,7 +63,7 @@ test-tpu-program: .venv-tpu/installed
 benchmark: install
 	$(BIN)/python -m benchmarks.model
 
-# What the fields of the specs generate: types of keyword arguments and tables in the docs.
+# Types of keyword arguments and tables in the docs, from the fields of the specs; the costs of all models.
 generate: install
 	PYTHONPATH=. $(BIN)/python tests/models/generated.py
 

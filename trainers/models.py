@@ -15,6 +15,7 @@ import json
 import os
 
 from . import flags, loading
+from .without_engine import package_module
 
 
 def _layers(name, image_size):
@@ -28,17 +29,22 @@ def _layers(name, image_size):
 
 
 def main(patterns):
-    from keras_vit.planning.models import count_models, layers_table, models_table
-
     values = flags.FLAGS
     if len(patterns) > 1 or (patterns and values.layers):
         raise ValueError(
             f'One pattern, or --layers=NAME without one: got {patterns}. Write a pattern in quotes: "deit/*".'
         )
+    pattern, table = patterns[0] if patterns else "*", package_module("planning.text").models_table
     if values.layers:
+        from keras_vit.planning.models import layers_table
+
         found, table = _layers(values.layers, values.image_size), layers_table
+    elif values.image_size:
+        from keras_vit.planning.models import count_models
+
+        found = count_models(pattern, values.image_size)
     else:
-        found, table = count_models(patterns[0] if patterns else "*", values.image_size), models_table
+        found = package_module("planning.model_count").read_counts(pattern)
     print(json.dumps([dataclasses.asdict(row) for row in found], indent=1) if values.json else table(found))
 
 

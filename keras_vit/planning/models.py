@@ -1,40 +1,16 @@
 """Costs of variants and published models, counted without building or downloading any."""
 
-import dataclasses
-import fnmatch
-
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find
 from keras_vit.models.families import FAMILIES, Spec
 from keras_vit.models.families import find as family_of
 from keras_vit.planning import counting
-from keras_vit.planning.text import short
+from keras_vit.planning.model_count import ModelCount, matching
+from keras_vit.planning.text import aligned, short
 
 
 def variants() -> list[str]:
     """Variants of all families, counted at 224 pixels with 1000 classes."""
     return [name for family in FAMILIES.values() for name in family.variants]
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelCount:
-    """A model's row.
-
-    Attributes:
-        name: a variant or a published model.
-        image_size: pixels (height, width).
-        parameters: number of values in its weights.
-        flops: operations of one image's forward pass, 2 per multiply-add.
-        forward_bytes, training_bytes: activations of one image in float32, see `counting`.
-        files: formats of its weight files: .npz, safetensors, .pth.
-    """
-
-    name: str
-    image_size: tuple[int, int]
-    parameters: int
-    flops: int
-    forward_bytes: int
-    training_bytes: int
-    files: tuple[str, ...] = ()
 
 
 def spec_of(variant: str, **fields) -> Spec:
@@ -74,11 +50,7 @@ def count_models(pattern: str = "*", image_size: int | tuple[int, int] | None = 
     Raises:
         ValueError: no name matches, or an image is not a whole number of patches.
     """
-    names = [name for name in (*variants(), *sorted(CATALOGUE)) if fnmatch.fnmatchcase(name, pattern)]
-    if not names:
-        raise ValueError(
-            f'No variant or published model matches "{pattern}". Patterns are as of files: "deit/*", "*L_16*".'
-        )
+    names = matching((*variants(), *sorted(CATALOGUE)), pattern)
     return [_model_count(name, image_size) for name in names]
 
 
@@ -88,24 +60,6 @@ def _model_count(name, image_size):
     forward, training = (4 * numbers(rows) for numbers in (counting.forward_activations, counting.training_activations))
     files = _files(CATALOGUE[name]) if name in CATALOGUE else ()
     return ModelCount(name, size, counting.parameters(rows), counting.flops(rows), forward, training, files)
-
-
-def models_table(models: list[ModelCount]) -> str:
-    """The rows as text."""
-    head = ("", "px", "parameters", "GFLOP", "forward", "training", "files")
-    cells = [
-        (
-            model.name,
-            str(model.image_size[0]) if len(set(model.image_size)) == 1 else "{}x{}".format(*model.image_size),
-            f"{model.parameters:,}",
-            f"{model.flops / 1e9:,.2f}",
-            short(model.forward_bytes, "B"),
-            short(model.training_bytes, "B"),
-            ", ".join(model.files),
-        )
-        for model in models
-    ]
-    return _aligned([head, *cells])
 
 
 def layers_table(rows: list[counting.LayerCount]) -> str:
@@ -125,15 +79,4 @@ def layers_table(rows: list[counting.LayerCount]) -> str:
     forward, training = counting.forward_activations(rows), counting.training_activations(rows)
     least = "at least " if any(row.flops is None for row in rows) else ""
     total = ("in all", "", f"{counting.parameters(rows):,}", f"{least}{counting.flops(rows) / 1e6:,.2f}")
-    return _aligned([head, *cells, (*total, short(4 * forward, "B"), short(4 * training, "B"))])
-
-
-def _aligned(lines):
-    """Rows of cells as text: the first column left-aligned, and the last if it is words; numbers right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    words = (0, 6)
-    aligned = [
-        [cell.ljust(width) if i in words else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))]
-        for line in lines
-    ]
-    return "\n".join("  ".join(line).rstrip() for line in aligned)
+    return aligned([head, *cells, (*total, short(4 * forward, "B"), short(4 * training, "B"))])

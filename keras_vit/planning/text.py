@@ -26,3 +26,32 @@ def rows(pairs, width=120):
     wrap = lambda text: textwrap.wrap(text, width - indent, break_long_words=False, break_on_hyphens=False) or [""]  # noqa: E731
     lines = [(name if i == 0 else "").ljust(indent) + line for name, text in pairs for i, line in enumerate(wrap(text))]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def aligned(lines):
+    """Rows of cells as text: the first column left-aligned, and the last if it is words; numbers right-aligned."""
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    words = (0, 6)
+    aligned = [
+        [cell.ljust(width) if i in words else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))]
+        for line in lines
+    ]
+    return "\n".join("  ".join(line).rstrip() for line in aligned)
+
+
+def models_table(models) -> str:
+    """The rows as text."""
+    head = ("", "px", "parameters", "GFLOP", "forward", "training", "files")
+    cells = [
+        (
+            model.name,
+            str(model.image_size[0]) if len(set(model.image_size)) == 1 else "{}x{}".format(*model.image_size),
+            f"{model.parameters:,}",
+            f"{model.flops / 1e9:,.2f}",
+            short(model.forward_bytes, "B"),
+            short(model.training_bytes, "B"),
+            ", ".join(model.files),
+        )
+        for model in models
+    ]
+    return aligned([head, *cells])

@@ -1,11 +1,14 @@
-"""What the fields of the specs generate in the sources: the keyword arguments in keras_vit/models/arguments.py and the
-tables in docs/models.md. `make generate` writes it, and test_fields.py compares.
+"""What is generated in the sources: from the fields of the specs the keyword arguments in keras_vit/models/arguments.py
+and the tables in docs/models.md; the costs of all models in keras_vit/planning/counts.csv. `make generate` writes it,
+and test_fields.py compares.
 """
 
 import pathlib
 
 from keras_vit.models import fields
 from keras_vit.models.families import FAMILIES
+from keras_vit.planning.model_count import COUNTS, as_csv
+from keras_vit.planning.models import count_models
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ARGUMENTS, PAGE = ROOT / "keras_vit" / "models" / "arguments.py", ROOT / "docs" / "models.md"
@@ -38,7 +41,7 @@ def files() -> dict[pathlib.Path, str]:
     for row in FAMILIES.values():
         start = f"<!-- the fields of {row.spec.__name__}, by `make generate` -->"
         page = between(page, start, "<!-- end -->", f"\n{fields.markdown(row.spec)}\n")
-    return {ARGUMENTS: source, PAGE: page}
+    return {ARGUMENTS: source, PAGE: page, COUNTS: as_csv(count_models())}
 
 
 if __name__ == "__main__":

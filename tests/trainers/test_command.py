@@ -98,6 +98,7 @@ def test_the_commands_answers_without_an_engine():
         ("keras-vit", "configs"): "folder_finetune       Fine-tunes",
         ("keras-vit", "configs", "digits_pretrain"): "keras-vit pretrain --config=digits_pretrain",
         ("keras-vit", "configs", "digits_pretrai"): 'Did you mean "digits_pretrain"',
+        ("keras-vit", "models", "deit/tiny*"): "deit/tiny            224   5,717,416",
         ("keras-vit", "completion", "bash"): "complete -o default",
         ("keras-vit", "completion", "fish"): "completion takes one shell, bash or zsh, got fish",
         ("keras-vit", "completion", "words", "bash", "keras-vit finetune --work"): "--workdir=",
