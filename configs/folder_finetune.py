@@ -5,8 +5,11 @@
 
 MODEL is a published name such as deit/tiny, a run directory or a checkpoint file. For random weights, which learn
 little from few images, give --config.model.variant=Ti/16 instead of --init. One line says what was found in the folder
-and what was ignored (docs/data.md). The recipe is the paper's for fine-tuning (arXiv 2010.11929, table 4): momentum,
-cosine, no weight decay, clip 1.
+and what was ignored (docs/data.md).
+
+A fifth of the images is held out. The head begins as a linear probe, which a few images suffice for; then all layers
+are fine-tuned with AdamW, the lower ones more slowly (linear probing, then fine-tuning: arXiv 2202.10054). The run ends
+when four epochs bring nothing, and delivers the weights that were best on the held-out part, which may be the probe's.
 """
 
 from .lib import common
@@ -23,11 +26,12 @@ def get_config():
     config.data.eval_preprocess = "decode|resize(256)|central_crop(224)"
 
     config.batch_size = 16
-    config.total = "500 steps"
-    config.evaluate = "50 steps"
-    config.checkpoint = "50 steps"
+    config.total = "10 epochs"
+    config.early_stopping = "4 epochs"
+    config.keep_best = True
+    config.head = "probe"
 
-    config.optimizer.name = "momentum"
-    config.optimizer.learning_rate = 0.003
-    config.optimizer.weight_decay = 0.0
+    config.optimizer.learning_rate = 3e-4
+    config.optimizer.weight_decay = 0.05
+    config.optimizer.layer_decay = 0.75
     return config

@@ -18,7 +18,7 @@ dropout of .5 before the head, and drop path rising to .2, while the teacher lab
 confidence of .3 or more. The label is the most probable class; the paper's are the probabilities, with which it does
 about as well. Its batches hold labelled and other images in a fixed ratio (1:14 to 1:28 for the largest), and here the
 table's ratio is: `--per_class` of trainers.label sets it. Dropout here is of every dense layer, so that .5 is too much:
-.1. The rest is `folder_finetune`.
+.1. Preprocessing and model size are those of `folder_finetune`; momentum and a head of zeros those of the paper.
 """
 
 from . import folder_finetune
@@ -31,6 +31,7 @@ def get_config():
     config.data.train_preprocess = "decode|random_resized_crop(224, scale=(0.3, 1.0))|random_flip|rand_augment(2, 27)"
     config.batch_size = 64
     config.total = "20 epochs"
-    config.evaluate = config.checkpoint = "1 epochs"
+    config.update(head="reset", keep_best=False, early_stopping=None)
+    config.optimizer.update(name="momentum", learning_rate=0.003, weight_decay=0.0, layer_decay=None)
     config.expected = "88.4% on ImageNet with 300M unlabelled images (arXiv 1911.04252, EfficientNet-L2)"
     return config

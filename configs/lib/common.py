@@ -80,6 +80,8 @@ def base():
     config.evaluate = _duration("1 epochs")  # how often
     config.checkpoint = _duration("1 epochs")
     config.keep = 2  # checkpoints
+    config.keep_best = False  # deliver the weights of the best evaluation, by the task's score, instead of the last
+    config.early_stopping = _duration(None)  # without a better evaluation, such as "5 epochs", ends the run
     # Evaluators while training and at its end: evals.NAME = {"every": a duration, or None for the end only, options of
     # the evaluator}.
     config.evals = ConfigDict()
@@ -104,7 +106,7 @@ def base():
     config.init = _off(
         str
     )  # for finetune, as what follows: what keras_vit.load takes: a file, a run directory, a published name
-    config.head = "reset"  # or keep
+    config.head = "reset"  # or keep; or probe: the new head begins as a linear probe of the training images
     config.resample = _off(str)  # of positions: google, timm, bicubic...; None for what the checkpoint's own code does
     config.freeze = _off(tuple)  # layer name patterns, such as ("patch_encoder", "block_0*")
     config.linear_probe = False  # all but the head frozen

@@ -47,11 +47,14 @@ def _model_row(config, model, remark):
 
 
 def _steps_row(resolved, size):
-    total, batch = resolved["total"], resolved["batch_size"]
+    total, batch, patience = resolved["total"], resolved["batch_size"], resolved["early_stopping"]
+    epochs = f"{counted(total * batch / size, 'epoch')} of {counted(math.ceil(size / batch), 'step')}"
     return (
-        f"{counted(total, 'step')} of {counted(batch, 'image')} = {counted(total * batch / size, 'epoch')} of"
-        f" {counted(math.ceil(size / batch), 'step')}; evaluation every {counted(resolved['evaluate'], 'step')},"
+        f"{'at most ' if patience else ''}{counted(total, 'step')} of {counted(batch, 'image')} = {epochs};"
+        f" evaluation every {counted(resolved['evaluate'], 'step')},"
         f" checkpoint every {counted(resolved['checkpoint'], 'step')}"
+        + (f"; ends after {counted(patience, 'step')} without a better evaluation" if patience else "")
+        + ("; delivers the best" if resolved["keep_best"] else "")
     )
 
 

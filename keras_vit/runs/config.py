@@ -24,7 +24,8 @@ from keras_vit.version import __version__
 # micro_batches without batch normalisation.
 MAY_CHANGE = frozenset(
     "total evaluate checkpoint keep schedule micro_batches steps_per_execution jit_compile evals few_shot sweep picture"
-    " sweep_final expected data.dev_train data.dev_evaluation data.broken_limit data.cache".split()
+    " sweep_final expected keep_best early_stopping data.dev_train data.dev_evaluation data.broken_limit"
+    " data.cache".split()
 )
 # What version 0.3, which had no task options, wrote for disabled options.
 _OFF = ("", 0, 0.0, False, [], ())
@@ -73,6 +74,7 @@ def _durations(config):
     """{key: duration} of a config's enabled durations, except those of config.objective, which belong to the task."""
     found = {key: config[key] for key in ("total", "evaluate", "checkpoint")}
     found |= {f"schedule.{key}": config.schedule[key] for key in ("warmup", "cooldown")}
+    found["early_stopping"] = config.early_stopping
     found["optimizer.swa"] = config.optimizer.swa or None
     for name, options in config.evals.items():
         found[f"evals.{name}.every"] = options.get("every") if hasattr(options, "items") else None
@@ -106,6 +108,8 @@ def check_config(config, replicas=1):
     for key in ("batch_size", "micro_batches", "steps_per_execution", "keep"):
         if not isinstance(config[key], numbers.Integral) or config[key] < 1:
             raise ValueError(f"--config.{key}={config[key]}: expected an integer of 1 or more.")
+    if not isinstance(config.keep_best, bool):
+        raise ValueError(f"--config.keep_best={config.keep_best}: expected True or False.")
     rate, clip_norm = config.optimizer.learning_rate, config.optimizer.clip_norm
     if not isinstance(rate, numbers.Real) or not rate > 0:
         raise ValueError(f"--config.optimizer.learning_rate={rate}: expected a number above 0.")
@@ -184,6 +188,8 @@ def resolve(config, examples):
         resolved[key] = max(1, min(steps(key, config[key]), total))
     for key in ("warmup", "cooldown"):
         resolved["schedule"][key] = steps(f"schedule.{key}", config.schedule[key])
+    stopping = config.early_stopping
+    resolved["early_stopping"] = None if stopping is None else max(1, steps("early_stopping", stopping))
     warmup, cooldown = resolved["schedule"]["warmup"], resolved["schedule"]["cooldown"]
     if warmup + cooldown > total:
         raise ValueError(

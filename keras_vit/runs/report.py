@@ -116,7 +116,7 @@ def _evaluators(folder, task, records):
         yield html_report.evaluator(name, measures, _pictures_of(folder, name), kind.caption, title)
 
 
-def write_report(folder, title, task, model, setting, evaluation, records):
+def write_report(folder, title, task, model, setting, evaluation, records, choice=""):
     """Writes report.html to `folder`, or logs which package is missing.
 
     Args:
@@ -127,10 +127,14 @@ def write_report(folder, title, task, model, setting, evaluation, records):
         setting: the evaluation's Setting, with its data; its `errors` are listed as left out.
         evaluation: an Evaluation.
         records: list of dict. The records of metrics.jsonl; may be empty.
+        choice: str. How the weights were chosen, if they are not a run's last ones.
     """
     try:
+        facts, *others = task.report(model, evaluation, _samples(setting), records)
         sections = [
-            *task.report(model, evaluation, _samples(setting), records),
+            facts,
+            html_report.section("Chosen weights", "", choice) if choice else "",
+            *others,
             *_evaluators(epath.Path(folder), task, records),
         ]
     except ImportError as error:

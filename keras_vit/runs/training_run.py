@@ -24,6 +24,7 @@ from keras_vit.optim.wrappers import averaging, swap_averages
 from keras_vit.runs import broken_examples
 from keras_vit.runs.config import check_same_run, odd_sizes
 from keras_vit.runs.evaluate import evaluation_content
+from keras_vit.runs.loop.best import Best
 from keras_vit.runs.loop.periodic import measure_added, periodics
 from keras_vit.runs.loop.train import fix_order_of_sums, train
 from keras_vit.runs.own_data import files_of
@@ -121,6 +122,8 @@ def _begin(prepared, model, rundir):
     if strategy.chief:
         for sentence in odd_sizes(config, resolved, prepared.train.size):
             logging.warning("%s", sentence)
+    if config.head == "probe" and not start:
+        prepared.task.fit_head(model, prepared.train, strategy)
     rundir.check_space(model, config.keep)
     rundir.begin(content)
     logging.info(
@@ -138,7 +141,10 @@ def _begin(prepared, model, rundir):
 
 
 def _train(prepared, model, rundir, start, setting, data_service):
-    """Trains to the end of the run, with the config's evaluators on the way."""
+    """Trains to the end of the run, with the config's evaluators on the way.
+
+    Returns its last step, and how the weights were chosen, "" for the last ones.
+    """
     config, resolved, strategy = prepared.config, prepared.resolved, rundir.strategy
     common = {"errors": setting.errors, "select": setting.select}
 
@@ -156,7 +162,11 @@ def _train(prepared, model, rundir, start, setting, data_service):
 
     evaluation_dataset = strategy.distribute(evaluation)
     measured = periodics(prepared.evaluators, resolved, setting, rundir, start)
-    train(
+    best, patience = None, resolved["early_stopping"]
+    if config.keep_best or patience:
+        initial = config.head != "reset"  # a head of zeros predicts nothing
+        best = Best(rundir, prepared.task.score, config.keep_best, patience, initial, start)
+    last = train(
         model,
         batches,
         rundir,
@@ -168,15 +178,21 @@ def _train(prepared, model, rundir, start, setting, data_service):
         keep=config.keep,
         start=start,
         callbacks=list(measured.values()),
+        best=best,
     )
-    if start == resolved["total"]:
-        measure_added(measured, model, rundir, start)
+    delivered = best.deliver(model) if config.keep_best and best.best_step is not None else last
+    if not start < last == delivered == resolved["total"]:
+        measure_added(measured, model, rundir, delivered)
     if averaging(model.optimizer):
         swap_averages(model)
+    return last, best.told(config.data.evaluation) if config.keep_best else ""
 
 
-def finish(prepared, model, rundir, setting):
-    """Evaluates, writes evaluation.json, report.html and, last, model.keras; returns (delivered model, measures)."""
+def finish(prepared, model, rundir, setting, choice=""):
+    """Evaluates, writes evaluation.json, report.html and, last, model.keras; returns (delivered model, measures).
+
+    `choice` says how the weights were chosen.
+    """
     data, strategy, task = prepared.config.data, rundir.strategy, prepared.task
     with strategy.scope():
         delivered = task.deliver(model)
@@ -184,13 +200,14 @@ def finish(prepared, model, rundir, setting):
     evaluation = task.evaluator().prepare(setting)()
     if strategy.chief:
         content = evaluation_content(data.source, data.evaluation, setting, evaluation)
+        content |= {"choice": choice} if choice else {}
         rundir.write_json("evaluation.json", content)
         # A copy on one device: the report looks inside the model, in this process only.
         copy = delivered if strategy.engine is None else delivered.clone()
         broken_examples.add_others(rundir, setting.errors)  # for the report
         with stage("Writing the report and the model"):
             title = f"{data.source} {data.evaluation}"
-            write_report(rundir.path, title, task, copy, setting, evaluation, rundir.metrics())
+            write_report(rundir.path, title, task, copy, setting, evaluation, rundir.metrics(), choice)
             save_model(copy, rundir.model)
     strategy.any(False)  # wait for the chief to write
     return delivered, evaluation.measures
@@ -231,7 +248,9 @@ def run(
                 measured = task.deliver(model)  # shares `model`'s weights
             held_out = (prepared.held_out, config.data.eval_preprocess, task.select, errors)
             setting = Setting(measured, strategy, config.batch_size, data_dir, *held_out)
-            _train(prepared, model, rundir, start, setting, data_service)
-            model, measures = finish(prepared, model, rundir, setting)
+            steps, choice = _train(prepared, model, rundir, start, setting, data_service)
+            model, measures = finish(prepared, model, rundir, setting, choice)
+    if choice:
+        logging.info("%s", choice)
     logging.info("%s: %s. Model: %s", config.data.evaluation, task.summary(measures), rundir.model)
-    return model, {**measures, "training_examples": prepared.train.size, "steps": prepared.resolved["total"]}
+    return model, {**measures, "training_examples": prepared.train.size, "steps": steps}

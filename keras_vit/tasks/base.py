@@ -82,6 +82,15 @@ class Score:
         value = measures[self.name] if self.higher_is_better else -measures[self.name]
         return value, -loss if math.isfinite(loss) else -math.inf
 
+    def rank_of(self, record: dict[str, float]) -> tuple[float, float]:
+        """`rank` of a record of metrics.jsonl, or of the logs of fit; ValueError without `curve`."""
+        if self.curve not in record:
+            raise ValueError(
+                f'The run\'s evaluations have no "{self.curve}", by which --config.keep_best and'
+                f" --config.early_stopping choose: set them to False and None. There are: {', '.join(record)}."
+            )
+        return self.rank({"loss": record.get("val_loss", math.inf), self.name: record[self.curve]})
+
 
 # Config keys that only some tasks read, and their values without effect.
 OPTIONS = {
@@ -218,6 +227,10 @@ class Task:
     def model(self, source: Any) -> keras.Model:
         """The run's initial model: `config.init`, or one with random weights."""
         return self.load(source) if self.config.init else self.build(source)
+
+    def fit_head(self, model: keras.Model, source: Any, strategy: Any) -> None:
+        """Fits a new model's head on frozen features of the training source, in place: `config.head="probe"`."""
+        raise ValueError(f"The task {type(self).__name__} has no head for --config.head=probe. Valid: reset, keep.")
 
     def check_model(self, model: keras.Model, source: Any) -> None:
         """Raises ValueError for data that the model cannot be evaluated on."""

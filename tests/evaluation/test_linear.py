@@ -7,7 +7,7 @@ import pytest
 
 from keras_vit.data import open_source
 from keras_vit.evaluation import FeatureSplits, knn_scores, logistic_head, make_evaluator, ridge, ridge_head, scores
-from keras_vit.evaluation.linear import accuracy, sweep
+from keras_vit.evaluation.linear import accuracy, probe_head, sweep
 
 
 def clouds(n=120, d=6, classes=3, apart=2.0, seed=0):
@@ -40,6 +40,24 @@ def test_the_ridge_head_is_ridge_on_whitened_features_with_a_column_of_100(n):
         white(x), np.where(np.eye(3)[labels] > 0, 1, -1)
     )
     np.testing.assert_allclose(scores(test, ridge_head(x, labels, 3)), theirs.predict(white(test)), atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [60, 12])
+def test_the_probe_head_is_a_scaled_ridge_head_and_leaves_each_example_out(n):
+    """Fitted again without each example, as whitened with all of them."""
+    x, labels = clouds(n, d=20, apart=0.7)
+    (kernel, bias), found = probe_head(x, labels, 3)
+    for ours, ridges in zip((kernel, bias), ridge_head(x, labels, 3, found["l2"])):
+        np.testing.assert_allclose(ours, found["scale"] * ridges, rtol=1e-3, atol=1e-3)
+    white = np.pad(
+        (x - x.mean(0, "float64")) / (x.std(0, dtype="float64") + 1e-5), ((0, 0), (0, 1)), constant_values=1e3
+    )
+    others = [np.delete(np.arange(n), i) for i in range(n)]
+    left_out = [white[i] @ ridge(white[k], 2.0 * np.eye(3)[labels[k]] - 1.0, found["l2"]) for i, k in enumerate(others)]
+    logits = found["scale"] * np.array(left_out)
+    losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(n), labels]
+    np.testing.assert_allclose(found["loss"], losses.mean(), rtol=1e-4)
+    assert found["accuracy"] == pytest.approx((logits.argmax(-1) == labels).mean())
 
 
 @pytest.mark.parametrize("classes", [2, 4])

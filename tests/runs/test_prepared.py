@@ -49,6 +49,7 @@ def planned(config):
         ("evals.knn", {"every": 0}, '--config.evals.knn.every="0". Give at least one step'),
         ("batch_size", 0, "--config.batch_size=0: expected a whole number of 1 or more"),
         ("keep", 0, "--config.keep=0: expected a whole number of 1 or more"),
+        ("early_stopping", "0 steps", 'early_stopping="0 steps". Give at least one step'),
         ("micro_batches", 0, "--config.micro_batches=0: expected a whole number of 1 or more"),
         ("micro_batches", 5, "--config.micro_batches=5: a device's 64 images per batch cannot be split"),
         ("steps_per_execution", 0, "--config.steps_per_execution=0: expected a whole number of 1 or more"),

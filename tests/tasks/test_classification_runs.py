@@ -11,6 +11,9 @@ import short_runs
 
 import keras_vit
 from keras_vit.data import from_arrays, open_source
+from keras_vit.evaluation import Embedder
+from keras_vit.evaluation.linear import probe_head
+from keras_vit.io.json_files import read_json
 from keras_vit.planning.flops import forward_flops
 from keras_vit.runs import RunDirectory, training_run
 from keras_vit.tasks import Classification
@@ -69,6 +72,27 @@ def test_finetuning_changes_the_resolution_and_the_head_alone(done, tmp_path, ea
         ours, theirs = (m.get_layer(name).get_weights()[0] for m in (model, done.model))
         np.testing.assert_array_equal(ours, theirs)
     assert np.abs(model.get_layer("head").kernel.numpy()).max() > 0
+
+
+def test_a_head_begins_as_a_probe_and_the_best_weights_are_delivered(done, tmp_path, eagerly, monkeypatch):
+    """The learning rate ruins the model, so that the best evaluation is the first, of the probe. A further evaluator
+    measures the delivered weights.
+    """
+    monkeypatch.setattr(training_run, "write_report", lambda *_: None)
+    config = finetuned(done)
+    config.update(head="probe", keep_best=True, early_stopping="2 steps", total="9 steps")
+    config.update_from_flattened_dict({"optimizer.learning_rate": 10.0, "optimizer.clip_norm": None})
+    config.evals.again = {"evaluator": "classification"}
+    model, measures = training_run.run(config, tmp_path)
+    records = RunDirectory(tmp_path).metrics()
+    assert measures["steps"] == 2 and [record["step"] for record in records] == [0, 1, 2]
+    assert measures["top1"] == pytest.approx(records[0]["val_accuracy"]) and measures["top1"] > 0.3
+    assert records[0]["again/top1"] == measures["top1"]
+    (kernel, bias), _ = probe_head(
+        *Embedder(model, config.data.eval_preprocess, 8)(open_source("digits", "train[:64]")), 10
+    )
+    np.testing.assert_allclose(model.get_layer("head").kernel, kernel, atol=1e-3)
+    assert "the best of 3 evaluations by top-1 on test[:16]" in read_json(tmp_path / "evaluation.json")["choice"]
 
 
 def test_what_the_config_freezes_does_not_train(done):

@@ -3,6 +3,7 @@
 See checkpointing.py for checkpoints.
 """
 
+import math
 import time
 
 import keras
@@ -11,7 +12,7 @@ from absl import logging
 from keras_vit.io.progress import time_text
 from keras_vit.runs.saving.rundir import RunDirectory
 
-_SAY_EVERY = 60.0  # seconds
+_SAY_FIRST, _SAY_EVERY = 3.0, 60.0  # seconds
 
 
 class StepCounter(keras.callbacks.Callback):
@@ -47,32 +48,38 @@ class StepCounter(keras.callbacks.Callback):
 
 
 class StepLog(StepCounter):
-    """Logs progress once a minute: Keras' bar needs a terminal, and its line per epoch may be an hour away.
+    """Logs how long the whole run will take, after a few seconds, and then progress once a minute.
+
+    Keras' bar needs a terminal and is of one epoch, and its line per epoch may be an hour away. Evaluations are not in
+    the estimate.
 
     Args:
         total: int. The run's last step.
         start: int. The step at which fit begins.
+        every_minute: bool. False without Keras' bar.
     """
 
     async_safe = True
 
-    def __init__(self, total: int, start: int = 0):
+    def __init__(self, total: int, start: int = 0, every_minute: bool = True):
         super().__init__(start)
-        self._total = total
+        self._total, self._every_minute = total, every_minute
+        self._steps, self._seconds, self._next_at = 0, 0.0, _SAY_FIRST
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
-        self._said = None
+        self._last = None
 
     def on_train_batch_end(self, batch, logs=None):
-        step, now = self.step_after(batch + 1), time.monotonic()
-        if self._said is None:  # an epoch's first step may include compilation: time the next ones
-            self._first, self._began, self._said = step, now, now
-        elif now - self._said >= _SAY_EVERY:
-            self._said = now
-            seconds = (now - self._began) / (step - self._first)
+        (before, then), self._last = self._last or (None, None), (self.step_after(batch + 1), time.monotonic())
+        if before is None:  # an epoch's first step may include compilation: time the next ones
+            return
+        step, now = self._last
+        self._steps, self._seconds = self._steps + step - before, self._seconds + now - then
+        if self._seconds >= self._next_at:
+            self._next_at = self._seconds + _SAY_EVERY if self._every_minute else math.inf
             measures = ", ".join(f"{name} {float(value):.4g}" for name, value in (logs or {}).items())
-            left = time_text(seconds * (self._total - step))
+            left = time_text(self._seconds / self._steps * (self._total - step))
             logging.info("Step %s of %s, %s left: %s.", f"{step:,}", f"{self._total:,}", left, measures)
 
 

@@ -9,6 +9,7 @@ from absl import logging
 
 from keras_vit.io.progress import FirstStep
 from keras_vit.optim.wrappers import EvaluateAverage, averaging
+from keras_vit.runs.loop.best import Best
 from keras_vit.runs.loop.callbacks import MetricsLog, StepLog, TensorBoard
 from keras_vit.runs.loop.faults import RESTART, CoordinatedStop, Interrupted, Preempted, Preemption
 from keras_vit.runs.loop.running_metrics import (
@@ -58,8 +59,10 @@ def fit_calls(start: int, total: int, every: int) -> list[tuple[int, int, int]]:
     return calls
 
 
-def _fit(model, batches, evaluation, callbacks, start, total, every, verbose):
+def _fit(model, batches, evaluation, callbacks, start, total, every, verbose, best):
     for first, last, steps in fit_calls(start, total, every):
+        if best is not None and best.exhausted:
+            break
         model.fit(
             batches(first),
             validation_data=evaluation,
@@ -70,6 +73,14 @@ def _fit(model, batches, evaluation, callbacks, start, total, every, verbose):
             shuffle=False,
             verbose=verbose,
         )
+
+
+def _evaluate_start(model, evaluation, callbacks, logs, verbose):
+    """Evaluates the initial weights as `fit` does at an epoch's end."""
+    measures = model.evaluate(evaluation, callbacks=callbacks, return_dict=True, verbose=verbose)
+    for callback in logs:
+        callback.set_model(model)
+        callback.on_epoch_end(-1, {f"val_{name}": value for name, value in measures.items()})
 
 
 def train(
@@ -84,8 +95,9 @@ def train(
     keep: int = 2,
     start: int = 0,
     callbacks: Sequence[keras.callbacks.Callback] = (),
-) -> None:
-    """Trains a compiled model to step `total` and leaves its state in the run directory.
+    best: Best | None = None,
+) -> int:
+    """Trains a compiled model to step `total` and leaves its state in the run directory; returns its last step.
 
     With several workers, each calls this; all stop after the same execution. metrics.jsonl is as without interruption:
     an epoch's metrics continue from the checkpoint, and an interrupted evaluation is repeated.
@@ -101,6 +113,7 @@ def train(
         checkpoint_every, keep: see checkpointing.Checkpoints.
         start: int. The model's step.
         callbacks: further Keras callbacks.
+        best: follows the evaluations, and may end the run before `total`; None for neither.
 
     Raises:
         Preempted: SystemExit with code 75, after SIGTERM: the state is saved.
@@ -116,15 +129,18 @@ def train(
         # The order matters: running metrics are restored before checkpoints save them, checkpoints count the step at
         # which `stop` ends the run, and the caller's callbacks add to the logs.
         logs = [MetricsLog(rundir, batch_size, start), TensorBoard(rundir, start)]
+        logs = [*([best] if best else []), *logs]
         all_callbacks = [running, checkpoints, stop, *callbacks, *logs, first]
-        all_callbacks += [StepLog(total, start)] if verbose == _A_LINE_PER_EPOCH else []
+        all_callbacks += [StepLog(total, start, verbose == _A_LINE_PER_EPOCH)] if verbose else []
         all_callbacks += [averages] if averaging(model.optimizer) else []
         try:
             if rundir.running is not None:
                 build_metrics(model, batches(start))
             if evaluation is not None and evaluation_is_missing(rundir, start, total, every):
                 repeat_evaluation(model, evaluation, all_callbacks, rundir.running, (start - 1) // every, verbose)
-            _fit(model, batches, evaluation, all_callbacks, start, total, every, verbose)
+            if best is not None and best.starts:
+                _evaluate_start(model, evaluation, [stop, first], logs, verbose)
+            _fit(model, batches, evaluation, all_callbacks, start, total, every, verbose, best)
         except (Preempted, Interrupted) as ending:
             if averages in all_callbacks:
                 averages.undo()
@@ -136,3 +152,6 @@ def train(
             first.end()
             rundir.flush_metrics()
         checkpoints.save()
+    if best is not None and best.exhausted:
+        logging.info("No evaluation since step %d was better: the run ends at step %d.", best.best_step, best.step)
+    return checkpoints.step

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+import numpy as np
 from absl import logging
 from etils import epath
 
@@ -23,6 +24,7 @@ from keras_vit.runs.saving.state import Diverged
 MODEL = "model.keras"
 FINISHED = "finished.json"  # marks a complete run; written by runs/seeds.py
 _CHECKPOINT = re.compile(r"step_(\d+)\.safetensors")
+_BEST = re.compile(r"best_(\d+)\.safetensors")
 _ONE_DEVICE = Strategy()
 
 
@@ -107,12 +109,37 @@ class RunDirectory:
             (self.path / FINISHED).unlink(missing_ok=True)
         self.write_json("config.json", config)
 
+    def _steps(self, pattern):
+        """{step: path} of the files in checkpoints/ whose name matches, in ascending order."""
+        paths = self._checkpoints.iterdir() if self._checkpoints.exists() else ()
+        matches = ((pattern.fullmatch(p.name), p) for p in paths)
+        return dict(sorted((int(match.group(1)), path) for match, path in matches if match))
+
     @os_errors()
     def checkpoints(self) -> dict[int, epath.Path]:
         """{step: path} of all checkpoints, in ascending order."""
-        paths = self._checkpoints.iterdir() if self._checkpoints.exists() else ()
-        matches = ((_CHECKPOINT.fullmatch(p.name), p) for p in paths)
-        return dict(sorted((int(match.group(1)), path) for match, path in matches if match))
+        return self._steps(_CHECKPOINT)
+
+    @os_errors()
+    def best(self) -> dict[int, epath.Path]:
+        """{step: path} of the weights saved for the best evaluation so far and earlier ones, in ascending order."""
+        return self._steps(_BEST)
+
+    @os_errors()
+    def save_best(self, step: int, weights: state.Arrays) -> None:
+        """Writes the weights of the best evaluation, and deletes earlier ones that no resumed run would need."""
+        self._write(self._checkpoints / f"best_{step:08d}.safetensors", state.to_bytes(weights))
+        paths, covered = self.best(), max(self.checkpoints(), default=0)
+        needed = max((other for other in paths if other <= covered), default=0)
+        for other, path in paths.items():
+            if other < needed:
+                path.unlink()
+
+    @os_errors()
+    def load_best(self, step: int) -> dict[str, np.ndarray]:
+        """The weights that `save_best` wrote at a step; ValueError if the file is damaged."""
+        path = self.best()[step]
+        return state.from_bytes(path.read_bytes(), path)
 
     def checkpoint(self, step: int) -> epath.Path:
         """The path of the checkpoint of a step."""
@@ -220,11 +247,13 @@ class RunDirectory:
         self.flush_metrics()
 
     def add_measures(self, step: int, measures: dict[str, float]) -> None:
-        """Adds measures to the last record of metrics.jsonl if it is of that step, otherwise as a new record."""
+        """Adds measures to the record of that step in metrics.jsonl, or as a new record if there is none."""
         records = self.metrics()
-        last = records.pop() if records and records[-1]["step"] == step else {"step": step}
+        if not any(record["step"] == step for record in records):
+            records.append({"step": step})
+        next(record for record in reversed(records) if record["step"] == step).update(measures)
         try:
-            self._write_metrics([*records, {**last, **measures}])
+            self._write_metrics(records)
         except OSError as error:
             logging.warning("metrics.jsonl could not be written: %s. Not in it: %s.", error, measures)
         else:
@@ -248,8 +277,11 @@ class RunDirectory:
         self._write(self.path / "metrics.jsonl", "".join(json.dumps(r) + "\n" for r in records).encode())
 
     def _forget_after(self, step):
-        """Drops the metrics of steps that will be repeated."""
+        """Drops the metrics and best weights of steps that will be repeated."""
         records = self.metrics()
         kept = [record for record in records if record["step"] <= step]
         if len(kept) < len(records):  # a directory in which nothing has run stays empty
             self._write_metrics(kept)
+        for later, path in self.best().items():
+            if later > step and self.strategy.chief:
+                path.unlink()

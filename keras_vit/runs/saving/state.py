@@ -17,6 +17,7 @@ import safetensors
 import safetensors.numpy
 
 from keras_vit.io.checksum import checksum
+from keras_vit.optim.wrappers import averaging
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -74,6 +75,23 @@ def collect(model: keras.Model) -> dict[str, np.ndarray]:
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
     return {**{name: np.asarray(v.numpy()) for name, v in _variables(model).items()}, **_fixed(model)}
+
+
+def collect_weights(model: keras.Model) -> dict[str, np.ndarray]:
+    """{name: array} of a model's weights alone, without its optimizer's state."""
+    return {name: array for name, array in collect(model).items() if name.startswith("model/")}
+
+
+def restore_weights(model: keras.Model, arrays: Arrays) -> None:
+    """Restores what `collect_weights` returned, also in place of averages of the weights, if there are any."""
+    variables = _variables(model)
+    for name, array in arrays.items():
+        variables[name].assign(array)
+    optimizer = averaging(model.optimizer)
+    pairs = zip(optimizer._trainable_variables, optimizer._model_variables_moving_average) if optimizer else ()
+    for variable, average in pairs:
+        if average is not None:
+            average.assign(variable)
 
 
 def size(model: keras.Model) -> int:
