@@ -13,60 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats import timm
-from keras_vit.checkpoints.formats.common_names import VOCABULARY, timm_names
+from keras_vit.checkpoints.formats import asked, timm
+from keras_vit.checkpoints.formats.common_names import timm_names
 from keras_vit.checkpoints.formats.name_map import summary
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.formats.recognise import LONGEST_NAME
-
-_EPSILON = 1e-5  # the default of nn.LayerNorm
-_FUSED = re.compile(r"(blocks\.\d+\.attn)\.([qkv]{1,3})(?:_per_(head|channel)|\.(\d+))?\.(weight|bias)")
-# What torchvision's code computes, beside names that no other model has.
-_TORCHVISION = re.compile(r"encoder\.layers\.encoder_layer_\d+\.self_attention\.in_proj_weight")
-_OF_TORCHVISION = {
-    "norm_first": True,
-    "mlp_activation": "gelu",
-    "pre_logits_activation": "tanh",
-    "epsilon": 1e-6,
-    "pool": "token",
-}
-# {an array's name: whose code it is, what that computes and a ViT of this package does not, a rule for other code}.
-_OTHER_CODE = {
-    r"(?:.*\.)?\d+\.\d+\.0\.fn\.1\.(?:qkv|queries)\.weight": (
-        "FrancescoSaverioZuppichini/ViT, which divides by sqrt(width) after the softmax of attention, and not before",
-        (r"\.0\.fn\.1\.", ".0.attention."),
-    ),
-    r"(?:.*\.)?\d+\.la1\.weight": (
-        "omihub777/ViT-CIFAR, which has GELU after both dense layers of an MLP, and scales attention otherwise",
-        (r"\.la([12])\.", r".norm\1."),
-    ),
-    r"(?:.*\.)?classification_head\.0\.weight": (
-        'MONAI, which has tanh after the head unless post_activation=""',
-        (r"classification_head\.0\.", "head."),
-    ),
-}
-_PRE_NORM = re.compile(r"(?!blocks\.)(?:.*\.)?(?:(?:ln|(?:layer_?)?norm)_?pre|pre_?(?:ln|(?:layer_?)?norm))\.weight")
-# Arguments that a file does not state: their meaning, and the value that is assumed, if any.
-_ASKED = {
-    "heads": ("the number of attention heads", None),
-    "mean": (
-        "with std, how pixels 0..255 are normalised: mean=0, std=255 if they are only divided by 255; mean=127.5,"
-        " std=127.5 for [-1, 1]; mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375) for ImageNet's",
-        None,
-    ),
-    "std": ("see mean", None),
-    "norm_first": (
-        "True for x + attention(norm(x)); False for norm(x + attention(x)), the default of nn.TransformerEncoderLayer",
-        None,
-    ),
-    "mlp_activation": (
-        '"gelu", "gelu_tanh", "quick_gelu", "silu" or "relu", the default of nn.TransformerEncoderLayer',
-        None,
-    ),
-    "pre_logits_activation": ('between the two dense layers of the head: "tanh", "gelu", "relu"...', None),
-    "pool": ('what the head reads: "token", "gap" (the mean of the patches) or "mean" (of all tokens)', "token"),
-    "epsilon": ("of the normalisations; nn.LayerNorm's default is 1e-05", _EPSILON),
-}
 
 
 def _is_rule(rule):
@@ -152,128 +103,12 @@ def _place_norm(arrays, options):
     return {name.replace("head_norm", new) if name in inside else name: value for name, value in arrays.items()}
 
 
-def _problem_of_names(arrays, files):
-    """What is missing and left over, as in the file, and rules that might mend it: (sentences, rules); ([], [])."""
-    names = {re.sub(r"proj_(?:hwc|chw)", "proj", _FUSED.sub(r"\1.qkv.\5", name)) for name in arrays}
-    numbers = [int(match[1]) for match in (re.match(r"blocks\.(\d+)\.", name) for name in names) if match]
-    in_block = ["norm1", "attn.qkv", "norm2", "mlp.fc1", "mlp.fc2"]
-    in_block += ["attn.proj"] * any(name.endswith("attn.proj.weight") for name in names)
-    expected = {"patch_embed.proj.weight", "pos_embed"}
-    for i in range(min(max(numbers, default=0) + 1, len(arrays))):
-        expected |= {f"blocks.{i}.{layer}.weight" for layer in in_block}
-    missing = expected - names
-    over = [name for name in arrays if not VOCABULARY.fullmatch(name)]
-    parts = [f"Missing: {summary(missing)}."] if missing else []
-    if over:
-        shown = [files[name] if name == files[name] else f"{files[name]} (read as {name})" for name in over]
-        parts.append(f"Left over: {summary(shown)}.")
-    parts += [
-        f'"{files[name]}" is a normalisation before the blocks, which cannot be expressed.'
-        for name in over
-        if _PRE_NORM.fullmatch(name)
-    ]
-    norm = arrays.get("blocks.0.norm1.weight")
-    return parts, [] if norm is None else _rules(missing, over, arrays, files, norm.size)
-
-
-def _rules(missing, over, arrays, files, width):
-    """Rules for arrays left over that can only be the patches, positions or head of a model of this width, or lie
-    beside the module that contains all others.
-    """
-    found = {}
-    for name in over:
-        array, stem = arrays[name], re.escape(files[name].removesuffix(".weight"))
-        if name.endswith(".weight") and array.ndim == 2 and not name.startswith("blocks."):
-            if "patch_embed.proj.weight" in missing and array.shape[0] == width:
-                found["patches"] = (rf"^{stem}\.", "patch_embed.proj_?.")
-            elif "head.weight" not in arrays and array.shape[1] == width:
-                found["head"] = (rf"^{stem}\.", "head.")
-        if "pos_embed" in missing and array.ndim in (2, 3) and array.shape[-1] == width and "patches" not in found:
-            found["positions"] = (f"^{re.escape(files[name])}$", "pos_embed")
-    rules = list(found.values())
-    roots = {files[name].partition(".")[0] for name in arrays if name not in over}
-    outside = [files[name] for name in over if not any(re.search(pattern, files[name]) for pattern, _ in rules)]
-    beside = dict.fromkeys(name.partition(".")[0] for name in outside) if len(roots) == 1 else {}  # losses, metrics
-    return rules + [(rf"^{re.escape(root)}\.", None) for root in beside if root not in roots]
-
-
-_WORDS = (
-    "cls_token, pos_embed, patch_embed.proj (of a dense layer proj_hwc if a patch's values are row, column, channel;"
-    " proj_chw if channel, row, column), blocks.0.norm1, blocks.0.attn.qkv, blocks.0.attn.proj, blocks.0.norm2,"
-    " blocks.0.mlp.fc1, blocks.0.mlp.fc2, norm, pre_logits, head"
-)
-
-
-def _shown_heads(arrays):
-    """The number of heads if each has its own layer of queries, or its own axis (d, k, c); else 0."""
-    query = arrays.get("blocks.0.attn.q.weight")
-    if query is not None and query.ndim == 3:
-        return query.shape[1]
-    return sum(bool(re.fullmatch(r"blocks\.0\.attn\.q\.\d+\.weight", name)) for name in arrays)
-
-
-def _stated(arrays, files, options, config):
-    """{argument: value} of all that the user, the names or timm's config.json state."""
-    arguments, pretrained = (config.get(name) for name in ("model_args", "pretrained_cfg"))
-    stated = dict(_OF_TORCHVISION) if any(map(_TORCHVISION.search, files.values())) else {}
-    stated["heads"] = arguments.get("num_heads") if isinstance(arguments, dict) else None
-    if isinstance(pretrained, dict):
-        stated |= {name: pretrained.get(name) for name in ("mean", "std")}
-    if shown := _shown_heads(arrays):
-        stated["heads"] = shown
-    stated |= {name: options[name] for name in _ASKED if options.get(name) is not None}
-    return {name: value for name, value in stated.items() if value is not None}
-
-
-def _of_other_code(names):
-    """Sentences on names whose code computes something else."""
-    known = [text for pattern, text in _OTHER_CODE.items() if any(re.fullmatch(pattern, name) for name in names)]
-    return [
-        f"The names are those of {what}. Here attention is softmax(q k / sqrt(width / heads)), and no activation"
-        f" follows an MLP's or a model's last dense layer. If your code computes that, too, add the rule {rule} to"
-        " names=; otherwise this model cannot be expressed."
-        for what, rule in known
-    ]
-
-
-def _check(path, arrays, files, names, stated, options):
-    """Refuses names that make no ViT, and missing arguments: one ValueError for both, with a line to paste."""
-    wrong, rules = _problem_of_names(arrays, files)
-    asked = [name for name in _ASKED if name not in stated]
-    if "pre_logits.weight" not in arrays:
-        asked = [name for name in asked if name != "pre_logits_activation"]
-    if "cls_token" not in arrays:
-        asked = [name for name in asked if name != "pool"]
-    text = _of_other_code(names)
-    if not text and not wrong and all(_ASKED[name][1] is not None for name in asked):
-        return
-    if wrong:
-        text.append(
-            f"The names do not make a ViT. {' '.join(wrong)} names=[(pattern, replacement), ...] rewrites them to"
-            f" {_WORDS}; (pattern, None) leaves arrays out. See docs/checkpoints.md."
-        )
-    if asked:
-        text.append("The file does not say what its model computes. Look up in the model's code:")
-        text += [f"  {name}: {_ASKED[name][0]}" for name in asked]
-    values = {**{name: _ASKED[name][1] for name in asked}, **stated}
-    examples = {name: "?" if value is None else repr(value) for name, value in values.items()}
-    given = [*(options.get("names") or ()), *rules]
-    if given or options.get("names") is not None or wrong:
-        examples = {"names": repr(given), **examples}
-    if options.get("channels"):
-        examples["channels"] = repr(options["channels"])
-    line = ", ".join(f"{name}={value}" for name, value in examples.items() if name in (*_ASKED, "names", "channels"))
-    raise ValueError(
-        "\n".join([*text, "Then call, with your values for each question mark:", f'  keras_vit.load("{path}", {line})'])
-    )
-
-
 def _heads(stated, arrays):
     """The number of attention heads; ValueError unless it is a positive integer, or if the file shows another."""
     k = stated["heads"]
     if type(k) is not int or k < 1:
         raise ValueError(f"heads must be a positive integer, got {k!r}.")
-    if (shown := _shown_heads(arrays)) and shown != k:
+    if (shown := asked.shown_heads(arrays)) and shown != k:
         raise ValueError(f"heads={k} was passed, but the file's queries have {shown} heads.")
     return k
 
@@ -344,7 +179,7 @@ def _attention(arrays, k):
     result, parts, apart = {}, collections.defaultdict(list), collections.defaultdict(list)
     width = arrays["blocks.0.norm1.weight"].size
     for name, array in arrays.items():
-        match = _FUSED.fullmatch(name)
+        match = asked.FUSED.fullmatch(name)
         if not match:
             result[name] = array
         elif match[4]:
@@ -416,36 +251,12 @@ def _complete(arrays, assumptions):
     return {**arrays, **zeros}
 
 
-def _assumed(stated, files):
-    """A sentence on what is assumed, or []; `files` is {name: name in the file}."""
-    assumed = [] if "epsilon" in stated else [f"epsilon={_EPSILON} (nn.LayerNorm's default)"]
-    if not files.get("blocks.0.attn.qkv.weight", "in_proj_weight").endswith("in_proj_weight"):
-        assumed.append(
-            'all queries, then keys, then values (if they are head by head, rewrite "qkv" to "qkv_per_head"; if channel'
-            ' by channel, as of "(h d qkv)", to "qkv_per_channel")'
-        )
-    if not any(name.endswith("in_proj_weight") for name in files.values()):
-        assumed.append("attention by softmax(q k / sqrt(width / heads)), nothing after an MLP's last dense layer")
-    if "cls_token" in files and "pool" not in stated:
-        assumed.append('a head on the class token (pool="token")')
-    if "cls_token" in files and stated.get("pool") == "gap":
-        assumed.append('a mean of the patches alone, without the class token (pool="mean" includes it)')
-    pool = stated.get("pool", "token" if "cls_token" in files else "gap")
-    if pool in ("gap", "mean") and "norm.weight" in files:
-        assumed.append(
-            'the last normalisation before the mean of the tokens (if it comes after, rewrite its name to "fc_norm")'
-        )
-    if not {"norm.weight", "fc_norm.weight"} & files.keys():
-        assumed.append("no normalisation after the blocks (final_norm=False), since it has no array of one")
-    return [f"The file does not say, and is assumed to have: {'; '.join(assumed)}."] if assumed else []
-
-
 def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
     """Parses a state dict by rules and by common names.
 
     Args:
         contents: from files.read.
-        options: arguments of `load`: the rules under "names"; those of _ASKED, of which pool and epsilon may be
+        options: arguments of `load`: the rules under "names"; those of asked.ASKED, of which pool and epsilon may be
             missing; channels of a dense patch embedding, image_size of a rectangular checkpoint.
 
     Raises:
@@ -458,10 +269,10 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
     translated = _place_norm(translated, options)
     arrays = {name: array for name, (_, array) in translated.items()}
     files = {name: file for name, (file, _) in translated.items()}
-    stated = _stated(arrays, files, options, contents.config)
-    _check(contents.path, arrays, files, names, stated, options)
+    stated = asked.stated(arrays, files, options, contents.config)
+    asked.check(contents.path, arrays, files, names, stated, options)
     arrays = _patches(_attention(_without_head_axis(arrays), _heads(stated, arrays)), options.get("channels") or 3)
-    assumptions = _assumed(stated, files)
+    assumptions = asked.assumed(stated, files)
     arrays = _complete(arrays, assumptions)
     # Other channels than the file's belong to the adapted model; mean and std describe the file.
     known = {name: value for name, value in options.items() if name != "channels"}
@@ -471,7 +282,7 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
         told["pre_logits_activation"] = stated["pre_logits_activation"]
     return dataclasses.replace(
         parsed,
-        fields={**parsed.fields, "epsilon": _EPSILON, **told},
+        fields={**parsed.fields, "epsilon": asked.EPSILON, **told},
         dropped=dropped,
         assumptions=[*assumptions, *parsed.assumptions],
         preprocessing=parsed.preprocessing if "pretrained_cfg" in contents.config else None,
