@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from keras_vit.checkpoints.formats import bit, google, huggingface, mae, own_names, timm, vit_pytorch
+from keras_vit.checkpoints.formats import bit, google, huggingface, keras_layers, mae, own_names, timm, vit_pytorch
 from keras_vit.checkpoints.formats.common_names import is_vit
 from keras_vit.checkpoints.formats.evaluation_steps import of_channels
 from keras_vit.checkpoints.formats.name_map import summary, unpack
@@ -158,8 +158,29 @@ def _form_name(form):
     return form.__name__.rsplit(".", 1)[-1]
 
 
+def _form(contents, options):
+    """The format of a file; ValueError if none recognises the names of its arrays."""
+    if contents.kind == "keras_graph":
+        return keras_layers
+    if options.get("names") is not None:
+        return own_names
+    names = set(contents.arrays)
+    form = FORMATS.get(recognise(names) or "")
+    unknown = form is None or (form is timm and not any(map(_TIMM_ATTENTION.search, names)))
+    if unknown and is_vit({name: array.ndim for name, array in contents.arrays.items()}):
+        return own_names
+    if form is None:
+        raise ValueError(
+            f'"{contents.path}" does not contain a supported Vision Transformer or BiT. Its arrays: {summary(names)}.'
+            " Supported: Google and big_vision .npz, BiT .npz, timm (DeiT, DINO, DINOv2), Hugging Face (vit, deit,"
+            " dinov2, siglip), vit-pytorch. A ViT with names of its own is read by rules: names=[(pattern,"
+            " replacement), ...], see docs/checkpoints.md."
+        )
+    return form
+
+
 def parse(contents: FileContents, options: dict[str, Any]) -> ParsedCheckpoint:
-    """Parses a file with the first format that recognises its array names.
+    """Parses a file with the first format that recognises it.
 
     Args:
         contents: of a file of arrays.
@@ -168,19 +189,8 @@ def parse(contents: FileContents, options: dict[str, Any]) -> ParsedCheckpoint:
     Raises:
         ValueError: if no format recognises the names, or the file cannot be parsed.
     """
-    names = set(contents.arrays)
-    form = FORMATS.get(recognise(names) or "") if options.get("names") is None else own_names
-    unknown = form is None or (form is timm and not any(map(_TIMM_ATTENTION.search, names)))
-    if unknown and is_vit({name: array.ndim for name, array in contents.arrays.items()}):
-        form = own_names
-    if form is None:
-        raise ValueError(
-            f'"{contents.path}" does not contain a supported Vision Transformer or BiT. Its arrays: {summary(names)}.'
-            " Supported: Google and big_vision .npz, BiT .npz, timm (DeiT, DINO, DINOv2), Hugging Face (vit, deit,"
-            " dinov2, siglip), vit-pytorch. A ViT with names of its own is read by rules: names=[(pattern,"
-            " replacement), ...], see docs/checkpoints.md."
-        )
-    if form not in (own_names, vit_pytorch) and options.get("norm_first") is False:
+    form = _form(contents, options)
+    if form not in (own_names, vit_pytorch, keras_layers) and options.get("norm_first") is False:
         raise ValueError(
             f'"{contents.path}" has the names of the format {_form_name(form)}, whose models normalise first: leave'
             " norm_first out, or pass names=[], too, if they are the names of your own model."
@@ -307,8 +317,11 @@ def parsed_arrays(
     contents = dataclasses.replace(contents, arrays=weight_arrays)
     if names is not None and contents.metadata is not None:
         raise ValueError(f'"{contents.path}" was written by this package, which knows its names: leave names out.')
+    is_graph = contents.kind == "keras_graph"
+    if is_graph and (names is not None or key is not None):
+        raise ValueError(f'"{contents.path}" holds a whole Keras model: leave names and key out.')
     outside = contents.left_out
-    if names is None and contents.metadata is None:
+    if names is None and contents.metadata is None and not is_graph:
         try:
             arrays, others = unwrapped(contents.arrays, key)
         except ValueError as error:
@@ -408,8 +421,9 @@ def load(
 
     The format is recognised automatically: a `.keras` file or run directory of this package; Google's .npz (2020,
     AugReg, big_vision, hybrids, BiT); safetensors, `.pth`, `.pt` or `.ckpt` of timm and vit-pytorch; a Hugging Face
-    folder. GELU's form, epsilon, normalisation and position convention come from the checkpoint; what it does not
-    state is assumed, with a warning. Published ImageNet-1k models know their class names.
+    folder; a `.keras` or `.h5` file of a ViT of Keras' own layers. GELU's form, epsilon, normalisation and position
+    convention come from the checkpoint; what it does not state is assumed, with a warning. Published ImageNet-1k models
+    know their class names.
 
     Args:
         path: file, folder, name in the catalogue (`keras_vit.list_models()`), or address: https://, gs://,

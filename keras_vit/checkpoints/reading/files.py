@@ -17,9 +17,9 @@ import numpy as np
 
 from keras_vit.checkpoints.formats.name_map import summary
 from keras_vit.checkpoints.formats.parsed import WORDS, setting
-from keras_vit.checkpoints.reading import metadata
+from keras_vit.checkpoints.reading import keras_graph, metadata
 from keras_vit.checkpoints.reading.archives import BROKEN, check_archive
-from keras_vit.checkpoints.reading.foreign import description
+from keras_vit.checkpoints.reading.foreign import HDF5, description
 from keras_vit.checkpoints.reading.state_dicts import read_state_dict
 
 
@@ -29,9 +29,10 @@ class FileContents:
 
     Attributes:
         path: of the file with the weights.
-        kind: "keras", "npz", "safetensors" or "torch".
+        kind: "keras", "keras_graph" (a model of Keras' own layers), "npz", "safetensors" or "torch".
         arrays: {name: float array}; empty for "keras".
-        config, preprocessor: config.json and the image processor's settings next to the weights, or {}.
+        config, preprocessor: config.json and the image processor's settings next to the weights, or {}; the graph of a
+            "keras_graph".
         metadata: the model's constructor arguments and activation if this package wrote the file, or None; see
             metadata.read.
         left_out: names of arrays outside the state dict.
@@ -188,12 +189,26 @@ def _kind(path):
         return "safetensors"
     if start[:1] == b"\x80" and start[1:2] in b"\2\3\4\5":  # pickles
         return "torch"
+    if start.startswith(HDF5):
+        return "hdf5"
     if (what := description(path, start)) is not None:
         raise ValueError(f'"{path}" {what}')
     raise ValueError(
         f'Cannot tell the format of "{path}". Formats: .keras, .npz (Google), .safetensors (timm, Hugging Face,'
         " vit-pytorch), .pth, or a folder with config.json and model.safetensors. Perhaps a download was interrupted."
     )
+
+
+def _of_keras(path, kind):
+    """The contents of a file of Keras: arrays and config of a model of Keras' own class, none of this package's."""
+    graph = keras_graph.read(path)
+    if graph is None and kind == "hdf5":
+        raise ValueError(f'"{path}" {description(path, HDF5)}')
+    if graph is None:
+        return FileContents(path, kind)
+    config, arrays = graph
+    floats = {name: _as_float(name, array, path) for name, array in arrays.items() if array.dtype.kind in "fV"}
+    return FileContents(path, "keras_graph", floats, config)
 
 
 _UNZIPPED = "model.weights.h5"  # next to config.json, in a folder of Keras' model.save(..., zipped=False)
@@ -262,11 +277,11 @@ def read(path: str | os.PathLike, key: str | None = None, largest: float = math.
     if not file.is_file():  # reading a pipe would wait forever
         raise ValueError(f'"{file}" is neither a file nor a folder.')
     if path.is_dir() and file.name == _UNZIPPED:
-        return FileContents(path, "keras")
+        return _of_keras(path, "keras")
     text, left_out = None, []
     kind = "safetensors" if file.name.endswith(".index.json") else _kind(file)
-    if kind == "keras":
-        return FileContents(file, kind)
+    if kind in ("keras", "hdf5"):
+        return _of_keras(file, kind)
     if kind == "torch":
         arrays, left_out, key = read_state_dict(file, key, largest)
     elif file.name.endswith(".index.json"):

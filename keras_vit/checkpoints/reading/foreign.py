@@ -1,14 +1,13 @@
 """Name the files that this package does not read for what they are, and say how their weights get in."""
 
-import json
 import pathlib
 
 import h5py
 
 from keras_vit.checkpoints.reading.archives import BROKEN
-from keras_vit.checkpoints.reading.keras_layers import missing_by_shapes, missing_parts, sentence
+from keras_vit.checkpoints.reading.keras_layers import missing_by_shapes, sentence
 
-_HDF5 = b"\x89HDF\r\n\x1a\n"
+HDF5 = b"\x89HDF\r\n\x1a\n"
 _FLAX = (
     "holds Flax parameters (msgpack). Save them as .npz where flax is installed:"
     ' numpy.savez("weights.npz", **flax.traverse_util.flatten_dict(flax.serialization.msgpack_restore(open("{name}",'
@@ -40,8 +39,8 @@ _NAMES = (
 )
 
 
-def _of_keras(path):
-    """What an HDF5 file of Keras holds."""
+def _weights_of_keras(path):
+    """What an HDF5 file without a graph of Keras' layers holds."""
     shapes = {}
 
     def visit(name, item):
@@ -50,18 +49,12 @@ def _of_keras(path):
 
     with h5py.File(path) as file:
         file.visititems(visit)
-        if "model_config" in file.attrs:
-            parts = missing_parts(json.loads(file.attrs["model_config"]))
-            what = (
-                "holds a whole Keras model in the older HDF5 format. Save it as .keras:"
-                ' keras.saving.load_model("{name}", custom_objects={{...}}).save("model.keras").'
-            )
-        else:
-            parts = missing_by_shapes(shapes)
-            what = (
-                "holds the weights of a Keras model without its architecture: build that model, then"
-                ' model.load_weights("{name}"); model.save("model.keras").'
-            )
+        own = "a model of a class of its own" if "model_config" in file.attrs else "the weights of a Keras model"
+    parts = missing_by_shapes(shapes)
+    what = (
+        f"holds {own} without its architecture: build that model, then"
+        ' model.load_weights("{name}"); model.save("model.keras").'
+    )
     return what if parts is None else f"{what} {sentence(parts)}"
 
 
@@ -72,9 +65,9 @@ def description(path: pathlib.Path, start: bytes) -> str | None:
         path: of the file.
         start: its first bytes, 16 or fewer.
     """
-    if start.startswith(_HDF5):
+    if start.startswith(HDF5):
         try:
-            return _of_keras(path).format(name=path.name)
+            return _weights_of_keras(path).format(name=path.name)
         except BROKEN:
             return "is HDF5, but damaged or not Keras'."
     text = next((text for first, text in _STARTS if start.lower().startswith(first)), None)

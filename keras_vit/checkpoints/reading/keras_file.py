@@ -20,7 +20,6 @@ import numpy as np
 from keras_vit.checkpoints.reading import dense_config, metadata
 from keras_vit.checkpoints.reading.archives import BROKEN, check_archive, check_unpacked
 from keras_vit.checkpoints.reading.files import parse_json
-from keras_vit.checkpoints.reading.keras_layers import missing_parts, sentence
 from keras_vit.layers.dense import ComposedLayer
 from keras_vit.models import families
 from keras_vit.training import Model, state
@@ -133,10 +132,9 @@ def load(path):
     elif _is_composed(config):
         model = _composed(config, shapes, path)
     else:
-        parts = missing_parts(config)
         raise ValueError(
             f'"{path}" holds a {config.get("class_name") or name}, not a {families.any_name()} of keras_vit, or'
-            f" keras_vit.Model built on one.{'' if parts is None else f' {sentence(parts)}'}"
+            " keras_vit.Model built on one."
         )
     _fill(model, path, values)
     return model

@@ -16,14 +16,14 @@ def _layers(config) -> Iterator[dict[str, Any]]:
         yield from _layers(layer)
 
 
-def _setting(layer, name):
+def setting(config: Mapping[str, Any], name: str) -> Any:
     """A layer's argument; a function's name if it is one."""
-    value = layer.get("config", {}).get(name)
+    value = config.get(name)
     return value.get("config") if isinstance(value, dict) and value.get("class_name") == "function" else value
 
 
 def _named(layers):
-    names = [str(_setting(layer, "name")) for layer in layers]
+    names = [str(setting(layer["config"], "name")) for layer in layers]
     return f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
 
 
@@ -44,10 +44,12 @@ def missing_parts(config: dict[str, Any]) -> list[str] | None:
     head = dense[-1][2:]
     dense[-1] = dense[-1][:2]
     activated = [
-        block[1] for block in dense if len(block) == 2 and _setting(block[1], "activation") not in ("linear", None)
+        block[1]
+        for block in dense
+        if len(block) == 2 and setting(block[1]["config"], "activation") not in ("linear", None)
     ]
     if activated:
-        kind = _setting(activated[0], "activation")
+        kind = setting(activated[0]["config"], "activation")
         parts.append(f"{kind} after the second dense layer of each MLP ({_named(activated)})")
     if any(len(block) != 2 for block in dense):
         parts.append("blocks with other than two dense layers")
@@ -83,5 +85,7 @@ def missing_by_shapes(shapes: Mapping[str, tuple[int, ...]]) -> list[str] | None
 
 def sentence(parts: list[str]) -> str:
     """For a message: which parts cannot be loaded."""
-    lacks = f"A ViT of this package lacks {'; '.join(parts)}." if parts else "Its layers are not read one by one."
-    return f"It is a Transformer of Keras' own layers, as in keras.io's example. {lacks}"
+    return (
+        "It is a Transformer of Keras' own layers, as in keras.io's example. A ViT of this package lacks"
+        f" {'; '.join(parts)}."
+    )
