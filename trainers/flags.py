@@ -324,6 +324,11 @@ def define_run():
         lowest=1,
     )
     boolean("dry_run", False, "Only print what the run would do; needs no data.")
+    boolean(
+        "check_memory",
+        True,
+        "Refuse a training step that is too large for the memory; False to start it all the same.",
+    )
     integer(
         "examples",
         None,

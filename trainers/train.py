@@ -18,8 +18,11 @@ def train(values, strategy):
     score = find_task(values.config.task).score
 
     def run_one(config, workdir):
-        model, measures = run(config, workdir, values.data_dir, strategy, values.data_service)
         from keras_vit.planning.flops import run_costs
+        from keras_vit.planning.memory import check_memory
+
+        options = {"check_model": check_memory} if values.check_memory else {}
+        model, measures = run(config, workdir, values.data_dir, strategy, values.data_service, **options)
 
         return {**measures, **run_costs(model, measures["steps"] * config.batch_size)}
 

@@ -12,18 +12,13 @@ from keras_vit.io.atomic import write_bytes
 from keras_vit.io.paths import locate
 from keras_vit.io.suggest import counted
 from keras_vit.models import families
-from keras_vit.planning import counting
+from keras_vit.planning import counting, memory
 from keras_vit.planning.flops import training_flops
 from keras_vit.planning.model_counts import count
 from keras_vit.planning.text import rows, short, sparkline
-from keras_vit.runs.config import odd_sizes
 from keras_vit.runs.grid import OWN, parse_grid
 from keras_vit.runs.optimizer import make_optimizer, make_schedule
 from keras_vit.runs.prepare import check, planned_data
-
-
-def _size(variables):
-    return sum(math.prod(v.shape) for v in variables)
 
 
 def _trained_layers(model):
@@ -38,7 +33,7 @@ def _model_row(config, model, remark):
     ]  # 5 for several crops
     size = " x ".join(map(str, images[0])) if images else "?"
     tokens = f", {math.prod(model.grid) + model.spec.prefix} tokens" if hasattr(model, "grid") else ""
-    trained = _size(model.trainable_variables)
+    trained = memory.size(model.trainable_variables)
     total = model.count_params()
     what = "all trained" if trained == total else f"{trained:,} trained, in {_trained_layers(model)}"
     spec = getattr(model, "spec", None)
@@ -97,19 +92,31 @@ def copies(optimizer):
     """How many values an optimizer keeps per weight."""
     weight = keras.Variable(np.zeros(1000, "float32"), name="kernel")
     optimizer.build([weight])
-    return _size(optimizer.variables) // 1000
+    return memory.size(optimizer.variables) // 1000
 
 
-def _memory_row(model, optimizer):
-    """Memory of the state on one device; all variables are float32."""
-    weights, trained = 4 * _size(model.variables), 4 * _size(model.trainable_variables)
-    slots = trained * copies(optimizer)
-    parts = f"weights {short(weights, 'B')}, gradients {short(trained, 'B')}, optimizer {short(slots, 'B')}"
-    text = f"{short(weights + trained + slots, 'B')} per device without activations: {parts}"
-    if getattr(model, "spec", None) is None:
-        return text
-    kept = counting.training_activations(count(model)) * counting.BYTES[model.compute_dtype]
-    return f"{text}; activations {short(kept, 'B')} per image"
+def _memory_rows(model, resolved):
+    """Memory of a training step on one device, and a note if this machine has less."""
+    slots = copies(make_optimizer(resolved))
+    step = memory.step_memory(model, slots)
+    if step is None:
+        weights, trained = 4 * memory.size(model.variables), 4 * memory.size(model.trainable_variables)
+        step = memory.StepMemory(weights, trained, trained * slots, 0, 0)
+    named = {"weights": step.weights, "gradients": step.gradients, "optimizer": step.slots}
+    parts = ", ".join(f"{name} {short(size, 'B')}" for name, size in named.items())
+    if not step.per_image:
+        return [("memory", f"{short(step.fixed, 'B')} per device without activations: {parts}")]
+    images = resolved["batch_size"] // resolved["micro_batches"]
+    text = (
+        f"{short(step.total(images), 'B')} for a step on one device: {parts}, activations {images} x"
+        f" {short(step.per_image, 'B')}"
+    )
+    free, is_main = memory.device_memory()
+    if free is None:
+        return [("memory", text)]
+    text += f"; {'this machine' if is_main else 'the device'} has {short(free, 'B')} left"
+    sentence, _ = memory.check_fit(step, free, resolved["batch_size"], resolved["micro_batches"])
+    return [("memory", text), *([("note", sentence)] if sentence else [])]
 
 
 def _draw_rate(resolved, schedule, workdir):
@@ -156,7 +163,9 @@ def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None
         ValueError: as training, for a dataset of unknown size, and for an invalid sweep.
     """
     train, held_out = planned_data(config.data, datasets, examples, classes, data_dir)
-    prepared, remark = check(config).on(train, held_out).without_checkpoint()
+    prepared = check(config).on(train, held_out)
+    notes = list(prepared.notes())
+    prepared, remark = prepared.without_checkpoint()
     model, resolved = prepared.model_without_values(), prepared.resolved
     prepared.check_images(model)
     schedule = make_schedule(resolved)
@@ -172,7 +181,7 @@ def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None
         ("optimizer", _optimizer_row(resolved, _loss_name(prepared))),
         *_rate_rows(resolved, schedule),
         *_computation_row(model, resolved),
-        ("memory", _memory_row(model, make_optimizer(resolved))),
+        *_memory_rows(model, resolved),
         *((name, f"every {counted(options['every'], 'step')}") for name, options in resolved["evals"].items()),
     ]
     text = config.sweep if sweep in (None, OWN) else sweep
@@ -183,6 +192,6 @@ def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None
         )
     pairs += [("runs", f"{runs} seeds")] if runs > 1 else []
     pairs += [("expected", config.expected)] if config.expected else []
-    pairs += [("note", sentence) for sentence in odd_sizes(config, resolved, train.size)]
+    pairs += [("note", sentence) for sentence in notes]
     pairs += _draw_rate(resolved, schedule, workdir) if workdir else []
     return rows(pairs)

@@ -30,13 +30,17 @@ from keras_vit.distribution import Strategy
 from keras_vit.evaluation.registry import Evaluator, make_evaluator
 from keras_vit.io.json_files import read_json
 from keras_vit.io.logs import quiet
+from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.models.finetuning.whitening import first_layer
-from keras_vit.runs.config import check_config, resolve
+from keras_vit.runs.config import check_config, odd_sizes, resolve
 from keras_vit.runs.config_keys import is_packaged_task
 from keras_vit.runs.optimizer import make_optimizer
 from keras_vit.tasks import Task, find_task
 from keras_vit.tasks.classification import model_arguments
 from keras_vit.training import Model
+
+_MUCH = 3  # times as many patches on a side: more than published fine-tunings resample
+
 
 # Data
 
@@ -219,6 +223,23 @@ def _described(init, told):
     return (arguments_in(described), "") if described else describe_checkpoint(init, **told)
 
 
+def _much_resampled(init, described, arguments):
+    """A sentence if a model is to have many more or fewer patches than it was trained on."""
+    if not described["variant"].has_tokens:
+        return
+    sizes = [described["image_size"], arguments["image_size"]]
+    grids = [grid_size(size, made["variant"].stride) for size, made in zip(sizes, (described, arguments))]
+    ratios = [new / old for old, new in zip(*grids)]
+    if max(ratios) > _MUCH or min(ratios) < 1 / _MUCH:
+        (old, new), (before, after) = ([f"{a}x{b}" for a, b in pairs] for pairs in (sizes, grids))
+        height, width = sizes[0]
+        own = f"--image_size={height}" if height == width else f"--config.model.image_size='({height}, {width})'"
+        yield (
+            f"{init} was trained on images of {old} pixels, {before} patches, and here they are {new}, {after} patches,"
+            f" to which its positions are resampled. The size that it was trained on is probably better: {own}."
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Prepared(Checked):
     """A run before it starts, or a planned one.
@@ -293,6 +314,15 @@ class Prepared(Checked):
         else:
             remark = f", as {init}" + (f" {remark}" if remark else "")
         return dataclasses.replace(self, config=copy, task=type(task)(copy)), remark
+
+    def notes(self) -> Iterator[str]:
+        """Warnings about valid but surprising settings, one sentence each."""
+        yield from odd_sizes(self.config, self.resolved, self.train.size)
+        if not self.config.init or type(self.task).load is Task.load:
+            return
+        described, _ = _described(self.config.init, model_arguments(self.config))
+        if described and (arguments := self.task.adapted(described, self.train)):
+            yield from _much_resampled(self.config.init, described, arguments)
 
     def example(self, training: bool = True, select: Any = None) -> tuple:
         """An example's specs (x, y) or (x, y, weights), by tracing: no data is read.

@@ -5,6 +5,7 @@ import functools
 import math
 import os
 import platform
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -22,7 +23,7 @@ from keras_vit.io.suggest import counted
 from keras_vit.models import families, whiten
 from keras_vit.optim.wrappers import averaging, swap_averages
 from keras_vit.runs import broken_examples
-from keras_vit.runs.config import check_same_run, odd_sizes
+from keras_vit.runs.config import check_same_run
 from keras_vit.runs.evaluate import evaluation_content
 from keras_vit.runs.loop.best import Best
 from keras_vit.runs.loop.periodic import measure_added, periodics
@@ -120,7 +121,7 @@ def _begin(prepared, model, rundir):
         with stage("Whitening the first layer"):
             whiten_first_layer(config, model, prepared.train, strategy)
     if strategy.chief:
-        for sentence in odd_sizes(config, resolved, prepared.train.size):
+        for sentence in prepared.notes():
             logging.warning("%s", sentence)
     if config.head == "probe" and not start:
         prepared.task.fit_head(model, prepared.train, strategy)
@@ -219,6 +220,7 @@ def run(
     data_dir: str | None = None,
     strategy: Strategy = _ONE_DEVICE,
     data_service: str | None = None,
+    check_model: Callable[[keras.Model, ConfigDict, Strategy], None] = lambda *_: None,
 ) -> tuple[keras.Model, dict[str, Any]]:
     """Trains by `config`, resuming the run in `workdir` if there is one; returns (model, measures).
 
@@ -228,6 +230,7 @@ def run(
         data_dir: folder of tensorflow-datasets' prepared data, and base of relative paths.
         strategy: a keras_vit.strategy.
         data_service: "grpc://host:port" of a tf.data service that prepares the training batches.
+        check_model: called before the first step; planning.memory.check_memory refuses a step too large for the memory.
 
     Raises:
         ValueError: if the config, the data and the run directory do not fit together, or another process owns it.
@@ -242,6 +245,7 @@ def run(
             prepared = checked.on(*open_data(config.data, data_dir))
         with stage(f"Loading {config.init}" if config.init else "Building the model"):
             model = prepared.model(strategy)
+        check_model(model, config, strategy)
         start = _begin(prepared, model, rundir)
         with broken_examples.counted(config.data.broken_limit, rundir, start) as errors:
             with strategy.scope():

@@ -132,7 +132,7 @@ def test_a_local_folder_is_counted(photos):
     assert (
         "at most 5 steps of 32 images = 10 epochs of 1 step;" in text and "ends after 2 steps without a better" in text
     )
-    assert "delivers the best" in text and "all trained" in text and "per device without" in text
+    assert "delivers the best" in text and "all trained" in text and "for a step on one device" in text
     assert "note --config.batch_size=32 is more than the 16 training examples" in text
 
 

@@ -1,0 +1,214 @@
+"""Memory of a training step: an estimate, and what this machine or device has.
+
+The estimate is of the weights, gradients, optimizer variables and activations. docs/performance.md compares it with
+measurements.
+"""
+
+import dataclasses
+import math
+import os
+from typing import Any
+
+import keras
+from absl import logging
+
+from keras_vit.distribution import Strategy
+from keras_vit.models.costs import as_rematerialised
+from keras_vit.planning import counting
+from keras_vit.planning.model_counts import counted_layers
+from keras_vit.planning.text import short
+
+_NEAR = 0.8  # of the memory; from here on a run is warned
+_CGROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+    ),
+)
+_SHARED = ("one", "mirrored", "multiworker", "data")  # strategies in which each replica holds the whole model
+
+
+@dataclasses.dataclass(frozen=True)
+class StepMemory:
+    """Bytes of a training step on one device.
+
+    Attributes:
+        weights: of all variables, in float32.
+        gradients: of the weights that train.
+        slots: the optimizer's variables.
+        per_image: activations that are kept for the gradient, or for a forward pass alone if that is more.
+        per_image_remat: the same with every block rematerialised.
+    """
+
+    weights: int
+    gradients: int
+    slots: int
+    per_image: int
+    per_image_remat: int
+
+    @property
+    def fixed(self) -> int:
+        """What does not depend on the batch."""
+        return self.weights + self.gradients + self.slots
+
+    def total(self, images: int) -> int:
+        """Of a step with that many images at a time."""
+        return self.fixed + images * self.per_image
+
+
+def size(variables) -> int:
+    """Number of values in variables."""
+    return sum(math.prod(v.shape) for v in variables)
+
+
+def _values_per_image(layers):
+    """Activations of one image's training step, in numbers; `layers` are (row, layer) from the first to the last."""
+    trains = [bool(layer.trainable_variables) for _, layer in layers]
+    lowest = next((i for i, learns in enumerate(trains) if learns), len(layers))
+    groups = [row.name.partition("/") for row, _ in layers]
+    learning = {name for (name, slash, _), learns in zip(groups, trains) if learns and slash}
+    # A nested model that does not train, such as a teacher, keeps nothing.
+    rows = [row for (row, _), (name, slash, _) in list(zip(layers, groups))[lowest:] if not slash or name in learning]
+    below = math.prod(layers[lowest - 1][0].output) if 0 < lowest < len(layers) else 0  # the lowest one's input
+    kept = below + (counting.training_activations(rows) if rows else 0)
+    return max(kept, counting.forward_activations([row for row, _ in layers]))
+
+
+def _is_block(row):
+    """Whether a row is of a block that is not rematerialised."""
+    return row.name.rpartition("/")[2].startswith("block_") and not row.recomputed
+
+
+def step_memory(model: keras.Model, slots_per_weight: int) -> StepMemory | None:
+    """The memory of a model's training step; None for layers whose cost is unknown.
+
+    Args:
+        model: that trains, with or without values.
+        slots_per_weight: how many values the optimizer keeps per weight that trains.
+    """
+    try:
+        layers = counted_layers(model)
+    except ValueError:
+        return None
+    if not layers:
+        return None
+    weights, trained = 4 * size(model.variables), 4 * size(model.trainable_variables)
+    itemsize = counting.BYTES[model.compute_dtype]
+    remat = [(as_rematerialised(row) if _is_block(row) else row, layer) for row, layer in layers]
+    per_image = [itemsize * _values_per_image(rows) for rows in (layers, remat)]
+    return StepMemory(weights, trained, trained * slots_per_weight, *per_image)
+
+
+def _number(path):
+    """The number in a file of the kernel's; None without the file or a limit ("max")."""
+    try:
+        with open(path) as file:
+            text = file.read().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None
+
+
+def available_memory() -> int | None:
+    """Bytes of main memory that this process can still take: free, and within its control group. None if unknown."""
+    try:
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":") for line in file)
+        free = 1024 * int(lines["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):
+        return None
+    for limit, used in _CGROUPS:
+        most, current = _number(limit), _number(used)
+        if most is not None and current is not None:
+            free = min(free, max(0, most - current + _reclaimable(os.path.dirname(limit))))
+    return free
+
+
+def _reclaimable(folder):
+    """Bytes of a control group's files in memory, which the kernel drops when memory is needed."""
+    try:
+        with open(os.path.join(folder, "memory.stat")) as file:
+            values = dict(line.split() for line in file)
+    except (OSError, ValueError):
+        return 0
+    return int(values.get("inactive_file", values.get("total_inactive_file", 0)))
+
+
+def device_memory() -> tuple[int | None, bool]:
+    """(bytes that training can still take, or None if unknown; whether they are of main memory)."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        device = jax.local_devices()[0]
+        if device.platform != "cpu":
+            stats = device.memory_stats() or {}
+            limit = stats.get("bytes_limit")
+            return (limit and limit - stats.get("bytes_in_use", 0)), False
+        return available_memory(), True
+    import tensorflow as tf
+
+    # TensorFlow does not tell the size of a GPU's memory.
+    return (None, False) if tf.config.list_physical_devices("GPU") else (available_memory(), True)
+
+
+def _advice(step, usable, batch_size, micro_batches, replicas):
+    """What makes a step fit into `usable` bytes."""
+    share = batch_size // replicas
+    fits, found = int((usable - step.fixed) // step.per_image), []
+    if fits >= 1:
+        parts = next(parts for parts in range(1, share + 1) if share % parts == 0 and share // parts <= fits)
+        found.append(f"--batch_size={fits * micro_batches * replicas}")
+        found.append(f"--config.micro_batches={parts}, which computes the same step in parts")
+    if step.per_image_remat < _NEAR * step.per_image:
+        needed = step.fixed + share // micro_batches * step.per_image_remat
+        size = f"{short(needed, 'B')} instead" if needed <= usable else f"{short(needed, 'B')}: not enough alone"
+        found.append(f"--config.model.remat=True, which computes each block twice ({size})")
+    return "; ".join(found or ["a smaller model, or smaller images (--image_size)"])
+
+
+def check_fit(step: StepMemory, free: int, batch_size: int, micro_batches: int, replicas: int = 1) -> tuple[str, bool]:
+    """(a sentence if a step may not fit into memory, or ""; whether it does not).
+
+    Args:
+        step: of one device.
+        free: bytes that it can take.
+        batch_size, micro_batches: the config's.
+        replicas: number of devices that share a batch.
+    """
+    needed = step.total(batch_size // replicas // micro_batches)
+    if needed <= _NEAR * free:
+        return "", False
+    problem = "does not fit" if needed > free else "may not fit"
+    return (
+        f"A training step {problem} into memory: it takes about {short(needed, 'B')} ({short(step.per_image, 'B')} per"
+        f" image, and {short(step.fixed, 'B')} for weights, gradients and the optimizer), and {short(free, 'B')} are"
+        f" there. What helps: {_advice(step, _NEAR * free, batch_size, micro_batches, replicas)}."
+    ), needed > free
+
+
+def check_memory(model: keras.Model, config: Any, strategy: Strategy) -> None:
+    """Refuses a run whose training step does not fit into the memory of this machine or device; warns near the limit.
+
+    Args:
+        model: the compiled model of the run, whose weights and optimizer are in memory already.
+        config: the run's ConfigDict.
+        strategy: the run's.
+
+    Raises:
+        ValueError: with the keys that help.
+    """
+    if strategy.name not in _SHARED:
+        return
+    weights = size(model.trainable_variables)
+    step = step_memory(model, (size(model.optimizer.variables) // weights) if weights else 0)
+    free, is_main = device_memory()
+    if step is None or free is None:
+        return
+    here = max(1, strategy.replicas // strategy.hosts) if is_main else 1  # replicas that share the memory
+    free = free // here + step.weights + step.slots
+    sentence, too_much = check_fit(step, free, config.batch_size, config.micro_batches, strategy.replicas)
+    if too_much:
+        raise ValueError(f"{sentence} To start all the same: --check_memory=False.")
+    if sentence:
+        logging.warning("%s", sentence)
