@@ -183,8 +183,8 @@ def run():
     flags.string(
         "data",
         None,
-        "digits, folder:PATH, csv:PATH, a tensorflow-datasets name: as --config.data.source. By default the run's own,"
-        " or with --evals what they name.",
+        "A folder, a table (.csv, .jsonl), TFRecords, digits, a tensorflow-datasets name. By default the run's own, or"
+        " with --evals what they name.",
     )
     flags.string(
         "split",

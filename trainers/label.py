@@ -87,7 +87,7 @@ def run():
     flags.string(
         "data",
         None,
-        "The images: images:PATH, folder:PATH, csv:PATH or jsonl:PATH; labels are not read.",
+        "The images: a folder or a table (.csv, .jsonl); labels are not read.",
         required=True,
     )
     flags.string("split", "train", "The split of --data; with slices: train[:90%].")

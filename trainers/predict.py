@@ -118,7 +118,7 @@ def main():
 def run():
     flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
     flags.string(
-        "data", None, "images:PATH, folder:PATH, csv:PATH, tfrecord:PATH, a tensorflow-datasets name...", required=True
+        "data", None, "A folder, a table (.csv, .jsonl), TFRecords, or a tensorflow-datasets name.", required=True
     )
     flags.string("split", "train", "The split of --data, or several joined by commas; with slices: train[:1000].")
     flags.path("output", None, "The folder to write to; the splits of the same data can share one.", required=True)

@@ -77,9 +77,7 @@ def write(values):
 
 
 def run():
-    flags.string(
-        "source", None, 'What --config.data.source takes: "folder:PATH", "csv:PATH", "cifar10"...', required=True
-    )
+    flags.string("source", None, "A folder, a table (.csv, .jsonl), or a tensorflow-datasets name.", required=True)
     flags.path("output", None, "The folder to write to; several splits can share one.", required=True)
     flags.string("split", "train", 'With slices: "train[90%:]".')
     flags.string("as_split", None, "The split's name in the output; none for its own name.")

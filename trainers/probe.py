@@ -171,7 +171,7 @@ def run():
     flags.string(
         "data",
         None,
-        "digits, folder:PATH, csv:PATH, a tensorflow-datasets name: as --config.data.source. By default the run's own.",
+        "A folder, a table (.csv, .jsonl), TFRecords, digits, a tensorflow-datasets name. By default the run's own.",
     )
     flags.string(
         "train",

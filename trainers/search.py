@@ -115,7 +115,7 @@ def run():
     flags.string(
         "data",
         None,
-        "The images to search in, if the folder has no features yet: images:PATH, a tensorflow-datasets name...",
+        "The images to search in, if --index has no features yet: a folder, a tensorflow-datasets name...",
     )
     flags.string("split", "train", "The split of --data, or several joined by commas.")
     flags.path("output", None, "The picture, a PNG file; by default none.")

@@ -183,7 +183,7 @@ def check_fit(step: StepMemory, free: int, batch_size: int, micro_batches: int, 
     return (
         f"A training step {problem} into memory: it takes about {short(needed, 'B')} ({short(step.per_image, 'B')} per"
         f" image, and {short(step.fixed, 'B')} for weights, gradients and the optimizer), and {short(free, 'B')} are"
-        f" there. What helps: {_advice(step, _NEAR * free, batch_size, micro_batches, replicas)}."
+        f" free. What helps: {_advice(step, _NEAR * free, batch_size, micro_batches, replicas)}."
     ), needed > free
 
 

@@ -120,9 +120,6 @@ def _begin(prepared, model, rundir):
     if config.whiten and not start:
         with stage("Whitening the first layer"):
             whiten_first_layer(config, model, prepared.train, strategy)
-    if strategy.chief:
-        for sentence in prepared.notes():
-            logging.warning("%s", sentence)
     if config.head == "probe" and not start:
         prepared.task.fit_head(model, prepared.train, strategy)
     rundir.check_space(model, config.keep)
@@ -243,6 +240,8 @@ def run(
         fix_order_of_sums()
         with stage(f"Opening {config.data.source}"):
             prepared = checked.on(*open_data(config.data, data_dir))
+        for sentence in prepared.notes() if strategy.chief else ():
+            logging.warning("%s", sentence)
         with stage(f"Loading {config.init}" if config.init else "Building the model"):
             model = prepared.model(strategy)
         check_model(model, config, strategy)

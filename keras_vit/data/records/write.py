@@ -17,6 +17,7 @@ import tensorflow as tf
 from keras_vit.data.ops.registry import as_uint8
 from keras_vit.data.records.description import FEATURES, NAME, Description, read_description, write_description
 from keras_vit.data.scan import scan
+from keras_vit.data.source_names import KINDS, with_kind
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.examine import warn_of_files
 from keras_vit.io.atomic import sync_all, write_bytes
@@ -241,8 +242,8 @@ class ShardWriter:
 
 def default_name(source: str, data_dir: str | None = None) -> str:
     """A name for the files: the last part of the source's path, without extension and leading dots."""
-    kind, _, rest = source.partition("?")[0].partition(":")
-    if kind in ("folder", "images", "csv", "jsonl", "tfrecord"):
+    kind, _, rest = with_kind(source, data_dir).partition("?")[0].partition(":")
+    if kind in KINDS:
         path = rest.rstrip("/*")
         kind = os.path.basename(os.path.abspath(locate(path, data_dir))) if path else ""
     return re.sub(r"[^\w.\-]+", "_", os.path.splitext(kind.lstrip("."))[0]) or "data"
