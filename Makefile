@@ -18,7 +18,7 @@ install: .venv/installed
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
 		{ echo "keras_vit needs Python 3.11 to 3.13, $(PYTHON) is `$(PYTHON) --version`. Try: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[cpu,viz,test]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[cpu,test]"
 	# The messages of TensorFlow Serving, for tests; what they require would put another TensorFlow over the one that is there.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "tensorflow-serving-api>=2.20,<2.22"
 	@touch $@
@@ -46,7 +46,7 @@ test-lowest: .venv-lowest/installed
 
 .venv-lowest/installed: setup.cfg pyproject.toml Makefile
 	$(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[cpu,viz,test]" $(LOWEST)
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[cpu,test]" $(LOWEST)
 	@touch $@
 
 # What TPUStrategy compiles, lowered with the op kernels of TPUs and compiled for a TPU; needs none. TensorFlow is kept from the libtpu that

@@ -17,6 +17,7 @@ import keras_vit
 from keras_vit.distribution.clusters import multi_worker_strategy
 from trainers import config_files, flags
 from trainers.command import VERBS, module_of
+from trainers.short_forms import SHORT_FORMS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -51,7 +52,8 @@ def flags_of(room, binary):
         seen.add(name)
         used |= set(re.findall(r"\b(define_\w+)\(\)", shared[name]))
     found = set(DEFINED.findall(text)) | {flag for name in seen for flag in DEFINED.findall(shared[name])} | {"debug"}
-    return found | {"help", "version"} | ({"config"} if "config=" in text else set())
+    found |= {"config", *(row.name for row in SHORT_FORMS)} if "config=" in text else set()
+    return found | {"help", "version"} | ({"load"} if "loads=True" in text else set())
 
 
 def commands(path):

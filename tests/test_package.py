@@ -214,6 +214,8 @@ def test_the_wheel_holds_trainers_configs_and_scripts(tmp_path):
     names = set(wheel.namelist())
     assert names > {
         "keras_vit/checkpoints/fetch/catalogue.csv",
+        "keras_vit/io/imagenet_classes.txt",
+        "keras_vit/planning/counts.csv",
         "keras_vit/inspection/page.html",
         "keras_vit/trainers/pretrain.py",
         "keras_vit/configs/digits_pretrain.py",

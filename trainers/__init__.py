@@ -5,7 +5,7 @@ import os
 
 if any(importlib.util.find_spec(name) is None for name in ("absl", "ml_collections", "keras_vit")):
     raise SystemExit(
-        'keras_vit is not installed here. In the checkout: pip install -e ".[cpu,viz]", or run "make install".'
+        'keras_vit is not installed here. In the checkout: pip install -e ".[cpu]", or run "make install".'
     )
 
 # Whether to hide TensorFlow's notes about itself: unless the user sets the level.

@@ -47,7 +47,7 @@ def _by_export(folder, top_k):
             ) from None
         bad = [status.decode() for status in answer["status"].numpy() if status != b"ok"] if "status" in answer else []
         if bad:
-            raise ValueError(f"cannot be decoded: {bad[0]}")
+            raise ValueError(bad[0])
         best = zip(answer["classes"].numpy(), answer["probabilities"].numpy())
         return [[(name.decode(), float(p)) for name, p in zip(*image)][:top_k] for image in best]
 

@@ -7,7 +7,7 @@
 --model accepts a run directory, a file of any format or a published name. --images are files, folders and patterns,
 separated by commas, preprocessed as the model's file says; unreadable ones are named and skipped. --output gets a
 self-contained index.html, its pictures as PNG files, and the numbers in inspection.json, replacing an earlier page.
-Needs the extra [viz].
+Needs matplotlib.
 """
 
 import sys

@@ -5,7 +5,7 @@
 
 --answers, joined by commas: classes, the names and probabilities of the most probable --top_k; logits; features, the
 embedding before the head. Every image has a row, in the data's order: split, row, name, label if the data has one, the
-answers, and error, which says why an image is unreadable. pandas.read_parquet("answers") reads a folder's files.
+answers, and error, which says why an image is unreadable. pyarrow.parquet.read_table("answers") reads a folder's files.
 
 The same command resumes a job, with the same output bit for bit. --part=0/4, 1/4, 2/4 and 3/4 share the work of four
 machines with one folder, such as a bucket. --strategy=mirrored runs on all devices of a machine. --engine=openvino is

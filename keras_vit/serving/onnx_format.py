@@ -38,6 +38,24 @@ def _without_copies() -> Iterator[None]:
         os.environ.pop(_CATCH) if before is None else os.environ.update({_CATCH: before})
 
 
+def _inputs(graph):
+    """The names that a graph's nodes and outputs read, in its subgraphs too."""
+    yield from (value.name for value in graph.output)
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _inputs(inner)
+
+
+def _drop_unused(graph):
+    """Removes constants that no node reads, about which ONNX Runtime warns."""
+    used = set(_inputs(graph))
+    for i in reversed(range(len(graph.initializer))):
+        if graph.initializer[i].name not in used:
+            del graph.initializer[i]
+
+
 def convert(signature: Signature, path: str) -> None:
     """Writes what `signature` computes, as float32 operations, to `path`.
 
@@ -63,6 +81,7 @@ def convert(signature: Signature, path: str) -> None:
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "b"
     keep_tokens(model)
+    _drop_unused(model.graph)
     model.producer_name, model.producer_version = "keras_vit", ""
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path)

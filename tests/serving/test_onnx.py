@@ -65,6 +65,7 @@ def test_the_graph_is_in_the_words_of_onnx(tmp_path):
     shapes = [constants[node.input[1]] for node in graph.node if node.op_type == "Reshape"]
     assert sum(len(shape) == 4 for shape in shapes) == 2 * 3, "queries, keys and values of two blocks"
     assert not [shape for shape in shapes if len(shape) == 2], shapes
+    assert constants.keys() <= {name for node in graph.node for name in node.input}  # ONNX Runtime warns about others
 
 
 def has_vnni():
