@@ -66,7 +66,8 @@ def run():
     flags.string(
         "threshold",
         "0.9",
-        "The correlation of edges above which two images are duplicates; a lower one finds more, also wrong ones.",
+        "The correlation of edges above which two images are duplicates; a lower value finds more, including false"
+        " ones.",
     )
     flags.define_data_dir()
     flags.launch(main)

@@ -78,7 +78,8 @@ def _evaluators(values):
     own = {key: evaluator.source for key, evaluator in chosen.items() if getattr(evaluator, "source", None) is not None}
     if values.data and len(own) == len(chosen):
         raise ValueError(
-            f"--data={values.data} is not read: {', '.join(f'{key} reads {source}' for key, source in own.items())}."
+            f"--data={values.data} would be ignored:"
+            f" {', '.join(f'{key} reads {source}' for key, source in own.items())}."
             " Leave out --data, or give an evaluator source=None."
         )
     takes = {
@@ -192,9 +193,7 @@ def run():
         'With slices: "train[90%:]". By default the split that the run was evaluated on; for other data test, or else'
         " val or train[80%:].",
     )
-    flags.string(
-        "preprocess", None, "Preprocessing text, of evaluators that have none of their own; by default the model's."
-    )
+    flags.string("preprocess", None, "Preprocessing text for evaluators without their own; by default the model's.")
     flags.string("evals", None, 'Evaluators with their options, joined by "|"; by default the task\'s own.')
     flags.path(
         "output",
@@ -205,7 +204,7 @@ def run():
     flags.string(
         "sort",
         None,
-        "Of several models: EVALUATOR/MEASURE, such as few_shot/5; by default the first evaluator's score.",
+        "The measure by which several models are sorted, such as few_shot/5; by default the first evaluator's score.",
     )
     flags.integer("batch_size", 64, "Images per batch, over all devices.", lowest=1)
     flags.define_broken_limit()

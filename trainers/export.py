@@ -88,8 +88,8 @@ def run():
     flags.string(
         "format",
         None,
-        "tf_saved_model, onnx, litert, timm, huggingface, google or keras; by default the one of the output's ending,"
-        " .onnx, .tflite, .npz or .keras, and tf_saved_model without one.",
+        "tf_saved_model, onnx, litert, timm, huggingface, google or keras; by default what the ending of --output says,"
+        " .onnx, .tflite, .npz or .keras, or else tf_saved_model.",
     )
     flags.string(
         "class_names",
@@ -112,7 +112,7 @@ def run():
         None,
         "For int8_static: images like those that the model will see, such as images:PHOTOS or csv:FILE.",
     )
-    flags.integer("calibration_images", 128, "How many of them, the first ones.", lowest=16)
+    flags.integer("calibration_images", 128, "How many images of --calibration are used.", lowest=16)
     files = ("onnx", "litert")
     flags.only_with(
         "activation",

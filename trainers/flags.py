@@ -305,7 +305,7 @@ def define_data_dir():
 
 
 def define_broken_limit():
-    integer("broken_limit", 100, "How many images may be unreadable.", lowest=0)
+    integer("broken_limit", 100, "The largest number of unreadable images.", lowest=0)
 
 
 def define_run():

@@ -34,7 +34,7 @@ def _chosen(values):
 
     found = find_images(values.images)
     if len(found) > values.max_images:
-        logging.info("%d of %d images, spread evenly; --max_images takes more.", values.max_images, len(found))
+        logging.info("Taking %d of %d images, evenly spaced: --max_images changes that.", values.max_images, len(found))
     return [found[i] for i in evenly(len(found), values.max_images)]
 
 
@@ -81,12 +81,15 @@ def run():
     flags.string("images", None, "Files, folders and patterns, separated by commas.", required=True)
     flags.path("output", None, "The folder to write; an earlier page there is replaced.", required=True)
     flags.string(
-        "class", None, "The class of which maps are drawn, a name or a number; by default each image's predicted one."
+        "class", None, "The class whose maps are drawn, a name or a number; by default each image's predicted one."
     )
     flags.integer(
-        "max_images", 128, "Images to measure heads and layers on; of more, as many are spread evenly.", lowest=1
+        "max_images",
+        128,
+        "The largest number of images to measure heads and layers on; evenly spaced if there are more.",
+        lowest=1,
     )
-    flags.integer("show", 12, "Images to show, of those that are measured.", lowest=1)
+    flags.integer("show", 12, "How many of the measured images to show.", lowest=1)
     flags.launch(main, loads=True)
 
 

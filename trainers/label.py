@@ -94,7 +94,7 @@ def run():
     flags.path("output", None, "The folder for table.jsonl, labels.txt and label.json.", required=True)
     flags.string("confidence", "0.3", "The probability below which an image is left out.")
     flags.integer("per_class", None, "Rows per class; by default all images as they are.", lowest=1)
-    flags.string("labelled", None, "A source of images with labels, which the table then has too; by default none.")
+    flags.string("labelled", None, "A source of labelled images to add to the table; by default none.")
     flags.string("train", "train", "The split of --labelled to train on.")
     flags.string("test", None, "The split of --labelled to evaluate on; by default none.")
     flags.integer("batch_size", 64, "Images per batch.", lowest=1)

@@ -51,7 +51,7 @@ def main(patterns):
 def run():
     flags.string("layers", None, "A variant, a published name, or what keras_vit.load takes: prints one row per layer.")
     flags.integer("image_size", None, "Pixels of a square image; by default 224, or a published model's own.", lowest=1)
-    flags.boolean("json", False, "Prints JSON, with numbers as they are.")
+    flags.boolean("json", False, "Prints JSON, with unrounded numbers.")
     flags.launch(main, takes="[PATTERN]", loads=True)
 
 

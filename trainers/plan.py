@@ -46,6 +46,7 @@ def _compare(values, plan_of):
 
 def _find_batch(values, plan_of):
     """Prints the largest batch that fits, with and without rematerialised blocks."""
+    from keras_vit.io.suggest import counted
     from keras_vit.planning.slice.plan import MOST_PER_CHIP, find_batch, with_batch
     from keras_vit.planning.slice.text import comparison
 
@@ -56,8 +57,8 @@ def _find_batch(values, plan_of):
             lambda n, remat=remat: plan_of(with_batch(values.config, n, values.topology, remat=remat), values.topology),
             step,
         )
-        says = "are the most that fit" if per_chip + step <= MOST_PER_CHIP else "fit, and more were not tried"
-        print(f"{'With' if remat else 'Without'} rematerialised blocks, {per_chip:,} images a chip {says}.")
+        says = "is the largest batch that fits" if per_chip + step <= MOST_PER_CHIP else "fits; more were not tried"
+        print(f"{'With' if remat else 'Without'} rematerialised blocks, {counted(per_chip, 'image')} per chip {says}.")
         named.append(("remat" if remat else "as it is", plan))
     print(f"\n{comparison(named)}")
 
@@ -107,7 +108,7 @@ def run():
         "Find the largest batch that fits, in multiples of 8 a chip, and of --config.micro_batches.",
     )
     flags.boolean("where", False, "Show the time and the traffic of each part of the step.")
-    flags.integer("model_parallel", None, "Over how many chips a matrix is split; by default over none.", lowest=1)
+    flags.integer("model_parallel", None, "The number of chips over which a matrix is split; by default 1.", lowest=1)
     flags.integer(
         "examples", None, "The number of training examples, if the dataset is not a well-known one.", lowest=1
     )

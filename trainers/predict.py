@@ -33,7 +33,7 @@ def _comma_separated(text, flag):
     """The parts of a flag's text."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or len(set(parts)) < len(parts):
-        raise ValueError(f"--{flag}={text}: expected one or more, each once, joined by commas.")
+        raise ValueError(f"--{flag}={text}: expected names joined by commas, each once.")
     return parts
 
 
@@ -43,7 +43,7 @@ def _print(report, split, values):
 
     now, before, total = report.files
     parts = [f"{split}: wrote {counted(report.rows, 'row')} in {counted(now, 'file')} of {total:,} to {values.output}"]
-    parts += [f"{before:,} were there before"] if before else []
+    parts += [f"{before:,} existed already"] if before else []
     parts += (
         [f'{counted(len(report.broken), "image")} cannot be read: the column "error" says why'] if report.broken else []
     )
@@ -61,8 +61,7 @@ def _predict(values, kinds, splits, options):
     strategy = find_strategy(values.strategy, tpu=values.tpu, model_parallel=values.model_parallel)
     if strategy.hosts > 1:
         raise ValueError(
-            "Several processes need no common strategy here: give each one its share by --part=INDEX/COUNT, and"
-            " --strategy=one."
+            "Give each process its share with --part=INDEX/COUNT and --strategy=one: a common strategy is not needed."
         )
     strategy.check_batch(values.batch_size)
     sources = {}
@@ -126,14 +125,16 @@ def run():
     flags.integer("top_k", 5, "Classes per image, at most.", lowest=1)
     flags.enum("format", "parquet", ["parquet", "tfrecord"], "The kind of the files.")
     flags.integer("rows_per_file", 10_000, "Rows in a file, rounded up to whole batches.", lowest=1)
-    flags.integer("batch_size", 64, "Images at once, over all devices.", lowest=1)
+    flags.integer("batch_size", 64, "Images per batch, over all devices.", lowest=1)
     flags.string("part", "0/1", "INDEX/COUNT: which share of the files this process writes.")
     flags.string("preprocess", None, "Preprocessing text; by default the model's own.")
     flags.integer(
-        "broken_limit", None, "How many images of this part may be unreadable; by default any number.", lowest=0
+        "broken_limit", None, "The largest number of unreadable images in this part; by default any number.", lowest=0
     )
     flags.string(
-        "engine", None, "What computes the model: openvino, or openvino_bfloat16; by default TensorFlow, or JAX."
+        "engine",
+        None,
+        "The engine that computes the model: openvino, or openvino_bfloat16; by default TensorFlow, or JAX.",
     )
     flags.only_with("top_k", "answers", lambda answers: "classes" in answers, "--answers=classes")
     flags.define_data_dir()

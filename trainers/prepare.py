@@ -80,16 +80,16 @@ def run():
     flags.string("source", None, "A folder, a table (.csv, .jsonl), or a tensorflow-datasets name.", required=True)
     flags.path("output", None, "The folder to write to; several splits can share one.", required=True)
     flags.string("split", "train", 'With slices: "train[90%:]".')
-    flags.string("as_split", None, "The split's name in the output; none for its own name.")
-    flags.string("name", None, "What the files' names begin with; none for a name made from the source's.")
+    flags.string("as_split", None, "The split's name in the output; by default its own.")
+    flags.string("name", None, "Prefix of the files' names; by default made from the source's name.")
     flags.integer("shards", 16, "The number of files.", lowest=1)
     flags.integer(
         "resize",
         0,
-        "Images whose shorter side is longer than this are shrunk to it; 0 to keep all as they are.",
+        "Shrinks images whose shorter side has more pixels than this; 0 keeps all sizes.",
         lowest=0,
     )
-    flags.integer("quality", 95, "Quality of the JPEGs that are shrunk, 1 to 100.", lowest=1, highest=100)
+    flags.integer("quality", 95, "JPEG quality of shrunk images, 1 to 100.", lowest=1, highest=100)
     flags.only_with("quality", "resize", bool, "--resize")
     flags.integer("shuffle_seed", 0, "Seed of the order of the examples.")
     flags.string("exclude", None, "A file with the names of examples to leave out.")

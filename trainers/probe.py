@@ -186,7 +186,7 @@ def run():
     )
     flags.string("methods", "few_shot", "One or several of few_shot, knn, logistic, ridge.")
     flags.string("shots", "1,5,10,25", "few_shot: examples per class.")
-    flags.string("l2", "1024", "few_shot: the penalty; of several, the best one on --validation is taken.")
+    flags.string("l2", "1024", "few_shot: the penalty, or several, of which the best on --validation is taken.")
     flags.string("validation", None, "few_shot: the split on which the best of several --l2 is chosen.")
     flags.integer("image_size", None, "In pixels; positions are resampled. By default the model's own.", lowest=1)
     flags.string(

@@ -30,7 +30,7 @@ def _index(values, folder):
             model = loading.load(name)
     else:
         if values.model is None:
-            raise ValueError("--data needs --model, which makes the features.")
+            raise ValueError("--data needs --model, which computes the features.")
         sources = {
             split.strip(): open_source(values.data, split.strip(), values.data_dir) for split in values.split.split(",")
         }
@@ -120,11 +120,12 @@ def run():
     flags.string("split", "train", "The split of --data, or several joined by commas.")
     flags.path("output", None, "The picture, a PNG file; by default none.")
     flags.integer("neighbours", 8, "How many similar images are found for each.", lowest=1)
-    flags.integer("batch_size", 64, "Images at once.", lowest=1)
+    flags.integer("batch_size", 64, "Images per batch.", lowest=1)
     flags.string(
         "engine",
         None,
-        "What computes the features of --data: openvino, or openvino_bfloat16; by default TensorFlow, or JAX.",
+        "The engine that computes the features of --data: openvino, or openvino_bfloat16; by default TensorFlow, or"
+        " JAX.",
     )
     for name in ("split", "engine"):
         flags.only_with(name, "data", bool, "--data")

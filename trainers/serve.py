@@ -72,7 +72,7 @@ def _paths(arguments):
     names = [named(argument) for argument in arguments]
     twice = sorted({name for name, _ in names if [n for n, _ in names].count(name) > 1})
     if twice:
-        raise ValueError(f'Two models have the name "{twice[0]}" in addresses: write NAME=MODEL.')
+        raise ValueError(f'Two models would be served as "{twice[0]}": give them names, NAME=MODEL.')
     return dict(names)
 
 
@@ -121,10 +121,8 @@ def main(arguments):
 
 
 def run():
-    flags.string(
-        "host", "127.0.0.1", "The address to listen at; 0.0.0.0 for all of this machine's, which others reach."
-    )
-    flags.integer("port", 8501, "The port to listen at.", lowest=1, highest=65_535)
+    flags.string("host", "127.0.0.1", "The address to listen on; 0.0.0.0 accepts requests from other machines.")
+    flags.integer("port", 8501, "The port to listen on.", lowest=1, highest=65_535)
     flags.integer("top_k", 5, "How many classes are returned for each image.", lowest=1)
     flags.string("activation", None, "softmax or sigmoid, from logits to probabilities; by default the model's own.")
     flags.string(
@@ -134,26 +132,28 @@ def run():
         " MODEL=FILE,MODEL=FILE; by default the models' own.",
     )
     flags.string(
-        "engine", None, "What computes the models: openvino, or openvino_bfloat16; by default TensorFlow, or JAX."
+        "engine",
+        None,
+        "The engine that computes the models: openvino, or openvino_bfloat16; by default TensorFlow, or JAX.",
     )
     flags.path(
         "api_key_file", None, "A file with the key that requests must carry; by default KERAS_VIT_API_KEY, or none."
     )
-    flags.integer("batch", 16, "Images that are computed together at most.", lowest=1)
-    flags.integer("wait_ms", 5, "Milliseconds that an image waits for others, at most.", lowest=0)
+    flags.integer("batch", 16, "The largest batch of images.", lowest=1)
+    flags.integer("wait_ms", 5, "The longest time in milliseconds that an image waits for others.", lowest=0)
     flags.integer("queue", 512, "Images that may wait for each model; more are answered with 503.", lowest=1)
-    flags.integer("requests", 256, "Requests that are answered at a time; more are answered with 503.", lowest=1)
-    flags.integer("megabytes", 32, "The size of a request at most.", lowest=1)
+    flags.integer("requests", 256, "The largest number of requests at a time; more are answered with 503.", lowest=1)
+    flags.integer("megabytes", 32, "The largest size of a request.", lowest=1)
     flags.integer(
         "megabytes_together",
         512,
         "The size of all requests at a time, and never less than --megabytes; more are answered with 503.",
         lowest=1,
     )
-    flags.integer("megapixels", 64, "The size of an image at most.", lowest=1, highest=178)
-    flags.integer("images", 64, "The number of images in a request at most, and not more than --queue.", lowest=1)
+    flags.integer("megapixels", 64, "The largest size of an image.", lowest=1, highest=178)
+    flags.integer("images", 64, "The largest number of images in a request, --queue at most.", lowest=1)
     flags.integer("seconds", 30, "Time for a request to arrive, and then for its answer.", lowest=1)
-    flags.integer("drain_seconds", 30, "After SIGTERM, time to finish what was begun.", lowest=1)
+    flags.integer("drain_seconds", 30, "After SIGTERM, the time to finish open requests.", lowest=1)
     flags.launch(main, takes="MODEL [MODEL ...]", loads=True)
 
 

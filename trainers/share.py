@@ -57,7 +57,7 @@ def main(arguments):
 
 def run():
     flags.string("to", None, "hf://USER/NAME, or kaggle://USER/MODEL/keras/VARIATION.", required=True)
-    flags.string("license", None, "Under which licence: apache-2.0, mit, cc-by-4.0 ...", required=True)
+    flags.string("license", None, "The licence: apache-2.0, mit, cc-by-4.0 ...", required=True)
     flags.string(
         "run",
         None,
@@ -68,7 +68,7 @@ def run():
         False,
         "Make a new repository of the hub private. Kaggle's models are, until their page makes them public.",
     )
-    flags.boolean("images", False, "Share pictures that show images of the data, too: reconstructions, samples.")
+    flags.boolean("images", False, "Also share pictures that show images of the data: reconstructions, samples.")
     flags.boolean("untrained", False, "Share a model whose head is all zeros.")
     flags.boolean("dry_run", False, "Upload nothing: write the folder to --output, or print the card.")
     flags.path("output", None, "For --dry_run: a new folder; by default the card is printed.")

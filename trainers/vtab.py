@@ -127,7 +127,7 @@ def main():
 
 def run():
     flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
-    flags.string("tasks", None, "Some of the nineteen, joined by commas; by default all.")
+    flags.string("tasks", None, "Names of tasks, joined by commas; by default all nineteen.")
     flags.enum("method", "ridge", ["ridge", "logistic", "knn"], "The classifier on the features.")
     flags.string(
         "finetune",

@@ -28,8 +28,8 @@ def image_and_label(example: dict[str, Any]) -> tuple:
     """
     if "label" not in example:
         raise ValueError(
-            f'The examples have no "label", only {", ".join(name for name in example if name != "seed")}: say by'
-            " select= what a batch holds, a function of an example that returns (x, y) or (x, y, weights)."
+            f'The examples have no "label", only {", ".join(name for name in example if name != "seed")}: pass'
+            " select=, a function of an example that returns (x, y) or (x, y, weights)."
         )
     return example["image"], example["label"]
 

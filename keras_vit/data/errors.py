@@ -131,7 +131,7 @@ def why(function: Callable[[], Any]) -> str:
         function()
     except (tf.errors.OpError, ValueError) as error:
         return reason(error)
-    return "it could not be read at first, and could a moment later"
+    return "it could not be read at first, but could a moment later"
 
 
 def report_errors(failed: tf.Tensor, ids: tf.Tensor, errors: ExampleErrors, function: Callable, source) -> tf.Tensor:

@@ -58,9 +58,7 @@ def fit_palette(pixels: np.ndarray, colors: int = 512, seed: int = 0, rounds: in
     pixels, counts = np.unique(np.rint(pixels.reshape(-1, pixels.shape[-1])), axis=0, return_counts=True)
     pixels, counts = pixels.astype("float64"), counts.astype("float64")
     if len(pixels) < colors:
-        raise ValueError(
-            f"The pixels have {len(pixels)} different colours: a palette can have no more, and {colors} were asked for."
-        )
+        raise ValueError(f"The pixels have {len(pixels)} different colours: a palette cannot have {colors}.")
     found = _spread(pixels, counts, colors, np.random.default_rng(seed))
     numbers = None
     for _ in range(rounds):

@@ -54,6 +54,6 @@ def check_classes(model: Any, source: Any) -> None:
     if found == OTHER:
         raise ValueError(
             f"The model's classes are {own[:10]}, those of {source.name} {names[:10]}. If they are the same, in this"
-            " order, give the model the data's names: keras_vit.load(MODEL, class_names=FILE) with one a line, and"
-            " keras_vit.save."
+            " order, give the model the data's names: keras_vit.load(MODEL, class_names=FILE), or"
+            " --load.class_names=FILE, one a line."
         )

@@ -71,8 +71,8 @@ class Index:
         for split, description in self.descriptions.items():
             if description["weights"].startswith(EXPORT):
                 raise ValueError(
-                    f'The features of "{split}" are of the export {description.get("model", "unknown")}, which cannot'
-                    " be told from that of another model: write them with the model itself, by keras-vit predict"
+                    f'The features of "{split}" were computed by the export {description.get("model", "unknown")},'
+                    " which cannot be compared with a model: compute them with the model itself, keras-vit predict"
                     " --answers=features without --beam."
                 )
 
@@ -85,8 +85,8 @@ class Index:
                 description.get(key, value) != value for key, value in own.items()
             ):  # earlier versions wrote the weights alone
                 raise ValueError(
-                    f'The features of "{split}" are of another model, {description.get("model", "unknown")}, or of'
-                    " other weights of it: search with that one, or write them again into another folder."
+                    f'The features of "{split}" were computed by another model, {description.get("model", "unknown")},'
+                    " or by other weights of it: search with that one, or write them again into another folder."
                 )
 
     @property
@@ -156,14 +156,12 @@ def read_index(folder: str | os.PathLike) -> Index:
             f'"{folder}" holds no features: write them with keras-vit predict --answers=features --output={folder}.'
         )
     if any(len({d[key] for d in descriptions if key in d}) > 1 for key in ("weights", "architecture")):
-        raise ValueError(
-            f'"{folder}" holds features of different models. Write those of each into a folder of its own.'
-        )
+        raise ValueError(f'"{folder}" holds features of different models. Write each into its own folder.')
     texts = sorted({description["preprocess"] for description in descriptions})
     if len(texts) > 1:
         raise ValueError(
             f'"{folder}" holds features of images that were prepared differently, by "{texts[0]}" and "{texts[1]}",'
-            " which are not alike: write those of each into a folder of its own."
+            " which cannot be compared: write each into its own folder."
         )
     with stage(f"Reading {folder}"):
         tables = [_read_split(folder, description) for description in descriptions]
@@ -189,7 +187,7 @@ def pixels_of(index: Index, found: Sequence[Neighbour]) -> list[np.ndarray]:
         description = index.descriptions[split]
         if "data" not in description:
             raise ValueError(
-                f'It is not written down where the images of "{split}" are: pass about={{"data": ...}} to predict.'
+                f'The index does not record where the images of "{split}" are: pass about={{"data": ...}} to predict.'
             )
         source = open_source(description["data"], split, description.get("data_dir"))
         if digest(source) != description["names"]:

@@ -119,7 +119,7 @@ def take_folder(shards: Shards, description: Mapping[str, Any], free: tuple[str,
         ValueError: names the differences.
     """
     path = epath.Path(description_path(shards.folder, shards.split))
-    mend = "Give another folder, or delete that one."
+    fix = "Give another folder, or delete that one."
     given = json.loads(json.dumps(description))
     if path.exists():
         before = _read_description(path)
@@ -130,14 +130,14 @@ def take_folder(shards: Shards, description: Mapping[str, Any], free: tuple[str,
         differs = [key for key in compared if before.get(key) != given.get(key)]
         if differs:
             words = "; ".join(_difference(key, before, given) for key in differs)
-            raise ValueError(f'"{shards.folder}" holds rows of another job: {words}. {mend}')
+            raise ValueError(f'"{shards.folder}" holds rows of another job: {words}. {fix}')
         if unknown and shards.missing():
             raise ValueError(
-                f'"{shards.folder}" was begun by an earlier version of keras_vit, which did not write down the'
-                f" {', '.join(unknown)} of its model: rows of another model may be added to it by mistake. {mend}"
+                f'"{shards.folder}" was begun by an earlier version of keras_vit, which did not record the'
+                f" {', '.join(unknown)} of its model: rows of another model may be added to it by mistake. {fix}"
             )
         return
     stray = [file.name for file in paths_in(shards.folder, f"{file_stem(shards.split)}-", shards.ending)]
     if stray:
-        raise ValueError(f'"{shards.folder}" has {min(stray)}, and no {path.name} that says what it is. {mend}')
+        raise ValueError(f'"{shards.folder}" has {min(stray)}, and no {path.name} that says what it is. {fix}')
     write_bytes(path, json.dumps(given, indent=1, ensure_ascii=False).encode())

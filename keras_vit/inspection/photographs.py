@@ -44,7 +44,7 @@ def _found(part):
     kind = (
         "a folder without images"
         if tf.io.gfile.isdir(path)
-        else "no file or folder, and as a pattern it matches no image"
+        else "neither a file nor a folder, nor a pattern that matches an image"
     )
     hint = "" if tf.io.gfile.isdir(path) else did_you_mean(name, [other.rstrip("/") for other in beside])
     raise FileNotFoundError(f'"{part}" is {kind}.{hint}')

@@ -36,7 +36,9 @@ def pipeline_options(options: Sequence[str]) -> PipelineOptions:
     options = list(options)
     wrong = [word for i, word in enumerate(options) if (word[:1] == "-" or i == 0) and word[:2] != "--"]
     if wrong:
-        raise ValueError(f'"{wrong[0]}" is no option of Beam: expected --NAME=VALUE, such as --runner=DirectRunner.')
+        raise ValueError(
+            f'"{wrong[0]}" is not an option of Beam: expected --NAME=VALUE, such as --runner=DirectRunner.'
+        )
     made, known = _parsed(options)
     unknown = sorted(set(made.get_all_options(retain_unknown_options=True)) - set(known))
     if unknown and made.view_as(StandardOptions).runner in _HERE:

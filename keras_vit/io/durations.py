@@ -11,8 +11,8 @@ def _whole(number, duration):
     """A whole number of steps, allowing for the rounding of products such as 2.3 * 1000."""
     steps = round(number)
     if not math.isclose(number, steps, rel_tol=1e-9):
-        mend = f'For that share of the whole run write "{100 * number:g}%".' if number < 1 else f"Write {steps}."
-        raise ValueError(f'"{duration}" is not a whole number of steps. {mend}')
+        fix = f'For that share of the whole run write "{100 * number:g}%".' if number < 1 else f"Write {steps}."
+        raise ValueError(f'"{duration}" is not a whole number of steps. {fix}')
     return steps
 
 

@@ -9,12 +9,12 @@ from etils import epath
 from keras_vit.io.paths import os_errors
 
 
-def read_json(path: str | os.PathLike, mend: str = "") -> dict[str, Any]:
+def read_json(path: str | os.PathLike, fix: str = "") -> dict[str, Any]:
     """The object in a JSON file, local or in a bucket.
 
     Args:
         path: of the file.
-        mend: a sentence for the message: how to fix a broken file.
+        fix: a sentence for the message: how to fix a broken file.
 
     Raises:
         ValueError: naming the file, if it is empty, broken or not an object.
@@ -24,9 +24,9 @@ def read_json(path: str | os.PathLike, mend: str = "") -> dict[str, Any]:
         with os_errors():
             content = json.loads(epath.Path(path).read_bytes())
     except ValueError as error:  # invalid JSON or UTF-8
-        raise ValueError(f"{path} is not valid JSON: {error}. {mend}".rstrip()) from None
+        raise ValueError(f"{path} is not valid JSON: {error}. {fix}".rstrip()) from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}, and an object is expected. {mend}".rstrip())
+        raise ValueError(f"{path} holds a {type(content).__name__}, and an object is expected. {fix}".rstrip())
     return content
 
 

@@ -97,12 +97,12 @@ def plain_names(class_names) -> tuple[str, ...]:
 def check_count(class_names: tuple[str, ...] | None, classes: int | None) -> None:
     """Refuses names for another number of classes; ValueError with both numbers."""
     if class_names is not None and len(class_names) != classes:
-        mend = (
+        fix = (
             "leave them out, or set classes"
             if classes is None
             else f"set classes={len(class_names)}, or give all names"
         )
-        raise ValueError(f"class_names has {len(class_names)} names for {classes or 'no'} classes: {mend}.")
+        raise ValueError(f"class_names has {len(class_names)} names for {classes or 'no'} classes: {fix}.")
 
 
 def preprocessing_or_none(preprocessing) -> str | None:
@@ -126,17 +126,17 @@ def check_model_and_path(function: str, model: Any, path: Any) -> str:
     if isinstance(model, (str, os.PathLike)) and isinstance(path, keras.Model):
         raise ValueError(f"{function} takes the model first: {function}(model, {os.fspath(model)!r}).")
     if not isinstance(model, Model):
-        mend = "Make it with keras_vit.ViT, keras_vit.BiT, keras_vit.load or keras_vit.Model(inputs, outputs)."
+        fix = "Make it with keras_vit.ViT, keras_vit.BiT, keras_vit.load or keras_vit.Model(inputs, outputs)."
         if isinstance(model, type):
-            mend = f'Make a model first, such as keras_vit.ViT("B/16"), then {function} that.'
+            fix = f'Make a model first, such as keras_vit.ViT("B/16"), then {function} that.'
         elif isinstance(model, (list, tuple, dict)):
-            mend = f"{function} takes one model: call it once for each."
+            fix = f"{function} takes one model: call it once for each."
         elif isinstance(model, keras.Model):
-            mend = (
+            fix = (
                 "Build it as keras_vit.Model(inputs,"
                 f" outputs){', or use model.save(path)' if function == 'save' else ''}."
             )
-        raise ValueError(f"{function} expected a model of keras_vit, got {_described(model)}. {mend}")
+        raise ValueError(f"{function} expected a model of keras_vit, got {_described(model)}. {fix}")
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise ValueError(f"{function} expected a path, got {path!r}: {function}(model, path).")
     return locate(os.fsdecode(path))

@@ -127,7 +127,7 @@ def check_config(config, replicas=1):
     if share % config.micro_batches:
         raise ValueError(
             f"--config.micro_batches={config.micro_batches}: a device's {share} images per batch cannot be split into"
-            f" so many equal parts. Choose a divisor of {share}."
+            f" equal parts. Choose a divisor of {share}."
         )
     mixed = (
         (config.batch_size, 1) if keras.backend.backend() == "jax" else (share, replicas)
@@ -162,7 +162,7 @@ def check_keys(config, base):
             if places
             else did_you_mean(f"config.{key}", [f"config.{name}" for name in valid])
         )
-        raise ValueError(f"The config sets config.{key}, and nothing reads that.{hint}")
+        raise ValueError(f"Unknown config key config.{key}.{hint}")
 
 
 def resolve(config, examples):
@@ -325,8 +325,8 @@ def check_same_run(rundir, resolved, batch_statistics=False):
     unknown = [k for k in before if k not in now and not {k, k.split(".")[0]} & covered and not _same(before[k], None)]
     if unknown and _version(theirs) > _version(__version__):
         raise ValueError(
-            f"{path} was written by keras_vit {theirs}, and this is {__version__}, which does not know its options"
+            f"{path} was written by keras_vit {theirs}, and this is {__version__}, without its options"
             f" {', '.join(unknown)}. Resume with keras_vit {theirs}, or use a new --workdir."
         )
     if unknown:
-        logging.warning("%s has options that this version does not know, and leaves out: %s.", path, ", ".join(unknown))
+        logging.warning("%s has options that are unknown to this version and ignored: %s.", path, ", ".join(unknown))

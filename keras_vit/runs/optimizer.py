@@ -47,8 +47,8 @@ def check_options(options):
     ]
     if ignored:
         what = f"{options.name} without lookahead" if "lookahead_rate" in ignored else options.name
-        mend = ", ".join(f"--config.optimizer.{key}={_OPTIONS[key]} (it is {options[key]!r})" for key in ignored)
-        raise ValueError(f"The optimizer {what} does not use some options of the config. Set {mend}.")
+        fix = ", ".join(f"--config.optimizer.{key}={_OPTIONS[key]} (it is {options[key]!r})" for key in ignored)
+        raise ValueError(f"The optimizer {what} does not use some options of the config. Set {fix}.")
 
 
 def make_schedule(resolved):

@@ -95,7 +95,7 @@ def readme(metadata: dict[str, Any]) -> str:
         f'print(model.signatures["serving_default"]({given}))',
         "```",
         "",
-        f"`{METADATA}` says all of this to programs. Made by keras_vit {metadata['keras_vit']}.",
+        f"`{METADATA}` has all of this for programs. Made by keras_vit {metadata['keras_vit']}.",
     ]
     return "\n".join(lines) + "\n"
 

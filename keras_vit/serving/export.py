@@ -90,7 +90,7 @@ def _format_of(path, format):
         return format  # which checks its own ending
     if ending in _OTHER_FILES:
         raise ValueError(
-            f'"{path}" ends in {ending}, which is no format of export. Valid: a folder (a SavedModel), or a file that'
+            f'"{path}" ends in {ending}, which is not an export format. Valid: a folder (a SavedModel), or a file that'
             f" ends in {' or '.join(_BY_ENDING)}. keras_vit.save writes .keras, .npz and safetensors."
         )
     if format is not None and found != format:
@@ -115,9 +115,9 @@ def _check(model, path, format):
         InputRange.known(model)  # its signatures take image files
     if model.get_encoder() is not model:
         raise ValueError(
-            f'"{model.name}", a {type(model).__name__}, is there to train another model. Export that,'
-            " keras_vit.export(model.get_encoder(), path); one that has learned without labels has classes once it is"
-            " fine-tuned: finetune --config.init=..."
+            f'"{model.name}", a {type(model).__name__}, trains another model: export that one,'
+            " keras_vit.export(model.get_encoder(), path). For classes, fine-tune it first: keras-vit finetune"
+            " --init=..."
         )
     if model.image_size is None or len(model.inputs) > 1:
         raise ValueError(

@@ -42,8 +42,8 @@ def convert(signature: Signature, path: str) -> None:
             if not missing:
                 raise
             raise ValueError(
-                f"LiteRT lacks operations of this model: {', '.join(missing)}. Token merging (ToMe) needs such: load"
-                " the model without it."
+                f"LiteRT lacks operations of this model: {', '.join(missing)}. Token merging (ToMe) needs these: load"
+                f" the model without it."
             ) from None
     with open(path, "wb") as file:
         file.write(model)

@@ -75,8 +75,8 @@ def convert(signature: Signature, path: str) -> None:
     missing = sorted({node.op_type for node in model.graph.node if not onnx.defs.has(node.op_type, node.domain)})
     if missing:
         raise ValueError(
-            f"ONNX lacks operations of this model: {', '.join(missing)}. Token merging (ToMe) needs such: load the"
-            " model without it."
+            f"ONNX lacks operations of this model: {', '.join(missing)}. Token merging (ToMe) needs these: load the"
+            f" model without it."
         )
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "b"
@@ -145,7 +145,7 @@ def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | Non
     products = _products(source)
     if not products:
         raise ValueError(
-            f'quantization="{quantization}" is of dense layers, and this model has none. Export it without.'
+            f'quantization="{quantization}" quantises dense layers, and this model has none: leave quantization out.'
         )
     if quantization == "int8_weights":
         _quantize_weights(source, path, products)

@@ -6,18 +6,18 @@ import numpy as np
 from keras_vit.layers.dense import quantized_layers
 
 
-def check_float32(model: keras.Model, what: str, mend: str) -> None:
-    """Refuses a model that does not compute in float32; `what` cannot express it, `mend` is advice for a quantised one.
+def check_float32(model: keras.Model, what: str, fix: str) -> None:
+    """Refuses a model that does not compute in float32; `what` cannot express it, `fix` is advice for a quantised one.
 
     Raises:
         ValueError: naming its precision.
     """
     if quantized_layers(model):
-        raise ValueError(f'"{model.name}" was quantised by Keras, which {what} cannot express. {mend}')
+        raise ValueError(f'"{model.name}" was quantised by Keras, which {what} cannot express. {fix}')
     others = sorted({layer.compute_dtype for layer in model._flatten_layers()} & {"bfloat16", "float16"})
     if others:
         raise ValueError(
-            f'{what} is of float32 operations, and "{model.name}" computes in {others[0]}. Load it with'
+            f'{what} holds float32 operations only, and "{model.name}" computes in {others[0]}. Load it with'
             ' dtype="float32".'
         )
 
@@ -48,6 +48,6 @@ def compare(
             wrong, allowed = np.linalg.norm(value - other), 0.5 * np.linalg.norm(value) + 1e-3
         if not wrong <= allowed:  # also for NaN
             raise ValueError(
-                f"{name}: what {engine} computes differs from the model by {wrong:.3g}, and {allowed:.3g} at most is"
+                f"{name}: the outputs of {engine} differ from the model's by {wrong:.3g}, and {allowed:.3g} at most is"
                 f" allowed. {advice}"
             )

@@ -74,5 +74,5 @@ def write(model: keras.Model, path: str, top_k: int, activation: str | None, ver
             warmup.write(folder, model.name, warm, (*model.image_size, model.channels))
     except tf.errors.OpError as error:
         raise OSError(
-            f'The export "{path}" cannot be written: {error.message}. What was there is as it was.'
+            f'The export "{path}" cannot be written: {error.message}. The earlier one is unchanged.'
         ) from error

@@ -135,7 +135,7 @@ def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> d
         add("pixels_training", _scores(model, activation, True), images, "the same with dropout, to train on")
     if tensor is not None:
         pooled = once(_features(model, tensor, False))
-        add("features", pooled, images, "the input of the head: for search, clustering and heads of one's own")
+        add("features", pooled, images, "the input of the head: for search, clustering and your own heads")
         add("encoded_features", _from_bytes(decode, pooled), encoded, "the same, of encoded images")
         add("features_training", _features(model, tensor, True), images, "the same with dropout, to train on")
     if attention is not None:

@@ -106,9 +106,9 @@ def _summary(facts):
         if count is None
         else f" It classifies {count:,} classes."
         if count > 1
-        else " It says how probable one class is."
+        else " It returns the probability of one class."
     )
-    encoder = " It is there to train its encoder." if facts.pretrains else ""
+    encoder = " It is used to train its encoder." if facts.pretrains else ""
     trained = f" Trained on {_plain(facts.run.data)}." if facts.run and facts.run.data else ""
     return [
         f"{what} for images of {height} x {width} pixels.{classes}{encoder}{trained}",

@@ -33,7 +33,8 @@ def check_model(model: keras.Model, run: Run | None = None, untrained: bool = Fa
         )
     if not untrained and isinstance(model, Classifier) and model.has_zero_head():
         raise ValueError(
-            f'The head of "{model.name}" is all zeros, as before any training: it would call every image alike. Share'
+            f'The head of "{model.name}" is all zeros, as before any training: it gives every image the same answer.'
+            " Share"
             " it with untrained=True (--untrained) if that is meant, or without a head:"
             ' keras_vit.checkpoints.transfer(model, head="drop").'
         )
@@ -55,7 +56,7 @@ def _words_in(folder):
 def check_output(folder: str | os.PathLike) -> None:
     """Raises ValueError or OSError for a folder with files not written by this module: they would be lost."""
     if os.path.isfile(folder):
-        raise ValueError(f'"{folder}" is a file; what is shared is a folder. Give a new folder.')
+        raise ValueError(f'"{folder}" is a file; expected a new folder.')
     there = set(os.listdir(folder)) if os.path.isdir(folder) else set()
     others = sorted(there - set(OURS))
     if there and not others and (MODEL not in there or _words_in(folder) is None):
@@ -118,7 +119,7 @@ def _write(model, folder, address, licence, run, images, words):
     try:
         drawn = pictures(run, images)
     except ImportError as error:
-        logging.warning("A card without pictures: %s", error)
+        logging.warning("The card has no pictures: %s", error)
         drawn = {}
     if drawn:
         os.makedirs(os.path.join(folder, PICTURES))

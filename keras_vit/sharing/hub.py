@@ -84,15 +84,17 @@ class HubRepository:
             try:
                 found = self._api.model_info(self.name)
             except errors.RepositoryNotFoundError:
-                logging.info("%s is new: a %s repository is made.", self.address, "private" if private else "public")
+                logging.info(
+                    "%s does not exist yet: creating a %s repository.", self.address, "private" if private else "public"
+                )
                 return
         if private and not found.private:
             raise ValueError(
-                f'"{self.address}" is there and public, so that --private would be ignored. Make it private in its'
+                f'"{self.address}" exists and is public, so --private would be ignored. Make it private in its'
                 " settings, or take another name."
             )
         self._parent, self._files = found.sha, [file.rfilename for file in found.siblings or ()]
-        logging.info("%s is there: a commit is added to it, and the earlier ones stay.", self.address)
+        logging.info("%s exists: adding a commit; earlier ones stay.", self.address)
 
     def _check_owner(self, user):
         """Raises PermissionError for a token without write access, as far as the hub's `user` shows."""
@@ -100,7 +102,7 @@ class HubRepository:
         role = ((user.get("auth") or {}).get("accessToken") or {}).get("role")
         if owner.lower() not in map(str.lower, names):
             raise PermissionError(
-                f'"{self.address}": the token on this machine is of {user["name"]}, who may not write to the'
+                f'"{self.address}": the token on this machine belongs to {user["name"]}, who may not write to the'
                 f" repositories of {owner}. USER may "
                 f"be {' or '.join(names)}."
             )

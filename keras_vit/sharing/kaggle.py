@@ -30,7 +30,7 @@ def _explained(address):
                 " set KAGGLE_API_TOKEN, or write it to ~/.kaggle/access_token. --dry_run shows the card without one."
             ) from error
         raise ConnectionError(
-            f'"{address}" was not shared: {reason}. What was there is as it was; run this again. --dry_run writes the'
+            f'"{address}" was not shared: {reason}. Nothing has changed there; run this again. --dry_run writes the'
             " folder without a network."
         ) from error
 
@@ -70,7 +70,10 @@ class KaggleVariation:
         owner = self.name.split("/")[0]
         if owner.lower() != user.lower():  # possibly an organisation: Kaggle's API does not list them
             logging.warning(
-                "%s: the token on this machine is of %s, who must be of the organisation %s.", self.address, user, owner
+                "%s: the token on this machine belongs to %s, who must be a member of the organisation %s.",
+                self.address,
+                user,
+                owner,
             )
         logging.info("%s: a version is added. A new model stays private until its page makes it public.", self.address)
 

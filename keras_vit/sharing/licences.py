@@ -44,8 +44,8 @@ def checked(licence: str | None, valid: tuple[str, ...] = LICENCES) -> str:
     """The licence's identifier in lower case; ValueError if it is missing or not in `valid`."""
     if not licence:
         raise ValueError(
-            'A shared model needs a licence, or nobody may use it: license="apache-2.0", for example, if you may give'
-            " it. Mind the licences of the training data and of the model that it started from."
+            'Give a licence, without which nobody may use the model: license="apache-2.0" (--license=apache-2.0), for'
+            " example. Check the licences of the training data and of the initial model."
         )
     name = str(licence).lower()
     if name not in valid:

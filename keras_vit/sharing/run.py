@@ -202,8 +202,8 @@ def read_run(path: str | os.PathLike) -> Run:
     evaluation = _evaluation(path, config)
     if not config and evaluation is None:
         raise ValueError(
-            f'"{path}" is no run: it has neither the config.json of a training nor the evaluation.json that keras-vit'
-            " evaluate --output writes."
+            f'"{path}" is not a run: it has neither the config.json of a training nor the evaluation.json that'
+            " keras-vit evaluate --output writes."
         )
     run = Run(path, config, RunDirectory(path).metrics(), evaluation)
     if config:

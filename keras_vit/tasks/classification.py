@@ -185,7 +185,7 @@ class Classification(Task):
                 f" {names[:5]}... Its head would be wrong: use --config.head=reset."
             )
         logging.warning(
-            "The head of %s stays, and its classes have other names than the data's: %s..., %s...",
+            "Keeping the head of %s, whose class names differ from the data's: %s..., %s...",
             self.config.init,
             own[:5],
             names[:5],

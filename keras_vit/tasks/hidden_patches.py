@@ -67,7 +67,7 @@ class HiddenPatches(Task):
         model, config = load(self.config.init), self.config
         if not isinstance(model, self.model_class):
             raise ValueError(
-                f"{config.init} holds a {type(model).__name__}, and {type(self).__name__} goes on with a"
+                f"{config.init} holds a {type(model).__name__}; {type(self).__name__} continues from a"
                 f" {self.model_class.__name__}."
             )
         arguments = model.arguments()
@@ -80,7 +80,7 @@ class HiddenPatches(Task):
         missing = dataclasses.asdict(self.options).keys() - described.keys()
         if missing:
             raise ValueError(
-                f"{self.config.init} holds another model, and {type(self).__name__} goes on with a"
+                f"{self.config.init} holds another model; {type(self).__name__} continues from a"
                 f" {self.model_class.__name__}."
             )
         described = {**described, "variant": dataclasses.asdict(described["variant"])}
@@ -107,8 +107,8 @@ class HiddenPatches(Task):
         ]
         if differences:
             raise ValueError(
-                f"The model of {config.init} is another than config.model and config.objective say; it has"
-                f" {'; '.join(differences)}. Set them to what it has."
+                f"The model of {config.init} does not match config.model and config.objective; it has"
+                f" {'; '.join(differences)}. Set them accordingly."
             )
         return {**arguments["variant"], **{name: spec[name] for name in _RATES}}
 

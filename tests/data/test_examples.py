@@ -118,7 +118,7 @@ def test_evaluation_masks_the_weights_that_select_gives():
 
 def test_what_a_batch_cannot_hold_is_refused():
     source = from_arrays(IMAGES, features=FEATURES)
-    with pytest.raises(ValueError, match='The examples have no "label", only image, mask.*: say by select='):
+    with pytest.raises(ValueError, match='The examples have no "label", only image, mask.*: pass select='):
         training_batches(source, "", 4)
     with pytest.raises(ValueError, match=r"select= returns a target of shape \(None, 4\).*: pad it"):
         training_batches(source, "", 4, select=lambda example: (example["image"], example["boxes"]))
@@ -128,7 +128,7 @@ def test_what_a_batch_cannot_hold_is_refused():
         labels_of(source)
     with pytest.raises(ValueError, match="arrays has no labels to count"):
         source.class_counts()
-    with pytest.raises(ValueError, match="say by count="):
+    with pytest.raises(ValueError, match="pass count"):
         RandomAccess("x", (), None, lambda i: {})
 
 

@@ -89,7 +89,7 @@ def test_without_classes_nothing_says_what_they_are(photos):
         ValueError, match=r'none is the label\'s, label or class.*Images without classes are "\?labels=none"'
     ):
         open_source(text, "train")
-    with pytest.raises(ValueError, match="labels=none says that there are no classes, and classes=3"):
+    with pytest.raises(ValueError, match="labels=none, for images without classes, contradicts classes=3"):
         open_source(text + "?labels=none&classes=3", "train")
     with pytest.raises(ValueError, match="labels=no: expected none"):
         open_source(text + "?labels=no", "train")
@@ -288,7 +288,7 @@ def test_repeated_rows_are_told(photos, warned):
         "1 row with an image that an earlier row names, in the same split; each row counts. The first is line 4."
         in told
     )
-    assert "in another split: what is trained on is evaluated too. The first is line 5." in told
+    assert "in another split, so training images are evaluated too. The first is line 5." in told
 
 
 def test_images_of_all_kinds_in_a_table(photos):

@@ -118,8 +118,8 @@ def test_an_export_that_cannot_answer_is_refused(export, photos, tmp_path):
             ["--direct_num_workers=many"],
             "Beam cannot read its options: argument --direct_num_workers: invalid int value: 'many'",
         ),
-        (["DirectRunner"], '"DirectRunner" is no option of Beam'),
-        (["-runner=DirectRunner"], '"-runner=DirectRunner" is no option of Beam'),
+        (["DirectRunner"], '"DirectRunner" is not an option of Beam'),
+        (["-runner=DirectRunner"], '"-runner=DirectRunner" is not an option of Beam'),
     ],
 )
 def test_options_that_beam_would_leave_out_are_refused(options, says, photos, tmp_path):

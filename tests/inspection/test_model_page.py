@@ -139,7 +139,7 @@ def test_a_class_may_be_chosen_by_number_or_name(tiny, page):
     assert class_number(model, "egyptian CAT") == 4 and class_number(model, "3") == 1 and class_number(model, "4") == 4
     with pytest.raises(ValueError, match='no class "Egyptian cta". Did you mean "Egyptian cat"'):
         class_number(model, "Egyptian cta")
-    with pytest.raises(ValueError, match="Expected a number from 0 to 4; the model knows no names"):
+    with pytest.raises(ValueError, match="Expected a number from 0 to 4; the model has no class names"):
         class_number(tiny(), "5")
     with pytest.raises(ValueError, match="Its outputs are not classes"):
         class_number(tiny(classes=None).with_head(keras.layers.Conv2D(2, 1), on="feature_map"), "0")

@@ -46,7 +46,9 @@ def test_files_folders_and_patterns(folder):
 
 def test_what_is_not_there_is_said(folder):
     (folder / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"a\.pmg\" is no file or folder, and as a pattern it matches no image"):
+    with pytest.raises(
+        FileNotFoundError, match=r"a\.pmg\" is neither a file nor a folder, nor a pattern that matches an image"
+    ):
         names("@/a.pmg", folder)
     with pytest.raises(FileNotFoundError, match='Did you mean "b.png"'):
         names("@/b.pn", folder)

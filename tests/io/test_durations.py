@@ -36,7 +36,7 @@ def test_duration_mistakes():
 
 
 @pytest.mark.parametrize(
-    ("duration", "mend"),
+    ("duration", "fix"),
     [
         (0.05, 'share of the whole run write "5%"'),
         ("0.75 steps", 'write "75%"'),
@@ -44,8 +44,8 @@ def test_duration_mistakes():
         ("1.2345k", "Write 1234"),
     ],
 )
-def test_steps_are_whole(duration, mend):
-    with pytest.raises(ValueError, match=f'"{duration}" is not a whole number of steps.*{mend}'):
+def test_steps_are_whole(duration, fix):
+    with pytest.raises(ValueError, match=f'"{duration}" is not a whole number of steps.*{fix}'):
         resolve_steps(duration, 1, 1, 100)
 
 

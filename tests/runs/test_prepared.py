@@ -235,13 +235,11 @@ def test_a_plan_refuses_the_init_that_the_run_would_refuse(tmp_path):
         dry_run.plan(config, DATASETS)
     config = config_files.load_config("mae:cifar10")
     config.init = str(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"is another than config.model and config.objective say; it has depth 2, not 6"
-    ):
+    with pytest.raises(ValueError, match=r"does not match config.model and config.objective; it has depth 2, not 6"):
         dry_run.plan(config, DATASETS)
     config = config_files.load_config("masked_patches:cifar10")
     config.init = str(tmp_path)
-    with pytest.raises(ValueError, match="holds another model, and MaskedPatches goes on with a MaskedPatchPredictor"):
+    with pytest.raises(ValueError, match="holds another model; MaskedPatches continues from a MaskedPatchPredictor"):
         dry_run.plan(config, DATASETS)
     config = config_files.load_config("igpt")
     config.init = str(tmp_path)

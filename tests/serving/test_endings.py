@@ -42,8 +42,8 @@ def test_the_ending_chooses_the_format(tiny, tmp_path, written, path, given, for
     [
         ("m.onnx", "tf_saved_model", 'writes a folder, got ".*m.onnx", a file of format="onnx". Leave format out'),
         ("m.tflite", "onnx", 'format="onnx" writes a file that ends in .onnx, got'),
-        ("m.keras", None, "ends in .keras, which is no format of export.*keras_vit.save writes .keras"),
-        ("m.h5", "tf_saved_model", "ends in .h5, which is no format of export. Valid: a folder.*.onnx or .tflite"),
+        ("m.keras", None, "ends in .keras, which is not an export format.*keras_vit.save writes .keras"),
+        ("m.h5", "tf_saved_model", "ends in .h5, which is not an export format. Valid: a folder.*.onnx or .tflite"),
         ("m.pb", None, "ends in .pb"),
         ("m.safetensors", None, "ends in .safetensors"),
         ("m.mlpackage", None, "ends in .mlpackage"),

@@ -428,7 +428,7 @@ def test_on_jax_all_sizes_of_batches_are_compiled_before_it_is_ready(forest, mon
 
 def test_the_largest_image_is_no_larger_than_pillow_looks_at():
     assert MOST_MEGAPIXELS * 1e6 <= 2 * Image.MAX_IMAGE_PIXELS
-    with pytest.raises(ValueError, match="megapixels=250: images of 178 million pixels are the largest"):
+    with pytest.raises(ValueError, match="megapixels=250: images of 178 million pixels at most"):
         Limits(megapixels=250)
     with pytest.raises(ValueError, match="top_k must be a positive integer, got 0"):
         Served("m", small_vit(), top_k=0)
@@ -472,7 +472,7 @@ def test_many_images_of_one_request_are_not_decoded_all_at_a_time_nor_before_tho
 
 def test_where_nothing_can_listen_is_said_as_addresses_are_written():
     for host, place in (("nowhere.invalid", "nowhere.invalid:8501"), ("::ffff:1", r"\[::ffff:1\]:8501")):
-        with pytest.raises(OSError, match=f"^Cannot listen at {place}: [A-Z].* Give another --port, or --host.$"):
+        with pytest.raises(OSError, match=f"^Cannot listen on {place}: [A-Z].* Give another --port, or --host.$"):
             bind(host, 8501)
 
 

@@ -111,7 +111,7 @@ def test_another_function_is_not_taken_for_the_model(monkeypatch):
             return Shifted()
 
     monkeypatch.setattr(openvino, "Core", Wrong)
-    with pytest.raises(ValueError, match="output_0: what OpenVINO computes differs from the model by"):
+    with pytest.raises(ValueError, match="output_0: the outputs of OpenVINO differ from the model's by"):
         runner(every_weight(), "openvino")
 
 

@@ -118,7 +118,7 @@ def test_a_wrong_start_is_one_line(model, start):
             f"{model} --port={port}": (
                 f"Error: Cannot listen at 127.0.0.1:{port}: Address already in use. Give another --port"
             ),
-            f"{model} {model}": 'Error: Two models have the name "m" in addresses: write NAME=MODEL.',
+            f"{model} {model}": 'Error: Two models would be served as "m": give them names, NAME=MODEL.',
             "": "Error: Give at least one model",
             f"{model} --class_names=nowhere.txt": (
                 "Error: class_names should be a list with one name per class, a file with one a line"

@@ -223,7 +223,7 @@ def test_a_model_that_no_other_library_knows_is_shared_as_keras_alone(tmp_path):
 def test_a_model_of_one_class_does_not_tell_classes_apart(tmp_path):
     model = keras_vit.ViT("Ti/8", image_size=16, depth=1, width=16, heads=2, mlp_dim=16, classes=1)
     write_folder(model, tmp_path / "one", ADDRESS, "mit", untrained=True)
-    assert "It says how probable one class is." in (tmp_path / "one" / "README.md").read_text()
+    assert "It returns the probability of one class." in (tmp_path / "one" / "README.md").read_text()
 
 
 def test_a_model_of_pre_training_is_shared_with_its_encoder(tmp_path):

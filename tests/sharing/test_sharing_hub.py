@@ -46,7 +46,7 @@ def test_a_further_model_is_one_more_commit_without_files_of_the_earlier_one(hub
     )
     with caplog.at_level(logging.INFO, "absl"):
         keras_vit.save(model, ADDRESS, license="mit")
-    assert "a commit is added to it" in caplog.text
+    assert "exists: adding a commit" in caplog.text
     commits = hub.repositories["anna/flowers"].commits
     assert len(commits) == 2 and set(commits[1][1]) == {"README.md", "model.keras", "notes.txt"}
     assert not [path for method, path in hub.seen if path == "/api/repos/create"]
@@ -107,7 +107,7 @@ def refusal(*arguments, **options):
         (
             "hf://ben/flowers",
             "mit",
-            "PermissionError: .*token on this machine is of anna.*may not write.*anna or the-lab",
+            "PermissionError: .*token on this machine belongs to anna.*may not write.*anna or the-lab",
         ),
     ],
 )
@@ -134,7 +134,7 @@ def test_without_a_network_the_dry_run_is_named(hub):
 
 def test_private_is_not_ignored_for_a_public_repository(hub):
     hub.repositories["anna/flowers"] = Repository()
-    assert "is there and public" in refusal(ADDRESS, "mit", private=True)
+    assert "exists and is public" in refusal(ADDRESS, "mit", private=True)
 
 
 def test_a_model_that_nobody_could_use_is_refused(hub):
@@ -149,7 +149,7 @@ def test_a_model_that_nobody_could_use_is_refused(hub):
 def test_the_run_of_another_model_is_refused(hub, finished):
     with pytest.raises(ValueError, match="is not the run of this model"):
         keras_vit.save(every_weight(), ADDRESS, license="mit", run=finished)
-    with pytest.raises(ValueError, match="is no run"):
+    with pytest.raises(ValueError, match="is not a run"):
         keras_vit.save(every_weight(), ADDRESS, license="mit", run=finished / "checkpoints")
 
 

@@ -48,7 +48,7 @@ def test_pictures_keep_their_folder(kaggle, tmp_path):
 
 def test_an_upload_that_fails_makes_no_version(kaggle):
     kaggle.fails["StartBlobUpload"] = 500
-    with pytest.raises(ConnectionError, match="What was there is as it was"):
+    with pytest.raises(ConnectionError, match="Nothing has changed there"):
         keras_vit.save(every_weight(), ADDRESS, license="mit")
     assert not kaggle.variations
 

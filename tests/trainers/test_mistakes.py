@@ -74,7 +74,7 @@ def test_a_broken_config_json_of_a_run_directory_is_named(tmp_path):
     ("options", "message"),
     [
         ({"split": "val"}, "--split=val is a split of --data, which is missing"),
-        ({"data": "digits", "evals": "knn(source='cifar10')"}, "--data=digits is not read: knn reads cifar10"),
+        ({"data": "digits", "evals": "knn(source='cifar10')"}, "--data=digits would be ignored: knn reads cifar10"),
         (
             {"data": "folder:val", "evals": "real(labels='r')"},
             "real reads imagenet2012.id=file_name. Leave out .* source=None",

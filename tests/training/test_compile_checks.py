@@ -18,7 +18,7 @@ def vits():
 
 
 @pytest.mark.parametrize(
-    "loss, mend",
+    "loss, fix",
     [
         ("sparse_categorical_crossentropy", "keras.losses.SparseCategoricalCrossentropy"),
         ("SparseCategoricalCrossentropy", "keras.losses.SparseCategoricalCrossentropy"),
@@ -31,8 +31,8 @@ def vits():
         (keras.losses.CategoricalCrossentropy(label_smoothing=0.1), "keras.losses.CategoricalCrossentropy"),
     ],
 )
-def test_a_loss_on_probabilities_is_refused_for_logits(vits, loss, mend):
-    with pytest.raises(ValueError, match=f"returns logits.*Write loss={mend}.from_logits=True"):
+def test_a_loss_on_probabilities_is_refused_for_logits(vits, loss, fix):
+    with pytest.raises(ValueError, match=f"returns logits.*Write loss={fix}.from_logits=True"):
         vits[3].compile("sgd", loss)
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_told_is_left_to_the_user(vits):
 
 
 @pytest.mark.parametrize(
-    "metric, mend",
+    "metric, fix",
     [
         ("crossentropy", "SparseCategoricalCrossentropy.from_logits=True"),
         ("binary_accuracy", "BinaryAccuracy.threshold=0.0"),
@@ -114,8 +114,8 @@ def test_what_cannot_be_told_is_left_to_the_user(vits):
     ],
 )
 @pytest.mark.parametrize("place", ["metrics", "weighted_metrics"])
-def test_metrics_on_probabilities_are_refused_for_logits(vits, metric, mend, place):
-    with pytest.raises(ValueError, match=f"returns logits, and the metric.*Write .*{mend}"):
+def test_metrics_on_probabilities_are_refused_for_logits(vits, metric, fix, place):
+    with pytest.raises(ValueError, match=f"returns logits, and the metric.*Write .*{fix}"):
         vits[3].compile("sgd", SoftmaxCrossEntropy(), **{place: [metric]})
 
 

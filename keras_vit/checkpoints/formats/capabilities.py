@@ -56,7 +56,7 @@ class Capabilities:
         ]
         if differences:
             logging.warning(
-                'Readers of the format "%s" other than keras_vit will compute something else than this model: %s.',
+                'Readers of the format "%s" other than keras_vit will compute something different from this model: %s.',
                 self.format,
                 "; ".join(differences),
             )

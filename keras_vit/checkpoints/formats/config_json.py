@@ -28,7 +28,7 @@ def _steps(model, format):
     steps, exact = nearest_steps(model.preprocessing, model.image_size)
     if not exact:
         logging.warning(
-            'Readers of the format "%s" other than keras_vit will prepare images otherwise than this model: its'
+            'Readers of the format "%s" other than keras_vit will prepare images differently from this model: its'
             ' preprocessing is "%s", they read "%s".',
             format,
             model.preprocessing,

@@ -81,8 +81,8 @@ def _translated(arrays, rules):
         if now in result:
             _check_one_model(result[now][0], name, arrays)
             raise ValueError(
-                f'"{result[now][0]}" and "{name}" would both be read as "{now}". Add a rule to names= that tells them'
-                " apart."
+                f'"{result[now][0]}" and "{name}" would both be read as "{now}". Add a rule to names= that'
+                " distinguishes them."
             )
         result[now] = name, arrays[name]
     return result, new.values(), [name for name in arrays if name not in new]

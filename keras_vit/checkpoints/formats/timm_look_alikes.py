@@ -35,11 +35,11 @@ def look_alikes(arrays: Collection[str], config: Mapping[str, Any]) -> Iterator[
     if any(name.endswith(".gamma_1") for name in arrays):
         yield (
             "Assuming a DeiT III: timm's models with rotary and learned positions (rope_ape) have the same arrays, and"
-            " cannot be expressed. Their config.json tells them apart."
+            " cannot be expressed. Their config.json distinguishes them."
         )
     scaled = any(name.endswith("blocks.0.ls1.gamma") for name in arrays)
     if scaled and not any(name.endswith((".qkv.bias", "cls_token")) for name in arrays):
         yield (
             "Assuming that blocks normalise before attention and MLP: timm's vit_base_patch16_rpn_224 has the same"
-            " arrays, and cannot be expressed. Its config.json tells them apart."
+            " arrays, and cannot be expressed. Its config.json distinguishes them."
         )

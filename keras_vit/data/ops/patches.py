@@ -86,7 +86,8 @@ def drop_patches(patch, share, fill=0):
         n = rows * columns
         if share and not round(share * n):
             raise ValueError(
-                f"drop_patches: a share of {share} of {n} patches is none. Take a larger share, or smaller patches."
+                f"drop_patches: a share of {share} of {n} patches is less than one. Take a larger share, or smaller"
+                f" patches."
             )
         dropped = tf.random.experimental.stateless_shuffle(tf.range(n), seed) < round(share * n)  # (n,)
         x = _in_patches(image, rows, columns)

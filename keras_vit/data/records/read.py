@@ -128,7 +128,7 @@ def _numbers_as_names(pattern, files, key, first):
         )
     if low == 1 > first:
         text = (
-            "%s: no record has the label 0, so class 0 is empty. If the classes are numbered from 1, say so:"
+            "%s: no record has the label 0, so class 0 is empty. If the classes are numbered from 1, add"
             ' "?first_label=1".'
         )
         log_once(logging.WARNING, text % pattern)
@@ -220,12 +220,12 @@ def _parser(features, first_label, classes):
             f"{DESCRIBED_WRONGLY} it has {classes} classes from {first_label} to {first_label + classes - 1}, and the"
             " label"
         )
-        mend = (
-            'here. If the classes are numbered from 1, say so: "?first_label=1"; classes= sets their number. In'
+        fix = (
+            'here. If the classes are numbered from 1, add "?first_label=1"; classes= sets their number. In'
             " dataset.json they are first_label and class_names."
         )
         valid = (number >= 0) & (number < classes)
-        with tf.control_dependencies([tf.debugging.Assert(valid, [what, example[label], mend])]):
+        with tf.control_dependencies([tf.debugging.Assert(valid, [what, example[label], fix])]):
             return {"image": example[image], "label": tf.identity(number)}
 
     return parse

@@ -21,9 +21,9 @@ def _check_pixels(images, name):
     # Floats of only 0.0 and 1.0 lose nothing.
     fractions = 0 <= low and high <= 1 and (images != np.round(images)).any()
     if fractions or low < -0.5 or high >= 255.5:
-        mend = "multiply them by 255" if fractions else "undo their normalization, or clip or scale them"
+        fix = "multiply them by 255" if fractions else "undo their normalization, or clip or scale them"
         raise ValueError(
-            f"{name}: expected pixels 0..255, got {low:g} to {high:g}: {mend}. A model normalizes pixels itself."
+            f"{name}: expected pixels 0..255, got {low:g} to {high:g}: {fix}. A model normalizes pixels itself."
         )
 
 

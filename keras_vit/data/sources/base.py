@@ -118,7 +118,7 @@ class RandomAccess(Source):
 
     def __post_init__(self):
         if self.labels is None and self.count is None:
-            raise ValueError(f"{self.name} has no labels: say by count= how many examples there are.")
+            raise ValueError(f"{self.name} has no labels: pass count, the number of examples.")
 
     @property
     def size(self) -> int:

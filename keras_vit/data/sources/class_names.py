@@ -48,6 +48,6 @@ def _alike(names):
 def doubts(source: str, names: Sequence[str]) -> Iterator[str]:
     """Possible mistakes in a source's class names: a single one, and names that look alike."""
     if len(names) == 1:
-        yield f'{source}: all images are of one class, "{names[0]}": there is nothing to tell apart.'
+        yield f'{source}: all images are of one class, "{names[0]}": there is nothing to classify.'
     for group in _alike(names):
         yield f"{source}: classes that differ only in case or spaces: {', '.join(map(repr, group))}."

@@ -73,8 +73,8 @@ def _split_trees(root, work):
         if classes:
             raise ValueError(
                 f'The folder "{root}" has train, which is the name of a split, and beside it other folders of images:'
-                f" {listed(classes)}. If they are classes, put the folders in train beside them; if train is all that"
-                f' counts, write "folder:{root}/train".'
+                f" {listed(classes)}. If they are classes, put the folders in train beside them; to use train alone,"
+                f' write "folder:{root}/train".'
             )
     return splits, whole
 
@@ -185,7 +185,7 @@ def _check_classes(root, split, files, classes):
     if nested and nested[0]:
         raise ValueError(
             f'The folder "{root}" has splits inside {nested[0]}: {", ".join(nested[1])}. Expected them at the top, and'
-            " the class folders in them: SPLIT/CLASS/IMAGE. If that is so there, write"
+            " the class folders in them: SPLIT/CLASS/IMAGE. If this folder has that layout, write"
             f' "folder:{os.path.join(root, nested[0])}".'
         )
     if nested or all(canonical(name) in SPLITS for name in classes):

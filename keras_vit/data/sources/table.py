@@ -48,14 +48,14 @@ def _wanted(text, chosen):
     """
     if chosen["labels"] not in ("", "none"):
         raise ValueError(
-            f'"{text}": labels={chosen["labels"]}: expected none, for images without classes. A column is named by'
+            f'"{text}": labels={chosen["labels"]}: expected none, for images without classes. To name a column, write'
             " label=."
         )
     clash = [name for name in ("label", "classes", "first_label") if chosen["labels"] and chosen[name]]
     if clash:
         raise ValueError(
-            f'"{text}": labels=none says that there are no classes, and {clash[0]}={chosen[clash[0]]} what they are:'
-            " leave out one."
+            f'"{text}": labels=none, for images without classes, contradicts {clash[0]}={chosen[clash[0]]}: leave out'
+            " one of them."
         )
     kinds = [kind for kind in _COLUMNS if kind != "label" or not chosen["labels"]]
     return {kind: (chosen[kind],) if chosen[kind] else _COLUMNS[kind] for kind in kinds}
@@ -191,20 +191,20 @@ def _of_numbers(path, rows, names, first):
         names = tuple(str(i + first) for i in range(top + 1))
         if low == 1:
             text = (
-                "%s: no row has the label 0, so class 0 is empty. If the classes are numbered from 1, say so:"
+                "%s: no row has the label 0, so class 0 is empty. If the classes are numbered from 1, add"
                 ' "?first_label=1".'
             )
             log_once(logging.WARNING, text % path)
     if top >= len(names):
         row = rows[labels.index(top)]
-        mend = (
+        fix = (
             ' The labels begin with 1: if so do the classes, add "?first_label=1".'
             if low == 1 and top == len(names)
             else ""
         )
         raise ValueError(
             f'"{path}", line {row.line}: label "{row.label}" is not one of the {len(names)} classes:'
-            f" {names[:5]}...{mend}"
+            f" {names[:5]}...{fix}"
         )
     return labels, names
 
@@ -300,7 +300,7 @@ def _check_repeated(table, paths, rows):
         (again if known.split == row.split else elsewhere).append(row)
     what = {
         "in the same split; each row counts": again,
-        "in another split: what is trained on is evaluated too": elsewhere,
+        "in another split, so training images are evaluated too": elsewhere,
     }
     for where, repeated in what.items():
         if repeated:

@@ -26,9 +26,9 @@ def _check_kind(name, features, key, path, kind):
     valid = [other for other in features if isinstance(features[other], kind)]
     problem = f"is {type(feature).__name__}" if feature else "is not there"
     fix = (
-        f' Say "{name}?{key}={valid[0]}". Valid: {", ".join(valid)}.'
+        f' Write "{name}?{key}={valid[0]}". Valid: {", ".join(valid)}.'
         if valid
-        else " It has none: it cannot be used here."
+        else " The dataset has no feature of that kind."
     )
     raise ValueError(
         f'"{name}": its feature "{".".join(path)}" should be one {kind.__name__} per example, but {problem}.{fix}'

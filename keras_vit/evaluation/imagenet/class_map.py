@@ -97,8 +97,8 @@ def class_map(
     elif tuple(names) == tuple(str(i) for i in range(1, len(names) + 1)):
         raise ValueError(
             f"The data's classes are the numbers from 1 to {len(names)}, as of a table with first_label=1, and"
-            " ImageNet's begin with 0: add &classes=1000 to the table's first_label=1, or say by mapping=PATH which of"
-            " ImageNet's they are."
+            " ImageNet's begin with 0: add &classes=1000 to the table's first_label=1, or map them to ImageNet's with"
+            " mapping=PATH."
         )
     elif all(name.isdecimal() and int(name) < CLASSES for name in names):
         found = tuple((int(name),) for name in names)
@@ -107,14 +107,14 @@ def class_map(
     else:
         raise ValueError(
             f"The data's classes, {', '.join(names[:3])}..., are neither synsets (n01440764), nor numbers from 0 to"
-            " 999, nor the model's: say by mapping=PATH which of ImageNet's they are, a JSON table or ObjectNet's"
+            " 999, nor the model's: map them to ImageNet's with mapping=PATH, a JSON table or ObjectNet's"
             " folder mappings."
         )
     taken = [number for numbers in found for number in numbers]
     twice = sorted({number for number in taken if taken.count(number) > 1})
     if twice:
         raise ValueError(
-            f"Several classes of the data are ImageNet's class {twice[0]} ({synsets()[twice[0]]}): they cannot be told"
-            " apart."
+            f"Several classes of the data are ImageNet's class {twice[0]} ({synsets()[twice[0]]}): they cannot be"
+            f" distinguished."
         )
     return found

@@ -71,7 +71,7 @@ def read_real(path: str | os.PathLike, data_dir: str | None = None) -> list[list
 def validation_number(name: tf.Tensor) -> tf.Tensor:
     """The number, 1 to 50,000, in a validation image's name, .../ILSVRC2012_val_000NNNNN.JPEG: graph scalars."""
     good = tf.strings.regex_full_match(name, _NAME)
-    what = "ReaL knows images by their name, ILSVRC2012_val_000NNNNN.JPEG, and this one is"
+    what = "ReaL identifies images by name, ILSVRC2012_val_000NNNNN.JPEG, and this one is"
     with tf.control_dependencies([tf.debugging.Assert(good, [what, name])]):
         number = tf.strings.to_number(tf.strings.regex_replace(name, _NAME, r"\1"), tf.int32)
     inside = (number >= 1) & (number <= IMAGES)
@@ -84,13 +84,13 @@ def with_names(source: Any) -> Any:
     if isinstance(source, RandomAccess):
         if source.names is None:
             raise ValueError(
-                f"{source.name} has no file names, by which ReaL knows the images: use a folder, a table, or"
+                f"{source.name} has no file names, by which ReaL identifies images: use a folder, a table, or"
                 " imagenet2012."
             )
         return dataclasses.replace(source, lookup=lambda i: {**source.lookup(i), "id": source.names(i)})
     if "id" not in source.ordered().element_spec:
         raise ValueError(
-            f'The examples of {source.name} have no "id", by which ReaL knows the images: name their feature,'
+            f'The examples of {source.name} have no "id", by which ReaL identifies images: name their feature,'
             ' "imagenet2012?id=file_name".'
         )
     return source

@@ -117,7 +117,7 @@ class Occlusion(Changed):
         n = setting.model.grid[0] * setting.model.grid[1]
         none = [share for share in self.shares if not round(share * n)]
         if none:
-            raise ValueError(f"occlusion: a share of {none[0]} of {n} patches is none. Take larger shares.")
+            raise ValueError(f"occlusion: a share of {none[0]} of {n} patches is less than one. Take larger shares.")
 
         def evaluate():
             check_head(setting.model)

@@ -99,7 +99,7 @@ def class_number(model: keras.Model, text: str) -> int:
     known = (
         f"a name or a number from 0 to {count - 1}"
         if names
-        else f"a number from 0 to {count - 1}; the model knows no names"
+        else f"a number from 0 to {count - 1}; the model has no class names"
     )
     expected = f"Expected {known}." if count else "Its outputs are not classes."
     raise ValueError(f'The model has no class "{text}".{did_you_mean(text, names)} {expected}')

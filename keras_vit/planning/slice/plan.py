@@ -164,7 +164,9 @@ def _read(compiled):
     try:
         return Program(compiled.as_text(), read_schedules(kernels_folder()))
     except jax.errors.JaxRuntimeError as error:
-        logging.warning("XLA cannot write this program as text, and so says less of it: %s", str(error).splitlines()[0])
+        logging.warning(
+            "XLA cannot write this program as text, so some figures are missing: %s", str(error).splitlines()[0]
+        )
         return None
 
 

@@ -168,7 +168,7 @@ def _predictions(app: FastAPI, service: Service) -> None:
                     'Heads have one form of answer: leave "signature_name" out, and send "instances", not "inputs".',
                 )
             if len(asked.images) > 1:
-                raise Refused(400, f"Heads are shown of one image at a time; the request has {len(asked.images)}.")
+                raise Refused(400, f"Heads are shown for one image at a time; the request has {len(asked.images)}.")
             return await service.heads(served, asked.images[0], block)
 
     @app.post("/v1/models/{name}", include_in_schema=False)

@@ -52,10 +52,7 @@ class Limits:
 
     def __post_init__(self):
         if self.megapixels > MOST_MEGAPIXELS:
-            raise ValueError(
-                f"megapixels={self.megapixels:g}: images of {MOST_MEGAPIXELS} million pixels are the largest that are"
-                " taken."
-            )
+            raise ValueError(f"megapixels={self.megapixels:g}: images of {MOST_MEGAPIXELS} million pixels at most.")
 
     @property
     def bytes(self) -> int:

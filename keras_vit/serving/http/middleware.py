@@ -23,8 +23,7 @@ class OnlyHosts:
             await self.app(scope, receive, send)
             return
         reason = (
-            f'The Host header is "{host}", and this service listens to its own machine alone, as'
-            f" {', '.join(self.hosts)}."
+            f'The Host header is "{host}", and this service answers only its own machine, as {", ".join(self.hosts)}.'
         )
         await errors.answer(400, f"{reason} Others reach it with --host=0.0.0.0.")(scope, receive, send)
 

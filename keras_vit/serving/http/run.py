@@ -33,7 +33,7 @@ def _naming(host, port):
     except OSError as error:
         reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise OSError(
-            f"Cannot listen at {in_address(host)}:{port}: {reason}. Give another --port, or --host."
+            f"Cannot listen on {in_address(host)}:{port}: {reason}. Give another --port, or --host."
         ) from None
 
 

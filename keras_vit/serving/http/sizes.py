@@ -65,7 +65,7 @@ def check_size(encoded: bytes, megapixels: float) -> None:
     try:
         width, height = _stated(encoded)
     except Image.DecompressionBombError:
-        raise Refused(413, f"It has far more than {megapixels:g} million pixels, the most that are taken.") from None
+        raise Refused(413, f"It has far more than {megapixels:g} million pixels, the limit.") from None
     if width * height > megapixels * 1e6:
         raise Refused(413, f"It has {width} x {height} pixels, of {megapixels:g} million at most.")
     scans = encoded.count(b"\xff\xda") if encoded[:2] == b"\xff\xd8" else 1

@@ -162,12 +162,12 @@ def _check_loss(loss, kind, units):
         return
     known = issubclass(form, (FromLogits, *_BINARY, *_CATEGORICAL, *_PROBABILITIES_ONLY))
     if known and kind == "logits" and not from_logits:
-        mend = "loss=keras_vit.training.SoftmaxCrossEntropy()"
+        fix = "loss=keras_vit.training.SoftmaxCrossEntropy()"
         if issubclass(form, _BINARY + _CATEGORICAL):
-            mend = f"loss=keras.losses.{form.__name__}(from_logits=True)"
+            fix = f"loss=keras.losses.{form.__name__}(from_logits=True)"
         raise ValueError(
             f"The model returns logits, and the loss {form.__name__} takes them for probabilities: from a zero head, no"
-            f" gradient would ever come back. Write {mend}."
+            f" gradient would ever come back. Write {fix}."
         )
     if known and kind == "probabilities" and from_logits:
         raise ValueError(
@@ -227,5 +227,5 @@ def _check_instance(metric, name):
             _refuse_metric(name, f"keras.metrics.{name}({argument}={0.0 if argument == 'threshold' else [0.0]})")
 
 
-def _refuse_metric(name, mend):
-    raise ValueError(f"The model returns logits, and the metric {name} takes them for probabilities. Write {mend}.")
+def _refuse_metric(name, fix):
+    raise ValueError(f"The model returns logits, and the metric {name} takes them for probabilities. Write {fix}.")

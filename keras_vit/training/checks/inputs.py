@@ -272,9 +272,9 @@ def check_range(images: np.ndarray, scale: Normalisation) -> None:
     there = scale.seen(low.astype("float64"), high.astype("float64")) if rescaled else ends
     largest = max(0 if floating else 255, *map(abs, ends))  # bytes may be dark
     lowest, highest = map(np.float64, there)
-    for wrong, what, mend in _problems(scale, lowest, highest, floating or rescaled, largest):
+    for wrong, what, fix in _problems(scale, lowest, highest, floating or rescaled, largest):
         if wrong:
-            raise ValueError(_range_message(scale, what, mend).format(*(f"{end:.3g}" for end in (*ends, *there))))
+            raise ValueError(_range_message(scale, what, fix).format(*(f"{end:.3g}" for end in (*ends, *there))))
 
 
 def assert_range(images: Any, scale: Normalisation) -> list:
@@ -286,8 +286,8 @@ def assert_range(images: Any, scale: Normalisation) -> list:
     lowest, highest = _seen(images, scale.path) if rescaled else (low, high)
     largest = tf.maximum(tf.maximum(tf.abs(low), tf.abs(high)), 0.0 if floating else 255.0)  # bytes may be dark
     return [
-        tf.debugging.Assert(~wrong, [_filled_in(_range_message(scale, what, mend), low, high, lowest, highest)])
-        for wrong, what, mend in _problems(scale, lowest, highest, floating or rescaled, largest)
+        tf.debugging.Assert(~wrong, [_filled_in(_range_message(scale, what, fix), low, high, lowest, highest)])
+        for wrong, what, fix in _problems(scale, lowest, highest, floating or rescaled, largest)
     ]
 
 
@@ -328,11 +328,11 @@ def _assert_labels(labels, weight, rules):
         assert_true(wrong | ~several, rules.sums)  # rows of other numbers than shares are another loss's
 
 
-def _range_message(scale, what, mend):
+def _range_message(scale, what, fix):
     """The message for images on another scale, with {} for their ends, then for those where the model normalises."""
     escape = "If they are right, set model.check_pixels = False."
     if not scale.path.rescales:
-        return f"The images {what}: the values of the first batch are in [{{}}, {{}}]. {mend} {escape}"
+        return f"The images {what}: the values of the first batch are in [{{}}, {{}}]. {fix} {escape}"
     several = len(scale.path.layers) > 1
     names = f"the layer{'s' if several else ''} {', '.join(scale.path.layers)}"
     return (

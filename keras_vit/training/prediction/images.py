@@ -26,7 +26,7 @@ def listed(x) -> tuple[list, bool]:
         return [x], True
     if hasattr(x, "element_spec") or isinstance(x, dict):
         raise ValueError(
-            f"Expected an image or a list of images, got {type(x).__name__}. Of a dataset: model.predict(dataset)."
+            f"Expected an image or a list of images, got {type(x).__name__}. For a dataset: model.predict(dataset)."
         )
     if not hasattr(x, "shape"):
         if not isinstance(x, Iterable):

@@ -54,7 +54,7 @@ def test_a_file_says_what_the_model_does_or_warns(form, tiny, tmp_path, caplog):
         path = tmp_path / "m" / "model.safetensors"
         safetensors.numpy.save_file(safetensors.numpy.load_file(path), path)
         assert keras_vit.load(tmp_path / "m", heads=2).preprocessing == text.replace("area", "bilinear")
-        assert ("will prepare images otherwise than this model" in caplog.text) == ("area" in text)
+        assert ("will prepare images differently from this model" in caplog.text) == ("area" in text)
 
 
 def test_timms_bit_has_the_constants_and_steps_of_its_config(tmp_path):

@@ -212,7 +212,10 @@ def test_a_batch_that_is_never_too_large_ends_somewhere():
 
 @pytest.mark.parametrize(
     "each, says",
-    [(2**20, "4,096 images a chip fit, and more were not tried"), (2**30, "8 images a chip are the most that fit")],
+    [
+        (2**20, "4,096 images per chip fits; more were not tried"),
+        (2**30, "8 images per chip is the largest batch that fits"),
+    ],
 )
 def test_the_command_says_where_the_search_stopped(each, says, capsys):
     def plan_of(config, where):
@@ -235,7 +238,7 @@ def test_every_batch_that_is_tried_splits_into_the_micro_batches(capsys):
     values = types.SimpleNamespace(config=config_files.load_config("imagenet_pretrain:B/16"), topology="v5e:4x4")
     values.config.micro_batches = 12
     plan_command._find_batch(values, plan_of)
-    assert "4,080 images a chip fit, and more were not tried" in capsys.readouterr().out
+    assert "4,080 images per chip fits; more were not tried" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("keys", [{}, {"total": 93_844, "schedule.cooldown": "1k steps"}])
