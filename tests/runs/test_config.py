@@ -125,7 +125,7 @@ def test_options_of_an_older_version_are_named(started, caplog):
     logging.getLogger("absl").propagate = True
     with caplog.at_level("WARNING"):
         check_same_run(*started(layout={"strategy": "one"}, few_shot={"every": 1}, sharpness=0.5))
-    assert "does not know, and leaves out: sharpness." in caplog.text
+    assert "are unknown to this version and ignored: sharpness." in caplog.text
 
 
 def test_a_field_of_the_model_that_only_one_config_has_is_compared_too(started):
@@ -240,4 +240,4 @@ def test_a_head_that_stays_has_the_classes_in_the_datas_order(config, tmp_path, 
         Classification(config).load(from_arrays(images, [0, 1, 2], class_names=("b", "a", "c")))
     with caplog.at_level("WARNING"):
         Classification(config).load(from_arrays(images, [0, 1, 2], class_names=("a", "b", "d")))
-    assert "its classes have other names than the data's" in caplog.text
+    assert "whose class names differ from the data's" in caplog.text

@@ -102,7 +102,7 @@ def refusal(*arguments, **options):
         ("hf://anna/-flowers", "mit", "ValueError: .*not a name that the hub allows"),
         ("https://huggingface.co/anna/flowers", "mit", "ValueError: .*hf://USER/NAME .Hugging Face. or kaggle://"),
         ("anna/flowers", "mit", "ValueError: .*not where a model can be shared"),
-        (ADDRESS, None, "ValueError: .*needs a licence.*apache-2.0"),
+        (ADDRESS, None, "ValueError: .*Give a licence.*apache-2.0"),
         (ADDRESS, "apache2.0", 'ValueError: Unknown licence "apache2.0". Did you mean "apache-2.0"'),
         (
             "hf://ben/flowers",
