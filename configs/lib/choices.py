@@ -9,7 +9,7 @@ def choose(argument, choices, only=None):
     """The words that `argument` chooses, in the order of `choices`: those it does not name are the defaults.
 
     Raises:
-        ValueError: for a word that is none of them, two of one choice, or one without the word that it belongs to.
+        ValueError: for an unknown word, two words of one choice, or one without the word that it needs.
     """
     named = {}
     for word in (part.strip() for part in argument.split(",") if part.strip()):
