@@ -30,7 +30,6 @@ from keras_vit.distribution import Strategy
 from keras_vit.evaluation.registry import Evaluator, make_evaluator
 from keras_vit.io.json_files import read_json
 from keras_vit.io.logs import quiet
-from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.models.finetuning.whitening import first_layer
 from keras_vit.runs.config import check_config, odd_sizes, resolve
 from keras_vit.runs.config_keys import is_packaged_task
@@ -228,7 +227,8 @@ def _much_resampled(init, described, arguments):
     if not described["variant"].has_tokens:
         return
     sizes = [described["image_size"], arguments["image_size"]]
-    grids = [grid_size(size, made["variant"].stride) for size, made in zip(sizes, (described, arguments))]
+    strides = [made["variant"].strides[0] for made in (described, arguments)]
+    grids = [[side // stride for side, stride in zip(size, pair)] for size, pair in zip(sizes, strides)]
     ratios = [new / old for old, new in zip(*grids)]
     if max(ratios) > _MUCH or min(ratios) < 1 / _MUCH:
         (old, new), (before, after) = ([f"{a}x{b}" for a, b in pairs] for pairs in (sizes, grids))
