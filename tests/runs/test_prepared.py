@@ -273,3 +273,14 @@ def test_a_variant_is_that_of_the_model_in_init_or_refused(tmp_path):
     config.model.variant = "R50x1"
     with pytest.raises(ValueError, match="variant=R50x1 is not the model in .*: it is a ViT"):
         planned(config)
+
+
+def test_positions_that_are_resampled_a_lot_trigger_a_warning(tmp_path):
+    config = config_files.load_config("cifar10_finetune")
+    config.init = run_directory(tmp_path, keras_vit.ViT("Ti/4", 32, classes=None, depth=1))
+    ours = check(config).on(*planned_data(config.data, DATASETS))
+    assert list(ours.notes()) == []  # 96 px are 24x24 patches, three times 8x8
+    config.model.image_size = 224
+    (note,) = check(config).on(*planned_data(config.data, DATASETS)).notes()
+    assert "images of 32x32 pixels, 8x8 patches, and here they are 224x224, 56x56 patches" in note
+    assert note.endswith("is probably better: --image_size=32.")
