@@ -13,10 +13,8 @@ HELP = (
 )
 _given: dict[str, Any] = {}
 # The arguments by which load's messages advise.
-_NAMES = (
-    "channels|class_names|classes|epsilon|head|heads|image_size|key|mean|mlp_activation|names|norm_first|patch_size|pool"
-    "|pre_logits|pre_logits_activation|std"
-)
+_MODEL = "channels|epsilon|heads|image_size|mean|mlp_activation|norm_first|patch_size|pool|pre_logits|std"
+_NAMES = {"--load.": f"{_MODEL}|class_names|classes|head|key|names|pre_logits_activation", "--config.model.": _MODEL}
 
 
 def _value(text):
@@ -52,16 +50,17 @@ def at_shell(text: str, prefix: str) -> str:
 
     Args:
         text: the message.
-        prefix: of the flags, "--load." or "--config.model.".
+        prefix: of the flags, a key of _NAMES.
     """
+    names = _NAMES[prefix]
     text = text.replace("keras_vit.list_models() lists all", "`keras-vit models` lists all")
     text = re.sub(r'Then call, (with .*:)\n  keras_vit\.load\(".*", (.*)\)', r"Then add, \1\n  \2", text)
     text = re.sub(
-        rf"\b(pass|Pass) ({_NAMES})\b(?!=)(?: and ({_NAMES})\b(?!=))?",
+        rf"\b(pass|Pass) ({names})\b(?!=)(?: and ({names})\b(?!=))?",
         lambda m: f"{m[1]} " + " ".join(f"{prefix}{name}=VALUE" for name in m.groups()[1:] if name),
         text,
     )
-    text = re.sub(rf"(?<![\w.-])({_NAMES})=(?!\s)", rf"{prefix}\1=", text)
+    text = re.sub(rf"(?<![\w.-])({names})=(?!\s)", rf"{prefix}\1=", text)
     # Flags are joined by spaces.
     return re.sub(rf"({re.escape(prefix)}\w+=[^\s,]+)(?:,| and) (?={re.escape(prefix)})", r"\1 ", text)
 

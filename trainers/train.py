@@ -11,6 +11,7 @@ from keras_vit.runs.config import check_keys
 from keras_vit.tasks import find_task
 
 from . import config_files
+from .loading import in_shell_words
 
 
 def train(values, strategy):
@@ -54,5 +55,5 @@ def main(values):
         strategy = find_strategy(values.strategy, tpu=values.tpu, model_parallel=values.model_parallel)
     if not strategy.chief:
         logging.set_verbosity(logging.WARNING)
-    with shown(strategy.chief):
+    with shown(strategy.chief), in_shell_words("--config.model."):
         train(values, strategy)
