@@ -8,8 +8,9 @@ little from few images, give --config.model.variant=Ti/16 instead of --init. One
 and what was ignored (docs/data.md).
 
 A fifth of the images is held out. The head begins as a linear probe, which a few images suffice for; then all layers
-are fine-tuned with AdamW, the lower ones more slowly (linear probing, then fine-tuning: arXiv 2202.10054). The run ends
-when four epochs bring nothing, and delivers the weights that were best on the held-out part, which may be the probe's.
+are fine-tuned with AdamW, the lower ones more slowly (linear probing, then fine-tuning: arXiv 2202.10054). The run
+delivers the weights that were best on the held-out part, which may be the probe's, and ends early if 60% of it bring
+nothing better. Accuracy and time: docs/running.md.
 """
 
 from .lib import common
@@ -26,12 +27,13 @@ def get_config():
     config.data.eval_preprocess = "decode|resize(256)|central_crop(224)"
 
     config.batch_size = 16
-    config.total = "10 epochs"
-    config.early_stopping = "4 epochs"
+    config.total = "3 epochs or 64 steps"
+    config.evaluate = config.checkpoint = "20%"
+    config.early_stopping = "60%"
     config.keep_best = True
     config.head = "probe"
 
-    config.optimizer.learning_rate = 3e-4
+    config.optimizer.learning_rate = 2e-4
     config.optimizer.weight_decay = 0.05
     config.optimizer.layer_decay = 0.75
     return config

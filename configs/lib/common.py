@@ -1,8 +1,9 @@
 """What every config starts from. All keys are here with their defaults: an override of a key that is not here is
 refused, except fields of `model`, options of evaluators in `evals`, and the task's own in `objective`.
 
-Durations are whole numbers of steps, or text: "150 epochs", "10k steps", "1M examples", "5%" (of the whole run). What
-is off is None; on the command line `--config.mixup=None` turns an option off.
+Durations are whole numbers of steps, or text: "150 epochs", "10k steps", "1M examples", "5%" (of the whole run);
+"3 epochs or 64 steps" is the longer of the two. What is off is None; on the command line `--config.mixup=None` turns an
+option off.
 """
 
 from ml_collections import ConfigDict, config_dict

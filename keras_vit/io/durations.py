@@ -1,4 +1,7 @@
-"""Durations in a config: whole steps, or text such as "150 epochs", "10k steps", "1.5M examples", "5%" (of the run)."""
+"""Durations in a config: whole steps, or text such as "150 epochs", "10k steps", "1.5M examples", "5%" (of the run).
+
+"3 epochs or 64 steps" is the longer of the two.
+"""
 
 import math
 import re
@@ -33,13 +36,18 @@ def _parse(duration):
     return number, unit
 
 
+def _choices(duration):
+    """The durations of which a duration is the longest."""
+    return duration.split(" or ") if isinstance(duration, str) else [duration]
+
+
 def is_nothing(duration: int | float | str) -> bool:
     """Whether a duration is 0 in any unit.
 
     Raises:
         ValueError: for malformed text, a negative number, or a fraction of a step.
     """
-    return _parse(duration)[0] == 0
+    return all(_parse(choice)[0] == 0 for choice in _choices(duration))
 
 
 def in_examples(duration: int | float | str, batch_size: int) -> int | float | str:
@@ -48,15 +56,19 @@ def in_examples(duration: int | float | str, batch_size: int) -> int | float | s
     Raises:
         ValueError: for malformed text, a negative number, or a fraction of a step.
     """
-    number, unit = _parse(duration)
-    return f"{number * batch_size} examples" if unit in ("", "step", "steps") else duration
+    choices = _choices(duration)
+    for i, (number, unit) in enumerate(map(_parse, choices)):
+        if unit in ("", "step", "steps"):
+            choices[i] = f"{number * batch_size} examples"
+    return " or ".join(choices) if len(choices) > 1 else choices[0]
 
 
 def resolve_steps(duration: int | float | str, batch_size: int, examples: int, total: int | None = None) -> int:
     """The number of steps in `duration`.
 
     Args:
-        duration: whole steps, or "N steps | epochs | examples | %", where N may end in k or M.
+        duration: whole steps, or "N steps | epochs | examples | %", where N may end in k or M; or several, joined by
+            "or", for the longest.
         batch_size: examples per step.
         examples: examples per epoch.
         total: steps of the whole run, for "%".
@@ -64,6 +76,10 @@ def resolve_steps(duration: int | float | str, batch_size: int, examples: int, t
     Raises:
         ValueError: for malformed text, a negative number, a fraction of a step, or "%" without a total.
     """
+    return max(_resolved(choice, batch_size, examples, total) for choice in _choices(duration))
+
+
+def _resolved(duration, batch_size, examples, total):
     number, unit = _parse(duration)
     if unit == "%":
         if total is None:

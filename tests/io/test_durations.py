@@ -22,6 +22,8 @@ from keras_vit.runs import resolve_steps
         ("2.3k", 2300),
         ("0.5 epochs", 5),
         (60.0, 60),
+        ("3 epochs or 25 steps", 30),
+        ("3 epochs or 64 steps", 64),
     ],
 )
 def test_durations(duration, steps):
