@@ -33,7 +33,7 @@ def get_config():
     config.keep_best = True
     config.head = "probe"
 
-    config.optimizer.learning_rate = 2e-4
+    config.optimizer.learning_rate = 1e-4
     config.optimizer.weight_decay = 0.05
     config.optimizer.layer_decay = 0.75
     return config
