@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_vit.data.ops.decode import MAX_PIXELS
+from keras_vit.data.ops.decode import MAX_PIXELS, ODD
 from keras_vit.serving.description import OK, READ
 
 _LARGEST = f"{MAX_PIXELS:,} pixels (a JPEG; others half of that)"
@@ -32,9 +32,12 @@ def _begins(encoded, at, magic):
 def why_not(encoded: tf.Tensor) -> tf.Tensor:
     """Why `encoded`, scalar string bytes, could not be decoded, in words."""
     cases: list = [(tf.strings.length(encoded) == 0, lambda: tf.constant("It is empty: there are no bytes."))]
+    for magic, (is_odd, name) in ODD.items():
+        text = f"{name} is not read here: save it as a PNG."
+        odd = tf.cond(_begins(encoded, 0, magic), lambda is_odd=is_odd: is_odd(encoded), lambda: tf.constant(False))
+        cases.append((odd, functools.partial(tf.constant, text)))
     for at, magic, kind in _READ:
-        animated = " animated," if kind == "WebP" else ""
-        text = f"The {kind} cannot be decoded: it is damaged,{animated} cut short, or has more than {_LARGEST}."
+        text = f"The {kind} cannot be decoded: it is damaged, cut short, or has more than {_LARGEST}."
         cases.append((_begins(encoded, at, magic), functools.partial(tf.constant, text)))
     for at, magic, kind in _UNREAD:
         text = f"{kind} is not read here. Send {READ}."

@@ -178,7 +178,7 @@ def refused_requests():
         (413, "It has 20000 x 20000 pixels, of 1 million at most", bomb.getvalue()),
         (413, "1500 x 1500 pixels, of 1 million at most", with_text.getvalue()),
         (400, "the PNG does not begin with its header", other_first),
-        (413, "1500 x 1500 pixels", b"BM" + bytes(16) + struct.pack("<ii", 1500, -1500)),
+        (413, "1500 x 1500 pixels", b"BM" + bytes(12) + struct.pack("<iii", 40, 1500, -1500)),
         (413, "1500 x 1500 pixels, of 1 million at most", large_gif()),
         (400, "the header of the WebP is damaged", b"RIFF....WEBPVP8 "),
         (400, 'has no signature "\\ud800"', json.dumps(signed("\ud800", b"")["json"]).encode()),

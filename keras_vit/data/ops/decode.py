@@ -6,31 +6,33 @@ which training and evaluation catch (data/errors.py).
 
 import tensorflow as tf
 
+from keras_vit.data.ops import orientation
 from keras_vit.data.ops.branches import outlined
 from keras_vit.data.ops.registry import op
 
 MAX_PIXELS = 2**28  # of a JPEG; half for other formats, which are always decoded whole
 LARGE = 2**25  # a JPEG with more pixels is decoded at a half or a quarter of its sides
 
-# A camera writes the orientation into a JPEG's EXIF data (Exif 2.32, 4.5.4 and 4.6.4): segment APP1 holds "Exif", two
-# zeros and a TIFF file, whose first directory has the tag 0x0112.
-_EXIF_MARK = b"Exif\0\0"
-_EXIF_TAG = 0x0112
-_EXIF_OFFSETS = (6, 24)  # of the mark, if its segment is the first or the second
-_EXIF_ENTRY = 12  # bytes: the tag (2), the value's type (2), the number of values (4), the value (4)
+_BY_PILLOW = "needs Pillow, which the preprocessing of an exported model lacks: save it as PNG."
 
 # GIF89a: a header and the screen, 13 bytes, perhaps a colour table, then blocks: extensions, frames, the end. A block's
 # data are chunks: a size byte and as many bytes; size 0 ends them.
 _GIF_EXTENSION, _GIF_FRAME = 0x21, 0x2C  # the first bytes of blocks
+_GIF_CONTROL = 0xF9  # the second byte of the extension that may name a transparent colour
+_GREYS = bytes(level for level in range(256) for _ in range(3))  # the palette of a GIF without one
 _GIF_MOST = 10_000  # steps of a walk; chunks have full size, so a frame takes few steps
 _GIF_RUN = 4096  # chunks per step at most
 
 
+def _checked(encoded, is_fine, *message):
+    """`encoded`, or an error with the message."""
+    with tf.control_dependencies([tf.debugging.Assert(is_fine, list(message))]):
+        return tf.identity(encoded)
+
+
 def _within(encoded, pixels, limit):
     """`encoded`, after a check of the pixel count in its header."""
-    message = f"The image has too many pixels: {limit} at most. It has"
-    with tf.control_dependencies([tf.debugging.Assert(pixels <= limit, [message, pixels])]):
-        return tf.identity(encoded)
+    return _checked(encoded, pixels <= limit, f"The image has too many pixels: {limit} at most. It has", pixels)
 
 
 def _head(encoded, at, count):
@@ -63,8 +65,7 @@ def _with_an_end(encoded):
     """A JPEG after a check that it has an end marker, though not at the end: cameras append videos to photographs."""
     data = tf.io.decode_raw(encoded, tf.uint8)
     ends = tf.reduce_any((data[:-1] == 0xFF) & (data[1:] == 0xD9))  # in compressed data a zero follows each 0xFF
-    with tf.control_dependencies([tf.debugging.Assert(ends, ["The JPEG is cut short: its end is missing."])]):
-        return tf.identity(encoded)
+    return _checked(encoded, ends, "The JPEG is cut short: its end is missing.")
 
 
 def not_cut_short(encoded: tf.Tensor) -> tf.Tensor:
@@ -77,53 +78,6 @@ def read_jpeg(encoded: tf.Tensor, channels: int, ratio: int = 1) -> tf.Tensor:
     """A JPEG's pixels as stored, uint8; `ratio` 2, 4 or 8 divides the sides."""
     # The exact transform, as in PIL: with the fast one, a DeiT's logits correlate only .998 with those on PIL's pixels.
     return tf.io.decode_jpeg(encoded, channels=channels, ratio=ratio, dct_method="INTEGER_ACCURATE")
-
-
-def _first_bytes(text, size):
-    """The first `size` bytes, (n,) int32, of a scalar string tensor."""
-    return tf.cast(tf.io.decode_raw(tf.strings.substr(text, 0, size), tf.uint8), tf.int32)
-
-
-@outlined
-def _exif_orientation(tiff):
-    """The orientation in a TIFF file, 1 if there is none."""
-    raw = _first_bytes(tiff + b"\0" * 16, 2**16)
-    little = raw[0] == ord("I")
-
-    def number(digits):
-        """(..., n) bytes -> (...) integers."""
-        digits = tf.cond(little, lambda: tf.reverse(digits, [-1]), lambda: digits)
-        return tf.reduce_sum(digits * [256**i for i in reversed(range(digits.shape[-1]))], -1)
-
-    directory = tf.minimum(tf.maximum(number(tf.ensure_shape(raw[4:8], (4,))), 0), tf.size(raw) - 2)
-    first = directory + 2
-    count = tf.minimum(number(tf.ensure_shape(raw[directory:first], (2,))), (tf.size(raw) - first) // _EXIF_ENTRY)
-    entries = tf.reshape(raw[first : first + count * _EXIF_ENTRY], (-1, _EXIF_ENTRY))
-    values = tf.boolean_mask(number(entries[:, 8:10]), number(entries[:, :2]) == _EXIF_TAG)
-    value = tf.concat([values, [1]], 0)[0]
-    return tf.where((value >= 1) & (value <= 8), value, 1)
-
-
-def _orientation(encoded: tf.Tensor) -> tf.Tensor:
-    """The orientation, 1 (upright) to 8, of a JPEG in a scalar string tensor; 1 without a legible one.
-
-    The segment is expected where the standard and cameras put it: first, or after JFIF's 16-byte segment.
-    """
-    head = tf.strings.substr(encoded, 0, _EXIF_OFFSETS[1] + len(_EXIF_MARK)) + b"\0" * (
-        _EXIF_OFFSETS[1] + len(_EXIF_MARK)
-    )
-    matches = tf.strings.substr(head, _EXIF_OFFSETS, [len(_EXIF_MARK)] * 2) == _EXIF_MARK
-    start = tf.where(matches[0], *_EXIF_OFFSETS) + len(_EXIF_MARK)
-    none = lambda: tf.constant(1)  # noqa: E731
-    return tf.cond(tf.reduce_any(matches), lambda: _exif_orientation(tf.strings.substr(encoded, start, 2**16)), none)
-
-
-def _upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Stored pixels (h, w, c) turned and mirrored upright; orientations 5 to 8 exchange h and w."""
-    image = tf.cond(orientation >= 5, lambda: tf.transpose(image, (1, 0, 2)), lambda: image)
-    upside_down = tf.reduce_any(orientation == [3, 4, 7, 8])
-    mirrored = tf.reduce_any(orientation == [2, 3, 6, 7])
-    return tf.reverse(image, tf.boolean_mask([0, 1], tf.stack([upside_down, mirrored])))
 
 
 @outlined
@@ -143,12 +97,12 @@ def _odd_jpeg(encoded, channels, pixels, turned, cmyk):
         image = tf.cond(cmyk, lambda: tf.image.rgb_to_grayscale(stored(3)), lambda: stored(1))
     else:
         image = stored(channels)
-    return _upright(image, turned)
+    return orientation.upright(image, turned)
 
 
 def header(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """(a JPEG's shape (3,) int32 by its header, 4 channels for CMYK; EXIF orientation; can it be decoded directly)"""
-    shape, turned = tf.image.extract_jpeg_shape(encoded), _orientation(encoded)
+    shape, turned = tf.image.extract_jpeg_shape(encoded), orientation.of_jpeg(encoded)
     simple = (turned == 1) & (shape[2] < 4) & (tf.reduce_prod(tf.cast(shape[:2], tf.int64)) <= LARGE)
     return shape, turned, simple
 
@@ -164,8 +118,8 @@ def _jpeg(encoded, channels):
 @outlined
 def _not_too_large_png(encoded):
     starts = _head(encoded, 12, 4) == b"IHDR"  # libpng accepts a PNG with another chunk before its header
-    with tf.control_dependencies([tf.debugging.Assert(starts, ["The PNG does not begin with its header."])]):
-        return _within(encoded, _product(encoded, 16, tf.int32, False), MAX_PIXELS // 2)
+    encoded = _checked(encoded, starts, "The PNG does not begin with its header.")
+    return _within(encoded, _product(encoded, 16, tf.int32, False), MAX_PIXELS // 2)
 
 
 def _guarded_png(encoded):
@@ -175,8 +129,17 @@ def _guarded_png(encoded):
     return tf.cond(small, lambda: encoded, lambda: _not_too_large_png(encoded))
 
 
+def _with_hidden_exif(encoded):
+    """Whether a PNG has EXIF data as ImageMagick wrote it before 2018: in hexadecimal digits, perhaps compressed."""
+    return orientation.contains(orientation.png_metadata(encoded), "Raw profile type exif")
+
+
 def _png(encoded, channels):
-    return tf.io.decode_png(_guarded_png(encoded), channels=channels)
+    encoded, plain = _guarded_png(encoded), orientation.begins_with_pixels(encoded)
+    plain = tf.cond(plain, lambda: tf.constant(True), lambda: ~_with_hidden_exif(encoded))
+    encoded = _checked(encoded, plain, f"A PNG with EXIF data of an old ImageMagick {_BY_PILLOW}")
+    image, turned = tf.io.decode_png(encoded, channels=channels), orientation.of_png(encoded)
+    return tf.cond(turned == 1, lambda: image, lambda: orientation.upright(image, turned))
 
 
 def _matched(image, channels):
@@ -187,16 +150,37 @@ def _matched(image, channels):
     return tf.cond(tf.shape(image)[-1] == 1, lambda: tf.repeat(image, 3, -1), lambda: image[..., :3])
 
 
+def _is_plain_bmp(encoded):
+    """Whether a BMP has a header of 40 bytes, and 8, 24 or 32 bits per pixel, neither compressed nor in bit fields."""
+    header, bits, compression = _head(encoded, 14, 4), _head(encoded, 28, 2), _head(encoded, 30, 2)
+    is_plain = (header == b"\x28\0\0\0") & (compression == b"\0\0")
+    return is_plain & tf.reduce_any(bits == [b"\x08\0", b"\x18\0", b"\x20\0"])
+
+
+def _has_length(encoded):
+    """Whether a plain BMP has as many bytes as its header says: TensorFlow refuses others."""
+    numbers = (tf.io.decode_raw(_head(encoded, at, 4), tf.int32)[0] for at in (10, 18, 22))
+    start, width, height = (tf.cast(number, tf.int64) for number in numbers)
+    bits = tf.cast(tf.io.decode_raw(_head(encoded, 28, 2), tf.int16)[0], tf.int64)
+    row = (width * bits // 8 + 3) // 4 * 4
+    return tf.cast(tf.strings.length(encoded), tf.int64) == start + row * tf.abs(height)
+
+
 def _bmp(encoded):
     """Looks up 8-bit pixels in the file's palette: TensorFlow reads palette indices as shades of grey."""
+    encoded = _checked(
+        encoded,
+        _is_plain_bmp(encoded),
+        f"A BMP with bit fields, RLE, 1, 4 or 16 bits per pixel, or a header of OS/2 {_BY_PILLOW}",
+    )
     encoded = _within(encoded, _product(encoded, 18, tf.int32, True), MAX_PIXELS // 2)
     image = tf.io.decode_bmp(encoded)
 
     def coloured():
-        start = 14 + tf.io.decode_raw(_head(encoded, 14, 4), tf.int32)[0]  # after both headers
-        start = tf.clip_by_value(start, 0, tf.strings.length(encoded) - 1)
-        palette = tf.io.decode_raw(tf.strings.substr(encoded, start, 4 * 256), tf.uint8)
-        colours = tf.reshape(palette, (-1, 4))[:, 2::-1]  # stored as blue, green, red, 0
+        start, end = 14 + 40, tf.io.decode_raw(_head(encoded, 10, 4), tf.int32)[0]  # after both headers, of the pixels
+        size = tf.clip_by_value(end - start, 0, 4 * 256)
+        palette = tf.strings.substr(encoded + b"\0" * (start + 4 * 256), start, size) + b"\0" * (4 * 256)
+        colours = tf.reshape(tf.io.decode_raw(palette, tf.uint8)[: 4 * 256], (-1, 4))[:, 2::-1]  # blue, green, red, 0
         return tf.gather(colours, tf.cast(image[..., 0], tf.int32))
 
     return tf.cond(tf.shape(image)[-1] == 1, coloured, lambda: image)
@@ -208,77 +192,94 @@ def _gif_table(flags):
 
 
 def _gif_frame(data, size):
-    """(start, end, found) of the first frame of a GIF of `size` bytes in `data`, which is padded with zeros."""
+    """(start, end, found, control) of the first frame of a GIF of `size` bytes in `data`, which is padded with zeros.
+
+    `control` is where the last graphic control extension before the frame starts, 0 if there is none.
+    """
     byte = lambda at: tf.cast(data[at], tf.int32)  # noqa: E731
 
-    def chunks(at, frame):
+    def chunks(at, frame, control):
         """Passes consecutive chunks of one size."""
         step = byte(at) + 1
         alike = data[at : at + _GIF_RUN * step : step] == data[at]
         passed = tf.reduce_sum(tf.math.cumprod(tf.cast(alike, tf.int32)))
-        return tf.where(step > 1, at + passed * step, at + 1), frame, step > 1
+        return tf.where(step > 1, at + passed * step, at + 1), frame, control, step > 1
 
-    def block(at, frame):
+    def block(at, frame, control):
         """Passes the head of a block; after any but an extension or a frame there is nothing to read."""
         kind = byte(at)
         head = tf.where(kind == _GIF_FRAME, 11 + _gif_table(byte(at + 9)), tf.where(kind == _GIF_EXTENSION, 2, size))
-        return at + head, tf.where(kind == _GIF_FRAME, at, frame), tf.constant(True)
+        controls = (kind == _GIF_EXTENSION) & (byte(at + 1) == _GIF_CONTROL)
+        return at + head, tf.where(kind == _GIF_FRAME, at, frame), tf.where(controls, at, control), tf.constant(True)
 
-    at, frame, inside = tf.while_loop(
-        lambda at, frame, inside: (at < size) & (inside | (frame < 0)),
-        lambda at, frame, inside: tf.cond(inside, lambda: chunks(at, frame), lambda: block(at, frame)),
-        (13 + _gif_table(byte(10)), tf.constant(-1), tf.constant(False)),
+    at, frame, control, inside = tf.while_loop(
+        lambda at, frame, control, inside: (at < size) & (inside | (frame < 0)),
+        lambda at, frame, control, inside: tf.cond(
+            inside, lambda: chunks(at, frame, control), lambda: block(at, frame, control)
+        ),
+        (13 + _gif_table(byte(10)), tf.constant(-1), tf.constant(0), tf.constant(False)),
         maximum_iterations=_GIF_MOST,
     )
-    return frame, at, (frame >= 0) & ~inside & (at <= size)
+    return frame, at, (frame >= 0) & ~inside & (at <= size), control
 
 
 @outlined
-def first_frame(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def first_frame(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """The first frame of a GIF, a scalar string tensor.
 
     Returns:
-        (a GIF of that frame alone, its (top, left) int32 on the canvas, the canvas's (height, width) int32).
+        (a GIF of that frame alone, its (top, left) int32 on the canvas, the canvas's (height, width) int32, the colour
+        (3,) uint8 around it: the transparent one, which also Pillow shows, or else the palette's first).
 
     Raises:
         InvalidArgumentError: at run time, if there is no whole frame.
     """
-    padded = encoded + b"\0" * 32
-    frame, end, found = _gif_frame(tf.io.decode_raw(padded, tf.uint8), tf.strings.length(encoded))
-    with tf.control_dependencies(
-        [tf.debugging.Assert(found, ["The GIF is damaged or cut short: it has no whole frame."])]
-    ):
-        frame = tf.identity(frame)
+    padded = encoded + b"\0" * 1024
+    data = tf.io.decode_raw(padded, tf.uint8)
+    frame, end, found, control = _gif_frame(data, tf.strings.length(encoded))
+    frame = _checked(frame, found, "The GIF is damaged or cut short: it has no whole frame.")
+    byte = lambda at: tf.cast(data[at], tf.int32)  # noqa: E731
     numbers = lambda at, size: tf.cast(tf.io.decode_raw(tf.strings.substr(padded, at, size), tf.uint16), tf.int32)  # noqa: E731
     box, screen = numbers(frame + 1, 8), numbers(6, 4)  # (left, top, width, height), (width, height)
     picture = tf.maximum(screen, box[:2] + box[2:])
-    # At 0, 0: TensorFlow takes the frame for the canvas and would cut off what lies further right and below.
+    shared, own = _gif_table(byte(10)), _gif_table(byte(frame + 9))
+    grey = tf.strings.substr(_GREYS, 0, tf.where(shared + own > 0, 0, len(_GREYS)))  # without a palette
+    # Without extensions: TensorFlow would show a transparent colour as black. At 0, 0: it takes the frame for the
+    # canvas and would cut off what lies further right and below.
     alone = [
-        tf.strings.substr(encoded, 0, frame + 1),
-        b"\0" * 4,
+        tf.strings.substr(padded, 0, 10),
+        tf.where(shared + own > 0, tf.strings.substr(padded, 10, 1), b"\xf7"),
+        tf.strings.substr(padded, 11, 2 + shared),
+        grey,
+        b"\x2c" + b"\0" * 4,
         tf.strings.substr(encoded, frame + 5, end - frame - 5),
         b";",
     ]
-    return tf.strings.join(alone), box[1::-1], picture[::-1]
+    transparent = tf.where((control > 0) & (byte(control + 3) % 2 == 1), byte(control + 6), 0)
+    table = tf.where(own > 0, tf.strings.substr(padded, frame + 10, own), tf.strings.substr(padded, 13, shared))
+    around = tf.strings.substr(table + grey + b"\0" * len(_GREYS), 3 * transparent, 3)
+    return tf.strings.join(alone), box[1::-1], picture[::-1], tf.io.decode_raw(around, tf.uint8)[:3]
 
 
 def _gif(encoded):
-    alone, start, shape = first_frame(encoded)
+    alone, start, shape, around = first_frame(encoded)
     alone = _within(alone, tf.reduce_prod(tf.cast(shape, tf.int64)), MAX_PIXELS // 2)
     image = tf.ensure_shape(tf.io.decode_image(alone, expand_animations=False), (None, None, 3))
     after = shape - start - tf.shape(image)[:2]
-    return tf.pad(image, [[start[0], after[0]], [start[1], after[1]], [0, 0]])
+    padded = tf.pad(tf.bitwise.bitwise_xor(image, around), [[start[0], after[0]], [start[1], after[1]], [0, 0]])
+    return tf.bitwise.bitwise_xor(padded, around)
+
+
+def _is_animated(encoded):
+    """Whether a WebP is animated: TensorFlow 2.21 writes out of bounds when decoding the first frame of one."""
+    flags = tf.cast(tf.io.decode_raw(_head(encoded, 20, 1), tf.uint8), tf.int32)[0]
+    return (_head(encoded, 12, 4) == b"VP8X") & (tf.bitwise.bitwise_and(flags, 2) > 0)
 
 
 def _webp(encoded):
-    """Refuses animations: TensorFlow 2.21 writes out of bounds when decoding their first frame."""
-    flags = tf.cast(tf.io.decode_raw(_head(encoded, 20, 1), tf.uint8), tf.int32)[0]
-    animated = (_head(encoded, 12, 4) == b"VP8X") & (tf.bitwise.bitwise_and(flags, 2) > 0)
-    with tf.control_dependencies(
-        [tf.debugging.Assert(~animated, ["An animated WebP cannot be read: save one frame of it."])]
-    ):
-        encoded = _within(tf.identity(encoded), _webp_pixels(encoded), MAX_PIXELS // 2)
-    return tf.io.decode_image(encoded, expand_animations=False)
+    encoded = _checked(encoded, ~_is_animated(encoded), f"An animated WebP {_BY_PILLOW}")
+    encoded = _within(encoded, _webp_pixels(encoded), MAX_PIXELS // 2)
+    return orientation.upright(tf.io.decode_image(encoded, expand_animations=False), orientation.of_webp(encoded))
 
 
 @outlined
@@ -288,6 +289,34 @@ def _other(encoded, channels):
     cases = [(start == magic, lambda kind=kind: kind(encoded)) for magic, kind in kinds.items()]
     image = tf.case(cases, default=lambda: tf.io.decode_image(encoded, expand_animations=False))
     return _matched(image, channels)
+
+
+# First bytes -> (a test for files that `decode` refuses and Pillow reads, their name).
+ODD = {
+    b"\x89P": (_with_hidden_exif, "A PNG with EXIF data of an old ImageMagick"),
+    b"BM": (
+        lambda encoded: ~(_is_plain_bmp(encoded) & _has_length(encoded)),
+        "A BMP with bit fields, RLE, 1, 4 or 16 bits per pixel, a header of OS/2, or another length than its header's",
+    ),
+    b"RI": (_is_animated, "An animated WebP"),
+}
+
+
+@outlined
+def _is_odd(encoded):
+    """Whether a file is an ODD one, or of a format that TensorFlow does not read."""
+    start = tf.strings.substr(encoded, 0, 2)
+    cases = [(start == magic, lambda is_odd=is_odd: is_odd(encoded)) for magic, (is_odd, _) in ODD.items()]
+    return tf.case(cases, default=lambda: tf.constant(True))
+
+
+def needs_pillow(encoded: tf.Tensor) -> tf.Tensor:
+    """Whether TensorFlow cannot read an image, a scalar string tensor, that Pillow may read. True for other files."""
+    start = tf.strings.substr(encoded, 0, 2)
+    is_plain = tf.reduce_any(start == [b"\xff\xd8", b"GI"])
+    # A PNG that begins with its pixels is found out without the call of a function.
+    is_plain |= (start == b"\x89P") & orientation.begins_with_pixels(encoded)
+    return tf.cond(is_plain, lambda: tf.constant(False), lambda: _is_odd(encoded))
 
 
 def decode_bytes(encoded: tf.Tensor, channels: int) -> tf.Tensor:

@@ -20,6 +20,7 @@ from keras_vit.data.records.description import FEATURES, NAME, Description, read
 from keras_vit.data.records.index import FRAME, record_counts
 from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.class_names import class_names
+from keras_vit.data.sources.image_files import in_known_format
 from keras_vit.data.splits import SPLITS, canonical, split_name, split_range
 from keras_vit.io.cache import cached_answer
 from keras_vit.io.logs import log_once
@@ -226,7 +227,7 @@ def _parser(features, first_label, classes):
         )
         valid = (number >= 0) & (number < classes)
         with tf.control_dependencies([tf.debugging.Assert(valid, [what, example[label], fix])]):
-            return {"image": example[image], "label": tf.identity(number)}
+            return {"image": in_known_format(example[image]), "label": tf.identity(number)}
 
     return parse
 

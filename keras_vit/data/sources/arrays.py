@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.sources.base import RandomAccess
+from keras_vit.data.sources.image_files import in_known_format
 
 
 def _check_pixels(images, name):
@@ -189,6 +190,7 @@ def from_arrays(
             raise ValueError(f'{name}: features["{key}"]: {error}.') from None
 
     def lookup(i):
-        return {"image": images[i], **{key: rows[i] for key, rows in tensors.items()}}
+        image = in_known_format(images[i]) if images.dtype == tf.string else images[i]
+        return {"image": image, **{key: rows[i] for key, rows in tensors.items()}}
 
     return RandomAccess(name, tuple(class_names or ()), labels, lookup, count=len(images))

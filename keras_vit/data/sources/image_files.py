@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.ops.decode import MAX_PIXELS
+from keras_vit.data.ops.decode import MAX_PIXELS, needs_pillow
 from keras_vit.data.sources.base import RandomAccess
 
-HEAD = 16  # bytes that identify a format
+HEAD = 18  # bytes that identify a format
 _NAMED_ENDING = re.compile(r"\.[a-z][a-z0-9]{1,4}")  # a file type, unlike in "scan.2019" and "photo.jpg_2"
 _BITS = 258  # TIFF's tag BitsPerSample
 _opening = threading.Lock()  # warning filters are global to the process
@@ -29,25 +29,51 @@ class Format:
     Attributes:
         endings: of file names, in lower case.
         start: what the first HEAD bytes match.
-        module: of the library that reads it; "" for TensorFlow.
+        names: Pillow's, of the readers that may open it.
+        module: of the library that reads it; "" for TensorFlow, which leaves odd ones to Pillow.
     """
 
     endings: tuple[str, ...]
     start: bytes
-    module: str = ""
+    names: tuple[str, ...]
+    module: str = "PIL"
 
 
+# Those with weaker marks come last.
 FORMATS = {
-    "JPEG": Format((".jpg", ".jpeg", ".jpe", ".jfif", ".jif"), rb"\xff\xd8\xff"),
-    "PNG": Format((".png", ".apng"), rb"\x89PNG"),
-    "BMP": Format((".bmp", ".dib"), rb"BM....\0\0\0\0"),
-    "GIF": Format((".gif",), rb"GIF8"),
-    "WebP": Format((".webp",), rb"RIFF....WEBP"),
-    "TIFF": Format((".tif", ".tiff"), rb"II[*+]\0|MM\0[*+]", "PIL"),
-    "AVIF": Format((".avif",), rb"....ftypavi[fs]", "PIL"),
-    "JPEG 2000": Format((".jp2", ".j2k", ".jpf", ".jpx"), rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51", "PIL"),
-    "PNM": Format((".ppm", ".pgm", ".pbm", ".pnm"), rb"P[1-6]\s", "PIL"),
-    "HEIC": Format((".heic", ".heif", ".hif"), rb"....ftyp(?:he[iv][cxms]|mif1|msf1)", "pillow_heif"),
+    "JPEG": Format((".jpg", ".jpeg", ".jpe", ".jfif", ".jif", ".mpo"), rb"\xff\xd8\xff", ("JPEG", "MPO"), ""),
+    "PNG": Format((".png", ".apng"), rb"\x89PNG", ("PNG",), ""),
+    "BMP": Format((".bmp", ".dib"), rb"BM....\0\0\0\0|\x28\0\0\0.{8}\x01\0", ("BMP", "DIB"), ""),
+    "GIF": Format((".gif",), rb"GIF8", ("GIF",), ""),
+    "WebP": Format((".webp",), rb"RIFF....WEBP", ("WEBP",), ""),
+    "TIFF": Format((".tif", ".tiff"), rb"II[*+]\0|MM\0[*+]", ("TIFF",)),
+    "AVIF": Format((".avif", ".avifs"), rb"....ftypavi[fs]", ("AVIF",)),
+    "JPEG 2000": Format(
+        (".jp2", ".j2k", ".j2c", ".jpc", ".jpf", ".jpx"), rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51", ("JPEG2000",)
+    ),
+    "PNM": Format((".ppm", ".pgm", ".pbm", ".pnm", ".pfm"), rb"P[1-6fF]\s", ("PPM",)),
+    "HEIC": Format((".heic", ".heif", ".hif"), rb"....ftyp(?:he[iv][cxms]|mif1|msf1)", ("HEIF", "AVIF"), "pillow_heif"),
+    "PSD": Format((".psd",), rb"8BPS\0\x01", ("PSD",)),
+    "DDS": Format((".dds",), rb"DDS \x7c\0\0\0", ("DDS",)),
+    "QOI": Format((".qoi",), rb"qoif", ("QOI",)),
+    "ICNS": Format((".icns",), rb"icns", ("ICNS",)),
+    "BLP": Format((".blp",), rb"BLP[12]", ("BLP",)),
+    "FTEX": Format((".ftc", ".ftu"), rb"FTEX", ("FTEX",)),
+    "FITS": Format((".fits", ".fit"), rb"SIMPLE  =", ("FITS",)),
+    "IM": Format((".im",), rb"Image type:", ("IM",)),
+    "MSP": Format((".msp",), rb"DanM|LinS", ("MSP",)),
+    "XV thumbnail": Format((".p7",), rb"P7 332", ("XVTHUMB",)),
+    "XPM": Format((".xpm",), rb"/\* XPM \*/", ("XPM",)),
+    "XBM": Format((".xbm",), rb"#define ", ("XBM",)),
+    "Sun raster": Format((".ras", ".sun"), rb"\x59\xa6\x6a\x95", ("SUN",)),
+    "DCX": Format((".dcx",), rb"\xb1\x68\xde\x3a", ("DCX",)),
+    "PIXAR": Format((".pxr",), rb"\x80\xe8\0\0", ("PIXAR",)),
+    "SGI": Format((".sgi", ".rgb", ".rgba", ".bw"), rb"\x01\xda[\0\1][\1\2]", ("SGI",)),
+    "ICO": Format((".ico",), rb"\0\0\x01\0.\0", ("ICO",)),
+    "CUR": Format((".cur",), rb"\0\0\x02\0[^\0]\0", ("CUR",)),
+    "FLI": Format((".fli", ".flc"), rb"....[\x11\x12]\xaf", ("FLI",)),
+    "PCX": Format((".pcx",), rb"\x0a[\0\2\3\5][\0\1][\1\2\4\x08]", ("PCX",)),
+    "TGA": Format((".tga", ".icb", ".vda", ".vst"), rb".[\0\1][\1-\3\x09-\x0b].{13}[\1\x08\x0f\x10\x18\x20]", ("TGA",)),
 }
 _BY_ENDING = {ending: name for name, row in FORMATS.items() for ending in row.endings}
 ENDINGS = tuple(_BY_ENDING)
@@ -65,11 +91,8 @@ def format_of_start(start: bytes) -> str | None:
     return next((name for name, row in FORMATS.items() if re.match(row.start, start, re.DOTALL)), None)
 
 
-def format_of(path: str) -> str | None:
-    """The format of a file by its name's ending; opens the file only without one."""
-    kind = ending(path)
-    if kind:
-        return _BY_ENDING.get(kind)
+def format_inside(path: str) -> str | None:
+    """The format of a file by its first bytes; None if not an image, or unreadable."""
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             return format_of_start(file.read(HEAD))
@@ -80,6 +103,16 @@ def format_of(path: str) -> str | None:
 def is_readable(name: str) -> bool:
     """Whether the library that reads format `name` is installed."""
     return not FORMATS[name].module or importlib.util.find_spec(FORMATS[name].module) is not None
+
+
+def format_of(path: str) -> str | None:
+    """The format of a file by its name's ending.
+
+    Opens the file only without an ending, or if a library would be missing for its format: it may hold another.
+    """
+    kind = ending(path)
+    name = _BY_ENDING.get(kind)
+    return name if kind and (name is None or is_readable(name)) else format_inside(path) or name
 
 
 @functools.cache
@@ -100,7 +133,7 @@ def opened(file, name: str):
         _with_heif()
     with _opening, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of large sizes, which are checked here, and of damaged EXIF data
-        return Image.open(file)
+        return Image.open(file, formats=FORMATS[name].names)
 
 
 def _depth(image):
@@ -119,7 +152,7 @@ def _pixels(image):
         raise ValueError(f"The image has too many pixels: {limit} at most. It has {image.width * image.height}")
     if image.mode in ("I", "F") and bits is None:
         raise ValueError(
-            f"its pixels are {'floats' if image.mode == 'F' else 'integers of 32 bits'}; expected 8 to 16 bits"
+            f"its pixels are {'floats' if image.mode == 'F' else 'signed or 32-bit integers'}; expected 8 to 16 bits"
         )
     image = ImageOps.exif_transpose(image)
     if bits is not None:
@@ -127,21 +160,26 @@ def _pixels(image):
     return image if image.mode == "L" else image.convert("RGB")
 
 
-def to_known_format(encoded: bytes) -> bytes:
-    """Converts an image that needs Pillow to a format that TensorFlow supports, 8-bit and upright; other bytes stay.
+def _converted(encoded):
+    """An image's bytes, read by Pillow, as a BMP or PNG that TensorFlow reads, 8-bit and upright.
 
     BMP costs a tenth of PNG's time; PNG is for grey, which BMP has only through a palette.
-
-    Raises:
-        ValueError: if it is unreadable, has too many pixels, or float or 32-bit pixels.
     """
+    from PIL import Image, UnidentifiedImageError
+
     name = format_of_start(encoded[:HEAD])
-    if name is None or not FORMATS[name].module:
-        return encoded
+    if name is None:
+        raise ValueError(
+            f"not an image of a known format: it begins with {encoded[:8]!r}" if encoded else "it is empty"
+        )
     try:
         pixels = _pixels(opened(io.BytesIO(encoded), name))
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+    except Image.DecompressionBombError:
+        raise ValueError(f"{name}: The image has too many pixels: {MAX_PIXELS // 2} at most") from None
+    except UnidentifiedImageError:
+        raise ValueError(f"Damaged {name}, or of a kind that Pillow does not read") from None
     except Exception as error:  # Pillow raises many kinds of errors for damaged files
         raise ValueError(f"Damaged {name}: {error}") from None
     file = io.BytesIO()
@@ -149,22 +187,32 @@ def to_known_format(encoded: bytes) -> bytes:
     return file.getvalue()
 
 
-def _to_known_format(encoded):
-    """`to_known_format` of tf.numpy_function's argument: bytes in a graph, an array of them eagerly."""
-    return to_known_format(np.asarray(encoded, object).item())
+def to_known_format(encoded: bytes) -> bytes:
+    """Converts an image that needs Pillow to a format that TensorFlow supports, 8-bit and upright; other bytes stay.
+
+    Raises:
+        ValueError: if it is no image, unreadable, has too many pixels, or float or 32-bit pixels.
+    """
+    return _converted(encoded) if needs_pillow(tf.constant(encoded)) else encoded
+
+
+def _converted_array(encoded):
+    """`_converted` of tf.numpy_function's argument: bytes in a graph, an array of them eagerly."""
+    return _converted(np.asarray(encoded, object).item())
+
+
+def in_known_format(encoded: tf.Tensor) -> tf.Tensor:
+    """`to_known_format` of a scalar string tensor, in a graph."""
+
+    def converted():
+        return tf.ensure_shape(tf.numpy_function(_converted_array, [encoded], tf.string, stateful=False), ())
+
+    return tf.cond(needs_pillow(encoded), converted, lambda: encoded)
 
 
 def read_image(path: tf.Tensor) -> tf.Tensor:
     """The bytes of image file `path`, scalar string tensors, in a format that `decode` supports. Runs in a graph."""
-    encoded = tf.io.read_file(path)
-    start = tf.strings.substr(encoded, 0, 2)
-    is_known = tf.reduce_any(start == [b"\xff\xd8", b"\x89P", b"BM", b"GI", b"RI"])
-
-    def converted():
-        known = tf.numpy_function(_to_known_format, [encoded], tf.string, stateful=False)
-        return tf.ensure_shape(known, ())
-
-    return tf.cond(is_known, lambda: encoded, converted)
+    return in_known_format(tf.io.read_file(path))
 
 
 def source_of_files(

@@ -9,6 +9,7 @@ from keras_vit.data.ops.decode import first_frame
 from keras_vit.data.sources.image_files import FORMATS, HEAD, format_of_start, opened
 from keras_vit.serving.http.bodies import Refused
 
+_CONTAINERS = ("ICO", "ICNS", "BLP")  # of images whose size their header does not say
 _SCANS = 16  # more than any JPEG needs: libjpeg writes progressive ones with ten
 
 
@@ -19,6 +20,8 @@ def _by_pillow(encoded):
     name = format_of_start(encoded[:HEAD])
     if name is None:
         return 0, 0
+    if name in _CONTAINERS:
+        raise Refused(400, f"{name} is not read here: save it as a PNG.")
     try:
         with opened(io.BytesIO(encoded), name) as image:
             return image.size
@@ -40,7 +43,7 @@ def _stated(encoded):
         if head[12:16] != b"IHDR":
             raise Refused(400, "It cannot be decoded as an image: the PNG does not begin with its header.")
         return struct.unpack_from(">II", head, 16)
-    if start == b"BM":
+    if start == b"BM" and head[14:18] == b"\x28\0\0\0":  # the header that TensorFlow reads
         width, height = struct.unpack_from("<ii", head, 18)
         return abs(width), abs(height)
     if start not in (b"\xff\xd8", b"GI"):
