@@ -169,9 +169,7 @@ def _converted(encoded):
 
     name = format_of_start(encoded[:HEAD])
     if name is None:
-        raise ValueError(
-            f"not an image of a known format: it begins with {encoded[:8]!r}" if encoded else "it is empty"
-        )
+        return encoded  # decoding says that this is no image
     try:
         pixels = _pixels(opened(io.BytesIO(encoded), name))
     except ValueError as error:
@@ -191,7 +189,7 @@ def to_known_format(encoded: bytes) -> bytes:
     """Converts an image that needs Pillow to a format that TensorFlow supports, 8-bit and upright; other bytes stay.
 
     Raises:
-        ValueError: if it is no image, unreadable, has too many pixels, or float or 32-bit pixels.
+        ValueError: if it is unreadable, has too many pixels, or float or 32-bit pixels.
     """
     return _converted(encoded) if needs_pillow(tf.constant(encoded)) else encoded
 
