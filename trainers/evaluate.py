@@ -51,7 +51,7 @@ def _open(values, own, name):
         return None, None, "test"
     if not data and own is None:
         raise ValueError(
-            f"{name} is not a run directory, which knows its data: give --data, for instance --data=folder:PHOTOS."
+            f"{name} is not a run directory, whose data would be known: give --data, such as --data=PHOTOS."
         )
     data = data or own.data["source"]
     is_own = own is not None and own.is_source(data, values.data_dir)
@@ -105,10 +105,10 @@ def evaluate(values, name, strategy, output):
 
     task = task_of(name)  # its file may register evaluators
     named = _evaluators(values) if values.evals else None
-    with strategy.scope(), stage(f"Loading {name}"):
-        model = loading.load(name)
     with stage(f"Opening {values.data}" if values.data else "Opening the data"):
         source, data, split = _open(values, own_data(name), name)
+    with strategy.scope(), stage(f"Loading {name}"):
+        model = loading.load(name)
     if source and not named:  # evaluators of --evals check it: some compare classes other than the model's
         task.check_model(model, source)
     preprocess = values.preprocess or preprocessing_text(model)

@@ -75,7 +75,7 @@ def test_text_names_evaluators_with_literal_options(brightness):
     [
         ("clasification", 'Unknown evaluator "clasification". Did you mean "classification"'),
         ("few_shot(shot=1)", 'has no option "shot". Did you mean "shots"'),
-        ("few_shot(shots='1,x')", "shots='1,x': expected whole numbers above 0"),
+        ("few_shot(shots='1,x')", "shots='1,x': expected integers above 0"),
         ("knn(k=__import__('os'))", "Cannot read the evaluator"),
         ("knn|few_shot(source=digits)", "Cannot read the evaluator .few_shot.*text needs quotes: source='digits'"),
         ("few_shot(source=folder:x)", "text needs quotes"),
