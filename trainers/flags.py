@@ -49,7 +49,7 @@ def _default(name):
     flag = flags.FLAGS[name]
     if _OURS[name]:
         return " (required)"
-    if flag.default is None and "default" in flag.help:
+    if name == "config" or (flag.default is None and "default" in flag.help):
         return ""
     return f" (default: {flag.default})"
 
