@@ -5,8 +5,9 @@
 
 PHOTOS has one subfolder of images per class. For files like these the config is folder_finetune by default. --init
 accepts a run directory, a .keras, .npz or safetensors file, a Hugging Face folder or a published name.
---config.head: reset (a new head of zeros) or keep. --config.linear_probe trains only the head, --config.freeze names
-frozen layers, --config.optimizer.layer_decay lowers the learning rate layer by layer.
+--config.head: reset (a new head of zeros), probe (a new head that begins as a linear probe) or keep.
+--config.linear_probe trains only the head, --config.freeze names frozen layers, --config.optimizer.layer_decay lowers
+the learning rate layer by layer.
 """
 
 from absl import logging
