@@ -12,29 +12,33 @@ _ELSEWHERE = {
     ("depth",): "transformer_layers blocks layers n_layers num_layers num_hidden_layers num_blocks",
     ("distillation_token",): "distilled",
     ("drop_path",): "stochastic_depth_rate drop_path_rate stochastic_depth stochastic_depth_prob",
-    (
-        "dropout",
-    ): "hidden_dropout_rate proj_drop_rate emb_dropout mlp_dropout drop drop_rate dropout_rate hidden_dropout_prob",
+    ("dropout",): (
+        "drop drop_rate dropout_rate emb_dropout hidden_dropout_prob hidden_dropout_rate mlp_dropout pos_drop_rate"
+        " proj_drop_rate"
+    ),
     ("dtype",): "policy torch_dtype dtype_policy precision",
     ("epsilon",): "layer_norm_epsilon eps layer_norm_eps layernorm_eps norm_eps",
-    ("mlp_activation",): "gelu activation act act_layer hidden_act",
+    ("mlp_activation",): "gelu activation activation_fn act act_layer hidden_act",
     ("head", "classes"): "include_top top",
     ("heads",): "n_heads nhead num_heads num_attention_heads",
     ("image_size",): "imagesize input_resolution size img_size imgsz image_shape input_shape input_size resolution",
     ("layer_scale",): "init_values layer_scale_init_value layerscale_value",
     ("mean",): "pixel_mean image_mean",
+    ("mlp_form",): "mlp_layer ffn_layer use_swiglu_ffn swiglu_ffn swiglu",
     ("mlp_dim",): "intermediate_dim feedforward_dim ffn_dim dim_feedforward intermediate_size mlp_size",
     ("path",): "weights load_weights pretrained checkpoint ckpt filename model_name preset",
-    ("pool",): "pool_type global_pool pooling",
+    ("norm_first",): "pre_norm prenorm post_norm postnorm normalize_before",
+    ("pool",): "pool_type global_pool pooling use_mean_pooling global_average_pool",
     ("registers",): "num_registers num_register_tokens reg_tokens",
     ("remat",): "grad_checkpointing checkpointing gradient_checkpointing",
     ("std",): "pixel_std image_std",
     ("class_token",): "cls_token use_class_token",
     ("head_dim",): "dim_head key_dim head_size",
     ("patch_size",): "patch patches patch_shape",
-    ("positions",): "posemb pos_embed position_embedding position_embeddings",
-    ("pre_logits",): "representation_size",
-    ("qkv_bias",): "use_bias use_mha_bias use_qkv_bias",
+    ("positions",): "posemb pos_embed position_embedding position_embeddings use_abs_pos_emb use_rel_pos_bias",
+    ("pre_logits",): "representation_size pooler_output_size",
+    ("pre_logits_activation",): "pooler_act",
+    ("qkv_bias",): "bias attention_bias use_bias use_mha_bias use_qkv_bias",
     ("width",): "projection_dim d_model dim embed_dim embedding_dim hidden_dim hidden_size",
 }
 
@@ -44,7 +48,13 @@ _LOAD = (
 # Arguments without a counterpart, and what to write instead.
 _SENTENCES = {
     **dict.fromkeys(("weights", "pretrained", "checkpoint", "pretrained_weights", "load_weights"), _LOAD),
-    "mlp_ratio": "mlp_dim is the hidden width itself: width times mlp_ratio.",
+    **dict.fromkeys(("mlp_ratio", "ffn_ratio"), "mlp_dim is the hidden width itself: width times the ratio."),
+    **dict.fromkeys(
+        ("norm_layer", "embed_norm_layer"), "Blocks normalise by LayerNormalization; epsilon sets its epsilon."
+    ),
+    "dynamic_img_size": "A model has one size: keras_vit.transfer(model, image_size=...) resamples its positions.",
+    "data_format": "Images are (height, width, channels), channels last.",
+    "batch_first": "Images and tokens come with the batch first: leave it out.",
     "include_top": "A model without a head is classes=None.",
     "input_shape": "The size of the images is image_size, a number or (height, width), and channels.",
     "input_tensor": "Call the model on the tensor: model(tensor).",

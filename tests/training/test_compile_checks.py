@@ -104,6 +104,19 @@ def test_what_cannot_be_told_is_left_to_the_user(vits):
 @pytest.mark.parametrize(
     "metric, fix",
     [
+        (keras.metrics.Accuracy(), r"keras_vit.training.Accuracy\(\)"),
+        (keras.metrics.MeanIoU(3), r"keras.metrics.MeanIoU\(3, sparse_y_pred=False\)"),
+        (keras.metrics.IoU(3, [0]), r"keras.metrics.IoU\(3, target_class_ids, sparse_y_pred=False\)"),
+    ],
+)
+def test_metrics_of_class_numbers_are_refused(vits, metric, mend):
+    with pytest.raises(ValueError, match=f"takes the outputs for class numbers. Write {mend}"):
+        vits[3].compile("sgd", SoftmaxCrossEntropy(), metrics=[metric])
+
+
+@pytest.mark.parametrize(
+    "metric, mend",
+    [
         ("crossentropy", "SparseCategoricalCrossentropy.from_logits=True"),
         ("binary_accuracy", "BinaryAccuracy.threshold=0.0"),
         (keras.metrics.SparseCategoricalCrossentropy(), "SparseCategoricalCrossentropy.from_logits=True"),

@@ -123,13 +123,23 @@ def test_padding_without_labels_and_regression_pass():
         (keras.metrics.CategoricalHinge(), "CategoricalHinge needs rows"),
         ("mse", "MeanSquaredError needs rows"),
         (keras.metrics.RootMeanSquaredError(), "RootMeanSquaredError needs rows"),
+        (keras.metrics.R2Score(), "R2Score needs rows"),
     ],
 )
 def test_class_numbers_are_refused_for_metrics_of_rows(metric, text, labels):
     if isinstance(metric, keras.metrics.Metric):
         metric = type(metric).from_config(metric.get_config())
-    with pytest.raises(ValueError, match=f"{text}.*The labels are class numbers of shape"):
+    with pytest.raises(ValueError, match=f"{text}.*The labels have the shape"):
         compiled(SoftmaxCrossEntropy(), metric).evaluate(X, labels, verbose=0)
+
+
+def test_labels_of_a_regression():
+    with pytest.raises(ValueError, match=r"To learn one number per image, build the model with classes=1"):
+        compiled("mse").fit(X, X[:, 0], verbose=0)
+    one = compiled("mse", keras.metrics.R2Score(), end=keras.layers.Dense(1))
+    one.fit(X, X[:, 0], verbose=0)
+    with pytest.raises(ValueError, match=r"shape \(16, 5\), and the model has one output.*with classes=5"):
+        one.fit(X, ROWS, verbose=0)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -153,7 +163,7 @@ def test_rows_are_refused_for_metrics_of_numbers(form):
 )
 def test_losses_of_the_other_form_name_ours(loss, right, wrong):
     model = compiled(loss)
-    with pytest.raises(ValueError, match="The loss .* needs .*SoftmaxCrossEntropy.., which takes both"):
+    with pytest.raises(ValueError, match="The loss .* needs .*SoftmaxCrossEntropy.."):
         model.fit(X[: len(wrong)], wrong, verbose=0)
     model.fit(X, right, verbose=0)
 

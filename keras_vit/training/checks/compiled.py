@@ -78,6 +78,12 @@ ARGMAX = (
     keras.metrics.TopKCategoricalAccuracy,
     keras.metrics.SparseTopKCategoricalAccuracy,
 )
+# {metric that compares outputs with labels as they are: what to write for logits and probabilities}.
+_OF_EQUAL = {
+    keras.metrics.Accuracy: "keras_vit.training.Accuracy()",
+    keras.metrics.IoU: "keras.metrics.IoU({}, target_class_ids, sparse_y_pred=False)",
+    keras.metrics.MeanIoU: "keras.metrics.MeanIoU({}, sparse_y_pred=False)",
+}
 # Layers that move or scale values without changing what they are.
 _NEUTRAL = ("Average", "Dropout", "Flatten", "Reshape", "Permute", "Identity", "Cast")
 _LINEAR = ("Dense", "EinsumDense", "Conv1D", "Conv2D", "Conv3D")
@@ -194,6 +200,11 @@ def _check_metric(metric, kind, units):
     metric = metric_of(metric)
     if units == 1 and isinstance(metric, ARGMAX):
         raise ValueError(ONE_LOGIT.format(f"the metric {type(metric).__name__} means nothing"))
+    if type(metric) in _OF_EQUAL and kind is not None and getattr(metric, "sparse_y_pred", True):
+        raise ValueError(
+            f"The metric {type(metric).__name__} takes the outputs for class numbers. Write"
+            f" {_OF_EQUAL[type(metric)].format(units)}."
+        )
     if isinstance(metric, Accuracy) and not (metric.k >= 1 and (units is None or metric.k <= units)):
         raise ValueError(f"Accuracy(k={metric.k}) means nothing for {units} classes. Expected k from 1 to {units}.")
     if kind != "logits":

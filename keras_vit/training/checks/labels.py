@@ -41,14 +41,17 @@ _OF_ROWS = (
     _metrics.CategoricalAccuracy,
     _metrics.CategoricalCrossentropy,
     _metrics.CategoricalHinge,
+    _metrics.ConcordanceCorrelation,
     _metrics.FBetaScore,
     _metrics.FalseNegatives,
     _metrics.FalsePositives,
     _metrics.KLDivergence,
     _metrics.OneHotIoU,
     _metrics.OneHotMeanIoU,
+    _metrics.PearsonCorrelation,
     _metrics.Precision,
     _metrics.PrecisionAtRecall,
+    _metrics.R2Score,
     _metrics.Recall,
     _metrics.RecallAtPrecision,
     _metrics.RootMeanSquaredError,
@@ -84,6 +87,10 @@ _OF_NUMBERS = (
 
 _BY_NAME = ("accuracy", "acc")
 _ACCURACY = "keras_vit.training.Accuracy()"
+_REGRESSION = (
+    "To learn one number per image, build the model with classes=1. To learn classes, write"
+    " loss=keras_vit.training.SoftmaxCrossEntropy()."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +116,13 @@ class LabelRules:
     def check_form(self, shape: tuple) -> None:
         """Refuses labels of a shape that the loss or a metric would misread."""
         given = tuple(shape)
+        if self.classes == 1 and len(given) == 2 and given[1] not in (None, 1):
+            raise ValueError(
+                f"The labels have the shape {given}, and the model has one output, with which each of the {given[1]}"
+                f" numbers would be compared. Give one label per image, or build the model with classes={given[1]}."
+            )
         if self.classes > 1 and self.rows and are_numbers(given, self.classes):
-            raise ValueError(f"{self.rows} The labels are class numbers of shape {given}.")
+            raise ValueError(f"{self.rows} The labels have the shape {given}.")
         if self.classes > 1 and self.mixed and are_numbers(given, self.classes):
             raise ValueError(self.mixed)
         if self.classes > 1 and self.numbers and not are_numbers(given, self.classes):
@@ -131,12 +143,13 @@ def _rules(loss, metrics, output, mixes):
     classes, ours = output.shape[-1], isinstance(loss, FromLogits)
     sums = NO_SHARES if ours and loss.shares else None
     if len(output.shape) != 2 or classes is None or classes < 2:
-        return LabelRules(classes, True, sums) if ours else None
+        of_one = classes == 1 and len(output.shape) == 2 and loss is not None and loss_class(loss)[0] in OF_ENTRIES
+        return LabelRules(classes, ours, sums) if ours or of_one else None
     kind, rows, numbers = what_is(output), None, None
     form = None if loss is None or ours else loss_class(loss)[0]
     both = "Write loss=keras_vit.training.SoftmaxCrossEntropy(), which takes both."
     if form is not None and issubclass(form, _OF_ROWS):
-        rows = f"The loss {form.__name__} needs rows (b, {classes}). {both}"
+        rows = f"The loss {form.__name__} needs rows (b, {classes}). {_REGRESSION if form in OF_ENTRIES else both}"
     if form is not None and issubclass(form, _OF_NUMBERS):
         numbers = f"The loss {form.__name__} needs class numbers (b,). {both}"
     mixed = numbers
