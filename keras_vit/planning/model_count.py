@@ -65,6 +65,9 @@ def read_counts(pattern: str = "*") -> list[ModelCount]:
     for name in matching(rows, pattern):
         row = rows[name]
         height, width = map(int, row["image_size"].split())
-        numbers = (int(row[key]) for key in ("parameters", "flops", "forward_bytes", "training_bytes"))
-        found.append(ModelCount(name, (height, width), *numbers, tuple(row["files"].split())))
+        keys = ("parameters", "flops", "forward_bytes", "training_bytes")
+        parameters, flops, forward, training = (int(row[key]) for key in keys)
+        found.append(
+            ModelCount(name, (height, width), parameters, flops, forward, training, tuple(row["files"].split()))
+        )
     return found
