@@ -91,10 +91,9 @@ def test_unknown_data_asks_for_what_is_missing():
         plan("folder_finetune")
     with pytest.raises(ValueError, match="give --examples=N"):
         plan("folder_finetune", examples=100)
-    text = plan("folder_finetune", examples=1000, classes=7)
-    assert "(1,000 examples, 7 classes)" in text and "at most 188 steps of 16 images = 3.008 epochs of 63 steps" in flat(
-        text
-    )
+    text = flat(plan("folder_finetune", examples=1000, classes=7))
+    assert "(1,000 examples, 7 classes)" in text
+    assert "at most 188 steps of 16 images = 3.008 epochs of 63 steps" in text
     config = config_files.load_config("cifar10_scratch")
     config.data.train = "training"
     with pytest.raises(ValueError, match='"cifar10" has no split "training"; its splits: train, test'):
@@ -129,9 +128,8 @@ def test_a_local_folder_is_counted(photos):
     config.model.update(depth=1, width=16, heads=2, mlp_dim=16)
     text = flat(dry_run.plan(config, DATASETS))
     assert "train[:80%] (16 examples, 2 classes), evaluated on train[80%:] (4)" in text
-    assert (
-        "at most 64 steps of 32 images = 128 epochs of 1 step;" in text and "ends after 38 steps without a better" in text
-    )
+    assert "at most 64 steps of 32 images = 128 epochs of 1 step;" in text
+    assert "ends after 38 steps without a better" in text
     assert "delivers the best" in text and "all trained" in text and "for a step on one device" in text
     assert "note --config.batch_size=32 is more than the 16 training examples" in text
 
