@@ -21,7 +21,7 @@ from keras_vit.runs import prepare, training_run
 from keras_vit.runs.config import resolve
 from keras_vit.runs.optimizer import make_optimizer
 from keras_vit.tasks import find_task
-from keras_vit.tasks.classification import spec_overrides
+from keras_vit.tasks.classification import spec_overrides, variant
 from trainers import config_files
 
 SMALL = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
@@ -49,8 +49,8 @@ def spec_of(config):
     overrides = spec_overrides(config)
     if config.task == "autoregressive":
         return image_gpt_spec(config.model.variant, overrides.pop("palette"), overrides)
-    make = make_spec if "/" in config.model.variant else make_bit_spec
-    return make(config.model.variant, **overrides)
+    name = variant(config)
+    return (make_spec if "/" in name else make_bit_spec)(name, **overrides)
 
 
 def shrunk_text(text, factor):
