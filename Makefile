@@ -26,11 +26,13 @@ install: .venv/installed
 demo: install
 	$(BIN)/python -m trainers.demo --workdir=runs/demo
 
+# TIERS=all runs the three tiers in one session, as CI does: each session imports and collects everything once per worker.
+TIERS ?= quick
 test: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest $(PARALLEL) -m "not extended and not processes"
+	$(BIN)/python -m pytest $(PARALLEL) $(if $(filter all,$(TIERS)),,-m "not extended and not processes")
 
 # Everything that needs no process: the tests above, then exports, XLA and every config.
 test-all: test
