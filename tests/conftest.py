@@ -26,10 +26,7 @@ import pytest
 import keras_vit
 from trainers import flags
 
-# Models and graphs are many objects that live as long as their test: looking through them again and again took a tenth
-# of the time.
-gc.set_threshold(20_000, 20, 20)
-
+gc.disable()  # until the tests begin: what is collected stays
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = pathlib.Path(os.environ.get("KERAS_VIT_TEST_DATA", ROOT.parent / "shared" / "data"))
 
@@ -53,6 +50,16 @@ def pytest_configure(config):
 
         # Optimizing a graph takes longer than running it a few times.
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop():
+    """Models and graphs are many objects that live as long as their test: looking through them again and again took a
+    tenth of the time.
+    """
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 def pytest_unconfigure(config):
