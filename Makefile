@@ -9,6 +9,9 @@ PARALLEL ?= -n 3 --dist loadfile --max-worker-restart=0
 LOWEST_KERAS := $(shell sed -n 's/^ *keras>=\([0-9.]*\),.*/\1/p' setup.cfg)
 LOWEST := "keras==$(LOWEST_KERAS)" "tensorflow-cpu==2.20.*"
 
+# Modules stay compiled, whatever the environment says: each process of the tests would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install demo test test-all test-processes test-lowest test-tpu-program benchmark generate clean
 
 install: .venv/installed
