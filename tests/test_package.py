@@ -4,6 +4,7 @@ anywhere.
 
 import ast
 import configparser
+import functools
 import graphlib
 import os
 import pathlib
@@ -43,9 +44,16 @@ def python(script, *arguments, flags=(), check=True, env=None, **options):
     return subprocess.run(command, capture_output=True, text=True, check=check, env=env or os.environ, **options)
 
 
+@functools.cache
+def nodes(path):
+    """What a file imports, and its texts."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Constant)
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+
+
 def imports(path):
     """The modules that a file imports."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -80,7 +88,7 @@ def imported(path, modules):
     """The modules among `modules` that a file imports, at its top or inside a function, or names in a string, as for
     importlib.import_module. Naming a package means its __init__.py.
     """
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
