@@ -1,4 +1,6 @@
-"""Every public layer passes Keras' own checks: config, build, symbolic, eager and compiled calls, mixed precision."""
+"""Every public layer passes Keras' own checks: config, build, symbolic and eager calls, a training step, mixed
+precision; each of its forms with a step that XLA compiles.
+"""
 
 import pytest
 from interpreters import Interpreter
@@ -53,17 +55,18 @@ def check(name):
 
 
 @pytest.mark.parametrize("name", sorted(layers.__all__))
-def test_every_public_layer_passes(name):
+def test_every_public_layer_passes(name, eagerly):
     assert name in LAYERS, "a new layer needs a row"
     check(name)
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_every_form_of_a_layer_passes_under_every_policy(case):
+def test_every_form_of_a_layer_passes_under_every_policy(case, eagerly):
     """mixed_float16 is among Keras' own checks."""
     name, arguments, shape = case
     for policy in ("float32", "mixed_bfloat16"):
+        eagerly(policy != "float32")
         given = {**arguments, "dtype": policy}
         TestCase().run_layer_test(getattr(layers, name), given, shape, run_mixed_precision_check=policy == "float32")
 
