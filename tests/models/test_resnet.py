@@ -109,7 +109,7 @@ def test_bit_round_trips_and_refuses_mistakes(tmp_path):
 @pytest.mark.extended
 @pytest.mark.parametrize("variant", ["bit", "hybrid"])
 def test_rematerialised_units_train_to_the_same_weights(variant, eagerly):
-    images = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), dtype="uint8")
+    images = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), dtype="uint8")
     weights = []
     for remat in (False, True):
         keras.utils.set_random_seed(0)
@@ -119,7 +119,7 @@ def test_rematerialised_units_train_to_the_same_weights(variant, eagerly):
             size = {"stem": (1, 1), "stem_width": 32, "depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
             model = ViT("R50+Ti/16", image_size=32, classes=5, patch_size=2, remat=remat, **size)
         model.compile("sgd", SoftmaxCrossEntropy(), jit_compile=False)
-        model.fit(images, np.arange(8) % 5, batch_size=4, shuffle=False, verbose=0)
+        model.fit(images, np.arange(4), verbose=0)
         weights.append(model.get_weights())
     for kept, recomputed in zip(*weights):
         np.testing.assert_allclose(kept, recomputed, atol=1e-5)
