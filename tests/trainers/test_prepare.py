@@ -16,7 +16,7 @@ from keras_vit.data import duplicates, from_arrays, open_source
 from keras_vit.data.duplicates import deduplicate
 from keras_vit.data.ops.decode import decode_image
 from keras_vit.data.records.write import default_name, write_records
-from keras_vit.data.sources.selection import example_names, read_names, without
+from keras_vit.data.sources.selection import example_names, read_names, subset, without
 
 
 def contents(source):
@@ -250,8 +250,9 @@ def test_images_without_labels_have_duplicates_too(tmp_path, monkeypatch):
 
 
 def test_duplicates_of_the_test_set_are_left_out(sample, tmp_path):
-    """Ten of the hundred photos are in the test set too, compressed again at half the size."""
-    copies, photos = [], list(sample.ordered().take(10))
+    """Five of twenty photos are in the test set too, compressed again at half the size."""
+    sample = subset(sample, np.arange(20))
+    copies, photos = [], list(sample.ordered().take(5))
     for example in photos:
         pixels = decode_image(example["image"])
         half = tf.image.resize(pixels, (pixels.shape[0] // 2, pixels.shape[1] // 2), antialias=True)
@@ -259,9 +260,9 @@ def test_duplicates_of_the_test_set_are_left_out(sample, tmp_path):
     test = from_arrays(copies, [int(example["label"]) for example in photos], sample.class_names, name="copies")
     report = deduplicate(sample, test, str(tmp_path / "excluded.txt"), 0.9)
     names = read_names(tmp_path / "excluded.txt")
-    assert sorted(names) == sorted(example_names(sample)[:10])
+    assert sorted(names) == sorted(example_names(sample)[:5])
     assert all(pair["same_label"] and not pair["flipped"] for pair in report["pairs"])
-    assert without(sample, names).size == 90
+    assert without(sample, names).size == 15
     assert json.loads((tmp_path / "excluded.json").read_text()) == report
     if "matplotlib" in sys.modules:
         assert tf.io.decode_png((tmp_path / "excluded.png").read_bytes()).shape[-1] == 4
