@@ -86,7 +86,7 @@ def test_a_head_begins_as_a_probe_and_the_best_weights_are_delivered(done, tmp_p
     model, measures = training_run.run(config, tmp_path)
     records = RunDirectory(tmp_path).metrics()
     assert measures["steps"] == 2 and [record["step"] for record in records] == [0, 1, 2]
-    assert measures["top1"] == pytest.approx(records[0]["val_accuracy"]) and measures["top1"] > 0.3
+    assert measures["top1"] == pytest.approx(records[0]["val_accuracy"]) and measures["top1"] > 0.2
     assert records[0]["again/top1"] == measures["top1"]
     (kernel, bias), _ = probe_head(
         *Embedder(model, config.data.eval_preprocess, 8)(open_source("digits", "train[:64]")), 10
