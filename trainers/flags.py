@@ -141,6 +141,25 @@ def _restartable(resumes):
             signal.signal(number, handler)
 
 
+def _without_config(data, argv, for_own_data):
+    """The error for a missing --config: a mistyped flag or path, if that is why."""
+    given = (arg.partition("=")[0].lstrip("-") for arg in argv[1:] if re.match(r"--?[a-z]\w*(=|$)", arg))
+    valid = [*dict.fromkeys([row.name for row in SHORT_FORMS] + _names())]
+    known = {*valid, "config", *(f"no{name}" for name in _OURS)}
+    unknown = next((name for name in given if name not in known and name not in flags.FLAGS), None)
+    if unknown:
+        hint = did_you_mean(f"--{unknown}", [f"--{name}" for name in valid])
+        return f"there is no flag --{unknown}.{hint} --help lists the flags."
+    names = f"--config=NAME, e.g. --config=digits_pretrain (recipes: {', '.join(config_names())}), or a .py file"
+    if not for_own_data:
+        return f"Give {names}."
+    if data is None:
+        return f"Give --data=PHOTOS, a folder with one subfolder of images per class, or {names}."
+    folder = os.path.dirname(os.path.expanduser(data)) or "."
+    near = did_you_mean(os.path.basename(data), sorted(os.listdir(folder)) if os.path.isdir(folder) else [])
+    return f"--data={data}: there is no such folder or file.{near} For a dataset of tensorflow-datasets give {names}."
+
+
 def _take_overrides(wants_help, for_own_data):
     """The ConfigDict of --config in sys.argv, with overrides that absl cannot apply; takes both out of sys.argv.
 
@@ -157,11 +176,7 @@ def _take_overrides(wants_help, for_own_data):
         if not name and for_own_data and is_local(short.get("data", ""), sys.argv):
             name = for_own_data
         if not name and not wants_help:
-            names = ", ".join(config_names())
-            own = "--data=PHOTOS, a folder with one subfolder of images per class, or " if for_own_data else ""
-            raise ValueError(
-                f"Give {own}--config=NAME, e.g. --config=digits_pretrain (recipes: {names}), or a .py file."
-            )
+            raise ValueError(_without_config(short.get("data"), sys.argv, for_own_data))
         if not name:  # for help, which needs no overrides
             sys.argv = sys.argv[:1]
             return ConfigDict()

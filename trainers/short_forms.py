@@ -11,7 +11,7 @@ source_names = package_module("data.source_names")
 
 def _epochs(text):
     if not re.fullmatch(r"\d+(\.\d+)?", text):
-        raise ValueError(f"--epochs={text}: expected a number.")
+        raise ValueError(f"--epochs={text}: expected a number, such as --epochs=5.")
     return f"{text} epochs"
 
 

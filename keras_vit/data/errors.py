@@ -111,6 +111,13 @@ def _plain(line):
     return ast.literal_eval(line).decode(errors="replace") if line[:2] in ("b'", 'b"') else line
 
 
+# TensorFlow's messages that name other formats than can be read, and what they mean here.
+_OURS = (
+    ("Unknown image file format", "It is not an image of a known format."),
+    ("Input is empty", "It is empty: there are no bytes."),
+)
+
+
 def reason(error: Exception) -> str:
     """The message of a TensorFlow error, without its location in the program and graph."""
     _, failed, lines = str(error).partition(" to be true. Summarized data: ")  # tf.debugging.Assert outside a graph
@@ -122,7 +129,7 @@ def reason(error: Exception) -> str:
     if failed:
         message = what.strip("[]").replace("] [", " ")
     message = message.removeprefix("ValueError: ")  # from Python inside a graph
-    return message or type(error).__name__
+    return next((ours for theirs, ours in _OURS if message.startswith(theirs)), message) or type(error).__name__
 
 
 def why(function: Callable[[], Any]) -> str:

@@ -7,9 +7,11 @@ from collections.abc import Callable
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from keras_vit.data.sources.image_files import format_of, to_known_format
-from keras_vit.data.sources.tree import walk
+from keras_vit.data.sources.tree import told, walk
+from keras_vit.io.logs import log_once
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import did_you_mean
 
@@ -17,7 +19,11 @@ from keras_vit.io.suggest import did_you_mean
 def _in_folder(folder):
     """Image files in and below a folder."""
     with stage(f"Reading the folder {folder}", unit="files") as work:
-        return [os.path.join(folder, *file) for file in walk(folder, work).files()]
+        tree = walk(folder, work)
+    wanted = {reason: paths for reason, paths in tree.ignored.items() if not reason.expected}
+    if wanted:
+        log_once(logging.WARNING, f"{folder}: ignored {told(wanted)}.")
+    return [os.path.join(folder, *file) for file in tree.files()]
 
 
 def _matches(pattern):

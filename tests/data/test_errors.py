@@ -88,12 +88,10 @@ def test_files_are_named_with_the_reason_once(tmp_path, warnings):
     collect(training_batches(source, TEXT, 8, errors=errors), 5)
     reasons = {name[len(str(tmp_path)) + 1 :]: reason for name, reason in errors.names.items()}
     assert sorted(reasons) == ["c0/0.png", "c0/2.png", "c1/1.png", "c1/3.png"]
-    assert "No such file" in reasons["c0/0.png"] and reasons["c1/1.png"].startswith("Input is empty")
-    assert reasons["c0/2.png"].startswith("Unknown image file format") and reasons["c1/3.png"].startswith(
-        "Invalid PNG data"
-    )
+    assert "No such file" in reasons["c0/0.png"] and reasons["c1/1.png"].startswith("It is empty")
+    assert reasons["c0/2.png"].startswith("It is not an image") and reasons["c1/3.png"].startswith("Invalid PNG data")
     assert sum("2.png" in record.message for record in warnings.records) == 1
-    assert errors.report().count("\n") == 4 and f"{tmp_path}/c0/2.png\tUnknown image" in errors.report()
+    assert errors.report().count("\n") == 4 and f"{tmp_path}/c0/2.png\tIt is not an image" in errors.report()
 
 
 def test_twenty_are_named_and_too_many_are_an_error_that_says_what_to_do(warnings):
@@ -105,7 +103,7 @@ def test_twenty_are_named_and_too_many_are_an_error_that_says_what_to_do(warning
     batches = training_batches(with_failing(16, {1, 2, 3, 9}), TEXT, 8, errors=errors)
     with pytest.raises(
         TooManyErrors,
-        match=r"^More than 2 examples cannot be used, arrays, example \d+ among them: Unknown .*broken_limit",
+        match=r"^More than 2 examples cannot be used, arrays, example \d+ among them: It is not an image.*broken_limit",
     ):
         with errors.raised():
             collect(batches, 4)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_vit.data import ExampleErrors, evaluation_batches, open_source, parse
 from keras_vit.data.ops.decode import _webp_pixels
-from keras_vit.data.sources.image_files import read_image
+from keras_vit.data.sources.image_files import read_image, to_known_format
 
 pil = pytest.importorskip("PIL.Image")
 SKIPPED, SHOWN = "skipped", "shown"  # the latter without a comparison of pixels
@@ -344,7 +344,13 @@ def test_evaluation_counts_every_image_that_decodes_and_says_what_it_skips(zoo):
     assert sum(weights.sum() for *_, weights in batches.as_numpy_iterator()) == len(zoo[1]) - len(skipped)
     assert set(errors.names) == skipped
     reasons = {path.rsplit("/")[-1]: reason for path, reason in errors.names.items()}
-    assert reasons["text.jpg"].startswith("Unknown image file format")
+    assert reasons["text.jpg"].startswith("It is not an image of a known format")
     assert reasons["half.bmp"].startswith("Damaged BMP: image file is truncated")
     assert reasons["half.jpg"] == "The JPEG is cut short: its end is missing."
     assert all("too many pixels" in reasons[f"bomb.{kind}"] for kind in ("jpg", "png", "gif", "bmp"))
+
+
+def test_a_microscopes_12_bits_in_16_bring_a_warning(tmp_path, caplog):
+    pil.fromarray(np.full((4, 4), 4000, "uint16")).save(tmp_path / "cell.tif")
+    to_known_format((tmp_path / "cell.tif").read_bytes())
+    assert "16-bit values uses less than an eighth of their range" in caplog.text

@@ -65,7 +65,7 @@ def test_pixels_are_the_models_own_and_broken_files_are_left_out(folder, tiny):
     assert read == [paths[0], paths[3]] and list(failed) == [paths[1], paths[2], paths[4]] and len(done) == 5
     np.testing.assert_array_equal(pixels[0], model.preprocess(paths[0]))
     assert pixels.dtype == "uint8" and (pixels == 90).all()
-    assert failed[paths[1]].startswith("cannot be decoded as an image: Unknown image file format.")
+    assert failed[paths[1]].startswith("cannot be decoded as an image: It is not an image of a known format.")
     assert "\n" not in failed[paths[1]]
     assert "No such file" in failed[paths[4]]
     assert photographs.read_images(model, [])[0].shape == (0, 8, 12, 3)

@@ -53,7 +53,9 @@ def test_the_preprocessing_follows_the_size(monkeypatch):
             '--image_size=16: no op in "decode.*" sets the size of the images',
         ),
         ("--config=folder_finetune --image_size=224,112", "--image_size=224,112: expected pixels, of square images"),
-        ("--data=cifar10", "Give --data=PHOTOS, a folder with one subfolder of images per class, or --config=NAME"),
+        ("--init=deit/tiny", "Give --data=PHOTOS, a folder with one subfolder of images per class, or --config=NAME"),
+        ("--data=cifar10", "--data=cifar10: there is no such folder or file.* give --config=NAME"),
+        ("--dta=photos --init=deit/tiny", 'there is no flag --dta. Did you mean "--data"'),
     ],
 )
 def test_what_short_forms_refuse(argv, message, monkeypatch):

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from keras_vit.data.ops.decode import MAX_PIXELS, needs_pillow
 from keras_vit.data.sources.base import RandomAccess
+from keras_vit.io.logs import log_once
 
 HEAD = 18  # bytes that identify a format
 _NAMED_ENDING = re.compile(r"\.[a-z][a-z0-9]{1,4}")  # a file type, unlike in "scan.2019" and "photo.jpg_2"
@@ -143,6 +145,16 @@ def _depth(image):
     return 16 if (image.mode, image.format) == ("I", "PPM") else None  # Pillow scales these to 0..65535
 
 
+def _warn_of_few_levels(values, bits):
+    """Warns once if 8 bits leave little of an image of more, such as a microscope's 12 bits in 16."""
+    if values.max() < 2 ** (bits - 3):
+        log_once(
+            logging.WARNING,
+            f"An image of {bits}-bit values uses less than an eighth of their range, and is nearly black in 8 bits. If"
+            " all are like it, scale them to the whole range first.",
+        )
+
+
 def _pixels(image):
     """A Pillow image made upright, 8-bit, grey or RGB."""
     from PIL import Image, ImageOps
@@ -156,7 +168,9 @@ def _pixels(image):
         )
     image = ImageOps.exif_transpose(image)
     if bits is not None:
-        return Image.fromarray((np.asarray(image) >> bits - 8).astype("uint8"))  # the high 8 bits, as for a PNG
+        values = np.asarray(image)
+        _warn_of_few_levels(values, bits)
+        return Image.fromarray((values >> bits - 8).astype("uint8"))  # the high 8 bits, as for a PNG
     return image if image.mode == "L" else image.convert("RGB")
 
 

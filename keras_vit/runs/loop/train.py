@@ -146,7 +146,7 @@ def train(
                 averages.undo()
             checkpoints.save()
             code = f" Exit code {RESTART}: run" if isinstance(ending, Preempted) else " Run"
-            logging.warning("Step %d is saved.%s the same command again.", checkpoints.step, code)
+            logging.warning("Step %d is saved.%s the same command again to continue.", checkpoints.step, code)
             raise
         finally:
             first.end()
