@@ -160,6 +160,11 @@ def test_a_block_keeps_what_the_formula_for_large_models_says():
     assert row.kept == 16 * n * d + heads * n * n
 
 
+def test_a_pooling_holds_its_input_and_its_output():
+    [pool] = [row for row in rows_of("R50x1") if row.name == "stem_pool"]
+    assert (pool.alive, pool.kept) == (112 * 112 * 64 + 56 * 56 * 64, 56 * 56 * 64)
+
+
 def test_rematerialised_blocks_keep_their_output():
     spec = make_spec("Ti/16")
     plain, remat = (counting.layer_counts(spec, remat=which) for which in (False, True))

@@ -36,7 +36,9 @@ def test_the_plan_of_h14_is_the_papers_and_takes_no_memory():
     assert "335 GFLOP per image forward; 4,258 EFLOP in all" in text
     assert "jft300m train[50000:] (302,950,000 examples, 18,291 classes), evaluated on train[:50000] (50,000)" in text
     assert "1,035,474 steps of 4,096 images = 14 epochs of 73,963 steps" in text
-    assert "linear, 10,000 steps of warm-up" in text and "0.0003 at step 10,000" in text
+    assert (
+        "linear, 10,000 steps of warm-up" in text and "0.0003 at step 10,000" in text and " at step 1,035,473\n" in text
+    )
     assert "expected" in text and "88.55%" in text
 
 
