@@ -25,7 +25,7 @@ from keras_vit.training.losses import activation_by
 from keras_vit.training.mixing import Pairs, check_pairs
 from keras_vit.training.prediction import classify, images
 from keras_vit.training.steps.inputs import feed, prediction_feed, rows_of, scope_of, topology_of
-from keras_vit.training.steps.model_steps import SteppingModel
+from keras_vit.training.steps.model_steps import SteppingModel, weights_kept
 
 
 class _Remaining(keras.callbacks.Callback):
@@ -206,7 +206,7 @@ class Model(SteppingModel):
                 kwargs["class_weight"] = dict(enumerate(class_weight.factors))
             else:
                 weights = by_class
-        with scope_of(self), plain_errors():
+        with scope_of(self), weights_kept(self), plain_errors():
             ready = feed(self, x, y, weights, batch_size, training=True, shuffle=kwargs.get("shuffle", True))
             kwargs["steps_per_epoch"] = kwargs.get("steps_per_epoch") or ready.steps
             return super().fit(
@@ -228,7 +228,7 @@ class Model(SteppingModel):
             return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, callbacks, **kwargs)
         self._check_compiled()
         x = self._checked(x, y, sample_weight)
-        with scope_of(self), plain_errors():
+        with scope_of(self), weights_kept(self), plain_errors():
             ready = feed(self, x, y, sample_weight, batch_size)
             steps, callbacks = steps or ready.steps, self._counted(callbacks, validates=False)
             return super().evaluate(
@@ -239,7 +239,7 @@ class Model(SteppingModel):
         """Keras' predict. Returns all outputs, in the order of `x`, in every process."""
         self._check_data(x)
         x = InputChecks.of(self).any(x)
-        with scope_of(self), plain_errors():
+        with scope_of(self), weights_kept(self), plain_errors():
             ready = prediction_feed(self, x, batch_size)
             return ready.trim(super().predict(ready.x, ready.batch_size, verbose, steps or ready.steps, callbacks))
 

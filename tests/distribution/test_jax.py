@@ -301,6 +301,36 @@ def refusals():
         make()
 
 
+def errors_in_data(broken):
+    """Checks that a model has its weights after an error in the batch of this number. Runs on the JAX backend."""
+    import tensorflow as tf
+
+    x, y = rows(8)
+
+    def batches(*parts):
+        for i in range(4):
+            if i == broken:
+                raise OSError("the disk is gone")
+            yield tuple(part[2 * i : 2 * i + 2] for part in parts)
+
+    model = dense_on_rows("adam", metrics=["accuracy"])
+    expected = model(x)
+    for call, parts in ((model.predict, (x,)), (model.evaluate, (x, y)), (model.fit, (x, y))):
+        specs = tuple(tf.TensorSpec((2, *part.shape[1:]), part.dtype) for part in parts)
+        dataset = tf.data.Dataset.from_generator(functools.partial(batches, *parts), output_signature=specs)
+        with pytest.raises(Exception, match="the disk is gone"):
+            call(dataset, verbose=0)
+        if call != model.fit:
+            np.testing.assert_array_equal(model(x), expected)
+    assert np.isfinite(model.predict(x, verbose=0)).all()
+    model.fit(x, y, verbose=0)
+
+
+def test_a_model_keeps_its_weights_after_an_error_in_the_data(jax):
+    jax.run(errors_in_data, 0)
+    jax.run(errors_in_data, 2)
+
+
 def test_ragged_data_are_evaluated_and_what_cannot_be_trained_is_refused(jax):
     jax.run(inputs)
     jax.run(refusals)

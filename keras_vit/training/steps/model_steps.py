@@ -46,6 +46,29 @@ def per_value(weights, outputs):
     return keras.tree.pack_sequence_as(weights, [spread(weight, output) for weight, output in zip(each, flat)])
 
 
+@contextlib.contextmanager
+def weights_kept(model: keras.Model) -> Iterator[None]:
+    """Gives a model its weights back after an error, such as one in its data.
+
+    On JAX, Keras' loops take the values out of the variables, and put them back only at the end.
+    """
+    if keras.backend.backend() != "jax":
+        yield
+        return
+    optimizer = getattr(model, "optimizer", None)
+    variables = [*model.variables, *model.metrics_variables, *(optimizer.variables if optimizer else ())]
+    before = [variable.value for variable in variables]  # donated to the first step, and deleted by it
+    try:
+        yield
+    except BaseException:
+        model.jax_state_sync()
+        for variable, value in zip(variables, before):
+            if variable._value is None:
+                variable._value = value
+        model._jax_state = None
+        raise
+
+
 def check_parts(model) -> None:
     """Refuses (ValueError) a sum loss with regularizers over micro-batches, each of which would add them again."""
     if model.micro_batches > 1 and sums_over_batch(model.loss) and model.losses:
