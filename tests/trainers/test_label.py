@@ -141,7 +141,7 @@ def test_a_table_without_a_test_split_says_what_a_run_evaluates_on(run_label, ph
     assert "--config.data.evaluation=train[90%:]\nThe table has no split test" in printed
     assert "--labelled=SOURCE --test" in printed
     assert json.loads((photos / "out" / "label.json").read_text())["splits"] == {"train": 16}
-    with pytest.raises(ValueError, match='no split "test"; it has: train. A slice is one, too: "train.90%:."'):
+    with pytest.raises(ValueError, match='no split "test"; it has: train. A slice is one, too: "train.80%:."'):
         open_source(f"jsonl:{photos}/out/table.jsonl", "test")
 
 
