@@ -134,12 +134,18 @@ def _with_hidden_exif(encoded):
     return orientation.contains(orientation.png_metadata(encoded), "Raw profile type exif")
 
 
-def _png(encoded, channels):
-    encoded, plain = _guarded_png(encoded), orientation.begins_with_pixels(encoded)
-    plain = tf.cond(plain, lambda: tf.constant(True), lambda: ~_with_hidden_exif(encoded))
+@outlined
+def _png_with_chunks(encoded, channels):
+    """A PNG that may have metadata."""
+    plain = orientation.begins_with_pixels(encoded) | ~_with_hidden_exif(encoded)
     encoded = _checked(encoded, plain, f"A PNG with EXIF data of an old ImageMagick {_BY_PILLOW}")
-    image, turned = tf.io.decode_png(encoded, channels=channels), orientation.of_png(encoded)
-    return tf.cond(turned == 1, lambda: image, lambda: orientation.upright(image, turned))
+    return orientation.upright(tf.io.decode_png(encoded, channels=channels), orientation.of_png(encoded))
+
+
+def _png(encoded, channels):
+    encoded = _guarded_png(encoded)
+    bare = lambda: tf.io.decode_png(encoded, channels=channels)  # noqa: E731
+    return tf.cond(orientation.is_bare_png(encoded), bare, lambda: _png_with_chunks(encoded, channels))
 
 
 def _matched(image, channels):
@@ -312,11 +318,13 @@ def _is_odd(encoded):
 
 def needs_pillow(encoded: tf.Tensor) -> tf.Tensor:
     """Whether TensorFlow cannot read an image, a scalar string tensor, that Pillow may read. True for other files."""
-    start = tf.strings.substr(encoded, 0, 2)
-    is_plain = tf.reduce_any(start == [b"\xff\xd8", b"GI"])
-    # A PNG that begins with its pixels is found out without the call of a function.
-    is_plain |= (start == b"\x89P") & orientation.begins_with_pixels(encoded)
-    return tf.cond(is_plain, lambda: tf.constant(False), lambda: _is_odd(encoded))
+    no, start = (lambda: tf.constant(False)), tf.strings.substr(encoded, 0, 2)
+
+    def unless_png():
+        plain = (start == b"\x89P") & orientation.begins_with_pixels(encoded)
+        return tf.cond(plain, no, lambda: _is_odd(encoded))
+
+    return tf.cond(tf.reduce_any(start == [b"\xff\xd8", b"GI"]), no, unless_png)
 
 
 def decode_bytes(encoded: tf.Tensor, channels: int) -> tf.Tensor:

@@ -14,6 +14,8 @@ _METADATA = 2**16  # first bytes of a JPEG, and first and last ones of a PNG, th
 # What comes before the TIFF file; in the text of a pattern \C is any byte.
 _BEFORE = {"JPEG": r"Exif\x00\x00", "PNG": "eXIf", "WebP": r"EXIF\C{4}(?:Exif\x00\x00)?"}
 _XMP = r'tiff:Orientation(?:="|>)'
+_JFIF = b"\xff\xe0\0\x10"  # the start of a segment of 16 bytes
+_TABLES = [b"\xff\xdb", b"\xff\xc0", b"\xff\xc2", b"\xff\xc4"]
 
 
 def _first_bytes(text, size):
@@ -78,11 +80,11 @@ def _if_any(text, kind):
 def of_jpeg(encoded: tf.Tensor) -> tf.Tensor:
     """The orientation, 1 (upright) to 8, of a JPEG, a scalar string tensor; 1 if it has no legible one.
 
-    Most files have no metadata but JFIF's 16-byte segment: the second segment holds a table.
+    Most files have no metadata but JFIF's 16-byte segment: a table comes first, or second after that.
     """
-    head = tf.io.decode_raw(tf.strings.substr(encoded, 0, 22) + b"\0" * 22, tf.uint8)[:22]
-    is_jfif = (head[3] == 0xE0) & (head[4] == 0) & (head[5] == 16)
-    plain = tf.where(is_jfif, head[21], head[3]) < 0xE0
+    head = tf.strings.substr(encoded, 0, 22) + b"\0" * 22
+    first, second = tf.strings.substr(head, 2, 4), tf.strings.substr(head, 20, 2)
+    plain = (first == _JFIF) & tf.reduce_any(second == _TABLES)
     metadata = lambda: _if_any(tf.strings.substr(encoded, 0, _METADATA), "JPEG")  # noqa: E731
     return tf.cond(plain, lambda: tf.constant(1), metadata)
 
@@ -90,6 +92,14 @@ def of_jpeg(encoded: tf.Tensor) -> tf.Tensor:
 def begins_with_pixels(encoded: tf.Tensor) -> tf.Tensor:
     """Whether a PNG, a scalar string tensor, has its pixels right after its header."""
     return tf.strings.substr(tf.strings.substr(encoded, 0, 41) + b"\0" * 41, 37, 4) == b"IDAT"
+
+
+def is_bare_png(encoded: tf.Tensor) -> tf.Tensor:
+    """Whether a PNG, a scalar string tensor, has nothing but its header, one chunk of pixels, and its end."""
+    length = tf.io.decode_raw(
+        tf.strings.substr(tf.strings.substr(encoded, 0, 37) + b"\0" * 37, 33, 4), tf.int32, False
+    )[0]
+    return begins_with_pixels(encoded) & (tf.strings.length(encoded) - 57 == length)
 
 
 def png_metadata(encoded: tf.Tensor) -> tf.Tensor:
@@ -115,7 +125,11 @@ def of_webp(encoded: tf.Tensor) -> tf.Tensor:
 
 def upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
     """Stored pixels (h, w, c) turned and mirrored upright; orientations 5 to 8 exchange h and w."""
-    image = tf.cond(orientation >= 5, lambda: tf.transpose(image, (1, 0, 2)), lambda: image)
-    upside_down = tf.reduce_any(orientation == [3, 4, 7, 8])
-    mirrored = tf.reduce_any(orientation == [2, 3, 6, 7])
-    return tf.reverse(image, tf.boolean_mask([0, 1], tf.stack([upside_down, mirrored])))
+
+    def turned():
+        transposed = tf.cond(orientation >= 5, lambda: tf.transpose(image, (1, 0, 2)), lambda: image)
+        upside_down = tf.reduce_any(orientation == [3, 4, 7, 8])
+        mirrored = tf.reduce_any(orientation == [2, 3, 6, 7])
+        return tf.reverse(transposed, tf.boolean_mask([0, 1], tf.stack([upside_down, mirrored])))
+
+    return tf.cond(orientation == 1, lambda: image, turned)
