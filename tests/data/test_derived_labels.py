@@ -181,7 +181,7 @@ def test_a_prepared_dataset_gives_masks_and_boxes(streets):
 
 def test_prepared_datasets_without_what_is_named(streets):
     with pytest.raises(
-        ValueError, match='feature "label" should be one ClassLabel per example, but is not there. Say "made_streets'
+        ValueError, match='feature "label" should be one ClassLabel per example, but is not there. Write "made_streets'
     ):
         open_source("made_streets", "train", streets)
     with pytest.raises(

@@ -76,5 +76,5 @@ def test_shifts_refuse_what_they_would_leave_behind():
 
 
 def test_a_share_that_is_no_patch_is_refused():
-    with pytest.raises(ValueError, match="a share of 0.1 of 4 patches is none"):
+    with pytest.raises(ValueError, match="a share of 0.1 of 4 patches is less than one"):
         parse("drop_patches(4, 0.1)").image(np.zeros((8, 8, 3), "uint8"), (0, 0))

@@ -336,7 +336,7 @@ def test_tensorflow_datasets_by_version_and_feature(shared_data):
     with pytest.raises(ValueError, match="only: 3.0.2"):
         open_source("cifar10:2.0.0", "test", folder)
     with pytest.raises(
-        ValueError, match='"id" should be one ClassLabel per example, but is Text. Say "cifar10[?]label=label"'
+        ValueError, match='"id" should be one ClassLabel per example, but is Text. Write "cifar10[?]label=label"'
     ):
         open_source("cifar10?label=id", "test", folder)
     with pytest.raises(ValueError, match='has the option "labl=id". Valid: image=, label='):

@@ -163,7 +163,7 @@ def test_labels_from_one_without_names_are_told(tmp_path, caplog, cache):
     imagenet_like(tmp_path)
     logging.getLogger("absl").propagate = True
     assert open_source(f"tfrecord:{tmp_path}", "train").class_names == ("0", "1", "2", "3")
-    assert 'class 0 is empty. If the classes are numbered from 1, say so: "?first_label=1"' in caplog.text
+    assert 'class 0 is empty. If the classes are numbered from 1, add "?first_label=1"' in caplog.text
     write(tmp_path / "other", [0, 1])
     with pytest.raises(ValueError, match="have the label 0, and classes are numbered from 1"):
         open_source(f"tfrecord:{tmp_path}/other?first_label=1", "train")

@@ -76,7 +76,7 @@ def test_the_rows_are_those_of_predict_and_files_that_are_there_are_not_written_
     assert report.rows == 4 and report.files == (1, 2, 3) and before.items() < files(out).items()
     with pytest.raises(ValueError, match="holds rows of another job: columns"):
         predict_by_beam(export, data, str(out), ("features",), **SIZES)
-    with pytest.raises(ValueError, match="are of the export"):
+    with pytest.raises(ValueError, match="were computed by the export"):
         read_index(out).check_written_by_model()
 
 

@@ -117,7 +117,7 @@ def test_an_index_of_another_model_is_refused(model, index):
     merging = type(model).from_config(model.get_config() | {"variant": variant})
     merging.set_weights(model.get_weights())
     for another in (other, merging):
-        with pytest.raises(ValueError, match="are of another model"):
+        with pytest.raises(ValueError, match="were computed by another model"):
             read_index(index).check_model(another)
 
 
@@ -194,7 +194,7 @@ def test_what_is_searched_for_is_prepared_as_the_index_was_and_copies_take_no_ne
 
 def test_features_of_an_export_are_refused(model, index):
     change(index, weights="export 1", model="exported")
-    with pytest.raises(ValueError, match="are of the export exported"):
+    with pytest.raises(ValueError, match="were computed by the export exported"):
         read_index(index).check_model(model)
 
 

@@ -212,7 +212,7 @@ def test_the_papers_sizes_have_its_parameters(without_values):
         (lambda: made(palette=np.zeros((5, 4))), "The palette has colours of 4 values, the images 3 channels"),
         (lambda: made(palette=np.zeros(5)), "pixel values 0..255 .colors, c., got shape"),
         (lambda: made(mean=100.0), "mean=100.0 has no effect: a palette takes pixels 0..255 as they are"),
-        (lambda: made().sample(rows=2), "rows=2 of which images"),
+        (lambda: made().sample(rows=2), "rows=2 needs prompt"),
         (lambda: made().sample(0), "count must be a positive integer"),
         (lambda: made().sample(prompt=np.zeros((2, 4, 3, 3))), r"expected images \(b, 3, 4, 3\)"),
         (lambda: made().sample(3, prompt=np.zeros((2, 3, 4, 3))), "count=3 for 2 images to complete"),

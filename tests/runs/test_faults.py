@@ -360,7 +360,7 @@ def test_a_lost_worker_names_the_checkpoint_of_the_run_in_progress(tmp_path, mon
     config = config_files.load_config("digits_pretrain")
     given = {"config": config, "workdir": str(tmp_path), "sweep": sweep, "runs": 2, "data_dir": None}
     with pytest.raises(LostWorker):
-        train_program.train(types.SimpleNamespace(**given, data_service=None), Strategy(hosts=2))
+        train_program.train(types.SimpleNamespace(**given, data_service=None, check_memory=False), Strategy(hosts=2))
     last = f"{tmp_path}/{place}/checkpoints/step_00000003.safetensors (step 3)."
     expected = f"lost (no heartbeat). The last good checkpoint is {last}"
     assert expected in caplog.text

@@ -339,7 +339,7 @@ def test_real_runs_sweep_and_leave_no_model_behind(tmp_path, capsys, monkeypatch
 
     monkeypatch.setattr(Prepared, "model", make)
     given = {"config": config, "workdir": str(tmp_path), "sweep": "own", "runs": 1}
-    given.update(data_dir=None, data_service=None)
+    given.update(data_dir=None, data_service=None, check_memory=False)
     for _ in range(2):
         train.train(type("Values", (), given), ONE)
     assert len(alive) == 3  # the second time nothing is run

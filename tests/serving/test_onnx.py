@@ -179,7 +179,7 @@ def test_a_file_that_computes_something_else_replaces_nothing(tmp_path, monkeypa
                     attribute.f = 1.0
 
     monkeypatch.setattr(onnx_format, "fuse", wrong)
-    with pytest.raises(ValueError, match="differs from the model by"):
+    with pytest.raises(ValueError, match="differ from the model's by"):
         keras_vit.export(every_weight(pool="gap"), tmp_path / "m.onnx", format="onnx")
     assert before == ((tmp_path / "m.onnx").read_bytes(), (tmp_path / "m.onnx.json").read_bytes())
     assert len(list(tmp_path.iterdir())) == 2

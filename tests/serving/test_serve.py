@@ -116,7 +116,7 @@ def test_a_wrong_start_is_one_line(model, start):
         port = taken.getsockname()[1]
         cases = {
             f"{model} --port={port}": (
-                f"Error: Cannot listen at 127.0.0.1:{port}: Address already in use. Give another --port"
+                f"Error: Cannot listen on 127.0.0.1:{port}: Address already in use. Give another --port"
             ),
             f"{model} {model}": 'Error: Two models would be served as "m": give them names, NAME=MODEL.',
             "": "Error: Give at least one model",

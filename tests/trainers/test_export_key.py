@@ -21,4 +21,4 @@ def test_the_key_reaches_load(monkeypatch, tmp_path):
     )
     with pytest.raises(Asked) as caught:
         export.export(values)
-    assert caught.value.args == ("m.pth", {"class_names": None, "key": "model_ema"})
+    assert caught.value.args == ("m.pth", {"key": "model_ema"})

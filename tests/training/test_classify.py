@@ -191,8 +191,8 @@ def test_what_is_not_an_image_is_named(model):
         (pixels(shape=(2, 1, 9, 13, 3)), r"got an array of shape \(2, 1, 9, 13, 3\)"),
         ([pixels(shape=(1, 9, 13, 3))], r"Image 0 of the list: expected an array"),
         ([[1, 2, 3]], "Image 0 of the list: expected a path, bytes, a PIL image or an array, got list"),
-        ({"image": pixels()}, "got dict. Of a dataset: model.predict"),
-        (tf.data.Dataset.range(2), "Of a dataset: model.predict"),
+        ({"image": pixels()}, "got dict. For a dataset: model.predict"),
+        (tf.data.Dataset.range(2), "For a dataset: model.predict"),
         (3, "Expected a path, bytes, a PIL image, an array or a list of these, got 3"),
     ]:
         with pytest.raises((ValueError, FileNotFoundError), match=message):

@@ -109,13 +109,13 @@ def test_what_cannot_be_told_is_left_to_the_user(vits):
         (keras.metrics.IoU(3, [0]), r"keras.metrics.IoU\(3, target_class_ids, sparse_y_pred=False\)"),
     ],
 )
-def test_metrics_of_class_numbers_are_refused(vits, metric, mend):
-    with pytest.raises(ValueError, match=f"takes the outputs for class numbers. Write {mend}"):
+def test_metrics_of_class_numbers_are_refused(vits, metric, fix):
+    with pytest.raises(ValueError, match=f"takes the outputs for class numbers. Write {fix}"):
         vits[3].compile("sgd", SoftmaxCrossEntropy(), metrics=[metric])
 
 
 @pytest.mark.parametrize(
-    "metric, mend",
+    "metric, fix",
     [
         ("crossentropy", "SparseCategoricalCrossentropy.from_logits=True"),
         ("binary_accuracy", "BinaryAccuracy.threshold=0.0"),

@@ -166,7 +166,7 @@ def feed(
     topology = topology_of(model)
     if topology.replicas == 1:
         return Feed(x, y, weights, batch_size)
-    if keras.backend.backend() == "tensorflow":
+    if keras.backend.backend() == "tensorflow" and not topology.full:  # a TPU copies to its own memory
         x = _copied(model, x)
     if hasattr(x, "element_spec"):
         return _dataset_feed(model, topology, x, training)

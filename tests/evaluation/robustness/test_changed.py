@@ -138,7 +138,7 @@ def test_a_share_of_no_patch_is_refused_in_every_order(tiny):
     images = np.zeros((2, 8, 12, 3), "uint8")
     setting = Setting(tiny(), source=from_arrays(images, [0, 1], class_names=list("abcde")), preprocess="decode")
     for order in ("random", "salient", "least_salient"):
-        with pytest.raises(ValueError, match="a share of 0.05 of 6 patches is none"):
+        with pytest.raises(ValueError, match="a share of 0.05 of 6 patches is less than one"):
             make_evaluator("occlusion", {"order": order, "shares": (0.5, 0.05)}).prepare(setting)
 
 
