@@ -342,7 +342,7 @@ def define_run():
     boolean(
         "check_memory",
         True,
-        "Refuse a training step that is too large for the memory; False to start it all the same.",
+        "Refuse a training step that is too large for the memory; False to start it anyway.",
     )
     integer(
         "examples",

@@ -1,7 +1,7 @@
-"""What libraries in other languages write to stderr, for the commands: in lines, without what tells a user nothing.
+"""Filters what native libraries write to stderr: commands pass on only the lines that help a user.
 
-TF_CPP_MIN_LOG_LEVEL hides most notes of TensorFlow, but not those that it writes while it is imported, nor its errors
-that are none: a data set's end, a damaged image that is reported by name. Imports nothing else of this package.
+TF_CPP_MIN_LOG_LEVEL hides most of TensorFlow's notes, but neither those written during its import nor false errors: the
+end of a data set, or a damaged image that the command reports by name. Imports nothing else of this package.
 """
 
 import contextlib

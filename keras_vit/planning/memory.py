@@ -209,6 +209,6 @@ def check_memory(model: keras.Model, config: Any, strategy: Strategy) -> None:
     free = free // here + step.weights + step.slots
     sentence, too_much = check_fit(step, free, config.batch_size, config.micro_batches, strategy.replicas)
     if too_much:
-        raise ValueError(f"{sentence} To start all the same: --check_memory=False.")
+        raise ValueError(f"{sentence} To start anyway: --check_memory=False.")
     if sentence:
         logging.warning("%s", sentence)

@@ -110,7 +110,6 @@ def check_held_out(own: OwnData, text: str, split: str, source: Source, data_dir
     doubt = f"{why[0].upper()}{why[1:]}, so {split} may hold images that it was trained on."
     if not asked:
         raise ValueError(
-            f"{doubt} Measure it on images that it has not seen, with --data; or name the split to measure it all the"
-            " same, with a warning."
+            f"{doubt} Pass other images with --data, or name the split to measure it anyway, with a warning."
         )
     logging.warning("%s", doubt)

@@ -106,12 +106,18 @@ def test_a_machine_that_cannot_tell_about_processes_is_watched(tmp_path, impatie
         assert owner(tmp_path) != "t"
 
 
+def take_over(own, path):
+    """Another machine takes the lock. A renewal that has just read the old owner may write it once more."""
+    while own._thread.is_alive():
+        put(path, host="b")
+        own._thread.join(0.1)
+
+
 def test_an_owner_that_slept_too_long_notices_that_another_took_over(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "RENEWAL", 0.01)
     with owned(tmp_path) as own:
         own.check()
-        put(tmp_path, host="b")
-        own._thread.join(60)
+        take_over(own, tmp_path)
         with pytest.raises(InUse, match="lost .* to another.* on b "):
             own.check()
     assert owner(tmp_path) == "t"
@@ -128,8 +134,7 @@ def test_a_lock_that_cannot_be_read_for_a_while_is_renewed_later(tmp_path, monke
             return read()
 
         own._read = unreliable
-        put(tmp_path, host="b")
-        own._thread.join(60)
+        take_over(own, tmp_path)
         with pytest.raises(InUse, match="lost .* to another"):
             own.check()
         assert next(failures, None) is None

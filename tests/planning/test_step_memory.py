@@ -68,7 +68,7 @@ def test_a_run_that_does_not_fit_is_refused(tiny, monkeypatch):
     model.optimizer.build(model.trainable_variables)
     step = step_memory(model, 2)
     monkeypatch.setattr(memory, "device_memory", lambda: (step.gradients + 63 * step.per_image, True))
-    with pytest.raises(ValueError, match="does not fit into memory.*To start all the same: --check_memory=False"):
+    with pytest.raises(ValueError, match="does not fit into memory.*To start anyway: --check_memory=False"):
         memory.check_memory(model, config, Strategy())
     config.batch_size = 8
     memory.check_memory(model, config, Strategy())

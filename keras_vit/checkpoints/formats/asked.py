@@ -21,7 +21,7 @@ _OF_TORCHVISION = {
     "epsilon": 1e-6,
     "pool": "token",
 }
-# {an array's name: whose code it is, what that computes and a ViT of this package does not, a rule for other code}.
+# {pattern of array names: (the code that they come from and how it differs from our ViT, a rule for other code)}.
 _OTHER_CODE = {
     r"(?:.*\.)?\d+\.\d+\.0\.fn\.1\.(?:qkv|queries)\.weight": (
         "FrancescoSaverioZuppichini/ViT, which divides by sqrt(width) after the softmax of attention, and not before",
@@ -61,7 +61,7 @@ ASKED = {
 
 
 def _problem_of_names(arrays, files):
-    """What is missing and left over, as in the file, and rules that might mend it: (sentences, rules); ([], [])."""
+    """(sentences on missing and unknown names, rules that may fix them); ([], []) if all names fit."""
     names = {re.sub(r"proj_(?:hwc|chw)", "proj", FUSED.sub(r"\1.qkv.\5", name)) for name in arrays}
     numbers = [int(match[1]) for match in (re.match(r"blocks\.(\d+)\.", name) for name in names) if match]
     in_block = ["norm1", "attn.qkv", "norm2", "mlp.fc1", "mlp.fc2"]

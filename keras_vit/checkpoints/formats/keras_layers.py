@@ -41,7 +41,7 @@ def _source(node, kind, expected):
 
 
 def _activation(node):
-    """(our name of an activation that is a node of its own, the node before it), or (None, node)."""
+    """(our name for an activation node, the node before it); (None, node) if it is not one."""
     name = str(setting(node.config, "activation")) if node.kind == "Activation" else node.kind.lower()
     if name not in _ACTIVATIONS or node.is_custom or node.config.get("max_value") or node.config.get("negative_slope"):
         return None, node

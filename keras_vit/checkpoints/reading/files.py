@@ -81,7 +81,7 @@ def _as_float(name, array, where):
 
 
 def placeholder(shape: tuple[int, ...], is_float: bool) -> np.ndarray:
-    """Zeros that take no memory, in the place of values that are not read."""
+    """Zeros that take no memory and stand for values that are not read."""
     return np.broadcast_to(np.zeros((), "float32" if is_float else "int8"), shape)
 
 
@@ -200,7 +200,7 @@ def _kind(path):
 
 
 def _of_keras(path, kind):
-    """The contents of a file of Keras: arrays and config of a model of Keras' own class, none of this package's."""
+    """The arrays and config in a Keras file whose model has one of Keras' own classes."""
     graph = keras_graph.read(path)
     if graph is None and kind == "hdf5":
         raise ValueError(f'"{path}" {description(path, HDF5)}')

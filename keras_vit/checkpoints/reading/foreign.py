@@ -49,7 +49,7 @@ def _weights_of_keras(path):
 
     with h5py.File(path) as file:
         file.visititems(visit)
-        own = "a model of a class of its own" if "model_config" in file.attrs else "the weights of a Keras model"
+        own = "a model of a custom class" if "model_config" in file.attrs else "the weights of a Keras model"
     parts = missing_by_shapes(shapes)
     what = (
         f"holds {own} without its architecture: build that model, then"

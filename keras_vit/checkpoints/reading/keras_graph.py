@@ -87,7 +87,7 @@ def _is_graph(text):
 
 
 def read(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
-    """(config, {path: array}) of a model of Keras' own class; None for other classes, and for a damaged file.
+    """(config, {path: array}) of a model with one of Keras' own classes; None for other classes and damaged files.
 
     Args:
         path: of a .keras file, of a folder with its parts, or of an .h5 file.
