@@ -40,7 +40,7 @@ def why_not(encoded: tf.Tensor) -> tf.Tensor:
         text = f"The {kind} cannot be decoded: it is damaged, cut short, or has more than {_LARGEST}."
         cases.append((_begins(encoded, at, magic), functools.partial(tf.constant, text)))
     for at, magic, kind in _UNREAD:
-        text = f"{kind} is not read here. Send {READ}."
+        text = f"{kind} is not read here. Use {READ}."
         cases.append((_begins(encoded, at, magic), functools.partial(tf.constant, text)))
     return tf.case(cases, default=lambda: tf.constant(f"This is not an image: expected the bytes of a {READ}."))
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_vit.data import ExampleErrors, evaluation_batches, open_source, parse
 from keras_vit.data.ops.decode import _webp_pixels
+from keras_vit.data.sources import image_files
 from keras_vit.data.sources.image_files import read_image, to_known_format
 
 pil = pytest.importorskip("PIL.Image")
@@ -350,7 +351,11 @@ def test_evaluation_counts_every_image_that_decodes_and_says_what_it_skips(zoo):
     assert all("too many pixels" in reasons[f"bomb.{kind}"] for kind in ("jpg", "png", "gif", "bmp"))
 
 
-def test_a_microscopes_12_bits_in_16_bring_a_warning(tmp_path, caplog):
-    pil.fromarray(np.full((4, 4), 4000, "uint16")).save(tmp_path / "cell.tif")
-    to_known_format((tmp_path / "cell.tif").read_bytes())
-    assert "16-bit values uses less than an eighth of their range" in caplog.text
+def test_a_microscopes_12_bits_in_16_bring_a_warning(monkeypatch):
+    said = []
+    monkeypatch.setattr(image_files, "log_once", lambda level, text: said.append(text))
+    for brightest in (4000, 40000):
+        file = io.BytesIO()
+        pil.fromarray(np.full((4, 4), brightest, "uint16")).save(file, "TIFF")
+        to_known_format(file.getvalue())
+    assert len(said) == 1 and "16-bit values uses less than an eighth of their range" in said[0]

@@ -207,7 +207,10 @@ def test_a_run_that_gets_sigkill_and_sigterm_ends_bit_for_bit_the_same(tmp_path,
     run = launch(killed, 60)
     [(code, errors)] = run.send(signal.SIGTERM, reporting("evaluating"))
     assert code == 75 and run.last("start") == 20 and run.last("step") == 24
-    assert "Step 24 is saved. Exit code 75: run the same command again." in errors and "Traceback" not in errors
+    assert (
+        "Step 24 is saved. Exit code 75: run the same command again to continue." in errors
+        and "Traceback" not in errors
+    )
     assert RunDirectory(killed).metrics() == []
 
     run = launch(killed, 60)

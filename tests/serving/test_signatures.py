@@ -34,7 +34,7 @@ def test_a_broken_image_fails_alone_and_says_why(exported):
         b"<html>": "This is not an image: expected the bytes of a JPEG, PNG, BMP, GIF or WebP.",
         jpeg[:200]: "The JPEG cannot be decoded: it is damaged, cut short, or has more than 268,435,456 pixels",
         png(images[0])[:60]: "The PNG cannot be decoded",
-        b"\0\0\0\x18ftypheic": "HEIC is not read here. Send JPEG, PNG",
+        b"\0\0\0\x18ftypheic": "HEIC is not read here. Use JPEG, PNG",
         b"RIFF\0\0\0\0WEBPVP8 ": "The WebP cannot be decoded: it is damaged, cut short",
         b"RIFF\0\0\0\0WEBPVP8X\x0a\0\0\0\2" + bytes(20): "An animated WebP is not read here: save it as a PNG.",
         b"BM" + bytes(12) + b"\x7c" + bytes(40): "A BMP with bit fields, RLE, 1, 4 or 16 bits per pixel",
