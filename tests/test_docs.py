@@ -2,6 +2,7 @@
 manifest's TF_CONFIG.
 """
 
+import collections
 import functools
 import importlib
 import os
@@ -22,6 +23,7 @@ from trainers.short_forms import SHORT_FORMS
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+TEXTS = [ROOT / "CHANGELOG.md", *PAGES, *sorted(DOCS.glob("*/**/*.md"))]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 COMMAND = re.compile(
     r"(?:python -m (trainers|benchmarks)\.|keras-vit[- ])(\w+)((?:[^\S\n]+(?:--[^\s`|)]+|\"[^\"]*\"|\\\n)+)*)"
@@ -98,6 +100,32 @@ def test_files_that_a_page_names_are_there(path):
     }
     named |= {path.parent / target for target in re.findall(r"\]\(([\w./]+)\)", text)}
     assert not [str(name) for name in named if not name.exists()]
+
+
+def anchors_of(text):
+    """A page's own anchors (<a id>) and those that GitHub gives to its headings: lower case, no punctuation, spaces
+    as hyphens; a repeated heading gets -1, -2 and so on.
+    """
+    outside_code = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    found, seen = set(re.findall(r'<a id="([^"]+)">', outside_code)), collections.Counter()
+    for heading in re.findall(r"^#{1,6} +(.*?) *#*$", outside_code, re.MULTILINE):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return found
+
+
+def test_anchors_are_those_of_github():
+    page = '# One\n## `a=b`, c: d\'s [text](x.md)\n## One\n```\n# no heading\n```\n<a id="own"></a>\n'
+    assert anchors_of(page) == {"one", "ab-c-ds-text", "one-1", "own"}
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_to_a_heading_leads_to_one(path):
+    for target, anchor in re.findall(r"\]\(([\w./-]*\.md)?#([^)]+)\)", path.read_text()):
+        page = path.parent / target if target else path
+        assert anchor in anchors_of(page.read_text()), f"{path.name} links to {target}#{anchor}, which is no heading"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
