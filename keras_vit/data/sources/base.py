@@ -4,6 +4,7 @@
     labels  (m,) integers, one per object
     boxes   (m, 4) float32, one per object: top, left, bottom, right as fractions of the image's height and width
     mask    encoded PNG bytes or integers (h, w, 1), one per pixel
+    void    an integer of the mask's dtype: its value for pixels without a class
     text, id, ...
 
 A source gives keys, and `read(key)` the example, so that unreadable examples are caught one by one (data/errors.py).
@@ -57,11 +58,15 @@ class Source:
     Attributes:
         name: in messages.
         class_names: in label order; () for examples without labels.
+        void: the value of a mask's pixels without a class; None for sources without masks of classes.
+        colors: (red, green, blue), 0..255, of each class in pictures; None for default colours.
         size: number of examples.
     """
 
     name: str
     class_names: tuple[str, ...]
+    void: int | None
+    colors: tuple[tuple[int, int, int], ...] | None
     # Declared as in the two kinds below, whose keys and ids differ.
     read: Callable[..., dict[str, Any]]
     ids: Callable[..., tf.Tensor]
@@ -104,6 +109,9 @@ class RandomAccess(Source):
         lookup: number, a scalar int64 tensor -> the example without its label, a dict; runs inside tf.data.
         names: number -> the example's name in messages, a scalar string tensor; None to use the number.
         count: number of examples; required without labels.
+        void, colors: see Source.
+        parse: what `lookup` returned, a dict -> the example without its label; None to leave it. `cached` keeps what
+            comes before it.
 
     Raises:
         ValueError: without labels and count.
@@ -115,6 +123,9 @@ class RandomAccess(Source):
     lookup: Callable[[Any], dict[str, Any]]
     names: Callable[[Any], Any] | None = None
     count: int | None = None
+    void: int | None = None
+    colors: tuple | None = None
+    parse: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     def __post_init__(self):
         if self.labels is None and self.count is None:
@@ -136,7 +147,7 @@ class RandomAccess(Source):
 
     def read(self, key) -> dict[str, Any]:
         """The example with number `key`."""
-        example = self.lookup(key)
+        example = self.lookup(key) if self.parse is None else self.parse(self.lookup(key))
         return example if self.labels is None else {**example, "label": tf.constant(self.labels, tf.int64)[key]}
 
     def ids(self, keys) -> tf.Tensor:
@@ -207,6 +218,7 @@ class Records(Source):
         buffer: records in the shuffle buffer, still encoded.
         memory: all records as one tensor, in file order; None to read the files each time.
         excluded: {path: indices of records to leave out}; see selection.py.
+        void, colors: see Source.
     """
 
     name: str
@@ -216,6 +228,8 @@ class Records(Source):
     buffer: int = 10_000
     memory: Any = None
     excluded: dict = dataclasses.field(default_factory=dict)
+    void: int | None = None
+    colors: tuple | None = None
 
     @property
     def counts(self) -> list[int]:

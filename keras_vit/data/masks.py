@@ -1,0 +1,12 @@
+"""The values of masks that sources of segmentation data hand out: class numbers, and one value for void."""
+
+VOID = 255
+_WIDE_VOID = 65535
+
+
+def void_of(classes: int) -> int:
+    """The value of pixels without a class in masks of that many classes: 255, or 65535 if 255 could be a class.
+
+    Losses and measures ignore such pixels, and ops pad with them.
+    """
+    return VOID if classes < VOID else _WIDE_VOID
