@@ -54,6 +54,7 @@ def _optimizer():
     optimizer.beta_2 = 0.999
     optimizer.momentum = 0.9  # of momentum and muon
     optimizer.layer_decay = _off(float)  # factor of the learning rate from one layer to the one below
+    optimizer.head_rate = _off(float)  # factor of the learning rate after the blocks, such as 10 for a new dense head
     optimizer.ema = _off(float)  # momentum of averaged weights, such as .9999
     optimizer.swa = _duration(None)  # a duration, such as "75%", from which weights are averaged equally
     optimizer.lookahead = _off(int)  # steps between two looks ahead, such as 5

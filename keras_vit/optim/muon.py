@@ -47,7 +47,7 @@ class Muon(AdamW):
         learning_rate: number or schedule, for both: a Muon step is about as large as Adam's.
         momentum: of Muon.
         beta_1, beta_2, epsilon: of AdamW.
-        **kwargs: decay and layer_decay as in AdamW, and Keras' optimizer arguments.
+        **kwargs: decay, layer_decay and head_rate as in AdamW, and Keras' optimizer arguments.
     """
 
     def __init__(

@@ -8,8 +8,9 @@
 - A variable with a true attribute `rests_without_gradient` skips steps whose gradient is all zeros, decay included, as
   torch's optimizers skip what has no gradient.
 
-The learning rate may fall from the head down (`layer_decay`). Averaged weights (`use_ema`) stay in the optimizer:
-unlike with Keras' optimizers, `fit` does not finally write them to the model.
+The learning rate may fall from the head down (`layer_decay`), and be higher after the blocks (`head_rate`). Averaged
+weights (`use_ema`) stay in the optimizer: unlike with Keras' optimizers, `fit` does not finally write them to the
+model.
 """
 
 import re
@@ -92,10 +93,11 @@ def layer_depth(path: str, depth: int) -> int:
     return 0 if stem else depth + 1
 
 
-def layer_multipliers(paths: Sequence[str], layer_decay: float) -> list[float]:
-    """Each path's learning-rate factor: layer_decay ** (distance from the head)."""
+def layer_multipliers(paths: Sequence[str], layer_decay: float, head_rate: float = 1.0) -> list[float]:
+    """Each path's learning-rate factor: layer_decay ** (distance from the head), times head_rate after the blocks."""
     depth = max((layer_depth(path, -1) for path in paths), default=0)
-    return [layer_decay ** (depth + 1 - layer_depth(path, depth)) for path in paths]
+    distances = [depth + 1 - layer_depth(path, depth) for path in paths]
+    return [layer_decay**distance if distance else head_rate for distance in distances]
 
 
 def move_averages(optimizer: keras.optimizers.Optimizer) -> None:
@@ -137,7 +139,13 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
     slots = ()
 
     def __init__(
-        self, learning_rate, decay: float | LearningRateSchedule, layer_decay: float | None, name: str, **kwargs
+        self,
+        learning_rate,
+        decay: float | LearningRateSchedule,
+        layer_decay: float | None,
+        name: str,
+        head_rate: float | None = None,
+        **kwargs,
     ):
         if kwargs.pop("weight_decay", None):
             raise ValueError(
@@ -151,6 +159,8 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
                 f"{type(self).__name__} expects decay >= 0 or a schedule, and layer_decay None or above 0 and at most"
                 f" 1. Got decay={decay}, layer_decay={layer_decay}."
             )
+        if head_rate is not None and not head_rate > 0:
+            raise ValueError(f"{type(self).__name__}: head_rate must be above 0, or None for 1. Got {head_rate}.")
         for norm in ("clipnorm", "clipvalue", "global_clipnorm"):
             if kwargs.get(norm) is not None and kwargs[norm] <= 0:
                 raise ValueError(
@@ -159,6 +169,7 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         self.decay = decay
         self.layer_decay = layer_decay
+        self.head_rate = head_rate
 
     def _check_rates(self, **rates):
         """Refuses factors of running averages outside [0, 1)."""
@@ -174,7 +185,7 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
         self._rests = [getattr(v, "rests_without_gradient", False) for v in variables]
         self._decays = [v.path.rsplit("/", 1)[-1] in KERNELS and bool(self.decay) for v in variables]
         paths = [v.path for v in variables]
-        self._multipliers = layer_multipliers(paths, self.layer_decay) if self.layer_decay else [1.0] * len(paths)
+        self._multipliers = layer_multipliers(paths, self.layer_decay or 1.0, self.head_rate or 1.0)
 
     def add_variable(self, shape, initializer="zeros", dtype=None, *args, name=None, **kwargs):
         """Keras' add_variable."""
@@ -211,7 +222,7 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
     def get_config(self) -> dict[str, Any]:
         schedule = isinstance(self.decay, LearningRateSchedule)
         decay = keras.saving.serialize_keras_object(self.decay) if schedule else self.decay
-        return {**super().get_config(), "decay": decay, "layer_decay": self.layer_decay}
+        return {**super().get_config(), "decay": decay, "layer_decay": self.layer_decay, "head_rate": self.head_rate}
 
 
 @serializable
@@ -223,6 +234,7 @@ class Momentum(DecoupledWeightDecay):
         momentum: 0.9 in the paper.
         decay: number or schedule of the step. Decoupled weight decay, kernels only.
         layer_decay: factor of the learning rate per layer, from the head down; None for one rate.
+        head_rate: factor of the learning rate of all weights after the blocks, such as 10 for a new segmentation head.
         **kwargs: Keras' optimizer arguments: global_clipnorm, use_ema, ema_momentum (averages move once per update),
             gradient_accumulation_steps (schedules count batches)...
     """
@@ -236,9 +248,10 @@ class Momentum(DecoupledWeightDecay):
         decay: float | LearningRateSchedule = 0.0,
         layer_decay: float | None = None,
         name: str = "momentum",
+        head_rate: float | None = None,
         **kwargs: Any,
     ):
-        super().__init__(learning_rate, decay, layer_decay, name, **kwargs)
+        super().__init__(learning_rate, decay, layer_decay, name, head_rate, **kwargs)
         self._check_rates(momentum=momentum)
         self.momentum = momentum
 
@@ -258,6 +271,7 @@ class AdamW(DecoupledWeightDecay):
         decay: number or schedule of the step. Decoupled weight decay, kernels only; big_vision's wd of 1e-4 at lr 1e-3
             is 0.1 here.
         layer_decay: factor of the learning rate per layer, from the head down; None for one rate.
+        head_rate: factor of the learning rate of all weights after the blocks, such as 10 for a new segmentation head.
         **kwargs: Keras' optimizer arguments: global_clipnorm, use_ema, ema_momentum (averages move once per update),
             gradient_accumulation_steps (schedules count batches)...
     """
@@ -273,9 +287,10 @@ class AdamW(DecoupledWeightDecay):
         decay: float | LearningRateSchedule = 0.0,
         layer_decay: float | None = None,
         name: str = "adamw",
+        head_rate: float | None = None,
         **kwargs: Any,
     ):
-        super().__init__(learning_rate, decay, layer_decay, name, **kwargs)
+        super().__init__(learning_rate, decay, layer_decay, name, head_rate, **kwargs)
         self._check_rates(beta_1=beta_1, beta_2=beta_2)
         if epsilon <= 0:
             raise ValueError(f"{type(self).__name__}: epsilon must be positive, got {epsilon}.")

@@ -38,7 +38,7 @@ class RectifiedAdam(AdamW):
         beta_1, beta_2, epsilon: rectification requires beta_2 above 0.6.
         threshold: 4 in the paper, which at beta_2 = .999 rectifies from step 5; 5 in its authors' code,
             tensorflow-addons and torch, which rectifies from step 6.
-        **kwargs: decay and layer_decay as in AdamW, and Keras' optimizer arguments.
+        **kwargs: decay, layer_decay and head_rate as in AdamW, and Keras' optimizer arguments.
 
     Raises:
         ValueError: if beta_2 is not above 0.6 and below 1, or threshold is below 4.

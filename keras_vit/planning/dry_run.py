@@ -68,7 +68,7 @@ def _optimizer_row(resolved, loss):
         f"weight decay {o['weight_decay']:g}{final}",
         f"clip {o['clip_norm']:g}" if o["clip_norm"] else "no clipping",
     ]
-    options += [f"{name} {o[name]}" for name in ("layer_decay", "ema", "swa", "lookahead") if o[name]]
+    options += [f"{name} {o[name]}" for name in ("layer_decay", "head_rate", "ema", "swa", "lookahead") if o[name]]
     options += [loss] + [f"{name} {resolved[name]:g}" for name in ("mixup", "cutmix") if resolved[name]]
     return f"{o['name']}, {', '.join(options)}"
 

@@ -76,6 +76,7 @@ def make_optimizer(resolved):
         make_schedule(resolved),
         decay=make_decay(resolved),
         layer_decay=o["layer_decay"] or None,
+        head_rate=o.get("head_rate"),
         global_clipnorm=o["clip_norm"] or None,
         **{key: o[key] for key in keys},
         **({} if o["lookahead"] else averages),

@@ -25,6 +25,7 @@ _SHOWN = {
     "optimizer.learning_rate": "learning rate",
     "optimizer.weight_decay": "weight decay",
     "optimizer.layer_decay": "layer decay",
+    "optimizer.head_rate": "learning rate of the head, times",
     "optimizer.ema": "averaged weights (EMA)",
     "schedule.decay": "schedule",
     "schedule.warmup": "warm-up, steps",

@@ -71,7 +71,11 @@ def test_clipping_bounds_the_global_norm(optimizer):
 
 @pytest.mark.parametrize(
     "optimizer",
-    [AdamW(0.1, decay=0.2, layer_decay=0.5), Momentum(RATES, momentum=0.8, use_ema=True), AdamW(0.1, decay=RATES)],
+    [
+        AdamW(0.1, decay=0.2, layer_decay=0.5, head_rate=3.0),
+        Momentum(RATES, momentum=0.8, use_ema=True),
+        AdamW(0.1, decay=RATES),
+    ],
 )
 def test_optimizers_round_trip(optimizer):
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
@@ -89,6 +93,8 @@ def test_layer_depths_and_multipliers():
     ]
     assert [layer_depth(path, 2) for path in paths] == [0, 0, 1, 2, 3, 3]
     assert layer_multipliers(paths, 0.5) == [0.125, 0.125, 0.25, 0.5, 1.0, 1.0]
+    assert layer_multipliers(paths, 0.5, 10.0) == [0.125, 0.125, 0.25, 0.5, 10.0, 10.0]
+    assert layer_multipliers(paths, 1.0, 10.0) == [1.0, 1.0, 1.0, 1.0, 10.0, 10.0]
 
 
 def test_layer_decay_scales_the_steps(tiny):
@@ -133,6 +139,7 @@ def test_fit_does_not_overwrite_the_weights_with_their_averages(pixels):
         ({"decay": -0.1}, "decay >= 0"),
         ({"layer_decay": 0.0}, "layer_decay None or above 0"),
         ({"layer_decay": 1.5}, "at most 1"),
+        ({"head_rate": 0.0}, "head_rate must be above 0"),
         ({"global_clipnorm": -1.0}, "global_clipnorm must be positive"),
         ({"clipnorm": 0.0}, "clipnorm must be positive"),
         ({"use_ema": True, "ema_momentum": 3.0}, "ema_momentum"),
