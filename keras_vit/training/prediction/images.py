@@ -132,22 +132,51 @@ def name_of(item, number, single):
     return "The image" if single else f"Image {number} of the list"
 
 
-class Preprocessor:
-    """From images of any kind to pixels 0..255 of the model's size, uint8 (height, width, c).
+class Reader:
+    """From images of any kind to pixels 0..255 of their own size, upright, in a model's channels: uint8 (h, w, c).
 
     Attributes:
         range: of the model's own pixels, made of these by `range.of_bytes`.
     """
 
-    def __init__(self, model):
+    def __init__(self, model, text: str | None = None):
         if model.image_size is None:
             raise ValueError(
                 f'"{model.name}" does not take one image (b, h, w, c) of fixed size: its input is {model.input_shape}.'
             )
         self.range, self.check_pixels = InputRange.known(model), model.check_pixels
-        self.text = preprocessing_text(model)
-        self.shape = (*model.image_size, model.channels)
+        self.channels = model.channels
+        self.text = text or f"decode({model.channels})"
         self.preprocess = parse_preprocessing(self.text)
+
+    def __call__(self, item, name):
+        """The pixels of one image.
+
+        Raises:
+            FileNotFoundError: for a missing file.
+            ValueError: for anything but an image; `name` names it.
+        """
+        import tensorflow as tf
+
+        from keras_vit.data.errors import reason
+        from keras_vit.data.sources.image_files import to_known_format
+
+        try:
+            image = _image(item, self.channels, self.check_pixels)
+            return self.preprocess.image(to_known_format(image) if isinstance(image, bytes) else image).numpy()
+        except tf.errors.OpError as error:
+            raise ValueError(f"{name} cannot be decoded as an image: {reason(error)}") from None
+        except ValueError as error:
+            own = f" Here images have pixels 0..255, and become the model's own, {self.range}."
+            raise ValueError(f"{name}: {error}{'' if self.range.is_bytes else own}") from None
+
+
+class Preprocessor(Reader):
+    """From images of any kind to pixels 0..255 of the model's size, uint8 (height, width, c)."""
+
+    def __init__(self, model):
+        super().__init__(model, preprocessing_text(model) if model.image_size else None)
+        self.shape = (*model.image_size, model.channels)
 
     def __call__(self, item, name):
         """The pixels of one image.
@@ -156,19 +185,7 @@ class Preprocessor:
             FileNotFoundError: for a missing file.
             ValueError: for anything but an image, or a preprocessing that gives another size; `name` names the image.
         """
-        import tensorflow as tf
-
-        from keras_vit.data.errors import reason
-        from keras_vit.data.sources.image_files import to_known_format
-
-        try:
-            image = _image(item, self.shape[-1], self.check_pixels)
-            pixels = self.preprocess.image(to_known_format(image) if isinstance(image, bytes) else image).numpy()
-        except tf.errors.OpError as error:
-            raise ValueError(f"{name} cannot be decoded as an image: {reason(error)}") from None
-        except ValueError as error:
-            own = f" Here images have pixels 0..255, and become the model's own, {self.range}."
-            raise ValueError(f"{name}: {error}{'' if self.range.is_bytes else own}") from None
+        pixels = super().__call__(item, name)
         if pixels.shape != self.shape:
             raise ValueError(
                 f'{name}: the model\'s preprocessing "{self.text}" gives pixels of shape {pixels.shape}, and the model'
