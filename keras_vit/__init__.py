@@ -22,6 +22,7 @@ from keras_vit.models import (
     ImageGPT,
     MaskedAutoencoder,
     MaskedPatchPredictor,
+    SegmentationModel,
     ViT,
     ViTSpec,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "MaskedAutoencoder",
     "MaskedPatchPredictor",
     "Model",
+    "SegmentationModel",
     "ViT",
     "ViTSpec",
     "__version__",

@@ -13,6 +13,7 @@ from keras_vit.models.pretraining.image_gpt import ImageGPT
 from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
 from keras_vit.models.pretraining.masked_model import MaskedModel, Reconstruction, hidden_count
 from keras_vit.models.pretraining.masked_patches import MaskedPatchPredictor
+from keras_vit.models.segmentation import SegmentationModel
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.taps import feature_map, features, tokens
 from keras_vit.models.variants import ROWS, STEMS
@@ -36,6 +37,7 @@ __all__ = [
     "MaskedModel",
     "MaskedPatchPredictor",
     "Reconstruction",
+    "SegmentationModel",
     "ViT",
     "ViTSpec",
     "build",

@@ -222,8 +222,32 @@ def feature_map(model: keras.Model, numbers: int | Sequence[int] | None = None) 
     return _outside(model, lambda encoder: _feature_map(encoder, numbers))
 
 
+def normalised_map(model: keras.Model, number: int) -> keras.KerasTensor:
+    """The map (b, h, w, d) after a block and the encoder's last normalisation, which the blocks share.
+
+    Without such a layer, or in a family whose normalisation follows its last block alone, only that block's is
+    normalised.
+    """
+    units = blocks(model)
+    family = family_in(model)
+    if number % len(units) == len(units) - 1:
+        return _feature_map(model, None)
+    norm = next((layer for layer in model.layers if layer.name == family.encoded), None)
+    if norm is None or not family.spec.has_tokens:
+        return _feature_map(model, number)
+    return _on_grid(model, norm(_output(units[number])))
+
+
 def _is_integer(value):
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _on_grid(model, tokens):
+    """A ViT's tokens (b, n, d) as a map (b, h, w, d), without class token and registers."""
+    check_whole_grid(model)
+    h, w = patch_grid(model)
+    policy = blocks(model)[-1].dtype_policy
+    return layers.PatchGrid((h, w), prefix=tokens.shape[1] - h * w, dtype=policy)(tokens)
 
 
 def _feature_map(model, numbers):
@@ -237,9 +261,5 @@ def _feature_map(model, numbers):
             raise ValueError(f"Unknown blocks {wrong or chosen}: the model has blocks 0 to {len(units) - 1}.")
         tensors = [_output(units[i]) for i in chosen]
     if family_in(model).spec.has_tokens:
-        check_whole_grid(model)
-        h, w = patch_grid(model)
-        tensors = [
-            layers.PatchGrid((h, w), prefix=t.shape[1] - h * w, dtype=units[-1].dtype_policy)(t) for t in tensors
-        ]
+        tensors = [_on_grid(model, tokens) for tokens in tensors]
     return tensors if isinstance(numbers, (list, tuple)) else tensors[0]

@@ -94,6 +94,8 @@ def what_is(output: Any) -> str | None:
     operation, _, index = output._keras_history
     if isinstance(operation, keras.Model) and getattr(operation, "outputs", None):
         return what_is(operation.outputs[index])
+    if (stated := getattr(operation, "returns", None)) in ("logits", "probabilities"):
+        return stated
     kind = type(operation).__name__
     activation = getattr(operation, "activation", None)
     if kind in ("Softmax", "Sigmoid") or activation in (keras.activations.softmax, keras.activations.sigmoid):

@@ -161,7 +161,7 @@ class SteppingModel(DescribedModel):
         _, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
         metrics = self._compile_metrics
         if metrics is not None and not metrics.built and y is not None and not self.has_own("call", "compute_metrics"):
-            metrics.build(y, self.output)
+            metrics.build(y, self.supervised(self.output)[0])
 
     def make_train_function(self, force=False):
         check_trainable(self, topology_of(self).replicas)
@@ -291,14 +291,23 @@ class SteppingModel(DescribedModel):
         """The metrics of the running loss: the total, and with several outputs one each."""
         return [self._loss_tracker, *getattr(self._compile_loss, "metrics", ())]
 
+    def supervised(self, outputs: Any) -> tuple[Any, list[tuple[float, Any]]]:
+        """(what loss and metrics compare with y, [(weight, output)] that training compares with the same y, too)."""
+        return outputs, []
+
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Keras' loss, with example weights for outputs of any rank; evaluation ignores examples of weight 0."""
+        y_pred, auxiliary = self.supervised(y_pred)
         weights = sample_weight if self.weighs_examples else per_value(sample_weight, y_pred)
         if not training and weights is not None and not sums_over_batch(self.loss):
             weights = per_counted(weights)
-        return super().compute_loss(x, y, y_pred, weights, training)
+        loss = super().compute_loss(x, y, y_pred, weights, training)
+        for factor, output in auxiliary if training else ():
+            loss = loss + factor * self._compile_loss(y, output, weights)
+        return loss
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Keras' metrics, with example weights for outputs of any rank."""
+        y_pred, _ = self.supervised(y_pred)
         weights = sample_weight if self.weighs_examples else per_value(sample_weight, y_pred)
         return super().compute_metrics(x, y, y_pred, weights)

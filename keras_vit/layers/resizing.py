@@ -1,0 +1,59 @@
+"""Bilinear resizing of maps, as one matrix product per axis: exact, differentiable, and the same on every backend."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers.embedding.patches import pair
+from keras_vit.layers.positions.interpolation import METHODS
+from keras_vit.layers.registration import serializable
+
+
+def resize_bilinear(x: Any, size: tuple[int, int], aligned: bool = False) -> Any:
+    """Maps at another size: (b, h, w, c) -> (b, h', w', c), in float32 or wider.
+
+    Args:
+        x: of static height and width.
+        size: (h', w').
+        aligned: whether the corner pixels' centres stay in the corners (`align_corners=True` in PyTorch), rather than
+            the outer edges. Neither is antialiased.
+    """
+    x = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    for axis, new in enumerate(size, start=1):
+        if (old := x.shape[axis]) != new:
+            weights = METHODS["google" if aligned else "bilinear"](old, new).astype(dtype)  # (new, old)
+            x = _along_rows(x, weights) if axis == 1 else ops.matmul(weights, x)
+    return x
+
+
+def _along_rows(x, weights):
+    """(b, h, w, c) and (h', h) -> (b, h', w, c)."""
+    _, h, w, c = x.shape
+    x = ops.reshape(x, (-1, h, w * c))  # (b, h, w, c) -> (b, h, w*c)
+    return ops.reshape(ops.matmul(weights, x), (-1, weights.shape[0], w, c))  # (b, h', w*c) -> (b, h', w, c)
+
+
+@serializable
+class LogitsAtPixels(keras.layers.Layer):
+    """A dense head's logits at the image's size: (b, h, w, classes) -> (b, height, width, classes), float32 or wider.
+
+    Args:
+        size: (height, width) in pixels.
+    """
+
+    returns = "logits"  # what training.checks.compiled tells losses and metrics
+
+    def __init__(self, size: int | tuple[int, int], **kwargs: Any):
+        super().__init__(**{"autocast": False, **kwargs})
+        self.size = pair(size, "LogitsAtPixels: size")
+
+    def build(self, input_shape):
+        self.built = True
+
+    def call(self, x):
+        return resize_bilinear(x, self.size)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], *self.size, input_shape[-1])

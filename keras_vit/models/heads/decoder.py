@@ -1,0 +1,68 @@
+"""What a row of the table of dense heads receives and returns: facts about the encoder, and the layers after it."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import keras
+
+from keras_vit.layers.arguments import is_integer
+from keras_vit.models.families import Spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """What a dense head needs to know of its encoder.
+
+    Attributes:
+        spec: of any family.
+        image_size: pixels (height, width).
+    """
+
+    spec: Spec
+    image_size: tuple[int, int]
+
+    @property
+    def depth(self) -> int:
+        """The number of blocks."""
+        return len(self.spec.strides)
+
+    def taps(self, given: Sequence[int] | None, shares: Sequence[float]) -> tuple[int, ...]:
+        """Numbers of blocks, from 0: those given, negative ones from the end, or at these shares of the depth.
+
+        Raises:
+            ValueError: for a block that does not exist, or another number of them than the head takes (any if it has
+                one share).
+        """
+        if given is None:
+            return tuple(max(round(self.depth * share) - 1, 0) for share in shares)
+        numbers = list(given) if isinstance(given, (list, tuple, range)) else [given]
+        if not numbers or not all(is_integer(i) and -self.depth <= i < self.depth for i in numbers):
+            raise ValueError(
+                f"taps should be numbers of blocks, from 0 to {self.depth - 1}, such as"
+                f" {self.taps(None, shares)}, got {given!r}."
+            )
+        if len(shares) not in (1, len(numbers)):
+            raise ValueError(f"This head takes {len(shares)} taps, got {len(numbers)}: {tuple(numbers)}.")
+        return tuple(int(i) % self.depth for i in numbers)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+    """The layers of a dense head.
+
+    Attributes:
+        taps: numbers of the blocks whose maps it takes.
+        head: the layer called "head", from maps [(b, h, w, d), ...] to logits (b, h', w', classes).
+        neck: the layer called "neck", from maps to the maps that head and auxiliary heads take, or None.
+        auxiliary: (index of a map, layer from that map to logits) of each auxiliary head; their names are
+            "auxiliary_0"...
+        normalised: whether each map is taken after the encoder's last normalisation.
+        class_tokens: whether the neck takes the maps' class tokens too, [(b, d), ...].
+    """
+
+    taps: tuple[int, ...]
+    head: keras.layers.Layer
+    neck: keras.layers.Layer | None = None
+    auxiliary: tuple[tuple[int, keras.layers.Layer], ...] = ()
+    normalised: bool = False
+    class_tokens: bool = False

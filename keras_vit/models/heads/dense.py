@@ -1,0 +1,54 @@
+"""Heads that give every pixel a class: a row per head, a function from encoder and options to layers."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.layers.arguments import choice
+from keras_vit.models.heads.decoder import Decoder, Encoder
+from keras_vit.models.heads.linear_map import linear
+
+# {name: (encoder, classes, whether with auxiliary heads, policy, **options) -> Decoder}
+HEADS: dict[str, Callable[..., Decoder]] = {
+    "linear": linear,  # on frozen features: arXiv 2304.07193, 2508.10104
+}
+_GIVEN = ("encoder", "classes", "auxiliary", "policy")
+
+
+def head_options(name: str) -> tuple[str, ...]:
+    """The names of a head's options."""
+    return tuple(option for option in inspect.signature(HEADS[name]).parameters if option not in _GIVEN)
+
+
+def make_decoder(
+    name: str,
+    encoder: Encoder,
+    classes: int,
+    auxiliary: bool,
+    policy: keras.DTypePolicy,
+    options: Mapping[str, Any],
+) -> Decoder:
+    """The layers of the head `name`, a row of HEADS.
+
+    Args:
+        encoder: what it stands on.
+        classes: number of logits.
+        auxiliary: whether with auxiliary heads.
+        policy: of its layers.
+        options: the row's own arguments.
+
+    Raises:
+        ValueError: for an unknown head or option, with the nearest, an invalid option, or an encoder that does not suit
+            the head.
+    """
+    row = HEADS[choice(name, "head", HEADS)]
+    valid = head_options(name)
+    for option in options:
+        if option not in valid:
+            raise ValueError(
+                f'The head "{name}" has no option "{option}".{did_you_mean(option, valid)} Valid: {", ".join(valid)}.'
+            )
+    return row(encoder, classes, auxiliary, policy, **options)

@@ -1,0 +1,81 @@
+"""The linear head: one linear layer on every place of the feature map, as for frozen features (DINOv2, DINOv3)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from keras_vit.layers.arguments import choice, rate
+from keras_vit.layers.normalization import BatchNormalization, LayerNormalization
+from keras_vit.layers.registration import serializable
+from keras_vit.layers.resizing import resize_bilinear
+from keras_vit.models.heads.decoder import Decoder, Encoder
+
+NORMS = {"batch": BatchNormalization, "layer": LayerNormalization}
+
+
+@serializable
+class LinearMap(keras.layers.Layer):
+    """Maps, concatenated, to logits: [(b, h, w, d), ...] -> (b, h, w, classes) at the size of the largest map.
+
+    Args:
+        classes: number of outputs.
+        norm: "batch" (DINOv3's recipe), "layer" or None, before the linear layer.
+        dropout: rate before the linear layer.
+    """
+
+    def __init__(self, classes: int, norm: str | None = None, dropout: float = 0.0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.classes = classes
+        self.norm = None if norm is None else choice(norm, "LinearMap: norm", NORMS)
+        self.dropout = rate(dropout, "LinearMap: dropout")
+        policy = self.dtype_policy
+        self.normalization = None if norm is None else NORMS[norm](epsilon=1e-5, dtype=policy, name="norm")
+        self.drop = keras.layers.Dropout(self.dropout, dtype=policy, name="dropout")
+        self.linear = keras.layers.Dense(
+            classes,
+            kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
+            dtype=policy.variable_dtype,
+            name="linear",
+        )
+
+    def build(self, input_shapes):
+        *size, _ = max(input_shapes, key=lambda shape: shape[1] * shape[2])
+        shape = (*size, sum(shape[-1] for shape in input_shapes))
+        for layer in (self.normalization, self.linear):
+            if layer is not None:
+                layer.build(shape)
+
+    def call(self, maps, training=False):
+        size = max((x.shape[1:3] for x in maps), key=lambda size: size[0] * size[1])
+        maps = [x if x.shape[1:3] == size else resize_bilinear(x, size) for x in maps]
+        x = maps[0] if len(maps) == 1 else keras.ops.concatenate(maps, axis=-1)  # (b, h, w, d)
+        if self.normalization is not None:
+            x = self.normalization(x, training=training)
+        return self.linear(self.drop(x, training=training))
+
+    def compute_output_shape(self, input_shapes):
+        *size, _ = max(input_shapes, key=lambda shape: shape[1] * shape[2])
+        return (*size, self.classes)
+
+
+def linear(
+    encoder: Encoder,
+    classes: int,
+    auxiliary: bool,
+    policy: keras.DTypePolicy,
+    taps: Sequence[int] | None = None,
+    norm: str | None = None,
+    dropout: float = 0.0,
+) -> Decoder:
+    """The linear head; see LinearMap.
+
+    Args:
+        encoder, classes, auxiliary, policy: as for every row of HEADS.
+        taps: blocks whose outputs are concatenated, each after the encoder's last normalisation; None for the last.
+        norm, dropout: as in LinearMap.
+    """
+    if auxiliary:
+        raise ValueError('The head "linear" has no auxiliary heads: leave auxiliary at 0.')
+    head = LinearMap(classes, norm, dropout, dtype=policy, name="head")
+    return Decoder(encoder.taps(taps, (1.0,)), head, normalised=True)

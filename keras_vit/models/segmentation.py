@@ -1,0 +1,264 @@
+"""A class for every pixel: a ViT or BiT, maps of some of its blocks, and a dense head on them."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Unpack
+
+import keras
+
+from keras_vit.layers.arguments import number
+from keras_vit.layers.embedding.patches import pair
+from keras_vit.layers.pooling import TokenPooling
+from keras_vit.layers.registration import serializable
+from keras_vit.layers.resizing import LogitsAtPixels
+from keras_vit.models import families, taps
+from keras_vit.models.arguments import AnyOverrides
+from keras_vit.models.checks import (
+    check_count,
+    class_count,
+    float_policy,
+    model_name,
+    plain_names,
+    preprocessing_or_none,
+)
+from keras_vit.models.classifier import Classifier, ModelOfArguments
+from keras_vit.models.heads.decoder import Decoder, Encoder
+from keras_vit.models.heads.dense import make_decoder
+from keras_vit.training.checks.masks import MaskRules
+
+
+class _Shared(NamedTuple):
+    """An encoder and the layers of a dense head, for another model of the same layers."""
+
+    encoder: Classifier
+    decoder: Decoder
+
+
+def _built_encoder(encoder, given, overrides):
+    """The Classifier: the one given, which must agree with the arguments, or a new one without a head."""
+    if isinstance(encoder, Classifier):
+        own = {"image_size": encoder.image_size, "channels": encoder.channels, "remat": encoder.remat}
+        own["dtype"] = encoder.dtype_policy.name
+        given = {name: value for name, value in given.items() if value is not None} | overrides
+        if "image_size" in given:
+            given["image_size"] = pair(given["image_size"], "image_size")
+        if "dtype" in given:
+            given["dtype"] = float_policy(given["dtype"]).name
+        different = {name: value for name, value in given.items() if name not in own or own[name] != value}
+        if different:
+            named = ", ".join(f"{name}={value!r}" for name, value in different.items())
+            raise ValueError(
+                f'SegmentationModel: {named} would change the encoder "{encoder.name}", which is a model already. Make'
+                f" or load it with these: keras_vit.load(path, {named}, ...)."
+            )
+        return encoder
+    if isinstance(encoder, keras.Model):
+        raise ValueError(
+            f"SegmentationModel: the encoder should be the name of a variant, a spec, or a {families.any_name()}, got"
+            f' "{encoder.name}", a {type(encoder).__name__}. For a model built on one, give what get_encoder() returns.'
+        )
+    defaults = {"image_size": 224, "channels": 3, "remat": False, "name": None}
+    arguments = {name: defaults.get(name) if value is None else value for name, value in given.items()}
+    return families.build(encoder, classes=None, **arguments, **overrides)
+
+
+def _plain_colors(colors, classes):
+    """`colors` as a tuple of tuples of three integers 0..255, or None; ValueError for anything else."""
+    if colors is None:
+        return None
+    rows = [list(row) for row in colors]
+    are_bytes = all(len(row) == 3 and all(0 <= c <= 255 and c == int(c) for c in row) for row in rows)
+    if len(rows) != classes or not are_bytes:
+        raise ValueError(
+            f"colors should be one (red, green, blue) from 0 to 255 for each of the {classes} classes, got {colors!r}."
+        )
+    return tuple(tuple(int(c) for c in row) for row in rows)
+
+
+def _maps(encoder, decoder):
+    """The symbolic maps that a decoder takes, [(b, h, w, d), ...]."""
+    if not decoder.normalised:
+        return taps.feature_map(encoder, list(decoder.taps))
+    return [taps.normalised_map(encoder, i) for i in decoder.taps]
+
+
+def _class_tokens(encoder, decoder):
+    """The class token of each map, [(b, d), ...], or [] where the neck does not take them."""
+    if not decoder.class_tokens:
+        return []
+    outputs, policy = taps.block_outputs(encoder), encoder.dtype_policy
+    return [TokenPooling(dtype=policy, name=f"readout_{i}")(outputs[n]) for i, n in enumerate(decoder.taps)]
+
+
+def _outputs(encoder, decoder):
+    """The symbolic outputs: logits (b, height, width, classes), or a dict of these with auxiliary ones."""
+    maps, tokens = _maps(encoder, decoder), _class_tokens(encoder, decoder)
+    if decoder.neck is not None:
+        maps = decoder.neck(maps, tokens) if decoder.class_tokens else decoder.neck(maps)
+    named = {"logits": decoder.head(maps)}
+    named |= {f"auxiliary_{i}": layer(maps[place]) for i, (place, layer) in enumerate(decoder.auxiliary)}
+    size = encoder.image_size
+    names = {name: name if name == "logits" else f"{name}_logits" for name in named}  # a head has the other's name
+    at_pixels = {name: LogitsAtPixels(size, dtype="float32", name=names[name])(x) for name, x in named.items()}
+    return at_pixels if decoder.auxiliary else at_pixels["logits"]
+
+
+@serializable
+class SegmentationModel(ModelOfArguments):
+    """A ViT, hybrid or BiT with a head that gives every pixel a class.
+
+        vit = keras_vit.load("deit_tiny...", image_size=(384, 512), head="drop")
+        model = keras_vit.SegmentationModel(vit, head="setr_pup", classes=11, auxiliary=0.4)
+
+    Args:
+        encoder: variant name such as "B/16", "R50+B/16" or "R50x1", its spec, or a ViT or BiT, whose layers and weights
+            the model shares.
+        head: a row of models.heads.dense.HEADS.
+        classes: number of classes.
+        image_size: pixels, a number or (height, width); None for the given encoder's, or 224.
+        channels: of the image; None for the given encoder's, or 3.
+        class_names: in order.
+        colors: (red, green, blue) from 0 to 255 of each class, for pictures.
+        preprocessing: text of the evaluation preprocessing (docs/data.md).
+        head_options: the head's own arguments, such as {"taps": (2, 5, 8, 11)}.
+        auxiliary: weight of the auxiliary heads' losses, 0.4 in the papers; 0 for a model without them.
+        remat, name, dtype: as in ViT.
+        **overrides: fields of the encoder's spec.
+
+    Input: pixels 0..255, (b, height, width, channels). Output: logits (b, height, width, classes), float32; with
+    auxiliary heads a dict of them, "logits" and "auxiliary_0"... A mask (b, height, width) of class numbers, and of
+    `void` for pixels without a class, is compared with each; only "logits" count in evaluation and metrics.
+
+    Attributes:
+        head: the head's last layer; with `neck` and `auxiliary_0`... in `decoder`.
+        void: the value of pixels without a class in masks, 255, or 65535 with 255 classes or more.
+
+    Raises:
+        ValueError: for an unknown head, option or argument, or an encoder that does not suit the head.
+    """
+
+    image_size: tuple[int, int]
+    weighs_examples = True
+    labels_are_classes = False
+
+    def __init__(
+        self,
+        encoder: Any,
+        head: str = "setr_pup",
+        classes: int = 2,
+        image_size: int | tuple[int, int] | None = None,
+        channels: int | None = None,
+        class_names: Sequence[str] | None = None,
+        colors: Sequence[Sequence[int]] | None = None,
+        preprocessing: str | None = None,
+        head_options: Mapping[str, Any] | None = None,
+        auxiliary: float = 0.0,
+        remat: bool | Sequence[int] | None = None,
+        name: str | None = "segmentation",
+        dtype: str | keras.DTypePolicy | None = None,
+        **overrides: Unpack[AnyOverrides],
+    ):
+        classes, auxiliary = class_count(classes), number(auxiliary, "auxiliary", least=0.0)
+        if classes is None:
+            raise ValueError("classes must be the number of classes that pixels can have, got None.")
+        class_names = None if class_names is None else plain_names(class_names)
+        check_count(class_names, classes)
+        colors, preprocessing = _plain_colors(colors, classes), preprocessing_or_none(preprocessing)
+        options, name = dict(head_options or {}), model_name(name, "segmentation")
+        decoder = None
+        if isinstance(encoder, _Shared):
+            encoder, decoder = encoder
+        given = {"image_size": image_size, "channels": channels, "remat": remat, "dtype": dtype}
+        if not isinstance(encoder, keras.Model):
+            given["name"] = None if name == "segmentation" else name
+        encoder = _built_encoder(encoder, given, overrides)
+        if decoder is None:
+            facts = Encoder(encoder.spec, encoder.image_size)
+            decoder = make_decoder(head, facts, classes, auxiliary > 0, encoder.dtype_policy, options)
+        super().__init__(encoder.input, _outputs(encoder, decoder), name=name)
+        # In the instance's own dict: as an attribute Keras would count and save these layers twice.
+        self.__dict__.update(_encoder=encoder, _decoder=decoder)
+        self.spec, self.dtype_policy, self.remat = encoder.spec, encoder.dtype_policy, encoder.remat
+        self.classes, self.class_names, self.colors = classes, class_names, colors
+        self.preprocessing, self.auxiliary = preprocessing, auxiliary
+        self.head_name, self.head_options = head, options
+
+    @property
+    def head(self) -> keras.layers.Layer:
+        """The layer that returns the logits at the head's own resolution."""
+        return self.decoder.head
+
+    @property
+    def decoder(self) -> Decoder:
+        """The numbers of the tapped blocks, and the layers on them."""
+        return self._decoder
+
+    @property
+    def mask_rules(self) -> MaskRules | None:
+        """What masks may hold; None for a single output, which may be a depth or a probability."""
+        return MaskRules.of(self.classes, self.image_size) if self.classes > 1 else None
+
+    @property
+    def void(self) -> int:
+        """The value of pixels without a class."""
+        return MaskRules.of(self.classes, self.image_size).void
+
+    def get_encoder(self) -> Classifier:
+        """The encoder, of this model's own layers.
+
+        What the head does not use of it, such as the last normalisation behind raw taps, is not in this model's files:
+        there it has its initial values.
+        """
+        return self._encoder
+
+    def without_auxiliary(self) -> "SegmentationModel":
+        """The model with its logits alone, of the same layers; itself if it has no auxiliary heads."""
+        if not self._decoder.auxiliary:
+            return self
+        shared = _Shared(self._encoder, dataclasses.replace(self._decoder, auxiliary=()))
+        return self._with(shared, auxiliary=0.0)
+
+    def with_encoder(self, encoder: Classifier) -> "SegmentationModel":
+        """This model's head, with its weights, on another encoder, such as the same one at another image size.
+
+        Raises:
+            ValueError: if its maps do not suit the head.
+        """
+        return self._with(_Shared(encoder, self._decoder), preprocessing=None)
+
+    def _with(self, shared, **changes):
+        arguments = {**self.arguments(), **changes, "encoder": shared}
+        for name in ("image_size", "channels", "remat", "dtype"):  # the encoder's
+            del arguments[name]
+        model = SegmentationModel(**arguments)
+        model.activation = self.activation
+        return model
+
+    def supervised(self, outputs: Any) -> tuple[Any, list[tuple[float, Any]]]:
+        if not isinstance(outputs, dict):
+            return outputs, []
+        others = [x for name, x in sorted(outputs.items()) if name != "logits"]
+        return outputs["logits"], [(self.auxiliary, x) for x in others]
+
+    def classify(self, x, *args, **kwargs):
+        raise ValueError(
+            f'"{self.name}" gives every pixel a class, not the whole image: use model.segment(image), or predict for'
+            " the logits (b, height, width, classes)."
+        )
+
+    def arguments(self) -> dict:
+        return {
+            "encoder": dataclasses.asdict(self.spec),
+            "head": self.head_name,
+            "classes": self.classes,
+            "image_size": self.image_size,
+            "channels": self.channels,
+            "class_names": self.class_names,
+            "colors": self.colors,
+            "preprocessing": self.preprocessing,
+            "head_options": self.head_options,
+            "auxiliary": self.auxiliary,
+            "remat": self.remat,
+            "name": self.name,
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+        }

@@ -1,0 +1,152 @@
+"""Models that give every pixel a class: outputs, files, shared layers, auxiliary losses, valid masks."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from keras_vit.models.heads.dense import HEADS
+from keras_vit.training.losses import Loss
+
+pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
+
+SIZES = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 16}
+IMAGES = np.random.default_rng(0).integers(0, 256, (2, 16, 24, 3), dtype="uint8")
+MASKS = np.random.default_rng(1).integers(0, 3, (2, 16, 24)).astype("uint8")
+
+
+class MeanCrossEntropy(Loss):
+    """Cross-entropy, the mean over pixels; void pixels add nothing: masks (b, h, w) -> (b,)."""
+
+    def call(self, y_true, y_pred):
+        y = keras.ops.cast(y_true, "int32")
+        likelihood = keras.ops.log_softmax(y_pred, axis=-1) * keras.ops.one_hot(y, y_pred.shape[-1])
+        return -keras.ops.mean(keras.ops.sum(likelihood, axis=-1), axis=(1, 2))
+
+
+def made(head="linear", **changes):
+    keras.utils.set_random_seed(0)
+    return keras_vit.SegmentationModel(
+        "Ti/8", **{"head": head, "classes": 3, "image_size": (16, 24), **SIZES, **changes}
+    )
+
+
+def test_logits_are_the_linear_map_resized_as_tensorflow_does():
+    model = made()
+    logits = model.predict(IMAGES, verbose=0)
+    encoder = keras_vit.Model(model.get_encoder().input, model.get_encoder().feature_map())
+    kernel, bias = (np.asarray(weight) for weight in model.head.linear.weights)
+    coarse = encoder.predict(IMAGES, verbose=0) @ kernel + bias  # (b, 2, 3, 3)
+    np.testing.assert_allclose(logits, tf.image.resize(coarse, (16, 24)), atol=1e-5)
+    assert logits.dtype == np.float32 and model.output_shape == (None, 16, 24, 3)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_file_holds_the_whole_model(head, tmp_path):
+    model = made(head, class_names=["sky", "road", "tree"], colors=[(0, 0, 0), (1, 2, 3), (255, 0, 9)], name="scenes")
+    model.save(tmp_path / "model.keras")
+    for copy in (keras_vit.load(tmp_path / "model.keras"), model.clone()):
+        assert type(copy) is keras_vit.SegmentationModel and copy.arguments() == model.arguments()
+        assert copy.colors == ((0, 0, 0), (1, 2, 3), (255, 0, 9)) and copy.class_names == ("sky", "road", "tree")
+        np.testing.assert_array_equal(copy.predict(IMAGES, verbose=0), model.predict(IMAGES, verbose=0))
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_logits_are_float32_under_mixed_precision(head):
+    logits = made(head, dtype="mixed_bfloat16").predict(IMAGES, verbose=0)
+    assert logits.dtype == np.float32 and logits.shape == (2, 16, 24, 3)
+    np.testing.assert_allclose(logits, made(head).predict(IMAGES, verbose=0), atol=0.2)
+
+
+def test_a_given_encoder_shares_its_weights():
+    vit = keras_vit.ViT("Ti/8", (16, 24), 5, **SIZES)
+    model = keras_vit.SegmentationModel(vit, "linear", 3)
+    assert model.get_encoder() is vit and model.image_size == (16, 24) and model.spec == vit.spec
+    assert {id(v) for v in model.variables} & {id(v) for v in vit.variables}
+    before = model.predict(IMAGES, verbose=0)
+    vit.get_layer("patch_encoder").kernel.assign(0 * vit.get_layer("patch_encoder").kernel)
+    assert not np.array_equal(model.predict(IMAGES, verbose=0), before)
+
+
+def test_a_given_encoder_cannot_be_changed():
+    vit = keras_vit.ViT("Ti/8", (16, 24), None, **SIZES)
+    with pytest.raises(ValueError, match=r'image_size=\(32, 32\), depth=3 would change the encoder "vit"'):
+        keras_vit.SegmentationModel(vit, "linear", 3, image_size=32, depth=3)
+    keras_vit.SegmentationModel(vit, "linear", 3, image_size=(16, 24))
+
+
+def test_a_head_moves_to_an_encoder_of_another_size():
+    model = made()
+    larger = keras_vit.ViT("Ti/8", 32, None, **SIZES)
+    moved = model.with_encoder(larger)
+    assert moved.output_shape == (None, 32, 32, 3) and moved.head is model.head
+
+
+def test_wrong_arguments_are_refused_by_name():
+    for arguments, text in (
+        ({"head": "liner"}, "Unknown head 'liner'. Did you mean \"linear\"?"),
+        ({"head_options": {"tap": (0,)}}, 'The head "linear" has no option "tap". Did you mean "taps"?'),
+        (
+            {"head_options": {"taps": (2,)}},
+            r"taps should be numbers of blocks, from 0 to 1, such as",
+        ),
+        ({"auxiliary": 0.4}, 'The head "linear" has no auxiliary heads'),
+        ({"classes": None}, "classes must be the number of classes that pixels can have"),
+        ({"class_names": ["a"]}, "class_names has 1 names for 3 classes"),
+        ({"colors": [(0, 0)] * 3}, r"colors should be one \(red, green, blue\)"),
+        ({"depht": 2}, 'Unknown argument "depht"'),
+    ):
+        with pytest.raises(ValueError, match=text.replace("?", r"\?")):
+            made(**arguments)
+    with pytest.raises(ValueError, match="gives every pixel a class, not the whole image"):
+        made().classify(IMAGES)
+
+
+def test_losses_that_take_probabilities_are_refused():
+    with pytest.raises(ValueError, match="returns logits, and the loss SparseCategoricalCrossentropy takes them"):
+        made().compile("sgd", keras.losses.SparseCategoricalCrossentropy())
+
+
+@pytest.mark.parametrize(
+    ("masks", "text"),
+    [
+        (MASKS[..., None], r"expected \(images, 16, 24\).*Write masks\[..., 0\]"),
+        (np.eye(3, dtype="uint8")[MASKS], r"Write masks.argmax\(-1\)"),
+        (MASKS[:, :8], r"shape \(2, 8, 24\), expected \(images, 16, 24\)"),
+        (MASKS[:, 0, 0], r"shape \(2,\), expected"),
+        (MASKS.astype("float32"), "hold float32, expected integers: class numbers from 0 to 2, and 255"),
+        (
+            MASKS + np.uint8(1),
+            "0 to 2, for 3 classes, or 255 for pixels without a class, and hold others, from 3 to 3",
+        ),
+        (MASKS.astype("int32") - 1, "hold others, from -1 to -1"),
+    ],
+    ids=["channel", "one-hot", "size", "labels", "floats", "too large", "negative"],
+)
+def test_masks_that_would_be_learned_wrongly_are_refused(masks, text):
+    model = made()
+    model.compile("sgd", MeanCrossEntropy())
+    with pytest.raises(ValueError, match=text):
+        model.fit(IMAGES, masks, verbose=0)
+    with pytest.raises(ValueError, match=text):
+        model.evaluate(tf.data.Dataset.from_tensor_slices((IMAGES, masks)).batch(2, True), verbose=0)
+
+
+def test_void_pixels_and_examples_of_weight_0_pass():
+    model = made()
+    model.compile("sgd", MeanCrossEntropy())
+    void = np.where(MASKS == 0, np.uint8(255), MASKS)
+    wrong = np.stack([MASKS[0], MASKS[1] + 7])
+    assert np.isfinite(model.evaluate(IMAGES, void, verbose=0))
+    model.fit(IMAGES, wrong, sample_weight=np.array([1.0, 0.0]), verbose=0)
+    data = tf.data.Dataset.from_tensor_slices((IMAGES, wrong, np.array([1.0, 0.0], "float32"))).batch(2)
+    only = model.evaluate(IMAGES[:1], MASKS[:1], verbose=0)
+    assert model.evaluate(data, verbose=0) == pytest.approx(only, rel=1e-5)
+
+
+def test_a_bit_has_maps_of_several_strides_for_the_linear_head():
+    model = keras_vit.SegmentationModel(
+        "R50x1", "linear", 2, image_size=32, units=(1, 1), width_factor=0.5, head_options={"taps": (0, 1)}
+    )
+    assert model.output_shape == (None, 32, 32, 2) and model.head.output.shape == (None, 8, 8, 2)
