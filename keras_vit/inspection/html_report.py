@@ -42,7 +42,8 @@ def number(value) -> str:
     return f"{value:,.0f}" if math.isfinite(value) and abs(value) >= 1e4 else f"{value:.4g}"
 
 
-def _percent(share):
+def percentage(share: float | None) -> str:
+    """A share as text, such as 12.3%; "-" for None."""
     return "-" if share is None else f"{share:.1%}"
 
 
@@ -90,7 +91,7 @@ def _gallery(items):
     return f'<ul class="gallery">\n{"".join(f"<li>{item}</li>" for item in items)}</ul>'
 
 
-def _sortable(columns, rows):
+def sortable(columns: dict[str, str], rows) -> str:
     """A sortable table, scrolling if long; columns are {title: attributes}, rows lists of cells."""
     head = "".join(f'<th scope="col"{attributes}>{title}</th>' for title, attributes in columns.items())
     body = "".join(f"<tr>{''.join(cells)}</tr>\n" for cells in rows)
@@ -100,7 +101,7 @@ def _sortable(columns, rows):
     )
 
 
-def _cell(value, text=None):
+def cell(value, text: str | None = None) -> str:
     """A cell that sorts by a number, or last if `value` is None."""
     return f'<td class="number" data-value="{"" if value is None else value}">{text or number(value)}</td>'
 
@@ -168,23 +169,28 @@ def evaluator(
     return section(title, "\n".join(parts), caption if pictures else "") if parts else ""
 
 
-def _share(count, whole):
-    """A cell of a confusion matrix, shaded by its share of the row."""
-    return (
-        f'<td style="background: rgb(59 130 246 / {0.6 * count / whole:.3f})">{count:,}</td>' if count else "<td></td>"
-    )
+def _share(count, whole, shares):
+    """A cell of a confusion matrix, shaded by its share of the row: the count, or the share in percent."""
+    if not count or (shares and count < 0.005 * whole):
+        return "<td></td>"
+    text = f"{100 * count / whole:.0f}" if shares else f"{count:,}"
+    return f'<td style="background: rgb(59 130 246 / {0.6 * count / whole:.3f})">{text}</td>'
 
 
-def confusion(matrix, names) -> str:
-    """The confusion matrix (classes, classes), rows true, columns predicted, with class names."""
+def confusion(matrix, names, shares: bool = False) -> str:
+    """The confusion matrix (classes, classes), rows true, columns predicted, with class names.
+
+    With `shares` each number is a percentage of its row, empty below half of one, for counts of pixels.
+    """
     kind = "long" if max(map(len, names)) > 3 else "short"
     head = "".join(f'<th scope="col"><div class="{kind}">{own_text(name)}</div></th>' for name in names)
     rows = []
     for name, counts in zip(names, matrix):
-        cells = "".join(_share(count, sum(counts)) for count in counts)
+        cells = "".join(_share(count, sum(counts), shares) for count in counts)
         rows.append(f'<tr><th scope="row">{own_text(name)}</th>{cells}</tr>\n')
     body = f"<thead><tr><td></td>{head}</tr></thead><tbody>\n{''.join(rows)}</tbody>"
-    note = "Rows are true classes, columns predicted ones; the shade is the share of the row."
+    what = "the number is the percentage" if shares else "the shade is the share"
+    note = f"Rows are true classes, columns predicted ones; {what} of the row."
     return section("Confusion matrix", f'<div class="scroll matrix"><table>{body}</table></div>', note)
 
 
@@ -209,7 +215,7 @@ def classes(details, names) -> str:
     rows = []
     for i in order:
         values = {title: column[i] for title, column in columns.items()}
-        cells = [_cell(value, None if title == "examples" else _percent(value)) for title, value in values.items()]
+        cells = [cell(value, None if title == "examples" else percentage(value)) for title, value in values.items()]
         rows.append([f'<th scope="row">{own_text(names[i])}</th>', *cells])
     heads = {"class": "", **dict.fromkeys(columns, ' class="number"')}
     heads["recall"] += ' aria-sort="ascending"'
@@ -221,7 +227,7 @@ def classes(details, names) -> str:
         notes.append(f"The {len(order):,} classes with the lowest recall of {len(known):,}.")
     if len(known) < len(names):
         notes.append(f"{len(names) - len(known):,} of {len(names):,} classes have no examples here.")
-    return section("Classes", _sortable(heads, rows), " ".join(notes))
+    return section("Classes", sortable(heads, rows), " ".join(notes))
 
 
 def confused(pairs, names, examples_per_class, samples=None) -> str:
@@ -307,7 +313,7 @@ def skipped(failed) -> str:
     ]
     more = f" The first {NAMED}:" if len(failed) > NAMED else ""
     return section(
-        "Left out", f"<p>{count} could not be used.{more}</p>\n" + _sortable({"example": "", "why": ""}, rows)
+        "Left out", f"<p>{count} could not be used.{more}</p>\n" + sortable({"example": "", "why": ""}, rows)
     )
 
 

@@ -13,6 +13,7 @@ from absl import logging
 from etils import epath
 
 from keras_vit.data import evaluation_batches
+from keras_vit.data.sources.selection import subset
 from keras_vit.evaluation.registry import Evaluator, find_evaluator
 from keras_vit.inspection import html_report
 from keras_vit.io.atomic import write_bytes
@@ -20,7 +21,7 @@ from keras_vit.io.paths import paths_in
 from keras_vit.runs.config import flat
 from keras_vit.version import __version__
 
-SAMPLES = 500  # candidates for the report's examples
+SAMPLES = 500  # candidates for the report's examples, unless the task wants fewer
 
 
 def _counted(batch):
@@ -29,13 +30,16 @@ def _counted(batch):
     return keras.tree.map_structure(lambda array: array[weights > 0], (x, y))
 
 
-def _samples(setting):
-    """(x, y) of the first readable examples, as arrays."""
+def _samples(setting, count):
+    """(x, y) of readable examples, as arrays: `count` spread over the source, or with None the first ones."""
+    source, most = setting.source, SAMPLES if count is None else count
+    if count is not None and count < source.size:
+        source = subset(source, np.unique(np.linspace(0, source.size - 1, count).astype(int)))
     batches = evaluation_batches(
-        setting.source, setting.preprocess, setting.batch_size, errors=setting.errors, select=setting.select
+        source, setting.preprocess, setting.batch_size, errors=setting.errors, select=setting.select
     )
-    first = batches.take(-(-SAMPLES // setting.batch_size)).as_numpy_iterator()
-    return keras.tree.map_structure(lambda *parts: np.concatenate(parts)[:SAMPLES], *map(_counted, first))
+    first = batches.take(-(-most // setting.batch_size)).as_numpy_iterator()
+    return keras.tree.map_structure(lambda *parts: np.concatenate(parts)[:most], *map(_counted, first))
 
 
 def command(arguments) -> list[str]:
@@ -130,7 +134,7 @@ def write_report(folder, title, task, model, setting, evaluation, records, choic
         choice: str. How the weights were chosen, if they are not a run's last ones.
     """
     try:
-        facts, *others = task.report(model, evaluation, _samples(setting), records)
+        facts, *others = task.report(model, evaluation, _samples(setting, task.samples), records)
         sections = [
             facts,
             html_report.section("Chosen weights", "", choice) if choice else "",

@@ -167,6 +167,7 @@ class Task:
         score: the measure that ranks runs.
         reads: the keys of OPTIONS that the task reads; a config that sets any other is refused.
         Options: a frozen dataclass of the task's own options, with defaults.
+        samples: how many evaluated examples `report` receives, spread over the split; None for the first 500.
         config: the run's ConfigDict.
         options: Options from `config.objective`.
     """
@@ -174,6 +175,7 @@ class Task:
     score = Score("loss", higher_is_better=False)
     reads: tuple[str, ...] = ()
     Options: ClassVar[type] = NoOptions
+    samples: ClassVar[int | None] = None
 
     def __init__(self, config: ConfigDict):
         self.config = config
@@ -275,7 +277,7 @@ class Task:
         Args:
             model: from `deliver`.
             evaluation: from `evaluator`.
-            samples: (x, y), arrays of the first evaluated examples.
+            samples: (x, y), arrays of evaluated examples.
             records: of metrics.jsonl.
         """
         return [

@@ -1,0 +1,90 @@
+"""Sections of report.html about segmentation: scores per class, and pictures of image, truth, prediction and error."""
+
+import base64
+import html
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit.inspection.html_report import cell, image_element, own_text, percentage, section, sortable
+from keras_vit.inspection.segmentation import error
+from keras_vit.io.mask_pictures import Color, mask_png, rgb, void_color
+
+_COLUMNS = {"iou": "IoU", "accuracy": "accuracy", "boundary_f": "boundary F", "share": "share of pixels"}
+
+
+def _swatch(color):
+    """A square of a class's colour."""
+    return f'<i class="swatch" style="background: rgb({" ".join(map(str, color))})"></i>'
+
+
+def class_scores(per_class: Sequence[dict[str, Any]], colors: Sequence[Color]) -> str:
+    """A sortable table of the classes with their colours, lowest IoU first.
+
+    Args:
+        per_class: of each class "name", and shares "iou", "accuracy", "share" and, optionally, "boundary_f"; None where
+            there is none.
+        colors: one per class.
+    """
+    shown = {key: title for key, title in _COLUMNS.items() if any(key in row for row in per_class)}
+    known = [number for number, row in enumerate(per_class) if row["iou"] is not None]
+    rows = []
+    for number in sorted(known, key=lambda number: per_class[number]["iou"]):
+        row = per_class[number]
+        cells = [cell(row.get(key), percentage(row.get(key))) for key in shown]
+        rows.append([f'<th scope="row">{_swatch(colors[number])}{own_text(row["name"])}</th>', *cells])
+    heads = {"class": "", **dict.fromkeys(shown.values(), ' class="number"')}
+    heads["IoU"] += ' aria-sort="ascending"'
+    note = (
+        "IoU: the pixels that are the class in truth and prediction, divided by those that are it in either. Accuracy:"
+        " the share of its pixels that are found."
+    )
+    if "boundary_f" in shown:
+        note += " Boundary F: how much of its outlines lies near an outline of the other, truth and prediction in turn."
+    missing = len(per_class) - len(known)
+    note += f" {missing} of {len(per_class)} classes are in no truth and no prediction." if missing else ""
+    return section("Classes", sortable(heads, rows), note)
+
+
+def _legend(names, colors, void):
+    """The classes' colours as HTML; `void` says whether pixels without a class are among the pictures."""
+    entries = [*zip(names, colors), *([("no class", void_color(colors))] if void else [])]
+    items = "".join(f"<li>{_swatch(color)}{own_text(name)}</li>" for name, color in entries)
+    return f'<ul class="legend">{items}</ul>'
+
+
+def _mask_element(mask, colors, alt):
+    data = base64.b64encode(mask_png(mask, colors)).decode()
+    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{data}">'
+
+
+def comparisons(
+    images: np.ndarray, truths: np.ndarray, predictions: np.ndarray, names: Sequence[str], colors: Sequence[Color]
+) -> str:
+    """Image, truth, prediction and error of each example side by side, under a legend; "" without examples.
+
+    Args:
+        images: pixels 0..255 (n, h, w, c).
+        truths, predictions: class numbers (n, h, w); others than the classes are pixels without a class.
+        names, colors: one per class.
+    """
+    if not len(images):
+        return ""
+    rows, classes = [], len(names)
+    for image, truth, guess in zip(images, truths, predictions):
+        counts = truth < classes
+        right = f"{np.mean(truth[counts] == guess[counts]):.1%} of its pixels right" if counts.any() else "no class"
+        pictures = {
+            "image": image_element(rgb(image), "image"),
+            "truth": _mask_element(truth, colors, "truth"),
+            "prediction": _mask_element(guess, colors, "prediction"),
+            f"error: {right}": image_element(error(image, truth, guess, classes), "error"),
+        }
+        figures = "".join(f"<figure>{x}<figcaption>{title}</figcaption></figure>" for title, x in pictures.items())
+        rows.append(f'<div class="compared">{figures}</div>')
+    present = set(np.unique(truths).tolist()) | set(np.unique(predictions).tolist())
+    shown = [number for number in range(classes) if number in present]
+    legend = _legend([names[i] for i in shown], [colors[i] for i in shown], max(present) >= classes)
+    note = "Examples spread over the data, the worst first. Red in the last picture: wrong; black: no true class."
+    return section("Predictions", f"{legend}\n{''.join(rows)}", note)
