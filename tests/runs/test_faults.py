@@ -78,7 +78,7 @@ def when(moment, do, count=None):
 def send(number):
     handler = signal.getsignal(number)
     assert callable(handler) and handler is not signal.default_int_handler, "it would end all tests of this process"
-    os.kill(os.getpid(), number)
+    signal.raise_signal(number)
 
 
 def terminate(model):

@@ -3,7 +3,6 @@ TensorBoard.
 """
 
 import functools
-import os
 import signal
 
 import keras
@@ -33,7 +32,7 @@ def kill():
 
 def terminate():
     assert callable(signal.getsignal(signal.SIGTERM)), "nothing handles SIGTERM: it would end all tests of this process"
-    os.kill(os.getpid(), signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
 
 
 def when(moment, do, count=1):
