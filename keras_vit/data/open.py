@@ -8,6 +8,7 @@ from keras_vit.data.source_names import with_kind
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.digits import digits
 from keras_vit.data.sources.folder import folder, images
+from keras_vit.data.sources.masks import masks
 from keras_vit.data.sources.table import table
 from keras_vit.data.sources.tfds import tfds
 from keras_vit.io.suggest import did_you_mean
@@ -16,14 +17,15 @@ from keras_vit.io.suggest import did_you_mean
 _KINDS = {
     "folder": lambda rest, split, data_dir, buffer: folder(rest, split, data_dir),
     "images": lambda rest, split, data_dir, buffer: images(rest, split, data_dir),
+    "masks": lambda rest, split, data_dir, buffer: masks(rest, split, data_dir),
     "csv": lambda rest, split, data_dir, buffer: table("csv", rest, split, data_dir),
     "jsonl": lambda rest, split, data_dir, buffer: table("jsonl", rest, split, data_dir),
     "tfrecord": tfrecord,
 }
-_FOLDERS = ("folder", "images")
+_FOLDERS = ("folder", "images", "masks")
 _VALID = (
-    'a path, "digits", "folder:PATH", "images:PATH", "csv:PATH", "jsonl:PATH", "tfrecord:PATH", or a name of'
-    " tensorflow-datasets"
+    'a path, "digits", "folder:PATH", "images:PATH", "masks:PATH", "csv:PATH", "jsonl:PATH", "tfrecord:PATH", or a name'
+    " of tensorflow-datasets"
 )
 _VERSION = re.compile(r"[\d*]+\.[\d*]+\.[\d*]+|experimental_latest")
 
@@ -32,9 +34,10 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
     """The source that `text` names.
 
     Args:
-        text: "digits"; "folder:PATH"; "images:PATH", without classes; "csv:PATH" or "jsonl:PATH"; "tfrecord:PATH", a
-            folder or a glob; or a tensorflow-datasets name, "cifar10", "cifar10:3.0.2". A path alone is taken by what
-            is there: see source_names. Options follow a "?": "csv:PATH?label=breed".
+        text: "digits"; "folder:PATH"; "images:PATH", without classes; "masks:PATH", images and masks of classes;
+            "csv:PATH" or "jsonl:PATH"; "tfrecord:PATH", a folder or a glob; or a tensorflow-datasets name, "cifar10",
+            "cifar10:3.0.2". A path alone is taken by what is there: see source_names. Options follow a "?":
+            "csv:PATH?label=breed".
         split: "train", "train[:90%]"...
         data_dir: base of relative paths and folder of prepared tensorflow-datasets; None for the working directory and
             tensorflow-datasets' default. Paths may be in a bucket: gs://...

@@ -1,12 +1,23 @@
 """A source's kind from its path: "PHOTOS" is "folder:PHOTOS". Imports nothing of ours, so that help needs no engine."""
 
 import glob
+import itertools
 import os
 import re
 
-KINDS = ("folder", "images", "csv", "jsonl", "tfrecord")
+KINDS = ("folder", "images", "masks", "csv", "jsonl", "tfrecord")
 _ENDINGS = re.compile(r"\.(?:(csv|tsv)|(jsonl)|(tfrecords?(?:-\d+-of-\d+)?))$", re.IGNORECASE)
 _TFDS = "~/tensorflow_datasets"
+# Folders of images and of masks; below them or beside the second are splits or images.
+_WITH_MASKS = (
+    *(("images", name) for name in ("masks", "labels", "annotations", "mask")),
+    *(("train", name) for name in ("trainannot", "train_masks", "train_labels", "train_mask")),
+    *(("train/images", name) for name in ("train/masks", "train/labels")),
+    ("JPEGImages", "SegmentationClass"),
+    ("leftImg8bit", "gtFine"),
+)
+_MOST = 1000  # entries looked at
+_MASK_ENDINGS = (".png", ".tif", ".tiff", ".bmp", ".gif")
 
 
 def _has(folder, pattern):
@@ -19,6 +30,19 @@ def _is_prepared(path, folder):
         return True
     prepared = os.path.expanduser(os.path.join(os.environ.get("TFDS_DATA_DIR", _TFDS), path))
     return not os.path.isabs(path) and os.path.isdir(prepared)
+
+
+def _has_masks(folder):
+    """Whether a folder has one of images and one of masks, by their names and an image in the second."""
+    for images, masks in _WITH_MASKS:
+        images, masks = os.path.join(folder, images), os.path.join(folder, masks)
+        if os.path.isdir(images) and os.path.isdir(masks):
+            below = (
+                name for depth in ("*", "*/*", "*/*/*") for name in glob.iglob(os.path.join(glob.escape(masks), depth))
+            )
+            if any(name.lower().endswith(_MASK_ENDINGS) for name in itertools.islice(below, _MOST)):
+                return True
+    return False
 
 
 def _kind(path, data_dir):
@@ -34,6 +58,8 @@ def _kind(path, data_dir):
         return None
     if _has(folder, "*.tfrecord*"):
         return "tfrecord"
+    if _has_masks(folder):
+        return "masks"
     with os.scandir(folder) as entries:
         return "folder" if any(entry.is_dir() and not entry.name.startswith(".") for entry in entries) else "images"
 
@@ -41,9 +67,9 @@ def _kind(path, data_dir):
 def with_kind(text: str, data_dir: str | os.PathLike | None = None) -> str:
     """A source's text with the kind of its path in front.
 
-    "PHOTOS" becomes "folder:PHOTOS", or "images:PHOTOS" if the folder has no subfolders; "table.csv" becomes
-    "csv:table.csv". A text with its kind, "digits" and a name of tensorflow-datasets stay: also where it is the name of
-    a folder that tensorflow-datasets prepared.
+    "PHOTOS" becomes "folder:PHOTOS", "images:PHOTOS" if the folder has no subfolders, or "masks:PHOTOS" if it has
+    folders of images and of masks; "table.csv" becomes "csv:table.csv". A text with its kind, "digits" and a name of
+    tensorflow-datasets stay: also where it is the name of a folder that tensorflow-datasets prepared.
 
     Args:
         text: as --data and --config.data.source take it, options after a "?" included.

@@ -31,7 +31,7 @@ def _class_files(tree):
     return [(place, name) for place, name in tree.files() if place]
 
 
-def _check_folder(root):
+def check_folder(root):
     """Raises FileNotFoundError for a path that is not a folder, saying what is there."""
     if tf.io.gfile.isdir(root):
         return
@@ -209,7 +209,7 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
         ValueError: if it has no images in class folders, lacks the split, or it is unclear which folders are classes.
     """
     root, title = locate(path, data_dir), f"folder:{path}"
-    _check_folder(root)
+    check_folder(root)
     with stage(f"Reading the folder {root}", unit="files") as work:
         trees, whole = _split_trees(root, work)
         # If a file is in several splits, test and val take precedence over train.
@@ -250,7 +250,7 @@ def images(path: str, split: str = "train", data_dir: str | None = None) -> Rand
         ValueError: if it has no images, or the split is not "train" or a slice of it.
     """
     root, title = locate(path, data_dir), f"images:{path}"
-    _check_folder(root)
+    check_folder(root)
     if canonical(split_name(split)) != "train":
         raise ValueError(f'"{title}" has no split "{split}": all of it is "train". Slice that: "train[90%:]".')
     with stage(f"Reading the folder {root}", unit="files") as work:

@@ -1,0 +1,243 @@
+"""Mask files: their stored values, without any conversion of colours, and the class numbers that these stand for.
+
+A PNG is read by TensorFlow, by palette index or grey value, or by colour; TIFF, BMP, GIF, PNM and lossless WebP by
+Pillow. Formats that lose information are refused: a changed value is another class.
+"""
+
+import dataclasses
+import io
+import os
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.ops.decode import is_png, png_bits, png_color_type, png_colors, png_values
+from keras_vit.data.sources.base import RandomAccess
+from keras_vit.data.sources.image_files import HEAD, format_of_start, opened, read_image
+
+COLOR = 1 << 24  # added to a colour's 0xRRGGBB, which tells it from a grey value or an index
+_LOSSY = ("JPEG", "AVIF", "HEIC", "JPEG 2000")
+_LOSSLESS = ("PNG", "TIFF", "BMP", "GIF", "WebP", "PNM")
+_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "I", "I;16", "I;16B", "I;16L", "I;16N")
+
+
+def value_text(value: int) -> str:
+    """A stored value in messages: "11", or "colour (64, 0, 128)"."""
+    return f"colour {rgb(value)}" if value >= COLOR else str(value)
+
+
+def rgb(value: int) -> tuple[int, int, int]:
+    """(red, green, blue) of a stored colour."""
+    return (value >> 16 & 255, value >> 8 & 255, value & 255)
+
+
+def code_of(color: Sequence[int]) -> int:
+    """The stored value of (red, green, blue)."""
+    return COLOR | color[0] << 16 | color[1] << 8 | color[2]
+
+
+def _refuse_lossy(encoded, name):
+    lossy = name in _LOSSY or (name == "WebP" and encoded[12:16] != b"VP8L")
+    if lossy:
+        raise ValueError(
+            f"The mask is a {name}, which does not keep values exactly: they would be other classes at every edge."
+            " Save masks as PNG, from the original labels."
+        )
+    if name not in _LOSSLESS:
+        raise ValueError(f"The mask is {name or 'no image of a known format'}; expected a PNG.")
+
+
+def _plain(image):
+    """A Pillow image of a mask as one of mode L, I;16 or RGB with the stored values."""
+    from PIL import Image
+
+    if image.info.get("compression") == "jpeg":
+        raise ValueError("The mask is a TIFF with JPEG inside, which does not keep values exactly: save it as PNG.")
+    if image.mode not in _MODES:
+        raise ValueError(f"The mask has pixels of the kind {image.mode}; expected integers of 1 to 16 bits, or RGB.")
+    if image.mode in ("RGB", "RGBA"):
+        return image.convert("RGB")
+    values = np.asarray(image.getchannel(0) if image.mode in ("LA", "PA") else image)
+    if values.min() < 0 or values.max() > 65535:
+        raise ValueError(
+            f"The mask has the value {values.min() if values.min() < 0 else values.max()}; expected 0 to 65535."
+        )
+    return Image.fromarray(values.astype("uint8" if values.max() < 256 else "uint16"))
+
+
+def _as_png(encoded):
+    """The bytes of a mask in another format as a PNG with the same values."""
+    name = format_of_start(encoded[:HEAD])
+    _refuse_lossy(encoded, name)
+    file = io.BytesIO()
+    try:
+        _plain(opened(io.BytesIO(encoded), name)).save(file, "PNG")
+    except ValueError:
+        raise
+    except Exception as error:  # Pillow raises many kinds of errors for damaged files
+        raise ValueError(f"Damaged {name}: {error}") from None
+    return file.getvalue()
+
+
+def _as_png_array(encoded):
+    return _as_png(np.asarray(encoded, object).item())
+
+
+def in_png(encoded: tf.Tensor) -> tf.Tensor:
+    """The bytes of a mask, a scalar string tensor, as a PNG, in a graph.
+
+    Raises:
+        ValueError: at run time, for lossy and unknown formats and kinds of pixels.
+    """
+
+    def converted():
+        return tf.ensure_shape(tf.numpy_function(_as_png_array, [encoded], tf.string, stateful=False), ())
+
+    return tf.cond(is_png(encoded), lambda: encoded, converted)
+
+
+def stored(encoded: tf.Tensor, with_colors: bool) -> tf.Tensor:
+    """A mask's stored values, int32 (h, w, 1): grey values, palette indices, or COLOR + 0xRRGGBB.
+
+    Args:
+        encoded: a PNG, a scalar string tensor.
+        with_colors: whether there is a table of colours; without one RGB masks must have three equal channels, and are
+            read as grey.
+
+    Raises:
+        InvalidArgumentError: at run time, for colours without a table, and for more than 8 bits per channel.
+    """
+
+    def colors():
+        few = tf.debugging.Assert(png_bits(encoded) == 8, ["The mask has RGB colours of 16 bits: save it with 8."])
+        with tf.control_dependencies([few]):
+            pixels = tf.cast(png_colors(tf.identity(encoded)), tf.int32)
+        red, green, blue = tf.split(pixels, 3, -1)
+        if with_colors:
+            return COLOR + red * 65536 + green * 256 + blue
+        colored = ((red != green) | (green != blue))[..., 0]
+        first = tf.concat([tf.where(colored), [[0, 0]]], 0)[0]
+        at = first[0], first[1]
+        message = [
+            "The mask has colours and there is no table of them: the pixel in row",
+            *at,
+            "is",
+            pixels[at],
+            "Give one with ?colors=FILE, with lines such as 'road,128,64,128'.",
+        ]
+        with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(colored), message, summarize=3)]):
+            return tf.identity(red)
+
+    is_color = tf.reduce_any(png_color_type(encoded) == [2, 6])
+    return tf.ensure_shape(tf.cond(is_color, colors, lambda: png_values(encoded)), (None, None, 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Mapping:
+    """What stored values stand for.
+
+    Attributes:
+        classes: {stored value: class number}.
+        ignored: stored values of void.
+        names: of the classes.
+        void: the value of void in what `canonical` returns.
+        colors: of the classes, or None.
+    """
+
+    classes: dict[int, int]
+    ignored: frozenset[int]
+    names: tuple[str, ...]
+    void: int
+    colors: tuple[tuple[int, int, int], ...] | None = None
+
+    @property
+    def all(self) -> dict[int, int]:
+        """{stored value: class number or void}."""
+        return self.classes | dict.fromkeys(self.ignored, self.void)
+
+    @property
+    def with_colors(self) -> bool:
+        return any(value >= COLOR for value in self.classes)
+
+    def expected(self) -> str:
+        """The valid values, in messages."""
+        shown = [value_text(value) for value in sorted(self.all)]
+        return ", ".join(shown[:12]) + ("..." if len(shown) > 12 else "")
+
+
+def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns a function: a mask as PNG bytes, a scalar string tensor -> class numbers and void, (h, w, 1).
+
+    The result is uint8, or int32 if void is 65535.
+
+    Raises:
+        InvalidArgumentError: at run time, for values outside the mapping, and a mask that is all void.
+    """
+    dtype = tf.uint8 if mapping.void < 256 else tf.int32
+    grey = {value: number for value, number in mapping.all.items() if value < COLOR}
+    table = np.full(max(grey, default=0) + 2, -1, "int32")
+    table[list(grey)] = list(grey.values())
+    codes = sorted(value for value in mapping.all if value >= COLOR) or [COLOR]
+    numbers = np.array([mapping.all.get(code, -1) for code in codes], "int32")
+
+    def of_greys(values):
+        return tf.gather(table, tf.minimum(values, len(table) - 1))
+
+    def of_colors(values):
+        place = tf.minimum(tf.searchsorted(codes, tf.reshape(values, [-1])), len(codes) - 1)
+        number = tf.where(tf.gather(codes, place) == tf.reshape(values, [-1]), tf.gather(numbers, place), -1)
+        return tf.reshape(number, tf.shape(values))
+
+    def checked(values, ids):
+        wrong = ids[..., 0] < 0
+        row, column = tf.unstack(tf.concat([tf.where(wrong), [[0, 0]]], 0)[0])
+        value = values[row, column, 0]
+        color = tf.strings.format("the colour ({}, {}, {})", [value // 65536 % 256, value // 256 % 256, value % 256])
+        shown = tf.where(value >= COLOR, color, tf.strings.format("the value {}", value))
+        message = ["The mask has", shown, "in row", row, "column", column, "and expected are", mapping.expected()]
+        message += ["Correct it, or list it: ?classes=FILE, ?colors=FILE, ?values=0,1,... or ?ignore=VALUE."]
+        some = tf.reduce_any(ids != mapping.void)
+        checks = [
+            tf.debugging.Assert(~tf.reduce_any(wrong), message),
+            tf.debugging.Assert(some, ["The mask is all void: no pixel has a class, so nothing can be learnt of it."]),
+        ]
+        with tf.control_dependencies(checks):
+            return tf.cast(ids, dtype)
+
+    def apply(encoded):
+        values = stored(encoded, mapping.with_colors)
+        ids = of_greys(values)
+        if mapping.with_colors:
+            ids = tf.cond(values[0, 0, 0] >= COLOR, lambda: of_colors(values), lambda: ids)
+        return checked(values, ids)
+
+    return apply
+
+
+def source_of_masks(title: str, mapping: Mapping, pairs: Sequence[tuple[str, str]]) -> RandomAccess:
+    """The source of (image path, mask path) pairs in this order; `title` is its name in messages."""
+    images, masks = (tf.constant([os.fsencode(pair[i]) for pair in pairs]) for i in (0, 1))
+    apply = canonical(mapping)
+
+    def lookup(i):
+        return {"image": read_image(images[i]), "mask": in_png(tf.io.read_file(masks[i]))}
+
+    def parse(example):
+        mask = apply(example["mask"])
+        return {**example, "mask": mask, "void": tf.constant(mapping.void, mask.dtype)}
+
+    def name_of(i):
+        return images[i]
+
+    return RandomAccess(
+        title,
+        mapping.names,
+        None,
+        lookup,
+        name_of,
+        count=len(pairs),
+        void=mapping.void,
+        colors=mapping.colors,
+        parse=parse,
+    )

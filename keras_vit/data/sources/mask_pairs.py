@@ -1,0 +1,284 @@
+"""Which mask belongs to which image of a folder, and to which split: by the names of folders and files alone.
+
+A part of a path says what lies below: images ("images", "JPEGImages", "leftImg8bit"), masks ("masks", "labels",
+"annotations", "gtFine", "SegmentationClass", "trainannot") or a split ("train", "training", "val"). What is left of the
+path is the same for an image and its mask, but for a mark of the name, as in a_L.png or a_leftImg8bit.png. Where no
+folder says "masks", they lie beside the images and the mark tells: a.jpg, a_mask.png.
+"""
+
+import collections
+import dataclasses
+import os
+import re
+import unicodedata
+
+import tensorflow as tf
+
+from keras_vit.data.sources.tree import Tree, walk
+from keras_vit.data.splits import canonical
+from keras_vit.io.paths import locate, read_text
+from keras_vit.io.progress import Stage
+from keras_vit.io.suggest import counted, listed
+
+_SPLIT = r"train|training|val|valid|validation|test|testing"
+_IMAGES = r"images?|imgs?|pictures|photos|jpegimages|leftimg8bit|rgb|frames"
+_MASKS = (
+    r"masks?|labels?|annot|annots|annotations?|gt|gtfine|ground_?truth|segmentationclass(?:png)?|segmentations?|"
+    r"segmentation_?masks?|label_?maps?|trimaps"
+)
+_ROLE = rf"(?:(?P<images>{_IMAGES})|(?P<masks>{_MASKS}))"
+_PART = (
+    re.compile(rf"(?:(?P<split>{_SPLIT})[_\-. ]?)?{_ROLE}", re.IGNORECASE),
+    re.compile(rf"{_ROLE}[_\-. ](?P<split>{_SPLIT})", re.IGNORECASE),
+    re.compile(rf"(?P<split>{_SPLIT})", re.IGNORECASE),
+)
+# Other renderings beside the masks of Cityscapes.
+_NO_MASK = re.compile(r"_(?:color|instanceids|instancetrainids)$", re.IGNORECASE)
+# (before, after) the name that an image and its mask share.
+_IMAGE_MARKS = [("", mark) for mark in ("_leftImg8bit", "_image", "_img", "_rgb", "_sat")] + [
+    (mark, "") for mark in ("image_", "img_", "image-", "img-", "image", "img")
+]
+_MASK_MARKS = [
+    ("", mark)
+    for mark in (
+        *("_gtFine_labelIds", "_gtFine_labelTrainIds", "_labelIds", "_labelTrainIds", "_L", "_mask", "-mask", ".mask"),
+        *("_masks", "_label", "_labels", "_gt", "_GT", "_seg", "_segmentation", "_annotation", "_manual1"),
+    )
+] + [(mark, "") for mark in ("mask_", "label_", "gt_", "seg_", "mask-", "label-", "mask", "label")]
+_LISTS = "ImageSets/Segmentation"  # of VOC
+_NAMED = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """What `find_pairs` found.
+
+    Attributes:
+        splits: {split: [(image path, mask path)]}, sorted.
+        without_mask: {split: image paths}.
+        without_image: {split: mask paths}.
+        outside: paths in no split, where there are splits.
+        parts: names of the folders, in lower case, that told masks from images.
+    """
+
+    splits: dict[str, list[tuple[str, str]]]
+    without_mask: dict[str, list[str]]
+    without_image: dict[str, list[str]]
+    outside: list[str]
+    parts: frozenset[str]
+
+    def told(self, split: str) -> list[str]:
+        """What has no partner, in words."""
+        rows = [
+            (self.without_mask[split], "image", "without a mask"),
+            (self.without_image[split], "mask", "of no image"),
+        ]
+        texts = [
+            f"{counted(len(paths), noun)} {what} ({listed([os.path.basename(path) for path in paths], _NAMED)})"
+            for paths, noun, what in rows
+            if paths
+        ]
+        if self.outside:
+            names = listed([os.path.basename(path) for path in self.outside], _NAMED)
+            texts.append(f"{counted(len(self.outside), 'file')} in no split ({names})")
+        return texts
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+    """An image or mask: its path, split ("" for none), what its folders say it is, and the rest of its name."""
+
+    path: str
+    split: str
+    role: str
+    place: tuple[str, ...]
+    stem: str
+    parts: tuple[str, ...]
+
+
+def _meaning(part, own):
+    """(role, split) that a part of a path gives, "" for none; `own` are {part: role} of the options."""
+    if part in own:
+        return own[part], ""
+    for pattern in _PART:
+        match = pattern.fullmatch(part)
+        if match:
+            groups = match.groupdict()
+            role = "" if own else "masks" if groups.get("masks") else "images" if groups.get("images") else ""
+            return role, canonical(re.sub("(?i)^testing$", "test", groups.get("split") or ""))
+    return "", ""
+
+
+def _files(tree: Tree, own: dict[str, str], role: str = "") -> list[_File]:
+    """The files of a tree with what their paths say; `role` is that of all of them, if known."""
+    found = []
+    for folder, name in tree.files():
+        parts = folder.split("/") if folder else []
+        meanings = [_meaning(part, own) for part in parts]
+        rest = tuple(unicodedata.normalize("NFC", part) for part, meaning in zip(parts, meanings) if not any(meaning))
+        stem = unicodedata.normalize("NFC", os.path.splitext(name)[0])
+        roles = [which for which, _ in meanings if which]
+        splits = [split for _, split in meanings if split]
+        own_role = role or (roles[0] if roles else "")
+        if own_role == "masks" and _NO_MASK.search(stem):
+            continue
+        words = tuple(part.lower() for part, meaning in zip(parts, meanings) if meaning[0] == "masks")
+        path = os.path.join(tree.root, folder, name)
+        found.append(_File(path, splits[0] if splits else "", own_role, rest, stem, words))
+    return found
+
+
+def _unmarked(stem, mark):
+    """A name without its mark; None if it lacks it."""
+    before, after = mark
+    if len(stem) > len(before) + len(after) and stem.startswith(before) and stem.endswith(after):
+        return stem[len(before) : len(stem) - len(after)]
+    return None
+
+
+def _frequent(files, marks):
+    """No mark, and those that at least half of the files have."""
+    common = [mark for mark in marks if 2 * sum(_unmarked(f.stem, mark) is not None for f in files) >= len(files)]
+    return [("", ""), *common]
+
+
+def _keys(files, mark, whole):
+    """{(split, place, name without the mark): files}; without the place unless `whole`."""
+    found = collections.defaultdict(list)
+    for file in files:
+        name = _unmarked(file.stem, mark)
+        if name is not None:
+            found[file.split, file.place if whole else (), name].append(file)
+    return found
+
+
+def _matched(images, masks, suffix):
+    """(image keys, mask keys) by the marks that pair the most."""
+    best = None
+    mask_marks = [("", suffix)] if suffix else _frequent(masks, _MASK_MARKS)
+    for whole in (True, False):
+        for image_mark in _frequent(images, _IMAGE_MARKS):
+            for mask_mark in mask_marks:
+                keys = _keys(images, image_mark, whole), _keys(masks, mask_mark, whole)
+                score = len(keys[0].keys() & keys[1].keys())
+                if best is None or score > best[0]:
+                    best = score, *keys
+        if best[0]:
+            break
+    return best[1:]
+
+
+def _beside(files, suffix):
+    """(images, masks) of files in the same folders, by the mask's mark."""
+    stems = {(file.split, file.place, file.stem) for file in files}
+    masks = []
+    for mark in [("", suffix)] if suffix else _MASK_MARKS:
+        found = [file for file in files if (file.split, file.place, _unmarked(file.stem, mark)) in stems]
+        masks = max(masks, found, key=len)
+    taken = {file.path for file in masks}
+    return [file for file in files if file.path not in taken], masks
+
+
+def _check_one_each(keys, what, root):
+    """Raises ValueError if two files would be one image's, or mask."""
+    twice = next((files for files in keys.values() if len(files) > 1), None)
+    if twice:
+        names = " and ".join(os.path.relpath(file.path, root) for file in twice[:2])
+        raise ValueError(
+            f'The folder "{root}" has two {what} of one name: {names}. Remove one, or name the folders:'
+            ' "?images=FOLDER&masks=FOLDER".'
+        )
+
+
+def _lists(root):
+    """{split: stems} of VOC's lists; {} without any."""
+    folder = os.path.join(root, _LISTS)
+    if not tf.io.gfile.isdir(folder):
+        return {}
+    names = sorted(name for name in tf.io.gfile.listdir(folder) if name.endswith(".txt"))
+    return {
+        canonical(name.removesuffix(".txt")): list(dict.fromkeys(read_text(os.path.join(folder, name)).split()))
+        for name in names
+    }
+
+
+def _by_lists(lists, pairs, images, masks):
+    """(splits, without mask, without image) of VOC's lists; `pairs`, `images` and `masks` are by stem."""
+    splits, without_mask, without_image = {}, {}, {}
+    for split, stems in lists.items():
+        splits[split] = [pairs[stem] for stem in stems if stem in pairs]
+        without_mask[split] = [images.get(stem, stem) for stem in stems if stem not in pairs and stem not in masks]
+        without_image[split] = [masks[stem] for stem in stems if stem not in pairs and stem in masks]
+    return splits, without_mask, without_image
+
+
+def _all_files(root, chosen, work):
+    """Files below the root, or in the two folders that the options name."""
+    given = {chosen[role]: role for role in ("images", "masks") if chosen[role]}
+    if len(given) == 1 or (chosen["images"] and chosen["images"] == chosen["masks"]):
+        raise ValueError('The options images= and masks= name two folders: give both, "?images=FOLDER&masks=FOLDER".')
+    folders = {role: locate(folder, root) for folder, role in given.items()}
+    if given and all(tf.io.gfile.isdir(folder) for folder in folders.values()):
+        return [file for role, folder in folders.items() for file in _files(walk(folder, work), {}, role)]
+    files = _files(walk(root, work), given)
+    for folder, role in given.items():
+        if not any(file.role == role for file in files):
+            raise ValueError(f'There is no folder "{folder}" ({role}=) with images in "{root}".')
+    return files
+
+
+def _none_found(root, images, masks):
+    """The error for a folder without pairs."""
+    if images and masks:
+        shown = f"{os.path.relpath(images[0].path, root)} and {os.path.relpath(masks[0].path, root)}"
+        return ValueError(
+            f'In "{root}" none of {counted(len(images), "image")} has a mask of its name among'
+            f" {counted(len(masks), 'mask')}, such as {shown}. Give them the same names, or say what the masks' end in:"
+            ' "?suffix=_mask".'
+        )
+    what = f"{counted(len(images), 'image')} and no masks" if images else f"{counted(len(masks), 'mask')} and no images"
+    return ValueError(
+        f'The folder "{root}" has {what if images or masks else "no images"}. Expected images and masks in folders of'
+        ' such names, or a_mask.png beside a.jpg; name others with "?images=FOLDER&masks=FOLDER".'
+    )
+
+
+def find_pairs(root: str, chosen: dict[str, str], work: Stage) -> Pairs:
+    """Pairs the images and masks below the folder `root`.
+
+    Args:
+        chosen: the options "images", "masks" and "suffix", "" for none.
+        work: counts the files.
+
+    Raises:
+        ValueError: if there are no pairs, or two files for one image or mask.
+    """
+    files = _all_files(root, chosen, work)
+    masks = [file for file in files if file.role == "masks"]
+    images = [file for file in files if file.role == "images"] or [file for file in files if not file.role]
+    if not masks:
+        images, masks = _beside([file for file in files if not chosen["masks"]], chosen["suffix"])
+    of_images, of_masks = _matched(images, masks, chosen["suffix"]) if images and masks else ({}, {})
+    both = of_images.keys() & of_masks.keys()
+    if not both:
+        raise _none_found(root, images, masks)
+    _check_one_each({key: of_images[key] for key in both}, "images", root)
+    _check_one_each({key: of_masks[key] for key in both}, "masks", root)
+    parts = frozenset(part for file in masks for part in file.parts)
+    paired = {file.path for key in both for file in (of_images[key][0], of_masks[key][0])}
+    lists = _lists(root)
+    if lists:
+        pairs = {file.stem: (file.path, of_masks[key][0].path) for key in both for file in of_images[key]}
+        by_stem = [{file.stem: file.path for file in group} for group in (images, masks)]
+        return Pairs(*_by_lists(lists, pairs, *by_stem), [], parts)
+    has_splits = any(key[0] for key in both)
+    names = list(dict.fromkeys(key[0] for key in sorted(both) if key[0])) if has_splits else [""]
+    rest = lambda group, split: sorted(f.path for f in group if f.split == split and f.path not in paired)  # noqa: E731
+    splits, without_mask, without_image = {}, {}, {}
+    for split in names:
+        name = split or "train"
+        splits[name] = [(of_images[key][0].path, of_masks[key][0].path) for key in sorted(both) if key[0] == split]
+        without_mask[name], without_image[name] = rest(images, split), rest(masks, split)
+    others = [file for file in [*images, *masks] if file.split not in names and file.path not in paired]
+    outside = sorted(file.path for file in others)
+    return Pairs(splits, without_mask, without_image, outside, parts)

@@ -1,0 +1,228 @@
+"""Tables of the classes of masks, as data sets and labelling tools write them: names, stored values, colours.
+
+classes.txt, class_names.txt    one name per line, or "7 road"
+_classes.csv (Roboflow)         Pixel Value, Class
+class_dict.csv                  name,r,g,b
+label_colors.txt (CamVid)       64 128 64 Animal
+labelmap.txt (CVAT)             cat:128,0,0::
+objectInfo150.txt (ADE20K)      Idx, ..., Name, separated by tabs
+"""
+
+import csv
+import dataclasses
+import os
+import re
+import unicodedata
+
+import tensorflow as tf
+
+from keras_vit.io.paths import locate, read_text
+
+# Files that are looked for, the best first.
+FILES = (
+    "_classes.csv",
+    "class_dict.csv",
+    "labelmap.txt",
+    "label_colors.txt",
+    "objectInfo150.txt",
+    "classes.txt",
+    "class_names.txt",
+    "labels.txt",
+)
+_NAME = ("name", "class", "class_name", "class name", "label", "label_name")
+_VALUE = ("pixel value", "pixel_value", "value", "id", "idx", "index", "label_id")
+_CHANNELS = (("r", "red"), ("g", "green"), ("b", "blue"))
+_COLOR = r"(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})"
+_COLOR_FIRST = re.compile(rf"{_COLOR}[\s,;:]+(\S.*)")
+_COLOR_LAST = re.compile(rf"(\S.*?)[\s,;:]+{_COLOR}(?::.*)?")
+_VALUE_FIRST = re.compile(r"(\d+)[\s,;:]+(\S.*)")
+_VOID = re.compile(r"_*(void|unlabell?ed|ignored?|undefined|unknown|don'?t ?care|no ?data|out of roi)_*", re.IGNORECASE)
+
+
+def is_void_name(name: str) -> bool:
+    """Whether a class of that name stands for pixels without a class."""
+    return _VOID.fullmatch(name.strip()) is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of classes.
+
+    Attributes:
+        path: of its file; "" for one that is built in.
+        names: in order, void ones too.
+        values: stored in grey masks and palettes, one per name; None for 0, 1, 2...
+        colors: one (red, green, blue) per name; None without.
+    """
+
+    path: str
+    names: tuple[str, ...]
+    values: tuple[int, ...] | None = None
+    colors: tuple[tuple[int, int, int], ...] | None = None
+
+
+def _column(header, words):
+    """The position of the first column named by one of `words`, or None."""
+    plain = [cell.strip().lower() for cell in header]
+    return next((plain.index(word) for word in words if word in plain), None)
+
+
+def _of_columns(path, lines):
+    """The Table of a file whose first line names columns; None if it does not."""
+    delimiter = next((d for d in "\t,;" if d in lines[0]), ",")
+    rows = list(csv.reader(lines, delimiter=delimiter))
+    header = rows[0]
+    name, value = _column(header, _NAME), _column(header, _VALUE)
+    channels = [_column(header, words) for words in _CHANNELS]
+    if name is None or (value is None and None in channels):
+        return None
+    rows = [row for row in rows[1:] if any(cell.strip() for cell in row)]
+    try:
+        names = tuple(row[name].strip() for row in rows)
+        values = None if value is None else tuple(int(row[value]) for row in rows)
+        colors = None if None in channels else tuple(tuple(int(row[c]) for c in channels) for row in rows)
+    except (IndexError, ValueError) as error:
+        raise ValueError(f'"{path}" has a line unlike its header {header}: {error}.') from None
+    return Table(path, names, values, colors)
+
+
+def _of_lines(path, lines):
+    """The Table of a file without a header."""
+    lines = [line.strip() for line in lines if not re.match(r"#(?![0-9a-fA-F]{6}\b)", line.strip())]
+    for pattern, name in ((_COLOR_FIRST, 4), (_COLOR_LAST, 1)):
+        matches = [pattern.fullmatch(line) for line in lines]
+        if lines and all(matches):
+            start = 1 if name == 4 else 2
+            colors = tuple(tuple(int(match[i]) for i in range(start, start + 3)) for match in matches)
+            return Table(path, tuple(match[name].strip() for match in matches), None, colors)
+    matches = [_VALUE_FIRST.fullmatch(line) for line in lines]
+    if lines and all(matches):
+        return Table(path, tuple(match[2].strip() for match in matches), tuple(int(match[1]) for match in matches))
+    # LabelMe's first line stands for -1, which is stored as 255.
+    return Table(path, tuple(line for line in lines if line != "__ignore__"))
+
+
+def _checked(table):
+    """`table` after checks of its names, values and colours."""
+    what = {"name": table.names, "value": table.values or (), "colour": table.colors or ()}
+    for noun, items in what.items():
+        twice = sorted({item for item in items if items.count(item) > 1})
+        if twice:
+            raise ValueError(f'"{table.path}" has a {noun} twice: {twice[:3]}. Each class needs one of its own.')
+    wrong = [color for color in table.colors or () if max(color) > 255]
+    if wrong:
+        raise ValueError(f'"{table.path}" has the colour {wrong[0]}; expected red, green and blue from 0 to 255.')
+    if not table.names or not all(table.names):
+        raise ValueError(f'"{table.path}" names no class, or has an empty name.')
+    return table
+
+
+def read_table(path: str) -> Table:
+    """The Table in a file of one of the forms above.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if it is empty, or repeats a name, value or colour.
+    """
+    lines = [unicodedata.normalize("NFC", line) for line in read_text(path).splitlines() if line.strip()]
+    table = (_of_columns(path, lines) if lines else None) or _of_lines(path, lines)
+    if os.path.basename(path) == "objectInfo150.txt":  # synonyms: "building, edifice"
+        first = tuple(name.partition(",")[0] for name in table.names)
+        table = dataclasses.replace(table, names=first) if len(set(first)) == len(first) else table
+    return _checked(table)
+
+
+def _in_order_of(names, table):
+    """`table`, which has colours, in the order of `names` of another Table; None unless it has all of them."""
+    own = {name.lower(): i for i, name in enumerate(table.names)}
+    if not {name.lower() for name in names.names} <= own.keys():
+        return None
+    return dataclasses.replace(names, colors=tuple(table.colors[own[name.lower()]] for name in names.names))
+
+
+def find_table(root: str, classes: str, colors: str) -> Table | None:
+    """The Table that the options choose, else that of a file in the folder; None without any.
+
+    Args:
+        classes: a file, or a number of classes; "" to look for one.
+        colors: a file with colours; "" to look for one.
+
+    Raises:
+        FileNotFoundError, ValueError: as read_table; if the names and the colours are of different classes.
+    """
+    if classes.isdecimal():
+        named = Table("", tuple(str(i) for i in range(int(classes))))
+    else:
+        named = read_table(locate(classes, root)) if classes else None
+    colored = read_table(locate(colors, root)) if colors else None
+    if colored is not None and colored.colors is None:
+        raise ValueError(f'"{colored.path}" has no colours; expected lines such as "road,128,64,128".')
+    places = [root, *(os.path.join(root, part) for part in ("train", "SegmentationClass"))]
+    paths = [os.path.join(place, name) for name in FILES for place in places]
+    there = [path for path in paths if tf.io.gfile.exists(path)]
+    found = [read_table(path) for path in there if (named is None or colored is None)]
+    if named is None:
+        named = next((table for table in found if table.colors is None or colored is None), None)
+    if named is None or named.colors is not None:
+        plain = next((table for table in found if table.colors is None), None) if named is not None else None
+        ordered = _in_order_of(plain, named) if plain is not None and not classes else None
+        return ordered or named or colored
+    if colored is None:
+        fitting = (_in_order_of(named, table) for table in found if table.colors is not None)
+        return next((table for table in fitting if table is not None), named)
+    table = _in_order_of(named, colored)
+    if table is None:
+        missing = [name for name in named.names if name.lower() not in {other.lower() for other in colored.names}]
+        raise ValueError(f'"{colored.path}" has no colour for {missing[:5]} of "{named.path}".')
+    return table
+
+
+# Cityscapes' classes: (name, stored label id, colour); all other ids are void.
+_CITYSCAPES = (
+    ("road", 7, (128, 64, 128)),
+    ("sidewalk", 8, (244, 35, 232)),
+    ("building", 11, (70, 70, 70)),
+    ("wall", 12, (102, 102, 156)),
+    ("fence", 13, (190, 153, 153)),
+    ("pole", 17, (153, 153, 153)),
+    ("traffic light", 19, (250, 170, 30)),
+    ("traffic sign", 20, (220, 220, 0)),
+    ("vegetation", 21, (107, 142, 35)),
+    ("terrain", 22, (152, 251, 152)),
+    ("sky", 23, (70, 130, 180)),
+    ("person", 24, (220, 20, 60)),
+    ("rider", 25, (255, 0, 0)),
+    ("car", 26, (0, 0, 142)),
+    ("truck", 27, (0, 0, 70)),
+    ("bus", 28, (0, 60, 100)),
+    ("train", 31, (0, 80, 100)),
+    ("motorcycle", 32, (0, 0, 230)),
+    ("bicycle", 33, (119, 11, 32)),
+)
+
+
+def cityscapes(train_ids: bool) -> Table:
+    """Cityscapes' 19 classes: by label id, or by the ids 0..18 of training."""
+    names, values, colors = zip(*_CITYSCAPES)
+    return Table("", names, None if train_ids else values, colors)
+
+
+_VOC = (
+    "background aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person"
+    " pottedplant sheep sofa train tvmonitor"
+)
+
+
+def _voc_color(number):
+    """VOC's colour of a class: the bits of its number, dealt to the three channels from the top."""
+    channels = [0, 0, 0]
+    for bit in range(8):
+        for c in range(3):
+            channels[c] |= (number >> 3 * bit + c & 1) << 7 - bit
+    return tuple(channels)
+
+
+def voc() -> Table:
+    """VOC's 21 classes."""
+    names = tuple(_VOC.split())
+    return Table("", names, None, tuple(_voc_color(i) for i in range(len(names))))

@@ -1,0 +1,217 @@
+"""Which stored value of a mask stands for which class, and which for none (void).
+
+A table gives names and perhaps values and colours; without one, the values found in the masks are the classes. Usual
+conventions are followed where the data leave no doubt, and reported; where they do, the option ignore= is asked for.
+"""
+
+import collections
+import dataclasses
+import functools
+import os
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from keras_vit.data.errors import reason
+from keras_vit.data.masks import VOID, void_of
+from keras_vit.data.sources.mask_files import COLOR, Mapping, code_of, in_png, rgb, stored, value_text
+from keras_vit.data.sources.mask_tables import Table, is_void_name
+from keras_vit.io.suggest import did_you_mean, listed
+
+_MOST_VALUES = 1000  # classes that masks without names may have
+_BINARY = ("background", "foreground")
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What the masks looked at hold.
+
+    Attributes:
+        counts: for each legible mask, by path, {stored value: pixels}.
+        failed: {path: reason} of the others.
+        complete: whether these are all masks.
+    """
+
+    counts: dict[str, dict[int, int]]
+    failed: dict[str, str]
+    complete: bool
+
+    @functools.cached_property
+    def values(self) -> list[int]:
+        """All stored values, sorted."""
+        return sorted(set().union(*self.counts.values()))
+
+    def with_value(self, value: int) -> str:
+        """The path of the first mask with a value."""
+        return next(path for path, counts in self.counts.items() if value in counts)
+
+
+@functools.cache
+def _counter(with_colors):
+    """Returns path -> (stored values, pixels of each), traced once per process."""
+
+    def count(path):
+        values, _, counts = tf.unique_with_counts(tf.reshape(stored(in_png(tf.io.read_file(path)), with_colors), [-1]))
+        return values, counts
+
+    return tf.function(count, [tf.TensorSpec((), tf.string)], autograph=False).get_concrete_function()
+
+
+def count_values(path: str, with_colors: bool) -> dict[int, int] | str:
+    """{stored value: pixels} of a mask file, or the reason why it cannot be read."""
+    try:
+        values, counts = _counter(with_colors)(tf.constant(os.fsencode(path)))
+    except (tf.errors.OpError, ValueError) as error:
+        return reason(error)
+    return dict(zip(values.numpy().tolist(), counts.numpy().tolist()))
+
+
+def _ignored(text, table):
+    """(stored values of void, void names) of the option ignore=."""
+    values, names = set(), set()
+    known = {name.lower(): name for name in table.names} if table else {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        if part.lower() in known:
+            names.add(known[part.lower()])
+        elif part.isdecimal():
+            values.add(int(part))
+        elif part.startswith("#") and len(part) == 7:
+            values.add(code_of(bytes.fromhex(part[1:])))
+        else:
+            raise ValueError(
+                f"ignore={part}: expected stored values such as 255 or 0,255, colours such as #000000, or names of"
+                f" classes.{did_you_mean(part, known.values())}"
+            )
+    return values, names
+
+
+def _numbers(table, values, ignored, zero_is_void, found):
+    """(stored value of each name of the table, stored values of void) in grey masks and palettes."""
+    names, count = table.names, len(table.names)
+    if values is not None:
+        return values, ignored
+    if table.values is not None:
+        return table.values, ignored
+    first = 0
+    if zero_is_void or (0 in ignored and not (is_void_name(names[0]) or names[0].strip("_").lower() == "background")):
+        first, ignored = 1, ignored | {0}
+    return tuple(range(first, first + count)), ignored
+
+
+def _check_one_above(table, ignored, found):
+    """Refuses masks with one value more than names, of which it is unknown what it means."""
+    count = len(table.names)
+    extra = [value for value in found.values if count <= value < COLOR and value != VOID and value not in ignored]
+    if extra != [count] or any(map(is_void_name, table.names)):
+        return
+    first = "0 is void and the classes are numbered from 1: add ?ignore=0"
+    last = f"{count} is void: add ?ignore={count}"
+    raise ValueError(
+        f'The masks have the values {found.values[0]} to {count}, as in "{found.with_value(count)}", and there are'
+        f" {count} classes ({listed(list(table.names), 3)}). Either {last}. Or {first}."
+    )
+
+
+def _of_table(table, values, ignore, keep_void, zero_is_void, found):
+    """The Mapping of the values of masks by a table."""
+    ignored, void_names = ignore
+    if not keep_void:
+        void_names = void_names | {name for name in table.names if is_void_name(name)}
+    if values is None and table.values is None and not zero_is_void and not ignored:
+        _check_one_above(table, ignored, found)
+    numbers, ignored = _numbers(table, values, ignored, zero_is_void, found)
+    if len(numbers) != len(table.names):
+        raise ValueError(f"values= gives {len(numbers)} values for {len(table.names)} classes: one for each is needed.")
+    colors = [None] * len(numbers) if table.colors is None else [code_of(color) for color in table.colors]
+    rows = list(zip(table.names, numbers, colors))
+    kept = [row for row in rows if row[0] not in void_names and row[1] not in ignored and row[2] not in ignored]
+    void = {code for row in rows if row not in kept for code in row[1:] if code is not None}
+    if not keep_void and VOID not in numbers:
+        void.add(VOID)
+    classes = {code: i for i, row in enumerate(kept) for code in row[1:] if code is not None}
+    names = tuple(row[0] for row in kept)
+    shown = None if table.colors is None else tuple(rgb(row[2]) for row in kept)
+    return Mapping(classes, frozenset((void | ignored) - classes.keys()), names, void_of(len(names)), shown)
+
+
+def _two_values(table, found):
+    """The second value of masks that hold 0 and one other, if a table of at most two classes fits such; else None."""
+    greys = [value for value in found.values if value < COLOR]
+    fits = table is None or (len(table.names) <= 2 and table.values is None and table.colors is None)
+    return greys[1] if fits and len(greys) == 2 and greys[0] == 0 and greys == found.values else None
+
+
+def _of_values(values, ignored, found):
+    """The Mapping of masks without a table: each value is a class."""
+    if len(found.values) > _MOST_VALUES:
+        raise ValueError(
+            f"The masks have {len(found.values):,} different values, too many for classes: they may number objects, or"
+            " measure depth. For masks of classes name these: ?classes=FILE."
+        )
+    if values is None:
+        values = [value for value in found.values if value not in ignored and value != VOID]
+    names = tuple(map(str, values))
+    void = ignored | ({VOID} - set(values))
+    return Mapping({value: i for i, value in enumerate(values)}, frozenset(void), names, void_of(len(names)))
+
+
+def find_mapping(
+    table: Table | None, values: Sequence[int] | None, ignore: str, zero_is_void: bool, found: Found
+) -> Mapping:
+    """The Mapping of masks that hold `found`.
+
+    Args:
+        table: of classes; None if there is none.
+        values: stored values of the classes in order, by the option values=; None for 0, 1, ...
+        ignore: the option: stored values, #rrggbb or names, separated by commas; "none"; "" by convention.
+        zero_is_void: whether the layout says so, as ADE20K's.
+
+    Raises:
+        ValueError: if it is in doubt which value is void, or there are fewer than two classes.
+    """
+    keep_void = ignore == "none"
+    ignored = (set(), set()) if keep_void else _ignored(ignore, table)
+    second = None if ignore or values is not None or zero_is_void else _two_values(table, found)
+    if second is not None:
+        names = _BINARY if table is None else table.names if len(table.names) == 2 else (_BINARY[0], *table.names)
+        void = {VOID} - {second}
+        mapping = Mapping({0: 0, second: 1}, frozenset(void), tuple(names), VOID)
+    elif table is not None:
+        mapping = _of_table(table, values, ignored, keep_void, zero_is_void and not ignore, found)
+    else:
+        mapping = _of_values(values, ignored[0] | ({0} if zero_is_void and not ignore else set()), found)
+        if keep_void and VOID in found.values:
+            mapping = _of_values(found.values, set(), found)
+    if len(mapping.names) < 2:
+        shown = listed([value_text(value) for value in found.values])
+        raise ValueError(
+            f"The masks have the values {shown}, which are {len(mapping.names)} class and"
+            f" {'void' if mapping.ignored else 'no void'}: there is nothing to tell apart. With"
+            " ?ignore=none every value is a class."
+        )
+    return mapping
+
+
+def wrong_values(mapping: Mapping, found: Found) -> dict[str, str]:
+    """{path: reason} of the masks looked at that hold a value outside the mapping, or nothing but void."""
+    wrong = {}
+    for path, counts in found.counts.items():
+        outside = [value for value in counts if value not in mapping.all]
+        if outside:
+            wrong[path] = f"it has the value {value_text(min(outside))}"
+        elif not any(value in mapping.classes for value in counts):
+            wrong[path] = "it is all void"
+    return wrong
+
+
+def shares(mapping: Mapping, found: Found) -> tuple[list[float], float]:
+    """(share of the labelled pixels of each class, share of void among all pixels) in the masks looked at."""
+    total = collections.Counter()
+    for counts in found.counts.values():
+        total.update(counts)
+    pixels = [0] * len(mapping.names)
+    for value, number in mapping.classes.items():
+        pixels[number] += total[value]
+    void = sum(total[value] for value in mapping.ignored)
+    labelled = max(sum(pixels), 1)
+    return [count / labelled for count in pixels], void / max(sum(pixels) + void, 1)
