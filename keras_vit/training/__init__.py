@@ -23,6 +23,13 @@ from keras_vit.training.masked_losses import MaskedAccuracy, MaskedCrossEntropy,
 from keras_vit.training.mixing import Cutmix, Mixup, MixupOrCutmix
 from keras_vit.training.model import Model
 from keras_vit.training.prediction.preprocessing import Preprocessing
+from keras_vit.training.segmentation_losses import (
+    DiceLoss,
+    FocalLoss,
+    SegmentationCrossEntropy,
+    SegmentationLoss,
+    pixel_class_weights,
+)
 from keras_vit.training.self_distillation import DINOLoss, TeacherEntropy
 
 __all__ = [
@@ -31,7 +38,9 @@ __all__ = [
     "AdamW",
     "Agreement",
     "Cutmix",
+    "DiceLoss",
     "EvaluateAverage",
+    "FocalLoss",
     "GlobalGradient",
     "HardDistillation",
     "Lookahead",
@@ -45,6 +54,8 @@ __all__ = [
     "Muon",
     "Preprocessing",
     "RectifiedAdam",
+    "SegmentationCrossEntropy",
+    "SegmentationLoss",
     "SigmoidCrossEntropy",
     "SoftDistillation",
     "SoftmaxCrossEntropy",
@@ -53,5 +64,6 @@ __all__ = [
     "TeacherAccuracy",
     "TeacherEntropy",
     "WarmupSchedule",
+    "pixel_class_weights",
     "swap_averages",
 ]

@@ -20,7 +20,13 @@ def as_tensors(*values):
 
 
 class Loss(keras.losses.Loss):
-    """The base of this package's losses: they also accept nested lists, as Keras' do."""
+    """The base of this package's losses: they also accept nested lists, as Keras' do.
+
+    Attributes:
+        takes_logits: whether outputs must be logits, not probabilities.
+    """
+
+    takes_logits = False
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         return super().__call__(*as_tensors(y_true, y_pred, sample_weight))
@@ -156,7 +162,7 @@ ONE_LOGIT = (
 )
 
 
-def _class_weights(weights):
+def checked_class_weights(weights):
     """One factor per class as a tuple; ValueError unless a sequence of non-negative numbers."""
     if weights is None:
         return None
@@ -178,6 +184,7 @@ class FromLogits(Loss):
     """
 
     shares = False
+    takes_logits = True
 
     def __init__(
         self, label_smoothing: float = 0.0, class_weights: Sequence[float] | None = None, name: str = "loss", **kwargs
@@ -186,7 +193,7 @@ class FromLogits(Loss):
         if not 0.0 <= label_smoothing < 1.0:
             raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}.")
         self.label_smoothing = label_smoothing
-        self.class_weights = _class_weights(class_weights)
+        self.class_weights = checked_class_weights(class_weights)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         y_true, y_pred, sample_weight = as_tensors(y_true, y_pred, sample_weight)

@@ -31,6 +31,10 @@ OF = {
     "MaskedCrossEntropy": ([[0, -1], [2, 1]], RNG.normal(size=(2, 2, 5))),
     "MaskedSquaredError": ([[0, 1], [1, 1]], RNG.normal(size=(2, 2, 2, 3))),
     "DINOLoss": (LABELS, RNG.normal(size=(4, 3, 5))),
+    **dict.fromkeys(
+        ("DiceLoss", "FocalLoss", "SegmentationCrossEntropy", "SegmentationLoss"),
+        ([[[0, 255]], [[2, 1]]], RNG.normal(size=(2, 1, 2, 5))),
+    ),
 }
 
 

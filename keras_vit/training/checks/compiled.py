@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from keras_vit.training.checks.outputs import in_order, output_names
-from keras_vit.training.losses import ONE_LOGIT, Accuracy, FromLogits, SoftmaxCrossEntropy
+from keras_vit.training.losses import ONE_LOGIT, Accuracy, Loss, SoftmaxCrossEntropy
 
 _BINARY = (keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
 _CATEGORICAL = (
@@ -156,7 +156,8 @@ def loss_class(loss: Any) -> tuple[Any, bool]:
         loss, from_logits = loss.func, loss.keywords.get("from_logits", False)
     if isinstance(loss, keras.losses.Loss):
         takes = (
-            isinstance(loss, FromLogits)
+            isinstance(loss, Loss)
+            and loss.takes_logits
             or isinstance(loss, _BINARY + _CATEGORICAL)
             and loss.get_config()["from_logits"]
         )
@@ -168,7 +169,8 @@ def _check_loss(loss, kind, units):
     form, from_logits = loss_class(loss)
     if form is None:
         return
-    known = issubclass(form, (FromLogits, *_BINARY, *_CATEGORICAL, *_PROBABILITIES_ONLY))
+    ours = issubclass(form, Loss) and form.takes_logits
+    known = ours or issubclass(form, (*_BINARY, *_CATEGORICAL, *_PROBABILITIES_ONLY))
     if known and kind == "logits" and not from_logits:
         fix = "loss=keras_vit.training.SoftmaxCrossEntropy()"
         if issubclass(form, _BINARY + _CATEGORICAL):

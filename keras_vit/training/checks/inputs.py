@@ -23,6 +23,7 @@ from keras_vit.training.checks.numbers import Numbers
 from keras_vit.training.checks.outputs import in_order
 from keras_vit.training.checks.pixel_range import InputRange, Normalisation, normalisations
 from keras_vit.training.losses import ONE_BASED, are_no_shares, are_numbers, are_wrong, check_labels, message
+from keras_vit.training.segmentation_losses import PixelLoss
 
 _LARGEST_NORMALISED = 3.0  # standard deviations
 _LEAST_CONTRAST = 6 / 255  # standard deviations between black and the largest pixel
@@ -63,7 +64,7 @@ class InputChecks:
         Raises:
             ValueError: for layers whose `value_range` is not what the model takes behind them.
         """
-        masks = getattr(model, "mask_rules", None)
+        masks = getattr(model, "mask_rules", None) or _mask_rules(model)
         labels = label_rules(model, mixes) if masks is None else {}
         return cls(_scales(model), labels, getattr(model, "numbers", {}), masks)
 
@@ -186,6 +187,15 @@ class InputChecks:
         for labels, weight, expected in zip(found or (), each or [None] * len(names), self.labels.values()):
             if expected is not None and hasattr(labels, "shape") and len(labels.shape) in (1, 2):
                 yield labels, weight, expected
+
+
+def _mask_rules(model):
+    """What masks may hold by a compiled loss on masks; None for another loss, or several outputs."""
+    loss, outputs = getattr(model, "loss", None), model.outputs
+    if not isinstance(loss, PixelLoss) or len(outputs) != 1 or len(outputs[0].shape) != 4:
+        return None
+    _, height, width, classes = outputs[0].shape
+    return MaskRules(classes, (height, width), loss.void)
 
 
 _WARNED: weakref.WeakSet = weakref.WeakSet()  # models whose range cannot be checked

@@ -30,7 +30,7 @@ class MaskRules:
     def check_form(self, shape: tuple, dtype: Any) -> None:
         """Refuses masks of another shape than the images, or of another type than integers."""
         height, width = self.size
-        fits = len(shape) == 3 and all(n in (None, size) for n, size in zip(shape[1:], self.size))
+        fits = len(shape) == 3 and all(None in pair or pair[0] == pair[1] for pair in zip(shape[1:], self.size))
         if not fits:
             extra = tuple(shape[1:]) in ((height, width, 1), (height, width, self.classes))
             hint = ""
