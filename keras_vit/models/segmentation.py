@@ -96,7 +96,7 @@ def _outputs(encoder, decoder):
     if decoder.neck is not None:
         maps = decoder.neck(maps, tokens) if decoder.class_tokens else decoder.neck(maps)
     named = {"logits": decoder.head(maps)}
-    named |= {f"auxiliary_{i}": layer(maps[place]) for i, (place, layer) in enumerate(decoder.auxiliary)}
+    named |= {f"auxiliary_{i}": layer([maps[place]]) for i, (place, layer) in enumerate(decoder.auxiliary)}
     size = encoder.image_size
     names = {name: name if name == "logits" else f"{name}_logits" for name in named}  # a head has the other's name
     at_pixels = {name: LogitsAtPixels(size, dtype="float32", name=names[name])(x) for name, x in named.items()}

@@ -36,7 +36,7 @@ def test_logits_are_the_linear_map_resized_as_tensorflow_does():
     model = made()
     logits = model.predict(IMAGES, verbose=0)
     encoder = keras_vit.Model(model.get_encoder().input, model.get_encoder().feature_map())
-    kernel, bias = (np.asarray(weight) for weight in model.head.linear.weights)
+    kernel, bias = (np.asarray(weight) for weight in model.head.classifier.linear.weights)
     coarse = encoder.predict(IMAGES, verbose=0) @ kernel + bias  # (b, 2, 3, 3)
     np.testing.assert_allclose(logits, tf.image.resize(coarse, (16, 24)), atol=1e-5)
     assert logits.dtype == np.float32 and model.output_shape == (None, 16, 24, 3)
@@ -101,6 +101,36 @@ def test_wrong_arguments_are_refused_by_name():
             made(**arguments)
     with pytest.raises(ValueError, match="gives every pixel a class, not the whole image"):
         made().classify(IMAGES)
+
+
+def test_auxiliary_losses_are_weighed_in_training_and_left_out_of_evaluation():
+    model, loss = made("setr_naive", auxiliary=0.4, head_options={"width": 8}), MeanCrossEntropy()
+    model.compile("sgd", loss, weighted_metrics=[keras.metrics.SparseCategoricalCrossentropy(from_logits=True)])
+    outputs = model(IMAGES)
+    assert sorted(outputs) == ["auxiliary_0", "auxiliary_1", "auxiliary_2", "logits"]
+    each = {name: float(loss(MASKS, x)) for name, x in outputs.items()}
+    whole = each["logits"] + 0.4 * sum(each[f"auxiliary_{i}"] for i in range(3))
+    assert float(model.compute_loss(IMAGES, MASKS, outputs)) == pytest.approx(whole, rel=1e-5)
+    found = model.evaluate(IMAGES, MASKS, verbose=0, return_dict=True)
+    assert found["loss"] == pytest.approx(each["logits"], rel=1e-5)
+    assert found["sparse_categorical_crossentropy"] == pytest.approx(each["logits"], rel=1e-5)
+
+
+def test_a_model_without_its_auxiliary_heads_shares_layers_and_is_saved_alone(tmp_path):
+    model = made("setr_mla", auxiliary=0.4, head_options={"width": 8, "branch_width": 4})
+    plain = model.without_auxiliary()
+    np.testing.assert_array_equal(plain.predict(IMAGES, verbose=0), model.predict(IMAGES, verbose=0)["logits"])
+    assert plain.head is model.head and plain.auxiliary == 0 and plain.without_auxiliary() is plain
+    for one, name in ((plain, "plain.keras"), (model, "whole.keras")):
+        one.save(tmp_path / name)
+        copy = keras_vit.load(tmp_path / name)
+        assert copy.count_params() == one.count_params() and copy.auxiliary == one.auxiliary
+    assert plain.count_params() < model.count_params()
+
+
+def test_heads_of_one_size_are_refused_on_a_bit_by_name():
+    with pytest.raises(ValueError, match='The head "setr_pup" takes maps of one size, and blocks .* the strides 8, 16'):
+        keras_vit.SegmentationModel("R26x1", "setr_pup", 2, image_size=32, width_factor=0.5)
 
 
 def test_losses_that_take_probabilities_are_refused():

@@ -45,6 +45,18 @@ class Encoder:
             raise ValueError(f"This head takes {len(shares)} taps, got {len(numbers)}: {tuple(numbers)}.")
         return tuple(int(i) % self.depth for i in numbers)
 
+    def taps_of_one_stride(self, head: str, given: Sequence[int] | None, shares: Sequence[float]) -> tuple[int, ...]:
+        """`taps`; ValueError naming `head` unless their maps have one size."""
+        numbers = self.taps(given, shares)
+        strides = [self.spec.strides[i] for i in numbers]
+        if len(set(strides)) > 1:
+            raise ValueError(
+                f'The head "{head}" takes maps of one size, and blocks {numbers} of this encoder have the strides'
+                f' {", ".join(str(max(stride)) for stride in strides)}. Choose the head "upernet" or "linear", or'
+                ' blocks of one stage, head_options={"taps": (...)}.'
+            )
+        return numbers
+
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
@@ -54,7 +66,7 @@ class Decoder:
         taps: numbers of the blocks whose maps it takes.
         head: the layer called "head", from maps [(b, h, w, d), ...] to logits (b, h', w', classes).
         neck: the layer called "neck", from maps to the maps that head and auxiliary heads take, or None.
-        auxiliary: (index of a map, layer from that map to logits) of each auxiliary head; their names are
+        auxiliary: (index of a map, layer from [that map] to logits) of each auxiliary head; their names are
             "auxiliary_0"...
         normalised: whether each map is taken after the encoder's last normalisation.
         class_tokens: whether the neck takes the maps' class tokens too, [(b, d), ...].

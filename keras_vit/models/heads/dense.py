@@ -10,10 +10,14 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import choice
 from keras_vit.models.heads.decoder import Decoder, Encoder
 from keras_vit.models.heads.linear_map import linear
+from keras_vit.models.heads.setr import setr_mla, setr_naive, setr_pup
 
 # {name: (encoder, classes, whether with auxiliary heads, policy, **options) -> Decoder}
 HEADS: dict[str, Callable[..., Decoder]] = {
     "linear": linear,  # on frozen features: arXiv 2304.07193, 2508.10104
+    "setr_naive": setr_naive,  # arXiv 2012.15840
+    "setr_pup": setr_pup,
+    "setr_mla": setr_mla,
 }
 _GIVEN = ("encoder", "classes", "auxiliary", "policy")
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import keras
 
-from keras_vit.layers.arguments import choice, rate
+from keras_vit.layers.arguments import choice
 from keras_vit.layers.normalization import BatchNormalization, LayerNormalization
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import resize_bilinear
 from keras_vit.models.heads.decoder import Decoder, Encoder
+from keras_vit.models.heads.parts import PlaceClassifier
 
 NORMS = {"batch": BatchNormalization, "layer": LayerNormalization}
 
@@ -26,37 +27,26 @@ class LinearMap(keras.layers.Layer):
 
     def __init__(self, classes: int, norm: str | None = None, dropout: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.classes = classes
+        self.classes, self.dropout = classes, dropout
         self.norm = None if norm is None else choice(norm, "LinearMap: norm", NORMS)
-        self.dropout = rate(dropout, "LinearMap: dropout")
         policy = self.dtype_policy
         self.normalization = None if norm is None else NORMS[norm](epsilon=1e-5, dtype=policy, name="norm")
-        self.drop = keras.layers.Dropout(self.dropout, dtype=policy, name="dropout")
-        self.linear = keras.layers.Dense(
-            classes,
-            kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
-            dtype=policy.variable_dtype,
-            name="linear",
-        )
+        self.classifier = PlaceClassifier(classes, dropout, dtype=policy, name="classifier")
 
     def build(self, input_shapes):
         *size, _ = max(input_shapes, key=lambda shape: shape[1] * shape[2])
         shape = (*size, sum(shape[-1] for shape in input_shapes))
-        for layer in (self.normalization, self.linear):
-            if layer is not None:
-                layer.build(shape)
+        if self.normalization is not None:
+            self.normalization.build(shape)
+        self.classifier.build(shape)
 
     def call(self, maps, training=False):
         size = max((x.shape[1:3] for x in maps), key=lambda size: size[0] * size[1])
         maps = [x if x.shape[1:3] == size else resize_bilinear(x, size) for x in maps]
         x = maps[0] if len(maps) == 1 else keras.ops.concatenate(maps, axis=-1)  # (b, h, w, d)
-        if self.normalization is not None:
+        if self.norm is not None:
             x = self.normalization(x, training=training)
-        return self.linear(self.drop(x, training=training))
-
-    def compute_output_shape(self, input_shapes):
-        *size, _ = max(input_shapes, key=lambda shape: shape[1] * shape[2])
-        return (*size, self.classes)
+        return self.classifier(x, training=training)
 
 
 def linear(

@@ -1,0 +1,133 @@
+"""What dense heads are made of: convolutions with normalisation and ReLU, and the classifier of places."""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers.arguments import choice, integer, rate
+from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.normalization import BatchNormalization
+from keras_vit.layers.registration import serializable
+
+NORMS = ("batch", "group")
+GROUPS = 32  # at most, as in mmsegmentation
+
+
+def convolution(filters: int, kernel_size: int, policy: Any, name: str, **options: Any) -> keras.layers.Conv2D:
+    """A convolution with stride 1 that keeps the map's size; `options` as in keras.layers.Conv2D."""
+    given = {"padding": "same", "kernel_initializer": "he_normal", "data_format": "channels_last", **options}
+    return keras.layers.Conv2D(filters, kernel_size, dtype=policy, name=name, **given)
+
+
+def normalization(kind: str, width: int, policy: Any, name: str = "norm") -> keras.layers.Layer:
+    """Batch normalisation over the global batch, with PyTorch's momentum; or group normalisation, 32 groups at most."""
+    if choice(kind, "norm", NORMS) == "batch":
+        return BatchNormalization(momentum=0.9, epsilon=1e-5, dtype=policy, name=name)
+    return keras.layers.GroupNormalization(math.gcd(GROUPS, width), epsilon=1e-5, dtype=policy, name=name)
+
+
+@serializable
+class ConvBlock(keras.layers.Layer):
+    """Convolution without bias, normalisation and ReLU: (b, h, w, d) -> (b, h, w, width).
+
+    Args:
+        width: number of channels.
+        kernel_size: 1 or 3.
+        norm: "batch" or "group".
+    """
+
+    def __init__(self, width: int, kernel_size: int = 3, norm: str = "batch", **kwargs: Any):
+        super().__init__(**kwargs)
+        self.width = integer(width, "ConvBlock: width")
+        self.kernel_size = integer(kernel_size, "ConvBlock: kernel_size")
+        self.norm = choice(norm, "ConvBlock: norm", NORMS)
+        policy = self.dtype_policy
+        self.convolution = convolution(width, kernel_size, policy, "conv", use_bias=False)
+        self.normalization = normalization(norm, width, policy)
+
+    def build(self, input_shape):
+        self.convolution.build(input_shape)
+        self.normalization.build((*input_shape[:-1], self.width))
+
+    def call(self, x, training=False):
+        x = self.convolution(x)
+        x = self.normalization(x, training=training) if self.norm == "batch" else self.normalization(x)
+        return ops.relu(x)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.width)
+
+
+@serializable
+class PlaceClassifier(keras.layers.Layer):
+    """Dropout, then a linear layer on every place, in full precision: (b, h, w, d) -> logits (b, h, w, classes).
+
+    Args:
+        classes: number of outputs.
+        dropout: rate.
+    """
+
+    def __init__(self, classes: int, dropout: float = 0.0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.classes = integer(classes, "PlaceClassifier: classes")
+        self.dropout = rate(dropout, "PlaceClassifier: dropout")
+        policy = self.dtype_policy
+        self.drop = Dropout(self.dropout, dtype=policy, name="dropout")
+        self.linear = keras.layers.Dense(
+            self.classes,
+            kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
+            dtype=policy.variable_dtype,
+            name="linear",
+        )
+
+    def build(self, input_shape):
+        self.linear.build(input_shape)
+
+    def call(self, x, training=False):
+        return self.linear(self.drop(x, training=training))
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.classes)
+
+
+@serializable
+class FCNHead(keras.layers.Layer):
+    """An auxiliary head: convolutions, then the classifier: [map (b, h, w, d)] -> logits (b, h, w, classes).
+
+    Args:
+        classes: number of outputs.
+        width: channels of the convolutions.
+        convs: number of 3x3 convolutions; 0 for the classifier alone.
+        norm, dropout: as in ConvBlock and PlaceClassifier.
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        width: int = 256,
+        convs: int = 1,
+        norm: str = "batch",
+        dropout: float = 0.0,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.classes, self.width, self.norm, self.dropout = classes, width, norm, dropout
+        self.convs = integer(convs, "FCNHead: convs", least=0)
+        policy = self.dtype_policy
+        self.blocks = [ConvBlock(width, 3, norm, dtype=policy, name=f"conv_{i}") for i in range(convs)]
+        self.classifier = PlaceClassifier(classes, dropout, dtype=policy, name="classifier")
+
+    def build(self, input_shapes):
+        [shape] = input_shapes
+        for block in self.blocks:
+            block.build(shape)
+            shape = (*shape[:-1], self.width)
+        self.classifier.build(shape)
+
+    def call(self, maps, training=False):
+        [x] = maps
+        for block in self.blocks:
+            x = block(x, training=training)
+        return self.classifier(x, training=training)

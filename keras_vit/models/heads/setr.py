@@ -1,0 +1,232 @@
+"""SETR's decoders (arXiv 2012.15840): naive, PUP and MLA, as in mmsegmentation.
+
+The last upsampling comes after the classifier instead of before it. Both are linear and interpolation's weights sum to
+1, so that the logits are the same, without maps of many channels at full resolution.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers.arguments import integer
+from keras_vit.layers.normalization import LayerNormalization
+from keras_vit.layers.registration import serializable
+from keras_vit.layers.resizing import resize_bilinear
+from keras_vit.models.heads.decoder import Decoder, Encoder
+from keras_vit.models.heads.parts import ConvBlock, FCNHead, PlaceClassifier
+
+_SHARES = (10 / 24, 15 / 24, 20 / 24, 1.0)  # blocks 9, 14, 19 and 23 of ViT-L
+_EVEN = (0.25, 0.5, 0.75, 1.0)  # blocks 5, 11, 17 and 23
+
+
+def scaled(x: Any, factor: int) -> Any:
+    """A map enlarged bilinearly: (b, h, w, d) -> (b, h*factor, w*factor, d)."""
+    return resize_bilinear(x, (x.shape[1] * factor, x.shape[2] * factor))
+
+
+@serializable
+class UpsamplingHead(keras.layers.Layer):
+    """SETR's naive head and PUP: layer normalisation, then convolutions and upsampling by turns, then the classifier.
+
+    [(b, h, w, d), ...] -> logits (b, h*scale^convs, w*scale^convs, classes), of the last map.
+
+    Args:
+        classes: number of outputs.
+        width: channels of the convolutions.
+        convs: number of convolutions, each followed by upsampling.
+        scale: factor of each upsampling.
+        kernel_size: 1 (naive) or 3 (PUP).
+        norm, dropout: as in ConvBlock and PlaceClassifier.
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        width: int = 256,
+        convs: int = 1,
+        scale: int = 4,
+        kernel_size: int = 1,
+        norm: str = "batch",
+        dropout: float = 0.0,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.classes, self.width, self.kernel_size, self.norm, self.dropout = classes, width, kernel_size, norm, dropout
+        self.convs, self.scale = integer(convs, "UpsamplingHead: convs"), integer(scale, "UpsamplingHead: scale")
+        policy = self.dtype_policy
+        self.input_norm = LayerNormalization(epsilon=1e-6, dtype=policy, name="norm")
+        self.blocks = [ConvBlock(width, kernel_size, norm, dtype=policy, name=f"conv_{i}") for i in range(convs)]
+        self.classifier = PlaceClassifier(classes, dropout, dtype=policy, name="classifier")
+
+    def build(self, input_shapes):
+        shape = input_shapes[-1]
+        self.input_norm.build(shape)
+        for block in self.blocks:
+            block.build(shape)
+            shape = (*shape[:-1], self.width)
+        self.classifier.build(shape)
+
+    def call(self, maps, training=False):
+        x = self.input_norm(maps[-1])
+        for i, block in enumerate(self.blocks):
+            x = block(scaled(x, self.scale) if i else x, training=training)
+        return scaled(self.classifier(x, training=training), self.scale)
+
+
+@serializable
+class MLANeck(keras.layers.Layer):
+    """Multi-level aggregation: [(b, h, w, d), ...] -> as many (b, h, w, width), the deepest first.
+
+    Args:
+        width: channels.
+        norm: as in ConvBlock.
+    """
+
+    def __init__(self, width: int = 256, norm: str = "batch", **kwargs: Any):
+        super().__init__(**kwargs)
+        self.width, self.norm = width, norm
+
+    def build(self, input_shapes):
+        policy, count = self.dtype_policy, len(input_shapes)
+        self.norms = [LayerNormalization(epsilon=1e-6, dtype=policy, name=f"norm_{i}") for i in range(count)]
+        self.projections = [
+            ConvBlock(self.width, 1, self.norm, dtype=policy, name=f"projection_{i}") for i in range(count)
+        ]
+        self.convolutions = [
+            ConvBlock(self.width, 3, self.norm, dtype=policy, name=f"output_{i}") for i in range(count)
+        ]
+        for shape, *layers, output in zip(input_shapes, self.norms, self.projections, self.convolutions):
+            for layer in layers:
+                layer.build(shape)
+            output.build((*shape[:-1], self.width))
+
+    def call(self, maps, training=False):
+        projected = [
+            project(norm(x), training=training) for x, norm, project in zip(maps, self.norms, self.projections)
+        ]
+        sums = []
+        for x in reversed(projected):  # top down: each map, and all deeper ones
+            sums.append(sums[-1] + x if sums else x)
+        return [output(x, training=training) for x, output in zip(sums, self.convolutions)]
+
+
+@serializable
+class MLAHead(keras.layers.Layer):
+    """MLA's decoder: two convolutions for each map, concatenated: [(b, h, w, d), ...] -> logits (b, 4h, 4w, classes).
+
+    Args:
+        classes: number of outputs.
+        width: channels for each map.
+        norm, dropout: as in ConvBlock and PlaceClassifier.
+    """
+
+    def __init__(self, classes: int, width: int = 128, norm: str = "batch", dropout: float = 0.0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.classes, self.width, self.norm, self.dropout = classes, width, norm, dropout
+        self.classifier = PlaceClassifier(classes, dropout, dtype=self.dtype_policy, name="classifier")
+
+    def build(self, input_shapes):
+        self.branches = [
+            [ConvBlock(self.width, 3, self.norm, dtype=self.dtype_policy, name=f"conv_{i}_{j}") for j in range(2)]
+            for i in range(len(input_shapes))
+        ]
+        for shape, (first, second) in zip(input_shapes, self.branches):
+            first.build(shape)
+            second.build((*shape[:-1], self.width))
+        self.classifier.build((*input_shapes[0][:-1], len(input_shapes) * self.width))
+
+    def call(self, maps, training=False):
+        found = [
+            second(first(x, training=training), training=training) for x, (first, second) in zip(maps, self.branches)
+        ]
+        x = ops.concatenate(found, axis=-1)  # (b, h, w, k * width)
+        return scaled(self.classifier(x, training=training), 4)
+
+
+def setr_naive(
+    encoder: Encoder,
+    classes: int,
+    auxiliary: bool,
+    policy: keras.DTypePolicy,
+    taps: Sequence[int] | None = None,
+    width: int = 256,
+    norm: str = "batch",
+    dropout: float = 0.0,
+    auxiliary_convs: int = 1,
+) -> Decoder:
+    """SETR's naive decoder: a 1x1 convolution, and upsampling.
+
+    Args:
+        encoder, classes, auxiliary, policy: as for every row of HEADS.
+        taps: four blocks, the last of which the head takes, the others auxiliary heads; None for 9, 14, 19 and 23 of
+            24.
+        width, norm, dropout: as in UpsamplingHead.
+        auxiliary_convs: convolutions of each auxiliary head: 1 on Cityscapes, 2 on ADE20K.
+    """
+    taps = encoder.taps_of_one_stride("setr_naive", taps, _SHARES)
+    options = {"width": width, "norm": norm, "dropout": dropout, "dtype": policy}
+    head = UpsamplingHead(classes, name="head", **options)
+    others = [
+        (i, UpsamplingHead(classes, convs=auxiliary_convs, name=f"auxiliary_{i}", **options))
+        for i in range(3 if auxiliary else 0)
+    ]
+    return Decoder(taps, head, auxiliary=tuple(others))
+
+
+def setr_pup(
+    encoder: Encoder,
+    classes: int,
+    auxiliary: bool,
+    policy: keras.DTypePolicy,
+    taps: Sequence[int] | None = None,
+    width: int = 256,
+    stages: int | None = None,
+    norm: str = "batch",
+    dropout: float = 0.0,
+) -> Decoder:
+    """SETR's progressive upsampling (PUP): 3x3 convolutions, each followed by upsampling to twice the size.
+
+    Args:
+        encoder, classes, auxiliary, policy: as for every row of HEADS.
+        taps: as for setr_naive.
+        width, norm, dropout: as in UpsamplingHead.
+        stages: number of convolutions; None for as many as lead to the image's size, 4 for a stride of 16.
+    """
+    taps = encoder.taps_of_one_stride("setr_pup", taps, _SHARES)
+    options = {"width": width, "kernel_size": 3, "norm": norm, "dropout": dropout, "dtype": policy}
+    stages = max(math.ceil(math.log2(max(encoder.spec.strides[taps[-1]]))), 1) if stages is None else stages
+    head = UpsamplingHead(classes, convs=integer(stages, "stages"), scale=2, name="head", **options)
+    others = [(i, UpsamplingHead(classes, name=f"auxiliary_{i}", **options)) for i in range(3 if auxiliary else 0)]
+    return Decoder(taps, head, auxiliary=tuple(others))
+
+
+def setr_mla(
+    encoder: Encoder,
+    classes: int,
+    auxiliary: bool,
+    policy: keras.DTypePolicy,
+    taps: Sequence[int] | None = None,
+    width: int = 256,
+    branch_width: int = 128,
+    norm: str = "batch",
+    dropout: float = 0.0,
+) -> Decoder:
+    """SETR's multi-level aggregation (MLA).
+
+    Args:
+        encoder, classes, auxiliary, policy: as for every row of HEADS.
+        taps: four blocks; None for 5, 11, 17 and 23 of 24.
+        width: channels of the aggregated maps.
+        branch_width: channels of the decoder for each map.
+        norm, dropout: as in MLAHead.
+    """
+    taps = encoder.taps_of_one_stride("setr_mla", taps, _EVEN)
+    head = MLAHead(classes, branch_width, norm, dropout, dtype=policy, name="head")
+    others = [
+        (i, FCNHead(classes, convs=0, dropout=dropout, dtype=policy, name=f"auxiliary_{i}"))
+        for i in range(4 if auxiliary else 0)
+    ]
+    return Decoder(taps, head, MLANeck(width, norm, dtype=policy, name="neck"), tuple(others))
