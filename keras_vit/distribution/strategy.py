@@ -41,7 +41,7 @@ class Strategy:
         return self.host == 0
 
     def scope(self) -> contextlib.AbstractContextManager:
-        """The context for making, compiling and training models."""
+        """The context in which to create, compile and train models."""
         return contextlib.nullcontext() if self.engine is None else self.engine.scope()
 
     def check_batch(self, batch_size: int) -> None:
@@ -185,8 +185,8 @@ def strategy(name: str = "one", *, tpu: str | None = None, model_parallel: int |
         model_parallel: for "model": number of devices that share a matrix; None for all devices of this machine.
 
     Raises:
-        ValueError: for an unknown name, another strategy's argument or backend, or a cluster that is not described or
-            does not answer.
+        ValueError: for an unknown name, another strategy's argument or backend, or an undescribed or unreachable
+            cluster.
     """
     check_name(name)
     row, backend, options = STRATEGIES[name], keras.backend.backend(), {"tpu": tpu, "model_parallel": model_parallel}

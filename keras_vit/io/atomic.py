@@ -125,7 +125,7 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
     """
     if "://" in os.fspath(path):
         raise ValueError(
-            f'"{path}" is in a bucket, and this can be written to local paths only. Write it here, then copy it there.'
+            f'"{path}" is in a bucket, but this can only be written to a local path. Write it locally, then copy it.'
         )
     path = os.path.abspath(os.path.expanduser(os.fspath(path)))
     folder, name = os.path.split(path)

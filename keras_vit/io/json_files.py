@@ -26,7 +26,7 @@ def read_json(path: str | os.PathLike, fix: str = "") -> dict[str, Any]:
     except ValueError as error:  # invalid JSON or UTF-8
         raise ValueError(f"{path} is not valid JSON: {error}. {fix}".rstrip()) from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}, and an object is expected. {fix}".rstrip())
+        raise ValueError(f"{path} contains a {type(content).__name__}, but an object is expected. {fix}".rstrip())
     return content
 
 

@@ -76,10 +76,10 @@ class _Lock:
         self._thread = threading.Thread(target=self._renew_until_released, name="lock", daemon=True)
 
     def _read(self):
-        """The file's content; None if there is none, or nothing that a lock could be.
+        """The file's content; None if it is missing or not a valid lock.
 
         Raises:
-            OSError: if it cannot be read: somebody may have written it.
+            OSError: if it cannot be read: another process may have written it.
         """
         try:
             with os_errors():
@@ -110,7 +110,7 @@ class _Lock:
         if time.time() - holder.get("renewed", 0.0) > _SURELY_GONE:
             return False
         logging.warning(
-            "%s was locked by process %s on %s: watching for up to %.0f s whether it still runs.",
+            "%s was locked by process %s on %s: checking for up to %.0f s whether it still runs.",
             *(self._folder, holder.get("pid"), holder.get("host"), PATIENCE),
         )
         end = time.monotonic() + PATIENCE
@@ -196,7 +196,7 @@ def owned(folder: str | os.PathLike) -> Iterator[_Lock]:
         lock.acquire()
     except OSError as error:
         what = (
-            "there is a file of this name"
+            "a file with this name exists"
             if isinstance(error, (FileExistsError, NotADirectoryError))
             else error.strerror or error
         )

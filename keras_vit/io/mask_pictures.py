@@ -1,4 +1,4 @@
-"""Masks of class numbers as pictures: colours, overlays, a legend, PNG files. NumPy and Pillow alone.
+"""Masks of class numbers as pictures: colours, overlays, a legend, PNG files. Needs only NumPy and Pillow.
 
 A mask is (h, w) integers. Numbers outside the classes, such as void, are pixels without a class. Colours are
 (red, green, blue), 0..255, one per class.

@@ -5,7 +5,7 @@
             ...
             stage.advance(len(batch))
 
-The binaries show the line with `shown`; otherwise stages are info messages, which absl hides in libraries. Of nested
+The commands show the line with `shown`; otherwise stages are info messages, which absl hides in libraries. Of nested
 stages the innermost is shown.
 """
 
@@ -42,7 +42,7 @@ class Stage:
         what: a few words, such as "Opening folder:photos".
         total: number of units; None if unknown.
         unit: what is counted.
-        show: whether to show it on a terminal outside a binary too.
+        show: whether to show it on a terminal outside a command too.
     """
 
     def __init__(self, what: str, total: int | None = None, unit: str = "", show: bool = False):

@@ -41,7 +41,7 @@ def in_lines(drop_noise: bool) -> Iterator[None]:
     """A context in which each line on stderr, by any library, first clears the cursor's line if this is a terminal.
 
     Args:
-        drop_noise: whether to leave out what tells a user nothing.
+        drop_noise: whether to drop lines that do not help a user.
     """
     clears = sys.stdout.isatty() and sys.stderr.isatty()
     if not (drop_noise or clears):

@@ -43,7 +43,7 @@ _ELSEWHERE = {
 }
 
 _LOAD = (
-    "Trained weights come with keras_vit.load(name), not with a constructor; keras_vit.list_models() lists the names."
+    "Load trained weights with keras_vit.load(name), not with a constructor; keras_vit.list_models() lists the names."
 )
 # Arguments without a counterpart, and what to write instead.
 _SENTENCES = {
@@ -54,7 +54,7 @@ _SENTENCES = {
     ),
     "dynamic_img_size": "A model has one size: keras_vit.transfer(model, image_size=...) resamples its positions.",
     "data_format": "Images are (height, width, channels), channels last.",
-    "batch_first": "Images and tokens come with the batch first: leave it out.",
+    "batch_first": "The batch is always the first axis of images and tokens: leave it out.",
     "include_top": "A model without a head is classes=None.",
     "input_shape": "The size of the images is image_size, a number or (height, width), and channels.",
     "input_tensor": "Call the model on the tensor: model(tensor).",

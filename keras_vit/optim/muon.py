@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit.layers.registration import serializable
 from keras_vit.optim.optimizers import KERNELS, AdamW, wide
 
-# x -> a x + b x^3 + c x^5, moves singular values towards 1: the author's, with a steep slope at 0.
+# x -> a x + b x^3 + c x^5, moves singular values towards 1: the author's coefficients, with a steep slope at 0.
 QUINTIC = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 _FIRST_OR_LAST = r"head\w*|patch_head|decoder_pred|next_color|stem_conv1?"  # layers that AdamW trains

@@ -6,7 +6,7 @@
 - Decoupled weight decay, lr * decay * w, applies to kernels only: not to biases, norms, tokens or position embeddings.
   LoRA's two matrices are kernels: decay pulls their product to zero, the model to its start.
 - A variable with a true attribute `rests_without_gradient` skips steps whose gradient is all zeros, decay included, as
-  torch's optimizers skip what has no gradient.
+  torch's optimizers skip parameters without a gradient.
 
 The learning rate may fall from the head down (`layer_decay`), and be higher after the blocks (`head_rate`). Averaged
 weights (`use_ema`) stay in the optimizer: unlike with Keras' optimizers, `fit` does not finally write them to the
@@ -118,7 +118,8 @@ def move_averages(optimizer: keras.optimizers.Optimizer) -> None:
 class GlobalGradient:
     """Mixin for Keras optimizers, `class Lion(GlobalGradient, keras.optimizers.Lion): pass`: clips the replicas' sum.
 
-    Keras' own optimizers clip each replica's part; keras_vit.Model corrects that with a second sum, which this saves.
+    Keras' own optimizers clip each replica's part; keras_vit.Model corrects that with a second sum, which
+    this mixin avoids.
     """
 
     clips_global_gradient = True
@@ -149,8 +150,8 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
     ):
         if kwargs.pop("weight_decay", None):
             raise ValueError(
-                f"{type(self).__name__} has no weight_decay, which in Keras is for biases and norms too: write decay=,"
-                " which is for kernels only."
+                f"{type(self).__name__} has no weight_decay, which in Keras also decays biases and norms: write decay=,"
+                " which decays kernels only."
             )
         decay = keras.saving.deserialize_keras_object(decay) if isinstance(decay, dict) else decay
         negative = not isinstance(decay, LearningRateSchedule) and decay < 0
@@ -210,7 +211,7 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
         """Always raises ValueError: Keras' list does not apply here."""
         raise ValueError(
-            f"{type(self).__name__} decays kernels only, whatever this list says. To decay none, write decay=0."
+            f"{type(self).__name__} decays kernels only, regardless of this list. For no decay, write decay=0."
         )
 
     def _update_model_variables_moving_average(self, trainable_variables):

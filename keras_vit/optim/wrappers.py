@@ -11,7 +11,7 @@ from keras_vit.layers.registration import serializable
 
 # Options of the outermost optimizer only, and what to do instead.
 _NOT_INSIDE = {
-    "use_ema": "Average outside: Lookahead(inner, use_ema=True); StochasticWeightAveraging keeps averages of its own.",
+    "use_ema": "Average outside: Lookahead(inner, use_ema=True); StochasticWeightAveraging keeps its own averages.",
     "gradient_accumulation_steps": "Set model.micro_batches = k before fit instead.",
     "loss_scale_factor": "Leave it out: under mixed_float16, compile wraps the whole in a LossScaleOptimizer.",
 }
@@ -35,7 +35,7 @@ def batch_counter(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
     """The variable that counts an optimizer's batches.
 
     It is not simply the first one: a LossScaleOptimizer has a counter that never moves. Nor is it `iterations`, which
-    counts updates under gradient_accumulation_steps, and is no variable.
+    counts updates under gradient_accumulation_steps and is not a variable.
     """
     return innermost(optimizer)._iterations
 

@@ -28,9 +28,9 @@ def run_costs(model: keras.Model, examples: int) -> dict[str, int]:
 def training_flops(model: keras.Model) -> int:
     """Operations of one image's training step, for a model that `count` takes.
 
-    That is the forward pass, as much again for the weights that train, and as much again for the activations of
-    everything above the lowest of them: three times the forward pass if all weights train, hardly more than once if
-    only a head does.
+    That is the forward pass, plus as much for the gradients of trainable weights, plus as much for those of the
+    activations above the lowest of these: three times the forward pass if all weights train, hardly more than once
+    if only a head does.
     """
     layers = [(row.flops or 0, bool(layer.trainable_variables)) for row, layer in counted_layers(model)]
     lowest = next((i for i, (_, trains) in enumerate(layers) if trains), len(layers))

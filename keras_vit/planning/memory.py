@@ -18,7 +18,7 @@ from keras_vit.planning import counting
 from keras_vit.planning.model_counts import counted_layers
 from keras_vit.planning.text import short
 
-_NEAR = 0.8  # of the memory; from here on a run is warned
+_NEAR = 0.8  # fraction of the memory above which a run warns
 _CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     (
@@ -35,9 +35,9 @@ class StepMemory:
 
     Attributes:
         weights: of all variables, in float32.
-        gradients: of the weights that train.
+        gradients: of the trainable weights.
         slots: the optimizer's variables.
-        per_image: activations that are kept for the gradient, or for a forward pass alone if that is more.
+        per_image: activations kept for the gradient, or those of a forward pass if that is more.
         per_image_remat: the same with every block rematerialised.
     """
 
@@ -84,8 +84,8 @@ def step_memory(model: keras.Model, slots_per_weight: int) -> StepMemory | None:
     """The memory of a model's training step; None for layers whose cost is unknown.
 
     Args:
-        model: that trains, with or without values.
-        slots_per_weight: how many values the optimizer keeps per weight that trains.
+        model: the model to train, with or without values.
+        slots_per_weight: values that the optimizer keeps per trainable weight.
     """
     try:
         layers = counted_layers(model)
@@ -101,7 +101,7 @@ def step_memory(model: keras.Model, slots_per_weight: int) -> StepMemory | None:
 
 
 def _number(path):
-    """The number in a file of the kernel's; None without the file or a limit ("max")."""
+    """The number in a file of the kernel; None without the file or a limit ("max")."""
     try:
         with open(path) as file:
             text = file.read().strip()
@@ -111,7 +111,7 @@ def _number(path):
 
 
 def available_memory() -> int | None:
-    """Bytes of main memory that this process can still take: free, and within its control group. None if unknown."""
+    """Bytes of main memory still available to this process within its control group. None if unknown."""
     try:
         with open("/proc/meminfo") as file:
             lines = dict(line.split(":") for line in file)
@@ -136,7 +136,7 @@ def _reclaimable(folder):
 
 
 def device_memory() -> tuple[int | None, bool]:
-    """(bytes that training can still take, or None if unknown; whether they are of main memory)."""
+    """(bytes still available to training, or None if unknown; whether they are main memory)."""
     if keras.backend.backend() == "jax":
         import jax
 
@@ -148,7 +148,7 @@ def device_memory() -> tuple[int | None, bool]:
         return available_memory(), True
     import tensorflow as tf
 
-    # TensorFlow does not tell the size of a GPU's memory.
+    # TensorFlow does not report the size of a GPU's memory.
     return (None, False) if tf.config.list_physical_devices("GPU") else (available_memory(), True)
 
 
@@ -172,7 +172,7 @@ def check_fit(step: StepMemory, free: int, batch_size: int, micro_batches: int, 
 
     Args:
         step: of one device.
-        free: bytes that it can take.
+        free: bytes available on it.
         batch_size, micro_batches: the config's.
         replicas: number of devices that share a batch.
     """

@@ -39,7 +39,7 @@ def matching(names: Iterable[str], pattern: str) -> list[str]:
     found = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
     if not found:
         raise ValueError(
-            f'No variant or published model matches "{pattern}". Patterns are as of files: "deit/*", "*L_16*".'
+            f'No variant or published model matches "{pattern}". Patterns work as for files: "deit/*", "*L_16*".'
         )
     return found
 

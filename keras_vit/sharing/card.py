@@ -20,8 +20,8 @@ _SHARES = ("top1", "top5", "mean_recall", "ece")  # measures shown as percentage
 _BAR = r"\|"  # in a table
 # Markers of the section for people's own words, invisible in a browser.
 OWN_WORDS = (
-    "<!-- Your own words: what stands between this line and the next one like it is kept when the model is shared"
-    " again; all else is written anew. -->"
+    "<!-- Your own words: text between this line and the next one like it is kept when the model is shared"
+    " again; everything else is replaced. -->"
 )
 OWN_WORDS_END = "<!-- The end of your own words. -->"
 _MOST_CLASSES = 1000  # listed on the card; the files contain all
@@ -173,12 +173,12 @@ def _other_library(facts):
         name, code = "transformers", [f"from transformers import {facts.other_class}"]
         code += ["", f'model = {facts.other_class}.from_pretrained("{place}")']
         steps, exact = nearest_steps(facts.model["preprocessing"], tuple(facts.model["image_size"]))
-        note = "`preprocessor_config.json` has images prepared "
-        note += "as below." if exact else f"by {_code(steps.text)}; measures are of images that were prepared as below."
+        note = "`preprocessor_config.json` prepares images "
+        note += "as below." if exact else f"by {_code(steps.text)}; the measures are of images prepared as below."
     else:
         name, code = "timm", ["import timm", ""]
         code += [f'model = timm.create_model("{"hf-hub" if on_hub else "local-dir"}:{place}", pretrained=True)']
-        note = "timm normalises outside of the model: see `pretrained_cfg` in config.json."
+        note = "timm normalises outside the model: see `pretrained_cfg` in config.json."
     download = [] if on_hub else [f'FOLDER is what `kagglehub.model_download("{repository}")` returns.', ""]
     return [f"With {name}, in PyTorch:", "", "```python", *code, "```", "", note, "", *download]
 
@@ -187,7 +187,7 @@ def _images(facts):
     """How to prepare images."""
     model = facts.model
     name = "encoder" if facts.pretrains else "model"
-    lines = ["## Images", "", f'Prepared by {_code(model["preprocessing"])}, as `{name}.preprocess("photo.jpg")` does.']
+    lines = ["## Images", "", f'Use {_code(model["preprocessing"])}, as `{name}.preprocess("photo.jpg")` does.']
     if model["mean"] is not None:
         lines += [
             "The model takes pixels from 0 to 255 and normalises them itself, (x - mean) / std, with mean"
@@ -228,7 +228,7 @@ def _results(facts):
     """The run's measures and pictures."""
     entries = [entry for entry in facts.measured if entry.measures]
     if not entries:
-        return ["## Measures", "", "None are known to this card.", "", *_pictures(facts)]
+        return ["## Measures", "", "No measures are available.", "", *_pictures(facts)]
     tables = [line for entry in entries for line in _measured(entry)]
     return ["## Measures", "", *tables, *_pictures(facts)]
 
@@ -281,7 +281,7 @@ def own_words(text: str, where: str) -> str | None:
     section = re.search(rf"{start}\b[^\n]*?-->(.*?){end}\b", text, re.DOTALL)
     if section is None and (start in text or end in text):
         raise ValueError(
-            f"{where} has only one of the two lines around your own words. Write the other one, too: {OWN_WORDS}"
+            f"{where} has only one of the two lines around your own words. Add the other one: {OWN_WORDS}"
             f" {OWN_WORDS_END}"
         )
     return None if section is None else section[1].replace("\r\n", "\n").strip()

@@ -58,11 +58,11 @@ def data_of(source: str, split: str | None) -> Data:
     split = None if split is None or names_a_file(split) else split
     kind = re.split("[:?]", source)[0]
     if kind in OWN:
-        return Data("images of the author's own", OWN[kind], split, False)
+        return Data("the author's own images", OWN[kind], split, False)
     if source == "digits":
         return Data("scikit-learn's digits", "digits", split, True)
     if names_a_file(kind):
-        return Data("data of the author's own", "custom", split, False)
+        return Data("the author's own data", "custom", split, False)
     return Data(kind, _ON_THE_HUB.get(kind, kind), split, True)
 
 
@@ -75,7 +75,7 @@ def model_name(name: str) -> str:
     """A card's name for an initial or teacher model: its public name and licence, or that it is the author's own."""
     if name in CATALOGUE:
         return f"{name} ({CATALOGUE[name].licence})"
-    return name if is_public(name) else "a model of the author's own"
+    return name if is_public(name) else "the author's own model"
 
 
 def on_the_hub(name: str | None) -> str | None:

@@ -63,7 +63,7 @@ def check_output(folder: str | os.PathLike) -> None:
         others = sorted(there)  # other libraries use these file names, too
     if others:
         raise ValueError(
-            f'"{folder}" holds other files, which would be lost: {", ".join(others[:5])}. Give a new or an empty'
+            f'"{folder}" holds other files, which would be lost: {", ".join(others[:5])}. Pass a new or an empty'
             " folder."
         )
     check_folder(os.path.dirname(os.path.abspath(folder)))
@@ -107,7 +107,7 @@ def _check_private(folder, run):
         found = sorted(secret for secret in private if secret in text or json.dumps(secret)[1:-1] in text)
         if found:
             raise ValueError(
-                f'{name} would hold "{found[0]}", which names a file of this machine. Change it where it comes from:'
+                f'{name} would contain "{found[0]}", the name of a local file. Change it at its source:'
                 " the names of classes, the model's preprocessing, or the name of the model."
             )
 

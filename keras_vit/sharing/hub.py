@@ -28,11 +28,11 @@ def _explained(address):
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):
             raise PermissionError(
-                f'"{address}": the hub does not accept the token on this machine: {error}. Make one that may write at'
-                f" {_TOKENS}."
+                f'"{address}": the hub does not accept the token on this machine: {error}. Create one with write access'
+                f" at {_TOKENS}."
             ) from error
         if status == 412:
-            raise ConnectionError(f'"{address}" was changed by somebody else meanwhile: run this again.') from error
+            raise ConnectionError(f'"{address}" was changed by someone else meanwhile: run this again.') from error
         raise ConnectionError(
             f'"{address}" was not shared: {error or type(error).__name__}. Nothing there has changed; run this again'
             " once the hub can be reached. --dry_run writes the folder without a network."
@@ -46,7 +46,7 @@ class HubRepository:
 
     def __init__(self, address: str):
         example = (
-            f'"{address}" is not where a model can be shared: expected hf://USER/NAME, such as hf://anna/flowers-vit.'
+            f'"{address}" is not an address for sharing models: expected hf://USER/NAME, such as hf://anna/flowers-vit.'
         )
         try:
             self.name, revision, file = split(address)
@@ -73,11 +73,11 @@ class HubRepository:
         try:
             utils.validate_repo_id(self.name)
         except errors.HFValidationError as error:
-            raise ValueError(f'"{self.address}" is not a name that the hub allows: {error}') from None
+            raise ValueError(f'"{self.address}" is not a valid name on the hub: {error}') from None
         if get_token() is None:
             raise PermissionError(
-                f'"{self.address}": this machine has no token of the Hugging Face hub. Make one that may write at'
-                f' {_TOKENS}, then give it to "hf auth login", or set HF_TOKEN. --dry_run shows the card without one.'
+                f'"{self.address}": this machine has no token of the Hugging Face hub. Create one with write access at'
+                f' {_TOKENS}, then pass it to "hf auth login", or set HF_TOKEN. --dry_run shows the card without one.'
             )
         with _explained(self.address):
             self._check_owner(self._api.whoami())
@@ -91,7 +91,7 @@ class HubRepository:
         if private and not found.private:
             raise ValueError(
                 f'"{self.address}" exists and is public, so --private would be ignored. Make it private in its'
-                " settings, or take another name."
+                " settings, or choose another name."
             )
         self._parent, self._files = found.sha, [file.rfilename for file in found.siblings or ()]
         logging.info("%s exists: adding a commit; earlier ones stay.", self.address)
@@ -108,7 +108,7 @@ class HubRepository:
             )
         if role == "read":
             raise PermissionError(
-                f'"{self.address}": the token on this machine only reads. Make one that may write at {_TOKENS}.'
+                f'"{self.address}": the token on this machine is read-only. Create one with write access at {_TOKENS}.'
             )
 
     def card(self) -> str | None:

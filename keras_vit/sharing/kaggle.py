@@ -26,7 +26,7 @@ def _explained(address):
         status = getattr(getattr(reason, "response", None), "status_code", None)
         if status in (401, 403) or isinstance(reason, UnauthenticatedError):
             raise PermissionError(
-                f'"{address}": this machine has no token that Kaggle accepts ({reason}). Make one at {_TOKENS}, then'
+                f'"{address}": this machine has no token that Kaggle accepts ({reason}). Create one at {_TOKENS}, then'
                 " set KAGGLE_API_TOKEN, or write it to ~/.kaggle/access_token. --dry_run shows the card without one."
             ) from error
         raise ConnectionError(
@@ -42,7 +42,7 @@ class KaggleVariation:
 
     def __init__(self, address: str):
         example = (
-            f'"{address}" is not where a model can be shared: expected kaggle://USER/MODEL/keras/VARIATION, such as'
+            f'"{address}" is not an address for sharing models: expected kaggle://USER/MODEL/keras/VARIATION, such as'
             " kaggle://anna/flowers/keras/vit_tiny."
         )
         try:
@@ -75,7 +75,7 @@ class KaggleVariation:
                 user,
                 owner,
             )
-        logging.info("%s: a version is added. A new model stays private until its page makes it public.", self.address)
+        logging.info("%s: a version is added. A new model stays private until you make it public.", self.address)
 
     def card(self) -> None:
         """None: text written on a model's page is not among its files."""

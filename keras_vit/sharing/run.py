@@ -175,7 +175,7 @@ def _check_ended(run):
     """Raises ValueError for an unfinished run, whose model.keras and measures do not yet match its config.json."""
     if (run.path / LOCK).exists():
         raise ValueError(
-            f'"{run.path}" is in use by a training, and its files do not yet belong together: share it once that has'
+            f'"{run.path}" is in use by a training run, and its files do not match yet: share it once the run has'
             f" ended. If there is none, delete {run.path / LOCK}."
         )
     checkpoints = list(RunDirectory(run.path).checkpoints())
@@ -183,7 +183,7 @@ def _check_ended(run):
     if step is not None and step < total:
         last = f", or to its last checkpoint, --config.total={checkpoints[-1]}" if checkpoints else ""
         raise ValueError(
-            f'"{run.path}" is at step {step:,} of {total:,}: the model and the measures there are not those of its'
+            f'"{run.path}" is at step {step:,} of {total:,}: its model and measures do not match its'
             f" config. Run the same command again, to the end{last}, then share it."
         )
 
@@ -203,7 +203,7 @@ def read_run(path: str | os.PathLike) -> Run:
     evaluation = _evaluation(path, config)
     if not config and evaluation is None:
         raise ValueError(
-            f'"{path}" is not a run: it has neither the config.json of a training nor the evaluation.json that'
+            f'"{path}" is not a run: it has neither the config.json of a training run nor the evaluation.json that'
             " keras-vit evaluate --output writes."
         )
     run = Run(path, config, RunDirectory(path).metrics(), evaluation)

@@ -42,7 +42,7 @@ def find_place(address: str, license: str | None) -> tuple[Place, str]:
     scheme, slashes, _ = str(address).partition("://")
     if not slashes or scheme not in _PLACES:
         raise ValueError(
-            f'"{address}" is not where a model can be shared: expected hf://USER/NAME (Hugging Face) or'
+            f'"{address}" is not an address for sharing models: expected hf://USER/NAME (Hugging Face) or'
             " kaggle://USER/MODEL/keras/VARIATION."
         )
     place = _PLACES[scheme](str(address))
@@ -55,7 +55,7 @@ def _words_at(place, address):
     words = "" if text is None else own_words(text, f"{address}, {CARD},")
     if words is None:
         logging.warning(
-            "%s: %s has no section for your own words, and is replaced as a whole; the repository's history keeps it.",
+            "%s: %s has no section for your own words, and is replaced completely; the repository's history keeps it.",
             address,
             CARD,
         )

@@ -127,7 +127,7 @@ def test_a_folder_that_could_not_be_written_to_is_found_out_before(tmp_path, mon
         (b"", "is not valid JSON"),
         (b'{"a": 1', "is not valid JSON"),
         (b"\xff{}", "is not valid JSON"),
-        (b"[1]", "holds a list"),
+        (b"[1]", "contains a list"),
     ],
 )
 def test_broken_json_is_named(tmp_path, content, message):

@@ -174,7 +174,7 @@ def test_a_folder_in_a_bucket_has_one_owner_too(tmp_path, monkeypatch):
 def test_what_cannot_be_written_to_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(OSError, match=f'Cannot write to the folder "{folder}": there is a file'), owned(folder):
+        with pytest.raises(OSError, match=f'the folder "{folder}": a file with this name exists'), owned(folder):
             pass
 
     def refuse(*_):

@@ -130,10 +130,7 @@ def test_names_of_files_on_this_machine_are_left_out(finished, tmp_path):
             rb"secret-project|patients|anna/(best|teacher|own)|own\.py|" + str(tmp_path).encode(), data
         ), path
     assert front["model-index"][0]["results"][0]["dataset"]["type"] == "imagefolder"
-    assert (
-        "| started from | a model of the author's own |" in body
-        and "| taught by | a model of the author's own |" in body
-    )
+    assert "| started from | the author's own model |" in body and "| taught by | the author's own model |" in body
     assert "| task | Own |" in body and "training preprocessing" not in body
 
 
@@ -150,7 +147,7 @@ def test_a_name_of_a_file_within_the_model_is_refused(finished, tmp_path, where)
             "decode(1)|mask_by('/data/patients/mask.png')|resize(8, 8)"
         )
         (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="names a file of this machine"):
+    with pytest.raises(ValueError, match="the name of a local file"):
         write_folder(model, tmp_path / "shared", ADDRESS, "mit", run=run)
     assert not (tmp_path / "shared").exists()
 
@@ -166,7 +163,7 @@ def test_names_in_any_script_and_with_marks_are_shown_as_they_are(tmp_path):
         r"| 1 | \<b\>\*猫\*\</b\> |",
         r"| 2 | \`x\`\_y\_ |",
     ]
-    assert "None are known to this card." in body and "## Training" not in body
+    assert "No measures are available." in body and "## Training" not in body
     model.class_names = None
     write_folder(model, tmp_path / "shared", ADDRESS, "mit")
     _, body = front_matter_of((tmp_path / "shared" / "README.md").read_text("utf-8"))
@@ -194,7 +191,7 @@ def test_a_run_that_has_not_ended_is_refused(finished, tmp_path):
     shutil.copytree(finished, run)
     assert read_run(run).config["total"] == 6
     (run / "lock.json").write_text("{}")
-    with pytest.raises(ValueError, match="in use by a training"):
+    with pytest.raises(ValueError, match="in use by a training run"):
         read_run(run)
     (run / "lock.json").unlink()
     config = json.loads((run / "config.json").read_text())
@@ -250,8 +247,8 @@ def test_what_transformers_cannot_express_is_shared_for_timm(tmp_path):
     [
         ("cifar10:3.0.2", "train[:90%]", ("cifar10", "uoft-cs/cifar10", "train[:90%]", True)),
         ("imagenet2012?id=file_name", "validation", ("imagenet2012", "ILSVRC/imagenet-1k", "validation", True)),
-        ("folder:photos", "train", ("images of the author's own", "imagefolder", "train", False)),
-        ("csv:gs://bucket/table.csv", "../other", ("images of the author's own", "csv", None, False)),
+        ("folder:photos", "train", ("the author's own images", "imagefolder", "train", False)),
+        ("csv:gs://bucket/table.csv", "../other", ("the author's own images", "csv", None, False)),
         ("eurosat", "test", ("eurosat", "eurosat", "test", True)),
     ],
 )
@@ -265,12 +262,12 @@ def test_models_are_named_by_what_anybody_can_load():
         model_name("deit/tiny") == "deit/tiny (Apache-2.0)"
         and on_the_hub("deit/tiny") == "timm/deit_tiny_patch16_224.fb_in1k"
     )
-    assert model_name("runs/mine") == "a model of the author's own" and on_the_hub("runs/mine") is None
+    assert model_name("runs/mine") == "the author's own model" and on_the_hub("runs/mine") is None
     assert on_the_hub("hf://anna/flowers@v2/model.safetensors") == "anna/flowers" and on_the_hub(None) is None
 
 
 def test_what_evaluate_wrote_says_what_was_measured_on(tmp_path):
-    for source, named in (("cifar10", "cifar10"), ("folder:/home/me/secret", "images of the author's own")):
+    for source, named in (("cifar10", "cifar10"), ("folder:/home/me/secret", "the author's own images")):
         (tmp_path / "evaluation.json").write_text(json.dumps({"data": source, "split": "test[:48]", "top1": 0.5}))
         evaluation = read_run(tmp_path).evaluation
         assert (evaluation.data.name, evaluation.data.split, evaluation.measures) == (named, "test[:48]", {"top1": 0.5})
