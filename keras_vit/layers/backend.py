@@ -1,4 +1,4 @@
-"""The layers' only backend-dependent module: replicas, seeds, masks, GELU, fused matrix products, TPU kernels."""
+"""The layers' only backend-dependent module: replicas, seeds, counts, masks, GELU, fused matrix products, kernels."""
 
 import functools
 from collections.abc import Callable
@@ -40,6 +40,16 @@ def sum_over_replicas(tensors: list) -> list:
         for i, total in zip(places, context.all_reduce("SUM", [tensors[i] for i in places])):
             sums[i] = total
     return sums
+
+
+def count_values(values: Any, n: int) -> Any:
+    """How often each of 0, 1... n - 1 occurs in int32 values (m,): int32 (n,)."""
+    if keras.backend.backend() != "tensorflow":
+        return ops.segment_sum(ops.ones_like(values), values, num_segments=n)
+    import tensorflow as tf
+
+    # 35 times as fast as a sum of segments. tf.math.bincount computes the size in the graph: XLA needs a constant.
+    return tf.raw_ops.DenseBincount(input=values, size=n, weights=tf.constant([], "int32"))
 
 
 def seed_dtype() -> str:

@@ -30,6 +30,7 @@ from keras_vit.training.segmentation_losses import (
     SegmentationLoss,
     pixel_class_weights,
 )
+from keras_vit.training.segmentation_scores import SegmentationScores
 from keras_vit.training.self_distillation import DINOLoss, TeacherEntropy
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "RectifiedAdam",
     "SegmentationCrossEntropy",
     "SegmentationLoss",
+    "SegmentationScores",
     "SigmoidCrossEntropy",
     "SoftDistillation",
     "SoftmaxCrossEntropy",

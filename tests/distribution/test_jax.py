@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from as_one_device import hold
 from interpreters import Interpreter
+from segmentation_scores import by_numpy, evaluated
 from small_models import data, dense_on_rows, eager, rows
 
 import keras_vit
@@ -375,3 +376,16 @@ def test_refusals_and_own_logs_are_tensorflows(jax):
     assert theirs["labels"] == ours["labels"] and theirs["pixels"] == ours["pixels"]
     for name in ("own metrics 1", "own metrics 2", "own steps"):
         assert theirs[name] == pytest.approx(ours[name], abs=1e-5)
+
+
+def scores_on_jax():
+    return [evaluated(strategy("one")), evaluated(strategy("data"))]
+
+
+def test_scores_of_pixels_are_numpys(jax):
+    expected, matrix = by_numpy()
+    ours = evaluated(strategy("one"))[0]["loss"]
+    for measures, counts in jax.run(scores_on_jax):
+        assert counts == matrix
+        assert measures.pop("loss") == pytest.approx(ours, rel=1e-6)
+        assert measures == pytest.approx(expected, abs=1e-7)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from as_one_device import CASE, DEPTH, assert_as_one_device, hold
 from interpreters import Interpreter
+from segmentation_scores import by_numpy, evaluated
 from small_models import data, dense, dense_on_images, distance, eager, reordered, rows, small, trained
 
 import keras_vit
@@ -442,3 +443,18 @@ def a_run(workdir):
 def test_a_run_on_two_replicas_is_the_run_on_one(replicas, tmp_path):
     """The last test of this file: a run changes the order of sums in its process."""
     replicas.run(a_run, str(tmp_path))
+
+
+def scores_under_two():
+    return [evaluated(two(), batch) for batch in (4, 6)]
+
+
+def test_scores_of_pixels_are_numpys_on_one_device_and_on_two_replicas(replicas):
+    """Batches of 4 and 6 of 7 images: the last ones are padded, the second one in one replica alone."""
+    expected, matrix = by_numpy()
+    found = [*(evaluated(strategy("one"), batch) for batch in (4, 6)), *replicas.run(scores_under_two)]
+    losses = [measures.pop("loss") for measures, _ in found]
+    assert losses == pytest.approx([losses[0]] * 4, rel=1e-6)
+    for measures, counts in found:
+        assert counts == matrix
+        assert measures == pytest.approx(expected, abs=1e-7)
