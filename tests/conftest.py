@@ -207,7 +207,7 @@ def defaults_of(binary):
         defaults[name] = default
 
     with pytest.MonkeyPatch.context() as patch:
-        for kind in ("string", "path", "integer", "boolean", "enum"):
+        for kind in ("string", "path", "integer", "number", "boolean", "enum"):
             patch.setattr(flags, kind, defined)
         patch.setattr(flags, "strings", lambda name, help_text: defined(name, []))
         patch.setattr(flags.flags, "register_multi_flags_validator", lambda *_: None)

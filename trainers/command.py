@@ -17,6 +17,7 @@ VERBS = (
     "probe",
     "vtab",
     "classify",
+    "segment",
     "predict",
     "search",
     "label",

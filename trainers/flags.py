@@ -293,6 +293,12 @@ def integer(name, default, help_text, lowest=None, highest=None):
     _OURS[name] = False
 
 
+def number(name, default, help_text, lowest=None, highest=None):
+    """Defines a flag for a number, from `lowest` to `highest`."""
+    flags.DEFINE_float(name, default, help_text, lower_bound=lowest, upper_bound=highest)
+    _OURS[name] = False
+
+
 def boolean(name, default, help_text):
     """Defines a yes-or-no flag."""
     flags.DEFINE_bool(name, default, help_text)
@@ -317,6 +323,21 @@ def only_with(name, other, holds, words):
 
 def define_data_dir():
     path("data_dir", None, "The folder of tensorflow-datasets' prepared data; by default its own.")
+
+
+def define_windows():
+    """The flags of a segmentation model that sees images of any size; `windows` has their values."""
+    enum("window", "whole", ["whole", "slide"], "How a segmentation model sees an image: resized, or window by window.")
+    number("overlap", 1 / 3, "The share of a window that the next one sees again, below 1.", lowest=0, highest=0.99)
+    number("scale", None, "The factor of an image's sides for windows; by default the least that fits a window.")
+    boolean("flips", False, "Averages the answers for an image and its mirror image.")
+    for name in ("overlap", "scale"):
+        only_with(name, "window", lambda window: window == "slide", "--window=slide")
+
+
+def windows(values):
+    """The values of define_windows' flags as arguments of `SegmentationModel.segment`."""
+    return {name: getattr(values, name) for name in ("window", "overlap", "scale", "flips")}
 
 
 def define_broken_limit():

@@ -1,11 +1,17 @@
-"""Runs a model over all images of a source, and writes its answers as Parquet or TFRecord files.
+"""Runs a model over all images of a source, and writes its answers as Parquet or TFRecord files, or masks as PNGs.
 
     python -m trainers.predict --model=runs/photos --data=images:PHOTOS --output=answers
     python -m trainers.predict --model=dino/s16 --data=cifar10 --split=train,test --answers=features --output=features
 
---answers, joined by commas: classes, the names and probabilities of the most probable --top_k; logits; features, the
-embedding before the head. Every image has a row, in the data's order: split, row, name, label if the data has one, the
-answers, and error, which says why an image is unreadable. pyarrow.parquet.read_table("answers") reads a folder's files.
+--answers, joined by commas: classes (the default), the names and probabilities of the most probable --top_k; logits;
+features, the embedding before the head. Every image has a row, in the data's order: split, row, name, label if the data
+has one, the answers, and error, which says why an image is unreadable. pyarrow.parquet.read_table("answers") reads a
+folder's files.
+
+A segmentation model writes masks: OUTPUT/SPLIT/NAME.png for every image, with class numbers and the classes' colours,
+and classes.csv. --window=slide moves windows of the model's size over large images, --flips averages mirror images:
+
+    python -m trainers.predict --model=runs/streets --data=images:PHOTOS --output=masks --window=slide
 
 The same command resumes a job, with the same output bit for bit. --part=0/4, 1/4, 2/4 and 3/4 share the work of four
 machines with one folder, such as a bucket. --strategy=mirrored runs on all devices of a machine. --engine=openvino is
@@ -19,6 +25,11 @@ faster on CPUs (docs/performance.md).
 import shlex
 
 from . import flags, loading
+
+# Flags that masks do not take, or others than masks, with their defaults.
+_OF_ROWS = {"top_k": 5, "preprocess": None, "rows_per_file": 10_000, "format": "parquet", "engine": None}
+_OF_MASKS = {"window": "whole", "flips": False}
+_BATCH, _WINDOWS = 64, 8  # images of rows, windows of masks
 
 
 def _part(text):
@@ -37,24 +48,56 @@ def _comma_separated(text, flag):
     return parts
 
 
-def _print(report, split, values):
+def _print(report, split, values, masks):
     """Prints what was written and what was left out."""
     from keras_vit.io.suggest import counted
 
     now, before, total = report.files
-    parts = [f"{split}: wrote {counted(report.rows, 'row')} in {counted(now, 'file')} of {total:,} to {values.output}"]
+    what = counted(now, "mask") if masks else f"{counted(report.rows, 'row')} in {counted(now, 'file')}"
+    parts = [f"{split}: wrote {what} of {total:,} to {values.output}"]
     parts += [f"{before:,} existed already"] if before else []
-    parts += (
-        [f'{counted(len(report.broken), "image")} cannot be read: the column "error" says why'] if report.broken else []
-    )
+    if report.broken:
+        why = "" if masks else ': the column "error" says why'
+        parts.append(f"{counted(len(report.broken), 'image')} cannot be read{why}")
     print(f"{'; '.join(parts)}.")
 
 
-def _predict(values, kinds, splits, options):
-    """Runs the model here; yields (split, report)."""
+def _kinds(values, model):
+    """The answers to write: those of --answers, or else masks for a segmentation model and classes for others.
+
+    Raises:
+        ValueError: for masks of another model or beside other answers, and flags that masks, or others, would ignore.
+    """
+    from keras_vit.training.prediction.segment import segments
+
+    default = ["masks"] if segments(model) else ["classes"]
+    kinds = default if values.answers is None else _comma_separated(values.answers, "answers")
+    if "masks" in kinds and (len(kinds) > 1 or not segments(model)):
+        raise ValueError(
+            "--answers=masks stands alone, and is for segmentation models."
+            if len(kinds) > 1
+            else f"--answers=masks: {values.model} does not give every pixel a class. Train with --config=segmentation."
+        )
+    if "masks" not in kinds and segments(model) and set(kinds) != {"features"}:
+        raise ValueError(f"{values.model} gives every pixel a class: --answers can be masks or features.")
+    ignored = _OF_ROWS if "masks" in kinds else _OF_MASKS
+    given = [name for name, default in ignored.items() if getattr(values, name) != default]
+    if given:
+        raise ValueError(f"--{given[0]} would be ignored: it is not for --answers={','.join(kinds)}.")
+    return kinds
+
+
+def _options(values):
+    """The flags of rows of answers, as arguments of `predict`."""
+    names = ("top_k", "preprocess", "rows_per_file", "format")
+    return {"batch_size": values.batch_size or _BATCH, **{name: getattr(values, name) for name in names}}
+
+
+def _predict(values, splits):
+    """Runs the model here; yields (split, report, whether it wrote masks)."""
     from keras_vit.data import open_source
     from keras_vit.distribution import strategy as find_strategy
-    from keras_vit.inference import predict
+    from keras_vit.inference import predict, predict_masks
     from keras_vit.io.progress import stage
 
     part = _part(values.part)
@@ -63,41 +106,36 @@ def _predict(values, kinds, splits, options):
         raise ValueError(
             "Give each process its share with --part=INDEX/COUNT and --strategy=one: a common strategy is not needed."
         )
-    strategy.check_batch(values.batch_size)
+    strategy.check_batch(values.batch_size or _BATCH)
     sources = {}
     for split in splits:
         with stage(f"Opening {values.data}, {split}"):
             sources[split] = open_source(values.data, split, values.data_dir)
     with strategy.scope(), stage(f"Loading {values.model}"):
         model = loading.load(values.model)
+    kinds = _kinds(values, model)
+    shared = {"part": part, "broken_limit": values.broken_limit}
     about = {"model": values.model, "data": values.data, "data_dir": values.data_dir}
     for split, source in sources.items():
         with strategy.scope():
-            report = predict(
-                model,
-                source,
-                values.output,
-                kinds,
-                split=split,
-                part=part,
-                broken_limit=values.broken_limit,
-                about=about,
-                engine=values.engine,
-                **options,
-            )
-        yield split, report
+            if kinds == ["masks"]:
+                options = {**flags.windows(values), "batch_size": values.batch_size or _WINDOWS, **shared}
+                report = predict_masks(model, source, values.output, split=split, about=about, **options)
+            else:
+                options = {**_options(values), "engine": values.engine, **shared}
+                report = predict(model, source, values.output, kinds, split=split, about=about, **options)
+        yield split, report, kinds == ["masks"]
 
 
-def _predict_by_beam(values, kinds, splits, options):
-    """Runs an export as a Beam pipeline; yields (split, report)."""
+def _predict_by_beam(values, splits):
+    """Runs an export as a Beam pipeline; yields (split, report, False)."""
     loading.refuse("--beam runs an export")
     predict_by_beam = flags.beam("keras_vit.inference.beam").predict_by_beam
+    kinds = _comma_separated("classes" if values.answers is None else values.answers, "answers")
     where = (values.model, values.data, values.output, kinds)
+    options = {**_options(values), "data_dir": values.data_dir, "options": shlex.split(values.beam)}
     for split in splits:
-        yield (
-            split,
-            predict_by_beam(*where, split=split, data_dir=values.data_dir, options=shlex.split(values.beam), **options),
-        )
+        yield split, predict_by_beam(*where, split=split, **options), False
 
 
 def main():
@@ -105,13 +143,13 @@ def main():
     from keras_vit.io.progress import shown
 
     values = flags.FLAGS
-    splits, kinds = _comma_separated(values.split, "split"), _comma_separated(values.answers, "answers")
+    splits = _comma_separated(values.split, "split")
+    if values.answers is not None:
+        _comma_separated(values.answers, "answers")
     check_folder(values.output)
-    names = ("top_k", "preprocess", "batch_size", "rows_per_file", "format")
-    options = {name: getattr(values, name) for name in names}
     with shown():
-        for split, report in (_predict if values.beam is None else _predict_by_beam)(values, kinds, splits, options):
-            _print(report, split, values)
+        for split, report, masks in (_predict if values.beam is None else _predict_by_beam)(values, splits):
+            _print(report, split, values, masks)
 
 
 def run():
@@ -121,11 +159,21 @@ def run():
     )
     flags.string("split", "train", "The split of --data, or several joined by commas; with slices: train[:1000].")
     flags.path("output", None, "The folder to write to; the splits of the same data can share one.", required=True)
-    flags.string("answers", "classes", "classes, logits, features, or several joined by commas.")
-    flags.integer("top_k", 5, "Classes per image, at most.", lowest=1)
-    flags.enum("format", "parquet", ["parquet", "tfrecord"], "The kind of the files.")
-    flags.integer("rows_per_file", 10_000, "Rows in a file, rounded up to whole batches.", lowest=1)
-    flags.integer("batch_size", 64, "Images per batch, over all devices.", lowest=1)
+    flags.string(
+        "answers",
+        None,
+        "classes, logits, features, or several joined by commas; or masks; by default classes, or masks for a"
+        " segmentation model.",
+    )
+    flags.integer("top_k", _OF_ROWS["top_k"], "Classes per image, at most.", lowest=1)
+    flags.enum("format", _OF_ROWS["format"], ["parquet", "tfrecord"], "The kind of the files.")
+    flags.integer("rows_per_file", _OF_ROWS["rows_per_file"], "Rows in a file, rounded up to whole batches.", lowest=1)
+    flags.integer(
+        "batch_size",
+        None,
+        f"Images per batch, over all devices; by default {_BATCH}, or for masks {_WINDOWS} windows.",
+        lowest=1,
+    )
     flags.string("part", "0/1", "INDEX/COUNT: which share of the files this process writes.")
     flags.string("preprocess", None, "Preprocessing text; by default the model's own.")
     flags.integer(
@@ -136,12 +184,13 @@ def run():
         None,
         "The engine that computes the model: openvino, or openvino_bfloat16; by default TensorFlow, or JAX.",
     )
-    flags.only_with("top_k", "answers", lambda answers: "classes" in answers, "--answers=classes")
+    flags.only_with("top_k", "answers", lambda answers: answers is None or "classes" in answers, "--answers=classes")
+    flags.define_windows()
     flags.define_data_dir()
     flags.define_strategy()
     flags.define_beam()
     flags.only_with("engine", "strategy", lambda strategy: strategy == "one", "--strategy=one")
-    for name in ("part", "broken_limit", "strategy", "engine"):
+    for name in ("part", "broken_limit", "strategy", "engine", "window", "flips"):
         flags.only_with(name, "beam", lambda beam: beam is None, "work without --beam")
     flags.launch(main, resumes=True, loads=True)
 

@@ -1,6 +1,7 @@
-"""Batch inference: `predict` writes a model's answers for every image of a source to files of rows."""
+"""Batch inference: `predict` writes a model's answers for every image of a source, `predict_masks` a mask for each."""
 
+from keras_vit.inference.masks import predict_masks as predict_masks
 from keras_vit.inference.predict import Report as Report
 from keras_vit.inference.predict import predict as predict
 
-__all__ = ["Report", "predict"]
+__all__ = ["Report", "predict", "predict_masks"]

@@ -38,7 +38,7 @@ class Report:
     broken: dict[str, str]
 
 
-def _check_part(part):
+def check_part(part: tuple[int, int]) -> None:
     """Raises ValueError if a part is not a valid (index, count)."""
     index, count = part
     if not 0 <= index < count:
@@ -118,7 +118,7 @@ def predict(
         FloatingPointError: answers are not finite.
         OSError: the folder is not writable.
     """
-    _check_part(part)
+    check_part(part)
     answers, text, about = Answers(model, kinds, top_k, engine), preprocess or preprocessing_text(model), about or {}
     folder = os.path.expanduser(os.fspath(folder))
     job = Job.plan(source, folder, split, text, batch_size, rows_per_file, format, answers.columns)

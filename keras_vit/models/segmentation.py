@@ -25,6 +25,7 @@ from keras_vit.models.classifier import Classifier, ModelOfArguments
 from keras_vit.models.heads.decoder import Decoder, Encoder
 from keras_vit.models.heads.dense import make_decoder
 from keras_vit.training.checks.masks import MaskRules
+from keras_vit.training.prediction import segment
 
 
 class _Shared(NamedTuple):
@@ -239,6 +240,49 @@ class SegmentationModel(ModelOfArguments):
             return outputs, []
         others = [x for name, x in sorted(outputs.items()) if name != "logits"]
         return outputs["logits"], [(self.auxiliary, x) for x in others]
+
+    def segment(
+        self,
+        x: Any,
+        window: str = "whole",
+        overlap: float = 1 / 3,
+        scale: float | None = None,
+        flips: bool = False,
+        batch_size: int = 8,
+        probabilities: bool = False,
+        verbose: bool | int | str = "auto",
+    ) -> segment.Segmentation | list[segment.Segmentation]:
+        """A class for every pixel of images of any size, at their own size.
+
+            found = model.segment("street.jpg", window="slide")
+            found.picture().save("look.png")
+
+        Logits are averaged over windows and flips, resized to the image's size, half-pixel bilinear, and the highest
+        one is the class. Sliding windows see details that a resized image loses; they take as many forward passes as
+        there are windows, and memory for one row of windows.
+
+        Args:
+            x: an image or several, as for `preprocess`.
+            window: "whole" resizes the image to the model's size; "slide" moves windows of that size over it.
+            overlap: share of a window that the next one sees again; mmsegmentation's 1/3.
+            scale: factor of the image's sides before windows move over it, 1 for its own pixels; None for the smallest
+                that fits a window. A smaller factor than that has no effect.
+            flips: average over the image and its mirror image.
+            batch_size: windows at once.
+            probabilities: also return these, (h, w, classes) float32.
+            verbose: show progress; "auto" for more images than a batch.
+
+        Returns:
+            A Segmentation, or a list for several images: `classes` (h, w), uint8 or uint16, `names`, `colors`,
+            `shares` (name, share, index), largest first, `probabilities`, `picture()`, a Pillow image with a legend,
+            and `png()`, the mask as a file.
+
+        Raises:
+            FileNotFoundError, ImportError: as in `preprocess`.
+            ValueError: as in `preprocess`, or for an argument out of range.
+        """
+        how = {"window": window, "overlap": overlap, "scale": scale, "flips": flips}
+        return segment.segment(self, x, verbose, batch_size=batch_size, probabilities=probabilities, **how)
 
     def classify(self, x, *args, **kwargs):
         raise ValueError(

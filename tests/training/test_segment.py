@@ -7,24 +7,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from small_models import NAMED, segmenting
 
 import keras_vit
 from keras_vit.training.prediction import windows
-from keras_vit.training.prediction.segment import segment, stretches
+from keras_vit.training.prediction.segment import stretches
 
 CLASSES = 3
+SIZE = (16, 24)
+pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
 
 
 @pytest.fixture(scope="module")
 def model():
-    """Logits (b, 6, 8, 3), which depend on a pixel's place in the window and on its neighbours."""
-    keras.utils.set_random_seed(0)
-    image = keras.Input((6, 8, 3))
-    logits = keras.layers.Conv2D(CLASSES, 3, padding="same")(keras.layers.Rescaling(1 / 255)(image))
-    made = keras_vit.Model(image, logits)
-    made.classes, made.class_names = CLASSES, ["sky", "road", "car"]
-    made.check_pixels = False
-    return made
+    return segmenting()
 
 
 def pixels(height, width, channels=3, seed=0):
@@ -68,22 +64,22 @@ def test_windows_cover_an_image_up_to_its_border(length, window, overlap, expect
 
 @pytest.mark.parametrize(("overlap", "flips"), [(0.0, False), (0.5, True), (0.9, False)])
 def test_sliding_windows_equal_a_loop_over_pixels(model, overlap, flips):
-    image = pixels(17, 23)
-    found = segment(
-        model, image, window="slide", scale=1, overlap=overlap, flips=flips, batch_size=3, probabilities=True
+    image = pixels(37, 53)
+    found = model.segment(
+        image, window="slide", scale=1, overlap=overlap, flips=flips, batch_size=3, probabilities=True
     )
-    logits = by_brute_force(lambda x: model.predict_on_batch(x), image, (6, 8), overlap, flips)
+    logits = by_brute_force(lambda x: model.predict_on_batch(x), image, SIZE, overlap, flips)
     np.testing.assert_array_equal(found.classes, logits.argmax(-1))
     np.testing.assert_allclose(found.probabilities, keras.ops.softmax(logits), atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [(13, 5), (2, 40), (6, 8)])
+@pytest.mark.parametrize("size", [(43, 15), (7, 90), SIZE])
 def test_the_whole_image_equals_tensorflows_resizing(model, size):
     image = pixels(*size)
-    given = tf.image.resize(image, (6, 8), antialias=True)
+    given = tf.image.resize(image, SIZE, antialias=True)
     given = np.clip(np.round(given), 0, 255).astype("uint8")
     logits = tf.image.resize(model.predict_on_batch(given[None]), size)[0]
-    found = segment(model, image, probabilities=True)
+    found = model.segment(image, probabilities=True)
     np.testing.assert_allclose(found.probabilities, tf.nn.softmax(logits), atol=1e-5)
     np.testing.assert_array_equal(found.classes, np.argmax(logits, -1))
 
@@ -98,8 +94,8 @@ def test_resizing_in_strips_equals_resizing_at_once(monkeypatch):
 
 
 def test_an_image_is_scaled_until_a_window_fits(model):
-    found = segment(model, pixels(3, 10), window="slide")  # twice as high, so 20 wide
-    assert found.classes.shape == (3, 10)
+    found = model.segment(pixels(8, 20), window="slide")  # twice as high, so 40 wide
+    assert found.classes.shape == (8, 20)
 
 
 def test_images_of_every_kind_keep_their_own_size(model):
@@ -108,7 +104,7 @@ def test_images_of_every_kind_keep_their_own_size(model):
     turned = Image.Exif()
     turned[0x0112] = 6  # to be turned by 90 degrees
     photograph = encoded(pixels(8, 12), "JPEG", exif=turned)
-    found = segment(model, [grey, encoded(alpha), encoded(deep), photograph], batch_size=2)
+    found = model.segment([grey, encoded(alpha), encoded(deep), photograph], batch_size=2)
     assert [each.classes.shape for each in found] == [(9, 14), (5, 7), (4, 6), (12, 8)]
     np.testing.assert_array_equal(found[0].image[..., 0], grey)
     np.testing.assert_array_equal(found[1].image, alpha[..., :3])
@@ -116,19 +112,19 @@ def test_images_of_every_kind_keep_their_own_size(model):
 
 
 def test_images_in_one_batch_equal_images_alone(model):
-    images = [pixels(9, 14), pixels(20, 11, seed=1)]
-    together = segment(model, images, window="slide", batch_size=5)
+    images = [pixels(20, 34), pixels(47, 26, seed=1)]
+    together = model.segment(images, window="slide", batch_size=5)
     for image, found in zip(images, together):
-        np.testing.assert_array_equal(segment(model, image, window="slide").classes, found.classes)
+        np.testing.assert_array_equal(model.segment(image, window="slide").classes, found.classes)
 
 
 def test_a_segmentation_says_what_is_in_the_image(model):
     image = pixels(30, 40)
-    found = segment(model, image)
-    counts = {name: int((found.classes == i).sum()) for i, name in enumerate(["sky", "road", "car"])}
+    found = model.segment(image)
+    counts = {name: int((found.classes == i).sum()) for i, name in enumerate(NAMED)}
     assert {share.name: round(1200 * share.share) for share in found.shares} == {n: c for n, c in counts.items() if c}
     assert sorted((share.share for share in found.shares), reverse=True) == [share.share for share in found.shares]
-    assert found.names == ("sky", "road", "car")
+    assert found.names == NAMED
     assert found.probabilities is None
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(found.png()))), found.classes)
     picture = found.picture(alpha=0, legend=False)
@@ -137,8 +133,8 @@ def test_a_segmentation_says_what_is_in_the_image(model):
 
 
 def test_a_preprocessing_that_crops_is_not_used(model):
-    assert stretches("decode(3)|resize(6, 8, method='bicubic')")
-    assert not stretches("decode|resize(8)|central_crop(6, 8)")
+    assert stretches("decode(3)|resize(16, 24, method='bicubic')")
+    assert not stretches("decode|resize(8)|central_crop(16, 24)")
     assert not stretches("decode|resize(8)")
 
 
@@ -155,9 +151,16 @@ def test_a_preprocessing_that_crops_is_not_used(model):
 )
 def test_arguments_out_of_range_are_refused(model, options, message):
     with pytest.raises(ValueError, match=message):
-        segment(model, pixels(6, 8), **options)
+        model.segment(pixels(*SIZE), **options)
+
+
+def test_a_model_of_one_output_has_no_classes():
+    with pytest.raises(ValueError, match="one output per pixel, such as a depth"):
+        keras_vit.SegmentationModel(
+            "Ti/8", "linear", 1, image_size=SIZE, depth=1, width=16, heads=2, mlp_dim=16
+        ).segment(pixels(*SIZE))
 
 
 def test_an_unreadable_image_is_named(model):
     with pytest.raises(ValueError, match="Image 1 of the list"):
-        segment(model, [pixels(6, 8), b"no image"])
+        model.segment([pixels(*SIZE), b"no image"])

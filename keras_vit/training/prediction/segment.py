@@ -11,6 +11,7 @@ import numpy as np
 from keras_vit.io import mask_pictures
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import integer
+from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.prediction.images import Reader, listed, name_of
 from keras_vit.training.prediction.preprocessing import parse_preprocessing, preprocessing_text
 from keras_vit.training.prediction.windows import averaged, outputs_of, resized, windows
@@ -103,6 +104,11 @@ class Segmenter:
     probabilities: bool = False
 
     def __post_init__(self):
+        if self.model.classes == 1:
+            raise ValueError(
+                f'"{self.model.name}" has one output per pixel, such as a depth, and no classes to choose from: use'
+                " model.predict(model.preprocess(images))."
+            )
         integer(self.batch_size, "batch_size")
         if self.window not in WAYS:
             hint = did_you_mean(str(self.window), WAYS)
@@ -151,20 +157,23 @@ class Segmenter:
             FileNotFoundError: for a missing file.
             ValueError: for anything but an image, which `name` names.
         """
-        read, whole = Reader(self.model), self._whole()
-        size, pending = tuple(self.model.image_size), {}
+        read = Reader(self.model)
+        return self.of_pixels((read(item, name), name) for item, name in images)
+
+    def of_pixels(self, images: Iterable[tuple[np.ndarray, str]]) -> Iterator[Segmentation]:
+        """The same of (pixels 0..255 (h, w, c) uint8 in the model's channels, name)."""
+        whole, size, pending = self._whole(), tuple(self.model.image_size), {}
         names, colors = names_and_colors(self.model)
         dtype = "uint8" if len(names) < 255 else "uint16"
 
         def stream():
-            for number, (item, name) in enumerate(images):
-                image = read(item, name)
+            for number, (image, name) in enumerate(images):
                 scaled = self._scaled(image, name) if self.window == "slide" else whole(image)
                 pending[number] = image, scaled.shape[:2]
                 for window in windows(scaled, size, self.overlap, self.flips):
                     yield number, window
 
-        found = outputs_of(stream(), self._logits(read.range), self.batch_size)
+        found = outputs_of(stream(), self._logits(InputRange.known(self.model)), self.batch_size)
         for number, group in _by_image(found):
             image, shape = pending.pop(number)
             rows = resized(averaged(group, shape, size), shape, image.shape[:2])
@@ -212,6 +221,11 @@ def _classes(rows, shape, count, dtype, with_probabilities):
             probabilities[top : top + len(part)] = _softmax(part)
         top += len(part)
     return classes, probabilities
+
+
+def segments(model: Any) -> bool:
+    """Whether a model gives every pixel a class, by `model.segment`."""
+    return hasattr(model, "segment")
 
 
 def segment(model, x: Any, verbose: bool | int | str = "auto", **options: Any) -> Segmentation | list[Segmentation]:

@@ -1,0 +1,204 @@
+"""A segmentation model's masks of all images of a source, a PNG file for each. An interrupted job resumes.
+
+model = keras_vit.load("runs/streets")
+source = keras_vit.data.open_source("images:PHOTOS", "train")
+keras_vit.inference.predict_masks(model, source, "masks")
+"""
+
+import collections
+import csv
+import dataclasses
+import io
+import json
+import os
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+from etils import epath
+
+from keras_vit.data import ExampleErrors, evaluation_batches
+from keras_vit.data.sources.base import Source
+from keras_vit.data.sources.image_files import ENDINGS
+from keras_vit.data.sources.selection import digest, names_at, subset
+from keras_vit.inference.fingerprint import fingerprint_of_model
+from keras_vit.inference.job import owned_part
+from keras_vit.inference.predict import Report, check_part
+from keras_vit.inference.shards import description_path, file_stem, take_folder
+from keras_vit.io.atomic import write_bytes
+from keras_vit.io.paths import paths_in
+from keras_vit.io.progress import stage
+from keras_vit.training.prediction.preprocessing import preprocessing_text
+from keras_vit.training.prediction.segment import Segmenter, names_and_colors, segments
+
+CLASSES = "classes.csv"
+_READ = 4  # images read together
+
+
+def mask_names(names: list[str]) -> list[str]:
+    """A mask's file name for each image's name: its path below the images' common folder, ending in .png.
+
+    If two images differ only in their ending, masks keep it: a.jpg.png. Examples that are no files are numbered.
+    """
+    paths = [name if "://" in name else os.path.normpath(name).replace(os.sep, "/") for name in names]
+    if not all(path.lower().endswith(ENDINGS) for path in paths):
+        return [f"{i:08d}.png" for i in range(len(names))]
+    start = len(os.path.commonprefix(paths).rpartition("/")[0])
+    paths = [path[start:].lstrip("/") for path in paths]
+    stems = [os.path.splitext(path)[0] for path in paths]
+    distinct = len(set(stems)) == len(set(paths))
+    return [f"{name}.png" for name in (stems if distinct else paths)]
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskFiles:
+    """The files of a split's masks, in order.
+
+    Attributes:
+        folder: local or in a bucket.
+        split: such as "train" or "train[:90%]"; masks are in a folder of that name.
+        names: of the files in that folder.
+    """
+
+    ending: ClassVar[str] = ".png"
+    folder: str
+    split: str
+    names: tuple[str, ...]
+
+    def path(self, i: int) -> str:
+        """Path of mask `i`."""
+        return os.path.join(self.folder, file_stem(self.split), self.names[i])
+
+    def missing(self, part: tuple[int, int] = (0, 1)) -> list[int]:
+        """Numbers of the missing masks of part (index, count): index, index + count, ..."""
+        own = range(part[0], len(self.names), part[1])
+        folders = {os.path.dirname(self.path(i)) for i in own}
+        there = {str(path) for folder in folders for path in paths_in(folder, end=self.ending)}
+        return [i for i in own if str(epath.Path(self.path(i))) not in there]
+
+
+def class_table(model: Any) -> bytes:
+    """A model's classes as CSV: number, name and colour."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["class", "name", "red", "green", "blue"])
+    writer.writerows([i, name, *color] for i, (name, color) in enumerate(zip(*names_and_colors(model))))
+    return file.getvalue().encode()
+
+
+def _take_folder(files, description, free):
+    """`take_folder`, which also refuses a folder that holds other files of the masks' names."""
+    if not epath.Path(description_path(files.folder, files.split)).exists():
+        there = len(files.names) - len(files.missing())
+        if there:
+            raise ValueError(
+                f'"{os.path.join(files.folder, file_stem(files.split))}" holds {there:,} of the files to write, and'
+                f" {files.folder} does not say that they are masks of this job. Give another folder, or delete them."
+            )
+    take_folder(files, description, free=free)
+
+
+def _whole_image(example):
+    """(an example's pixels as a serialised tensor, which has one shape whatever their size, 0)"""
+    return tf.io.serialize_tensor(example["image"]), 0
+
+
+def _images(model, source, rows, errors) -> Iterator[tuple[np.ndarray, int]]:
+    """(pixels (h, w, c) uint8, row) of the readable images of these rows."""
+    if not rows:
+        return
+    chosen, left = subset(source, rows), iter(rows)
+    for batch, _, weights in evaluation_batches(
+        chosen, f"decode({model.channels})", _READ, errors=errors, select=_whole_image
+    ):
+        for image, weight, row in zip(batch.numpy(), weights.numpy(), left):
+            if weight > 0:
+                yield tf.io.parse_tensor(image, tf.uint8).numpy(), row
+
+
+def _masks(segmenter, images) -> Iterator[tuple[bytes, int]]:
+    """(a mask's PNG, row) of (pixels, row)."""
+    rows: collections.deque = collections.deque()
+
+    def named():
+        for image, row in images:
+            rows.append(row)
+            yield image, f"Row {row}"
+
+    for found in segmenter.of_pixels(named()):
+        yield found.png(), rows.popleft()
+
+
+def predict_masks(
+    model: Any,
+    source: Source,
+    folder: str | os.PathLike,
+    *,
+    split: str = "train",
+    window: str = "whole",
+    overlap: float = 1 / 3,
+    scale: float | None = None,
+    flips: bool = False,
+    batch_size: int = 8,
+    part: tuple[int, int] = (0, 1),
+    broken_limit: int | None = None,
+    about: dict[str, Any] | None = None,
+) -> Report:
+    """Writes a mask for every image of a source, FOLDER/SPLIT/NAME.png; skips files that exist.
+
+    A mask has its image's size and holds class numbers, with the classes' colours as its palette, or 16 bits with 255
+    classes or more. NAME is the image's path below the images' common folder. FOLDER/classes.csv names the classes.
+
+    Args:
+        model: a SegmentationModel, created in the scope of its strategy.
+        source: a data source.
+        folder: local or in a bucket; it may hold other splits of the same data.
+        split: name of the split in the files.
+        window, overlap, scale, flips: as in `SegmentationModel.segment`.
+        batch_size: windows at a time.
+        part: (index, count) to share work among processes or machines: this one writes masks index, index + count, ...
+        broken_limit: largest number of unreadable images in this part; None for no limit. They have no mask.
+        about: further information for JSON.
+
+    Returns:
+        A Report; its files are masks.
+
+    Raises:
+        ValueError: for another model, masks of another job or other files in the folder, or too many unreadable images.
+        OSError: if the folder is not writable.
+    """
+    check_part(part)
+    if not segments(model):
+        raise ValueError(f'"{model.name}" does not give every pixel a class. Use predict for classes and features.')
+    segmenter, about = Segmenter(model, window, overlap, scale, flips, batch_size), about or {}
+    folder = os.path.expanduser(os.fspath(folder))
+    files = MaskFiles(folder, split, tuple(mask_names(names_at(source, range(source.size)))))
+    names, colors = names_and_colors(model)
+    description = {
+        "split": split,
+        "rows": source.size,
+        "rows_per_file": 1,
+        "format": "png",
+        "preprocess": preprocessing_text(model),
+        "columns": ["mask"],
+        "window": [window, overlap, scale, flips],
+        **fingerprint_of_model(model, ()),
+        "model_class_names": list(names),
+        "colors": colors,
+        "names": digest(source),
+        **about,
+    }
+    with owned_part(files, part):
+        _take_folder(files, json.loads(json.dumps(description)), free=tuple(about))
+        write_bytes(os.path.join(folder, CLASSES), class_table(model))
+        rows, own = files.missing(part), len(range(part[0], len(files.names), part[1]))
+        errors = ExampleErrors(source.size if broken_limit is None else broken_limit)
+        written = 0
+        with errors.raised(), stage(f"Segmenting {source.name}", len(rows), "images") as work:
+            for png, row in _masks(segmenter, _images(model, source, rows, errors)):
+                epath.Path(files.path(row)).parent.mkdir(parents=True, exist_ok=True)
+                write_bytes(files.path(row), png)
+                written += 1
+                work.advance(1)
+    return Report(written, (written, own - len(rows), len(files.names)), dict(errors.names))

@@ -1,0 +1,117 @@
+"""inference.predict_masks: a mask for every image, as the model itself segments; an interrupted job resumes."""
+
+import csv
+
+import numpy as np
+import pytest
+from PIL import Image
+from small_models import NAMED, every_weight, segmenting, write_pngs
+
+from keras_vit.data import from_arrays, open_source
+from keras_vit.inference import masks, predict, predict_masks
+
+
+@pytest.fixture(scope="module")
+def model():
+    return segmenting()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Five images in a and b, and a/broken.png, which is cut short."""
+    return open_source(f"images:{write_pngs(tmp_path_factory.mktemp('photos'), 5)}", "train")
+
+
+def written(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.png"))}
+
+
+@pytest.fixture(scope="module")
+def whole(model, source, tmp_path_factory):
+    """(the folder of all masks, the report)."""
+    out = tmp_path_factory.mktemp("masks")
+    return out, predict_masks(model, source, out, window="slide", flips=True)
+
+
+def test_a_mask_has_the_name_and_size_of_its_image(whole, source):
+    out, report = whole
+    assert list(written(out)) == [f"train/{name}.png" for name in ("a/0", "a/2", "a/4", "b/1", "b/3")]
+    assert report.rows == 5 and report.files == (5, 0, 6)
+    [broken] = report.broken
+    assert broken.endswith("a/broken.png")
+    assert Image.open(out / "train" / "a" / "0.png").size == (30, 20)
+
+
+def test_a_mask_is_what_segment_returns(whole, model, source):
+    path = next(name for name in masks.names_at(source, range(6)) if name.endswith("a/0.png"))
+    found = model.segment(path, window="slide", flips=True)
+    mask = Image.open(whole[0] / "train" / "a" / "0.png")
+    np.testing.assert_array_equal(np.asarray(mask), found.classes)
+    assert mask.getpalette()[:9] == [0, 0, 200, 90, 90, 90, 200, 0, 0]
+
+
+def test_a_table_names_the_classes(whole):
+    with open(whole[0] / "classes.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == list(NAMED)
+    assert rows[1] == {"class": "1", "name": "dog", "red": "90", "green": "90", "blue": "90"}
+
+
+def test_a_job_in_parts_that_was_stopped_ends_as_one_that_was_not(whole, model, source, tmp_path, monkeypatch):
+    options = {"window": "slide", "flips": True}
+    assert predict_masks(model, source, tmp_path, part=(1, 2), **options).files == (2, 0, 6)  # one is broken
+    write, done = masks.write_bytes, []
+
+    def stop(path, data):
+        if str(path).endswith(".png"):
+            if done:
+                raise KeyboardInterrupt
+            done.append(path)
+        write(path, data)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(masks, "write_bytes", stop)
+        predict_masks(model, source, tmp_path, **options)
+    assert predict_masks(model, source, tmp_path, **options).files == (2, 3, 6)
+    assert written(tmp_path) == written(whole[0])
+
+
+def test_another_job_in_the_folder_is_refused(whole, model, source):
+    with pytest.raises(ValueError, match=r"holds rows of another job: window \['slide'"):
+        predict_masks(model, source, whole[0])
+
+
+def test_other_files_are_not_overwritten(model, source, tmp_path):
+    (tmp_path / "train" / "b").mkdir(parents=True)
+    (tmp_path / "train" / "b" / "1.png").write_bytes(b"mine")
+    with pytest.raises(ValueError, match="holds 1 of the files to write"):
+        predict_masks(model, source, tmp_path)
+
+
+def test_too_many_unreadable_images_stop_the_job(model, source, tmp_path):
+    with pytest.raises(ValueError, match=r"More than 0 examples cannot be used"):
+        predict_masks(model, source, tmp_path, broken_limit=0)
+
+
+def test_examples_without_files_are_numbered(model, tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (2, 20, 30, 3), "uint8")
+    predict_masks(model, from_arrays(images, np.zeros(2, int), ("cat",)), tmp_path)
+    assert list(written(tmp_path)) == ["train/00000000.png", "train/00000001.png"]
+
+
+def test_images_that_differ_in_their_ending_keep_it():
+    assert masks.mask_names(["/p/x/1.jpg", "/p/y/1.png"]) == ["x/1.png", "y/1.png"]
+    assert masks.mask_names(["/p/1.jpg", "/p/1.png"]) == ["1.jpg.png", "1.png.png"]
+    assert masks.mask_names(["gs://b/p/1.jpg"]) == ["1.png"]
+    assert masks.mask_names(["p/a/../../1.jpg", "p/b.jpg"]) == ["1.png", "p/b.png"]
+
+
+def test_a_classifier_has_no_masks(source, tmp_path):
+    with pytest.raises(ValueError, match="does not give every pixel a class"):
+        predict_masks(every_weight(), source, tmp_path)
+
+
+def test_rows_have_no_masks(model, source, tmp_path):
+    with pytest.raises(ValueError, match="use predict_masks, or take features alone"):
+        predict(model, source, tmp_path)
+    assert predict(model, source, tmp_path, ("features",)).rows == 6
