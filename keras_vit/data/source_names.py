@@ -33,7 +33,9 @@ def _is_prepared(path, folder):
 
 
 def _has_masks(folder):
-    """Whether a folder has one of images and one of masks, by their names and an image in the second."""
+    """Whether a folder has one of images and one of masks, by their names and an image in the second; or a_mask.png."""
+    if _has(folder, "*_mask.png") or _has(folder, "train/*_mask.png"):
+        return True
     for images, masks in _WITH_MASKS:
         images, masks = os.path.join(folder, images), os.path.join(folder, masks)
         if os.path.isdir(images) and os.path.isdir(masks):

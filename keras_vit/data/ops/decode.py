@@ -462,7 +462,13 @@ def mask_of_size(mask: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
         " that from the image.",
         "Save the mask at the size of its image.",
     )
-    message = ["The mask and the upright image differ in size (height, width):", own, size, hint]
+    message = [
+        "The mask and the upright image differ in size (height, width): the mask has",
+        own,
+        "and the image",
+        size,
+    ]
+    message.append(hint)
     with tf.control_dependencies([tf.debugging.Assert(fits, message)]):
         mask = tf.identity(mask)
     smaller = lambda: tf.image.resize(mask, size, method="nearest")  # noqa: E731

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.masks import void_of
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.image_files import in_known_format
+from keras_vit.data.sources.mask_files import own_classes, with_classes
 
 
 def _check_pixels(images, name):
@@ -134,6 +136,26 @@ def _check_mask(mask, images):
         raise ValueError(f"the masks are {tuple(mask.shape[1:3])} pixels, the images {tuple(images.shape[1:3])}")
 
 
+def _classes_of_pixels(masks, class_names, name):
+    """Masks of integers in the dtype that holds their void; encoded ones stay.
+
+    Raises:
+        ValueError: for values that are neither classes nor void.
+    """
+    if masks.dtype == tf.string:
+        return masks
+    void = void_of(len(class_names))
+    values = tf.cast(masks, tf.int64)
+    fits = (values >= 0) & (values < len(class_names)) | (values == void)
+    if not tf.reduce_all(fits):
+        wrong = tf.boolean_mask(values, ~fits)[0]
+        raise ValueError(
+            f"{name}: a mask has the value {wrong}; class_names has {len(class_names)} names, for 0 to"
+            f" {len(class_names) - 1}, and {void} is void."
+        )
+    return tf.cast(values, tf.uint8 if void < 256 else tf.int32)
+
+
 def _feature(key, values, images):
     """The checked tensor of one further feature.
 
@@ -161,25 +183,29 @@ def from_arrays(
     class_names: Sequence[str] | None = None,
     name: str = "arrays",
     features: dict[str, Any] | None = None,
+    colors: Sequence[tuple[int, int, int]] | None = None,
 ) -> RandomAccess:
     """A source over arrays.
 
     Args:
         images: (b, h, w, c), pixels 0..255; floats are rounded to uint8. Or a list of encoded images, bytes.
         labels: (b,) integers or integral floats; None for examples without a class.
-        class_names: in label order; None for "0", "1", ...
+        class_names: in label order; None for "0", "1", ... Without labels they name the values of masks, 0, 1, ...,
+            and 255 (65535 with 255 classes or more) is void.
         name: in messages.
         features: further {key: one value per example}: "mask", integers (b, h, w, 1) or a list of encoded PNGs;
             "boxes", (m, 4) per example, fractions of height and width; "labels", (m,) per example; "id"... Arrays in a
             list may differ in their first axis.
+        colors: (red, green, blue) of each class in pictures of masks; None for default colours.
 
     Raises:
-        ValueError: for other shapes, unequal lengths, pixels outside 0..255, or labels without a name.
+        ValueError: for other shapes, unequal lengths, pixels outside 0..255, or labels and values of masks without a
+            name.
     """
     images, tensors = _images(images, name), {}
     if labels is not None:
         labels, class_names = _labels(labels, class_names, len(images), name)
-    elif class_names is not None:
+    elif class_names is not None and "mask" not in (features or {}):
         raise ValueError(f"{name}: class_names name labels, and labels is None.")
     elif not len(images):
         raise ValueError(f"{name}: there are no images.")
@@ -193,4 +219,10 @@ def from_arrays(
         image = in_known_format(images[i]) if images.dtype == tf.string else images[i]
         return {"image": image, **{key: rows[i] for key, rows in tensors.items()}}
 
-    return RandomAccess(name, tuple(class_names or ()), labels, lookup, count=len(images))
+    names, count = tuple(class_names or ()), len(images)
+    if labels is not None or not names:
+        return RandomAccess(name, names, labels, lookup, count=count)
+    tensors["mask"] = _classes_of_pixels(tensors["mask"], names, name)
+    mapping = own_classes(names, colors)
+    void, parse = mapping.void, with_classes(mapping)
+    return RandomAccess(name, names, None, lookup, count=count, void=void, colors=mapping.colors, parse=parse)

@@ -247,7 +247,7 @@ class Records(Source):
         Raises:
             ValueError: if the examples have no labels.
         """
-        if not self.class_names:
+        if not self.class_names or self.void is not None:
             raise ValueError(f"{self.name} has no labels to count.")
         counts = np.zeros(len(self.class_names), "int64")
         labels = self.ordered().map(_no_autograph(lambda example: example["label"])).batch(1000)

@@ -8,10 +8,12 @@ import dataclasses
 import io
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.masks import void_of
 from keras_vit.data.ops.decode import is_png, png_bits, png_color_type, png_colors, png_values
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.image_files import HEAD, format_of_start, opened, read_image
@@ -189,6 +191,17 @@ def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
         number = tf.where(tf.gather(codes, place) == tf.reshape(values, [-1]), tf.gather(numbers, place), -1)
         return tf.reshape(number, tf.shape(values))
 
+    def of_palette(encoded, ids):
+        """`ids` by index, after a check that the palette's colours, if the table has them, are of the same classes."""
+        pixels = tf.cast(png_colors(encoded), tf.int32)
+        by_color = of_colors(COLOR + tf.reduce_sum(pixels * [65536, 256, 1], -1, keepdims=True))
+        same = tf.reduce_any(by_color < 0) | tf.reduce_all(by_color == ids)
+        message = (
+            "The mask's palette has the table's colours at other indices: save it as RGB, or in the table's order."
+        )
+        with tf.control_dependencies([tf.debugging.Assert(same, [message])]):
+            return tf.identity(ids)
+
     def checked(values, ids):
         wrong = ids[..., 0] < 0
         row, column = tf.unstack(tf.concat([tf.where(wrong), [[0, 0]]], 0)[0])
@@ -209,23 +222,42 @@ def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
         values = stored(encoded, mapping.with_colors)
         ids = of_greys(values)
         if mapping.with_colors:
-            ids = tf.cond(values[0, 0, 0] >= COLOR, lambda: of_colors(values), lambda: ids)
+            kind = png_color_type(encoded)
+            by_index = lambda: tf.cond(kind == 3, lambda: of_palette(encoded, ids), lambda: ids)  # noqa: E731
+            ids = tf.cond(values[0, 0, 0] >= COLOR, lambda: of_colors(values), by_index)
         return checked(values, ids)
 
     return apply
 
 
+def own_classes(names: Sequence[str], colors: Sequence[tuple[int, int, int]] | None = None) -> Mapping:
+    """The Mapping of masks that hold class numbers and void already, as sources hand them out."""
+    void = void_of(len(names))
+    shown = None if colors is None else tuple(tuple(map(int, color)) for color in colors)
+    return Mapping({i: i for i in range(len(names))}, frozenset([void]), tuple(names), void, shown)
+
+
+def with_classes(mapping: Mapping) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Returns a function: an example with an encoded mask, a dict -> with class numbers as its mask, and void.
+
+    Masks of integers stay.
+    """
+    apply = canonical(mapping)
+
+    def parse(example):
+        mask = example["mask"]
+        mask = apply(mask) if mask.dtype == tf.string else mask
+        return {**example, "mask": mask, "void": tf.constant(mapping.void, mask.dtype)}
+
+    return parse
+
+
 def source_of_masks(title: str, mapping: Mapping, pairs: Sequence[tuple[str, str]]) -> RandomAccess:
     """The source of (image path, mask path) pairs in this order; `title` is its name in messages."""
     images, masks = (tf.constant([os.fsencode(pair[i]) for pair in pairs]) for i in (0, 1))
-    apply = canonical(mapping)
 
     def lookup(i):
         return {"image": read_image(images[i]), "mask": in_png(tf.io.read_file(masks[i]))}
-
-    def parse(example):
-        mask = apply(example["mask"])
-        return {**example, "mask": mask, "void": tf.constant(mapping.void, mask.dtype)}
 
     def name_of(i):
         return images[i]
@@ -239,5 +271,5 @@ def source_of_masks(title: str, mapping: Mapping, pairs: Sequence[tuple[str, str
         count=len(pairs),
         void=mapping.void,
         colors=mapping.colors,
-        parse=parse,
+        parse=with_classes(mapping),
     )

@@ -109,6 +109,13 @@ def _meaning(part, own):
     return "", ""
 
 
+def _without_doubles(files):
+    """Without Cityscapes' masks of training ids, if those of label ids are there too."""
+    if any(file.stem.endswith("_labelIds") for file in files):
+        return [file for file in files if not file.stem.endswith("_labelTrainIds")]
+    return files
+
+
 def _files(tree: Tree, own: dict[str, str], role: str = "") -> list[_File]:
     """The files of a tree with what their paths say; `role` is that of all of them, if known."""
     found = []
@@ -170,10 +177,13 @@ def _matched(images, masks, suffix):
 
 def _beside(files, suffix):
     """(images, masks) of files in the same folders, by the mask's mark."""
-    stems = {(file.split, file.place, file.stem) for file in files}
+    names = set()
+    for mark in [("", ""), *_IMAGE_MARKS]:
+        names |= {(file.split, file.place, _unmarked(file.stem, mark)) for file in files}
     masks = []
     for mark in [("", suffix)] if suffix else _MASK_MARKS:
-        found = [file for file in files if (file.split, file.place, _unmarked(file.stem, mark)) in stems]
+        marked = [(file, _unmarked(file.stem, mark)) for file in files]
+        found = [file for file, name in marked if name is not None and (file.split, file.place, name) in names]
         masks = max(masks, found, key=len)
     taken = {file.path for file in masks}
     return [file for file in files if file.path not in taken], masks
@@ -254,7 +264,7 @@ def find_pairs(root: str, chosen: dict[str, str], work: Stage) -> Pairs:
         ValueError: if there are no pairs, or two files for one image or mask.
     """
     files = _all_files(root, chosen, work)
-    masks = [file for file in files if file.role == "masks"]
+    masks = _without_doubles([file for file in files if file.role == "masks"])
     images = [file for file in files if file.role == "images"] or [file for file in files if not file.role]
     if not masks:
         images, masks = _beside([file for file in files if not chosen["masks"]], chosen["suffix"])

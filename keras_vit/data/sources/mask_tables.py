@@ -53,12 +53,14 @@ class Table:
         names: in order, void ones too.
         values: stored in grey masks and palettes, one per name; None for 0, 1, 2...
         colors: one (red, green, blue) per name; None without.
+        void: stored values of pixels without a class.
     """
 
     path: str
     names: tuple[str, ...]
     values: tuple[int, ...] | None = None
     colors: tuple[tuple[int, int, int], ...] | None = None
+    void: tuple[int, ...] = ()
 
 
 def _column(header, words):
@@ -204,7 +206,9 @@ _CITYSCAPES = (
 def cityscapes(train_ids: bool) -> Table:
     """Cityscapes' 19 classes: by label id, or by the ids 0..18 of training."""
     names, values, colors = zip(*_CITYSCAPES)
-    return Table("", names, None if train_ids else values, colors)
+    if train_ids:
+        return Table("", names, None, colors)
+    return Table("", names, values, colors, tuple(sorted(set(range(34)) - set(values))))
 
 
 _VOC = (

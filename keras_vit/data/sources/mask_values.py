@@ -14,10 +14,12 @@ import tensorflow as tf
 
 from keras_vit.data.errors import reason
 from keras_vit.data.masks import VOID, void_of
+from keras_vit.data.sources.image_files import format_inside, opened
 from keras_vit.data.sources.mask_files import COLOR, Mapping, code_of, in_png, rgb, stored, value_text
 from keras_vit.data.sources.mask_tables import Table, is_void_name
 from keras_vit.io.suggest import did_you_mean, listed
 
+_ORIENTATION = 0x0112  # EXIF's tag
 _MOST_VALUES = 1000  # classes that masks without names may have
 _BINARY = ("background", "foreground")
 
@@ -48,21 +50,35 @@ class Found:
 
 @functools.cache
 def _counter(with_colors):
-    """Returns path -> (stored values, pixels of each), traced once per process."""
+    """Returns path -> (stored values, pixels of each, (height, width)), traced once per process."""
 
     def count(path):
-        values, _, counts = tf.unique_with_counts(tf.reshape(stored(in_png(tf.io.read_file(path)), with_colors), [-1]))
-        return values, counts
+        mask = stored(in_png(tf.io.read_file(path)), with_colors)
+        values, _, counts = tf.unique_with_counts(tf.reshape(mask, [-1]))
+        return values, counts, tf.shape(mask)[:2]
 
     return tf.function(count, [tf.TensorSpec((), tf.string)], autograph=False).get_concrete_function()
 
 
-def count_values(path: str, with_colors: bool) -> dict[int, int] | str:
-    """{stored value: pixels} of a mask file, or the reason why it cannot be read."""
+def _upright_size(path):
+    """An image's (height, width) as it is shown, by its header; None if illegible: decoding says why."""
     try:
-        values, counts = _counter(with_colors)(tf.constant(os.fsencode(path)))
+        with opened(path, format_inside(path)) as image:
+            turned = image.getexif().get(_ORIENTATION, 1) >= 5
+            return image.size if turned else image.size[::-1]
+    except Exception:  # Pillow raises errors of any kind
+        return None
+
+
+def count_values(image: str, mask: str, with_colors: bool) -> dict[int, int] | str:
+    """{stored value: pixels} of a mask file, or the reason why it cannot be used with its image."""
+    try:
+        values, counts, size = _counter(with_colors)(tf.constant(os.fsencode(mask)))
     except (tf.errors.OpError, ValueError) as error:
         return reason(error)
+    expected, size = _upright_size(image), tuple(size.numpy().tolist())
+    if expected not in (None, size):
+        return f"it has {size} pixels (height, width), and its image, upright, {expected}"
     return dict(zip(values.numpy().tolist(), counts.numpy().tolist()))
 
 
@@ -85,13 +101,13 @@ def _ignored(text, table):
     return values, names
 
 
-def _numbers(table, values, ignored, zero_is_void, found):
+def _numbers(table, values, ignored, zero_is_void):
     """(stored value of each name of the table, stored values of void) in grey masks and palettes."""
     names, count = table.names, len(table.names)
     if values is not None:
         return values, ignored
     if table.values is not None:
-        return table.values, ignored
+        return table.values, ignored | ({0} if zero_is_void else set())
     first = 0
     if zero_is_void or (0 in ignored and not (is_void_name(names[0]) or names[0].strip("_").lower() == "background")):
         first, ignored = 1, ignored | {0}
@@ -119,13 +135,13 @@ def _of_table(table, values, ignore, keep_void, zero_is_void, found):
         void_names = void_names | {name for name in table.names if is_void_name(name)}
     if values is None and table.values is None and not zero_is_void and not ignored:
         _check_one_above(table, ignored, found)
-    numbers, ignored = _numbers(table, values, ignored, zero_is_void, found)
+    numbers, ignored = _numbers(table, values, ignored, zero_is_void)
     if len(numbers) != len(table.names):
         raise ValueError(f"values= gives {len(numbers)} values for {len(table.names)} classes: one for each is needed.")
     colors = [None] * len(numbers) if table.colors is None else [code_of(color) for color in table.colors]
     rows = list(zip(table.names, numbers, colors))
     kept = [row for row in rows if row[0] not in void_names and row[1] not in ignored and row[2] not in ignored]
-    void = {code for row in rows if row not in kept for code in row[1:] if code is not None}
+    void = {code for row in rows if row not in kept for code in row[1:] if code is not None} | set(table.void)
     if not keep_void and VOID not in numbers:
         void.add(VOID)
     classes = {code: i for i, row in enumerate(kept) for code in row[1:] if code is not None}

@@ -14,6 +14,7 @@ Masks handed out hold class numbers from 0 in the order of `class_names`, and `v
 
 import os
 import random
+from collections.abc import Sequence
 
 from absl import logging
 
@@ -41,26 +42,27 @@ def _spread(items, most):
     return items if len(items) <= most else [items[i * len(items) // most] for i in range(most)]
 
 
-def _look(masks, table):
-    """The Found of a sample of mask paths; of all, up to a limit, if there is no table."""
-    sample = _spread(masks, _SAMPLE if table is not None else _MOST)
+def look(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
+    """What a sample of the masks of (image path, mask path) holds; all masks, up to a limit, if there is no table."""
+    sample = _spread(pairs, _SAMPLE if table is not None else _MOST)
     with_colors = table is not None and table.colors is not None
 
     def count():
         with stage("Looking into masks", len(sample), "masks") as work:
 
-            def one(path):
-                result = count_values(path, with_colors)
+            def one(pair):
+                result = count_values(*pair, with_colors)
                 work.advance()
                 return list(result.items()) if isinstance(result, dict) else result
 
-            return in_threads(one, sample)
+            return [one(sample[0]), *in_threads(one, sample[1:])]  # the first traces, before the threads
 
-    count_values("", with_colors)  # traces once, before the threads
-    results = dict(zip(sample, cached_answer(f"values of masks, colors={with_colors}", sample, count)))
+    files = [path for pair in sample for path in pair]
+    answer = cached_answer(f"values of masks, colors={with_colors}", files, count)
+    results = {mask: result for (_, mask), result in zip(sample, answer)}
     failed = {path: result for path, result in results.items() if isinstance(result, str)}
     counts = {path: dict(result) for path, result in results.items() if path not in failed}
-    return Found(counts, failed, len(sample) == len(masks))
+    return Found(counts, failed, len(sample) == len(pairs))
 
 
 def _built_in(parts, masks):
@@ -161,7 +163,7 @@ def masks(path: str, split: str = "train", data_dir: str | None = None) -> Rando
     known_by = next(name for name in (*SPLITS, asked) if pairs.splits.get(name))
     files = [mask for _, mask in pairs.splits[known_by]]
     table = find_table(root, chosen["classes"], chosen["colors"]) or _built_in(pairs.parts, files)
-    found = _look(files, table)
+    found = look(pairs.splits[known_by], table)
     if not found.counts:
         bad, why = next(iter(found.failed.items()))
         raise ValueError(f'{title}: none of {counted(len(found.failed), "mask")} can be used, such as "{bad}": {why}')
