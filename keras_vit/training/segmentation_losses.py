@@ -11,11 +11,10 @@ from typing import Any
 
 from keras import ops
 
+from keras_vit.io.void import VOID
 from keras_vit.layers.registration import serializable
 from keras_vit.training.checks.masks import MaskRules
 from keras_vit.training.losses import Loss, as_tensors, balanced_class_weights, checked_class_weights, concrete
-
-VOID = 255  # as keras_vit.data.masks.VOID; 65535 in masks of 255 classes or more
 
 ONE_CLASS = (
     "With one class, every pixel is that class, and the loss is always 0. Build the model with two classes or more,"

@@ -10,10 +10,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.io.void import VOID
 from keras_vit.layers.backend import count_values
 from keras_vit.layers.registration import serializable
 from keras_vit.training.losses import as_tensors
-from keras_vit.training.segmentation_losses import VOID
 
 
 def confusion(masks: Any, predicted: Any, classes: int, void: int = VOID, weights: Any = None) -> Any:

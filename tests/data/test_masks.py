@@ -11,7 +11,6 @@ from conftest import DATA
 
 from keras_vit.data import from_arrays, open_source, training_batches
 from keras_vit.data.errors import ExampleErrors, reason
-from keras_vit.data.masks import void_of
 from keras_vit.data.ops.registry import parse
 from keras_vit.data.source_names import with_kind
 from keras_vit.data.sources.mask_pairs import find_pairs
@@ -19,6 +18,7 @@ from keras_vit.data.sources.mask_tables import cityscapes, read_table, voc
 from keras_vit.data.sources.selection import example_names
 from keras_vit.data.splits import MissingSplit
 from keras_vit.io.progress import Stage
+from keras_vit.io.void import void_of
 
 pil = pytest.importorskip("PIL.Image")
 ROOMS = np.array([[0, 0, 0, 1], [0, 1, 2, 2], [1, 1, 2, 2]], "uint8")  # a mask of three classes

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.masks import void_of
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.image_files import in_known_format
 from keras_vit.data.sources.mask_files import own_classes, with_classes
+from keras_vit.io.void import void_of
 
 
 def _check_pixels(images, name):

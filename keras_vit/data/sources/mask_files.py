@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.masks import void_of
 from keras_vit.data.ops.decode import is_png, png_bits, png_color_type, png_colors, png_values
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.image_files import HEAD, format_of_start, opened, read_image
+from keras_vit.io.void import void_of
 
 COLOR = 1 << 24  # added to a colour's 0xRRGGBB, which tells it from a grey value or an index
 _LOSSY = ("JPEG", "AVIF", "HEIC", "JPEG 2000")

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from keras_vit.data.errors import reason
-from keras_vit.data.masks import VOID, void_of
 from keras_vit.data.sources.image_files import format_inside, opened
 from keras_vit.data.sources.mask_files import COLOR, Mapping, code_of, in_png, rgb, stored, value_text
 from keras_vit.data.sources.mask_tables import Table, is_void_name
 from keras_vit.io.suggest import did_you_mean, listed
+from keras_vit.io.void import VOID, void_of
 
 _ORIENTATION = 0x0112  # EXIF's tag
 _MOST_VALUES = 1000  # classes that masks without names may have

@@ -9,7 +9,7 @@ values of masks stand for (mask_values.py). "masks:PATH?images=photos&masks=draw
     values   the classes' stored values in order, such as 0,7,8,11
     ignore   stored values, colours (#000000) or names of what is void; none
 
-Masks handed out hold class numbers from 0 in the order of `class_names`, and `void` (data/masks.py).
+Masks handed out hold class numbers from 0 in the order of `class_names`, and `void` (io/void.py).
 """
 
 import os

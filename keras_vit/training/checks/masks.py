@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.io.void import void_of
+
 
 @dataclasses.dataclass(frozen=True)
 class MaskRules:
@@ -23,8 +25,6 @@ class MaskRules:
     @classmethod
     def of(cls, classes: int, size: tuple[int, int]) -> "MaskRules":
         """The rules for so many classes, with their usual void."""
-        from keras_vit.data.masks import void_of
-
         return cls(classes, size, void_of(classes))
 
     def check_form(self, shape: tuple, dtype: Any) -> None:

@@ -1,4 +1,4 @@
-"""The values of masks that sources of segmentation data hand out: class numbers, and one value for void."""
+"""The value of pixels without a class in masks, for sources, losses and measures."""
 
 VOID = 255
 _WIDE_VOID = 65535
