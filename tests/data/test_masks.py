@@ -1,6 +1,7 @@
 """Folders of images and masks: layouts, kinds of pixels, meanings of values, and what is refused."""
 
 import io
+import json
 import logging
 import re
 
@@ -362,6 +363,44 @@ def test_a_run_counts_broken_masks_and_goes_on_without_them(tmp_path):
         np.testing.assert_array_equal(masks[..., 0], [ROOMS] * 3)
     (name,) = errors.names
     assert name.endswith("images/0.jpg") and errors.names[name].startswith("The mask is all void")
+
+
+ROWS = [
+    ("images/0.jpg", "masks/0.png"),
+    ("images/1.jpg", ""),
+    ("images/2.jpg", "masks/2.png"),
+    ("images/2.jpg", "x.png"),
+]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_table_may_name_masks(kind, tmp_path, told):
+    if kind == "csv":
+        table = "image;mask\n" + "".join(f"{image};{mask}\n" for image, mask in ROWS)
+    else:
+        table = "".join(json.dumps({"image": image, "mask": mask or None}) + "\n" for image, mask in ROWS)
+    write(tmp_path, rooms(names="", **{f"table.{kind}": table, "names.txt": "road\ntree\n"}))
+    source = open_source(f"{kind}:{tmp_path}/table.{kind}?ignore=0&classes=names.txt", "train")
+    assert (source.size, source.class_names, source.void) == (2, ("road", "tree"), 255)
+    np.testing.assert_array_equal(read(source), np.uint8(ROOMS - 1))
+    assert any("ignored: 1 row of 3 whose file is missing, such as" in text and "x.png" in text for text in told())
+    assert any(text.endswith("void 33.3% (stored as 0); ignored: 1 image without a mask.") for text in told())
+
+
+def test_a_table_has_masks_or_labels(tmp_path):
+    write(
+        tmp_path,
+        rooms(**{"a.csv": "image,label,mask\nimages/0.jpg,cat,masks/0.png\n", "b.csv": "image,mask\nimages/0.jpg,\n"}),
+    )
+    assert open_source(f"csv:{tmp_path}/a.csv", "train").class_names == ("cat",)
+    assert open_source(f"csv:{tmp_path}/a.csv?mask=mask", "train").class_names == ("sky", "road", "tree")
+    for options, message in {
+        "a.csv?mask=mask&label=label": "label=label is of labels, and mask= of masks",
+        "a.csv?ignore=0": "ignore=0 is of masks, and no column has any",
+        "b.csv": "no row has a mask",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            open_source(f"csv:{tmp_path}/{options}", "train")
 
 
 def test_masks_stay_encoded_in_memory(tmp_path):

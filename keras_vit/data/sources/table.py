@@ -1,8 +1,10 @@
 """A table of images and classes: "csv:PATH" with a header line, or "jsonl:PATH" with one object per line.
 
 Columns: image path (image, path, file or filename), class (label or class) and, optionally, split (split).
-"csv:PATH?image=photo&label=breed&split=fold" names others; "csv:PATH?labels=none" has no classes. A relative image path
-is relative to the table's folder. Commas, semicolons, tabs or "|" separate cells, whichever gives the header columns.
+"csv:PATH?image=photo&label=breed&split=fold" names others; "csv:PATH?labels=none" has no classes. Relative paths are
+relative to the table's folder. Commas, semicolons, tabs or "|" separate cells, whichever gives the header columns.
+
+A column mask, without one of classes, or that of the option mask= has the paths of masks (see masks.py).
 """
 
 import collections
@@ -22,6 +24,9 @@ from absl import logging
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.class_names import class_names, doubts
 from keras_vit.data.sources.image_files import source_of_files
+from keras_vit.data.sources.mask_files import source_of_masks
+from keras_vit.data.sources.mask_sample import look, report, understood
+from keras_vit.data.sources.mask_tables import find_table
 from keras_vit.data.sources.stratified import positions
 from keras_vit.data.splits import MissingSplit, canonical, split_name, split_range
 from keras_vit.io.logs import log_once
@@ -29,7 +34,12 @@ from keras_vit.io.paths import in_threads, locate, read_text, split_options
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted, did_you_mean, listed
 
-_COLUMNS = {"image": ("image", "path", "file", "filename"), "label": ("label", "class"), "split": ("split",)}
+_COLUMNS = {
+    "image": ("image", "path", "file", "filename"),
+    "label": ("label", "class"),
+    "split": ("split",),
+    "mask": ("mask", "mask_path", "segmentation"),
+}
 _DELIMITERS = (",", ";", "\t", "|")
 _MOST_CLASSES = 1_000_000
 # Integers become 1.0 in a column with a missing one.
@@ -37,11 +47,13 @@ _INTEGER = re.compile(r"[-+]?\d+(\.0*)?", re.ASCII)
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE | re.ASCII)
 _MISSING = ("nan", "na", "n/a", "<na>", "null")  # missing values in other software
 
-Row = collections.namedtuple("Row", "image label split line")  # text, except the line number; "" for no label
+# Text, except the line number; "" for no label or mask.
+Row = collections.namedtuple("Row", "image label split mask line")
 
 
 def _wanted(text, chosen):
-    """{"image", "label", "split": accepted column names}, from the options; without "label" for labels=none.
+    """{"image", "label", "split": accepted column names}, from the options; without "label" for labels=none, and with
+    "mask" instead for masks.
 
     Raises:
         ValueError: for label options combined with labels=none, or another value.
@@ -57,8 +69,20 @@ def _wanted(text, chosen):
             f'"{text}": labels=none, for images without classes, contradicts {clash[0]}={chosen[clash[0]]}: leave out'
             " one of them."
         )
-    kinds = [kind for kind in _COLUMNS if kind != "label" or not chosen["labels"]]
+    without = {"label"} if chosen["mask"] else {"label", "mask"} if chosen["labels"] else {"mask"}
+    kinds = [kind for kind in _COLUMNS if kind not in without]
     return {kind: (chosen[kind],) if chosen[kind] else _COLUMNS[kind] for kind in kinds}
+
+
+def _check_mask_options(text, chosen):
+    """Refuses options of masks without masks, and those of labels beside masks."""
+    others = ("label", "first_label", "labels") if chosen["mask"] else ("colors", "values", "ignore")
+    given = [f"{key}={chosen[key]}" for key in others if chosen[key]]
+    if given:
+        problem = (
+            "is of labels, and mask= of masks" if chosen["mask"] else "is of masks, and there is no column of them"
+        )
+        raise ValueError(f'"{text}": {given[0]} {problem}. Examples have one or the other.')
 
 
 def _columns(wanted, header):
@@ -82,9 +106,8 @@ def _check_columns(path, wanted, header, found):
             )
 
 
-def _csv_rows(path, wanted):
+def _csv_rows(path, text, wanted):
     """(line number, {column: text}) of each row."""
-    text = read_text(path)
     split = lambda delimiter: csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)  # noqa: E731
     usual = "\t" if path.lower().endswith(".tsv") else ","
     fits = [
@@ -108,9 +131,9 @@ def _csv_rows(path, wanted):
         raise ValueError(f'"{path}", line {reader.line_num}: {error}.') from None
 
 
-def _jsonl_rows(path, wanted):
+def _jsonl_rows(path, text, wanted):
     """(line number, {column: value}) of each non-empty line."""
-    for number, line in enumerate(read_text(path).split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -130,9 +153,23 @@ def _text(value):
     return None if isinstance(value, bool) or not isinstance(value, str | int | float) else str(value).strip()
 
 
-def _read(kind, path, wanted):
-    """A table's Rows."""
-    rows = list((_csv_rows if kind == "csv" else _jsonl_rows)(path, wanted))
+def _is_of_masks(kind, text):
+    """Whether a table has a column of masks and none of classes, by its first line."""
+    try:
+        if kind == "csv":
+            readers = [csv.reader(io.StringIO(text, newline=""), delimiter=d) for d in _DELIMITERS]
+            names = [name for reader in readers for name in next(reader, [])]
+        else:
+            names = list(json.loads(next((line for line in io.StringIO(text) if line.strip()), "{}")))
+    except (csv.Error, json.JSONDecodeError, TypeError):  # reading the rows says what is wrong
+        return False
+    cells = {str(name).strip().lower() for name in names}
+    return bool(cells & set(_COLUMNS["mask"])) and not cells & set(_COLUMNS["label"])
+
+
+def _read(kind, path, text, wanted):
+    """A table's Rows, from its text."""
+    rows = list((_csv_rows if kind == "csv" else _jsonl_rows)(path, text, wanted))
     if not rows:
         raise ValueError(f'"{path}" has no rows.')
     # A line of JSON may lack columns of the first.
@@ -142,11 +179,13 @@ def _read(kind, path, wanted):
     for line, row in rows:
         values = {which: _text(row.get(column)) for which, column in columns.items()}
         for which, text in values.items():
-            if not text or "\0" in text:
+            if which == "mask" and row.get(columns[which]) in (None, ""):
+                values[which] = ""  # an image without a mask
+            elif not text or "\0" in text:
                 expected = f'column "{columns[which]}" should hold the {which}, got {row.get(columns[which])!r}'
                 raise ValueError(f'"{path}", line {line}: {expected}.')
         label = unicodedata.normalize("NFC", values.get("label", ""))
-        yield Row(values["image"], label, canonical(values.get("split", "train")), line)
+        yield Row(values["image"], label, canonical(values.get("split", "train")), values.get("mask", ""), line)
 
 
 def _check_names(path, rows):
@@ -231,12 +270,12 @@ def _numbered(path, rows, names, first_label):
     return np.array([label_of[text] for text in texts]), names
 
 
-def _paths(folder, rows):
-    """Each row's image path."""
-    windows = next((row.image for row in rows if "\\" in row.image), None)
+def _paths(folder, names):
+    """The paths of files that a table names."""
+    windows = next((name for name in names if "\\" in name), None)
     if windows and not tf.io.gfile.exists(os.path.join(folder, windows)):
-        rows = [row._replace(image=row.image.replace("\\", "/")) for row in rows]
-    return [row.image if "://" in row.image else os.path.join(folder, row.image) for row in rows]
+        names = [name.replace("\\", "/") for name in names]
+    return [name if "://" in name else os.path.join(folder, name) for name in names]
 
 
 def _names_in(folder, work):
@@ -308,13 +347,44 @@ def _check_repeated(table, paths, rows):
             log_once(logging.WARNING, f"{text}, {where}. The first is line {repeated[0].line}.")
 
 
+def _masks(title, split, chosen, folder, rows, paths):
+    """The source of rows with masks; `paths` are their images."""
+    path, asked = title.partition(":")[2], canonical(split_name(split))
+    drawn = [i for i, row in enumerate(rows) if row.mask]
+    if not drawn:
+        raise ValueError(f'"{path}": no row has a mask.')
+    masks = dict(zip(drawn, _paths(folder, [rows[i].mask for i in drawn])))
+    empty = {name: sum(row.split == name and not row.mask for row in rows) for name in {row.split for row in rows}}
+
+    def pairs(name):
+        """(image path, mask path) of the rows of a split whose files exist."""
+        own = [i for i in drawn if rows[i].split == name]
+        with stage(f"Looking for the images of {path}", unit="folders") as work:
+            for files in (paths, masks):
+                there = _without_missing(path, [files[i] for i in own], [rows[i] for i in own], work)
+                own = [own[i] for i in there]
+        return [(paths[i], masks[i]) for i in own]
+
+    # The classes of every split are those of train.
+    known_by = "train" if any(rows[i].split == "train" for i in drawn) else asked
+    own, table = pairs(asked), find_table(folder, chosen["classes"], chosen["colors"])
+    known = own if known_by == asked else pairs(known_by)
+    found = look(known, table)
+    mapping = understood(title, table, chosen["values"], chosen["ignore"], found)
+    ignored = [f"{counted(empty[asked], 'image')} without a mask"] if empty[asked] else []
+    report(f"{title}, {asked}", len(own), known_by, mapping, found, table, ignored)
+    random.Random(0).shuffle(own)
+    return source_of_masks(title, mapping, own[slice(*split_range(split, len(own)))])
+
+
 def table(kind: str, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
     """The source of the rows of `split`; all rows are "train" without a split column. No labels with labels=none.
 
     Slices hold the classes in proportion (stratified.py). Labels are class names, or numbers from 0 or
     the option first_label=; all splits share the classes. A file labels.txt next to the table, or the option classes=
     (a number of classes, or another such file), fixes the classes and their order. Rows whose image is missing are
-    skipped, with a warning.
+    skipped, with a warning. With a column of masks the examples have these instead of labels, and the options colors=,
+    values= and ignore= say what they hold.
 
     Args:
         kind: "csv" or "jsonl".
@@ -325,15 +395,22 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
         ValueError: naming the line, for rows without an image or label and invalid labels; for unknown splits and
             columns.
     """
-    path, chosen = split_options(text, image="", label="", split="", classes="", first_label="", labels="")
+    options = ("image", "label", "split", "classes", "first_label", "labels", "mask", "colors", "values", "ignore")
+    path, chosen = split_options(text, **dict.fromkeys(options, ""))
     if chosen["first_label"] and not chosen["first_label"].isdecimal():
         raise ValueError(f'"{text}": first_label={chosen["first_label"]}: expected an integer, such as 1.')
     path, name = locate(path, data_dir), canonical(split_name(split))
-    folder, title = os.path.dirname(path), f"{kind}:{path}"
-    rows, labels, names = list(_read(kind, path, _wanted(text, chosen))), None, ()
-    if not chosen["labels"]:
+    folder, title, contents = os.path.dirname(path), f"{kind}:{path}", read_text(path)
+    if not any(chosen[key] for key in ("mask", "label", "labels", "first_label")) and _is_of_masks(kind, contents):
+        chosen["mask"] = "mask"
+        wanted = _wanted(text, chosen) | {"mask": _COLUMNS["mask"]}
+    else:
+        wanted = _wanted(text, chosen)
+    _check_mask_options(text, chosen)
+    rows, labels, names = list(_read(kind, path, contents, wanted)), None, ()
+    if "label" in wanted:
         labels, names = _numbered(path, rows, class_names(folder, chosen["classes"]), chosen["first_label"])
-    paths = _paths(folder, rows)
+    paths = _paths(folder, [row.image for row in rows])
     _check_repeated(path, paths, rows)
     valid = list(dict.fromkeys(row.split for row in rows))
     if name not in valid:
@@ -342,6 +419,8 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
             f' "{valid[0]}[80%:]".',
             valid,
         )
+    if chosen["mask"]:
+        return _masks(title, split, chosen, folder, rows, paths)
     order = [i for i, row in enumerate(rows) if row.split == name]
     with stage(f"Looking for the images of {path}", unit="folders") as work:
         there = _without_missing(path, [paths[i] for i in order], [rows[i] for i in order], work)

@@ -1,0 +1,134 @@
+"""Looks into a sample of masks, to learn what their values stand for, and reports that in one line."""
+
+from collections.abc import Sequence
+
+from absl import logging
+
+from keras_vit.data.sources.mask_files import Mapping, value_text
+from keras_vit.data.sources.mask_tables import Table
+from keras_vit.data.sources.mask_values import Found, count_values, find_mapping, shares, wrong_values
+from keras_vit.io.cache import cached_answer
+from keras_vit.io.logs import log_once
+from keras_vit.io.paths import in_threads
+from keras_vit.io.progress import stage
+from keras_vit.io.suggest import counted, listed
+
+MEANINGS = ("classes", "colors", "values", "ignore")  # the options that say what values stand for
+SAMPLE = 100  # masks looked at when the classes are known
+_MOST = 2000  # masks looked at to find the classes
+_SHOWN = 30  # classes with their share in the report
+
+
+def _spread(items, most):
+    """At most so many items, evenly spaced."""
+    return items if len(items) <= most else [items[i * len(items) // most] for i in range(most)]
+
+
+def look(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
+    """What a sample of the masks of (image path, mask path) holds; all masks, up to a limit, if there is no table."""
+    sample = _spread(pairs, SAMPLE if table is not None else _MOST)
+    with_colors = table is not None and table.colors is not None
+
+    def count():
+        with stage("Looking into masks", len(sample), "masks") as work:
+
+            def one(pair):
+                result = count_values(*pair, with_colors)
+                work.advance()
+                return list(result.items()) if isinstance(result, dict) else result
+
+            return [one(sample[0]), *in_threads(one, sample[1:])]  # the first traces, before the threads
+
+    files = [path for pair in sample for path in pair]
+    answer = cached_answer(f"values of masks, colors={with_colors}", files, count)
+    results = {mask: result for (_, mask), result in zip(sample, answer)}
+    failed = {path: result for path, result in results.items() if isinstance(result, str)}
+    counts = {path: dict(result) for path, result in results.items() if path not in failed}
+    return Found(counts, failed, len(sample) == len(pairs))
+
+
+def _values(text):
+    """The option values= as integers; None for ""."""
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
+        raise ValueError(f"values={text}: expected different stored values in the order of the classes: 0,7,8,11.")
+    return [int(part) for part in parts] or None
+
+
+def _check_usable(title, mapping, found):
+    """Warns about masks that cannot be used among those looked at.
+
+    Raises:
+        ValueError: if they are most of them.
+    """
+    wrong = found.failed | wrong_values(mapping, found)
+    if not wrong:
+        return
+    path, why = next(iter(wrong.items()))
+    total = len(found.counts) + len(found.failed)
+    text = f'{title}: of {counted(total, "mask")} {len(wrong)} cannot be used, such as "{path}": {why}.'
+    if 2 * len(wrong) > total:
+        raise ValueError(
+            f"{text} Expected the values {mapping.expected()}; see the options classes=, colors=, values= and ignore=."
+        )
+    log_once(logging.WARNING, text)
+
+
+def understood(
+    title: str, table: Table | None, values: str, ignore: str, found: Found, zero_is_void: bool = False
+) -> Mapping:
+    """The Mapping of masks that hold `found`; warns about some of them that cannot be used.
+
+    Args:
+        title: of the source.
+        table: of the classes, if there is one.
+        values, ignore: the options.
+        zero_is_void: see `find_mapping`.
+
+    Raises:
+        ValueError: if most cannot be used, or the meaning of values is unclear.
+    """
+    if not found.counts:
+        bad, why = next(iter(found.failed.items()))
+        raise ValueError(f'{title}: none of {counted(len(found.failed), "mask")} can be used, such as "{bad}": {why}')
+    mapping = find_mapping(table, _values(values), ignore, zero_is_void, found)
+    _check_usable(title, mapping, found)
+    return mapping
+
+
+def report(
+    title: str,
+    count: int,
+    where: str,
+    mapping: Mapping,
+    found: Found,
+    table: Table | None,
+    ignored: Sequence[str] = (),
+) -> None:
+    """Reports in one line what was found; warns if something was ignored.
+
+    Args:
+        title: of the source, with its split.
+        count: of its images.
+        where: what the masks looked at belong to, such as "train".
+        ignored: what, in words.
+    """
+    part, void = shares(mapping, found)
+    order = sorted(range(len(part)), key=lambda i: -part[i])
+    shown = [f"{mapping.names[i]} {part[i]:.1%}" for i in order]
+    looked = len(found.counts) + len(found.failed)
+    of = f"{'all masks' if found.complete else counted(looked, 'mask')} of {where}"
+    text = (
+        f"{title}: {counted(count, 'image')} with masks of {counted(len(mapping.names), 'class')}; by the pixels of"
+        f" {of}: {listed(shown, _SHOWN)}"
+    )
+    values = [value_text(value) for value in sorted(mapping.ignored) if value in found.values]
+    text += f"; void {void:.1%} (stored as {', '.join(values)})" if values else "; no void"
+    second = next((value for value in mapping.classes if value == 255 and mapping.classes[value]), None)
+    text += f"; {second} is the class {mapping.names[1]}: ?ignore={second} makes it void" if second else ""
+    if mapping.names[0].strip("_").lower() == "background":
+        text += f"; {mapping.names[0]} is a class: ?ignore=0 makes it void"
+    if table is None:
+        text += f"; without a file of class names the values {mapping.expected()} are the classes"
+    text += f"; ignored: {', '.join(ignored)}" if ignored else ""
+    log_once(logging.WARNING if ignored else logging.INFO, f"{text}.")
