@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vit.layers.embedding.patches import pair
@@ -24,12 +25,30 @@ def resize_bilinear(x: Any, size: tuple[int, int], aligned: bool = False) -> Any
     for axis, new in enumerate(size, start=1):
         if (old := x.shape[axis]) != new:
             weights = METHODS["google" if aligned else "bilinear"](old, new).astype(dtype)  # (new, old)
-            x = _along_rows(x, weights) if axis == 1 else ops.matmul(weights, x)
+            x = along_axis(x, weights, axis)
     return x
 
 
-def _along_rows(x, weights):
-    """(b, h, w, c) and (h', h) -> (b, h', w, c)."""
+def pool_to(x: Any, size: tuple[int, int]) -> Any:
+    """Means over bins that cover a map: (b, h, w, c) -> (b, h', w', c), in float32 or wider.
+
+    Bin i of n reaches from floor(i h / n) to ceil((i + 1) h / n), as in PyTorch's AdaptiveAvgPool2d.
+    """
+    x = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
+    for axis, bins in enumerate(size, start=1):
+        old = x.shape[axis]
+        weights = np.zeros((bins, old), keras.backend.standardize_dtype(x.dtype))
+        for i in range(bins):
+            start, stop = i * old // bins, -(-(i + 1) * old // bins)
+            weights[i, start:stop] = 1 / (stop - start)
+        x = along_axis(x, weights, axis)
+    return x
+
+
+def along_axis(x: Any, weights: np.ndarray, axis: int) -> Any:
+    """Weighted sums of a map's rows (axis 1) or columns (2): (b, h, w, c) and (h', h) -> (b, h', w, c)."""
+    if axis == 2:
+        return ops.matmul(weights, x)
     _, h, w, c = x.shape
     x = ops.reshape(x, (-1, h, w * c))  # (b, h, w, c) -> (b, h, w*c)
     return ops.reshape(ops.matmul(weights, x), (-1, weights.shape[0], w, c))  # (b, h', w*c) -> (b, h', w, c)

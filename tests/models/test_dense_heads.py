@@ -1,12 +1,14 @@
 """Dense heads: PyTorch's outputs with the same weights (goldens/dense_heads.npz, by dense_heads_torch.py)."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
-from dense_head_arrays import CLASSES, GOLDENS, SIZES, fill, maps, thinned
+from dense_head_arrays import CLASSES, GOLDENS, SIZES, WIDTH, fill, maps, sample, thinned
 
 import keras_vit
-from keras_vit.layers.resizing import resize_bilinear
+from keras_vit.layers.resizing import pool_to, resize_bilinear
 from keras_vit.models.heads.decoder import Encoder
 from keras_vit.models.heads.dense import make_decoder
 
@@ -27,23 +29,91 @@ def goldens():
         return dict(file)
 
 
+def outputs(decoder, features):
+    """{"head": logits, "auxiliary": logits of the last auxiliary head} of a decoder with the sampled weights."""
+    tokens = [sample(f"token_{i}", (1, WIDTH)) for i in range(4)] if decoder.class_tokens else []
+    if decoder.neck is not None:
+        arguments = [features, tokens] if tokens else [features]
+        decoder.neck.build(*([x.shape for x in each] for each in arguments))
+        fill(decoder.neck)
+        features = decoder.neck(*arguments)
+    found = {}
+    for name, given, layer in [
+        ("head", features, decoder.head),
+        *(("auxiliary", [features[i]], a) for i, a in decoder.auxiliary),
+    ]:
+        layer.build([tuple(x.shape) for x in given])
+        fill(layer)
+        found[name] = thinned(layer(given))
+    return found
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("head", "auxiliary"), [("setr_naive", 1), ("setr_pup", 2), ("setr_mla", 3)])
 def test_logits_of_setr_are_those_of_torch(head, auxiliary, size, goldens):
     decoder = make_decoder(head, PLAIN, CLASSES, True, FLOAT32, OPTIONS[head])
-    features = maps(SIZES[size])
-    layers = [decoder.head, *(layer for _, layer in decoder.auxiliary)]
-    if decoder.neck is not None:
-        decoder.neck.build([x.shape for x in features])
-        fill(decoder.neck)
-        features = decoder.neck(features)
-    place, other = decoder.auxiliary[auxiliary]
-    decoder.head.build([tuple(x.shape) for x in features])
-    other.build([tuple(features[place].shape)])
-    for layer in layers:
-        fill(layer)
-    np.testing.assert_allclose(thinned(decoder.head(features)), goldens[f"{head}/{size}"], atol=2e-5)
-    np.testing.assert_allclose(thinned(other([features[place]])), goldens[f"{head}/auxiliary/{size}"], atol=2e-5)
+    decoder = dataclasses.replace(decoder, auxiliary=(decoder.auxiliary[auxiliary],))
+    found = outputs(decoder, maps(SIZES[size]))
+    np.testing.assert_allclose(found["head"], goldens[f"{head}/{size}"], atol=2e-5)
+    np.testing.assert_allclose(found["auxiliary"], goldens[f"{head}/auxiliary/{size}"], atol=2e-5)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("readout", ["project", "add", "ignore"])
+def test_dpt_is_that_of_transformers(readout, size, goldens):
+    options = {"widths": (4, 6, 8, 10), "width": 6, "readout": readout}
+    whole = readout == "project"
+    decoder = make_decoder("dpt", PLAIN, CLASSES, whole, FLOAT32, options | ({} if whole else {"residual_norm": None}))
+    found = outputs(decoder, maps(SIZES[size]))
+    np.testing.assert_allclose(found["head"], goldens[f"dpt_{readout}/{size}"], atol=5e-5)
+    if whole:
+        np.testing.assert_allclose(found["auxiliary"], goldens[f"dpt_project/auxiliary/{size}"], atol=5e-5)
+    else:
+        decoder = make_decoder("dpt", PLAIN, 1, False, FLOAT32, options | {"depth": "relative"})
+        depth = outputs(decoder, maps(SIZES[size]))["head"]
+        np.testing.assert_allclose(depth, goldens[f"dpt_{readout}/depth/{size}"], atol=5e-5)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("depth", "max_depth"), [("relative", 3), ("metric", 3)])
+def test_depth_anything_is_that_of_transformers(depth, max_depth, size, goldens):
+    h, w = SIZES[size]
+    encoder = Encoder(keras_vit.models.make_spec("S/14"), (14 * h, 14 * w))
+    options = {"widths": (4, 6, 8, 10), "width": 6, "readout": "ignore", "exact_sizes": True, "normalised": True}
+    options |= {"depth": depth, "max_depth": max_depth, "depth_width": 4}
+    found = outputs(make_decoder("dpt", encoder, 1, False, FLOAT32, options), maps((h, w)))
+    np.testing.assert_allclose(found["head"], goldens[f"depth_anything/{depth}/{size}"], atol=2e-5)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_upernet_is_that_of_transformers(size, goldens):
+    bit = Encoder(keras_vit.BiTSpec((1, 1, 1, 1)), (64, 64))
+    decoder = make_decoder("upernet", bit, CLASSES, True, FLOAT32, {"width": 6, "auxiliary_width": 5})
+    found = outputs(decoder, maps(SIZES[size], scales=(4, 2, 1, 0.67)))
+    np.testing.assert_allclose(found["head"], goldens[f"upernet/{size}"], atol=2e-5)
+    np.testing.assert_allclose(found["auxiliary"], goldens[f"upernet/auxiliary/{size}"], atol=2e-5)
+
+
+def test_heads_name_what_does_not_suit_them():
+    no_token = Encoder(keras_vit.models.make_spec("Ti/16", pool="gap", class_token=False), (32, 32))
+    bit = Encoder(keras_vit.BiTSpec((1, 1)), (64, 64))
+    for head, encoder, options, text in (
+        ("dpt", no_token, {"readout": "add"}, 'readout="add" reads the class token, and this encoder has none'),
+        ("dpt", PLAIN, {"readout": "sum"}, "Unknown readout 'sum'. Valid: project, add, ignore"),
+        ("dpt", PLAIN, {"taps": (0, 1)}, "This head takes 4 taps, got 2"),
+        ("dpt", PLAIN, {"depth": "metric"}, 'depth="metric" is a single output: write classes=1'),
+        ("dpt", bit, {}, 'The head "dpt" takes the maps of a ViT'),
+        ("upernet", PLAIN, {"norm": "layer"}, "unknown norm 'layer'.* Valid: batch, group"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            make_decoder(head, encoder, 2, False, FLOAT32, options)
+    assert make_decoder("dpt", no_token, 2, False, FLOAT32, {}).class_tokens is False
+
+
+def test_pooling_to_bins_is_their_mean():
+    x = np.random.default_rng(0).normal(size=(2, 5, 7, 3)).astype("float32")
+    bins = [[x[:, a:b, c:d].mean((1, 2)) for c, d in ((0, 3), (2, 5), (4, 7))] for a, b in ((0, 3), (2, 5))]
+    np.testing.assert_allclose(pool_to(x, (2, 3)), np.stack([np.stack(row, 1) for row in bins], 1), atol=1e-6)
 
 
 def test_the_taps_are_the_papers_and_spread_over_other_depths():

@@ -42,7 +42,7 @@ def test_logits_are_the_linear_map_resized_as_tensorflow_does():
     assert logits.dtype == np.float32 and model.output_shape == (None, 16, 24, 3)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", ["linear", "dpt"])
 def test_a_file_holds_the_whole_model(head, tmp_path):
     model = made(head, class_names=["sky", "road", "tree"], colors=[(0, 0, 0), (1, 2, 3), (255, 0, 9)], name="scenes")
     model.save(tmp_path / "model.keras")
@@ -52,7 +52,7 @@ def test_a_file_holds_the_whole_model(head, tmp_path):
         np.testing.assert_array_equal(copy.predict(IMAGES, verbose=0), model.predict(IMAGES, verbose=0))
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", ["linear", "setr_pup"])
 def test_logits_are_float32_under_mixed_precision(head):
     logits = made(head, dtype="mixed_bfloat16").predict(IMAGES, verbose=0)
     assert logits.dtype == np.float32 and logits.shape == (2, 16, 24, 3)
@@ -104,7 +104,7 @@ def test_wrong_arguments_are_refused_by_name():
 
 
 def test_auxiliary_losses_are_weighed_in_training_and_left_out_of_evaluation():
-    model, loss = made("setr_naive", auxiliary=0.4, head_options={"width": 8}), MeanCrossEntropy()
+    model, loss = made("setr_naive", auxiliary=0.4), MeanCrossEntropy()
     model.compile("sgd", loss, weighted_metrics=[keras.metrics.SparseCategoricalCrossentropy(from_logits=True)])
     outputs = model(IMAGES)
     assert sorted(outputs) == ["auxiliary_0", "auxiliary_1", "auxiliary_2", "logits"]
@@ -117,7 +117,7 @@ def test_auxiliary_losses_are_weighed_in_training_and_left_out_of_evaluation():
 
 
 def test_a_model_without_its_auxiliary_heads_shares_layers_and_is_saved_alone(tmp_path):
-    model = made("setr_mla", auxiliary=0.4, head_options={"width": 8, "branch_width": 4})
+    model = made("setr_mla", auxiliary=0.4)
     plain = model.without_auxiliary()
     np.testing.assert_array_equal(plain.predict(IMAGES, verbose=0), model.predict(IMAGES, verbose=0)["logits"])
     assert plain.head is model.head and plain.auxiliary == 0 and plain.without_auxiliary() is plain
@@ -180,3 +180,22 @@ def test_a_bit_has_maps_of_several_strides_for_the_linear_head():
         "R50x1", "linear", 2, image_size=32, units=(1, 1), width_factor=0.5, head_options={"taps": (0, 1)}
     )
     assert model.output_shape == (None, 32, 32, 2) and model.head.output.shape == (None, 8, 8, 2)
+
+
+def test_upernet_takes_a_bits_stages_as_they_are():
+    model = keras_vit.SegmentationModel(
+        "R50x1", "upernet", 2, image_size=32, auxiliary=0.4, units=(2, 1), width_factor=0.5, head_options={"width": 8}
+    )
+    assert model.decoder.taps == (1, 2) and model.head.output.shape == (None, 8, 8, 2)
+    assert {name: x.shape for name, x in model.output.items()} == {
+        name: (None, 32, 32, 2) for name in ("logits", "auxiliary_0")
+    }
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_heads_stand_on_a_convolutional_stem_registers_and_no_class_token(head):
+    model = made(
+        head, conv_stem=(8, 8, 16), patch_size=1, registers=2, pool="gap", class_token=False, dtype="mixed_bfloat16"
+    )
+    assert model.spec.class_token is False and model.output_shape == (None, 16, 24, 3)
+    assert model.output.dtype == "float32"

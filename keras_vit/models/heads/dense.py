@@ -9,8 +9,10 @@ import keras
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import choice
 from keras_vit.models.heads.decoder import Decoder, Encoder
+from keras_vit.models.heads.dpt import dpt
 from keras_vit.models.heads.linear_map import linear
 from keras_vit.models.heads.setr import setr_mla, setr_naive, setr_pup
+from keras_vit.models.heads.upernet import upernet
 
 # {name: (encoder, classes, whether with auxiliary heads, policy, **options) -> Decoder}
 HEADS: dict[str, Callable[..., Decoder]] = {
@@ -18,6 +20,8 @@ HEADS: dict[str, Callable[..., Decoder]] = {
     "setr_naive": setr_naive,  # arXiv 2012.15840
     "setr_pup": setr_pup,
     "setr_mla": setr_mla,
+    "dpt": dpt,  # arXiv 2103.13413
+    "upernet": upernet,  # arXiv 1807.10221
 }
 _GIVEN = ("encoder", "classes", "auxiliary", "policy")
 

@@ -61,6 +61,43 @@ class ConvBlock(keras.layers.Layer):
 
 
 @serializable
+class Enlargement(keras.layers.Layer):
+    """A transposed convolution whose kernel and stride are `factor`: (b, h, w, d) -> (b, h*factor, w*factor, width).
+
+    Args:
+        factor: of height and width.
+        width: number of channels; None for the input's.
+    """
+
+    def __init__(self, factor: int, width: int | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.factor = integer(factor, "Enlargement: factor")
+        self.width = None if width is None else integer(width, "Enlargement: width")
+
+    def build(self, input_shape):
+        d = input_shape[-1]
+        shape = (d, self.factor, self.factor, self.width or d)
+        self.kernel = self.add_weight(shape=shape, initializer=_fan_in(d), name="kernel")
+        self.bias = self.add_weight(shape=shape[-1:], initializer="zeros", name="bias")
+
+    def call(self, x):
+        (_, h, w, d), f, c = x.shape, self.factor, self.bias.shape[0]
+        x = ops.matmul(x, ops.reshape(self.kernel, (d, f * f * c)))  # no two kernels overlap: a matrix product
+        x = ops.reshape(x, (-1, h, w, f, f, c))  # (b, h, w, f*f*c) -> (b, h, w, f, f, c)
+        x = ops.transpose(x, (0, 1, 3, 2, 4, 5))  # (b, h, f, w, f, c)
+        return ops.reshape(x, (-1, h * f, w * f, c)) + self.bias  # (b, h*f, w*f, c)
+
+    def compute_output_shape(self, input_shape):
+        b, h, w, d = input_shape
+        return (b, h * self.factor, w * self.factor, self.width or d)
+
+
+def _fan_in(d):
+    """He's initialisation for d inputs, whatever the kernel's shape."""
+    return keras.initializers.RandomNormal(stddev=math.sqrt(2 / d))
+
+
+@serializable
 class PlaceClassifier(keras.layers.Layer):
     """Dropout, then a linear layer on every place, in full precision: (b, h, w, d) -> logits (b, h, w, classes).
 

@@ -11,12 +11,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import integer
+from keras_vit.layers.arguments import choice, integer
 from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import resize_bilinear
 from keras_vit.models.heads.decoder import Decoder, Encoder
-from keras_vit.models.heads.parts import ConvBlock, FCNHead, PlaceClassifier
+from keras_vit.models.heads.parts import NORMS, ConvBlock, FCNHead, PlaceClassifier
 
 _SHARES = (10 / 24, 15 / 24, 20 / 24, 1.0)  # blocks 9, 14, 19 and 23 of ViT-L
 _EVEN = (0.25, 0.5, 0.75, 1.0)  # blocks 5, 11, 17 and 23
@@ -87,7 +87,7 @@ class MLANeck(keras.layers.Layer):
 
     def __init__(self, width: int = 256, norm: str = "batch", **kwargs: Any):
         super().__init__(**kwargs)
-        self.width, self.norm = width, norm
+        self.width, self.norm = integer(width, "MLANeck: width"), choice(norm, "MLANeck: norm", NORMS)
 
     def build(self, input_shapes):
         policy, count = self.dtype_policy, len(input_shapes)
@@ -125,7 +125,8 @@ class MLAHead(keras.layers.Layer):
 
     def __init__(self, classes: int, width: int = 128, norm: str = "batch", dropout: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.classes, self.width, self.norm, self.dropout = classes, width, norm, dropout
+        self.classes, self.dropout = classes, dropout
+        self.width, self.norm = integer(width, "MLAHead: width"), choice(norm, "MLAHead: norm", NORMS)
         self.classifier = PlaceClassifier(classes, dropout, dtype=self.dtype_policy, name="classifier")
 
     def build(self, input_shapes):
