@@ -44,7 +44,8 @@ def main():
 def _open(values, own, name):
     """(source or None, its name, split) to evaluate on: from the flags, or `own`, the OwnData of the model's run."""
     from keras_vit.data import open_source
-    from keras_vit.runs.own_data import check_held_out, usual_splits
+    from keras_vit.data.usual_splits import usual_splits
+    from keras_vit.runs.own_data import check_held_out
 
     data, split = values.data, values.split
     if not data and values.evals:
@@ -98,6 +99,7 @@ def evaluate(values, name, strategy, output):
         {name: (evaluator, its measures)}; the name of the task's evaluator is "evaluation".
     """
     from keras_vit.data import ExampleErrors
+    from keras_vit.data.sources.folder import folders_read_once
     from keras_vit.evaluation import Setting
     from keras_vit.io.progress import stage
     from keras_vit.runs.evaluate import own_data, task_of, write_evaluation
@@ -105,7 +107,7 @@ def evaluate(values, name, strategy, output):
 
     task = task_of(name)  # its file may register evaluators
     named = _evaluators(values) if values.evals else None
-    with stage(f"Opening {values.data}" if values.data else "Opening the data"):
+    with stage(f"Opening {values.data}" if values.data else "Opening the data"), folders_read_once():
         source, data, split = _open(values, own_data(name), name)
     with strategy.scope(), stage(f"Loading {name}"):
         model = loading.load(name)
@@ -117,7 +119,7 @@ def evaluate(values, name, strategy, output):
         model, strategy, values.batch_size, values.data_dir, source, preprocess, task.select, errors, verbose=True
     )
     chosen = named or {"": task.evaluator()}
-    with stage("Preparing the evaluation"):
+    with stage("Preparing the evaluation"), folders_read_once():
         prepared = {key: evaluator.prepare(setting) for key, evaluator in chosen.items()}
     found = {}
     for key, measure in prepared.items():

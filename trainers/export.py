@@ -75,6 +75,28 @@ def export(values):
             top_k = values.top_k if form == "tf_saved_model" else None
             keras_vit.export(model, values.output, format=form, top_k=top_k, activation=values.activation, **how)
     logging.info("Exported %s to %s.", values.model, values.output)
+    if form == "tf_saved_model":
+        _warn_of_formats(values.model)
+
+
+def _warn_of_formats(model):
+    """Warns if the run was trained on images of formats that its export does not read."""
+    from keras_vit.data import open_source
+    from keras_vit.io.logs import quiet
+    from keras_vit.runs.evaluate import own_data
+    from keras_vit.runs.file_notes import EXPORTED, not_exported
+
+    own = own_data(model)
+    try:
+        with quiet(logging.ERROR):
+            formats = own and not_exported(open_source(own.data["source"], own.data["train"]))
+    except (ValueError, OSError):  # the data are elsewhere
+        return
+    if formats:
+        logging.warning(
+            "%s was trained on %s images, too, such as %s, and the export reads only %s: convert others first.",
+            *(model, " and ".join(formats), next(iter(formats.values())), EXPORTED),
+        )
 
 
 def run():

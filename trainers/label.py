@@ -43,7 +43,7 @@ def _print(report, folder):
     parts += [f"{len(report['broken']):,} cannot be read: label.json names them"] if report["broken"] else []
     print(
         f"{'; '.join(parts)}.\nTo train on them:"
-        f" --config.data.source=jsonl:{os.path.join(folder, 'table.jsonl')}{_evaluation(report)}"
+        f" --data=jsonl:{os.path.join(folder, 'table.jsonl')}{_evaluation(report)}"
     )
 
 

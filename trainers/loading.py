@@ -55,6 +55,8 @@ def at_shell(text: str, prefix: str) -> str:
     names = _NAMES[prefix]
     text = text.replace("keras_vit.list_models() lists all", "`keras-vit models` lists all")
     text = re.sub(r'Then call, (with .*:)\n  keras_vit\.load\(".*", (.*)\)', r"Then add, \1\n  \2", text)
+    saved = "by `keras-vit export --model=FILE --output=model.keras`"
+    text = text.replace('by keras_vit.save(model, "model.keras")', saved)
     text = re.sub(
         rf"\b(pass|Pass) ({names})\b(?!=)(?: and ({names})\b(?!=))?",
         lambda m: f"{m[1]} " + " ".join(f"{prefix}{name}=VALUE" for name in m.groups()[1:] if name),

@@ -4,9 +4,9 @@
     python -m trainers.predict --model=dino/s16 --data=cifar10 --split=train,test --answers=features --output=features
 
 --answers, joined by commas: classes (the default), the names and probabilities of the most probable --top_k; logits;
-features, the embedding before the head. Every image has a row, in the data's order: split, row, name, label if the data
-has one, the answers, and error, which says why an image is unreadable. pyarrow.parquet.read_table("answers") reads a
-folder's files.
+features, the embedding before the head. Every image has a row: split, row, name, label if the data has one, the
+answers, and error, which says why an image is unreadable. Rows of folders and tables are in a fixed random order: find
+an image by name. pyarrow.parquet.read_table("answers") reads a folder's files.
 
 A segmentation model writes masks: OUTPUT/SPLIT/NAME.png for every image, with class numbers and the classes' colours,
 and classes.csv. --window=slide moves windows of the model's size over large images, --flips averages mirror images:
@@ -96,6 +96,7 @@ def _options(values):
 def _predict(values, splits):
     """Runs the model here; yields (split, report, whether it wrote masks)."""
     from keras_vit.data import open_source
+    from keras_vit.data.sources.folder import folders_read_once
     from keras_vit.distribution import strategy as find_strategy
     from keras_vit.inference import predict, predict_masks
     from keras_vit.io.progress import stage
@@ -108,9 +109,10 @@ def _predict(values, splits):
         )
     strategy.check_batch(values.batch_size or _BATCH)
     sources = {}
-    for split in splits:
-        with stage(f"Opening {values.data}, {split}"):
-            sources[split] = open_source(values.data, split, values.data_dir)
+    with folders_read_once():
+        for split in splits:
+            with stage(f"Opening {values.data}, {split}"):
+                sources[split] = open_source(values.data, split, values.data_dir)
     with strategy.scope(), stage(f"Loading {values.model}"):
         model = loading.load(values.model)
     kinds = _kinds(values, model)

@@ -74,8 +74,8 @@ def _write(folder, content, few_shot):
 
 def _data(values):
     """(source, training split, test split) from the flags, or those of the model's run."""
+    from keras_vit.data.usual_splits import usual_splits
     from keras_vit.runs.evaluate import own_data
-    from keras_vit.runs.own_data import usual_splits
 
     own = own_data(values.model)
     if not values.data and own is None:
@@ -124,6 +124,7 @@ def main():
 def run_probe(values):
     """Probes as the flags say; prints the table and writes it."""
     from keras_vit.data import ExampleErrors
+    from keras_vit.data.sources.folder import folders_read_once
     from keras_vit.evaluation import Embedder, FeatureSplits
     from keras_vit.evaluation.data import default_preprocessing
     from keras_vit.evaluation.features import open_pair
@@ -132,9 +133,9 @@ def run_probe(values):
     from keras_vit.runs.own_data import check_held_out
 
     methods = values.methods.replace(" ", "").split(",")
-    data, train, test = _data(values)
-    evaluators = _evaluators(values, methods, data, train, test)
-    with stage(f"Opening {data}"):
+    with stage(f"Opening {values.data}" if values.data else "Opening the data"), folders_read_once():
+        data, train, test = _data(values)
+        evaluators = _evaluators(values, methods, data, train, test)
         pair = open_pair(data, train, test, values.data_dir)
         own = own_data(values.model)
         if own and own.is_source(data, values.data_dir):

@@ -6,11 +6,15 @@
 
 The first command writes missing features of --data to the folder --index, as `predict` does; the second searches these
 with the model that made them. The most similar images are printed with their cosine similarity, and drawn in --output.
+An image less similar to all others than 95% of the indexed images are is marked: nothing in the index is near.
 """
 
 import os
 
 from . import flags, loading
+
+_ENOUGH = 20  # images in an index whose similarities say what is usual
+_UNUSUAL = 5  # percent of these images that are as far from all others as one that nothing is near to
 
 
 def _index(values, folder):
@@ -69,6 +73,23 @@ def _write_picture(path, pixels, found, index):
     print(f"Drawn in {path}.")
 
 
+def _lines(paths, found, usual):
+    """The printed lines. `usual`: similarities of the index's images to their nearest other one, or None."""
+    import numpy as np
+
+    yield "Cosine similarity: 1 for the same picture, about 0 for unrelated ones."
+    if usual is not None:
+        median, low = np.percentile(usual, [50, _UNUSUAL])
+        yield (
+            f"For comparison: of the images in the index, half have another one at {median:.3f} or more,"
+            f" {100 - _UNUSUAL}% at {low:.3f} or more."
+        )
+    for path, row in zip(paths, found):
+        far = usual is not None and row and row[0].similarity < low
+        yield f"{path}:" + (" nothing in the index is near" if far else "")
+        yield from (f"  {neighbour.similarity:.3f}  {neighbour.name}" for neighbour in row)
+
+
 def _check_output(path):
     """Refuses a name that does not end in .png, and an unwritable folder."""
     from keras_vit.io.atomic import check_folder
@@ -102,9 +123,8 @@ def main(images):
             found = [
                 _others(index, row, path, values.neighbours) for row, path in zip(features_of(model, pixels), read)
             ]
-    for path, row in zip(read, found):
-        print(f"{path}:")
-        print("\n".join(f"  {neighbour.similarity:.3f}  {neighbour.name}" for neighbour in row))
+    usual = index.usual_similarities()
+    print("\n".join(_lines(read, found, usual if len(index.names) >= _ENOUGH else None)))
     if output:
         _write_picture(output, pixels, found, index)
 

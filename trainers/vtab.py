@@ -32,14 +32,38 @@ def _tasks(names):
     return {name: every[name] for name in chosen}
 
 
+def _without_variant(values, variants):
+    """Whether the model is of none of the recipe's variants, so that the run must not check it.
+
+    Raises:
+        ValueError: if it is of another one than --finetune.
+    """
+    from keras_vit.checkpoints.describe import describe_checkpoint
+    from keras_vit.models import families
+
+    try:
+        described, _ = describe_checkpoint(values.model)
+    except (ValueError, OSError):  # the run says what is wrong
+        return False
+    if described is None:
+        return False
+    held = families.variant_of(described["variant"])
+    if held in variants and held != values.finetune:
+        raise ValueError(
+            f"--finetune={values.finetune}: {values.model} has the variant {held}. Pass --finetune={held}."
+        )
+    return held not in variants
+
+
 def _commands(values, there):
     """The commands that fine-tune on tasks with data, one per line."""
     variants = packaged("vtab_finetune").CHOICES["variant"]
     if values.finetune not in variants:
         raise ValueError(f"--finetune={values.finetune}: the recipe vtab_finetune has {', '.join(variants)}.")
-    data = ["--data_dir=" + values.data_dir] if values.data_dir else []
+    more = ["--config.model.variant=None"] if _without_variant(values, variants) else []
+    more += ["--data_dir=" + values.data_dir] if values.data_dir else []
     for name in there:
-        config = [f"--config=vtab_finetune:{name},{values.finetune}", f"--config.init={values.model}", *data]
+        config = [f"--config=vtab_finetune:{name},{values.finetune}", f"--config.init={values.model}", *more]
         yield shlex.join(["keras-vit", "finetune", *config, f"--workdir={values.output or 'runs/vtab'}/{name}"])
 
 

@@ -277,8 +277,12 @@ def _report(contents, parsed, dropped):
     """Warns about what was left out and what was assumed."""
     if dropped:
         logging.warning("%s: left out, not part of the image model: %s", contents.path, summary(dropped))
-    for assumption in parsed.assumptions if contents.metadata is None else ():
-        log_once(logging.WARNING, f"{contents.path}: {assumption}")
+    if contents.metadata is None and parsed.assumptions:
+        log_once(
+            logging.WARNING,
+            f'{contents.path}: {" ".join(parsed.assumptions)} A copy saved by keras_vit.save(model, "model.keras")'
+            " states it and brings no warning.",
+        )
 
 
 def _preprocessing(contents, parsed, located, size, image_size, head):

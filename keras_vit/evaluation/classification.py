@@ -5,13 +5,16 @@ from collections.abc import Callable
 
 import keras
 import numpy as np
+from absl import logging
 from keras import ops
 
+from keras_vit.data.sources.base import RandomAccess
 from keras_vit.evaluation.classes import check_classes
 from keras_vit.evaluation.data import source_of
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, counted_rows, evaluate_metrics
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
 from keras_vit.evaluation.reliability import CalibrationError
+from keras_vit.io.suggest import counted, listed
 from keras_vit.training import Accuracy, Model, SoftmaxCrossEntropy
 
 MOST_CLASSES = 1000  # largest number of classes with counted confusions: the matrix grows quadratically
@@ -105,6 +108,20 @@ def both_ways(model: Model) -> Model:
     return mean
 
 
+def _warn_of_unread_classes(source, counted_examples):
+    """Warns about classes of whose examples in the source none was counted: all of them are unreadable."""
+    if not isinstance(source, RandomAccess) or source.labels is None:
+        return
+    rows = zip(source.class_names, source.class_counts(), counted_examples)
+    unread = [name for name, there, read in rows if there and not read]
+    if unread:
+        logging.warning(
+            "%s: no image of %s could be read for the evaluation: %s. The measures say nothing about %s. Fix or remove"
+            " the files that were skipped, so that others are held out instead.",
+            *(source.name, counted(len(unread), "class"), listed(unread), "it" if len(unread) == 1 else "them"),
+        )
+
+
 @register("classification")
 @dataclasses.dataclass(frozen=True)
 class Classification(Evaluator):
@@ -143,6 +160,7 @@ class Classification(Evaluator):
             }  # undoes float32 rounding
             details = {"classes": list(source.class_names), **counts.details(), **calibration.details()}
             details |= {"flips": True} if self.flips else {}
+            _warn_of_unread_classes(source, details["examples_per_class"])
             return Evaluation({**measures, **shares}, details)
 
         return evaluate

@@ -4,10 +4,13 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from keras_vit.data import evaluation_batches, image_and_label, open_source
 from keras_vit.data.sources.base import Source
+from keras_vit.data.sources.folder import folders_read_once
 from keras_vit.data.sources.selection import subset
+from keras_vit.data.usual_splits import usual_splits
 from keras_vit.evaluation.registry import Setting
 from keras_vit.inspection import tiles
 
@@ -22,15 +25,28 @@ def default_preprocessing(model) -> str:
     return f"decode({channels})|{resize}|central_crop({height}, {width})"
 
 
+def _default_split(source, split, data_dir):
+    """`split`, or for "test" what stands for it in a source that lacks it."""
+    found = usual_splits(source, data_dir)[1] if split == "test" else split
+    if found != split:
+        logging.info('%s has no split test: evaluating on %s. Another: split="...".', source, found)
+    return found
+
+
 def source_of(evaluator: Any, setting: Setting, split: str = "test") -> tuple[Setting, Any, str]:
     """(setting, source, preprocessing text) of an evaluator with the options source, split and preprocess.
 
-    `split` is the default. ValueError if neither evaluator nor run names data, or for a split without a source.
+    `split` is the default; data without a split test have another in its place.
+
+    Raises:
+        ValueError: if neither evaluator nor run names data, or for a split without a source.
     """
     source, preprocess = setting.source, setting.preprocess
     if evaluator.source is not None:
         setting = dataclasses.replace(setting, select=image_and_label)
-        source, preprocess = open_source(evaluator.source, evaluator.split or split, setting.data_dir), None
+        with folders_read_once():
+            split = evaluator.split or _default_split(evaluator.source, split, setting.data_dir)
+            source, preprocess = open_source(evaluator.source, split, setting.data_dir), None
     elif evaluator.split is not None:
         raise ValueError(
             f'The evaluator "{type(evaluator).__name__}": split="{evaluator.split}" names a split of source=, which is'

@@ -10,8 +10,10 @@ import numpy as np
 from absl import logging
 
 from keras_vit.data import ExampleErrors, evaluation_batches, image_and_label, open_source
+from keras_vit.data.sources.folder import folders_read_once
 from keras_vit.data.sources.selection import subset
 from keras_vit.data.splits import overlap
+from keras_vit.data.usual_splits import usual_splits
 from keras_vit.evaluation.data import default_preprocessing
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
@@ -206,7 +208,7 @@ class FeatureEvaluator(Evaluator):
 
     Attributes:
         source: a data source, as in config.data.source.
-        train, test: its splits.
+        train, test: its splits; by default train and test, or else those of `usual_splits`.
         preprocess: preprocessing text; None for the model's own, or a resize to 8/7 of its size and a central crop.
         dtype: of the features: float32 or float16.
         block: number of a block, negative from the end, whose output, averaged over patches, replaces the features
@@ -245,6 +247,18 @@ class FeatureEvaluator(Evaluator):
                 'An evaluator on frozen features needs data to fit on: give its source, such as source="cifar10".'
             )
 
+    def _with_splits(self, data_dir):
+        """This evaluator with splits that its source has, if none were chosen."""
+        if self.source is None or (self.train, self.test) != ("train", "test"):
+            return self
+        train, test = usual_splits(self.source, data_dir)
+        if test != "test":
+            logging.info(
+                '%s has no split test: fitting on %s, testing on %s. Others: train="...", test="...".',
+                *(self.source, train, test),
+            )
+        return dataclasses.replace(self, train=train, test=test)
+
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         self.check_options()
         preprocess = self.preprocess or default_preprocessing(encoder_of(setting.model))
@@ -254,20 +268,23 @@ class FeatureEvaluator(Evaluator):
             embedder = Embedder(
                 setting.model, preprocess, setting.batch_size, self.dtype, verbose, output, errors=setting.errors
             )
-        train, test = open_pair(self.source, self.train, self.test, setting.data_dir)
+        with folders_read_once():
+            chosen = self._with_splits(setting.data_dir)
+            train, test = open_pair(chosen.source, chosen.train, chosen.test, setting.data_dir)
         splits = FeatureSplits(embedder, train, test, data_dir=setting.data_dir)
-        self.check(splits)
+        chosen.check(splits)
 
         def evaluate():
-            evaluation = self.evaluate(splits)
-            return dataclasses.replace(evaluation, details={**self.about(preprocess), **evaluation.details})
+            evaluation = chosen.evaluate(splits)
+            return dataclasses.replace(evaluation, details={**chosen.about(preprocess), **evaluation.details})
 
         return evaluate
 
 
 def open_pair(name: str, train: str, test: str, data_dir: str | None) -> tuple[Any, Any]:
     """The sources of two splits; ValueError if their classes differ."""
-    sources = open_source(name, train, data_dir), open_source(name, test, data_dir)
+    with folders_read_once():
+        sources = open_source(name, train, data_dir), open_source(name, test, data_dir)
     if sources[0].class_names != sources[1].class_names:
         raise ValueError(f"{name}: the classes of {train} and {test} differ.")
     return sources

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+from absl import logging
 from keras import ops
 
 from keras_vit.data import ExampleErrors, evaluation_batches, image_and_label
 from keras_vit.data.batches import example_spec
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
 from keras_vit.io.progress import FirstStep
+from keras_vit.io.suggest import counted
 from keras_vit.training import Model
 
 
@@ -83,6 +85,8 @@ def metrics_runner(setting: Setting, loss, metrics) -> Callable[..., dict[str, f
                 source, preprocess, setting.batch_size, shard, replicas, errors, select=setting.select, seed=seed
             )
 
+        if verbose:
+            logging.info("Evaluating %s of %s.", counted(source.size, "example"), source.name)
         try:
             with errors.raised():
                 data = setting.strategy.distribute(batches)

@@ -104,6 +104,12 @@ class Index:
             for query in zip(distances, numbers)
         ]
 
+    def usual_similarities(self, most: int = 100) -> np.ndarray:
+        """(m,) similarities of at most `most` images, evenly spread over the index, to the nearest other one in it."""
+        rows = np.unique(np.linspace(0, len(self.names) - 1, most).astype(int))
+        distances, _ = self._search.kneighbors(_normalised(self.features[rows]), min(2, len(self.names)))
+        return 1 - distances[:, -1]  # the first is the image itself
+
 
 def _read_file(form, path):
     """The content of a file of features, as from Format.read."""

@@ -104,7 +104,7 @@ def read_images(
     for path in paths:
         try:
             with tf.io.gfile.GFile(path, "rb") as file:
-                encoded = to_known_format(file.read())
+                encoded = to_known_format(file.read(), path)
             pixels.append(model.preprocess(encoded))
             read.append(path)
         except tf.errors.OpError as error:

@@ -26,8 +26,15 @@ def printable(name: str) -> str:
 
 
 @logging.skip_log_prefix
-def log_once(level: int, text: str) -> None:
-    """Logs `text` once per process: a run opens the same data for training and for evaluation."""
-    if text not in _said:
-        _said.add(text)
+def log_once(level: int, text: str, about: str | None = None) -> None:
+    """Logs `text` once per process: a run opens the same data for training and for evaluation.
+
+    Args:
+        level: of the message.
+        text: the message.
+        about: of messages about the same only the first is logged; None for the text itself.
+    """
+    key = text if about is None else about
+    if key not in _said:
+        _said.add(key)
         logging.log(level, "%s", text)

@@ -43,9 +43,11 @@ def _model_row(config, model, remark):
 
 def _steps_row(resolved, size):
     total, batch, patience = resolved["total"], resolved["batch_size"], resolved["early_stopping"]
-    epochs = f"{counted(total * batch / size, 'epoch')} of {counted(math.ceil(size / batch), 'step')}"
+    epochs = f"= {counted(total * batch / size, 'epoch')} of {counted(math.ceil(size / batch), 'step')}"
+    if batch > size:
+        epochs = f"drawn from {size:,}"
     return (
-        f"{'at most ' if patience else ''}{counted(total, 'step')} of {counted(batch, 'image')} = {epochs};"
+        f"{'at most ' if patience else ''}{counted(total, 'step')} of {counted(batch, 'image')} {epochs};"
         f" evaluation every {counted(resolved['evaluate'], 'step')},"
         f" checkpoint every {counted(resolved['checkpoint'], 'step')}"
         + (f"; ends after {counted(patience, 'step')} without a better evaluation" if patience else "")
@@ -95,7 +97,7 @@ def copies(optimizer):
     return memory.size(optimizer.variables) // 1000
 
 
-def _memory_rows(model, resolved):
+def _memory_rows(model, resolved, examples):
     """Memory of a training step on one device, and a note if this machine has less."""
     slots = copies(make_optimizer(resolved))
     step = memory.step_memory(model, slots)
@@ -115,7 +117,7 @@ def _memory_rows(model, resolved):
     if free is None:
         return [("memory", text)]
     text += f"; {'this machine' if is_main else 'the device'} has {short(free, 'B')} left"
-    sentence, _ = memory.check_fit(step, free, resolved["batch_size"], resolved["micro_batches"])
+    sentence, _ = memory.check_fit(step, free, resolved["batch_size"], resolved["micro_batches"], examples=examples)
     return [("memory", text), *([("note", sentence)] if sentence else [])]
 
 
@@ -181,7 +183,7 @@ def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None
         ("optimizer", _optimizer_row(resolved, _loss_name(prepared))),
         *_rate_rows(resolved, schedule),
         *_computation_row(model, resolved),
-        *_memory_rows(model, resolved),
+        *_memory_rows(model, resolved, train.size),
         *((name, f"every {counted(options['every'], 'step')}") for name, options in resolved["evals"].items()),
     ]
     text = config.sweep if sweep in (None, OWN) else sweep

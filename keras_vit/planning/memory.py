@@ -152,13 +152,14 @@ def device_memory() -> tuple[int | None, bool]:
     return (None, False) if tf.config.list_physical_devices("GPU") else (available_memory(), True)
 
 
-def _advice(step, usable, batch_size, micro_batches, replicas):
-    """What makes a step fit into `usable` bytes."""
+def _advice(step, usable, batch_size, micro_batches, replicas, examples):
+    """What makes a step fit into `usable` bytes; no batch of more than `examples`, unless None."""
     share = batch_size // replicas
     fits, found = int((usable - step.fixed) // step.per_image), []
     if fits >= 1:
         parts = next(parts for parts in range(1, share + 1) if share % parts == 0 and share // parts <= fits)
-        found.append(f"--batch_size={fits * micro_batches * replicas}")
+        most = fits * micro_batches * replicas
+        found.append(f"--batch_size={most if examples is None else min(most, examples)}")
         found.append(f"--config.micro_batches={parts}, which computes the same step in parts")
     if step.per_image_remat < _NEAR * step.per_image:
         needed = step.fixed + share // micro_batches * step.per_image_remat
@@ -167,7 +168,9 @@ def _advice(step, usable, batch_size, micro_batches, replicas):
     return "; ".join(found or ["a smaller model, or smaller images (--image_size)"])
 
 
-def check_fit(step: StepMemory, free: int, batch_size: int, micro_batches: int, replicas: int = 1) -> tuple[str, bool]:
+def check_fit(
+    step: StepMemory, free: int, batch_size: int, micro_batches: int, replicas: int = 1, examples: int | None = None
+) -> tuple[str, bool]:
     """(a sentence if a step may not fit into memory, or ""; whether it does not).
 
     Args:
@@ -175,6 +178,7 @@ def check_fit(step: StepMemory, free: int, batch_size: int, micro_batches: int, 
         free: bytes available on it.
         batch_size, micro_batches: the config's.
         replicas: number of devices that share a batch.
+        examples: the size of the training split, the largest batch that is advised.
     """
     needed = step.total(batch_size // replicas // micro_batches)
     if needed <= _NEAR * free:
@@ -183,17 +187,18 @@ def check_fit(step: StepMemory, free: int, batch_size: int, micro_batches: int, 
     return (
         f"A training step {problem} into memory: it takes about {short(needed, 'B')} ({short(step.per_image, 'B')} per"
         f" image, and {short(step.fixed, 'B')} for weights, gradients and the optimizer), and {short(free, 'B')} are"
-        f" free. What helps: {_advice(step, _NEAR * free, batch_size, micro_batches, replicas)}."
+        f" free. What helps: {_advice(step, _NEAR * free, batch_size, micro_batches, replicas, examples)}."
     ), needed > free
 
 
-def check_memory(model: keras.Model, config: Any, strategy: Strategy) -> None:
+def check_memory(model: keras.Model, config: Any, strategy: Strategy, examples: int | None = None) -> None:
     """Refuses a run whose training step does not fit into the memory of this machine or device; warns near the limit.
 
     Args:
         model: the compiled model of the run, whose weights and optimizer are in memory already.
         config: the run's ConfigDict.
         strategy: the run's.
+        examples: the size of its training split.
 
     Raises:
         ValueError: with the keys that help.
@@ -207,7 +212,7 @@ def check_memory(model: keras.Model, config: Any, strategy: Strategy) -> None:
         return
     here = max(1, strategy.replicas // strategy.hosts) if is_main else 1  # replicas that share the memory
     free = free // here + step.weights + step.slots
-    sentence, too_much = check_fit(step, free, config.batch_size, config.micro_batches, strategy.replicas)
+    sentence, too_much = check_fit(step, free, config.batch_size, config.micro_batches, strategy.replicas, examples)
     if too_much:
         raise ValueError(f"{sentence} To start anyway: --check_memory=False.")
     if sentence:

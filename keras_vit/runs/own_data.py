@@ -7,17 +7,13 @@ from typing import Any
 from absl import logging
 from ml_collections import ConfigDict
 
-from keras_vit.data import open_source
 from keras_vit.data.source_names import with_kind
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.selection import digest_of_files, example_names
-from keras_vit.data.splits import MissingSplit
+from keras_vit.data.usual_splits import FILES
 from keras_vit.io.paths import locate
 from keras_vit.io.suggest import counted
 from keras_vit.runs.prepare import open_data
-
-FILES = ("folder", "csv", "jsonl")  # sources of image files with labels
-PLAIN = ("train[:80%]", "train[80%:]")  # of data without splits, as in configs/folder_finetune.py
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,23 +55,6 @@ def _place(text, data_dir):
     return f"{kind}:{os.path.realpath(locate(path, data_dir))}{mark}{options}"
 
 
-def usual_splits(text: str, data_dir: str | None) -> tuple[str, str]:
-    """(training split, evaluation split) of a source where none is given.
-
-    train and test, or else val; without split folders or a split column the parts that folder_finetune takes.
-    """
-    if with_kind(text, data_dir).partition(":")[0] in FILES:
-        try:
-            open_source(text, "test", data_dir)
-        except MissingSplit as error:
-            if "val" in error.splits:
-                return "train", "val"
-            if error.splits == ["train"]:
-                return PLAIN
-            raise
-    return "train", "test"
-
-
 def check_held_out(own: OwnData, text: str, split: str, source: Source, data_dir: str | None, asked: bool) -> None:
     """Warns if images to measure were trained on, or if that cannot be known.
 
@@ -103,11 +82,11 @@ def check_held_out(own: OwnData, text: str, split: str, source: Source, data_dir
             )
         return
     why = (
-        f"files of {text} were added, removed or renamed since {own.run} was trained"
+        f"Files of {text} were added, removed or renamed since {own.run} was trained"
         if own.files.get("training")
         else f"{own.run} was trained by a version of keras_vit that split {text} in another way"
     )
-    doubt = f"{why[0].upper()}{why[1:]}, so {split} may hold images that it was trained on."
+    doubt = f"{why}, so {split} may hold images that it was trained on."
     if not asked:
         raise ValueError(
             f"{doubt} Pass other images with --data, or name the split to measure it anyway, with a warning."

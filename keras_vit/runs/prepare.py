@@ -24,6 +24,7 @@ from keras_vit.data import image_and_label, open_source
 from keras_vit.data.batches import example_spec
 from keras_vit.data.source_names import KINDS, with_kind
 from keras_vit.data.sources.base import RandomAccess, Source
+from keras_vit.data.sources.folder import folders_read_once
 from keras_vit.data.sources.selection import read_names, without
 from keras_vit.data.splits import split_name, split_range
 from keras_vit.distribution import Strategy
@@ -46,10 +47,11 @@ _MUCH = 3  # times as many patches on a side: more than published fine-tunings r
 
 def open_data(data: ConfigDict, data_dir: str | None) -> tuple[Source, Source]:
     """The training and evaluation sources of config.data; ValueError if either is empty."""
-    source = open_source(data.source, data.train, data_dir, data.shuffle_buffer)
+    with folders_read_once():
+        source = open_source(data.source, data.train, data_dir, data.shuffle_buffer)
+        held_out = open_source(data.source, data.evaluation, data_dir)
     if data.exclude:
         source = without(source, read_names(data.exclude))
-    held_out = open_source(data.source, data.evaluation, data_dir)
     for split, name in ((source, data.train), (held_out, data.evaluation)):
         if split.size < 1:
             raise ValueError(f"{data.source}, {name}, has no examples.")

@@ -25,6 +25,7 @@ from keras_vit.optim.wrappers import averaging, swap_averages
 from keras_vit.runs import broken_examples
 from keras_vit.runs.config import check_same_run
 from keras_vit.runs.evaluate import evaluation_content
+from keras_vit.runs.file_notes import file_notes
 from keras_vit.runs.loop.best import Best
 from keras_vit.runs.loop.periodic import measure_added, periodics
 from keras_vit.runs.loop.train import fix_order_of_sums, train
@@ -217,7 +218,7 @@ def run(
     data_dir: str | None = None,
     strategy: Strategy = _ONE_DEVICE,
     data_service: str | None = None,
-    check_model: Callable[[keras.Model, ConfigDict, Strategy], None] = lambda *_: None,
+    check_model: Callable[[keras.Model, ConfigDict, Strategy, int], None] = lambda *_: None,
 ) -> tuple[keras.Model, dict[str, Any]]:
     """Trains by `config`, resuming the run in `workdir` if there is one; returns (model, measures).
 
@@ -227,7 +228,8 @@ def run(
         data_dir: folder of tensorflow-datasets' prepared data, and base of relative paths.
         strategy: a keras_vit.strategy.
         data_service: "grpc://host:port" of a tf.data service that prepares the training batches.
-        check_model: called before the first step; planning.memory.check_memory refuses a step too large for the memory.
+        check_model: called before the first step with the model, config, strategy and number of training examples;
+            planning.memory.check_memory refuses a step too large for the memory.
 
     Raises:
         ValueError: if the config, the data and the run directory do not fit together, or another process owns it.
@@ -240,11 +242,12 @@ def run(
         fix_order_of_sums()
         with stage(f"Opening {config.data.source}"):
             prepared = checked.on(*open_data(config.data, data_dir))
-        for sentence in prepared.notes() if strategy.chief else ():
-            logging.warning("%s", sentence)
+        if strategy.chief:
+            for sentence in (*prepared.notes(), *file_notes(prepared.train, config.data.eval_preprocess)):
+                logging.warning("%s", sentence)
         with stage(f"Loading {config.init}" if config.init else "Building the model"):
             model = prepared.model(strategy)
-        check_model(model, config, strategy)
+        check_model(model, config, strategy, prepared.train.size)
         start = _begin(prepared, model, rundir)
         with broken_examples.counted(config.data.broken_limit, rundir, start) as errors:
             with strategy.scope():

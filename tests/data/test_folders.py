@@ -16,6 +16,7 @@ from keras_vit.data import from_arrays, open_source
 from keras_vit.data.scan import scan
 from keras_vit.data.sources import image_files
 from keras_vit.data.sources.examine import warn_of_files
+from keras_vit.data.sources.folder import folders_read_once
 from keras_vit.data.sources.image_files import to_known_format
 from keras_vit.data.sources.selection import example_names
 from keras_vit.io.progress import Stage
@@ -410,3 +411,19 @@ def test_reading_a_folder_says_how_far_it_is(tmp_path, caplog, monkeypatch):
         names(tmp_path)
     assert caplog.messages[0] == f"Reading the folder {tmp_path}."
     assert re.fullmatch(rf"Reading the folder {tmp_path}: 2 files, \d+ s", texts[0])
+
+
+def test_the_splits_of_a_folder_can_share_one_reading(tmp_path, caplog):
+    write(tmp_path, *(f"{name}/{i}.png" for name in ("cat", "dog") for i in range(5)))
+    logging.getLogger("absl").propagate = True
+    splits = ("train[:80%]", "train[80%:]")
+    before = [names(tmp_path, split) for split in splits]
+    caplog.clear()
+    with caplog.at_level("INFO", logger="absl"), folders_read_once():
+        assert [names(tmp_path, split) for split in splits] == before
+        assert caplog.messages.count(f"Reading the folder {tmp_path}.") == 1
+        unlabelled = [open_source(f"images:{tmp_path}", split) for split in splits]
+        assert [source.size for source in unlabelled] == [8, 2]
+        assert not set(example_names(unlabelled[0])) & set(example_names(unlabelled[1]))
+    write(tmp_path, "fox/0.png")
+    assert "fox/0.png" in names(tmp_path)

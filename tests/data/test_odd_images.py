@@ -351,11 +351,25 @@ def test_evaluation_counts_every_image_that_decodes_and_says_what_it_skips(zoo):
     assert all("too many pixels" in reasons[f"bomb.{kind}"] for kind in ("jpg", "png", "gif", "bmp"))
 
 
-def test_a_microscopes_12_bits_in_16_bring_a_warning(monkeypatch):
-    said = []
-    monkeypatch.setattr(image_files, "log_once", lambda level, text: said.append(text))
+@pytest.fixture
+def said(monkeypatch):
+    """The warnings about the pixels of files, as if each were the first about its subject."""
+    texts = []
+    monkeypatch.setattr(image_files, "log_once", lambda level, text, about: texts.append(text))
+    return texts
+
+
+def test_a_microscopes_12_bits_in_16_bring_a_warning(said):
     for brightest in (4000, 40000):
-        file = io.BytesIO()
-        pil.fromarray(np.full((4, 4), brightest, "uint16")).save(file, "TIFF")
-        to_known_format(file.getvalue())
-    assert len(said) == 1 and "16-bit values uses less than an eighth of their range" in said[0]
+        to_known_format(_save(pil.fromarray(np.full((4, 4), brightest, "uint16")), "TIFF"), "a.tif")
+    assert len(said) == 1 and said[0].startswith("a.tif uses less than an eighth of the range of its 16-bit values")
+
+
+def test_a_tiff_of_several_pages_brings_a_warning(said, tmp_path):
+    several = {"save_all": True, "append_images": [_PHOTO.rotate(90), _GREY]}
+    (tmp_path / "\xfc b.tif").write_bytes(_save(_PHOTO, "TIFF", **several))
+    (tmp_path / "one.tif").write_bytes(_save(_PHOTO, "TIFF"))
+    for name in ("one.tif", "\xfc b.tif"):
+        image = parse("decode").image(read_image(tf.constant(str(tmp_path / name))))
+        np.testing.assert_array_equal(image, np.asarray(_PHOTO))
+    assert [text.partition(" has several pages")[0] for text in said] == [str(tmp_path / "\xfc b.tif")]

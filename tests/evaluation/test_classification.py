@@ -1,8 +1,11 @@
 """Top-k, loss, recall of each class and confusion, against scikit-learn."""
 
+import logging
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_vit.data import from_arrays
 from keras_vit.evaluation import Classification, Setting, make_evaluator
@@ -48,6 +51,17 @@ def test_measures_equal_scikit_learn():
     np.testing.assert_allclose([np.nan if p is None else p for p in details["precision"]], precision)
     assert details["examples_per_class"] == np.bincount(labels, minlength=7).tolist() and details["classes"][1] == "1"
     assert measures["mean_recall"] == pytest.approx(metrics.balanced_accuracy_score(labels, best), rel=1e-5)
+
+
+def test_a_class_whose_examples_are_all_unreadable_is_named(caplog):
+    logging.getLogger("absl").propagate = True
+    images = [tf.io.encode_png(np.full((1, 1, 1), i, "uint8")).numpy() for i in range(3)]
+    source = from_arrays([*images, b"none", b"none"], [0, 1, 0, 1, 2], class_names=["cat", "dog", "fox"])
+    setting = Setting(
+        given_logits(np.eye(3, dtype="float32")), batch_size=2, source=source, preprocess="decode(1)|central_crop(1)"
+    )
+    assert Classification().prepare(setting)().details["examples_per_class"] == [2, 1, 0]
+    assert "no image of 1 class could be read for the evaluation: fox." in caplog.messages[-1]
 
 
 def test_with_flips_the_logits_are_the_mean_of_both_ways():

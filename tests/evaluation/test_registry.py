@@ -7,9 +7,11 @@ import types
 import numpy as np
 import pytest
 
-from keras_vit.data import from_arrays
+from keras_vit.data import from_arrays, open_source
+from keras_vit.data.sources.selection import example_names
 from keras_vit.distribution import Strategy
 from keras_vit.evaluation import EVALUATORS, Evaluation, Evaluator, Setting, make_evaluator, parse_evaluators, register
+from keras_vit.evaluation.data import source_of
 from keras_vit.runs import RunDirectory, run
 from trainers import config_files, evaluate
 
@@ -128,3 +130,18 @@ def test_several_models_may_be_measured_by_an_evaluator_of_a_tasks_file(brightne
     values = types.SimpleNamespace(evals="brightness()", split=None, data=None, preprocess=None, output=None, sort=None)
     evaluate.evaluate_all(values, ["broken", "a"], Strategy())
     assert measured == ["broken", "a"]
+
+
+def test_data_without_a_split_test_is_split_as_a_run_splits_it(tmp_path):
+    for i in range(20):
+        path = tmp_path / "cat dog".split()[i % 2] / f"{i}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    text = f"folder:{tmp_path}"
+    chosen = make_evaluator("few_shot", {"source": text})._with_splits(None)
+    assert (chosen.train, chosen.test) == ("train[:80%]", "train[80%:]")
+    given = make_evaluator("ridge", {"source": text, "test": "train[:10%]"})._with_splits(None)
+    assert (given.train, given.test) == ("train", "train[:10%]")
+    evaluator = make_evaluator("classification", {"source": text, "preprocess": "decode"})
+    _, source, _ = source_of(evaluator, Setting(None))
+    assert example_names(source) == example_names(open_source(text, "train[80%:]"))

@@ -11,7 +11,7 @@ from small_models import every_weight, for_files
 
 from keras_vit.data import open_source
 from keras_vit.inference import predict
-from keras_vit.inference.neighbours import Index, features_of, pixels_of, read_index
+from keras_vit.inference.neighbours import Index, Neighbour, features_of, pixels_of, read_index
 from keras_vit.inspection import figures
 from trainers import search
 
@@ -53,6 +53,20 @@ def test_the_nearest_are_those_of_numpy():
         assert [neighbour.row for neighbour in found] == best.tolist()
         np.testing.assert_allclose([neighbour.similarity for neighbour in found], expected[best], atol=1e-6)
     assert len(index.nearest(queries, 99)[0]) == 50
+
+
+def test_an_image_far_from_all_others_is_marked():
+    """What is usual are the similarities to the nearest other image, as NumPy finds them."""
+    rows = features(30)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = unit @ unit.T - 2 * np.eye(30)
+    index = Index(rows, [f"{i}.png" for i in range(30)], ["train"] * 30, range(30))
+    usual = index.usual_similarities()
+    np.testing.assert_allclose(usual, cosines.max(1), atol=1e-6)
+    near, far = ([Neighbour(similarity, "1.png", "train", 1)] for similarity in (usual.max(), usual.min() - 0.1))
+    lines = list(search._lines(["near.png", "far.png"], [near, far], usual))
+    assert f"half have another one at {np.median(cosines.max(1)):.3f} or more" in lines[1]
+    assert lines[2::2] == ["near.png:", "far.png: nothing in the index is near"]
 
 
 def test_features_of_length_zero_are_like_nothing():
@@ -162,8 +176,9 @@ def searched(binary):
 def test_the_verb_writes_the_index_with_any_engine_and_prints_what_is_near(saved, photos, tmp_path, searched):
     given = {"model": saved, "data": f"images:{photos}"}
     lines = searched(tmp_path / "index", [photos / "3.png", photos / "broken.png"], **given)
-    assert lines[0].startswith(f"Left out {photos / 'broken.png'}") and lines[1] == f"{photos / '3.png'}:"
-    assert len(lines) == 5 and str(photos / "3.png") not in "".join(lines[2:])  # an image is not its own neighbour
+    assert lines[0].startswith(f"Left out {photos / 'broken.png'}") and lines[1].startswith("Cosine similarity")
+    assert lines[2] == f"{photos / '3.png'}:"
+    assert len(lines) == 6 and str(photos / "3.png") not in "".join(lines[3:])  # an image is not its own neighbour
     pytest.importorskip("openvino")
     assert searched(tmp_path / "openvino", [photos / "3.png"], **given, engine="openvino") == lines[1:]
     assert read_index(tmp_path / "openvino").descriptions["train"]["engine"] == "openvino"
@@ -186,8 +201,8 @@ def test_what_is_searched_for_is_prepared_as_the_index_was_and_copies_take_no_ne
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     lines = searched(tmp_path / "index", [photos / "3.png", copy], output="~/similar.png")
-    assert sorted(line.rpartition("/")[2] for line in lines[1:4]) == ["0.png", "1.png", "2.png"]
-    assert lines[4:8] == [f"{copy}:"] + 3 * [f"  1.000  {photos}/3.png"]
+    assert sorted(line.rpartition("/")[2] for line in lines[2:5]) == ["0.png", "1.png", "2.png"]
+    assert lines[5:9] == [f"{copy}:"] + 3 * [f"  1.000  {photos}/3.png"]
     picture = tmp_path / "home" / "similar.png"
     assert tf.io.decode_png(picture.read_bytes()).shape[2] == 4 and not (tmp_path / "~").exists()
 

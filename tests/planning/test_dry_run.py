@@ -130,10 +130,10 @@ def test_a_local_folder_is_counted(photos):
     config.model.update(depth=1, width=16, heads=2, mlp_dim=16)
     text = flat(dry_run.plan(config, DATASETS))
     assert "train[:80%] (16 examples, 2 classes), evaluated on train[80%:] (4)" in text
-    assert "at most 64 steps of 32 images = 128 epochs of 1 step;" in text
+    assert "at most 64 steps of 32 images drawn from 16;" in text
     assert "ends after 38 steps without a better" in text
     assert "delivers the best" in text and "all trained" in text and "for a step on one device" in text
-    assert "note --config.batch_size=32 is more than the 16 training examples" in text
+    assert "note --batch_size=32 is more than the 16 training examples" in text
 
 
 def test_only_what_trains_is_counted_backwards(tiny):

@@ -70,5 +70,7 @@ def test_a_run_that_does_not_fit_is_refused(tiny, monkeypatch):
     monkeypatch.setattr(memory, "device_memory", lambda: (step.gradients + 63 * step.per_image, True))
     with pytest.raises(ValueError, match="does not fit into memory.*To start anyway: --check_memory=False"):
         memory.check_memory(model, config, Strategy())
+    with pytest.raises(ValueError, match="--batch_size=40;"):  # more fit, but there are no more
+        memory.check_memory(model, config, Strategy(), examples=40)
     config.batch_size = 8
     memory.check_memory(model, config, Strategy())

@@ -6,8 +6,9 @@ import logging
 import pytest
 
 from keras_vit.data import open_source
+from keras_vit.data.usual_splits import PLAIN, usual_splits
 from keras_vit.runs.evaluate import own_data
-from keras_vit.runs.own_data import PLAIN, check_held_out, files_of, usual_splits
+from keras_vit.runs.own_data import check_held_out, files_of
 
 
 @pytest.fixture

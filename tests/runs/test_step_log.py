@@ -9,7 +9,7 @@ import pytest
 
 from keras_vit.io.progress import time_text
 from keras_vit.runs.loop import callbacks
-from keras_vit.runs.loop.callbacks import StepLog
+from keras_vit.runs.loop.callbacks import StepBar, StepLog
 
 
 @pytest.fixture
@@ -52,3 +52,13 @@ def test_within_fit(said, monkeypatch):
     steps = [2, 3, 4, 6, 7, 8]  # the first of an epoch may have been compiled: its time is not counted
     assert [message.split(",")[0] for message in said()] == [f"Step {step} of 8" for step in steps]
     assert all(message.endswith("left: loss 0.") for message in said())
+
+
+def test_the_bar_names_steps_where_keras_would_count_evaluations_as_epochs(capsys):
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.zeros((8, 2))
+    model.fit(x, x[:, :1], batch_size=2, epochs=2, verbose=2, callbacks=[StepBar(total=9, start=1)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[::2] == ["Steps 2 to 5 of 9", "Steps 6 to 9 of 9"]
+    assert all(line.startswith("4/4") and "loss: 0" in line for line in lines[1::2]) and len(lines) == 4

@@ -134,10 +134,7 @@ def test_a_class_without_images_is_named(run_label, photos, teacher):
 
 def test_a_table_without_a_test_split_says_what_a_run_evaluates_on(run_label, photos):
     printed = run_label(confidence="0")
-    assert (
-        f"To train on them: --config.data.source=jsonl:{photos}/out/table.jsonl --config.data.train=train[:90%]"
-        in printed
-    )
+    assert f"To train on them: --data=jsonl:{photos}/out/table.jsonl --config.data.train=train[:90%]" in printed
     assert "--config.data.evaluation=train[90%:]\nThe table has no split test" in printed
     assert "--labelled=SOURCE --test" in printed
     assert json.loads((photos / "out" / "label.json").read_text())["splits"] == {"train": 16}

@@ -31,6 +31,10 @@ def test_values_are_numbers_tuples_or_text_and_reach_load(tiny, tmp_path):
     [
         ("For timm's models pass mean=127.5, std=127.5.", "For timm's models pass --load.mean=127.5 --load.std=127.5."),
         ("If that is wrong, pass mean and std.", "If that is wrong, pass --load.mean=VALUE --load.std=VALUE."),
+        (
+            'A copy saved by keras_vit.save(model, "model.keras") states it.',
+            "A copy saved by `keras-vit export --model=FILE --output=model.keras` states it.",
+        ),
         ('Load it with head="reset" to', 'Load it with --load.head="reset" to'),
         ("keras_vit.list_models() lists all 3.", "`keras-vit models` lists all 3."),
         (

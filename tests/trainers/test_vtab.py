@@ -100,3 +100,11 @@ def test_the_benchmark_has_nineteen_tasks_in_three_groups():
     assert VtabTask(*TABLE.TASKS["svhn"]).train == "train[:800]+train[65931:66131]"
     task = VtabTask(*TABLE.TASKS["dsprites-location"], zero_one=True)
     assert task.preprocess(8, 9) == "decode|multiply(255)|resize(8, 9)"
+
+
+def test_the_commands_fit_the_model(ran):
+    """A variant of the recipe is asked for by its name; for others the run must not check the name."""
+    with pytest.raises(ValueError, match="augreg/L_16-i21k has the variant L/16. Pass --finetune=L/16."):
+        ran(finetune="B/16", model="augreg/L_16-i21k")
+    assert "variant=None" not in ran(finetune="L/16", model="augreg/L_16-i21k")
+    assert "--config.init=deit/tiny --config.model.variant=None" in ran(finetune="B/16", model="deit/tiny")

@@ -65,7 +65,7 @@ def copies(paths: Sequence[str]) -> list[list[str]]:
     return groups
 
 
-def _pixels(path):
+def pixel_size(path: str) -> tuple[int, int] | None:
     """An image's (width, height) by its header; None if illegible."""
     try:
         with opened(path, format_inside(path)) as image:
@@ -79,7 +79,7 @@ def giants(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
     if len(paths) > _LARGEST:
         lengths = [length or 0 for length in in_threads(_bytes, paths)]
         paths = [path for _, path in heapq.nlargest(_LARGEST, zip(lengths, paths))]
-    sizes = {path: _pixels(path) for path in paths}
+    sizes = {path: pixel_size(path) for path in paths}
     return {path: size for path, size in sizes.items() if size and size[0] * size[1] > LARGE}
 
 

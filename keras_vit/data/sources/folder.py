@@ -6,9 +6,12 @@ lists names: it opens no image unless its name has no ending. data/sources/exami
 """
 
 import collections
+import contextlib
+import contextvars
 import os
 import random
 import unicodedata
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -199,6 +202,47 @@ def _check_classes(root, split, files, classes):
         raise ValueError(f'Split "{split}" of "{root}" has classes that train does not have: {listed(unknown)}.{near}')
 
 
+_read: contextvars.ContextVar[dict | None] = contextvars.ContextVar("folders that were read", default=None)
+
+
+@contextlib.contextmanager
+def folders_read_once() -> Iterator[None]:
+    """A context in which the names in a folder are read once for all its splits, not once for each."""
+    token = _read.set(_read.get() or {})
+    try:
+        yield
+    finally:
+        _read.reset(token)
+
+
+def _once(key, read):
+    """`read()`, or within `folders_read_once` what it returned before for this key."""
+    known = _read.get()
+    if known is None:
+        return read()
+    if key not in known:
+        known[key] = read()
+    return known[key]
+
+
+def _labelled(root):
+    """({split: Tree}, the Tree of the top alone or None, {split: (folder, name) of its images})"""
+    with stage(f"Reading the folder {root}", unit="files") as work:
+        trees, whole = _split_trees(root, work)
+        # If a file is in several splits, test and val take precedence over train.
+        in_order = sorted(trees, key=SPLITS.index, reverse=True)
+        once = each_once([(trees[which], _class_files(trees[which])) for which in in_order])
+        return trees, whole, {which: once[in_order.index(which)] for which in trees}
+
+
+def _unlabelled(root):
+    """(the Tree, (folder, name) of its images)"""
+    with stage(f"Reading the folder {root}", unit="files") as work:
+        tree = walk(root, work)
+        (files,) = each_once([(tree, list(tree.files()))])
+    return tree, files
+
+
 def folder(path: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
     """The source of `split` of the folder `path`, relative to `data_dir`, if given.
 
@@ -210,12 +254,7 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
     """
     root, title = locate(path, data_dir), f"folder:{path}"
     check_folder(root)
-    with stage(f"Reading the folder {root}", unit="files") as work:
-        trees, whole = _split_trees(root, work)
-        # If a file is in several splits, test and val take precedence over train.
-        in_order = sorted(trees, key=SPLITS.index, reverse=True)
-        once = each_once([(trees[which], _class_files(trees[which])) for which in in_order])
-        files = {which: once[in_order.index(which)] for which in trees}
+    trees, whole, files = _once((folder, root), lambda: _labelled(root))
     asked = canonical(split_name(split))
     if asked not in trees:
         raise MissingSplit(
@@ -253,12 +292,11 @@ def images(path: str, split: str = "train", data_dir: str | None = None) -> Rand
     check_folder(root)
     if canonical(split_name(split)) != "train":
         raise ValueError(f'"{title}" has no split "{split}": all of it is "train". Slice that: "train[90%:]".')
-    with stage(f"Reading the folder {root}", unit="files") as work:
-        tree = walk(root, work)
-        (files,) = each_once([(tree, list(tree.files()))])
+    tree, files = _once((images, root), lambda: _unlabelled(root))
     if not files:
         raise ValueError(f'The folder "{root}" has no images: it holds {told(tree.ignored) or "nothing"}.')
     _tell(title, counted(len(files), "image"), tree.ignored)
-    random.Random(0).shuffle(files)
-    chosen = files[slice(*split_range(split, len(files)))]
+    shuffled = list(files)
+    random.Random(0).shuffle(shuffled)
+    chosen = shuffled[slice(*split_range(split, len(files)))]
     return source_of_files(title, (), None, [os.path.join(root, *file) for file in chosen])

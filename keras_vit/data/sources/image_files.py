@@ -16,7 +16,7 @@ from absl import logging
 
 from keras_vit.data.ops.decode import MAX_PIXELS, needs_pillow
 from keras_vit.data.sources.base import RandomAccess
-from keras_vit.io.logs import log_once
+from keras_vit.io.logs import log_once, printable
 
 HEAD = 18  # bytes that identify a format
 _NAMED_ENDING = re.compile(r"\.[a-z][a-z0-9]{1,4}")  # a file type, unlike in "scan.2019" and "photo.jpg_2"
@@ -145,20 +145,33 @@ def _depth(image):
     return 16 if (image.mode, image.format) == ("I", "PPM") else None  # Pillow scales these to 0..65535
 
 
-def _warn_of_few_levels(values, bits):
+def _warn_of_few_levels(values, bits, path):
     """Warns once if 8 bits leave little of an image of more, such as a microscope's 12 bits in 16."""
     if values.max() < 2 ** (bits - 3):
         log_once(
             logging.WARNING,
-            f"An image of {bits}-bit values uses less than an eighth of their range, and is nearly black in 8 bits. If"
-            " all are like it, scale them to the whole range first.",
+            f"{path or 'An image'} uses less than an eighth of the range of its {bits}-bit values, and is nearly black"
+            " in 8 bits. If others are like it, scale all to the whole range first.",
+            "few levels",
         )
 
 
-def _pixels(image):
-    """A Pillow image made upright, 8-bit, grey or RGB."""
+def _warn_of_pages(image, path):
+    """Warns once about a TIFF of several pages, such as a scan or a microscope's stack."""
+    if image.format == "TIFF" and image.tag_v2.next:
+        log_once(
+            logging.WARNING,
+            f"{path or 'A TIFF'} has several pages, and only the first is read, as of all TIFFs. To use the others,"
+            " save each page as a file.",
+            "pages",
+        )
+
+
+def _pixels(image, path):
+    """A Pillow image made upright, 8-bit, grey or RGB; `path` is its name in warnings, or ""."""
     from PIL import Image, ImageOps
 
+    _warn_of_pages(image, path)
     limit, bits = MAX_PIXELS // 2, _depth(image)
     if image.width * image.height > limit:
         raise ValueError(f"The image has too many pixels: {limit} at most. It has {image.width * image.height}")
@@ -169,12 +182,12 @@ def _pixels(image):
     image = ImageOps.exif_transpose(image)
     if bits is not None:
         values = np.asarray(image)
-        _warn_of_few_levels(values, bits)
+        _warn_of_few_levels(values, bits, path)
         return Image.fromarray((values >> bits - 8).astype("uint8"))  # the high 8 bits, as for a PNG
     return image if image.mode == "L" else image.convert("RGB")
 
 
-def _converted(encoded):
+def _converted(encoded, path):
     """An image's bytes, read by Pillow, as a BMP or PNG that TensorFlow reads, 8-bit and upright.
 
     BMP costs a tenth of PNG's time; PNG is for grey, which BMP has only through a palette.
@@ -185,7 +198,7 @@ def _converted(encoded):
     if name is None:
         return encoded  # decoding says that this is no image
     try:
-        pixels = _pixels(opened(io.BytesIO(encoded), name))
+        pixels = _pixels(opened(io.BytesIO(encoded), name), path)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     except Image.DecompressionBombError:
@@ -199,32 +212,37 @@ def _converted(encoded):
     return file.getvalue()
 
 
-def to_known_format(encoded: bytes) -> bytes:
+def to_known_format(encoded: bytes, path: str = "") -> bytes:
     """Converts an image that needs Pillow to a format that TensorFlow supports, 8-bit and upright; other bytes stay.
+
+    Args:
+        encoded: the file's bytes.
+        path: its name in warnings.
 
     Raises:
         ValueError: if it is unreadable, has too many pixels, or float or 32-bit pixels.
     """
-    return _converted(encoded) if needs_pillow(tf.constant(encoded)) else encoded
+    return _converted(encoded, path) if needs_pillow(tf.constant(encoded)) else encoded
 
 
-def _converted_array(encoded):
-    """`_converted` of tf.numpy_function's argument: bytes in a graph, an array of them eagerly."""
-    return _converted(np.asarray(encoded, object).item())
+def _converted_array(encoded, path):
+    """`_converted` of tf.numpy_function's arguments: bytes in a graph, arrays of them eagerly."""
+    encoded, path = (np.asarray(value, object).item() for value in (encoded, path))
+    return _converted(encoded, printable(os.fsdecode(path)))
 
 
-def in_known_format(encoded: tf.Tensor) -> tf.Tensor:
-    """`to_known_format` of a scalar string tensor, in a graph."""
+def in_known_format(encoded: tf.Tensor, path: tf.Tensor | bytes = b"") -> tf.Tensor:
+    """`to_known_format` of scalar string tensors, in a graph."""
 
     def converted():
-        return tf.ensure_shape(tf.numpy_function(_converted_array, [encoded], tf.string, stateful=False), ())
+        return tf.ensure_shape(tf.numpy_function(_converted_array, [encoded, path], tf.string, stateful=False), ())
 
     return tf.cond(needs_pillow(encoded), converted, lambda: encoded)
 
 
 def read_image(path: tf.Tensor) -> tf.Tensor:
     """The bytes of image file `path`, scalar string tensors, in a format that `decode` supports. Runs in a graph."""
-    return in_known_format(tf.io.read_file(path))
+    return in_known_format(tf.io.read_file(path), path)
 
 
 def source_of_files(

@@ -15,6 +15,11 @@ from keras_vit.runs.saving.rundir import RunDirectory
 _SAY_FIRST, _SAY_EVERY = 3.0, 60.0  # seconds
 
 
+def steps_text(first: int, last: int) -> str:
+    """ "Step 7", "Steps 14 to 26"."""
+    return f"Step {first:,}" if first == last else f"Steps {first:,} to {last:,}"
+
+
 class StepCounter(keras.callbacks.Callback):
     """Counts the run's steps, also over several calls of fit; Keras restarts the count when a run resumes.
 
@@ -81,6 +86,27 @@ class StepLog(StepCounter):
             measures = ", ".join(f"{name} {float(value):.4g}" for name, value in (logs or {}).items())
             left = time_text(self._seconds / self._steps * (self._total - step))
             logging.info("Step %s of %s, %s left: %s.", f"{step:,}", f"{self._total:,}", left, measures)
+
+
+class StepBar(keras.callbacks.ProgbarLogger):
+    """Keras' progress bar under a title that names the steps: Keras would count the evaluations as epochs of the data.
+
+    Args:
+        total: int. The run's last step.
+        start: int. The step at which fit begins.
+    """
+
+    def __init__(self, total: int, start: int = 0):
+        super().__init__()
+        self._total, self._step = total, start
+
+    def set_params(self, params):
+        super().set_params({**params, "epochs": 1})  # no title of Keras' own
+
+    def on_epoch_begin(self, epoch, logs=None):
+        first, self._step = self._step + 1, self._step + (self.target or 0)
+        print(f"{steps_text(first, self._step)} of {self._total:,}", flush=True)
+        super().on_epoch_begin(epoch, logs)
 
 
 class MetricsLog(StepCounter):

@@ -93,6 +93,8 @@ def repeat_evaluation(
 ) -> None:
     """Evaluates as `fit` does at an epoch's end, and logs through the callbacks with the epoch's metrics, `running`."""
     training = _RestoreAndRead(running)
+    if verbose:
+        logging.info("Repeating the evaluation that was interrupted.")
     measures = model.evaluate(evaluation, callbacks=[training, *callbacks], return_dict=True, verbose=verbose)
     logs = {**training.logs, **{f"val_{name}": value for name, value in measures.items()}}
     for callback in callbacks:

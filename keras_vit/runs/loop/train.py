@@ -10,7 +10,7 @@ from absl import logging
 from keras_vit.io.progress import FirstStep
 from keras_vit.optim.wrappers import EvaluateAverage, averaging
 from keras_vit.runs.loop.best import Best
-from keras_vit.runs.loop.callbacks import MetricsLog, StepLog, TensorBoard
+from keras_vit.runs.loop.callbacks import MetricsLog, StepBar, StepLog, TensorBoard
 from keras_vit.runs.loop.faults import RESTART, CoordinatedStop, Interrupted, Preempted, Preemption
 from keras_vit.runs.loop.running_metrics import (
     KeepRunningMetrics,
@@ -77,6 +77,8 @@ def _fit(model, batches, evaluation, callbacks, start, total, every, verbose, be
 
 def _evaluate_start(model, evaluation, callbacks, logs, verbose):
     """Evaluates the initial weights as `fit` does at an epoch's end."""
+    if verbose:
+        logging.info("Evaluating the initial weights.")
     measures = model.evaluate(evaluation, callbacks=callbacks, return_dict=True, verbose=verbose)
     for callback in logs:
         callback.set_model(model)
@@ -140,7 +142,8 @@ def train(
                 repeat_evaluation(model, evaluation, all_callbacks, rundir.running, (start - 1) // every, verbose)
             if best is not None and best.starts:
                 _evaluate_start(model, evaluation, [stop, first], logs, verbose)
-            _fit(model, batches, evaluation, all_callbacks, start, total, every, verbose, best)
+            bar = [StepBar(total, start)] if verbose else []
+            _fit(model, batches, evaluation, [*all_callbacks, *bar], start, total, every, verbose, best)
         except (Preempted, Interrupted) as ending:
             if averages in all_callbacks:
                 averages.undo()

@@ -163,7 +163,9 @@ class Reader:
 
         try:
             image = _image(item, self.channels, self.check_pixels)
-            return self.preprocess.image(to_known_format(image) if isinstance(image, bytes) else image).numpy()
+            if isinstance(image, bytes):
+                image = to_known_format(image, os.fspath(item) if isinstance(item, (str, os.PathLike)) else "")
+            return self.preprocess.image(image).numpy()
         except tf.errors.OpError as error:
             raise ValueError(f"{name} cannot be decoded as an image: {reason(error)}") from None
         except ValueError as error:
