@@ -24,6 +24,16 @@ from .without_engine import VERSION, did_you_mean, drop_output, package_module
 in_lines = package_module("io.stderr").in_lines
 LIST_FLAGS = "--list_flags"  # for completion: prints the names of the flags
 _OURS = {}  # {flag shown by --help: whether it is required}
+# What other commands call the same.
+_SYNONYMS = {
+    "data": ("source", "images", "train"),
+    "source": ("data",),
+    "images": ("data",),
+    "init": ("model",),
+    "model": ("init",),
+    "output": ("workdir", "index"),
+    "workdir": ("output",),
+}
 _RESTART = 75  # EX_TEMPFAIL of sysexits.h
 
 
@@ -79,6 +89,17 @@ def _show_help(main, takes, loaded, loads):
         print("\n".join(f"  --config.{key}={value}" for key, value in values_of(loaded).items()))
 
 
+def _hint(name, argv):
+    """What an unknown flag was meant to be, "" if that is not known."""
+    file = next((arg for arg in argv[1:] if arg.startswith("-") and arg.lstrip("-") == name), None)
+    if file and os.path.exists(file):
+        return f" The file of this name is ./{file}."
+    keys = values_of(flags.FLAGS["config"].value) if "config" in _OURS else {}
+    same = [f"--config.{key}" for key in keys if key.rpartition(".")[2] == name]
+    same += [f"--{other}" for other in _SYNONYMS.get(name, ()) if other in _names()]
+    return f' Did you mean "{same[0]}"?' if same else did_you_mean(f"--{name}", [f"--{own}" for own in _names()])
+
+
 def _parse(argv):
     """The program's name and the arguments that are not flags.
 
@@ -89,12 +110,10 @@ def _parse(argv):
     try:
         return flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as error:
-        name, valid = f"--{error.flagname}", [f"--{name}" for name in _names()]
-        keys = values_of(flags.FLAGS["config"].value) if "config" in _OURS else {}
-        same = [f"--config.{key}" for key in keys if key.rpartition(".")[2] == error.flagname]
-        hint = f' Did you mean "{same[0]}"?' if same else did_you_mean(name, valid)
+        valid = ", ".join(f"--{name}" for name in _names())
         raise SystemExit(
-            f"{program}: there is no flag {name}.{hint} Valid: {', '.join(valid)}. --help explains them."
+            f"{program}: there is no flag --{error.flagname}.{_hint(error.flagname, argv)} Valid: {valid}. --help"
+            " explains them."
         ) from None
     except flags.Error as error:
         # A validator's message follows the names of its flags.

@@ -7,6 +7,7 @@ images are embedded once. few_shot alone embeds only its sampled training exampl
 examples, and choose their penalty on a fifth of the training split.
 """
 
+import dataclasses
 import json
 import pathlib
 
@@ -107,8 +108,30 @@ def _evaluators(values, methods, data, train, test):
             f"--l2 names {len(l2)} penalties: name a split to choose among them, --validation=train[90%:], and leave it"
             " out of --train."
         )
-    specific = {"few_shot": {"shots": values.shots, "l2": l2, "validation": values.validation}}
+    shots = {} if values.shots is None else {"shots": values.shots}
+    specific = {"few_shot": {**shots, "l2": l2, "validation": values.validation}}
     return {name: make_evaluator(name, {**shared, **specific.get(name, {})}) for name in methods}
+
+
+def _with_shots_that_fit(evaluators, source):
+    """The evaluators, of which few_shot takes no more examples per class than the smallest class has."""
+    import numpy as np
+
+    from keras_vit.data.sources.selection import labels_of
+    from keras_vit.io.suggest import counted
+
+    if "few_shot" not in evaluators:
+        return evaluators
+    counts = np.bincount(labels_of(source), minlength=len(source.class_names))
+    few_shot, least = evaluators["few_shot"], int(counts.min())
+    shots = [count for count in few_shot.shots if count <= least]
+    if not shots or len(shots) == len(few_shot.shots):
+        return evaluators
+    logging.info(
+        "Few-shot with %s per class: %s has %s.",
+        *(" and ".join(map(str, shots)), source.class_names[counts.argmin()], counted(least, "training image")),
+    )
+    return {**evaluators, "few_shot": dataclasses.replace(few_shot, shots=tuple(shots))}
 
 
 def main():
@@ -145,6 +168,8 @@ def run_probe(values):
     errors = ExampleErrors(values.broken_limit)
     preprocess = values.preprocess or default_preprocessing(model)
     embedder = Embedder(model, preprocess, values.batch_size, values.dtype, errors=errors)
+    if values.shots is None:
+        evaluators = _with_shots_that_fit(evaluators, pair[0])
     splits = FeatureSplits(embedder, *pair, keep=methods != ["few_shot"], data_dir=values.data_dir)
     results = probe(splits, evaluators)
     sizes = {
@@ -185,7 +210,11 @@ def run():
         "The split that is classified. By default that of the run; for other data test, or else val or train[80%:].",
     )
     flags.string("methods", "few_shot", "One or several of few_shot, knn, logistic, ridge.")
-    flags.string("shots", "1,5,10,25", "few_shot: examples per class.")
+    flags.string(
+        "shots",
+        None,
+        "few_shot: examples per class; by default 1,5,10,25, up to the size of the smallest class.",
+    )
     flags.string("l2", "1024", "few_shot: the penalty, or several, of which the best on --validation is taken.")
     flags.string("validation", None, "few_shot: the split on which the best of several --l2 is chosen.")
     flags.integer("image_size", None, "In pixels; positions are resampled. By default the model's own.", lowest=1)

@@ -93,6 +93,7 @@ def test_the_commands_answers_without_an_engine():
         ("keras-vit", "export", "--output=x"): "--model is missing.",
         ("keras-vit", "infer", "x"): 'Did you mean "predict"?',
         (*finetune, "--config.batch_size=abc"): "batch_size=abc: 'abc' is not an integer.",
+        ("keras-vit", "prepare", "--data=x"): 'there is no flag --data. Did you mean "--source"?',
         ("keras-vit", "evaluate", "--modle=x"): 'keras-vit evaluate: there is no flag --modle. Did you mean "--model"?',
         ("keras-vit", "evaluate"): "--model is missing",
         ("keras-vit", "configs"): "folder_finetune       Fine-tunes",

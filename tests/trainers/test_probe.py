@@ -67,6 +67,14 @@ def test_all_methods_agree_with_few_shot_alone(run_probe, saved, tmp_path):
     assert (tmp_path / "out" / "few_shot.png").read_bytes()[1:4] == b"PNG"
 
 
+def test_by_default_few_shot_takes_what_the_smallest_class_has(run_probe):
+    assert np.bincount(open_source("digits", "train[:70]").labels).min() == 4
+    _, found = run_probe(train="train[:70]", shots=None)
+    assert list(found["few_shot"]) == ["1"]  # of 1, 5, 10 and 25
+    with pytest.raises(ValueError, match="shots=5 needs 5 examples of every class"):
+        run_probe(train="train[:70]", shots="1,5")
+
+
 def test_the_penalty_is_chosen_on_the_validation_split(run_probe):
     _, found = run_probe(validation="train[300:400]", l2="1,1000000000", shots="5")
     assert found["few_shot"]["5"]["l2"] == 1  # at 1e9 the head predicts next to nothing
