@@ -33,6 +33,7 @@ _NAMES = {  # by module
     "robustness.corruptions": "Corruptions",
     "robustness.patches": "Occlusion Shifts ShuffledPatches",
     "samples": "Samples",
+    "segmentation": "Segmentation",
     "shots": "FewShot few_shot",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

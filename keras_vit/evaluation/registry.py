@@ -121,6 +121,7 @@ _MODULES = {
     "reconstructions": "reconstructions",
     "ridge": "linear",
     "samples": "samples",
+    "segmentation": "segmentation",
     "shifts": "robustness.patches",
     "shuffled_patches": "robustness.patches",
 }

@@ -16,6 +16,11 @@ from keras_vit.layers.registration import serializable
 from keras_vit.training.losses import as_tensors
 
 
+def count_where(values: Any, where: Any, n: int) -> Any:
+    """How often each of 0, 1... n - 1 occurs among the values that are true in `where`: int32 (n,)."""
+    return count_values(ops.reshape(ops.where(where, values, n), (-1,)), n + 1)[:n]
+
+
 def confusion(masks: Any, predicted: Any, classes: int, void: int = VOID, weights: Any = None) -> Any:
     """Pixels of each true class (rows) by predicted class (columns): (classes, classes) int32 tensor.
 
@@ -33,9 +38,8 @@ def confusion(masks: Any, predicted: Any, classes: int, void: int = VOID, weight
         weights = ops.convert_to_tensor(weights)
         missing = len(masks.shape) - len(weights.shape)
         counts = ops.logical_and(counts, ops.reshape(weights > 0, (*ops.shape(weights), *[1] * missing)))
-    cells = ops.where(counts, masks * classes + predicted, classes * classes)  # the last cell: what does not count
-    found = count_values(ops.reshape(cells, (-1,)), classes * classes + 1)
-    return ops.reshape(found[:-1], (classes, classes))
+    found = count_where(masks * classes + predicted, counts, classes * classes)
+    return ops.reshape(found, (classes, classes))
 
 
 def class_scores(counts: Any, xp: Any = np) -> tuple[Any, Any, Any, Any]:

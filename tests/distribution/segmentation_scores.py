@@ -8,6 +8,7 @@ from small_models import eager
 
 import keras_vit
 from keras_vit.data import evaluation_batches, from_arrays
+from keras_vit.evaluation.boundaries import BoundaryScores
 from keras_vit.training import SegmentationCrossEntropy, SegmentationScores
 
 K, VOID, IMAGES = 5, 255, 7
@@ -36,13 +37,13 @@ def model():
 
 
 def evaluated(strategy, batch=4):
-    """({name: number}, exact counts): 7 images in batches of 4, so that the last one is padded."""
+    """({name: number}, exact counts of pixels and of boundary pixels): the last batch is padded."""
     images, masks = data()
     one = strategy.replicas == 1 and keras.backend.backend() == "tensorflow"
     with eager() if one else contextlib.nullcontext():
         with strategy.scope():
-            made, metric = model(), SegmentationScores(K)
-            made.compile(loss=SegmentationCrossEntropy(), weighted_metrics=[metric], jit_compile=False)
+            made, metrics = model(), [SegmentationScores(K), BoundaryScores(K, tolerance=0.15)]
+            made.compile(loss=SegmentationCrossEntropy(), weighted_metrics=metrics, jit_compile=False)
         source = from_arrays(images, np.arange(IMAGES))
 
         def select(example):
@@ -54,7 +55,7 @@ def evaluated(strategy, batch=4):
             source, "decode(1)", batch, shard, replicas, select=select
         )
         measures = made.evaluate(strategy.distribute(batches), verbose=0, return_dict=True)
-    return {name: float(value) for name, value in measures.items()}, metric.counts().tolist()
+    return {name: float(value) for name, value in measures.items()}, *(metric.counts().tolist() for metric in metrics)
 
 
 def by_numpy():

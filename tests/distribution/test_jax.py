@@ -384,8 +384,9 @@ def scores_on_jax():
 
 def test_scores_of_pixels_are_numpys(jax):
     expected, matrix = by_numpy()
-    ours = evaluated(strategy("one"))[0]["loss"]
-    for measures, counts in jax.run(scores_on_jax):
-        assert counts == matrix
-        assert measures.pop("loss") == pytest.approx(ours, rel=1e-6)
+    ours, _, edges = evaluated(strategy("one"))
+    for measures, counts, boundaries in jax.run(scores_on_jax):
+        assert counts == matrix and boundaries == edges
+        for name in ("loss", "boundary_f"):
+            assert measures.pop(name) == pytest.approx(ours[name], rel=1e-6)
         assert measures == pytest.approx(expected, abs=1e-7)

@@ -453,8 +453,9 @@ def test_scores_of_pixels_are_numpys_on_one_device_and_on_two_replicas(replicas)
     """Batches of 4 and 6 of 7 images: the last ones are padded, the second one in one replica alone."""
     expected, matrix = by_numpy()
     found = [*(evaluated(strategy("one"), batch) for batch in (4, 6)), *replicas.run(scores_under_two)]
-    losses = [measures.pop("loss") for measures, _ in found]
+    losses, edges = ([measures.pop(name) for measures, *_ in found] for name in ("loss", "boundary_f"))
     assert losses == pytest.approx([losses[0]] * 4, rel=1e-6)
-    for measures, counts in found:
-        assert counts == matrix
+    assert edges == [edges[0]] * 4 and 0 < edges[0] < 1
+    for measures, counts, boundaries in found:
+        assert counts == matrix and boundaries == found[0][2]
         assert measures == pytest.approx(expected, abs=1e-7)

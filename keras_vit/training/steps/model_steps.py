@@ -218,6 +218,13 @@ class SteppingModel(DescribedModel):
             self.predict_function = _tensorflow().make_gathering_function(self, self.predict_step)
         return self.predict_function
 
+    def get_metrics_result(self):
+        """Keras' {name: metric}, also of metrics that have several numbers: {their names}, not a dict within."""
+        flat = {}
+        for name, value in super().get_metrics_result().items():
+            flat.update(value if isinstance(value, dict) else {name: value})
+        return flat
+
     def _get_metrics_result_or_logs(self, logs):
         """An epoch's report; Keras would report its own running loss, 0, if the user's step returns only "loss"."""
         if self.has_own("train_step", "test_step", "compute_metrics"):

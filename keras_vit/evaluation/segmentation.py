@@ -1,0 +1,151 @@
+"""Evaluation of models that give every pixel a class: mIoU, accuracies, boundaries, and pictures of examples."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from keras_vit.data import evaluation_batches, image_and_label
+from keras_vit.data.masks import void_of
+from keras_vit.data.sources.selection import subset
+from keras_vit.evaluation.boundaries import TOLERANCE, BoundaryScores, f_scores
+from keras_vit.evaluation.classes import check_classes
+from keras_vit.evaluation.data import source_of
+from keras_vit.evaluation.loss_and_metrics import check_preprocessing, evaluate_metrics
+from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
+from keras_vit.inspection.segmentation import comparison, palette, side_by_side, with_legend
+from keras_vit.training import SegmentationCrossEntropy, SegmentationScores
+from keras_vit.training.segmentation_scores import class_scores, mean_where, scores
+
+_TITLES = ("image", "truth", "prediction", "wrong")
+
+
+def image_and_mask(example: dict[str, Any]) -> tuple:
+    """(image (h, w, c), mask (h, w)) of an example; ValueError if it has no mask."""
+    if "mask" not in example:
+        raise ValueError(
+            'The examples have no "mask", a class for every pixel: give a source of images and masks, such as'
+            " masks:FOLDER."
+        )
+    return example["image"], example["mask"][..., 0]
+
+
+def spread_examples(source: Any, preprocess: str, select: Callable, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(images (n, h, w, c) uint8, masks (n, h, w)) of at most `count` readable examples, spread over a source."""
+    places = np.unique(np.linspace(0, source.size - 1, min(count, source.size)).astype(int))
+    batches = evaluation_batches(subset(source, places), preprocess, len(places), select=select)
+    [(images, masks, weights)] = batches.as_numpy_iterator()
+    return images[weights > 0].astype("uint8"), masks[weights > 0]
+
+
+def example_rows(images: np.ndarray, masks: np.ndarray, predicted: np.ndarray, names: Any, colors: Any) -> np.ndarray:
+    """A picture (height, width, 3) uint8 with a row per example: image, truth, prediction and error, and a legend.
+
+    Args:
+        images: (n, h, w, c) uint8.
+        masks, predicted: (n, h, w) classes.
+        names, colors: of the classes.
+    """
+    rows = []
+    for i, (image, mask, found) in enumerate(zip(images, masks, predicted)):
+        row = side_by_side(*comparison(image, mask, found, colors), titles=() if i else _TITLES)
+        rows += [row, np.full((8, row.shape[1], 3), 255, "uint8")]
+    shown = np.concatenate([masks.ravel(), predicted.ravel()])
+    return with_legend(np.concatenate(rows), names, colors, shown)
+
+
+def _rounded(values, defined):
+    """The values as a list, None where undefined."""
+    return [float(value) if there else None for value, there in zip(values, defined)]
+
+
+@register("segmentation")
+@dataclasses.dataclass(frozen=True)
+class Segmentation(Evaluator):
+    """mIoU, pixel and mean accuracy and boundary F-score of a class per pixel, at the model's image size.
+
+    Attributes:
+        source: a data source with masks, as in config.data.source; None for the run's own.
+        split: the split of that source, "test" by default.
+        preprocess: preprocessing text; None for that of the run, or else the model's own.
+        tolerance: of boundaries, as a share of the image's diagonal; None leaves the boundary score out.
+        pictures: number of examples to draw, spread over the source.
+    """
+
+    score: ClassVar[str] = "miou"
+    caption: ClassVar[str] = (
+        "Each row is an image, its true classes, those predicted, and where they are wrong (red); pixels without a true"
+        " class are black in the last picture and do not count."
+    )
+
+    source: str | None = None
+    split: str | None = None
+    preprocess: str | None = None
+    tolerance: float | None = TOLERANCE
+    pictures: int = 4
+
+    def __post_init__(self):
+        if self.tolerance is not None and not 0 < self.tolerance < 0.1:
+            raise ValueError(
+                f"segmentation: tolerance={self.tolerance!r}: expected a share of the diagonal above 0, below 0.1."
+            )
+        if not isinstance(self.pictures, int) or self.pictures < 0:
+            raise ValueError(f"segmentation: pictures={self.pictures!r}: expected a whole number, 0 or more.")
+
+    def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
+        setting, source, preprocess = source_of(self, setting)
+        with setting.strategy.scope():
+            model = setting.model.without_auxiliary() if hasattr(setting.model, "without_auxiliary") else setting.model
+        select = image_and_mask if setting.select is image_and_label else setting.select
+        setting = dataclasses.replace(setting, model=model, select=select)
+        check_classes(model, source)
+        check_preprocessing(preprocess, source, model, select)
+        examples = spread_examples(source, preprocess, select, self.pictures) if self.pictures else None
+
+        def evaluate():
+            evaluation = self._measured(setting, source, preprocess)
+            if examples is None or not len(examples[0]):
+                return evaluation
+            return dataclasses.replace(evaluation, pictures={"examples": _drawn(setting, source, *examples)})
+
+        return evaluate
+
+    def _measured(self, setting, source, preprocess):
+        """The Evaluation without pictures."""
+        model, classes = setting.model, len(source.class_names)
+        void = void_of(classes) if source.void is None else source.void
+        with setting.strategy.scope():
+            counted, loss = SegmentationScores(classes, void), SegmentationCrossEntropy(void=void)
+            edges = None if self.tolerance is None else BoundaryScores(classes, void, self.tolerance)
+        metrics = [counted] if edges is None else [counted, edges]
+        measures = evaluate_metrics(setting, source, preprocess, loss, metrics)
+        confusion = counted.counts()
+        if not confusion.sum():
+            raise ValueError(f"None of the pixels of {source.name} has a class: all are void, {void}.")
+        measures |= {name: float(value) for name, value in scores(confusion).items()}
+        details = {"classes": list(source.class_names), "confusion": confusion.tolist()}
+        rows = _per_class(source.class_names, confusion)
+        if edges is not None:
+            f, defined = f_scores(edges.counts())
+            measures["boundary_f"] = float(mean_where(f, defined))
+            details["tolerance_pixels"] = self.tolerance * math.hypot(*model.output_shape[1:3])
+            rows = [{**row, "boundary_f": value} for row, value in zip(rows, _rounded(f, defined))]
+        return Evaluation(measures, {**details, "per_class": rows})
+
+
+def _per_class(names, confusion):
+    """[{"name", "iou", "accuracy", "share"}] of each class; None where a score is undefined."""
+    iou, accuracy, found, labelled = class_scores(confusion)
+    shares = confusion.sum(axis=1) / confusion.sum()
+    columns = zip(names, _rounded(iou, found), _rounded(accuracy, labelled), shares.tolist())
+    return [dict(zip(("name", "iou", "accuracy", "share"), row)) for row in columns]
+
+
+def _drawn(setting, source, images, masks):
+    """The picture of examples."""
+    model = setting.model
+    logits = model.predict(images, batch_size=setting.batch_size, verbose=0)
+    colors = getattr(model, "colors", None) or getattr(source, "colors", None) or palette(len(source.class_names))
+    return example_rows(images, masks, logits.argmax(-1), source.class_names, colors)
