@@ -219,16 +219,23 @@ class SegmentationModel(ModelOfArguments):
         shared = _Shared(self._encoder, dataclasses.replace(self._decoder, auxiliary=()))
         return self._with(shared, auxiliary=0.0)
 
-    def with_encoder(self, encoder: Classifier) -> "SegmentationModel":
-        """This model's head, with its weights, on another encoder, such as the same one at another image size.
+    def with_encoder(self, encoder: Classifier, **changes: Any) -> "SegmentationModel":
+        """A new model: another encoder, such as the same one at another image size, and a copy of this model's head.
+
+        Args:
+            encoder: a ViT or BiT, whose layers and weights the new model shares.
+            **changes: the constructor's other arguments, such as name; preprocessing, for this size, is left out.
 
         Raises:
             ValueError: if its maps do not suit the head.
         """
-        return self._with(_Shared(encoder, self._decoder), preprocessing=None)
+        model = self._with(encoder, **{"preprocessing": None, **changes})
+        for old, new in zip(self._decoder.layers, model.decoder.layers):
+            new.set_weights(old.get_weights())
+        return model
 
-    def _with(self, shared, **changes):
-        arguments = {**self.arguments(), **changes, "encoder": shared}
+    def _with(self, encoder, **changes):
+        arguments = {**self.arguments(), **changes, "encoder": encoder}
         for name in ("image_size", "channels", "remat", "dtype"):  # the encoder's
             del arguments[name]
         model = SegmentationModel(**arguments)

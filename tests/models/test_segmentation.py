@@ -76,11 +76,16 @@ def test_a_given_encoder_cannot_be_changed():
     keras_vit.SegmentationModel(vit, "linear", 3, image_size=(16, 24))
 
 
-def test_a_head_moves_to_an_encoder_of_another_size():
-    model = made()
-    larger = keras_vit.ViT("Ti/8", 32, None, **SIZES)
-    moved = model.with_encoder(larger)
-    assert moved.output_shape == (None, 32, 32, 3) and moved.head is model.head
+def test_a_file_loads_for_another_image_size(tmp_path):
+    model = made("setr_naive", preprocessing="decode|resize(16, 24)", class_names=["a", "b", "c"])
+    model.save(tmp_path / "model.keras")
+    larger = keras_vit.load(tmp_path / "model.keras", image_size=(24, 32), resample="bilinear", dropout=0.1)
+    assert larger.output_shape == (None, 24, 32, 3) and larger.class_names == ("a", "b", "c")
+    assert larger.preprocessing is None and larger.spec.dropout == 0.1
+    np.testing.assert_array_equal(larger.head.get_weights()[0], model.head.get_weights()[0])
+    again = keras_vit.load(tmp_path / "model.keras", dropout=0.1)
+    np.testing.assert_array_equal(again.predict(IMAGES, verbose=0), model.predict(IMAGES, verbose=0))
+    assert again.preprocessing == "decode|resize(16, 24)"
 
 
 def test_wrong_arguments_are_refused_by_name():

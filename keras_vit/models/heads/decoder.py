@@ -78,3 +78,8 @@ class Decoder:
     auxiliary: tuple[tuple[int, keras.layers.Layer], ...] = ()
     normalised: bool = False
     class_tokens: bool = False
+
+    @property
+    def layers(self) -> list[keras.layers.Layer]:
+        """Neck, head and auxiliary heads."""
+        return [*([] if self.neck is None else [self.neck]), self.head, *(layer for _, layer in self.auxiliary)]
