@@ -9,12 +9,14 @@ values of masks stand for (mask_values.py). "masks:PATH?images=photos&masks=draw
     values   the classes' stored values in order, such as 0,7,8,11
     ignore   stored values, colours (#000000) or names of what is void; none
 
+Annotations of COCO, LabelMe or YOLO in the folder are drawn as masks (data/annotations), unless masks= names a folder.
 Masks handed out hold class numbers from 0 in the order of `class_names`, and `void` (io/void.py).
 """
 
 import os
 import random
 
+from keras_vit.data.annotations import source as annotations
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.folder import check_folder
 from keras_vit.data.sources.mask_files import source_of_masks
@@ -61,8 +63,12 @@ def masks(path: str, split: str = "train", data_dir: str | None = None) -> Rando
         FileNotFoundError: if there is no such folder.
         ValueError: if nothing matches, the split is missing, or the meaning of values is unclear.
     """
-    folder, chosen = split_options(path, **dict.fromkeys(_OPTIONS, ""))
+    folder, chosen = split_options(path, **dict.fromkeys((*_OPTIONS, *annotations.OPTIONS), ""))
     root, title = locate(folder, data_dir), f"masks:{folder}"
+    layout = None if chosen["masks"] else annotations.find(root, chosen["images"])
+    if layout is not None:
+        return annotations.annotated(layout, path, split, data_dir)
+    folder, chosen = split_options(path, **dict.fromkeys(_OPTIONS, ""))
     check_folder(root)
     with stage(f"Reading the folder {root}", unit="files") as work:
         pairs = find_pairs(root, chosen, work)

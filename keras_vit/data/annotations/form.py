@@ -1,0 +1,192 @@
+"""The common form of annotations: images, and regions in them. Each format's file reads into it.
+
+What is wrong with one image (an odd number of coordinates, NaN) is kept as its fault, and fails like a damaged file
+when the image is read: named, and counted against the run's limit. What covers no pixel is left out and counted.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from keras_vit.data.sources.tree import Reason
+
+_FARTHEST = 1e6  # pixels or fractions: coordinates beyond are damaged, and would overflow
+_BESIDE = 1.0  # pixels that annotation tools may draw beyond the image
+
+FEW_POINTS = Reason("polygon", "with fewer than 3 points")
+CLIPPED = Reason("region", "that reaches beyond its image, cut off there")
+OUTSIDE = Reason("region", "outside of its image")
+EMPTY = Reason("region", "without pixels")
+SAME_ID = Reason("annotation", "with the id of another")
+OTHER_IMAGE = Reason("annotation", "of an image that is not listed")
+NOT_AN_AREA = Reason("shape", "that has no area")
+NOT_LISTED = Reason("image", "without an entry in the annotations")
+MISSING = Reason("image", "whose file is missing")
+NO_REGION = Reason("image", "without regions")
+NO_IMAGE = Reason("label file", "without an image")
+PARENT = Reason("category", "that only groups the others", expected=True)
+NOTED = (CLIPPED, SAME_ID)  # used all the same
+
+Ignored = dict[Reason, list[str]]  # {reason: names}
+
+
+class Fault(ValueError):
+    """What is wrong with the annotations of one image; its message names the region."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """One annotated object or area.
+
+    Attributes:
+        label: the name of its class.
+        name: in messages, such as "annotation 7" or "line 3".
+        polygons: (n, 2) float64 vertices x, y of each; the region is their union.
+        runs: (n,) int64 pixels outside and inside of the region in turn, down the columns; None without.
+        box: top, left, bottom, right, if the annotation has one.
+        crowd: whether it stands for a group of objects.
+    """
+
+    label: str
+    name: str
+    polygons: tuple[np.ndarray, ...] = ()
+    runs: np.ndarray | None = None
+    box: tuple[float, float, float, float] | None = None
+    crowd: bool = False
+
+    @property
+    def area(self) -> float:
+        """Its size in pixels, or as a fraction of the image."""
+        inside = 0.0 if self.runs is None else float(self.runs[1::2].sum())
+        return inside + sum(_polygon_area(polygon) for polygon in self.polygons)
+
+
+@dataclasses.dataclass
+class Picture:
+    """An image and its regions, later ones above earlier ones.
+
+    Attributes:
+        path: of the image file.
+        size: (height, width) as the annotations state it; None if they do not.
+        regions: see Region.
+        fault: why the image cannot be used; "" if it can.
+    """
+
+    path: str
+    size: tuple[int, int] | None
+    regions: list[Region] = dataclasses.field(default_factory=list)
+    fault: str = ""
+
+
+@dataclasses.dataclass
+class Annotations:
+    """The annotations of one split.
+
+    Attributes:
+        pictures: read as they are needed; once.
+        class_names: in order, as the files declare them; None if only the regions name them.
+        fractions: whether coordinates are fractions of the image's width and height, not pixels.
+        where: the file or folder that holds them.
+        ignored: {reason: names}; complete after the last picture.
+    """
+
+    pictures: Iterator[Picture]
+    class_names: tuple[str, ...] | None
+    fractions: bool
+    where: str
+    ignored: Ignored = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Annotations found in a folder.
+
+    Attributes:
+        format: its name in messages.
+        overlaps: which of two regions is on top, in words.
+        splits: {split: a function that reads its annotations}.
+        files: {split: the files that hold them}.
+        class_names: in order, if one file declares them for all splits; else None.
+    """
+
+    format: str
+    overlaps: str
+    splits: dict[str, Callable[[], Annotations]]
+    files: dict[str, list[str]]
+    class_names: tuple[str, ...] | None = None
+
+
+def _polygon_area(points):
+    x, y = points[:, 0], points[:, 1]
+    return abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2
+
+
+def polygon(numbers: Sequence[float], name: str) -> np.ndarray:
+    """The (n, 2) float64 vertices of a flat list x, y, x, y...
+
+    Args:
+        numbers: from a file.
+        name: of the region, for messages.
+
+    Raises:
+        Fault: if it is not a list of pairs of finite numbers.
+    """
+    try:
+        flat = np.array(numbers, "float64")
+    except (TypeError, ValueError):
+        raise Fault(f"{name}: expected a polygon as numbers x, y, x, y..., got {str(numbers)[:60]}") from None
+    if flat.ndim != 1:
+        raise Fault(f"{name}: expected a polygon as one list x, y, x, y..., got lists in a list")
+    if len(flat) % 2:
+        raise Fault(f"{name}: a polygon has {len(flat)} coordinates; expected pairs x, y")
+    wrong = flat[~(np.abs(flat) <= _FARTHEST)]  # NaN, too
+    if len(wrong):
+        raise Fault(f"{name}: a polygon has the coordinate {wrong[0]:g}")
+    return flat.reshape(-1, 2)
+
+
+def with_area(polygons: Iterable[np.ndarray], name: str, ignored: Ignored) -> tuple[np.ndarray, ...]:
+    """The polygons with 3 points or more; the others, which contain no pixel, are counted."""
+    kept = []
+    for points in polygons:
+        if len(points) < 3:
+            ignored[FEW_POINTS].append(name)
+        else:
+            kept.append(points)
+    return tuple(kept)
+
+
+def within(region: Region, limits: tuple[float, float], beside: float, name: str, ignored: Ignored) -> bool:
+    """Whether a region has a polygon that touches its image; counts those that reach beyond it.
+
+    Args:
+        region: with polygons or runs.
+        limits: (height, width) of the image, in the polygons' units.
+        beside: how far beyond the image nothing is said.
+        name: of the region and its image.
+        ignored: where to count.
+    """
+    if region.runs is not None:
+        return True
+    if not region.polygons:
+        return False
+    corners = np.array([[points.min(0), points.max(0)] for points in region.polygons])  # (polygons, 2, 2)
+    far = np.array(limits)[::-1]
+    if ((corners[:, 1] < 0) | (corners[:, 0] > far)).any(-1).all():
+        ignored[OUTSIDE].append(name)
+        return False
+    if (corners < -beside).any() or (corners > far + beside).any():
+        ignored[CLIPPED].append(name)
+    return True
+
+
+def checked(picture: Picture, ignored: Ignored, fractions: bool) -> Picture:
+    """The picture without regions that lie outside of it."""
+    limits = (1.0, 1.0) if fractions else picture.size
+    if limits is not None and not picture.fault:
+        beside = _BESIDE / 100 if fractions else _BESIDE
+        name = lambda region: f"{region.name} of {picture.path}"  # noqa: E731
+        picture.regions = [r for r in picture.regions if within(r, limits, beside, name(r), ignored)]
+    return picture

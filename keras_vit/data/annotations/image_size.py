@@ -1,0 +1,38 @@
+"""The size of an encoded image as viewers show it, mostly from its header."""
+
+import tensorflow as tf
+
+from keras_vit.data.ops import orientation
+from keras_vit.data.ops.decode import MAX_PIXELS, decode_bytes, header
+
+
+def _turned(size, turned):
+    """(height, width) as stored -> upright."""
+    return tf.where(turned >= 5, size[::-1], size)
+
+
+def _of_jpeg(encoded):
+    shape, turned, _ = header(encoded)
+    return _turned(shape[:2], turned)
+
+
+def _of_png(encoded):
+    start = tf.strings.substr(encoded + b"\0" * 24, 16, 8)
+    size = tf.io.decode_raw(start, tf.int32, little_endian=False)[::-1]  # width, height -> height, width
+    return _turned(tf.ensure_shape(size, (2,)), orientation.of_png(encoded))
+
+
+def upright_size(encoded: tf.Tensor) -> tf.Tensor:
+    """(height, width), (2,) int32, of an image that `decode` reads, a scalar string tensor, after EXIF's orientation.
+
+    Raises:
+        InvalidArgumentError: at run time, for an illegible header, or too many pixels.
+    """
+    start = tf.strings.substr(encoded, 0, 2)
+    kinds = {b"\xff\xd8": _of_jpeg, b"\x89P": _of_png}
+    cases = [(start == magic, lambda kind=kind: kind(encoded)) for magic, kind in kinds.items()]
+    size = tf.case(cases, default=lambda: tf.shape(decode_bytes(encoded, 3))[:2])
+    pixels = tf.reduce_prod(tf.cast(size, tf.int64))
+    fits = (pixels <= MAX_PIXELS) & tf.reduce_all(size > 0)
+    with tf.control_dependencies([tf.debugging.Assert(fits, ["The image has an impossible size:", size])]):
+        return tf.ensure_shape(tf.identity(size), (2,))

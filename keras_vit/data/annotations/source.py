@@ -1,0 +1,288 @@
+"""The source of images whose masks are drawn from annotations: "masks:PATH", where PATH holds COCO, LabelMe or YOLO.
+
+Pixels in no region are of the class "background", number 0, or void with the option background=void.
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from keras_vit.data.annotations import coco, form, labelme, yolo
+from keras_vit.data.annotations.form import Annotations, Layout, Picture, Region
+from keras_vit.data.annotations.table import Table, make_table, mask_drawer
+from keras_vit.data.sources.base import RandomAccess
+from keras_vit.data.sources.class_names import class_names, doubts
+from keras_vit.data.sources.image_files import read_image
+from keras_vit.data.sources.mask_tables import is_void_name
+from keras_vit.data.sources.tree import told
+from keras_vit.data.splits import SPLITS, MissingSplit, canonical, split_name, split_range
+from keras_vit.io.cache import cached_answer
+from keras_vit.io.logs import log_once
+from keras_vit.io.paths import in_threads, locate, split_options
+from keras_vit.io.progress import stage
+from keras_vit.io.suggest import counted, did_you_mean, listed
+from keras_vit.io.void import void_of
+
+OPTIONS = ("background", "images", "classes", "ignore")
+BACKGROUND = "background"
+_SAMPLE = 100  # images whose masks are drawn for the report
+_SHOWN = 30  # classes in the report
+
+
+def find(path: str, images: str = "") -> Layout | None:
+    """The annotations in a folder, or in a JSON or YAML file; None if there are none.
+
+    Args:
+        path: local, or in a bucket.
+        images: the folder of COCO's images; "" to look for it.
+
+    Raises:
+        ValueError: if it is unclear which file is meant.
+    """
+    images = locate(images, path if tf.io.gfile.isdir(path) else os.path.dirname(path)) if images else ""
+    return yolo.find(path) or coco.find(path, images) or (labelme.find(path) if tf.io.gfile.isdir(path) else None)
+
+
+def _is_background(name):
+    return name.strip("_").lower() == BACKGROUND
+
+
+def _used_names(pictures):
+    """The sorted classes of regions."""
+    return tuple(sorted({region.label for picture in pictures for region in picture.regions}))
+
+
+class _Numbers:
+    """The class number of each label.
+
+    Attributes:
+        names: of the classes, in order.
+        void: the value of pixels without a class.
+        background: the value of pixels in no region.
+        ignored: labels that stand for void.
+    """
+
+    def __init__(self, declared: Sequence[str], background_is_void: bool, ignore: str):
+        chosen = [name.strip() for name in ignore.split(",") if name.strip()]
+        known = {name.lower(): name for name in declared}
+        unknown = [name for name in chosen if name.lower() not in known and name != "none"]
+        if unknown:
+            raise ValueError(
+                f"ignore={ignore}: {unknown[0]} is not a class; expected none, or classes separated by commas:"
+                f" {listed(list(declared))}.{did_you_mean(unknown[0], declared)}"
+            )
+        is_void = lambda name: name.lower() in map(str.lower, chosen) or (not chosen and is_void_name(name))  # noqa: E731
+        self.ignored = [name for name in declared if is_void(name)]
+        names = [name for name in declared if name not in self.ignored]
+        if not background_is_void:
+            names = [BACKGROUND, *(name for name in names if not _is_background(name))]
+        self.names = tuple(names)
+        self.void = void_of(len(names))
+        self.background = self.void if background_is_void else 0
+        self._number = {name: i for i, name in enumerate(names)} | dict.fromkeys(self.ignored, self.void)
+        if not background_is_void:
+            self._number |= dict.fromkeys(filter(_is_background, declared), 0)
+        if len(names) < 2:
+            raise ValueError(
+                f"The annotations have {counted(len(names), 'class')} ({listed(names)}) and void: there is nothing to"
+                " tell apart. Without ?background=void the pixels in no region are a class."
+            )
+
+    def value_of(self, region: Region, picture: Picture) -> int:
+        """The value that a region draws.
+
+        Raises:
+            ValueError: for an unknown label.
+        """
+        number = self._number.get(region.label)
+        if number is None:
+            raise ValueError(
+                f'{region.name} of "{picture.path}" has the class "{region.label}", which is not one of the'
+                f" {len(self.names)}: {listed(list(self.names))}.{did_you_mean(region.label, self._number)}"
+            )
+        return number
+
+
+def _declared(
+    layout: Layout, split: str, annotations: Annotations, own: Callable[[], Sequence[str]]
+) -> tuple[str, ...]:
+    """The class names that train gives to all splits.
+
+    Args:
+        layout: with its splits.
+        split: whose annotations are `annotations`.
+        own: the names of that split.
+    """
+    if layout.class_names is not None:
+        return layout.class_names
+    known_by = next((name for name in SPLITS if name in layout.splits), split)
+
+    def names():
+        if known_by == split:
+            return list(own())
+        other = layout.splits[known_by]()
+        return list(_used_names(other.pictures) if other.class_names is None else other.class_names)
+
+    return tuple(cached_answer(f"classes of {layout.format}", layout.files[known_by], names))
+
+
+def _with_regions(pictures: Iterator[Picture], needed: bool, ignored) -> Iterator[Picture]:
+    """`pictures`; without those that have no region, if these are needed."""
+    for picture in pictures:
+        if needed and not picture.regions and not picture.fault:
+            ignored[form.NO_REGION].append(picture.path)
+        else:
+            yield picture
+
+
+def _source(title, table: Table, numbers: _Numbers, order) -> RandomAccess:
+    """The source of the images `order`, (m,) positions in the table."""
+    paths = tf.constant([os.fsencode(path) for path in table.paths])
+    order = tf.constant(order, tf.int64)
+    draw = mask_drawer(table)
+
+    def lookup(i):
+        return {"image": read_image(paths[order[i]]), "number": order[i]}
+
+    def parse(example):
+        mask = draw(example["number"], example["image"])
+        some = tf.reduce_any(mask != tf.cast(numbers.void, mask.dtype))
+        what = "The mask is all void: no pixel has a class, so nothing can be learnt of it."
+        with tf.control_dependencies([tf.debugging.Assert(some, [what])]):
+            mask = tf.identity(mask)
+        return {"image": example["image"], "mask": mask, "void": tf.constant(numbers.void, mask.dtype)}
+
+    def name_of(i):
+        return paths[order[i]]
+
+    return RandomAccess(title, numbers.names, None, lookup, name_of, count=len(order), void=numbers.void, parse=parse)
+
+
+def _shares(source: RandomAccess) -> tuple[int, np.ndarray]:
+    """(masks drawn, pixels of each class and of void) of a sample of a source's images; skips those that fail."""
+    classes = len(source.class_names)
+
+    def count(i):
+        mask = tf.cast(source.read(i)["mask"], tf.int32)
+        return tf.math.bincount(tf.reshape(tf.minimum(mask, classes), [-1]), minlength=classes + 1, dtype=tf.int64)
+
+    counter = tf.function(count, [tf.TensorSpec((), tf.int64)], autograph=False).get_concrete_function()
+
+    def one(i):
+        try:
+            return counter(tf.constant(i, tf.int64)).numpy()
+        except (tf.errors.OpError, ValueError):
+            return None
+
+    size = min(source.size, _SAMPLE)
+    counts = [found for found in in_threads(one, [i * source.size // size for i in range(size)]) if found is not None]
+    return len(counts), sum(counts, np.zeros(classes + 1, "int64"))
+
+
+def _report(title, split, layout, table, numbers, source, ignored):
+    """Reports in one line what was found; warns if some of it is ignored."""
+    looked, pixels = _shares(source)
+    part = pixels[:-1] / max(pixels[:-1].sum(), 1)
+    shown = [f"{numbers.names[i]} {part[i]:.1%}" for i in np.argsort(-part, kind="stable")]
+    empty = int((np.diff(table.parts) == 0).sum()) - sum(map(bool, table.faults))
+    noted = {reason: names for reason, names in ignored.items() if names and reason in form.NOTED}
+    lost = {reason: names for reason, names in ignored.items() if names and reason not in form.NOTED}
+    text = (
+        f"{title}, {split}: {counted(len(table.paths), 'image')} with {layout.format} annotations of"
+        f" {counted(len(numbers.names), 'class')} ({layout.overlaps}); by the pixels of {counted(looked, 'mask')}:"
+        f" {listed(shown, _SHOWN)}; void {pixels[-1] / max(pixels.sum(), 1):.1%}"
+    )
+    text += f"; void is {listed(numbers.ignored)}" if numbers.ignored else ""
+    text += f"; {counted(empty, 'image')} without regions, all {BACKGROUND}" if empty else ""
+    text += f"; used: {told(noted)}" if noted else ""
+    text += f"; ignored: {told(lost)}" if lost else ""
+    loud = bool(noted) or any(not reason.expected for reason in lost)
+    log_once(logging.WARNING if loud else logging.INFO, f"{text}.")
+
+
+def _check_some(title, annotations, pictures):
+    """Warns about images whose annotations cannot be used.
+
+    Args:
+        title: of the source.
+        annotations: of a split.
+        pictures: its (path, fault).
+
+    Raises:
+        FileNotFoundError: if there are no images.
+        ValueError: if there are no others.
+    """
+    if not pictures:
+        raise FileNotFoundError(f'"{annotations.where}": no image can be used: {told(annotations.ignored)}.')
+    faults = [(path, fault) for path, fault in pictures if fault]
+    if not faults:
+        return
+    text = (
+        f"{title}: the annotations of {counted(len(faults), 'image')} of {len(pictures):,} cannot be used, such as"
+        f' those of "{faults[0][0]}": {faults[0][1]}.'
+    )
+    if len(faults) == len(pictures):
+        raise ValueError(text)
+    log_once(logging.WARNING, text)
+
+
+def annotated(layout: Layout, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
+    """The source of `split` of annotations.
+
+    Args:
+        layout: from `find`.
+        text: the path, with options: background=void; classes=, a file that gives the order of LabelMe's labels;
+            ignore=, names of classes that are void.
+        split: a split or a slice of one; slices are of a fixed random order.
+        data_dir: base of a relative path.
+
+    Raises:
+        FileNotFoundError: if no image is found.
+        ValueError: if the annotations are of no use, or the split is missing.
+    """
+    path, chosen = split_options(text, **dict.fromkeys(OPTIONS, ""))
+    root, title = locate(path, data_dir), f"masks:{path}"
+    if chosen["background"] not in ("", "void"):
+        raise ValueError(f'"{text}": background={chosen["background"]}: expected void.')
+    asked = canonical(split_name(split))
+    if asked not in layout.splits:
+        raise MissingSplit(
+            f'"{root}" has no split "{asked}"; its {layout.format} annotations have: {", ".join(layout.splits)}. A'
+            f' slice is one, too: "{next(iter(layout.splits))}[80%:]".',
+            layout.splits,
+        )
+    with stage(f"Reading the annotations in {root}", unit="images") as work:
+        annotations = layout.splits[asked]()
+        listed_names = None
+        if annotations.class_names is None:
+            annotations.pictures = iter(pictures := list(annotations.pictures))
+            _check_some(title, annotations, [(picture.path, picture.fault) for picture in pictures])
+            folder = root if tf.io.gfile.isdir(root) else os.path.dirname(root)
+            listed_names = class_names(folder, chosen["classes"])
+        elif chosen["classes"]:
+            raise ValueError(f'"{text}": classes={chosen["classes"]}: {annotations.where} names the classes already.')
+        own = lambda: _used_names(pictures) if annotations.class_names is None else annotations.class_names  # noqa: E731
+        declared = listed_names or _declared(layout, asked, annotations, own)
+        is_void = chosen["background"] == "void"
+        numbers = _Numbers(declared, is_void, chosen["ignore"])
+
+        def counted_pictures():
+            for picture in _with_regions(annotations.pictures, is_void, annotations.ignored):
+                work.advance()
+                yield picture
+
+        table = make_table(
+            counted_pictures(), numbers.value_of, annotations.fractions, numbers.void > 255, numbers.background
+        )
+    _check_some(title, annotations, list(zip(table.paths, table.faults)))
+    order = list(range(len(table.paths)))
+    random.Random(0).shuffle(order)
+    whole = _source(title, table, numbers, order)
+    _report(title, asked, layout, table, numbers, whole, annotations.ignored)
+    for doubt in doubts(title, numbers.names):
+        log_once(logging.WARNING, doubt)
+    return _source(title, table, numbers, order[slice(*split_range(split, len(order)))])

@@ -1,0 +1,151 @@
+"""Annotations in memory as a few arrays, from which a mask is drawn when its image is read.
+
+COCO's 118,000 training images take 200 MB. All of it is TensorFlow: masks are drawn in parallel, by the workers of a
+data service, too, and are the same after a run resumes.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.annotations.form import Picture, Region
+from keras_vit.data.annotations.image_size import upright_size
+from keras_vit.data.annotations.rasterise import FIFTHS, group_numbers, painted, polygon_spans, run_spans, to_fifths
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The regions of n images; "parts" are polygons and runs, in the order in which they are drawn.
+
+    Attributes:
+        paths: (n,) of the image files.
+        faults: (n,) why an image cannot be used; "" if it can.
+        sizes: (n, 2) int32 stated heights and widths; 0 if not stated.
+        parts: (n + 1,) int64, where each image's parts begin.
+        values: (parts,) what each draws, uint8 or int32.
+        points: (parts + 1,) int64, where each part's vertices begin.
+        vertices: (vertices, 2) x and y: int32 fifths of a pixel, or float32 fractions of width and height.
+        runs: (parts + 1,) int64, where each part's counts begin.
+        counts: (counts,) int32.
+        background: the value where no part is.
+    """
+
+    paths: list[str]
+    faults: list[str]
+    sizes: np.ndarray
+    parts: np.ndarray
+    values: np.ndarray
+    points: np.ndarray
+    vertices: np.ndarray
+    runs: np.ndarray
+    counts: np.ndarray
+    background: int
+
+
+def _starts(sizes):
+    """Where groups of these sizes begin, and the end: (2, 3) -> (0, 2, 5)."""
+    return np.concatenate([[0], np.cumsum(sizes, dtype="int64")]).astype("int64")
+
+
+def _joined(arrays, empty):
+    return np.concatenate(arrays) if arrays else empty
+
+
+def make_table(
+    pictures: Iterable[Picture],
+    value_of: Callable[[Region, Picture], int],
+    fractions: bool,
+    wide: bool,
+    background: int,
+) -> Table:
+    """The Table of pictures.
+
+    Args:
+        pictures: read once.
+        value_of: region, its picture -> what it draws.
+        fractions: whether coordinates are fractions, not pixels.
+        wide: whether values exceed 255.
+        background: the value where no region is.
+    """
+    paths, faults, sizes, parts, values, points, runs = [], [], [], [], [], [], []
+    vertices, counts = [], []
+    kind = "float32" if fractions else "int32"
+    for picture in pictures:
+        before, drawn = len(values), []
+        for region in picture.regions:
+            value = value_of(region, picture)
+            drawn += region.polygons
+            values += [value] * (len(region.polygons) + (region.runs is not None))
+            points += map(len, region.polygons)
+            runs += [0] * len(region.polygons)
+            if region.runs is not None:
+                points.append(0)
+                runs.append(len(region.runs))
+                counts.append(region.runs.astype("int32"))
+        if drawn:
+            together = np.concatenate(drawn)
+            vertices.append((together if fractions else to_fifths(together)).astype(kind))
+        paths.append(picture.path)
+        faults.append(picture.fault)
+        sizes.append(picture.size or (0, 0))
+        parts.append(len(values) - before)
+    return Table(
+        paths,
+        faults,
+        np.array(sizes, "int32").reshape(-1, 2),
+        _starts(parts),
+        np.array(values, "int32" if wide else "uint8"),
+        _starts(points),
+        _joined(vertices, np.zeros((0, 2), kind)),
+        _starts(runs),
+        _joined(counts, np.zeros(0, "int32")),
+        background,
+    )
+
+
+def _check_size(stated, size):
+    """An assertion that an image has the size for which it was annotated."""
+    fits = tf.reduce_all(stated == size) | (stated[0] == 0)
+    hint = tf.where(
+        tf.reduce_all(stated == size[::-1]),
+        "It is turned upright by its EXIF data after that: remove this from the image, or annotate it upright.",
+        "Annotate the image itself, or export both at one size.",
+    )
+    message = ["The annotations are for another size (height, width):", stated, "the image has", size, hint]
+    return tf.debugging.Assert(fits, message)
+
+
+def mask_drawer(table: Table) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Returns a function: number of an image, int64, and its encoded bytes -> its mask (h, w, 1); for graphs.
+
+    Raises:
+        InvalidArgumentError: at run time, for an image with a fault, or of another size than stated.
+    """
+    faults, sizes = tf.constant(table.faults), tf.constant(table.sizes)
+    parts, values = tf.constant(table.parts), tf.constant(table.values)
+    points, vertices = tf.constant(table.points), tf.constant(table.vertices)
+    runs, counts = tf.constant(table.runs), tf.constant(table.counts)
+
+    def owned(starts, items, first, last):
+        """The items of the image's parts, and the part of each, from 0."""
+        bounds = starts[first : last + 1]
+        own = items[bounds[0] : bounds[-1]]
+        return own, group_numbers(tf.cast(bounds[1:] - bounds[:-1], tf.int32))
+
+    def draw(number, encoded):
+        size = upright_size(encoded)
+        sound = tf.debugging.Assert(faults[number] == "", ["Its annotations cannot be used:", faults[number]])
+        with tf.control_dependencies([sound, _check_size(sizes[number], size)]):
+            height, width = tf.unstack(tf.identity(size))
+        first, last = parts[number], parts[number + 1]
+        corners, rings = owned(points, vertices, first, last)
+        if corners.dtype.is_floating:
+            scale = tf.cast(FIFTHS * tf.stack([width, height]), tf.float64)
+            corners = tf.cast(tf.cast(corners, tf.float64) * scale + 0.5, tf.int32)
+        spans = polygon_spans(corners, rings, height, width), run_spans(*owned(runs, counts, first, last))
+        order, start, end = (tf.concat(pair, 0) for pair in zip(*spans))
+        return painted(order, start, end, values[first:last], table.background, height, width)
+
+    return draw

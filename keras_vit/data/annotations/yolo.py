@@ -1,0 +1,235 @@
+"""YOLO segmentation text files, as Ultralytics, Roboflow and CVAT write them.
+
+    PATH/data.yaml: names, and for train, val and test a folder, a list of folders, or a text file of image paths
+    .../images/a.jpg and .../labels/a.txt: on each line a class number and x y x y..., fractions of width and height
+
+An image without a text file, or with an empty one, has no regions. Lines have no order: smaller regions are above
+larger ones, as Ultralytics draws overlapping masks.
+"""
+
+import collections
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+import yaml
+
+from keras_vit.data.annotations import files, form
+from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
+from keras_vit.data.sources.image_files import ENDINGS, ending
+from keras_vit.data.splits import SPLITS, canonical
+from keras_vit.io.paths import in_threads, read_text
+from keras_vit.io.suggest import counted, listed
+
+OVERLAPS = "larger regions below smaller ones"
+_BOX = 5  # numbers on a line for detection: class, centre x and y, width, height
+_MOST = 2.0  # coordinates beyond are pixels, not fractions
+_KEYS = ("train", "val", "valid", "validation", "test")
+
+
+def _yaml(path):
+    """The mapping in a YAML file.
+
+    Raises:
+        ValueError: naming the line, if it is not YAML, or not a mapping.
+    """
+    try:
+        content = yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ValueError(f'"{path}"{where}: not YAML: {getattr(error, "problem", None) or error}.') from None
+    if not isinstance(content, dict):
+        raise ValueError(f'"{path}": expected a mapping with names, train and val, got {str(content)[:60]}.')
+    return content
+
+
+def _names(content, path):
+    """The class names, in order.
+
+    Raises:
+        ValueError: if they are missing, repeated, not numbered from 0, or of another number than nc.
+    """
+    names = content.get("names")
+    if isinstance(names, dict):
+        if sorted(names, key=str) != sorted(range(len(names)), key=str):
+            raise ValueError(f'"{path}": names should be numbered 0, 1, 2..., got {listed(list(map(str, names)))}.')
+        names = [names[number] for number in range(len(names))]
+    if not isinstance(names, list) or not names:
+        raise ValueError(f'"{path}": expected names, a list of classes, got {str(names)[:60]}.')
+    names = [str(name).strip() for name in names]
+    if len(set(names)) < len(names) or not all(names):
+        raise ValueError(f'"{path}": each class should have a name of its own: {listed(names)}.')
+    if content.get("nc", len(names)) != len(names):
+        raise ValueError(f'"{path}": nc is {content["nc"]}, and there are {counted(len(names), "name")}.')
+    return tuple(names)
+
+
+def _place(root, base, text):
+    """A path of data.yaml that exists; Roboflow's begin with "../" though they start from the file's folder."""
+    text = str(text).replace("\\", "/")
+    plain = text
+    while plain.startswith(("../", "./")):
+        plain = plain.partition("/")[2]
+    short = plain.partition("/")[2]  # CVAT's list "data/images/train/a.jpg", and "datasets/NAME/images"
+    choices = [os.path.join(base, text), os.path.join(root, text), os.path.join(root, plain)]
+    choices += [os.path.join(root, short)] if short else []
+    return next((choice for choice in choices if tf.io.gfile.exists(choice)), "")
+
+
+def _image_files(root, base, texts, path, split):
+    """The image files of one split.
+
+    Raises:
+        FileNotFoundError: if a folder or list does not exist.
+    """
+    found = []
+    for text in texts if isinstance(texts, list) else [texts]:
+        place = _place(root, base, text)
+        if not place:
+            raise FileNotFoundError(f'"{path}": {split} is "{text}", and there is no such folder or file in "{root}".')
+        if place.lower().endswith(".txt"):
+            lines = [line.strip() for line in read_text(place).splitlines() if line.strip()]
+            found += [_place(root, base, line) or os.path.join(root, line) for line in lines]
+        else:
+            walked = tf.io.gfile.walk(place)
+            found += [os.path.join(folder, n) for folder, _, names in walked for n in names if ending(n) in ENDINGS]
+    return sorted(dict.fromkeys(file for file in found if not os.path.basename(file).startswith(".")))
+
+
+def _label_file(image):
+    """The text file of an image: in the folder "labels" beside "images", or beside the image."""
+    before, images, after = image.rpartition("/images/")
+    return os.path.splitext(f"{before}/labels/{after}" if images else image)[0] + ".txt"
+
+
+def find(path: str) -> Layout | None:
+    """The annotations that a data.yaml in a folder describes, or the YAML file `path`; None without one.
+
+    Raises:
+        ValueError: for folders "images" and "labels" without a data.yaml.
+    """
+    root = os.path.dirname(path) if path.lower().endswith((".yaml", ".yml")) else path
+    names = files.names_in(root)
+    found = [os.path.basename(path)] if root != path else [n for n in names if n.lower().endswith((".yaml", ".yml"))]
+    contents = {name: _yaml(os.path.join(root, name)) for name in found}
+    contents = {name: content for name, content in contents.items() if "names" in content}
+    if not contents:
+        if {"images", "labels"} <= set(names) and any(name.endswith(".txt") for name in _below(root, "labels")):
+            raise ValueError(
+                f'"{root}" has images and labels of YOLO, and no data.yaml, which names the classes. Add one: "names:'
+                ' [cat, dog]", "train: images/train", "val: images/val".'
+            )
+        return None
+    name = "data.yaml" if "data.yaml" in contents else next(iter(contents))
+    content, file = contents[name], os.path.join(root, name)
+    base = str(content.get("path") or "")
+    base = base if base.startswith("/") and tf.io.gfile.isdir(base) else os.path.join(root, base.lstrip("/"))
+    splits = {canonical(key): content[key] for key in _KEYS if content.get(key)}
+    if not splits:
+        raise ValueError(f'"{file}" names no folder of images for {", ".join(SPLITS)}.')
+    classes = _names(content, file)
+    readers = {
+        split: lambda texts=texts, split=split: read(file, classes, _image_files(root, base, texts, file, split), split)
+        for split, texts in splits.items()
+    }
+    return Layout("YOLO", OVERLAPS, readers, dict.fromkeys(splits, [file]), classes)
+
+
+def _below(root, name):
+    """The names in a folder and its folders."""
+    for entry in files.names_in(os.path.join(root, name)):
+        yield entry
+        yield from files.names_in(os.path.join(root, name, entry)) if "." not in entry else ()
+
+
+def _region(line, number, names, path, ignored):
+    """A Region of one line.
+
+    Raises:
+        ValueError: for an unknown class.
+        Fault: if the rest is malformed.
+    """
+    first, *rest = line.split()
+    name = f"line {number}"
+    if not first.isdecimal() or int(first) >= len(names):
+        raise ValueError(
+            f'"{path}", line {number}: the class is "{first[:20]}"; there are {counted(len(names), "class")}, numbered'
+            f" from 0: {listed(names)}."
+        )
+    if len(rest) + 1 == _BOX:
+        raise Fault(f"{name} is a box of 4 numbers; boxes are for object detection")
+    try:
+        values = [float(value) for value in rest]
+    except ValueError:
+        raise Fault(f"{name}: expected numbers x y x y..., got {line[:60]!r}") from None
+    points = form.polygon(values, name)
+    if len(points) and np.abs(points).max() > _MOST:
+        raise Fault(f"{name}: the coordinate {np.abs(points).max():g}; expected fractions of width and height, 0 to 1")
+    polygons = form.with_area([points], f'{name} of "{path}"', ignored)
+    return Region(names[int(first)], name, polygons)
+
+
+def _picture(image, path, text, names, ignored):
+    """The Picture of one image, its regions in the order of OVERLAPS."""
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    try:
+        regions = [_region(line, number, names, path, ignored) for number, line in lines]
+    except Fault as fault:
+        return Picture(image, None, [], f'"{path}", {fault}')
+    regions.sort(key=lambda region: -region.area)
+    return form.checked(Picture(image, None, regions), ignored, fractions=True)
+
+
+def _pictures(images, names, ignored, texts) -> Iterator[Picture]:
+    for image in images:
+        path = _label_file(image)
+        yield _picture(image, path, texts.pop(path, ""), names, ignored)
+
+
+def _check_texts(texts, path, split):
+    """Raises ValueError if all lines are boxes, or there are none."""
+    lines = (line.split() for text in texts.values() for line in text.splitlines() if line.strip())
+    lengths = [len(line) for line in lines]
+    if lengths and set(lengths) == {_BOX}:
+        raise ValueError(
+            f'"{path}": all {counted(len(lengths), "line")} of {split} are boxes: they are for object detection. Export'
+            " the data with polygons (YOLO segmentation)."
+        )
+    if not lengths:
+        raise ValueError(
+            f'"{path}": the images of {split} have no annotations: expected text files in a folder "labels" beside'
+            ' "images", or beside the images.'
+        )
+
+
+def read(path: str, names: tuple[str, ...], images: list[str], split: str) -> Annotations:
+    """The annotations of one split.
+
+    Args:
+        path: of the data.yaml.
+        names: of the classes.
+        images: paths of the image files.
+        split: its name in messages.
+
+    Raises:
+        FileNotFoundError: if there are no images.
+        ValueError: if there are no annotations or only boxes, and, later, for unknown classes.
+    """
+    existing, ignored = files.Existing(), collections.defaultdict(list)
+    ignored: Ignored
+    labels = {image: _label_file(image) for image in images}
+    existing.list(os.path.dirname(file) for pair in labels.items() for file in pair)
+    ignored[form.MISSING] += [image for image in images if image not in existing]
+    images = [image for image in images if image in existing]
+    if not images:
+        raise FileNotFoundError(f'"{path}": there are no images of {split}.')
+    wanted = [labels[image] for image in images if labels[image] in existing]
+    texts = dict(zip(wanted, in_threads(read_text, wanted)))
+    _check_texts(texts, path, split)
+    for folder in sorted({os.path.dirname(file) for file in wanted}):
+        mine = {os.path.basename(file) for file in wanted}
+        others = [name for name in sorted(existing.names(folder) - mine) if name.endswith(".txt")]
+        ignored[form.NO_IMAGE] += [os.path.join(folder, name) for name in others if name not in ("classes.txt",)]
+    return Annotations(_pictures(images, names, ignored, texts), names, True, path, ignored)
