@@ -72,8 +72,7 @@ def export(values):
             keras_vit.save(model, values.output, format=form)
         else:
             how = {"quantization": values.quantization, "calibration": _calibration(model, values)}
-            top_k = values.top_k if form == "tf_saved_model" else None
-            keras_vit.export(model, values.output, format=form, top_k=top_k, activation=values.activation, **how)
+            keras_vit.export(model, values.output, format=form, top_k=values.top_k, activation=values.activation, **how)
     logging.info("Exported %s to %s.", values.model, values.output)
     if form == "tf_saved_model":
         _warn_of_formats(values.model)
@@ -119,7 +118,7 @@ def run():
         "A file with one class name a line, or imagenet, cifar10 or cifar100; by default the model's own.",
     )
     flags.string("key", None, "Which model of several in the file of --model, such as model_ema.")
-    flags.integer("top_k", 5, "How many classes are returned for each image.", lowest=1)
+    flags.integer("top_k", None, "How many classes are returned for each image; by default 5.", lowest=1)
     flags.string(
         "activation",
         None,

@@ -185,12 +185,12 @@ def png(picture: np.ndarray) -> bytes:
 def mask_png(mask: Any, colors: Sequence[Color]) -> bytes:
     """A mask (h, w) as a PNG file of class numbers, which viewers show in the classes' colours.
 
-    Up to 255 classes it is a palette PNG of 8 bits, otherwise grey of 16 bits.
+    With fewer than 255 classes it is a palette PNG of 8 bits, otherwise grey of 16 bits.
     """
     from PIL import Image
 
     mask, buffer = np.asarray(mask), io.BytesIO()
-    if len(colors) > 255:
+    if len(colors) >= 255:
         Image.fromarray(mask.astype("uint16")).save(buffer, "PNG")
         return buffer.getvalue()
     picture = Image.fromarray(mask.astype("uint8"))

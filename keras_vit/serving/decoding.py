@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -45,21 +46,27 @@ def why_not(encoded: tf.Tensor) -> tf.Tensor:
     return tf.case(cases, default=lambda: tf.constant(f"This is not an image: expected the bytes of a {READ}."))
 
 
-def decoder(image: Callable, shape: tuple) -> Callable:
-    """Returns encoded images (b,) strings -> (pixels (b, h, w, c) uint8, status (b,) strings).
+def decoder(image: Callable, shape: tuple, dtype: Any = tf.uint8) -> Callable:
+    """Returns encoded images (b,) strings -> (what `image` gives of each, by default pixels (b, h, w, c) uint8, status
+    (b,) strings).
 
     The status is OK, or why the image was not decoded; its pixels are then zeros.
 
     Args:
-        image: encoded image, a scalar string -> its pixels; fails for anything else.
-        shape: (h, w, c) of these pixels.
+        image: encoded image, a scalar string -> its pixels, or a tuple of tensors; fails for anything else.
+        shape: (h, w, c) of these pixels, or a tuple of shapes.
+        dtype: of the pixels, or a tuple of them.
     """
+    several = isinstance(dtype, tuple)
+    specs = tuple(map(tf.TensorSpec, shape, dtype)) if several else tf.TensorSpec(shape, dtype)
 
     def fine(encoded):
-        return tf.ensure_shape(image(encoded), shape), tf.constant(OK)
+        return tf.nest.map_structure(
+            lambda x, spec: tf.ensure_shape(x, spec.shape), image(encoded), specs
+        ), tf.constant(OK)
 
     def failed(encoded):
-        return tf.zeros(shape, tf.uint8), why_not(encoded)
+        return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs), why_not(encoded)
 
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -71,5 +78,5 @@ def decoder(image: Callable, shape: tuple) -> Callable:
         either = source.map(fine).ignore_errors().concatenate(source.map(failed))
         return either.take(1).with_options(options).get_single_element()
 
-    spec = tf.TensorSpec(shape, tf.uint8), tf.TensorSpec((), tf.string)
+    spec = specs, tf.TensorSpec((), tf.string)
     return lambda encoded_images: tf.map_fn(one, encoded_images, fn_output_signature=spec)

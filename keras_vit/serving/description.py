@@ -9,6 +9,7 @@ import keras
 from keras_vit.io.suggest import counted
 from keras_vit.training.checks.pixel_range import InputRange, normalisation
 from keras_vit.training.prediction.preprocessing import preprocessing_text
+from keras_vit.training.prediction.segment import names_and_colors, segments
 from keras_vit.version import __version__
 
 METADATA, README, CLASSES = "metadata.json", "README.md", os.path.join("assets", "classes.txt")
@@ -40,7 +41,13 @@ def describe(model: keras.Model, activation: str | None) -> dict[str, Any]:
         "classes": model.classes,
         "class_names": None if model.class_names is None else list(model.class_names),
         "activation": activation_name(model, activation),
+        **(_of_pixels(model) if segments(model) else {}),
     }
+
+
+def _of_pixels(model):
+    """What a segmentation model's description has besides: void is the value of pixels without a class in masks."""
+    return {"task": "segmentation", "colors": names_and_colors(model)[1], "void": 255 if model.classes < 255 else 65535}
 
 
 def _table(signatures):
@@ -80,6 +87,11 @@ def readme(metadata: dict[str, Any]) -> str:
     if metadata["classes"] is not None:
         names = f"The names are in `{CLASSES}`, one a line. " if metadata["class_names"] else ""
         lines.append(f"- {names}Probabilities are the {metadata['activation']} of logits.")
+    if metadata.get("task") == "segmentation":
+        lines.append(
+            f"- `ids` are the numbers of the most probable classes of {height} x {width} pixels; their colours are in"
+            f" `{METADATA}`. `mask_bytes` are PNG files of these numbers at each image's own size."
+        )
     takes_bytes = "encoded_images" in metadata["signatures"]["serving_default"]["inputs"]
     given = (
         'tf.constant([open("image.jpg", "rb").read()])'

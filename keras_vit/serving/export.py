@@ -16,6 +16,7 @@ from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.model import register_exporter
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
 from keras_vit.training.prediction.preprocessing import check_preprocessing
+from keras_vit.training.prediction.segment import segments
 
 FORMATS = ("tf_saved_model", *single_file.FILES)
 # Contents of a SavedModel, and our additions.
@@ -68,6 +69,8 @@ def _check_options(model, format, top_k, verbose, activation):
     """Refuses options without effect, and those that would fail only after long work."""
     if top_k is not None:
         check_top_k(top_k)
+        if segments(model):
+            raise ValueError(f'top_k: "{model.name}" gives every pixel one class, and exports return its number.')
     for name, given in {"top_k": top_k is not None, "verbose": verbose}.items():
         if given and format != "tf_saved_model":
             raise ValueError(
@@ -113,7 +116,7 @@ def _check(model, path, format):
     if format == "tf_saved_model":
         _check_place(path)
         InputRange.known(model)  # its signatures take image files
-    if model.get_encoder() is not model:
+    if model.get_encoder() is not model and not segments(model):
         raise ValueError(
             f'"{model.name}", a {type(model).__name__}, trains another model: export that one,'
             " keras_vit.export(model.get_encoder(), path). For classes, fine-tune it first: keras-vit finetune"
@@ -135,6 +138,8 @@ def _check(model, path, format):
 
 def _write(model, place, options):
     """Writes a checked export, unless its libraries are missing or the preprocessing does not suit the model."""
+    if segments(model):
+        model = model.without_auxiliary()
     if options["format"] in single_file.FILES:
         single_file.check(model, place, options["format"])
     check_preprocessing(model)
@@ -193,12 +198,16 @@ def export(
     model with a custom head returns {"outputs"} from pixels, and from serving_default unless its class names are known
     (see keras_vit.Model). Models that have no attention, or merge patches, have no attention signatures.
 
+    A segmentation model returns {"ids" (b, h, w) int32, "probabilities" (b, h, w, classes)} for the pixels of its own
+    size, from signatures and files, and logits from pixels_training. Its signature encoded_masks maps encoded images to
+    {"mask_bytes", "status"}: PNG files of class numbers, each at its image's own size, as `model.segment` makes them.
+
     The folder's README.md and metadata.json describe the model, assets/classes.txt holds its class names, and
     assets.extra requests that warm up TensorFlow Serving. An existing export at `path` is replaced once the new one is
     complete. On the JAX backend, a process on the TensorFlow backend makes the export.
 
     Args:
-        model: a ViT or BiT, or a keras_vit.Model built on one.
+        model: a ViT or BiT, a keras_vit.Model built on one, or a SegmentationModel.
         path: a local folder; for the other formats a local file ending in ".onnx" or ".tflite".
         format: "tf_saved_model", "onnx" or "litert"; None for the one of the path's ending, a SavedModel without one.
         top_k: classes that serving_default returns, None for 5; files return all.

@@ -31,6 +31,9 @@ def compare(
 ) -> None:
     """Refuses outputs that differ by more than 1e-3 of the largest value or 1, or, unless `exact`, half their norm.
 
+    Of integers, such as the classes of pixels, a thousandth may differ, since floats decide between close ones, or,
+    unless `exact`, half.
+
     Raises:
         ValueError: naming the output, the difference and `advice`.
     """
@@ -38,11 +41,13 @@ def compare(
         raise ValueError(f"{engine} gives the outputs {sorted(found)}, and the model {sorted(expected)}.")
     for name, value in expected.items():
         value, other = np.asarray(value), np.asarray(found[name])
-        if value.shape != other.shape or other.dtype != np.float32:
+        if value.shape != other.shape or other.dtype != value.dtype:
             raise ValueError(
-                f"{name}: {engine} returns {other.shape} {other.dtype}, and the model {value.shape} float32."
+                f"{name}: {engine} returns {other.shape} {other.dtype}, and the model {value.shape} {value.dtype}."
             )
-        if exact:
+        if value.dtype.kind in "iu":
+            wrong, allowed = np.mean(value != other), 1e-3 if exact else 0.5
+        elif exact:
             wrong, allowed = np.abs(value - other).max(), 1e-3 * max(1.0, np.abs(value).max())
         else:
             wrong, allowed = np.linalg.norm(value - other), 0.5 * np.linalg.norm(value) + 1e-3

@@ -11,8 +11,10 @@ from keras_vit.inspection.attention import attention_map_function
 from keras_vit.models import Classifier, features
 from keras_vit.serving.decoding import decoder
 from keras_vit.serving.description import OK
+from keras_vit.serving.mask_signature import masks_of_bytes
 from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.prediction.preprocessing import preprocessing_text
+from keras_vit.training.prediction.segment import segments
 
 
 class Signature(NamedTuple):
@@ -24,7 +26,9 @@ class Signature(NamedTuple):
 
 
 def _float32(outputs):
-    return {name: keras.ops.cast(value, "float32") for name, value in outputs.items()}
+    """Outputs in float32; integers stay."""
+    integers = {name for name, value in outputs.items() if keras.backend.is_int_dtype(value.dtype)}
+    return {name: value if name in integers else keras.ops.cast(value, "float32") for name, value in outputs.items()}
 
 
 def named_outputs(outputs: Any) -> dict[str, Any]:
@@ -36,8 +40,17 @@ def named_outputs(outputs: Any) -> dict[str, Any]:
     return {"outputs": outputs}
 
 
+def pixel_classes(logits: Any, activation: Callable) -> dict[str, Any]:
+    """Logits (b, h, w, k) as {"ids": numbers of the best classes (b, h, w) int32, "probabilities": like the logits}."""
+    logits = keras.ops.cast(logits, "float32")
+    # Not keras.ops.argmax, whose test for negative zeros LiteRT lacks.
+    return {"ids": tf.argmax(logits, axis=-1, output_type=tf.int32), "probabilities": activation(logits)}
+
+
 def _named(model, activation, outputs):
-    """A model's outputs by name: logits and probabilities (b, classes); "outputs" for custom heads."""
+    """A model's outputs by name: logits and probabilities (b, classes); "outputs" for custom heads; `pixel_classes`."""
+    if segments(model):
+        return pixel_classes(outputs, activation)
     results = {} if isinstance(model, Classifier) else named_outputs(outputs)
     if model.classes is not None:
         results = {**results, "logits": outputs, "probabilities": activation(keras.ops.cast(outputs, "float32"))}
@@ -49,9 +62,16 @@ def _scores(model, activation, training):
     return lambda images: _named(model, activation, model(images, training=training))
 
 
+def _trained(model, activation):
+    """`_scores` with dropout; of every pixel the logits, which losses take."""
+    if segments(model):
+        return lambda images: _float32({"logits": model(images, training=True)})
+    return _scores(model, activation, True)
+
+
 def _best(model, scores, top_k):
     """images (b, h, w, c) -> the top k probabilities and class names (b, k), best first; or the model's outputs."""
-    if model.classes is None:
+    if model.classes is None or segments(model):
         return scores
     names = tf.constant(model.class_names or [str(i) for i in range(model.classes)])
 
@@ -123,6 +143,7 @@ def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> d
         add("serving_default", _features(model, tensor, False), images, "the features of images")
     else:
         what = "the model's outputs" if model.classes is None else "the most probable classes, best first"
+        what = "the class of every pixel of the model's size" if segments(model) else what
         scores = once(_scores(model, activation, False))
         add("serving_default", _from_bytes(decode, _best(model, scores, top_k)), encoded, f"{what}, of encoded images")
         add("pixels", scores, images, f"all outputs, of pixels {pixels} of the model's size")
@@ -132,7 +153,10 @@ def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> d
             bytes_like,
             "the same, of bytes: a quarter of the traffic",
         )
-        add("pixels_training", _scores(model, activation, True), images, "the same with dropout, to train on")
+        add("pixels_training", _trained(model, activation), images, "the same with dropout, to train on")
+    if segments(model):
+        what = "masks as PNG files of class numbers, of encoded images, each at its image's own size"
+        add("encoded_masks", masks_of_bytes(model, pixels), encoded, what)
     if tensor is not None:
         pooled = once(_features(model, tensor, False))
         add("features", pooled, images, "the input of the head: for search, clustering and your own heads")

@@ -167,7 +167,7 @@ def _check_outputs(function: Callable, run: Callable, pixels: np.ndarray, quanti
 
 def _describe(model, activation, format, quantization, expected):
     """The description next to the file: JSON."""
-    shapes = {name: {"dtype": "float32", "shape": ["b", *value.shape[1:]]} for name, value in expected.items()}
+    shapes = {name: {"dtype": value.dtype.name, "shape": ["b", *value.shape[1:]]} for name, value in expected.items()}
     return {
         **description.describe(model, activation),
         "format": format,

@@ -132,10 +132,7 @@ class Segmenter:
 
     def _whole(self):
         """A function of an image's pixels (h, w, c) to those of the model's size: all of the image, resized."""
-        text = preprocessing_text(self.model)
-        if not stretches(text):  # such as a central crop: pixels outside would get no class
-            return lambda image: resized_image(image, self.model.image_size)
-        preprocess = parse_preprocessing(text)
+        preprocess = parse_preprocessing(whole_text(self.model))
         return lambda image: preprocess.image(image).numpy()
 
     def _scaled(self, image, name):
@@ -186,11 +183,20 @@ def stretches(text: str) -> bool:
     from keras_vit.data.ops.registry import OPS, parse_call
 
     calls = [parse_call(part.strip()) for part in text.split("|")]
+    if not calls[0] or calls[0][0] != "decode":
+        return False
     moving = [(name, args, kwargs) for name, args, kwargs in filter(None, calls) if "mask" in OPS[name].keys]
     return all(
         name == "decode" or (name == "resize" and (len(args) > 1 or kwargs.get("width")))
         for name, args, kwargs in moving
     )
+
+
+def whole_text(model) -> str:
+    """A model's preprocessing text, or a resize to its size if that one leaves out parts of the image."""
+    text, (height, width) = preprocessing_text(model), model.image_size
+    # Pixels outside of a central crop, for example, would get no class.
+    return text if stretches(text) else f"decode({model.channels})|resize({height}, {width})"
 
 
 def resized_image(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:

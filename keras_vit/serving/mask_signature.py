@@ -1,0 +1,47 @@
+"""Masks of encoded images inside an exported segmentation model, each at its image's own size, as `model.segment`."""
+
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from keras_vit.data import parse
+from keras_vit.serving.decoding import decoder
+from keras_vit.serving.description import OK
+from keras_vit.training.checks.pixel_range import InputRange
+from keras_vit.training.prediction.segment import whole_text
+
+
+def _prepared(model) -> Callable:
+    """An encoded image -> its pixels of the model's size, and its own (height, width) in two more values."""
+    text = whole_text(model)
+    first, _, rest = text.partition("|")
+    decode, resize = parse(first), parse(rest)
+
+    def pixels_and_size(encoded):
+        image = decode.image(encoded)
+        return resize.image(image), tf.shape(image)[:2]
+
+    return pixels_and_size
+
+
+def masks_of_bytes(model: keras.Model, pixel_range: InputRange) -> Callable:
+    """Returns encoded images (b,) strings -> {"mask_bytes": PNG files (b,) strings, "status": (b,) strings}.
+
+    A PNG is grey, of 8 bits, or 16 with 255 classes or more. An image that is not decoded has the mask "".
+    """
+    shape, dtype = (*model.image_size, model.channels), tf.uint8 if model.classes < 255 else tf.uint16
+    decode = decoder(_prepared(model), (shape, (2,)), (tf.uint8, tf.int32))
+
+    def mask(logits_and_size):
+        logits, size = logits_and_size
+        ids = tf.argmax(tf.image.resize(logits, size), axis=-1)[..., None]  # (h, w, k) -> (h', w', 1)
+        return tf.io.encode_png(tf.cast(ids, dtype))
+
+    def masks(encoded_images):
+        (images, sizes), status = decode(encoded_images)
+        logits = tf.cast(model(tf.cast(pixel_range.of_bytes(images), tf.float32), training=False), tf.float32)
+        drawn = tf.map_fn(mask, (logits, tf.maximum(sizes, 1)), fn_output_signature=tf.string)
+        return {"mask_bytes": tf.where(status == OK, drawn, tf.constant("")), "status": status}
+
+    return masks

@@ -1,0 +1,106 @@
+"""Exports of a segmentation model: class numbers and probabilities of pixels, equal to Keras'."""
+
+import io
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from small_models import NAMED, pixels, segmenting
+
+import keras_vit
+
+COLORS = [[0, 0, 200], [90, 90, 90], [200, 0, 0]]
+
+
+def png(shape, seed=0):
+    return tf.io.encode_png(np.random.default_rng(seed).integers(0, 256, shape, "uint8")).numpy()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return segmenting(preprocessing="decode|resize(16, 24)")
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("exports") / "streets"
+    keras_vit.export(model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def signatures(folder):
+    return tf.saved_model.load(folder).signatures
+
+
+def assert_pixel_classes(model, found, images):
+    """Holds {"ids", "probabilities"} to the model's."""
+    logits = model.predict_on_batch(np.asarray(images, "float32"))
+    np.testing.assert_array_equal(found["ids"], logits.argmax(-1))
+    np.testing.assert_allclose(found["probabilities"], keras.ops.softmax(logits), atol=1e-5)
+    assert np.asarray(found["ids"]).dtype == np.int32
+
+
+def test_a_saved_model_takes_pixels(model, signatures):
+    assert_pixel_classes(model, signatures["pixels"](tf.constant(pixels(2))), pixels(2))
+    of_bytes = pixels(2).astype("uint8")
+    assert_pixel_classes(model, signatures["pixels_uint8"](tf.constant(of_bytes)), of_bytes)
+
+
+def test_a_saved_model_takes_files_and_one_of_them_fails_alone(model, signatures):
+    files = [png((30, 20, 3)), b"no image", png((16, 24, 1))]
+    found = signatures["serving_default"](tf.constant(files))
+    good = {name: value.numpy()[[0, 2]] for name, value in found.items() if name != "status"}
+    assert_pixel_classes(model, good, model.preprocess([files[0], files[2]]))
+    assert [status == b"ok" for status in found["status"].numpy()] == [True, False, True]
+    assert not found["ids"].numpy()[1].any()
+
+
+def test_masks_have_the_images_own_sizes(model, signatures):
+    files = [png((30, 50, 3)), b"no image", png((9, 7, 3), seed=1)]
+    found = signatures["encoded_masks"](tf.constant(files))
+    masks = found["mask_bytes"].numpy()
+    for i in (0, 2):
+        mask = np.asarray(Image.open(io.BytesIO(masks[i])))
+        np.testing.assert_array_equal(mask, model.segment(files[i]).classes)
+    assert masks[1] == b"" and b"not an image" in found["status"].numpy()[1]
+
+
+def test_training_continues_on_logits(model, signatures):
+    found = signatures["pixels_training"](tf.constant(pixels(1)))
+    assert list(found) == ["logits"] and found["logits"].shape == (1, 16, 24, 3)
+
+
+def test_the_description_names_task_classes_colours_and_void(folder):
+    metadata = json.loads((folder / "metadata.json").read_text())
+    assert metadata["task"] == "segmentation" and metadata["class_names"] == list(NAMED)
+    assert metadata["colors"] == COLORS and metadata["void"] == 255
+    assert metadata["signatures"]["pixels"]["outputs"]["ids"] == "int32 (b, 16, 24)"
+    assert "`mask_bytes` are PNG files" in (folder / "README.md").read_text()
+
+
+def test_onnx_equals_keras(model, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    keras_vit.export(model, tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    for n in (1, 3):
+        assert_pixel_classes(model, dict(zip(names, session.run(None, {"images": pixels(n)}))), pixels(n))
+    beside = json.loads((tmp_path / "m.onnx.json").read_text())
+    assert beside["outputs"]["ids"] == {"dtype": "int32", "shape": ["b", 16, 24]} and beside["colors"] == COLORS
+
+
+def test_litert_equals_keras(model, tmp_path):
+    pytest.importorskip("ai_edge_litert")
+    from keras_vit.serving.litert_format import runner
+
+    keras_vit.export(model, tmp_path / "m.tflite")
+    assert_pixel_classes(model, runner(str(tmp_path / "m.tflite"))(pixels(3)), pixels(3))
+
+
+def test_the_best_of_classes_is_refused(model, tmp_path):
+    with pytest.raises(ValueError, match="gives every pixel one class"):
+        keras_vit.export(model, tmp_path / "m", top_k=2)
