@@ -32,7 +32,7 @@ from keras_vit.models.arguments import Changes
 from keras_vit.models.fields import WEIGHTS, named
 from keras_vit.training.model_metadata import register_loader
 
-_TIMM_ATTENTION = re.compile(r"(?:^|\.)blocks\.\d+\.(?:\d+\.)?attn\.")  # DINOv2's blocks lie in chunks
+_TIMM_ATTENTION = re.compile(r"(?:^|\.)blocks\.\d+\.(?:\d+\.)?attn\.")  # DINOv2's blocks are in chunks
 FORMATS = {  # names as in `recognise`
     "bit": bit,
     "google": google,

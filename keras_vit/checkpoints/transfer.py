@@ -132,9 +132,9 @@ def without_own_head(model: keras.Model, head: str) -> Classifier:
     if head == "keep" or not isinstance(model, DescribedModel):
         inner = families.any_name()
         raise ValueError(
-            f'"{model.name}" is a {type(model).__name__} built on a {inner}, whose own head stays only if nothing is to'
-            f' change. head="drop" takes the {inner} inside it, head="reset" with classes=... gives that a new head; or'
-            f" build the model again on a {inner} that was loaded with these changes."
+            f'"{model.name}" is a {type(model).__name__} built on a {inner}; loading with changes cannot keep its head.'
+            f' head="drop" loads the {inner} inside it, head="reset" with classes=... gives it a new head; or rebuild'
+            f" the model on a {inner} that was loaded with these changes."
         )
     return classifier_in(model)
 
@@ -165,7 +165,7 @@ def _class_names(names):
     except FileNotFoundError:
         quoted = ", ".join(f'"{known}"' for known in DATA_SETS)
         raise ValueError(
-            f"class_names should be a list with one name per class, a file with one a line, or one of {quoted}, got"
+            f"class_names should be a list with one name per class, a file with one per line, or one of {quoted}, got"
             f' "{names}", and there is no such file.'
         ) from None
     return tuple(line.strip() for line in lines if line.strip())
@@ -182,7 +182,7 @@ def _check_fixed(spec, changes):
         changeable = [*_CHANGEABLE, *(name for name in family.fields if name not in named(type(spec), WEIGHTS))]
         raise ValueError(
             f"{', '.join(f'{name}={value!r}' for name, value in wanted.items())}: the weights fix {own}, which loading"
-            f" cannot change. What can change: {', '.join(changeable)}. For another architecture make a new model,"
+            f" cannot change. What can change: {', '.join(changeable)}. For another architecture create a new model,"
             f" keras_vit.{family.name}(...)."
         )
 

@@ -88,7 +88,7 @@ def _has_xla():
 
 
 def keeps_gelus_slope() -> bool:
-    """Whether GELU in training keeps its slope: on JAX. On TensorFlow GELU is one op, but a slope's erf a call."""
+    """Whether GELU in training keeps its slope: on JAX. On TensorFlow GELU is one op; a slope needs another erf."""
     return keras.backend.backend() == "jax"
 
 
@@ -102,7 +102,7 @@ def compiles_parts() -> bool:
 
 
 def one_pass(function: Callable) -> Callable:
-    """`function` of tensors, on TensorFlow compiled by XLA: a chain of elementwise operations passes memory once."""
+    """`function` of tensors, on TensorFlow compiled by XLA: one pass through memory for elementwise operations."""
     import tensorflow as tf
 
     return tf.function(function, jit_compile=True, autograph=False)

@@ -30,7 +30,7 @@ def kernels_deleted_quickly():
 
     Keras collects garbage at each kernel, which takes most of the time: a tenth of a second and more with TensorFlow.
     """
-    if gc.get_freeze_count():  # the user's own freeze could not be told apart afterwards
+    if gc.get_freeze_count():  # a freeze by the user could not be distinguished afterwards
         yield
         return
     gc.freeze()
@@ -292,7 +292,7 @@ def layers_to_quantize(model: keras.Model, mode: str | None, config, filters: Fi
         )
     if mode == "float8" and any(getattr(layer, "lora_enabled", False) for layer in chosen):
         raise ValueError(
-            "quantize: float8 does not go with LoRA. Merge it first (keras_vit.models.merge_lora), or use int8 or int4."
+            "quantize: float8 does not support LoRA. Merge it first (keras_vit.models.merge_lora), or use int8 or int4."
         )
     return chosen
 

@@ -1,6 +1,6 @@
 """From tokens (b, n, d) to one vector per image (b, d): one token, the patches' mean, or attention.
 
-With a `mask` (b, n), Keras' own or given, mean and attention ignore tokens that are not there (False); without any
+With a `mask` (b, n), Keras' own or passed, mean and attention ignore tokens that do not exist (False); without any
 token the result is that of zeros. With `sizes` (b, n), integers, a token counts as often as its size, the number of
 tokens it is the mean of (layers.ReducingBlock).
 """

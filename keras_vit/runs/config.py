@@ -92,7 +92,7 @@ def _check_durations(config):
         nothing = _named(key, is_nothing, duration)
         if nothing and not key.startswith(("schedule.", "optimizer.")):
             what = "The run has no steps: " if key == "total" else ""
-            raise ValueError(f'{what}--config.{key}="{duration}". Give at least one step.')
+            raise ValueError(f'{what}--config.{key}="{duration}". Set at least one step.')
 
 
 def check_config(config, replicas=1):
@@ -178,7 +178,7 @@ def resolve(config, examples):
     resolved = json.loads(config.to_json_best_effort())
     total = _named("total", resolve_steps, config.total, config.batch_size, examples)
     if total < 1:
-        raise ValueError(f'The run has no steps: --config.total="{config.total}". Give at least one.')
+        raise ValueError(f'The run has no steps: --config.total="{config.total}". Set at least one.')
 
     def steps(key, duration):
         return _named(key, resolve_steps, duration, config.batch_size, examples, total)
@@ -313,7 +313,7 @@ def check_same_run(rundir, resolved, batch_statistics=False):
     other = list(_data_changes(before, now))
     if other:
         raise ValueError(
-            f"{rundir.path} holds a run on other data: {'; '.join(other)}. Give it the data that it began with, or use"
+            f"{rundir.path} holds a run on other data: {'; '.join(other)}. Use the data it began with, or"
             " a new --workdir."
         )
     theirs = content.get("versions", {}).get("keras_vit", "0")

@@ -42,13 +42,11 @@ def check_not_off(name: str, text: str, value_type: type) -> None:
     """
     if name.endswith(_NONE_IS_A_VALUE):
         if text == "None":
-            raise ValueError(
-                f"{name}=None would be the variant's own, learned positions. A model without any has {name}=none."
-            )
+            raise ValueError(f"{name}=None means the variant's own, learned positions. For none, write {name}=none.")
         return
     words = _OFF_WORDS if value_type is object else (*_OFF_WORDS, "false")
     if value_type is not bool and text.lower() in words and text != "None":
-        raise ValueError(f"{name}={text}: an option that is off is None. Write {name}=None.")
+        raise ValueError(f"{name}={text}: None turns an option off. Write {name}=None.")
 
 
 def set_key(config: ConfigDict, parts: Sequence[str], value: Any) -> None:

@@ -106,8 +106,7 @@ def _line(text, config):
     key = key.strip()
     if not equals or not _split(tail, ","):
         raise ValueError(
-            f'"{text}" is not a line of a sweep. Write for example'
-            ' "optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1".'
+            f'"{text}" is not a valid sweep. Write for example "optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1".'
         )
     *_, value_type = _place(config, key)
     return key, [_value(value, key, value_type) for value in _split(tail, ",")]
@@ -145,7 +144,7 @@ def parse_grid(text, config):
         again = [key for i, key in enumerate(keys) if key in keys[:i]]
         if again:
             raise ValueError(
-                f'The sweep "{text}" has {again[0]} twice in a part. Give all of its values at once, "{again[0]}=A,B",'
+                f'The sweep "{text}" has {again[0]} twice in a part. List all of its values at once, "{again[0]}=A,B",'
                 " or put a bar between two parts."
             )
     grid = Grid(tuple(dict(lines) for lines in parts if lines))

@@ -122,7 +122,7 @@ def planned_data(
     if known is None and not (examples and classes):
         hint = "" if ":" in data.source else f" Known: {', '.join(datasets)}."
         raise ValueError(
-            f'The size of "{data.source}" is not known without its data: give --examples=N (of the training split) and'
+            f'The size of "{data.source}" is not known without its data: pass --examples=N (of the training split) and'
             f" --classes=N.{hint}"
         )
     names = tuple(map(str, range(classes or known[0])))

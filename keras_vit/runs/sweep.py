@@ -87,7 +87,7 @@ def _run_points(configs, grid, folder, run_point, score):
 def _own_sweep(config):
     """(the config's Grid, whether its best point gets a final run, picture options); ValueError without a sweep."""
     if not config.sweep:
-        raise ValueError('The config has no sweep of its own. Write one: --sweep="optimizer.learning_rate=1e-3,3e-3".')
+        raise ValueError('The config does not define a sweep. Write one: --sweep="optimizer.learning_rate=1e-3,3e-3".')
     return parse_grid(config.sweep, config), config.get("sweep_final", True), dict(config.get("picture") or {})
 
 

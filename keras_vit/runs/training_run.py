@@ -75,7 +75,7 @@ def check_length(rundir, start, total):
     if start > total:
         raise ValueError(
             f"{rundir.path} holds a run at step {start:,}, beyond the {counted(total, 'step')} of --config.total."
-            " Give a longer total, or use a new --workdir."
+            " Set a longer total, or use a new --workdir."
         )
 
 
@@ -140,7 +140,7 @@ def _begin(prepared, model, rundir):
 
 
 def _train(prepared, model, rundir, start, setting, data_service):
-    """Trains to the end of the run, with the config's evaluators on the way.
+    """Trains to the end of the run, with periodic evaluations by the config's evaluators.
 
     Returns its last step, and how the weights were chosen, "" for the last ones.
     """

@@ -335,5 +335,5 @@ def test_from_preset_of_the_other_classes(tiny, tmp_path):
 
 def test_an_export_is_no_model_to_load(tmp_path):
     (tmp_path / "saved_model.pb").touch()
-    with pytest.raises(FileNotFoundError, match="is an export, a SavedModel, .* Give the model that it was made from"):
+    with pytest.raises(FileNotFoundError, match="is an export, a SavedModel, .* Pass the model that it was made from"):
         keras_vit.load(tmp_path)

@@ -93,7 +93,7 @@ def test_token_by_token_is_all_at_once(tokens):
 def test_what_needs_all_tokens_is_refused_token_by_token(tokens):
     keys = keras.ops.zeros((3, 2, N, WIDTH // 2))
     for options in ({}, {"causal": True, "positions": "rope2d", "grid": (2, 3)}):
-        with pytest.raises(ValueError, match="must be causal and without positions of its own"):
+        with pytest.raises(ValueError, match="must be causal and without positions inside attention"):
             attention(**options).attend_next(tokens[:, :1], keys, keys, 0)
 
 

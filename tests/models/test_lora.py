@@ -235,7 +235,7 @@ def test_mistakes_are_refused(tiny):
     model.enable_lora(np.int64(2))
     with pytest.raises(ValueError, match="has LoRA already. Merge it first"):
         model.enable_lora(2)
-    with pytest.raises(ValueError, match="float8 does not go with LoRA"):
+    with pytest.raises(ValueError, match="float8 does not support LoRA"):
         model.quantize("float8")
     with pytest.raises(ValueError, match="LoRA does not go with float8"):
         other = tiny(depth=1)

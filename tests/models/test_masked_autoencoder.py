@@ -101,7 +101,7 @@ def test_files_clones_and_classifiers_keep_what_it_learned(model, tmp_path):
     np.testing.assert_allclose(
         bare.predict(IMAGES, verbose=0), model.get_encoder().predict(IMAGES, verbose=0), atol=1e-6
     )
-    with pytest.raises(ValueError, match='head="drop" takes the ViT'):
+    with pytest.raises(ValueError, match='head="drop" loads the ViT'):
         keras_vit.load(tmp_path / "mae.keras", image_size=16)
 
 

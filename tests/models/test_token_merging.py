@@ -170,7 +170,7 @@ def test_what_needs_the_grid_or_masks_is_refused(tiny, pixels):
     with pytest.raises(ValueError, match="encode takes no mask with token_merging"):
         encode(tokens, make_spec("Ti/16", token_merging=1), mask=mask)
     masked = keras.layers.Embedding(9, 192, mask_zero=True)(keras.Input((7,)))
-    with pytest.raises(ValueError, match="ReducingBlock takes no masks"):
+    with pytest.raises(ValueError, match="ReducingBlock does not support masks"):
         encode(masked, make_spec("Ti/16", token_merging=1))
     with pytest.raises(ValueError, match="need a fixed number of tokens"):
         encode(keras.Input((None, 192)), make_spec("Ti/16", token_merging=1))

@@ -89,9 +89,9 @@ def test_a_run_directory_says_which_model_is_fine_tuned(tmp_path):
 
 
 def test_unknown_data_asks_for_what_is_missing():
-    with pytest.raises(ValueError, match='The size of "folder:PATH" is not known.*give --examples=N.*--classes=N.$'):
+    with pytest.raises(ValueError, match='The size of "folder:PATH" is not known.*pass --examples=N.*--classes=N.$'):
         plan("folder_finetune")
-    with pytest.raises(ValueError, match="give --examples=N"):
+    with pytest.raises(ValueError, match="pass --examples=N"):
         plan("folder_finetune", examples=100)
     text = flat(plan("folder_finetune", examples=1000, classes=7))
     assert "(1,000 examples, 7 classes)" in text

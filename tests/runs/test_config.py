@@ -177,12 +177,10 @@ def test_a_run_does_not_resume_on_other_data(started, part):
     rundir, resolved = started(**content(["ant", "bee", "cat"], 800))
     check_same_run(rundir, {**resolved, **content(["ant", "bee", "cat"], 800)})
     with pytest.raises(
-        ValueError, match="a run on other data: class 1 was 'bee', is 'cat'. Give it the data that it began with"
+        ValueError, match="a run on other data: class 1 was 'bee', is 'cat'. Use the data it began with"
     ):
         check_same_run(rundir, {**resolved, **content(["ant", "cat", "wasp"], 800)})
-    with pytest.raises(
-        ValueError, match="other data: there were 800 training examples, and are 1,801. Give it the data"
-    ):
+    with pytest.raises(ValueError, match="other data: there were 800 training examples, and are 1,801. Use the data"):
         check_same_run(rundir, {**resolved, **content(["ant", "bee", "cat"], 1801)})
     check_same_run(*started())  # of an earlier version, which did not write them
 

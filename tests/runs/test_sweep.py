@@ -73,7 +73,7 @@ def test_parts_with_a_bar_between_them_are_grids_one_after_the_other(config):
     assert grid.keys == ["model.positions", "model.positions_at"]
     texts = "data.train_preprocess=decode|resize(8, 8)|data.eval_preprocess=decode(1)|central_crop(8)"
     assert [len(part) for part in parse_grid(texts, config).parts] == [1, 1]
-    with pytest.raises(ValueError, match="model.positions=None would be the variant's own, learned positions"):
+    with pytest.raises(ValueError, match="model.positions=None means the variant's own, learned positions"):
         parse_grid("model.positions=None", config)
 
 
@@ -138,12 +138,12 @@ def test_names_of_points_are_names_of_directories(config):
         ("model.dropot=0.1", 'no "dropot" there. Did you mean "dropout"'),
         ("eval.few_shot.shots=1", 'no "eval" there. Did you mean "evals"'),
         ("jit_compile=1", 'jit_compile="1": expected a value of type bool'),
-        ("optimizer.learning_rate", "not a line of a sweep"),
-        ("optimizer.learning_rate=", "not a line of a sweep"),
+        ("optimizer.learning_rate", "not a valid sweep"),
+        ("optimizer.learning_rate=", "not a valid sweep"),
         ("batch_size=8,8", "has batch_size=8 twice"),
         (
             "batch_size=8;model.dropout=0;batch_size=16",
-            'has batch_size twice in a part. Give all of its values at once, "batch_size=A,B"',
+            'has batch_size twice in a part. List all of its values at once, "batch_size=A,B"',
         ),
         ("evals.knnn.k=5", 'point k=5: Unknown evaluator "knnn". Did you mean "knn"'),
         ("evals.few_shot.shot=5", 'point shot=5: The evaluator "few_shot" has no option "shot". Did you mean "shots"'),
@@ -297,7 +297,7 @@ def test_without_held_out_splits_it_says_that_the_figure_flatters(tmp_path, capl
 
 
 def test_a_config_without_a_sweep_says_how_to_write_one(tmp_path):
-    with pytest.raises(ValueError, match='no sweep of its own. Write one: --sweep="optimizer'):
+    with pytest.raises(ValueError, match='does not define a sweep. Write one: --sweep="optimizer'):
         run_sweep(config_files.load_config("cifar10_patch2"), "own", tmp_path, Stub(), ONE, SCORE)
 
 

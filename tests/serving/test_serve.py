@@ -121,7 +121,7 @@ def test_a_wrong_start_is_one_line(model, start):
             f"{model} {model}": 'Error: Two models would be served as "m": give them names, NAME=MODEL.',
             "": "Error: Give at least one model",
             f"{model} --class_names=nowhere.txt": (
-                "Error: class_names should be a list with one name per class, a file with one a line"
+                "Error: class_names should be a list with one name per class, a file with one per line"
             ),
             f"{model} --api_key_file=/dev/null": "Error: /dev/null is empty: write the API key into it.",
         }

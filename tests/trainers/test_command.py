@@ -231,7 +231,7 @@ def test_the_sweeps_in_help_and_in_the_docs_work():
 
 def test_a_sweep_says_what_is_off_and_where_a_key_is():
     config = config_files.load_config("digits_pretrain")
-    with pytest.raises(ValueError, match="mixup=off: an option that is off is None. Write mixup=None"):
+    with pytest.raises(ValueError, match="mixup=off: None turns an option off. Write mixup=None"):
         parse_grid("mixup=off,0.2", config)
     with pytest.raises(ValueError, match='no "learning_rate" there. Did you mean "optimizer.learning_rate"'):
         parse_grid("learning_rate=1,2", config)

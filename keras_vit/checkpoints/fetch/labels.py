@@ -1,4 +1,4 @@
-"""The data set whose classes a file says it has: by the name that its authors published it under, or timm's config."""
+"""The data set of a file's classes: by the name that its authors published it under, or timm's config."""
 
 import functools
 import pathlib

@@ -1,4 +1,4 @@
-"""Ask for all that a file of the user's own model does not show, in one error: arguments, and rules for names."""
+"""One error asks for everything that the file of a custom model does not show: arguments, and rules for names."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -12,7 +12,7 @@ from keras_vit.checkpoints.formats.name_map import summary
 EPSILON = 1e-5  # the default of nn.LayerNorm
 # Names of queries, keys and values in any order: of a block, which of them, how their rows are grouped, one head's.
 FUSED = re.compile(r"(blocks\.\d+\.attn)\.([qkv]{1,3})(?:_per_(head|channel)|\.(\d+))?\.(weight|bias)")
-# What torchvision's code computes, beside names that no other model has.
+# What torchvision's code computes, with names that only its models have.
 _TORCHVISION = re.compile(r"encoder\.layers\.encoder_layer_\d+\.self_attention\.in_proj_weight")
 _OF_TORCHVISION = {
     "norm_first": True,
@@ -179,7 +179,7 @@ def check(
     stated: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> None:
-    """Refuses names that make no ViT, and missing arguments: one ValueError for both.
+    """Refuses names that are not a ViT's, and missing arguments: one ValueError for both.
 
     Args:
         path: of the file.
@@ -197,7 +197,7 @@ def check(
         return
     if wrong:
         sentences.append(
-            f"The names do not make a ViT. {' '.join(wrong)} names=[(pattern, replacement), ...] rewrites them to"
+            f"The names are not those of a ViT. {' '.join(wrong)} names=[(pattern, replacement), ...] rewrites them to"
             f" {_WORDS}; (pattern, None) leaves arrays out. See docs/checkpoints.md."
         )
     values = {name: ASKED[name][1] for name in missing} | {name: stated[name] for name in ASKED if name in stated}

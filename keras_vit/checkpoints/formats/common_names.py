@@ -1,4 +1,4 @@
-"""Common names of a home-made ViT's arrays, and timm's names for them."""
+"""Common names of a custom ViT's arrays, and timm's names for them."""
 
 import collections
 import itertools
@@ -115,8 +115,8 @@ def known_name(name: str, rank: int) -> str:
 
 
 def _stack(ranks):
-    """{name: name as "blocks.0..."} of blocks that no word tells, such as "1.0." and "1.1.": numbered modules with the
-    same arrays, attention among them.
+    """{name: name as "blocks.0..."} of blocks without a telling name, such as "1.0." and "1.1.": numbered modules with
+    the same arrays, attention among them.
     """
     groups = collections.defaultdict(lambda: collections.defaultdict(dict))  # {prefix: {number: {tail: name}}}
     for name in ranks:

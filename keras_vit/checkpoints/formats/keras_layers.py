@@ -1,7 +1,7 @@
 """ViTs of Keras' own layers, such as derivatives of keras.io's "Image classification with Vision Transformer".
 
 The graph in the file shows what the model computes: it is followed from the head back to the pixels, and its arrays get
-timm's names. Layers of the user's own, whose code is not in the file, are judged by their arrays, with a warning.
+timm's names. Custom layers, whose code is not in the file, are judged by their arrays, with a warning.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ def _mlp_input(node):
 
 
 def _mlp_inputs(node):
-    """What the MLPs read of which this node, or the one before its normalisation, is a sum."""
+    """The inputs of the MLPs that this node, or the one before its normalisation, adds up."""
     total = node.inputs[0] if node.kind == "LayerNormalization" else node
     read = map(_mlp_input, total.inputs if total.kind == "Add" else ())
     return [start for start in read if start is not None]
@@ -69,7 +69,7 @@ class _Reader:
     Attributes:
         arrays: {timm's name: array}; "blocks.-1" is the last block.
         stated: {field: value} that the graph shows.
-        own: nodes of the user's own classes, and Lambda layers.
+        own: nodes of custom classes, and Lambda layers.
     """
 
     def __init__(self):
@@ -182,7 +182,7 @@ class _Reader:
         return node.inputs[0]
 
     def parameters(self, node):
-        """Takes the arrays of the user's own layer: patch embedding, positions or class token."""
+        """Takes the arrays of a custom layer: patch embedding, positions or class token."""
         width = self.arrays["blocks.-1.norm1.weight"].size
         self.own.append(node)
         for place, array in node.arrays.items():
@@ -263,7 +263,7 @@ class _Reader:
 
 
 def _refusal(config, arrays, error):
-    """What is wrong with a graph that is no ViT of this package."""
+    """Why a graph is not a ViT of this package."""
     parts = missing_parts(config)
     if parts is None and not any("query" in name for name in arrays):
         return "It is a model of Keras' own layers, and not a Vision Transformer."

@@ -1,7 +1,7 @@
 """State dicts of torch models with custom names, read by rules that rewrite these to timm's.
 
 Common names need no rule, see common_names.py. docs/checkpoints.md lists the target names and has a worked example. A
-state dict does not show what its model computes: what is missing is asked for, all of it at once.
+state dict does not show what its model computes: one error asks for everything missing.
 """
 
 import collections

@@ -46,7 +46,7 @@ def recognise(names: Collection[str]) -> str | None:
 
 
 def _prefixes(names, anchor):
-    """What stands before a format's anchor in the names, shortest first."""
+    """The prefixes of a format's anchor in the names, shortest first."""
     found = (re.fullmatch(rf"((?:.*?\.)??)(?:{anchor})", name) for name in names if len(name) <= LONGEST_NAME)
     return sorted({match[1] for match in found if match}, key=lambda prefix: (len(prefix), prefix))
 

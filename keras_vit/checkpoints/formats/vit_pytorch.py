@@ -51,7 +51,7 @@ _ASSUMED_NORMALISATION = (
 )
 _ASSUMED_POOL = (
     'Assuming that the class token is read (pool="cls"): with pool="mean" this release of vit-pytorch has the same'
-    ' arrays, but averages all tokens. Pass pool="mean" for that, or "token" if you have looked.'
+    ' arrays, but averages all tokens. Pass pool="mean" for that, or "token" if you have checked.'
 )
 
 
@@ -87,7 +87,7 @@ def _patch(arrays, known_channels):
 
 _ASSUMED_ACTIVATION = (
     "The file does not say which activation the MLP has: assuming GELU. Many copies of this code use ReLU: pass"
-    ' mlp_activation="relu", or "gelu" if you have looked.'
+    ' mlp_activation="relu", or "gelu" if you have checked.'
 )
 # PreNorm and PostNorm have the same arrays; in later releases the normalisation is the first layer of a branch.
 _WRAPPED = re.compile(r"transformer\.layers\.\d+\.0\.fn\.")

@@ -1,6 +1,6 @@
 """Read checkpoint files without trusting them.
 
-Nothing in a file is executed: .npz without pickles, safetensors, .pth by a reader of our own. Sizes are checked before
+Nothing in a file is executed: .npz without pickles, safetensors, .pth by our own reader. Sizes are checked before
 unpacking. Any fault raises a ValueError that names the file.
 """
 
@@ -182,7 +182,7 @@ def _kind(path):
             return "torch"
         if not any(name.endswith(".npy") for name in names):
             raise ValueError(
-                f'"{path}" is an archive of {summary(names, 3)}: unpack it, and give the file with the weights.'
+                f'"{path}" is an archive of {summary(names, 3)}: unpack it, and pass the file with the weights.'
             )
         return "npz"
     if start[8:9] == b"{":
@@ -233,7 +233,7 @@ def _inside(folder):
         raise FileNotFoundError(f'"{folder}" contains no model.keras: the run has not ended.')
     if (folder / "saved_model.pb").exists():
         raise FileNotFoundError(
-            f'"{folder}" is an export, a SavedModel, which TensorFlow Serving or tf.saved_model.load loads. Give the'
+            f'"{folder}" is an export, a SavedModel, which TensorFlow Serving or tf.saved_model.load loads. Pass the'
             " model that it was made from."
         )
     if (folder / "_METADATA").is_file():
@@ -245,7 +245,7 @@ def _inside(folder):
     others = [file.name for file in folder.iterdir() if file.name.endswith(_ENDINGS)]
     raise FileNotFoundError(
         f'"{folder}" contains no model.keras: the run has not ended, or this is not a run directory. Nor does it'
-        f" contain {' or '.join(_FILES[1:])}.{f' Give the file with the weights: {summary(others)}.' if others else ''}"
+        f" contain {' or '.join(_FILES[1:])}.{f' Pass the file with the weights: {summary(others)}.' if others else ''}"
     )
 
 
@@ -268,7 +268,7 @@ def read(path: str | os.PathLike, key: str | None = None, largest: float = math.
 
     Raises:
         FileNotFoundError: if there is none.
-        ValueError: if it is not an intact, harmless checkpoint, or has nothing by the key.
+        ValueError: if it is not an intact, harmless checkpoint, or has nothing under the key.
     """
     path = pathlib.Path(path).expanduser()
     if not path.exists():

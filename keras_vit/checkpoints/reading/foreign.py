@@ -1,4 +1,4 @@
-"""Name the files that this package does not read for what they are, and say how their weights get in."""
+"""Identify files that this package does not read, and say how to load their weights."""
 
 import pathlib
 
@@ -11,14 +11,14 @@ HDF5 = b"\x89HDF\r\n\x1a\n"
 _FLAX = (
     "holds Flax parameters (msgpack). Save them as .npz where flax is installed:"
     ' numpy.savez("weights.npz", **flax.traverse_util.flatten_dict(flax.serialization.msgpack_restore(open("{name}",'
-    ' "rb").read()), sep="/")). Of a Hugging Face model load the safetensors or pytorch_model.bin.'
+    ' "rb").read()), sep="/")). For a Hugging Face model, load the safetensors or pytorch_model.bin.'
 )
 _TENSORFLOW = (
     "is part of a TensorFlow checkpoint, which only the program that wrote it can name: restore it there (load_weights,"
     ' or tf.train.Checkpoint), then save the model: model.save("model.keras").'
 )
-_PROGRAM = "is {what}, a program for inference: give the model that it was made from."
-_ARCHIVE = "is a compressed archive: unpack it, and give the file with the weights."
+_PROGRAM = "is {what}, a program for inference: pass the model that it was made from."
+_ARCHIVE = "is a compressed archive: unpack it, and pass the file with the weights."
 # (beginning of the file in lower case, what it is)
 _STARTS = (
     (b"version https://", "is a Git LFS pointer, not the file itself: run git lfs pull, or download the file."),

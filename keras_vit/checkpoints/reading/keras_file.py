@@ -141,7 +141,7 @@ def load(path):
 
 
 def _is_composed(config):
-    """Whether a config is of keras_vit.Model, or of a registered subclass of the user's."""
+    """Whether a config is of keras_vit.Model, or of a registered custom subclass."""
     cls = _class_of(config)
     return isinstance(cls, type) and issubclass(cls, keras.Model) and not cls.__module__.startswith("keras.")
 

@@ -53,7 +53,7 @@ class Node:
         inputs: the calls whose results it takes.
         call: what it is called with, as in the file.
         arrays: {its place in the layer, such as "0" or "query/0": array}.
-        is_custom: whether it is a class of the user's own, whose code is not in the file.
+        is_custom: whether it is a custom class, whose code is not in the file.
     """
 
     kind: str

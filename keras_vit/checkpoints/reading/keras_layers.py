@@ -28,7 +28,7 @@ def _named(layers):
 
 
 def missing_parts(config: dict[str, Any]) -> list[str] | None:
-    """What a graph of Keras layers has and ViT lacks, in words; None if it is no Transformer.
+    """What a graph of Keras layers has and ViT lacks, in words; None if it is not a Transformer.
 
     Args:
         config: of a Functional or Sequential model.
@@ -61,7 +61,7 @@ def missing_parts(config: dict[str, Any]) -> list[str] | None:
 
 
 def missing_by_shapes(shapes: Mapping[str, tuple[int, ...]]) -> list[str] | None:
-    """What `missing_parts` says, as far as weights without a config show it; None if they are no Transformer's.
+    """What `missing_parts` says, as far as weights without a config show it; None if they are not a Transformer's.
 
     Args:
         shapes: {path in the HDF5 file: shape}.

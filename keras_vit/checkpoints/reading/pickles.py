@@ -35,7 +35,7 @@ class Name:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Thing:
-    """An object that stays unmade.
+    """An object that is not created.
 
     Attributes:
         name: of its class, or of the function that would make it.
@@ -77,7 +77,7 @@ def read_pickle(file: BinaryIO, makers: dict[str, Callable], resolve: Callable[[
 
     Args:
         file: of a pickle of protocol 2 or later.
-        makers: {"module.name": function}. What stands in for the functions named in the file; others become Things.
+        makers: {"module.name": function}. Replacements for functions named in the file; others become Things.
         resolve: persistent id -> value; None if there should be no such ids.
 
     Raises:

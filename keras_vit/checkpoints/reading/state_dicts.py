@@ -100,7 +100,7 @@ def _choose(found, key, path):
         chosen = within or around[-1:] or (large if len(large) == 1 else [])
         rest = "" if within or not chosen else key.removeprefix(f"{chosen[0]}.")
     if len(chosen) != 1:
-        problem = "holds several state dicts" if chosen else f"has nothing by the key {key!r}"
+        problem = "holds several state dicts" if chosen else f"has nothing under the key {key!r}"
         listed = ", ".join(f'key="{name}" ({len(found[name])} arrays)' for name in large[:20])
         raise ValueError(f'"{path}" {problem}. Pass one of these to load: {listed}.')
     return chosen[0], rest

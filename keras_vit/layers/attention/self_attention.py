@@ -49,7 +49,7 @@ class MultiHeadSelfAttention(ComposedLayer):
     Input and output (b, n, d). `attention_weights(x)` returns the attention weights (b, k, n, n). Masks, of the call
     and of `attention_weights`, are boolean or integers, True or 1 for yes:
 
-    - mask (b, n): which tokens are there. Keras passes its own, such as Embedding(mask_zero=True)'s.
+    - mask (b, n): which tokens exist. Keras passes its own, such as Embedding(mask_zero=True)'s.
     - attention_mask (b, n), (b, n, n) or (b, k, n, n): to which tokens (the last axis) each token may attend.
 
     A token that may attend to none gets weights of 0.
@@ -214,7 +214,7 @@ class MultiHeadSelfAttention(ComposedLayer):
         """
         if not self.causal or self.positions is not None:
             raise ValueError(
-                "Token by token an attention must be causal and without positions of its own, got"
+                "Token-by-token attention must be causal and without positions inside attention, got"
                 f" causal={self.causal}, positions={self.positions!r}."
             )
         keys = ops.slice_update(keys, (0, 0, place, 0), self._keys(x))

@@ -21,8 +21,7 @@ def _boolean(mask, shapes, what):
     if "float" in keras.backend.standardize_dtype(mask.dtype):
         raise ValueError(
             f"{what} must be boolean, or integers with 1 for yes, got {keras.backend.standardize_dtype(mask.dtype)}."
-            " Give what is added to attention scores, 0 or a large negative number, as its comparison with 0: mask"
-            " == 0."
+            " For an additive mask, of 0 and large negative numbers, pass its comparison with 0: mask == 0."
         )
     expected = shapes.get(len(mask.shape), ())
     sizes = list(zip(mask.shape, expected))
@@ -44,7 +43,7 @@ def attendable(x, heads: int, mask=None, attention_mask=None):
     Args:
         x: tokens (b, n, d).
         heads: number of heads k.
-        mask: (b, n), which tokens are there, or None.
+        mask: (b, n), which tokens exist, or None.
         attention_mask: (b, n), (b, n, n) or (b, k, n, n), to which tokens (the last axis) each may attend, or None.
 
     Returns:

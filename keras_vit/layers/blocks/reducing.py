@@ -41,8 +41,7 @@ class ReducingBlock(TransformerBlock):
         owner = "ReducingBlock"
         if self.positions is not None:
             raise ValueError(
-                f'{owner}: positions="{self.positions}" need all patches in their places, and this block changes which'
-                " there are."
+                f'{owner}: positions="{self.positions}" need all patches in their places, but this block removes some.'
             )
         self.kept = None if kept is None else integer(kept, f"{owner}: kept")
         self.merged = integer(merged, f"{owner}: merged", least=0)
@@ -61,7 +60,7 @@ class ReducingBlock(TransformerBlock):
         if kept > patches or self.merged > kept // 2:
             raise ValueError(
                 f"ReducingBlock: of {patches} patches {kept} are to be kept and {self.merged} merged into others: at"
-                " most half of those kept can be."
+                " most half of those kept can be merged."
             )
         super().build(input_shape)
 
@@ -96,7 +95,9 @@ class ReducingBlock(TransformerBlock):
 
     def compute_mask(self, inputs, previous_mask):
         if any(mask is not None for mask in keras.tree.flatten(previous_mask)):
-            raise ValueError("ReducingBlock takes no masks, and its input has one: it changes which tokens there are.")
+            raise ValueError(
+                "ReducingBlock does not support masks, but its input has one: the block drops and merges tokens."
+            )
 
     def compute_output_shape(self, input_shape, sizes_shape=None, **_):
         b, n, d = input_shape

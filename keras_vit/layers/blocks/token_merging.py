@@ -25,7 +25,7 @@ class Matching(NamedTuple):
 
 
 def rows(x: Any, indices: Any) -> Any:
-    """Tokens by index: (b, n, d), (b, m) -> (b, m, d), from one long list, which is quicker than along an axis."""
+    """Tokens by index: (b, n, d), (b, m) -> (b, m, d), from one long list, which is faster than along an axis."""
     b, n, d = ops.shape(x)[0], x.shape[1], x.shape[2]
     places = indices + ops.cast(n * ops.arange(b)[:, None], indices.dtype)
     return ops.take(ops.reshape(x, (-1, d)), places, axis=0)  # (b, n, d) -> (b*n, d) -> (b, m, d)

@@ -1,1 +1,1 @@
-"""`fit` from any step to the last: callbacks, measures on the way, faults, and reproducible results."""
+"""`fit` from any step to the last: callbacks, periodic measures, faults, and reproducible results."""

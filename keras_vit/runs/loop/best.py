@@ -13,8 +13,8 @@ from keras_vit.tasks.base import Score
 class Best(StepCounter):
     """Follows the task's score from one evaluation to the next, in every worker.
 
-    It starts from metrics.jsonl, so that a resumed run goes on as an undisturbed one. In the list of callbacks it comes
-    before those that log, so that an evaluation in metrics.jsonl has its weights.
+    It starts from metrics.jsonl, so that a resumed run continues like an uninterrupted one. In the list of
+    callbacks it comes before those that log, so that an evaluation in metrics.jsonl has its weights.
 
     Args:
         rundir: the RunDirectory.

@@ -55,8 +55,8 @@ class StepCounter(keras.callbacks.Callback):
 class StepLog(StepCounter):
     """Logs how long the whole run will take, after a few seconds, and then progress once a minute.
 
-    Keras' bar needs a terminal and is of one epoch, and its line per epoch may be an hour away. Evaluations are not in
-    the estimate.
+    Keras' bar needs a terminal and covers one epoch, and its line per epoch may take an hour. The estimate excludes
+    evaluations.
 
     Args:
         total: int. The run's last step.

@@ -1,8 +1,8 @@
 """Faults that end a run early: preemption, a lost worker, non-finite numbers.
 
 All workers stop after the same execution. After SIGTERM, a run saves its state and exits with code 75, EX_TEMPFAIL in
-sysexits.h: "start me again". After SIGINT, Ctrl-C, it saves its state and raises KeyboardInterrupt, as Python does: a
-person wants it to end, so nothing may start it again.
+sysexits.h: "restart me". After SIGINT, Ctrl-C, it saves its state and raises KeyboardInterrupt, as Python does: a
+person stopped it, so nothing should restart it.
 """
 
 import contextlib
@@ -101,7 +101,7 @@ class Preemption:
 
 
 class CoordinatedStop(StepCounter):
-    """Raises Preempted, Interrupted or Diverged in all workers at the same step, as soon as one of them has reason to.
+    """Raises Preempted, Interrupted or Diverged in all workers at the same step, as soon as one of them has a reason.
 
     The workers agree before every execution, in training and in evaluation.
 

@@ -21,7 +21,7 @@ class Periodic(StepCounter):
 
     Measures after the evaluation (the end of Keras' epoch) at multiples of `every` steps and at the end, with averaged
     weights if there are any, and at the same steps in a resumed run. Logging callbacks must come later in the list;
-    `train` sees to it.
+    `train` ensures this.
 
     Args:
         measure: step -> {name: number}. Every worker calls it, at the same steps.

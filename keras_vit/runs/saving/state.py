@@ -1,7 +1,7 @@
 """The training state as named arrays: weights, seed generators, the optimizer with its step and averages.
 
 Keras leaves seed generators out of `.weights.h5` and tf.train.Checkpoint; a resumed run would use other dropout masks.
-An epoch's running metrics are saved too, so that a resumed run logs what an undisturbed one would. A model's
+An epoch's running metrics are saved too, so that a resumed run logs the same as an uninterrupted one. A model's
 `fixed_variables`, such as a teacher's, have their own file and never change: the state holds only their checksum.
 """
 
@@ -121,7 +121,7 @@ def _check_fixed(model, arrays):
     before = arrays.get(_FIXED)
     if before is not None and not np.array_equal(before, _fixed(model).get(_FIXED)):
         raise ValueError(
-            "The run began with a teacher of other weights: the file that config.objective.teacher names has changed"
+            "The run began with other weights of the teacher: the file that config.objective.teacher names has changed"
             " since. Put back the one that it was, or use a new --workdir."
         )
 

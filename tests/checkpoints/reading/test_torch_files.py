@@ -89,7 +89,7 @@ def test_several_dicts_of_arrays_need_a_key(tmp_path):
     for key in ("averages", "averages.ema"):
         assert read(path, key).arrays.keys() == {f"module.{name}" for name in WEIGHTS}
     assert read(path, "model").arrays["block.1.weight"][0, 0] == 1
-    with pytest.raises(ValueError, match=r"nothing by the key 'teacher'. Pass one of these"):
+    with pytest.raises(ValueError, match=r"nothing under the key 'teacher'. Pass one of these"):
         read(path, "teacher")
     with pytest.raises(ValueError, match=r'no names that begin with key="blocks"; they begin with block \(1\)'):
         read(path, "model.blocks")
