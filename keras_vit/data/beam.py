@@ -135,7 +135,7 @@ def write_by_beam(
     source = _source(*where)
     if not 1 <= count <= source.size:
         raise ValueError(f"--shards={count} for {source.size} examples: expected 1 to {source.size}.")
-    files = Files(folder, name, as_split, count, source.class_names, overwrite)
+    files = Files(folder, name, as_split, count, source, overwrite)
     tf.io.gfile.makedirs(folder)
     with owned(folder), files.written(), stage(f"Writing {os.fspath(folder)} by Beam"):
         with beam.Pipeline(options=beam_options) as pipeline:

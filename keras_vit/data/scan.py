@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_vit.data.errors import why, wrong_description
 from keras_vit.data.mapping import EXAMPLES, untuned
-from keras_vit.data.ops.decode import decode_image
+from keras_vit.data.ops.decode import decode_image, decode_mask, mask_of_size
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.selection import example_names
 
@@ -25,7 +25,10 @@ def _pixels(image):
 
 
 def _decoded(source, example_id):
-    return _pixels(source.read(source.key_of(*example_id))["image"])
+    example = source.read(source.key_of(*example_id))
+    pixels = _pixels(example["image"])
+    if "mask" in example:
+        mask_of_size(decode_mask(example["mask"]), tf.shape(pixels)[:2])
 
 
 def _keys(source, seed, only):

@@ -8,15 +8,15 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import DATA
 
 from keras_vit.data import from_arrays, open_source, training_batches
 from keras_vit.data.errors import ExampleErrors, reason
 from keras_vit.data.ops.registry import parse
+from keras_vit.data.records.write import write_records
 from keras_vit.data.source_names import with_kind
 from keras_vit.data.sources.mask_pairs import find_pairs
 from keras_vit.data.sources.mask_tables import cityscapes, read_table, voc
-from keras_vit.data.sources.selection import example_names
+from keras_vit.data.sources.selection import example_names, labels_of
 from keras_vit.data.splits import MissingSplit
 from keras_vit.io.progress import Stage
 from keras_vit.io.void import void_of
@@ -396,11 +396,65 @@ def test_a_table_has_masks_or_labels(tmp_path):
     assert open_source(f"csv:{tmp_path}/a.csv?mask=mask", "train").class_names == ("sky", "road", "tree")
     for options, message in {
         "a.csv?mask=mask&label=label": "label=label is of labels, and mask= of masks",
-        "a.csv?ignore=0": "ignore=0 is of masks, and no column has any",
+        "a.csv?ignore=0": "ignore=0 is of masks, and there is no column of them",
         "b.csv": "no row has a mask",
     }.items():
         with pytest.raises(ValueError, match=message):
             open_source(f"csv:{tmp_path}/{options}", "train")
+
+
+@pytest.fixture
+def records(tmp_path):
+    """(the source, the report of writing it to "records") of four images with masks of colours, one all void."""
+    files = rooms(png(np.zeros((*ROOMS.shape, 3), "uint8")), others=painted(), names="", count=4)
+    write(tmp_path, files | {"class_dict.csv": TABLE + "void,0,0,0\n"})
+    source = opened(tmp_path)
+    return source, write_records(source, str(tmp_path / "records"), "rooms", "train", 2)
+
+
+def test_records_hold_masks_of_classes(records, tmp_path):
+    source, report = records
+    assert report["examples"] == 3
+    ((name, why),) = report["skipped"].items()
+    assert name.endswith("images/0.jpg") and why.startswith("The mask is all void")
+    copy = open_source(with_kind(str(tmp_path / "records")), "train")
+    assert (copy.class_names, copy.void, copy.colors) == (source.class_names, 255, tuple(COLORS.values()))
+    for example in copy.ordered().as_numpy_iterator():
+        assert set(example) == {"image", "mask", "void"} and example["void"] == 255
+        np.testing.assert_array_equal(example["mask"][..., 0], ROOMS)
+    description = json.loads((tmp_path / "records" / "dataset.json").read_text())
+    assert description["features"] == {"image": "image/encoded", "mask": "image/segmentation/class/encoded"}
+    for text in ("labels_of", "class_counts"):
+        with pytest.raises(ValueError, match="has no labels"):
+            labels_of(copy) if text == "labels_of" else copy.class_counts()
+
+
+def test_a_run_on_records_of_masks_resumes_exactly(records, tmp_path):
+    source = open_source(f"tfrecord:{tmp_path}/records", "train")
+    select = lambda example: (example["image"], example["mask"])  # noqa: E731
+    batches = lambda start: training_batches(  # noqa: E731
+        source, "decode|random_crop(2)", 2, seed=3, start_step=start, select=select
+    )
+    whole = list(batches(0).take(4).as_numpy_iterator())
+    rest = list(batches(2).take(2).as_numpy_iterator())
+    for ours, theirs in zip(rest, whole[2:]):
+        np.testing.assert_array_equal(ours[1], theirs[1])
+    assert len({mask.tobytes() for _, mask in whole}) > 1
+
+
+def test_masks_in_records_shrink_with_their_images(tmp_path):
+    large = np.kron(ROOMS, np.ones((10, 10), "uint8"))
+    write(tmp_path, {"images/a.jpg": photo(large.shape), "masks/a.png": png(large), "classes.txt": NAMES})
+    write_records(opened(tmp_path), str(tmp_path / "records"), "a", "train", 1, resize=6)
+    (example,) = open_source(f"tfrecord:{tmp_path}/records", "train").ordered().as_numpy_iterator()
+    np.testing.assert_array_equal(example["mask"][..., 0], np.kron(ROOMS, np.ones((2, 2))))
+    assert tf.io.decode_jpeg(example["image"]).shape == (6, 8, 3)
+
+
+def test_records_of_masks_and_of_labels_are_kept_apart(records, tmp_path):
+    labels = from_arrays(np.zeros((2, 4, 4, 3), "uint8"), [0, 1])
+    with pytest.raises(ValueError, match="records of another form: its dataset.json says .*mask"):
+        write_records(labels, str(tmp_path / "records"), "rooms", "val", 1)
 
 
 def test_masks_stay_encoded_in_memory(tmp_path):
@@ -444,25 +498,25 @@ def test_label_ids_of_cityscapes_become_the_19_classes(tmp_path):
     np.testing.assert_array_equal(read(opened(tmp_path), "8bit.png")[0], [0, 1, 255, 18])
 
 
-def test_camvid(told):
+def test_camvid(told, shared_data):
     """Shares of pixels counted with Pillow and NumPy."""
-    source = open_source(str(DATA / "camvid"), "val")
+    source = open_source(str(shared_data / "camvid"), "val")
     assert (source.size, source.void, source.class_names[::10]) == (101, 255, ("Sky", "Bicyclist"))
     name = example_names(source)[0]
     stored = np.asarray(pil.open(name.replace("/val/", "/valannot/").replace(".jpg", ".png")))
     np.testing.assert_array_equal(read(source, name), np.where(stored == 11, 255, stored))
     (line,) = [text for text in told() if "with masks of 11 classes" in text]
-    files = sorted((DATA / "camvid" / "trainannot").iterdir())
+    files = sorted((shared_data / "camvid" / "trainannot").iterdir())
     sample = np.concatenate([np.asarray(pil.open(files[i * 367 // 100])).ravel() for i in range(100)])
     road, void = (sample[sample < 11] == 3).mean(), (sample == 11).mean()
     assert f"by the pixels of 100 masks of train: Road {road:.1%}" in line
     assert line.endswith(f"; void {void:.1%} (stored as 11).")
 
 
-def test_ade20k():
-    source = open_source(f"masks:{DATA / 'ade20k_sample'}?images=images&masks=annotations", "train")
+def test_ade20k(shared_data):
+    source = open_source(f"masks:{shared_data / 'ade20k_sample'}?images=images&masks=annotations", "train")
     assert (len(source.class_names), source.class_names[:2], source.void) == (150, ("wall", "building"), 255)
-    stored = np.asarray(pil.open(DATA / "ade20k_sample/annotations/ADE_val_00000001.png"))
+    stored = np.asarray(pil.open(shared_data / "ade20k_sample/annotations/ADE_val_00000001.png"))
     np.testing.assert_array_equal(read(source, "1.jpg"), np.uint8(stored - 1))
 
 

@@ -6,7 +6,9 @@
      "bytes": {"photos-train-00000-of-00002.tfrecord": 60213870, ...}}
 
 `features` are the examples' keys, `first_label` is the first class's label, `splits` gives the records per file, and
-`bytes` each file's length, which reveals damage; files of version 0.3 and before lack it.
+`bytes` each file's length, which reveals damage; files of version 0.3 and before lack it. Records of segmentation have
+the features image and mask, and the masks, PNGs, hold the numbers of classes and void (data/masks.py); `colors` are the
+classes', if there are any.
 """
 
 import dataclasses
@@ -21,6 +23,7 @@ from keras_vit.io.paths import read_text
 
 NAME = "dataset.json"
 FEATURES = {"image": "image/encoded", "label": "image/class/label"}  # tf-slim's keys
+FEATURES_OF_MASKS = {"image": "image/encoded", "mask": "image/segmentation/class/encoded"}  # DeepLab's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +36,11 @@ class Description:
     first_label: int = 0
     splits: dict = dataclasses.field(default_factory=dict)
     bytes: dict = dataclasses.field(default_factory=dict)
+    colors: tuple | None = None
+
+    @property
+    def has_masks(self) -> bool:
+        return "mask" in self.features
 
     def own_split(self, split: str) -> str | None:
         """The spelling of `split` here: itself or a synonym, as "validation" for "val"; None if it is absent."""
@@ -53,9 +61,8 @@ def read_description(folder: str) -> Description | None:
     try:
         description = Description(**json.loads(read_text(path)))
         sizes = [size for files in [*description.splits.values(), description.bytes] for size in files.values()]
-        if not set(FEATURES) <= set(description.features) or not all(
-            type(n) is int for n in [description.first_label, *sizes]
-        ):
+        complete = any(set(keys) <= set(description.features) for keys in (FEATURES, FEATURES_OF_MASKS))
+        if not complete or not all(type(n) is int for n in [description.first_label, *sizes]):
             raise TypeError(
                 f"features {description.features}, first_label {description.first_label!r}, or a record count that is"
                 " not an integer"
@@ -64,10 +71,12 @@ def read_description(folder: str) -> Description | None:
         raise ValueError(
             f'"{path}" does not describe TFRecord files ({error}). Write it again with keras-vit prepare.'
         ) from None
-    return dataclasses.replace(description, class_names=tuple(description.class_names))
+    colors = None if description.colors is None else tuple(map(tuple, description.colors))
+    return dataclasses.replace(description, class_names=tuple(description.class_names), colors=colors)
 
 
 def write_description(folder: str, description: Description) -> None:
     """Writes dataset.json atomically."""
-    text = json.dumps(dataclasses.asdict(description), indent=1, ensure_ascii=False)
+    values = {key: value for key, value in dataclasses.asdict(description).items() if value is not None}
+    text = json.dumps(values, indent=1, ensure_ascii=False)
     write_bytes(os.path.join(folder, NAME), f"{text}\n".encode())

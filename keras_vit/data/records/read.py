@@ -2,7 +2,7 @@
 
 An example has the image's bytes under image/encoded and its integer label under image/class/label, or under other keys:
 "tfrecord:GLOB?image=KEY&label=KEY&first_label=1&classes=names.txt". With a dataset.json next to the files, nothing is
-read at the start.
+read at the start; it may say that examples have a mask of classes instead of a label.
 """
 
 import fnmatch
@@ -21,6 +21,7 @@ from keras_vit.data.records.index import FRAME, record_counts
 from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.class_names import class_names
 from keras_vit.data.sources.image_files import in_known_format
+from keras_vit.data.sources.mask_files import in_png, own_classes, with_classes
 from keras_vit.data.splits import SPLITS, canonical, split_name, split_range
 from keras_vit.io.cache import cached_answer
 from keras_vit.io.logs import log_once
@@ -232,6 +233,26 @@ def _parser(features, first_label, classes):
     return parse
 
 
+def _mask_parser(features, mapping):
+    """Returns serialized record -> {image, mask of class numbers and void, void}."""
+    expected = {features[key]: tf.io.FixedLenFeature((), tf.string) for key in ("image", "mask")}
+    classes = with_classes(mapping)
+
+    def parse(record):
+        example = tf.io.parse_single_example(record, expected)
+        image, mask = in_known_format(example[features["image"]]), in_png(example[features["mask"]])
+        return classes({"image": image, "mask": mask})
+
+    return parse
+
+
+def _of_masks(name, description, parts, buffer):
+    """The source of records with masks."""
+    mapping = own_classes(description.class_names, description.colors)
+    parse = _mask_parser(description.features, mapping)
+    return Records(name, mapping.names, parts, parse, buffer, void=mapping.void, colors=mapping.colors)
+
+
 def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffer: int = 10_000) -> Records:
     """The source of `split` in TFRecord files.
 
@@ -274,5 +295,7 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
             )
         counts = _described(description, pattern, files, split_name(split))
     parts = _cut(counts, *split_range(split, sum(counts.values())))
+    if description.has_masks:
+        return _of_masks(f"tfrecord:{path}", description, parts, buffer)
     parse = _parser(description.features, description.first_label, len(description.class_names))
     return Records(f"tfrecord:{path}", description.class_names, parts, parse, buffer)

@@ -14,8 +14,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_vit.data.ops.decode import mask_of_size
 from keras_vit.data.ops.registry import as_uint8
-from keras_vit.data.records.description import FEATURES, NAME, Description, read_description, write_description
+from keras_vit.data.records.description import (
+    FEATURES,
+    FEATURES_OF_MASKS,
+    NAME,
+    Description,
+    read_description,
+    write_description,
+)
 from keras_vit.data.scan import scan
 from keras_vit.data.source_names import KINDS, with_kind
 from keras_vit.data.sources.base import Source
@@ -33,6 +41,13 @@ def _shrunk(image, side):
     return as_uint8(tf.image.resize(image, target, method="bicubic", antialias=True))
 
 
+def _mask_png(mask, whole, size):
+    """A mask (h, w, 1) of an image of `whole` size as a PNG of `size`."""
+    mask = mask_of_size(mask, whole)
+    mask = tf.cond(tf.reduce_all(size == whole), lambda: mask, lambda: tf.image.resize(mask, size, method="nearest"))
+    return tf.io.encode_png(mask if mask.dtype == tf.uint8 else tf.cast(mask, tf.uint16))
+
+
 def encoder(resize: int | None = None, quality: int = 95) -> Callable:
     """Returns the `work` of data.scan.scan that makes a record's contents.
 
@@ -40,18 +55,19 @@ def encoder(resize: int | None = None, quality: int = 95) -> Callable:
     that quality, any other format a smaller PNG. Arrays and (uncompressed) BMPs become PNGs.
 
     Returns:
-        (example, pixels) -> (encoded bytes, height, width, is it a JPEG, was it shrunk, label). Raises ValueError for
-        examples with more than an image and a label, which records cannot hold.
+        (example, pixels) -> (encoded bytes, height, width, is it a JPEG, was it shrunk, target): the label, or the mask
+        of classes as a PNG, shrunk like the image. Raises ValueError for examples with more than an image and either of
+        these, which records cannot hold.
     """
 
     def encode(example, pixels):
-        if set(example) != {"image", "label"}:
+        if set(example) not in ({"image", "label"}, {"image", "mask", "void"}):
             raise ValueError(
-                "TFRecord files are written of examples with an image and a label, and these have:"
-                f" {', '.join(example)}. Nothing is left out silently: take a source without the others, or read this"
-                " one directly."
+                "TFRecord files are written of examples with an image and a label, or an image and a mask of named"
+                f" classes, and these have: {', '.join(example)}. Nothing is left out silently: take a source without"
+                " the others, or read this one directly."
             )
-        image, label = example["image"], example["label"]
+        image = example["image"]
         given = image.dtype == tf.string
         whole = pixels if given else image
         is_jpeg = tf.io.is_jpeg(image) if given else tf.constant(False)
@@ -72,7 +88,9 @@ def encoder(resize: int | None = None, quality: int = 95) -> Callable:
             return tf.cond(shrinks | is_bmp, smaller, lambda: image)
 
         encoded = kept_or_smaller() if given else png()
-        return encoded, tf.shape(small)[0], tf.shape(small)[1], is_jpeg, shrinks, label
+        size = tf.shape(small)[:2]
+        target = example["label"] if "label" in example else _mask_png(example["mask"], tf.shape(whole)[:2], size)
+        return encoded, size[0], size[1], is_jpeg, shrinks, target
 
     return encode
 
@@ -91,11 +109,14 @@ def _suffix(encoded, is_jpeg):
 
 def serialized(name: str, values: Sequence, class_names: Sequence[str]) -> bytes:
     """The serialized tf.train.Example, under tf-slim's keys, of what an `encoder` returned."""
-    encoded, height, width, is_jpeg, _, label = values
+    encoded, height, width, is_jpeg, _, target = values
+    if isinstance(target, bytes):
+        answer = {FEATURES_OF_MASKS["mask"]: target, "image/segmentation/class/format": "png"}
+    else:
+        answer = {FEATURES["label"]: int(target), "image/class/text": class_names[target]}
     features = {
         FEATURES["image"]: encoded,
-        FEATURES["label"]: int(label),
-        "image/class/text": class_names[label],
+        **answer,
         "image/filename": name,
         "image/format": _suffix(encoded, is_jpeg),
         "image/height": int(height),
@@ -116,15 +137,17 @@ def clear_errors(folder: str) -> Iterator[None]:
         raise OSError(f'Cannot write to "{folder}": {error.message}. {fix}') from None
 
 
-def _check_same_form(folder, description):
+def _check_same_form(folder, description, features, colors):
     """Raises ValueError if dataset.json describes records in another form, which could not be read with these."""
-    differs = {key: description.features[key] for key in FEATURES if description.features[key] != FEATURES[key]}
+    differs = {key: value for key, value in description.features.items() if features.get(key, value) != value}
+    differs |= {} if set(features) <= set(description.features) else {"features": list(description.features)}
+    differs |= {} if description.colors == colors else {"colors": description.colors}
     if description.first_label:
         differs["first_label"] = description.first_label
     if differs:
         raise ValueError(
             f'"{folder}" has records of another form: its {NAME} says {differs}, and those written here have'
-            f" {FEATURES}, with labels from 0. Use another folder."
+            f" {features}, with labels from 0. Use another folder."
         )
 
 
@@ -136,7 +159,7 @@ class Files:
         name: prefix of NAME-SPLIT-00000-of-00016.tfrecord.
         split: its name in dataset.json.
         count: number of files.
-        class_names: the same for all splits in the folder.
+        source: of the examples; its classes are the same for all splits in the folder.
         overwrite: whether to replace an existing split.
 
     Attributes:
@@ -147,19 +170,19 @@ class Files:
         ValueError: for an existing split, splits of other classes, records of another form, or a hidden name.
     """
 
-    def __init__(
-        self, folder: str, name: str, split: str, count: int, class_names: Sequence[str], overwrite: bool = False
-    ):
+    def __init__(self, folder: str, name: str, split: str, count: int, source: Source, overwrite: bool = False):
         if name.startswith("."):
             raise ValueError(
                 f'The name "{name}" would make hidden files, which are not read: --name=NAME without a dot at its'
                 " beginning."
             )
         self.folder, self.split = folder, split
-        description = read_description(folder) or Description(name, tuple(class_names))
-        _check_same_form(folder, description)
-        if description.class_names != tuple(class_names):
-            both = f"{description.class_names[:5]}..., now {tuple(class_names)[:5]}..."
+        features = FEATURES if source.void is None else FEATURES_OF_MASKS
+        class_names, colors = tuple(source.class_names), source.colors
+        description = read_description(folder) or Description(name, class_names, dict(features), colors=colors)
+        _check_same_form(folder, description, features, colors)
+        if description.class_names != class_names:
+            both = f"{description.class_names[:5]}..., now {class_names[:5]}..."
             raise ValueError(f'"{folder}" has other classes: {both} Use another folder.')
         self._old = description.own_split(split)
         if self._old and not overwrite:
@@ -168,7 +191,7 @@ class Files:
                 f'"{folder}" already has the split "{self._old}", {n} examples. Give another folder, or replace it with'
                 " --overwrite."
             )
-        self._description = dataclasses.replace(description, features=dict(FEATURES))
+        self._description = dataclasses.replace(description, features=dict(features))
         self.names = [f"{name}-{split}-{i:05d}-of-{count:05d}.tfrecord" for i in range(count)]
         self.partial = os.path.join(folder, f".partial-{split}")
 
@@ -278,7 +301,7 @@ def write_records(
         raise ValueError(f"--shards={shards} for {source.size} examples: expected 1 to {source.size}.")
     warn_of_files(source)
     skipped, size, shrunk = {}, 0, 0
-    shard_writer = ShardWriter(Files(folder, name, split, shards, source.class_names, overwrite))
+    shard_writer = ShardWriter(Files(folder, name, split, shards, source, overwrite))
     tf.io.gfile.makedirs(folder)
     progress = stage(f"Writing {folder}", source.size, "images")
     with owned(folder), shard_writer as writer, progress as work:
