@@ -17,6 +17,8 @@ from keras_vit.models.costs import (
     transformer_block,
 )
 from keras_vit.models.encoder import Reduction
+from keras_vit.models.heads.dpt import ReadoutProjection
+from keras_vit.models.heads.parts import Enlargement, LayerOfParts
 from keras_vit.planning.counting import layer_counts
 
 
@@ -36,6 +38,10 @@ def _products(layer, inputs, output):
         return 0
     if isinstance(layer, RestoredPatches):
         return inputs[0] * math.prod(output)
+    if isinstance(layer, Enlargement):
+        return math.prod(inputs[:-1]) * math.prod(layer.kernel.shape)
+    if isinstance(layer, ReadoutProjection):  # half of the kernel for each place, half for the class token
+        return (math.prod(inputs[:-1]) + 1) * math.prod(layer.kernel.shape) // 2
     if isinstance(layer, keras.layers.Dense):
         return math.prod(output) * inputs[-1]
     if isinstance(layer, (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose, keras.layers.Conv3DTranspose)):
@@ -45,8 +51,27 @@ def _products(layer, inputs, output):
     return None
 
 
+def _of_parts(name, layer, output):
+    """The row of a LayerOfParts: the sum of its parts' rows. Interpolation counts as no operation."""
+    parts = [part for part in layer._flatten_layers(include_self=False) if part.weights and not _sublayers(part)]
+    rows = []
+    for part in parts:
+        built = part.get_build_config()
+        shapes = list(built.get("shapes_dict", built).values())
+        made = part.compute_output_shape(*shapes)
+        rows.append(_from_shapes(part.name, part, tuple(shapes[0][1:]), tuple(made[1:])))
+    flops = None if any(row.flops is None for row in rows) else sum(row.flops for row in rows)
+    return LayerCount(name, output, 0, flops, max(row.alive for row in rows), sum(row.kept for row in rows))
+
+
+def _sublayers(layer):
+    return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
 def _from_shapes(name, layer, inputs, output):
     """The row of a layer that a spec doesn't describe."""
+    if isinstance(layer, LayerOfParts):
+        return _of_parts(name, layer, output)
     if isinstance(layer, layers.TransformerBlock):
         n, d = inputs
         inner = layer.heads * layer.attention.size

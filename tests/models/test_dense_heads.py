@@ -11,6 +11,7 @@ import keras_vit
 from keras_vit.layers.resizing import pool_to, resize_bilinear
 from keras_vit.models.heads.decoder import Encoder
 from keras_vit.models.heads.dense import make_decoder
+from keras_vit.planning import counting
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -132,3 +133,31 @@ def test_resizing_is_scipys_at_aligned_corners_and_its_weights_sum_to_one(aligne
     if aligned:
         np.testing.assert_allclose(y, ndimage.zoom(x, (1, 7 / 3, 4 / 5, 1), order=1), atol=1e-6)
     np.testing.assert_allclose(resize_bilinear(np.ones_like(x), (7, 4), aligned), np.ones((2, 7, 4, 4)), atol=1e-6)
+
+
+def parameters(decoder, grid, d):
+    """The number of trained values in a decoder's layers."""
+    h, w = grid
+    decoder.neck.build([(None, h, w, d)] * 4, [(None, d)] * 4)
+    width, fused = decoder.neck.width, [(None, 4 * h, 4 * w)] * 4
+    for layer in decoder.layers[1:]:
+        layer.build([(*shape, width) for shape in (fused if layer is decoder.head else fused[:1])])
+    return sum(int(np.prod(weight.shape)) for layer in decoder.layers for weight in layer.trainable_weights)
+
+
+@pytest.mark.extended
+def test_dpt_large_has_the_parameters_of_transformers():
+    spec = keras_vit.models.make_spec("L/16")
+    decoder = make_decoder("dpt", Encoder(spec, (384, 384)), 150, True, FLOAT32, {})
+    encoder = counting.parameters(counting.layer_counts(spec, 384, None))
+    unused = 2 * (9 * 256 * 256 + 2 * 256)  # the lateral unit of the deepest fusion
+    assert encoder + parameters(decoder, (24, 24), 1024) + unused == 343_960_364  # DPTForSemanticSegmentation, 5.24.0
+
+
+def test_depth_anything_v2_small_has_the_parameters_of_transformers():
+    spec = keras_vit.models.make_spec("S/14", layer_scale=1.0, pool="token")
+    options = {"width": 64, "readout": "ignore", "residual_bias": True, "exact_sizes": True, "depth": "relative"}
+    decoder = make_decoder("dpt", Encoder(spec, (518, 518)), 1, False, FLOAT32, options)
+    encoder = counting.parameters(counting.layer_counts(spec, 518, None))
+    unused = 2 * (9 * 64 * 64 + 64) + 384  # as above; and DINOv2's mask token
+    assert encoder + parameters(decoder, (37, 37), 384) + unused == 24_785_089  # DepthAnythingForDepthEstimation

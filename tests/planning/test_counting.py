@@ -230,3 +230,41 @@ def test_patterns_sizes_and_mistakes():
         rows_of("deit/tny")
     with pytest.raises(ValueError, match='Unknown variant "B-16"'):
         rows_of("B-16")
+
+
+# Operations of the decoders at 64x96 pixels, 16 to a patch and 24 wide, by hand: 2 x places x inputs x outputs.
+DENSE = {
+    "linear": 2 * 24 * 24 * 3,
+    "setr_naive": 2 * 24 * (24 * 32 + 32 * 3),
+    "setr_pup": 2 * 24 * 9 * (24 * 32 + (4 + 16 + 64) * 32 * 32) + 2 * 24 * 64 * 32 * 3,
+}
+
+
+@pytest.mark.parametrize("head", DENSE)
+def test_a_segmentation_model_is_counted_with_its_head(head):
+    sizes = {"depth": 1, "width": 24, "heads": 2, "mlp_dim": 24}
+    options = {} if head == "linear" else {"width": 32}
+    model = keras_vit.SegmentationModel("Ti/16", head, 3, image_size=(64, 96), head_options=options, **sizes)
+    rows = {row.name: row for row in count(model)}
+    assert rows["head"].flops == DENSE[head]
+    assert counting.parameters(rows.values()) == model.count_params()
+
+
+def test_the_parts_of_dpt_and_upernet_are_counted_at_their_own_sizes():
+    sizes = {"depth": 1, "width": 24, "heads": 2, "mlp_dim": 24}
+    options = {"dpt": {"width": 8, "widths": (2, 3, 4, 6)}, "upernet": {"width": 8}}
+    rows = {}
+    for head in options:
+        model = keras_vit.SegmentationModel("Ti/16", head, 3, image_size=(64, 96), head_options=options[head], **sizes)
+        rows[head] = {row.name: row for row in count(model)}
+        assert counting.parameters(rows[head].values()) == model.count_params()
+    # Readout, projection, resizing, 3x3 convolution; units of 2 convolutions and a 1x1, at 2x3, 4x6, 8x12 and 16x24.
+    places = (384, 96, 24, 6)
+    readouts = 4 * (24 + 1) * 24 * 24
+    projections = sum(24 * 24 * c for c in (2, 3, 4, 6))
+    resizings = 24 * 16 * 2 * 2 + 24 * 4 * 3 * 3 + 6 * 9 * 6 * 6
+    convolutions = sum(n * 9 * c * 8 for n, c in zip(places, (2, 3, 4, 6)))
+    units = sum(n * (4 if n > 6 else 2) * 9 * 8 * 8 + n * 8 * 8 for n in places)
+    assert rows["dpt"]["neck"].flops == 2 * (readouts + projections + resizings + convolutions + units)
+    assert rows["dpt"]["head"].flops == 2 * 1536 * (9 * 8 * 8 + 8 * 3)
+    assert rows["upernet"]["neck"].flops == 2 * (24 * 4 * 24 * 24 + 96 * 4 * 24 * 24 + 24 * 4 * 24 * 24)

@@ -19,6 +19,7 @@ from keras_vit.models.heads.parts import (
     ConvBlock,
     Enlargement,
     FCNHead,
+    LayerOfParts,
     PlaceClassifier,
     convolution,
     normalization,
@@ -47,6 +48,9 @@ class ReadoutProjection(keras.layers.Layer):
         d = x.shape[-1]
         shared = ops.matmul(token, self.kernel[d:]) + self.bias  # (b, d), the same for all patches
         return ops.gelu(ops.matmul(x, self.kernel[:d]) + shared[:, None, None], approximate=False)
+
+    def compute_output_shape(self, x_shape, token_shape):
+        return x_shape
 
 
 @serializable
@@ -107,7 +111,7 @@ class Fusion(keras.layers.Layer):
 
 
 @serializable
-class DPTNeck(keras.layers.Layer):
+class DPTNeck(LayerOfParts):
     """Reassembly and fusion: four maps (b, h, w, d), the deepest last, to four fused ones, the finest last.
 
     The fused maps (b, h', w', width) have h/2, h, 2h and 4h rows before their upsampling to twice that.
@@ -155,13 +159,21 @@ class DPTNeck(keras.layers.Layer):
                 self.readouts[i].build(shape, tokens_shape[i])
             self.projections[i].build(shape)
             (b, h, w, _), c = shape, self.widths[i]
-            if i == 3:
-                self.resizings[3].build((b, h + 2, w + 2, c))
-            elif self.resizings[i] is not None:
-                self.resizings[i].build((b, h, w, c))
-            self.convolutions[i].build((b, h, w, c))
-            fused = (b, h, w, self.width)
-            self.fusions[i].build(fused, fused if i else None)
+            if self.resizings[i] is not None:
+                self.resizings[i].build((b, h + 2, w + 2, c) if i == 3 else (b, h, w, c))
+            self.convolutions[i].build((b, *self._size(i, h, w), c))
+        self._build_fusions(*maps_shape[0][:3])
+
+    def _size(self, i, h, w):
+        """The size of map i once it is reassembled."""
+        return (-(-h // 2), -(-w // 2)) if i == 3 else (h * 2 ** (2 - i), w * 2 ** (2 - i))
+
+    def _build_fusions(self, b, h, w):
+        size = self._size(3, h, w)
+        for i, fusion in enumerate(self.fusions):
+            fused = (b, *size, self.width)
+            fusion.build(fused, fused if i else None)
+            size = self._size(2 - i, h, w) if self.exact_sizes and i < 3 else (2 * size[0], 2 * size[1])
 
     def _reassembled(self, i, x, token):
         """Map i (b, h, w, d) with its class token read, at its own size: (b, h', w', width)."""
@@ -189,7 +201,7 @@ class DPTNeck(keras.layers.Layer):
 
 
 @serializable
-class DPTHead(keras.layers.Layer):
+class DPTHead(LayerOfParts):
     """DPT's head for classes: [..., (b, h, w, d)] -> logits (b, 2h, 2w, classes), of the finest map.
 
     Args:
@@ -213,7 +225,7 @@ class DPTHead(keras.layers.Layer):
 
 
 @serializable
-class DepthHead(keras.layers.Layer):
+class DepthHead(LayerOfParts):
     """DPT's head for depth: [..., (b, h, w, d)] -> depth (b, h', w', 1), not negative, of the finest map.
 
     Args:
@@ -248,8 +260,9 @@ class DepthHead(keras.layers.Layer):
         if self.first is not None:
             self.first.build(shape)
         self.convolutions[0].build(shape)
-        self.convolutions[1].build((*shape[:-1], d // 2))
-        self.linear.build((*shape[:-1], self.width))
+        size = (2 * shape[1], 2 * shape[2]) if self.size is None else self.size
+        self.convolutions[1].build((shape[0], *size, d // 2))
+        self.linear.build((shape[0], *size, self.width))
 
     def call(self, maps):
         x = maps[-1] if self.first is None else ops.relu(self.first(maps[-1]))

@@ -16,7 +16,7 @@ from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import resize_bilinear
 from keras_vit.models.heads.decoder import Decoder, Encoder
-from keras_vit.models.heads.parts import NORMS, ConvBlock, FCNHead, PlaceClassifier
+from keras_vit.models.heads.parts import NORMS, ConvBlock, FCNHead, LayerOfParts, PlaceClassifier
 
 _SHARES = (10 / 24, 15 / 24, 20 / 24, 1.0)  # blocks 9, 14, 19 and 23 of ViT-L
 _EVEN = (0.25, 0.5, 0.75, 1.0)  # blocks 5, 11, 17 and 23
@@ -28,7 +28,7 @@ def scaled(x: Any, factor: int) -> Any:
 
 
 @serializable
-class UpsamplingHead(keras.layers.Layer):
+class UpsamplingHead(LayerOfParts):
     """SETR's naive head and PUP: layer normalisation, then convolutions and upsampling by turns, then the classifier.
 
     [(b, h, w, d), ...] -> logits (b, h*scale^convs, w*scale^convs, classes), of the last map.
@@ -64,7 +64,9 @@ class UpsamplingHead(keras.layers.Layer):
     def build(self, input_shapes):
         shape = input_shapes[-1]
         self.input_norm.build(shape)
-        for block in self.blocks:
+        for i, block in enumerate(self.blocks):
+            b, h, w, d = shape
+            shape = (b, h * self.scale, w * self.scale, d) if i else shape
             block.build(shape)
             shape = (*shape[:-1], self.width)
         self.classifier.build(shape)
@@ -77,7 +79,7 @@ class UpsamplingHead(keras.layers.Layer):
 
 
 @serializable
-class MLANeck(keras.layers.Layer):
+class MLANeck(LayerOfParts):
     """Multi-level aggregation: [(b, h, w, d), ...] -> as many (b, h, w, width), the deepest first.
 
     Args:
@@ -114,7 +116,7 @@ class MLANeck(keras.layers.Layer):
 
 
 @serializable
-class MLAHead(keras.layers.Layer):
+class MLAHead(LayerOfParts):
     """MLA's decoder: two convolutions for each map, concatenated: [(b, h, w, d), ...] -> logits (b, 4h, 4w, classes).
 
     Args:

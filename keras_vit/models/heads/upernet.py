@@ -11,14 +11,22 @@ from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import pool_to, resize_bilinear
 from keras_vit.models.heads.decoder import Decoder, Encoder
-from keras_vit.models.heads.parts import NORMS, ConvBlock, Enlargement, FCNHead, PlaceClassifier, normalization
+from keras_vit.models.heads.parts import (
+    NORMS,
+    ConvBlock,
+    Enlargement,
+    FCNHead,
+    LayerOfParts,
+    PlaceClassifier,
+    normalization,
+)
 
 _BINS = (1, 2, 3, 6)
 _EVEN = (0.25, 0.5, 0.75, 1.0)
 
 
 @serializable
-class PyramidNeck(keras.layers.Layer):
+class PyramidNeck(LayerOfParts):
     """Four maps of one size (b, h, w, d) to a pyramid of 4h, 2h, h and h/2 rows, as BEiT's (arXiv 2106.08254).
 
     Args:
@@ -49,7 +57,7 @@ class PyramidNeck(keras.layers.Layer):
 
 
 @serializable
-class UPerHead(keras.layers.Layer):
+class UPerHead(LayerOfParts):
     """[(b, h, w, d), ...], the largest map first -> logits (b, h, w, classes) of the first map's size.
 
     Args:
