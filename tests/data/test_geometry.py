@@ -19,6 +19,9 @@ TEXTS = [
     "random_resized_crop(48, 40, scale=(0.1, 1.0))",
     "random_flip",
     "random_shift(12)",
+    "random_scale(0.6, 1.7)",
+    "pad_to(64, 90)",
+    "scene_crop(50, 90, max_share=0.9)",
     "resize(64, 90)|random_crop(50, padding=4)|random_flip|random_shift(3)|central_crop(44)",
 ]
 FUSED = "decode|random_resized_crop(44, 40, scale=(0.2, 1.0))|random_flip"

@@ -9,6 +9,7 @@ from keras_vit.data.ops import (
     patches,
     policies,
     random_color,
+    scenes,
     values,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "patches",
     "policies",
     "random_color",
+    "scenes",
     "values",
 ]

@@ -1,7 +1,8 @@
 """Ops that move an example's pixels, mask and boxes by the same window and seed: sizes, windows, flips, shifts.
 
 - image: pixels (h, w, c).
-- mask: integers (h, w, 1), one per pixel, resampled to the nearest pixel; padding is PADDING.
+- mask: integers (h, w, 1), one per pixel, resampled to the nearest pixel; padding is the example's "void", an integer,
+  or PADDING without one.
 - boxes: float32 (m, 4), one per object: top, left, bottom, right as fractions of the image's height and width, as in
   tensorflow-datasets. They are clipped to the window. A box outside keeps its row, with no area, so that rows stay
   aligned with the objects' labels.
@@ -15,7 +16,7 @@ import tensorflow as tf
 from keras_vit.data.ops.decode import LARGE
 from keras_vit.data.ops.registry import op
 
-PADDING = 0  # mask value of pixels outside the image
+PADDING = 0  # of pixels outside the image, and of masks without void
 
 
 def pair(height: int, width: int | None) -> tuple[int, int]:
@@ -42,9 +43,29 @@ def moved(example: dict[str, Any], image: tf.Tensor, move_mask: Callable, move_b
     return result
 
 
+def filled_with_void(example: dict[str, Any], move: Callable) -> Callable:
+    """`move`, a function of a mask that pads with PADDING, 0: padding with the example's "void" if it has one."""
+    if "void" not in example:
+        return move
+
+    def apply(mask):
+        void = tf.cast(example["void"], mask.dtype)
+        return tf.bitwise.bitwise_xor(move(tf.bitwise.bitwise_xor(mask, void)), void)  # void is 0 in between
+
+    return apply
+
+
 def resized_mask(mask: tf.Tensor, size) -> tf.Tensor:
     """A mask (h, w, 1) resized to the nearest pixel."""
     return tf.image.resize(mask, size, method="nearest")
+
+
+def check_pixels(what: str, shape, target) -> tf.Operation:
+    """Asserts that an image of `shape`, resized to `target`, (2,) integers each, has at most LARGE pixels."""
+    target = [tf.cast(side, tf.int64) for side in (target[0], target[1])]
+    said = f"{what}: the result may have {LARGE} pixels at most, and would have, of an image of"
+    details = [said, shape[0], shape[1], "pixels:", *target]
+    return tf.debugging.Assert(target[0] * target[1] <= LARGE, details)
 
 
 def boxes_in_window(boxes: tf.Tensor, shape, begin, extent) -> tf.Tensor:
@@ -74,10 +95,7 @@ def resize(height, width=None, method="bilinear", antialias=True):
             h, w = tf.shape(image)[0], tf.shape(image)[1]
             shorter = tf.cast(tf.minimum(h, w), tf.int64)
             target = [height * tf.cast(s, tf.int64) // shorter for s in (h, w)]
-            what = f"resize({height}): the result may have {LARGE} pixels at most, and would have, of an image of"
-            with tf.control_dependencies(
-                [tf.debugging.Assert(target[0] * target[1] <= LARGE, [what, h, w, "pixels:", *target])]
-            ):
+            with tf.control_dependencies([check_pixels(f"resize({height})", (h, w), target)]):
                 target = [tf.cast(s, tf.int32) for s in target]
         resized = tf.image.resize(image, target, method=method, antialias=antialias)
         return moved(example, resized, lambda mask: resized_mask(mask, target), lambda boxes: boxes)
@@ -85,7 +103,7 @@ def resize(height, width=None, method="bilinear", antialias=True):
     return apply
 
 
-@op("image", "mask", "boxes")
+@op("image", "mask", "boxes", reads=("void",))
 def central_crop(height, width=None):
     """The middle height x width pixels, at the even offset of two (as torchvision); pads smaller images with black."""
     size = pair(height, width)
@@ -101,7 +119,7 @@ def central_crop(height, width=None):
             return tf.ensure_shape(tf.image.resize_with_crop_or_pad(window, *size), (*size, pixels.shape[-1]))
 
         in_window = lambda boxes: boxes_in_window(boxes, shape, offset - (size - kept) // 2, size)  # noqa: E731
-        return moved(example, cropped(example["image"]), cropped, in_window)
+        return moved(example, cropped(example["image"]), filled_with_void(example, cropped), in_window)
 
     return apply
 
@@ -135,7 +153,7 @@ def crop_border(pixels):
     return apply
 
 
-@op("image", "mask", "boxes", random=True)
+@op("image", "mask", "boxes", random=True, reads=("void",))
 def random_crop(height, width=None, padding=0):
     """A random height x width window, after padding each side with `padding` black pixels."""
     size = pair(height, width)
@@ -158,7 +176,7 @@ def random_crop(height, width=None, padding=0):
             return tf.ensure_shape(tf.slice(padded(mask), offset, (*size, 1)), (*size, 1))
 
         in_window = lambda boxes: boxes_in_window(boxes, shape[:2] - 2 * padding, offset[:2] - padding, size)  # noqa: E731
-        return moved(example, tf.slice(image, offset, window), cropped_mask, in_window)
+        return moved(example, tf.slice(image, offset, window), filled_with_void(example, cropped_mask), in_window)
 
     return apply
 
@@ -252,7 +270,7 @@ def random_flip():
     return apply
 
 
-@op("image", "mask", "boxes", random=True)
+@op("image", "mask", "boxes", random=True, reads=("void",))
 def random_shift(pixels):
     """Shifts by up to `pixels` in each direction; black fills the border."""
 
@@ -267,6 +285,6 @@ def random_shift(pixels):
             shape = tf.shape(example["image"])[:2]
             return boxes_in_window(boxes, shape, offset - pixels, shape)
 
-        return moved(example, shifted(example["image"]), shifted, in_window)
+        return moved(example, shifted(example["image"]), filled_with_void(example, shifted), in_window)
 
     return apply

@@ -10,6 +10,7 @@ changes, and says whether it is random.
   to a label.
 - An op on several keys maps a dict of those that the example has to a dict of the same keys, and so moves pixels, mask
   and boxes together.
+- With `reads=("void",)` the dict holds these values, too, if the example has them; the op does not return them.
 - With `random=True` the function takes a seed of (2,) integers too, and must be a pure function of both.
 
 Values stay on the 0..255 scale. A custom op needs no change here:
@@ -57,6 +58,7 @@ class Op:
         keys: keys of an example that it changes.
         random: whether its function takes a seed.
         refuses: keys that an example must not have, since the op would not update them.
+        reads: further keys that the function of several keys gets and does not change.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Op:
     keys: tuple[str, ...]
     random: bool = False
     refuses: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
 
     def apply(self, function: Callable, example: dict[str, Any], *seed) -> dict[str, Any]:
         """The example after `function`, which the factory made.
@@ -83,7 +86,8 @@ class Op:
                 raise ValueError(f'{self.name} changes "{key}", and the example has only: {", ".join(example)}.')
             return {**example, key: function(example[key], *seed)}
         given = {key: example[key] for key in self.keys if key in example}
-        changed = function(dict(given), *seed)
+        read = {key: example[key] for key in self.reads if key in example}
+        changed = function({**given, **read}, *seed)
         if set(changed) != set(given):
             raise ValueError(
                 f"{self.name} was given {sorted(given)} and returned {sorted(changed)}: return each key that it is"
@@ -95,13 +99,14 @@ class Op:
 OPS: dict[str, Op] = {}
 
 
-def op(*keys: str, random: bool = False, refuses: tuple[str, ...] = ()) -> Callable:
+def op(*keys: str, random: bool = False, refuses: tuple[str, ...] = (), reads: tuple[str, ...] = ()) -> Callable:
     """A decorator that registers an op's factory under the function's name.
 
     Args:
         keys: keys of an example that the op changes: "image", "mask", "boxes", "label"...
         random: whether its function takes a seed.
         refuses: keys that an example must not have.
+        reads: further keys that an op on several keys gets if the example has them, such as "void", and leaves alone.
 
     Raises:
         ValueError: without keys, or if the name is taken.
@@ -117,7 +122,7 @@ def op(*keys: str, random: bool = False, refuses: tuple[str, ...] = ()) -> Calla
             raise ValueError(
                 f'There is an op "{name}" already, in {OPS[name].factory.__module__}. Choose another name.'
             )
-        OPS[name] = Op(name, factory, keys, random, tuple(refuses))
+        OPS[name] = Op(name, factory, keys, random, tuple(refuses), tuple(reads))
         return factory
 
     return register

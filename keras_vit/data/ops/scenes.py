@@ -1,0 +1,172 @@
+"""Ops for scenes with a mask of classes: scale, crop, pad, and the colours of mmsegmentation's recipes.
+
+As the ops of geometry.py, they move image, mask and boxes together; what padding brings in is black, and void in the
+mask if the example says what void is, else 0.
+"""
+
+import tensorflow as tf
+
+from keras_vit.data.ops.geometry import boxes_in_window, check_pixels, filled_with_void, moved, pair, resized_mask
+from keras_vit.data.ops.registry import as_uint8, op
+
+_TRIES = 10  # windows that are checked, as in mmsegmentation
+
+
+@op("image", "mask", "boxes", random=True)
+def random_scale(low, high, method="bilinear", antialias=True):
+    """random_scale(0.5, 2.0): both sides times one factor, uniform between the two.
+
+    An image that would exceed LARGE pixels is an error at read time.
+    """
+    if not 0 < low <= high:
+        raise ValueError(f"random_scale: expected 0 < low <= high, got {low} and {high}.")
+
+    def apply(example, seed):
+        factor = tf.random.stateless_uniform((), seed, low, high)
+        shape = tf.shape(example["image"])[:2]
+        target = tf.maximum(tf.cast(tf.round(tf.cast(shape, tf.float32) * factor), tf.int32), 1)
+        with tf.control_dependencies([check_pixels(f"random_scale({low}, {high})", shape, target)]):
+            target = tf.identity(target)
+        image = tf.image.resize(example["image"], target, method=method, antialias=antialias)
+        return moved(example, image, lambda mask: resized_mask(mask, target), lambda boxes: boxes)
+
+    return apply
+
+
+def _below_right(size):
+    """Returns (pixels (h, w, c), at most `size`) -> (height, width, c), padded below and on the right with 0."""
+
+    def pad(pixels):
+        missing = tf.constant(size) - tf.shape(pixels)[:2]
+        padded = tf.pad(pixels, [[0, missing[0]], [0, missing[1]], [0, 0]])
+        return tf.ensure_shape(padded, (*size, pixels.shape[-1]))
+
+    return pad
+
+
+@op("image", "mask", "boxes", reads=("void",))
+def pad_to(height, width=None):
+    """pad_to(512): that height and width, padded below and on the right; a larger image is an error at read time."""
+    size = pair(height, width)
+    pad = _below_right(size)
+
+    def apply(example):
+        shape = tf.shape(example["image"])[:2]
+        fits = tf.debugging.Assert(
+            tf.reduce_all(shape <= size), [f"pad_to{size}: expected an image of that size or smaller, got", shape]
+        )
+        with tf.control_dependencies([fits]):
+            image = pad(example["image"])
+        in_window = lambda boxes: boxes_in_window(boxes, shape, (0, 0), size)  # noqa: E731
+        return moved(example, image, filled_with_void(example, pad), in_window)
+
+    return apply
+
+
+def _is_mixed(mask, void, max_share):
+    """Whether a mask (h, w, 1) has two classes or more, each with less than `max_share` of the pixels without void."""
+    values = tf.cast(tf.reshape(mask, [-1]), tf.int32)
+    if void is not None:
+        values = tf.boolean_mask(values, values != tf.cast(void, tf.int32))
+    counts = tf.math.bincount(values)
+    largest, total = tf.reduce_max(tf.concat([counts, [0]], 0)), tf.reduce_sum(counts)
+    share = tf.cast(largest, tf.float32) / tf.cast(tf.maximum(total, 1), tf.float32)
+    return (largest < total) & (share < max_share)
+
+
+@op("image", "mask", "boxes", random=True, reads=("void",))
+def scene_crop(height, width=None, max_share=0.75):
+    """A random height x width window in which no class has `max_share` of the pixels or more; void does not count.
+
+    Of 10 random windows the first such one, else an 11th, as mmsegmentation's RandomCrop(cat_max_ratio=0.75). An
+    example without a mask, and any with max_share=1, has the first. An image smaller than the window is padded below
+    and on the right.
+    """
+    size = pair(height, width)
+    if not 0 < max_share <= 1:
+        raise ValueError(f"scene_crop: expected max_share above 0, at most 1, got {max_share!r}.")
+    pad = _below_right(size)
+
+    def apply(example, seed):
+        shape = tf.shape(example["image"])[:2]
+        kept, margins = tf.minimum(shape, size), tf.maximum(shape - size, 0)
+        samples = tf.random.stateless_uniform((_TRIES + 1, 2), seed)
+        offsets = tf.minimum(tf.cast(samples * tf.cast(margins + 1, tf.float32), tf.int32), margins)  # (11, 2)
+
+        def window(pixels, offset):
+            part = tf.slice(pixels, tf.concat([offset, [0]], 0), tf.concat([kept, [-1]], 0))
+            return tf.ensure_shape(part, (None, None, pixels.shape[-1]))
+
+        def choose(mask):
+            """The place of the first window that suits, 10 if none does."""
+
+            def goes_on(i):
+                return (i < _TRIES) & ~_is_mixed(window(mask, offsets[i]), example.get("void"), max_share)
+
+            return tf.while_loop(goes_on, lambda i: (i + 1,), (tf.constant(0),))[0]
+
+        limited = max_share < 1 and "mask" in example and example["mask"].dtype != tf.string
+        offset = offsets[choose(example["mask"]) if limited else 0]
+
+        def cropped(pixels):
+            return pad(window(pixels, offset))
+
+        in_window = lambda boxes: boxes_in_window(boxes, shape, offset, size)  # noqa: E731
+        return moved(example, cropped(example["image"]), filled_with_void(example, cropped), in_window)
+
+    return apply
+
+
+def _truncated(pixels):
+    """Floats to the whole numbers of a byte, as mmsegmentation does: clipped, then truncated; still floats."""
+    return tf.floor(tf.clip_by_value(pixels, 0.0, 255.0))
+
+
+def _hue_and_saturation(pixels, turn, factor):
+    """Float pixels (h, w, 3), 0..255, with the hue turned by `turn` of the circle and the saturation times `factor`."""
+    hue, saturation, value = tf.unstack(tf.image.rgb_to_hsv(pixels / 255.0), axis=-1)
+    hsv = tf.stack([(hue + turn) % 1.0, tf.minimum(saturation * factor, 1.0), value], -1)
+    return tf.round(tf.image.hsv_to_rgb(hsv) * 255.0)
+
+
+@op("image", random=True)
+def photometric_distortion(brightness=32, contrast=(0.5, 1.5), saturation=(0.5, 1.5), hue=18):
+    """mmsegmentation's PhotoMetricDistortion: each of four changes with probability 1/2; the contrast comes second or
+    last, with equal probability.
+
+    In order: adds up to `brightness` levels, or takes them away; multiplies by a factor in `contrast`; multiplies the
+    saturation by one in `saturation`; turns the hue by whole steps of 2 degrees, from -hue to hue - 1. OpenCV's bytes
+    for hue and saturation are coarser: single levels differ. Grey images keep hue and saturation.
+    """
+    for name, (low, high) in {"contrast": contrast, "saturation": saturation}.items():
+        if not 0 <= low <= high:
+            raise ValueError(f"photometric_distortion: {name}={low, high}: expected two numbers, 0 <= low <= high.")
+    if not 0 <= brightness <= 255 or not isinstance(hue, int) or not 0 <= hue <= 90:
+        raise ValueError(
+            f"photometric_distortion: expected a brightness of 0 to 255 and a whole hue of 0 to 90, got {brightness}"
+            f" and {hue}."
+        )
+
+    def apply(image, seed):
+        samples = tf.random.stateless_uniform((9,), seed)
+        chosen, amounts = samples[:5] < 0.5, samples[5:]
+
+        def between(low, high, sample):
+            return low + (high - low) * sample
+
+        def with_contrast(pixels, applies):
+            factor = between(*contrast, amounts[1])
+            return tf.cond(applies, lambda: _truncated(pixels * factor), lambda: pixels)
+
+        pixels = tf.cast(as_uint8(image), tf.float32)
+        added = between(-brightness, brightness, amounts[0])
+        pixels = tf.cond(chosen[0], lambda: _truncated(pixels + added), lambda: pixels)
+        pixels = with_contrast(pixels, chosen[1] & chosen[4])
+        if image.shape[-1] == 3:
+            factor = tf.where(chosen[2], between(*saturation, amounts[2]), 1.0)
+            steps = tf.where(chosen[3], tf.floor(between(-hue, hue, amounts[3])), 0.0)
+            changed = lambda: _hue_and_saturation(pixels, steps / 180.0, factor)  # noqa: E731
+            pixels = tf.cond(chosen[2] | chosen[3], changed, lambda: pixels)
+        return tf.ensure_shape(as_uint8(with_contrast(pixels, chosen[1] & ~chosen[4])), image.shape)
+
+    return apply
