@@ -290,6 +290,12 @@ def test_images_of_other_formats_have_masks_of_their_size(tmp_path, end):
     np.testing.assert_array_equal(masks(opened(tmp_path))[f"a.{end}"], expected((1, 2, 4, 5, 1)))
 
 
+def test_other_yaml_files_are_not_read(tmp_path):
+    coco_folder(tmp_path, [annotation()])
+    text(tmp_path / "environment.yaml", "name: x: y: [")
+    assert opened(tmp_path).size == 1
+
+
 def test_boxes_stay_in_the_common_form(tmp_path):
     folder = coco_folder(tmp_path, [annotation(bbox=[2, 1, 3, 3])])
     (found,) = coco.find(str(folder)).splits["train"]().pictures
@@ -313,6 +319,18 @@ def test_batches_of_a_cached_source_hold_its_masks(tmp_path):
     picture(tmp_path / "train" / "images" / "a.jpg", (20, 20))  # no longer read
     ((_, mask, _),) = batches(source, 1)
     np.testing.assert_array_equal(mask[0, ..., 0], expected((1, 2, 4, 5, 1))[:, 1:9])
+
+
+def test_masks_are_drawn_without_python_as_a_data_service_needs(tmp_path):
+    source = opened(
+        coco_folder(tmp_path, [annotation(), annotation(2, segmentation={"size": [8, 10], "counts": [80]})])
+    )
+    draw = tf.function(lambda i: source.parse({"image": tf.io.read_file(source.names(i)), "number": i})["mask"])
+    graph = draw.get_concrete_function(tf.TensorSpec((), tf.int64)).graph.as_graph_def()
+    kinds = {
+        node.op for part in (graph, *graph.library.function) for node in getattr(part, "node_def", None) or part.node
+    }
+    assert "ScatterNd" in kinds and not any("PyFunc" in kind for kind in kinds)
 
 
 # Broken annotations: refused at once; or their image fails by name when it is read; or they are left out and reported.

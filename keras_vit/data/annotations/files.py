@@ -76,7 +76,8 @@ class Existing:
     def list(self, folders: Iterable[str]) -> None:
         """Lists folders, many at once."""
         new = [folder for folder in dict.fromkeys(folders) if folder not in self._names]
-        self._names.update(zip(new, in_threads(lambda folder: frozenset(names_in(folder)), new)))
+        if new:  # threads cost more than a look
+            self._names.update(zip(new, in_threads(lambda folder: frozenset(names_in(folder)), new)))
 
     def names(self, folder: str) -> frozenset[str]:
         """The names in a folder."""

@@ -18,7 +18,6 @@ _BESIDE = 1.0  # pixels that annotation tools may draw beyond the image
 FEW_POINTS = Reason("polygon", "with fewer than 3 points")
 CLIPPED = Reason("region", "that reaches beyond its image, cut off there")
 OUTSIDE = Reason("region", "outside of its image")
-EMPTY = Reason("region", "without pixels")
 SAME_ID = Reason("annotation", "with the id of another")
 OTHER_IMAGE = Reason("annotation", "of an image that is not listed")
 NOT_AN_AREA = Reason("shape", "that has no area")
@@ -120,7 +119,8 @@ class Layout:
 
 def _polygon_area(points):
     x, y = points[:, 0], points[:, 1]
-    return abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2
+    closing = x[-1] * y[0] - x[0] * y[-1]
+    return abs(float(x[:-1] @ y[1:] - x[1:] @ y[:-1] + closing)) / 2
 
 
 def polygon(numbers: Sequence[float], name: str) -> np.ndarray:
@@ -158,35 +158,42 @@ def with_area(polygons: Iterable[np.ndarray], name: str, ignored: Ignored) -> tu
     return tuple(kept)
 
 
-def within(region: Region, limits: tuple[float, float], beside: float, name: str, ignored: Ignored) -> bool:
-    """Whether a region has a polygon that touches its image; counts those that reach beyond it.
+def _beyond(polygons, limits, beside):
+    """(polygons,) bool each: whether a polygon lies outside of its image, and whether it reaches beyond it.
 
     Args:
-        region: with polygons or runs.
+        polygons: (n, 2) x, y of each.
         limits: (height, width) of the image, in the polygons' units.
-        beside: how far beyond the image nothing is said.
-        name: of the region and its image.
-        ignored: where to count.
+        beside: how far beyond the image does not count.
     """
-    if region.runs is not None:
-        return True
-    if not region.polygons:
-        return False
-    corners = np.array([[points.min(0), points.max(0)] for points in region.polygons])  # (polygons, 2, 2)
-    far = np.array(limits)[::-1]
-    if ((corners[:, 1] < 0) | (corners[:, 0] > far)).any(-1).all():
-        ignored[OUTSIDE].append(name)
-        return False
-    if (corners < -beside).any() or (corners > far + beside).any():
-        ignored[CLIPPED].append(name)
-    return True
+    starts = np.cumsum([0, *map(len, polygons[:-1])])
+    together, far = np.concatenate(polygons), np.array(limits, "float64")[::-1]
+    low, high = np.minimum.reduceat(together, starts), np.maximum.reduceat(together, starts)
+    return ((high < 0) | (low > far)).any(-1), ((low < -beside) | (high > far + beside)).any(-1)
 
 
 def checked(picture: Picture, ignored: Ignored, fractions: bool) -> Picture:
-    """The picture without regions that lie outside of it."""
+    """The picture without regions that lie outside of it; counts those, and others that reach beyond it.
+
+    Args:
+        picture: changed in place.
+        ignored: where to count.
+        fractions: whether its polygons are fractions of its width and height.
+    """
+    picture.regions = [region for region in picture.regions if region.polygons or region.runs is not None]
     limits = (1.0, 1.0) if fractions else picture.size
-    if limits is not None and not picture.fault:
-        beside = _BESIDE / 100 if fractions else _BESIDE
-        name = lambda region: f"{region.name} of {picture.path}"  # noqa: E731
-        picture.regions = [r for r in picture.regions if within(r, limits, beside, name(r), ignored)]
+    polygons = [points for region in picture.regions for points in region.polygons]
+    if limits is None or not polygons:
+        return picture
+    outside, beyond = _beyond(polygons, limits, _BESIDE / 100 if fractions else _BESIDE)
+    if not beyond.any() and not outside.any():
+        return picture
+    kept, at = [], 0
+    for region in picture.regions:
+        own = slice(at, at := at + len(region.polygons))
+        gone = region.runs is None and outside[own].all()
+        if gone or beyond[own].any():
+            ignored[OUTSIDE if gone else CLIPPED].append(f"{region.name} of {picture.path}")
+        kept += [] if gone else [region]
+    picture.regions = kept
     return picture

@@ -9,6 +9,7 @@ larger ones, as Ultralytics draws overlapping masks.
 
 import collections
 import os
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -25,6 +26,7 @@ from keras_vit.io.suggest import counted, listed
 OVERLAPS = "larger regions below smaller ones"
 _BOX = 5  # numbers on a line for detection: class, centre x and y, width, height
 _MOST = 2.0  # coordinates beyond are pixels, not fractions
+_NAMES = re.compile(r"^\s*names\s*:", re.MULTILINE)  # other YAML files are not read
 _KEYS = ("train", "val", "valid", "validation", "test")
 
 
@@ -113,6 +115,7 @@ def find(path: str) -> Layout | None:
     root = os.path.dirname(path) if path.lower().endswith((".yaml", ".yml")) else path
     names = files.names_in(root)
     found = [os.path.basename(path)] if root != path else [n for n in names if n.lower().endswith((".yaml", ".yml"))]
+    found = [name for name in found if _NAMES.search(files.start_of(os.path.join(root, name)))]
     contents = {name: _yaml(os.path.join(root, name)) for name in found}
     contents = {name: content for name, content in contents.items() if "names" in content}
     if not contents:
