@@ -174,7 +174,7 @@ def _form(contents, options):
         raise ValueError(
             f'"{contents.path}" does not contain a supported Vision Transformer or BiT. Its arrays: {summary(names)}.'
             " Supported: Google and big_vision .npz, BiT .npz, timm (DeiT, DINO, DINOv2), Hugging Face (vit, deit,"
-            " dinov2, siglip), vit-pytorch. A ViT with names of its own is read by rules: names=[(pattern,"
+            " dinov2, siglip), vit-pytorch. A ViT with custom names is read by rules: names=[(pattern,"
             " replacement), ...], see docs/checkpoints.md."
         )
     return form

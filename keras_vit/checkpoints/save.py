@@ -184,7 +184,7 @@ def _masked_autoencoder(model, path):
         "config.json": config_json.masked_autoencoder(model),
         "preprocessor_config.json": config_json.preprocessor(model),
     }
-    # The file holds a position table, whatever its kind.
+    # The file contains a position table of any kind.
     arguments = {**encoder.arguments(), "variant": {**encoder.arguments()["variant"], "positions": "learned"}}
     _write_folder(path, arrays, metadata.write(arguments, arrays), configs)
 

@@ -164,7 +164,7 @@ def evaluators(evals: Any) -> dict[str, Evaluator]:
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """A config that is valid whatever its data.
+    """A config that is valid for any data.
 
     Attributes:
         config: a ConfigDict like configs/lib/common.base().

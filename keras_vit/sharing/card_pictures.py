@@ -21,7 +21,7 @@ def _curves(records):
 
 
 def _drawn(run):
-    """Charts that evaluators saved beside their JSON files, except those that show images."""
+    """Charts that evaluators saved next to their JSON files, except those that show images."""
     found = {}
     for name in run.config.get("evals") or {}:
         for path in paths_in(run.path, f"{name}_", ".png") if not run.caption(name) else ():

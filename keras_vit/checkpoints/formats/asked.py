@@ -85,8 +85,8 @@ def _problem_of_names(arrays, files):
 
 
 def _rules(missing, over, arrays, files, width):
-    """Rules for arrays left over that can only be the patches, positions or head of a model of this width, or lie
-    beside the module that contains all others.
+    """Rules for arrays left over that can only be the patches, positions or head of a model of this width, or are
+    outside the module that contains all others.
     """
     found = {}
     for name in over:

@@ -1,4 +1,4 @@
-"""Recognises formats by the names of a file's arrays, whatever modules the model was wrapped in."""
+"""Recognises formats by the names of a file's arrays, even if other modules wrap the model."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -62,7 +62,7 @@ def _keys(prefixes):
 def unwrapped(arrays: Mapping[str, Any], key: str | None = None) -> tuple[dict[str, Any], list[str]]:
     """Removes the names of the modules around a model of a known format: "module.", "model.vit._orig_mod."...
 
-    A dense head beside the model, such as "fc" next to "backbone", gets the format's name.
+    A dense head outside the model, such as "fc" next to "backbone", gets the format's name.
 
     Args:
         arrays: {name: array}.

@@ -10,10 +10,10 @@ from keras_vit.checkpoints.formats.parsed import setting
 _OTHERS = [
     (re.compile(r"rope|^eva02|dinov3|_pe_(core|lang|spatial)_|lingbot|sapiens2"), "rotary positions"),
     (re.compile(r"_rpn_"), "normalisations after attention and MLP"),
-    (re.compile(r"^test_vit3"), "a pooling over registers, too"),
+    (re.compile(r"^test_vit3"), "pooling that includes registers"),
 ]
 # Settings that reveal this in any architecture.
-_OTHER_SETTINGS = {"use_rot_pos_emb": "rotary positions", "pool_include_prefix": "a pooling over registers, too"}
+_OTHER_SETTINGS = {"use_rot_pos_emb": "rotary positions", "pool_include_prefix": "pooling that includes registers"}
 
 
 def check_architecture(config: Mapping[str, Any]) -> None:

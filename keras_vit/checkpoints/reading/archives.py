@@ -36,8 +36,8 @@ def check_archive(path: pathlib.Path) -> list[zipfile.ZipInfo]:
     for name, count in collections.Counter(entry.filename for entry in entries).most_common(1):
         if count > 1:
             raise ValueError(f'"{path}" contains "{name}" {count} times.')
-    # numpy and Keras write no other kinds, and only these does zipfile unpack no further than asked, whatever size is
-    # declared.
+    # NumPy and Keras write only these two, and only for these does zipfile stop at the requested size, even if the
+    # declared one is larger.
     if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
         raise ValueError(
             f'"{path}" is compressed by a method that checkpoints do not use; expected stored or deflated entries.'

@@ -302,6 +302,6 @@ def read(path: str | os.PathLike, key: str | None = None, largest: float = math.
         parse_json(p.read_bytes(), f'"{p}"') if p.is_file() and kind != "npz" else {}
         for p in (file.parent / name for name in names)
     )
-    # transformers 5 writes the images' part into the processor's own file where there is a text tower, too.
+    # transformers 5 writes the images' part into the processor's own file if there is also a text tower.
     preprocessor = preprocessor or setting(processor, "image_processor", dict) or {}
     return FileContents(file, kind, arrays, config, preprocessor, recorded, left_out)

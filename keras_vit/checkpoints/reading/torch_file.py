@@ -1,6 +1,6 @@
 """Read torch's files without torch: zip archives, the older files of several pickles, and plain pickles of state dicts.
 
-A tensor in a pickle is a storage, an offset, a shape and strides; the storages' bytes lie beside the pickle.
+A tensor in a pickle is a storage, an offset, a shape and strides; the storages' bytes are outside the pickle.
 """
 
 import contextlib

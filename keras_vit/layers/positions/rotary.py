@@ -15,7 +15,7 @@ def rotary_angles(grid: tuple[int, int], size: int, base: float = 100.0) -> np.n
     """The angles of DINOv3 (arXiv 2508.10104).
 
     Args:
-        grid: (h, w) patches, with centres from -1 to 1 in both directions, whatever the grid.
+        grid: (h, w) patches, with centres from -1 to 1 in both directions, for any grid.
         size: width c of a head.
         base: longest period relative to the shortest, which is 1 (approximately).
 

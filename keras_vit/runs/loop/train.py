@@ -30,7 +30,7 @@ def fix_order_of_sums() -> None:
 
     Applies to the whole process; call it before the first step. In steps that use much memory, TensorFlow's graph
     optimizer turns sums of three or more gradients into in-place additions, ordered by when threads finish. The last
-    bits of float32 results then vary between runs, whatever the seeds and even with `enable_op_determinism`. XLA's
+    bits of float32 results then vary between runs, for any seeds and even with `enable_op_determinism`. XLA's
     autoclustering, which clusters nothing on a CPU, disables this rewrite.
     """
     if keras.backend.backend() != "tensorflow":

@@ -83,7 +83,7 @@ CONTRADICTIONS = [
         "timm_dinov2",
         "model_args.pool_include_prefix",
         True,
-        "has a pooling over registers, too, which is not implemented",
+        "has pooling that includes registers, which is not implemented",
     ),
     ("timm_vit", "label_names", list("abc"), "the number of label_names is 3 in config.json, 5 by the arrays"),
     ("timm_vit", "pretrained_cfg.std", None, "mean and std in the config should be one number per channel"),
