@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from keras_vit.data import evaluation_batches, image_and_label
-from keras_vit.data.masks import void_of
 from keras_vit.data.sources.selection import subset
 from keras_vit.evaluation.boundaries import TOLERANCE, BoundaryScores, f_scores
 from keras_vit.evaluation.classes import check_classes
@@ -16,6 +15,7 @@ from keras_vit.evaluation.data import source_of
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing, evaluate_metrics
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
 from keras_vit.inspection.segmentation import comparison, palette, side_by_side, with_legend
+from keras_vit.io.void import void_of
 from keras_vit.training import SegmentationCrossEntropy, SegmentationScores
 from keras_vit.training.segmentation_scores import class_scores, mean_where, scores
 
