@@ -210,3 +210,20 @@ def test_distances_are_binned_as_by_the_benchmarks_formula():
         assert int(closest.of(objects(*near))) == bin_of([0, 8, 8.5, 9, 9.5, 10, 100], near.min())
         distance = min([*far[kinds < 3], 1000])
         assert int(vehicle.of(objects(*far, kinds=kinds))) == bin_of([-100, 8, 20, 999], distance)
+
+
+@pytest.mark.extended
+def test_a_prepared_dataset_gives_masks_of_classes(streets, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path))
+    (tmp_path / "names.txt").write_text("10 road\n11 river\n12 rail\n")
+    source = open_source(f"made_streets?mask=segmentation&classes={tmp_path}/names.txt", "train", streets)
+    assert (source.class_names, source.void) == (("road", "river", "rail"), 255)
+    for example in source.ordered().as_numpy_iterator():
+        assert set(example) == {"image", "mask", "void"}
+        assert (example["mask"] == tf.io.decode_image(example["image"])[0, 0, 0].numpy()).all()
+    source = open_source("made_streets?mask=segmentation&ignore=11", "train", streets)
+    assert source.class_names == ("10", "12")
+    with pytest.raises(ValueError, match="are of masks of classes: name their feature with mask="):
+        open_source("made_streets?classes=3", "train", streets)
+    with pytest.raises(ValueError, match="are of masks of classes: leave out label="):
+        open_source("made_streets?classes=3&mask=segmentation&label=label_azimuth", "train", streets)

@@ -169,7 +169,7 @@ class Mapping:
 
 
 def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns a function: a mask as PNG bytes, a scalar string tensor -> class numbers and void, (h, w, 1).
+    """Returns a function: a mask, PNG bytes (a scalar string tensor) or integers (h, w, 1) -> class numbers and void.
 
     The result is uint8, or int32 if void is 65535.
 
@@ -184,7 +184,7 @@ def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
     numbers = np.array([mapping.all.get(code, -1) for code in codes], "int32")
 
     def of_greys(values):
-        return tf.gather(table, tf.minimum(values, len(table) - 1))
+        return tf.gather(table, tf.where(values < 0, len(table) - 1, tf.minimum(values, len(table) - 1)))
 
     def of_colors(values):
         place = tf.minimum(tf.searchsorted(codes, tf.reshape(values, [-1])), len(codes) - 1)
@@ -219,6 +219,9 @@ def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
             return tf.cast(ids, dtype)
 
     def apply(encoded):
+        if encoded.dtype != tf.string:
+            values = tf.cast(encoded, tf.int32)
+            return checked(values, of_greys(values))
         values = stored(encoded, mapping.with_colors)
         ids = of_greys(values)
         if mapping.with_colors:
@@ -238,15 +241,11 @@ def own_classes(names: Sequence[str], colors: Sequence[tuple[int, int, int]] | N
 
 
 def with_classes(mapping: Mapping) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Returns a function: an example with an encoded mask, a dict -> with class numbers as its mask, and void.
-
-    Masks of integers stay.
-    """
+    """Returns a function: an example with a mask as stored, a dict -> with class numbers as its mask, and void."""
     apply = canonical(mapping)
 
     def parse(example):
-        mask = example["mask"]
-        mask = apply(mask) if mask.dtype == tf.string else mask
+        mask = apply(example["mask"])
         return {**example, "mask": mask, "void": tf.constant(mapping.void, mask.dtype)}
 
     return parse

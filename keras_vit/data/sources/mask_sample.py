@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+import tensorflow as tf
 from absl import logging
 
+from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.mask_files import Mapping, value_text
 from keras_vit.data.sources.mask_tables import Table
-from keras_vit.data.sources.mask_values import Found, count_values, find_mapping, shares, wrong_values
+from keras_vit.data.sources.mask_values import Found, count_encoded, count_values, find_mapping, shares, wrong_values
 from keras_vit.io.cache import cached_answer
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads
@@ -24,6 +27,18 @@ def _spread(items, most):
     return items if len(items) <= most else [items[i * len(items) // most] for i in range(most)]
 
 
+def _found(names, results, complete):
+    """The Found of masks by name; a result is a list of (stored value, pixels), or the reason of a failure."""
+    by_name = dict(zip(names, results))
+    failed = {name: result for name, result in by_name.items() if isinstance(result, str)}
+    return Found({name: dict(result) for name, result in by_name.items() if name not in failed}, failed, complete)
+
+
+def _listed(result):
+    """A result for a cache of JSON data."""
+    return list(result.items()) if isinstance(result, dict) else result
+
+
 def look(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
     """What a sample of the masks of (image path, mask path) holds; all masks, up to a limit, if there is no table."""
     sample = _spread(pairs, SAMPLE if table is not None else _MOST)
@@ -35,16 +50,38 @@ def look(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
             def one(pair):
                 result = count_values(*pair, with_colors)
                 work.advance()
-                return list(result.items()) if isinstance(result, dict) else result
+                return _listed(result)
 
             return [one(sample[0]), *in_threads(one, sample[1:])]  # the first traces, before the threads
 
     files = [path for pair in sample for path in pair]
-    answer = cached_answer(f"values of masks, colors={with_colors}", files, count)
-    results = {mask: result for (_, mask), result in zip(sample, answer)}
-    failed = {path: result for path, result in results.items() if isinstance(result, str)}
-    counts = {path: dict(result) for path, result in results.items() if path not in failed}
-    return Found(counts, failed, len(sample) == len(pairs))
+    results = cached_answer(f"values of masks, colors={with_colors}", files, count)
+    return _found([mask for _, mask in sample], results, len(sample) == len(pairs))
+
+
+def look_into_records(source: Records, table: Table | None) -> Found:
+    """What the first masks of a source of records hold; of more records if there is no table.
+
+    Args:
+        source: of examples with a "mask", encoded or integers.
+    """
+    most, with_colors = SAMPLE if table is not None else _MOST, table is not None and table.colors is not None
+
+    def one(mask):
+        if isinstance(mask, bytes):
+            return _listed(count_encoded(tf.constant(mask), with_colors))
+        values, counts = np.unique(mask, return_counts=True)
+        return list(zip(values.tolist(), counts.tolist()))
+
+    def count():
+        with stage(f"Looking into masks of {source.name}"):
+            masks = source.ordered().map(tf.autograph.experimental.do_not_convert(lambda example: example["mask"]))
+            return [one(mask) for mask in masks.take(most).as_numpy_iterator()]
+
+    results = cached_answer(
+        f"values of masks, {source.name}, colors={with_colors}", [f[0] for f in source.files], count
+    )
+    return _found([f"record {i}" for i in range(len(results))], results, len(results) == source.size)
 
 
 def _values(text):

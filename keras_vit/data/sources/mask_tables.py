@@ -142,12 +142,13 @@ def _in_order_of(names, table):
     return dataclasses.replace(names, colors=tuple(table.colors[own[name.lower()]] for name in names.names))
 
 
-def find_table(root: str, classes: str, colors: str) -> Table | None:
+def find_table(root: str, classes: str, colors: str, search: bool = True) -> Table | None:
     """The Table that the options choose, else that of a file in the folder; None without any.
 
     Args:
         classes: a file, or a number of classes; "" to look for one.
         colors: a file with colours; "" to look for one.
+        search: whether to look for files that the options do not name.
 
     Raises:
         FileNotFoundError, ValueError: as read_table; if the names and the colours are of different classes.
@@ -161,7 +162,7 @@ def find_table(root: str, classes: str, colors: str) -> Table | None:
         raise ValueError(f'"{colored.path}" has no colours; expected lines such as "road,128,64,128".')
     places = [root, *(os.path.join(root, part) for part in ("train", "SegmentationClass"))]
     paths = [os.path.join(place, name) for name in FILES for place in places]
-    there = [path for path in paths if tf.io.gfile.exists(path)]
+    there = [path for path in paths if search and tf.io.gfile.exists(path)]
     found = [read_table(path) for path in there if (named is None or colored is None)]
     if named is None:
         named = next((table for table in found if table.colors is None or colored is None), None)

@@ -50,14 +50,23 @@ class Found:
 
 @functools.cache
 def _counter(with_colors):
-    """Returns path -> (stored values, pixels of each, (height, width)), traced once per process."""
+    """Returns a mask's bytes -> (stored values, pixels of each, (height, width)), traced once per process."""
 
-    def count(path):
-        mask = stored(in_png(tf.io.read_file(path)), with_colors)
+    def count(encoded):
+        mask = stored(in_png(encoded), with_colors)
         values, _, counts = tf.unique_with_counts(tf.reshape(mask, [-1]))
         return values, counts, tf.shape(mask)[:2]
 
     return tf.function(count, [tf.TensorSpec((), tf.string)], autograph=False).get_concrete_function()
+
+
+def count_encoded(encoded: tf.Tensor, with_colors: bool) -> dict[int, int] | str:
+    """{stored value: pixels} of a mask's bytes, or the reason why they cannot be used."""
+    try:
+        values, counts, _ = _counter(with_colors)(encoded)
+    except (tf.errors.OpError, ValueError) as error:
+        return reason(error)
+    return dict(zip(values.numpy().tolist(), counts.numpy().tolist()))
 
 
 def _upright_size(path):
@@ -73,7 +82,7 @@ def _upright_size(path):
 def count_values(image: str, mask: str, with_colors: bool) -> dict[int, int] | str:
     """{stored value: pixels} of a mask file, or the reason why it cannot be used with its image."""
     try:
-        values, counts, size = _counter(with_colors)(tf.constant(os.fsencode(mask)))
+        values, counts, size = _counter(with_colors)(tf.io.read_file(os.fsencode(mask)))
     except (tf.errors.OpError, ValueError) as error:
         return reason(error)
     expected, size = _upright_size(image), tuple(size.numpy().tolist())

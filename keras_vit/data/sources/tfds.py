@@ -1,9 +1,15 @@
 """Datasets prepared by tensorflow-datasets, read as encoded records."""
 
+import dataclasses
 import os
+
+import tensorflow as tf
 
 from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.derived_labels import feature_at, parse_label, value_at
+from keras_vit.data.sources.mask_files import in_png, with_classes
+from keras_vit.data.sources.mask_sample import MEANINGS, look_into_records, report, understood
+from keras_vit.data.sources.mask_tables import Table, find_table
 from keras_vit.io.paths import locate, split_options
 from keras_vit.io.suggest import nearest
 
@@ -80,6 +86,39 @@ def _parser(features, image, label, further):
     return parse
 
 
+def _class_feature(features, path):
+    """The names of the classes in a mask's feature; None if it has no names."""
+    import tensorflow_datasets as lib
+
+    feature = feature_at(features, path)
+    named = isinstance(feature, lib.features.LabeledImage) and feature.num_classes
+    return Table("", tuple(feature.names)) if named else None
+
+
+def _of_masks(source, known, chosen, data_dir, table):
+    """`source` with masks of classes.
+
+    Args:
+        source: Records with masks as stored.
+        known: the source of the split whose masks say what there is, train.
+        chosen: the options.
+        data_dir: the folder of files that these name.
+        table: of the feature itself, or None.
+    """
+    given = find_table(data_dir or "", chosen["classes"], chosen["colors"], search=False) or table
+    found = look_into_records(known, given)
+    mapping = understood(source.name, given, chosen["values"], chosen["ignore"], found)
+    report(source.name, source.size, "train" if known is not source else "these", mapping, found, given)
+    classes = with_classes(mapping)
+
+    def parse(record):
+        example = source.parse(record)
+        mask = example["mask"]
+        return classes({**example, "mask": in_png(mask) if mask.dtype == tf.string else mask})
+
+    return dataclasses.replace(source, class_names=mapping.names, parse=parse, void=mapping.void, colors=mapping.colors)
+
+
 def _unknown(name, data_dir, error=None):
     """The message about an unknown dataset, with the nearest names, and a folder or file of that name."""
     import tensorflow_datasets as lib
@@ -115,6 +154,19 @@ def _builder(name, data_dir):
         ) from None
 
 
+def _records(name, text, builder, split, parse, class_names, buffer):
+    """The Records of a split. Raises ValueError for unknown ones."""
+    try:
+        instructions = builder.info.splits[split].file_instructions
+    except (KeyError, ValueError) as error:
+        valid = ", ".join(builder.info.splits)
+        raise ValueError(f'"{name}" has no split "{split}"; its splits: {valid}. ({error})') from None
+    files = tuple(
+        (str(i.filename), int(i.skip), int(i.take if i.take >= 0 else i.examples_in_shard)) for i in instructions
+    )
+    return Records(text, class_names, files, parse, buffer)
+
+
 def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = None, buffer: int = 10_000) -> Records:
     """The source of a tensorflow-datasets dataset.
 
@@ -122,7 +174,8 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
         text: "cifar10", "imagenet2012:5.*.*", "my_dataset/config"... Options image= and label= name the image and class
             features, by default "image" and "label"; label= may also derive the class, see derived_labels.py. labels=,
             boxes=, mask=, text= and id= name further features, nested ones as objects.bbox; with any of these the label
-            is optional.
+            is optional. With classes=, colors=, values= or ignore= (see masks.py) masks are of classes, and there are
+            no labels.
         split: with slices: "train[:90%]".
         data_dir: the prepared data, also in a bucket; None for tensorflow-datasets' default.
         buffer: records in the shuffle buffer.
@@ -132,7 +185,7 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
     """
     import tensorflow_datasets as lib
 
-    name, chosen = split_options(text, image="image", label="", **dict.fromkeys(_FURTHER, ""))
+    name, chosen = split_options(text, image="image", label="", **dict.fromkeys((*_FURTHER, *MEANINGS), ""))
     builder = _builder(name, data_dir)
     if not builder.info.splits:
         raise NotPrepared(
@@ -142,14 +195,16 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
     features = builder.info.features
     _check_kind(name, features, "image", (chosen["image"],), lib.features.Image)
     further = _further(name, features, chosen)
-    label = _label(name, features, chosen["label"], further)
-    try:
-        instructions = builder.info.splits[split].file_instructions
-    except (KeyError, ValueError) as error:
-        valid = ", ".join(builder.info.splits)
-        raise ValueError(f'"{name}" has no split "{split}"; its splits: {valid}. ({error})') from None
-    files = tuple(
-        (str(i.filename), int(i.skip), int(i.take if i.take >= 0 else i.examples_in_shard)) for i in instructions
-    )
+    table = _class_feature(features, further["mask"]) if "mask" in further else None
+    of_masks = any(chosen[key] for key in MEANINGS) or (table is not None and "label" not in features)
+    if of_masks and ("mask" not in further or chosen["label"]):
+        fix = "name their feature with mask=" if "mask" not in further else "leave out label="
+        raise ValueError(f'"{text}": {", ".join(f"{key}=" for key in MEANINGS)} are of masks of classes: {fix}.')
+    label = None if of_masks else _label(name, features, chosen["label"], further)
     class_names = () if label is None else label.class_names
-    return Records(text, class_names, files, _parser(features, chosen["image"], label, further), buffer)
+    parse = _parser(features, chosen["image"], label, further)
+    source = _records(name, text, builder, split, parse, class_names, buffer)
+    if not of_masks:
+        return source
+    known = _records(name, text, builder, "train", parse, (), buffer) if "train" in builder.info.splits else source
+    return _of_masks(source, known, chosen, data_dir, table)
