@@ -20,7 +20,7 @@ from keras_vit.serving.http.served import DEFAULT, Served
 from keras_vit.serving.http.service import Service
 from keras_vit.version import __version__
 
-_VERBS = ("predict", "features", "attention", "heads")
+_VERBS = ("predict", "features", "attention", "heads", "mask")
 PAGE = pathlib.Path(__file__).with_name("page.html")
 _BINARY = {"type": "string", "format": "binary"}
 
@@ -133,9 +133,20 @@ def _predictions(app: FastAPI, service: Service) -> None:
             rows = await service.rows(served, signature, asked.images)
         return {"outputs": _columns(rows)} if asked.columns else {"predictions": rows}
 
+    async def one_image(request, take, has, made):
+        """The only image of a request whose answer has one form; `has` and `made` begin the messages."""
+        asked = await bodies.asked(request, service.limits, take)
+        if asked.signature is not None or asked.columns:
+            raise Refused(
+                400, f'{has} one form of answer: leave "signature_name" out, and send "instances", not "inputs".'
+            )
+        if len(asked.images) > 1:
+            raise Refused(400, f"{made} for one image at a time; the request has {len(asked.images)}.")
+        return asked.images[0]
+
     @app.post(
         "/v1/models/{name}:predict",
-        summary="The most probable classes of images, or what another signature returns",
+        summary="The most probable classes of images or the classes of their pixels, or what another signature returns",
         openapi_extra=_IMAGES,
     )
     async def predict(name: str, request: Request) -> dict[str, Any]:
@@ -161,15 +172,24 @@ def _predictions(app: FastAPI, service: Service) -> None:
         request.state.model, request.state.signature = name, "heads"
         service.check_loaded()
         with service.memory.of_request() as take:
-            asked = await bodies.asked(request, service.limits, take)
-            if asked.signature is not None or asked.columns:
-                raise Refused(
-                    400,
-                    'Heads have one form of answer: leave "signature_name" out, and send "instances", not "inputs".',
-                )
-            if len(asked.images) > 1:
-                raise Refused(400, f"Heads are shown for one image at a time; the request has {len(asked.images)}.")
-            return await service.heads(served, asked.images[0], block)
+            image = await one_image(request, take, "Heads have", "Heads are shown")
+            return await service.heads(served, image, block)
+
+    @app.post(
+        "/v1/models/{name}:mask",
+        summary="The mask of one image at its own size, a PNG of class numbers, by a segmentation model",
+        openapi_extra=_IMAGES,
+        response_class=Response,
+    )
+    async def mask(name: str, request: Request) -> Response:
+        service.check_key(request)
+        bodies.check_query(request)
+        served = service.model(name)
+        request.state.model, request.state.signature = name, "mask"
+        service.check_loaded()
+        with service.memory.of_request() as take:
+            image = await one_image(request, take, "A mask has", "A mask is made")
+            return Response(await service.mask(served, image), media_type="image/png")
 
     @app.post("/v1/models/{name}", include_in_schema=False)
     async def nothing(name: str, request: Request):

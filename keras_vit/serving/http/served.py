@@ -1,5 +1,6 @@
 """A model behind the service: encoded images to pixels, and pixels to each signature's results, row by row."""
 
+import base64
 import contextlib
 from collections.abc import Callable
 from typing import Any
@@ -8,13 +9,15 @@ import keras
 import numpy as np
 
 from keras_vit.inspection.attention import attention_blocks, attention_map_function, head_map_function
+from keras_vit.io.mask_pictures import mask_png
 from keras_vit.models import Classifier, features
 from keras_vit.serving.description import describe
 from keras_vit.serving.http.bodies import Refused
 from keras_vit.serving.openvino_engine import runner
 from keras_vit.serving.signatures import named_outputs
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
-from keras_vit.training.prediction.images import Preprocessor
+from keras_vit.training.prediction.images import Preprocessor, Reader
+from keras_vit.training.prediction.segment import Segmenter, names_and_colors, segments, whole_text
 
 DEFAULT = "serving_default"
 
@@ -78,15 +81,21 @@ class Served:
     ):
         if isinstance(model, Classifier):
             model.check_head()
+        if segments(model):
+            model = model.without_auxiliary()
         self.name, self.model, self.top_k = name, model, check_top_k(top_k)
         self.description = describe(model, activation)
-        self._prepare, self._engine = Preprocessor(model), engine
+        # A mask lies over the whole image, so nothing of it is cropped.
+        self._prepare = Reader(model, whole_text(model)) if segments(model) else Preprocessor(model)
+        self._engine, self._segmenter = engine, None
         self.signatures = self._signatures(activation)
         self._heads: dict[int, Callable] = {}  # of requested blocks
 
     def _signatures(self, activation):
         found, model = {}, self.model
-        if model.classes is not None:
+        if segments(model):
+            found[DEFAULT] = self._masks(model)
+        elif model.classes is not None:
             found[DEFAULT] = self._named(
                 self._function({"probabilities": probabilities_of(model, activation)(model.output)})
             )
@@ -130,6 +139,39 @@ class Served:
             ]
 
         return best
+
+    def _masks(self, model):
+        """Images (b, h, w, c) uint8 -> each one's classes, largest first, with shares, colours and a PNG mask."""
+        function = self._function({"logits": model.output})
+        self._segmenter = Segmenter(model, function=lambda images: function(images)["logits"])
+        names, colors = names_and_colors(model)
+
+        def row(ids):
+            counts = np.bincount(ids.reshape(-1), minlength=len(names))
+            order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+            return {
+                "classes": [names[i] for i in order],
+                "shares": (counts[order] / ids.size).tolist(),
+                "colors": [list(colors[i]) for i in order],
+                "mask": {"b64": base64.b64encode(mask_png(ids, colors)).decode()},
+            }
+
+        return lambda images: [row(logits.argmax(-1)) for logits in function(images)["logits"]]
+
+    def mask(self, encoded: bytes) -> bytes:
+        """The mask of an encoded image at its own size: a PNG of class numbers, with the classes' colours.
+
+        Raises:
+            Refused: 400 for a model that does not segment, or anything but an image.
+        """
+        if self._segmenter is None:
+            raise Refused(400, f'"{self.name}" does not give every pixel a class: send images to :predict.')
+        if not encoded:
+            raise Refused(400, "It is empty: there are no bytes.")
+        try:
+            return next(self._segmenter([(encoded, "It")])).png()
+        except ValueError as error:
+            raise Refused(400, str(error)) from None
 
     def decode(self, encoded: bytes) -> np.ndarray:
         """The pixels (h, w, c) uint8 of an encoded image.

@@ -33,6 +33,11 @@ def _decoded(served, image, megapixels) -> np.ndarray | Refused:
         return refusal
 
 
+def _mask(served, image, megapixels) -> bytes:
+    check_size(image, megapixels)
+    return served.mask(image)
+
+
 def _png(pixels):
     """Pixels (h, w, c) as a data URL of a PNG."""
     import tensorflow as tf
@@ -216,6 +221,15 @@ class Service:
             async with self.one_by_one:
                 maps = await run_in_threadpool(served.heads, pixels, block)
             return {**maps, "image": await run_in_threadpool(_png, pixels)}
+
+    async def mask(self, served: Served, image: bytes) -> bytes:
+        """An image's mask at its own size, a PNG file.
+
+        Raises:
+            Refused: if the image cannot be decoded, the model does not segment, or under overload.
+        """
+        async with self.in_time(), self.one_by_one:
+            return await run_in_threadpool(_mask, served, image, self.limits.megapixels)
 
     def end(self) -> None:
         """From now on, tells requests to go elsewhere."""

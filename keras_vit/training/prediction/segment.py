@@ -102,6 +102,7 @@ class Segmenter:
     flips: bool = False
     batch_size: int = 8
     probabilities: bool = False
+    function: Callable[[np.ndarray], np.ndarray] | None = None  # pixels 0..255 -> logits, in place of the model's
 
     def __post_init__(self):
         if self.model.classes == 1:
@@ -122,6 +123,8 @@ class Segmenter:
 
     def _logits(self, pixel_range) -> Callable[[np.ndarray], np.ndarray]:
         """Pixels 0..255 (b, h, w, c) uint8 -> logits (b, h, w, k) float32."""
+        if self.function is not None:
+            return self.function
 
         def logits(pixels):
             outputs = self.model.predict_on_batch(pixel_range.of_bytes(pixels))
