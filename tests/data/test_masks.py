@@ -491,10 +491,13 @@ def test_tables_of_well_known_data_sets():
 
 def test_label_ids_of_cityscapes_become_the_19_classes(tmp_path):
     ids = np.array([[7, 8, 0, 33]] * 3, "uint8")
-    write(
-        tmp_path,
-        {"leftImg8bit/train/ulm/u_leftImg8bit.png": photo(), "gtFine/train/ulm/u_gtFine_labelIds.png": png(ids)},
-    )
+    objects = [{"label": "road", "polygon": [[0, 0], [1, 0], [1, 2]]}]
+    files = {
+        "leftImg8bit/train/ulm/u_leftImg8bit.png": photo(),
+        "gtFine/train/ulm/u_gtFine_labelIds.png": png(ids),
+        "gtFine/train/ulm/u_gtFine_polygons.json": json.dumps({"imgHeight": 3, "imgWidth": 4, "objects": objects}),
+    }
+    write(tmp_path, files)
     np.testing.assert_array_equal(read(opened(tmp_path), "8bit.png")[0], [0, 1, 255, 18])
 
 
