@@ -121,8 +121,6 @@ def _begin(prepared, model, rundir):
     if config.whiten and not start:
         with stage("Whitening the first layer"):
             whiten_first_layer(config, model, prepared.train, strategy)
-    if config.head == "probe" and not start:
-        prepared.task.fit_head(model, prepared.train, strategy)
     rundir.check_space(model, config.keep)
     rundir.begin(content)
     logging.info(
@@ -250,6 +248,8 @@ def run(
         check_model(model, config, strategy, prepared.train.size)
         start = _begin(prepared, model, rundir)
         with broken_examples.counted(config.data.broken_limit, rundir, start) as errors:
+            if config.head == "probe" and not start:
+                task.fit_head(model, prepared.train, strategy, errors)
             with strategy.scope():
                 measured = task.deliver(model)  # shares `model`'s weights
             held_out = (prepared.held_out, config.data.eval_preprocess, task.select, errors)

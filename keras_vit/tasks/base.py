@@ -230,8 +230,11 @@ class Task:
         """The run's initial model: `config.init`, or one with random weights."""
         return self.load(source) if self.config.init else self.build(source)
 
-    def fit_head(self, model: keras.Model, source: Any, strategy: Any) -> None:
-        """Fits a new model's head on frozen features of the training source, in place: `config.head="probe"`."""
+    def fit_head(self, model: keras.Model, source: Any, strategy: Any, errors: Any) -> None:
+        """Fits a new model's head on frozen features of the training source, in place: `config.head="probe"`.
+
+        Unreadable images are added to `errors`, the run's ExampleErrors.
+        """
         raise ValueError(f"The task {type(self).__name__} has no head for --config.head=probe. Valid: reset, keep.")
 
     def check_model(self, model: keras.Model, source: Any) -> None:

@@ -191,10 +191,11 @@ class Classification(Task):
             names[:5],
         )
 
-    def fit_head(self, model, source, strategy):
+    def fit_head(self, model, source, strategy, errors):
         """A linear probe: the head is fitted in closed form on the features of all training images, as evaluated."""
         with strategy.scope():
-            embedder = Embedder(model, self.config.data.eval_preprocess, self.config.batch_size, verbose=strategy.chief)
+            options = {"verbose": strategy.chief, "errors": errors}
+            embedder = Embedder(model, self.config.data.eval_preprocess, self.config.batch_size, **options)
         features, labels = embedder(source)
         with stage("Fitting the head"):
             (kernel, bias), found = probe_head(features, labels, model.classes)

@@ -208,7 +208,8 @@ _read: contextvars.ContextVar[dict | None] = contextvars.ContextVar("folders tha
 @contextlib.contextmanager
 def folders_read_once() -> Iterator[None]:
     """A context in which the names in a folder are read once for all its splits, not once for each."""
-    token = _read.set(_read.get() or {})
+    known = _read.get()
+    token = _read.set({} if known is None else known)
     try:
         yield
     finally:
