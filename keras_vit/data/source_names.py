@@ -16,6 +16,8 @@ _WITH_MASKS = (
     ("JPEGImages", "SegmentationClass"),
     ("leftImg8bit", "gtFine"),
 )
+_COCO = ("*.coco.json", "train/*.coco.json", "annotations/instances_*.json")
+_YOLO = ("labels/*.txt", "labels/*/*.txt", "train/labels/*.txt")  # beside data.yaml
 _MOST = 1000  # entries looked at
 _MASK_ENDINGS = (".png", ".tif", ".tiff", ".bmp", ".gif")
 
@@ -30,6 +32,12 @@ def _is_prepared(path, folder):
         return True
     prepared = os.path.expanduser(os.path.join(os.environ.get("TFDS_DATA_DIR", _TFDS), path))
     return not os.path.isabs(path) and os.path.isdir(prepared)
+
+
+def _has_annotations(folder):
+    """Whether a folder has files of COCO or YOLO, by their names."""
+    has = lambda patterns: any(_has(folder, pattern) for pattern in patterns)  # noqa: E731
+    return has(_COCO) or (_has(folder, "data.yaml") and has(_YOLO))
 
 
 def _has_masks(folder):
@@ -60,7 +68,7 @@ def _kind(path, data_dir):
         return None
     if _has(folder, "*.tfrecord*"):
         return "tfrecord"
-    if _has_masks(folder):
+    if _has_masks(folder) or _has_annotations(folder):
         return "masks"
     with os.scandir(folder) as entries:
         return "folder" if any(entry.is_dir() and not entry.name.startswith(".") for entry in entries) else "images"
@@ -70,8 +78,9 @@ def with_kind(text: str, data_dir: str | os.PathLike | None = None) -> str:
     """A source's text with the kind of its path in front.
 
     "PHOTOS" becomes "folder:PHOTOS", "images:PHOTOS" if the folder has no subfolders, or "masks:PHOTOS" if it has
-    folders of images and of masks; "table.csv" becomes "csv:table.csv". A text with its kind, "digits" and a name of
-    tensorflow-datasets stay: also where it is the name of a folder that tensorflow-datasets prepared.
+    folders of images and of masks, or annotations of COCO or YOLO; "table.csv" becomes "csv:table.csv". A text with its
+    kind, "digits" and a name of tensorflow-datasets stay: also where it is the name of a folder that
+    tensorflow-datasets prepared.
 
     Args:
         text: as --data and --config.data.source take it, options after a "?" included.

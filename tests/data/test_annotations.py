@@ -15,6 +15,7 @@ from keras_vit.data.annotations import coco, yolo
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.errors import ExampleErrors, TooManyErrors
 from keras_vit.data.open import open_source
+from keras_vit.data.source_names import with_kind
 from keras_vit.data.splits import MissingSplit
 
 SIZE = 8, 10  # height, width
@@ -331,6 +332,11 @@ def test_masks_are_drawn_without_python_as_a_data_service_needs(tmp_path):
         node.op for part in (graph, *graph.library.function) for node in getattr(part, "node_def", None) or part.node
     }
     assert "ScatterNd" in kinds and not any("PyFunc" in kind for kind in kinds)
+
+
+def test_a_path_with_annotations_needs_no_kind(tmp_path):
+    for folder in (coco_folder(tmp_path / "coco", []), yolo_folder(tmp_path / "yolo", "")):
+        assert with_kind(str(folder)) == f"masks:{folder}"
 
 
 # Broken annotations: refused at once; or their image fails by name when it is read; or they are left out and reported.

@@ -8,6 +8,7 @@ Regions have no order in COCO: crowds are lowest, then larger regions, so that s
 """
 
 import collections
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -71,7 +72,7 @@ def find(path: str, images: str = "") -> Layout | None:
                 " of the folder, or put train, val or test in their names."
             )
         splits[split] = file
-    readers = {split: lambda file=file, split=split: read(file, split, images) for split, file in splits.items()}
+    readers = {split: functools.partial(read, file, split, images) for split, file in splits.items()}
     return Layout("COCO", OVERLAPS, readers, {split: [file] for split, file in splits.items()}) if splits else None
 
 

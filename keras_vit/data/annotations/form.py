@@ -6,7 +6,7 @@ when the image is read: named, and counted against the run's limit. What covers 
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -112,7 +112,7 @@ class Layout:
 
     format: str
     overlaps: str
-    splits: dict[str, Callable[[], Annotations]]
+    splits: Mapping[str, Callable[[], Annotations]]
     files: dict[str, list[str]]
     class_names: tuple[str, ...] | None = None
 

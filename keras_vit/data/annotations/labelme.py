@@ -9,6 +9,7 @@ there, and here. Polygons, rectangles, circles and masks have an area; lines and
 import base64
 import binascii
 import collections
+import functools
 import io
 import math
 import os
@@ -52,9 +53,7 @@ def find(path: str) -> Layout | None:
     folders = folders or {"train": _json_files(path)}
     if not any(is_labelme(file) for found in folders.values() for file in found[:3]):
         return None
-    readers = {
-        split: lambda found=found, split=split: read(parts.get(split, path), found) for split, found in folders.items()
-    }
+    readers = {split: functools.partial(read, parts.get(split, path), found) for split, found in folders.items()}
     return Layout("LabelMe", OVERLAPS, readers, folders)
 
 

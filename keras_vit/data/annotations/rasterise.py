@@ -103,7 +103,8 @@ def polygon_spans(
     first, count = _crossed_columns(x, x_end, width)
     edge, place = _members(count)
     column = tf.gather(first, edge) + place
-    crossing = _heights(*(tf.gather(value, edge) for value in (x, y, x_end, y_end)), column)
+    x, y, x_end, y_end = (tf.gather(value, edge) for value in (x, y, x_end, y_end))
+    crossing = _heights(x, y, x_end, y_end, column)
     row = tf.clip_by_value((crossing + _CENTRE) // FIFTHS, 0, height)
     # Even-odd: between the first and second crossing, the third and fourth... A closed ring has an even number.
     size = tf.cast(height * width + 1, tf.int64)

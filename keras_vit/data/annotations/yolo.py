@@ -8,6 +8,8 @@ larger ones, as Ultralytics draws overlapping masks.
 """
 
 import collections
+import dataclasses
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -80,13 +82,23 @@ def _place(root, base, text):
     return next((choice for choice in choices if tf.io.gfile.exists(choice)), "")
 
 
-def _image_files(root, base, texts, path, split):
+@dataclasses.dataclass(frozen=True)
+class _Described:
+    """A data.yaml: its folder, the folder from which its paths start, its own path, and the class names."""
+
+    root: str
+    base: str
+    path: str
+    names: tuple[str, ...]
+
+
+def _image_files(described, texts, split):
     """The image files of one split.
 
     Raises:
         FileNotFoundError: if a folder or list does not exist.
     """
-    found = []
+    root, base, path, found = described.root, described.base, described.path, []
     for text in texts if isinstance(texts, list) else [texts]:
         place = _place(root, base, text)
         if not place:
@@ -133,10 +145,8 @@ def find(path: str) -> Layout | None:
     if not splits:
         raise ValueError(f'"{file}" names no folder of images for {", ".join(SPLITS)}.')
     classes = _names(content, file)
-    readers = {
-        split: lambda texts=texts, split=split: read(file, classes, _image_files(root, base, texts, file, split), split)
-        for split, texts in splits.items()
-    }
+    described = _Described(root, base, file, classes)
+    readers = {split: functools.partial(read, described, texts, split) for split, texts in splits.items()}
     return Layout("YOLO", OVERLAPS, readers, dict.fromkeys(splits, [file]), classes)
 
 
@@ -207,21 +217,21 @@ def _check_texts(texts, path, split):
         )
 
 
-def read(path: str, names: tuple[str, ...], images: list[str], split: str) -> Annotations:
+def read(described: _Described, texts: str | list[str], split: str) -> Annotations:
     """The annotations of one split.
 
     Args:
-        path: of the data.yaml.
-        names: of the classes.
-        images: paths of the image files.
+        described: by a data.yaml.
+        texts: folders or lists of the images, as it names them.
         split: its name in messages.
 
     Raises:
         FileNotFoundError: if there are no images.
         ValueError: if there are no annotations or only boxes, and, later, for unknown classes.
     """
-    existing, ignored = files.Existing(), collections.defaultdict(list)
-    ignored: Ignored
+    path, names, existing = described.path, described.names, files.Existing()
+    ignored: Ignored = collections.defaultdict(list)
+    images = _image_files(described, texts, split)
     labels = {image: _label_file(image) for image in images}
     existing.list(os.path.dirname(file) for pair in labels.items() for file in pair)
     ignored[form.MISSING] += [image for image in images if image not in existing]
@@ -229,10 +239,10 @@ def read(path: str, names: tuple[str, ...], images: list[str], split: str) -> An
     if not images:
         raise FileNotFoundError(f'"{path}": there are no images of {split}.')
     wanted = [labels[image] for image in images if labels[image] in existing]
-    texts = dict(zip(wanted, in_threads(read_text, wanted)))
-    _check_texts(texts, path, split)
+    contents = dict(zip(wanted, in_threads(read_text, wanted)))
+    _check_texts(contents, path, split)
     for folder in sorted({os.path.dirname(file) for file in wanted}):
         mine = {os.path.basename(file) for file in wanted}
         others = [name for name in sorted(existing.names(folder) - mine) if name.endswith(".txt")]
         ignored[form.NO_IMAGE] += [os.path.join(folder, name) for name in others if name not in ("classes.txt",)]
-    return Annotations(_pictures(images, names, ignored, texts), names, True, path, ignored)
+    return Annotations(_pictures(images, names, ignored, contents), names, True, path, ignored)
