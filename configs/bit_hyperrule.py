@@ -1,11 +1,11 @@
-"""Fine-tunes by the BiT-HyperRule (arXiv 1912.11370, section 3.3): the number of examples and the images' size decide
-everything.
+"""Fine-tunes by the BiT-HyperRule (arXiv 1912.11370, section 3.3): it chooses all settings from the number of examples
+and their size.
 
     python -m trainers.finetune --config=bit_hyperrule:R50x1,cifar10 --config.init=bit/M-R50x1 --data_dir=DIR \\
         --workdir=runs/bit_cifar10
 
 After the colon, in any order: R50x1, R50x3, R101x1, R101x3, R152x2 or R152x4; cifar10, cifar100, imagenet, pets or
-flowers. DIR holds tensorflow-datasets' data. For your own data give --config.data.source and take steps, warm-up, mixup
+flowers. DIR holds tensorflow-datasets' data. For your own data pass --config.data.source, with steps, warm-up, mixup
 and sizes from `hyperrule`.
 
 The paper reports, for R50x1 from ImageNet-21k: CIFAR-10 97.2%, CIFAR-100 86.5%, ImageNet 80.68%. Not run here.

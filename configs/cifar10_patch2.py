@@ -4,11 +4,11 @@
     python -m trainers.pretrain --config=cifar10_patch2 --data_dir=DIR --workdir=runs/cifar10_patch2
 
 DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). Their model: 6 layers, width 400, 9 heads, SGD at
-0.1 with a cosine, weight decay 1e-4, 300 epochs of batches of 100, 5% warm-up. Here the blocks are the ViT's and so are
-the positions, learned and added once, where theirs are relative, learned in each layer; 10 heads, which divide the
-width.
+0.1 with a cosine, weight decay 1e-4, 300 epochs of batches of 100, 5% warm-up. This config uses the ViT's blocks and
+its position embeddings, learned and added once, instead of theirs, relative and learned in each layer; and 10 heads,
+which divide the width.
 
-The paper reports 91.8% with learned relative positions; and 93.8% for a ResNet18. 256 tokens and 12M parameters need a
+The paper reports 91.8% with learned relative positions, and 93.8% for a ResNet18. 256 tokens and 12M parameters need a
 GPU. Not run here.
 """
 

@@ -1,5 +1,5 @@
-"""Trains a small ViT with a convolutional stem on CIFAR-10 from random weights: what measured best for little data at
-32 px.
+"""Trains a small ViT with a convolutional stem on CIFAR-10 from random weights: the best recipe measured for small
+datasets at 32 px.
 
     python -m trainers.pretrain --config=cifar10_stem --data_dir=DIR --workdir=runs/cifar10_stem
     python -m trainers.pretrain --config=cifar10_stem:20min --data_dir=DIR --workdir=runs/cifar10_stem20
@@ -9,8 +9,8 @@ dataset (`tfds build cifar10 --data_dir=DIR`). For other small images: --config.
 `resize(32, 32)` in both preprocessings.
 
 At 80 ms a step, six minutes: 87.5% of the test split, 88.9% with test-time flips; twenty: 90.3% and 91.6% (means of 3
-seeds). How it was chosen, without the test split, and what else was tried: docs/recipes.md. A CPU without bfloat16
-instructions (avx512_bf16, amx_bf16) needs --config.dtype=float32.
+seeds). docs/recipes.md describes how it was chosen, without the test split, and what else was tried. A CPU without
+bfloat16 instructions (avx512_bf16, amx_bf16) needs --config.dtype=float32.
 """
 
 from .lib import common

@@ -1,13 +1,13 @@
-"""How much data a model needs (arXiv 2010.11929, section 4.3, figure 4): parts of JFT, and 5-shot ImageNet accuracy
-while it trains.
+"""How much data a model needs (arXiv 2010.11929, section 4.3, figure 4): subsets of JFT, with 5-shot ImageNet accuracy
+during training.
 
     python -m trainers.pretrain --config=data_study:B/32,30M --config.data.source=SOURCE --data_dir=DIR \\
         --strategy=tpu \\
         --config.dtype=mixed_bfloat16 --config.steps_per_execution=100 --workdir=gs://BUCKET/data_study/b32_30m
 
-After the colon, in any order: a row of JFT in configs/lib/paper.py; 9M, 30M, 90M or all examples. JFT is Google's own:
-SOURCE is a large dataset of your own. DIR holds tensorflow-datasets' imagenet2012 for the few-shot evaluation; for
-another one set --config.evals.few_shot.source.
+After the colon, in any order: a row of JFT in configs/lib/paper.py; 9M, 30M, 90M or all examples. JFT is not public:
+SOURCE is your own large dataset. DIR holds tensorflow-datasets' imagenet2012 for the few-shot evaluation; for another
+one set --config.evals.few_shot.source.
 
 The figure has curves and no numbers. Not run here.
 """

@@ -2,11 +2,11 @@
 
     python -m trainers.pretrain --config=dino --data_dir=DIR --workdir=runs/dino
 
-After the colon: cifar10, a small ViT on CPUs, or S/16, the paper's recipe for ImageNet (`--strategy=tpu
---config.dtype=mixed_bfloat16 --config.steps_per_execution=100`), not run here. DIR holds tensorflow-datasets' data.
-What comes out is a ViT without a head, which `--config.init` fine-tunes.
+After the colon: cifar10, a small ViT on CPUs, or S/16, the paper's recipe for ImageNet
+(`--strategy=tpu --config.dtype=mixed_bfloat16 --config.steps_per_execution=100`), not run here. DIR holds
+tensorflow-datasets' data. The result is a ViT without a head; fine-tune it with `--config.init`.
 
-On CIFAR-10 a step takes 640 ms on 2 quiet cores of an AMD EPYC: twenty minutes. What comes of it:
+On CIFAR-10 a step takes 640 ms on 2 quiet cores of an AMD EPYC: twenty minutes. Results:
 docs/experiments/few_labels.md.
 """
 

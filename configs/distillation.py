@@ -1,22 +1,20 @@
-"""Trains a student on the labels and on what a teacher says: a small ViT on CIFAR-10, or after the colon a paper's
+"""Trains a student on labels and on a teacher's predictions: a small ViT on CIFAR-10, or after the colon a paper's
 recipe for ImageNet.
 
     python -m trainers.pretrain --config=distillation --data_dir=DIR --config.objective.teacher=runs/cifar10_stem \\
         --workdir=runs/student
 
 The student and its training are those of `cifar10_scratch`, in fewer steps: a step takes 1.2 times as long with a
-teacher, so that the two compare at equal time. A run of `cifar10_stem` is a teacher. DIR holds the prepared dataset
+teacher, so both train for the same time. The teacher is a run of `cifar10_stem`. DIR holds the prepared dataset
 (`tfds build cifar10 --data_dir=DIR`).
 
 After the colon: 6min or 20min, of training on CIFAR-10 with 2 cores (20min: 82.3% of the test split, 82.1% without a
 teacher, means of 3 seeds); or for ImageNet, not run here:
-    deit      ViT-B/16 with a distillation token, hard labels of the teacher (arXiv 2012.12877): 83.4% after 300 epochs,
-    81.8% without. Its
-              teacher, a RegNetY-16GF, is no model of this package: the recipe names a BiT. It repeats augmentations,
-              and this does not.
-    funmatch  ResNet-50, taught without labels by the same crops, mixed (arXiv 2106.05237); --config.total="9600 epochs"
-    is the paper's
-              longest, 82.8%
+    deit      ViT-B/16 with a distillation token and hard labels of the teacher (arXiv 2012.12877): 83.4% after 300
+              epochs, 81.8% without a teacher. The paper's teacher, a RegNetY-16GF, is not in this package, so the
+              recipe names a BiT. It does not repeat augmentations as the paper does.
+    funmatch  ResNet-50, taught without labels on the same mixed crops (arXiv 2106.05237); the paper's longest run is
+              --config.total="9600 epochs", 82.8%
 """
 
 from ml_collections import config_dict

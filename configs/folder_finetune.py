@@ -4,13 +4,13 @@
     python -m trainers.finetune --config=folder_finetune --data=PATH --init=MODEL --workdir=runs/mine
 
 MODEL is a published name such as deit/tiny, a run directory or a checkpoint file. For random weights, which learn
-little from few images, give --config.model.variant=Ti/16 instead of --init. One line says what was found in the folder
-and what was ignored (docs/data.md).
+little from few images, pass --config.model.variant=Ti/16 instead of --init. One line reports what was found in the
+folder and what was ignored (docs/data.md).
 
-A fifth of the images is held out. The head begins as a linear probe, which a few images suffice for; then all layers
+A fifth of the images is held out. The head is first trained as a linear probe, which needs few images; then all layers
 are fine-tuned with AdamW, the lower ones more slowly (linear probing, then fine-tuning: arXiv 2202.10054). The run
-delivers the weights that were best on the held-out part, which may be the probe's, and ends early if 60% of it bring
-nothing better. Accuracy and time: docs/running.md.
+delivers the weights that were best on the held-out part, which may be the probe's, and ends early if 60% of it bring no
+improvement. Accuracy and time: docs/running.md.
 """
 
 from .lib import common

@@ -3,8 +3,8 @@
     python -m trainers.finetune --config=igpt_finetune --config.init=runs/igpt --data_dir=DIR \\
         --workdir=runs/igpt_classifier
 
-After the colon: the share of the labels that it learns from, all, 10percent or 1percent. The features are the mean of
-all pixels' tokens; --config.linear_probe=True learns from the features as they are. Another block's:
+After the colon: the share of the labels to train on, all, 10percent or 1percent. The features are the mean of all
+pixels' tokens; --config.linear_probe=True trains only a head on them. For another block's features:
 --evals="logistic(source='cifar10', block=3)" of trainers.evaluate.
 """
 

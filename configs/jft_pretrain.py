@@ -4,8 +4,8 @@
         --config.dtype=mixed_bfloat16 \\
         --config.steps_per_execution=100 --workdir=gs://BUCKET/jft_h14
 
-After the colon: a row of JFT in configs/lib/paper.py, such as B/16, L/16, L/16-7ep, R50+B/16 or R50x1. JFT is Google's
-own: SOURCE is the name of your own dataset that tensorflow-datasets can read.
+After the colon: a row of JFT in configs/lib/paper.py, such as B/16, L/16, L/16-7ep, R50+B/16 or R50x1. JFT is not
+public: SOURCE is the name of your own dataset that tensorflow-datasets can read.
 
 The paper's results (table 2), fine-tuned on ImageNet: H/14 88.55% at 518 px, L/16 87.76% at 512 px; 2500 and 680
 TPUv3-core-days. The paper does not name the loss; here it is the softmax. Not run here.

@@ -1,4 +1,4 @@
-"""Trains a linear head on a frozen model: what its features are worth.
+"""Trains a linear head on a frozen model, to measure its features.
 
     python -m trainers.finetune --config=linear_probe:B/16,cifar10 --config.init=imagenet21k/B_16 --data_dir=DIR \\
         --sweep \\
@@ -6,7 +6,7 @@
 
 After the colon, in any order: B/16, B/32, L/16, L/32, S/16, S/32, Ti/16 or H/14; cifar10, cifar100, imagenet, pets or
 flowers. DIR holds tensorflow-datasets' data. Steps and held-out parts are those of configs/paper_finetune.py; the grid
-goes higher, since only a head is trained. The paper has no table of such runs: its own linear evaluation is few-shot
+goes higher, because only a head is trained. The paper has no table of such runs: its own linear evaluation is few-shot
 and in closed form (configs/data_study.py). Not run here.
 """
 

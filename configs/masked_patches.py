@@ -2,11 +2,11 @@
 
     python -m trainers.pretrain --config=masked_patches --data_dir=DIR --workdir=runs/masked_patches
 
-After the colon: cifar10, a small ViT on CPUs, or jft, the paper's recipe for B/16 (JFT is Google's own:
---config.data.source=SOURCE is a large dataset of your own). DIR holds tensorflow-datasets' data.
---config.objective.target=thumbnail or pixels are the paper's other two targets.
+After the colon: cifar10, a small ViT on CPUs, or jft, the paper's recipe for B/16 (JFT is not public: pass your own
+large dataset as --config.data.source=SOURCE). DIR holds tensorflow-datasets' data. --config.objective.target=thumbnail
+or pixels are the paper's other two targets.
 
-cifar10 trains by Muon, some twenty minutes on 2 quiet cores of an AMD EPYC (265 ms a step by AdamW). What comes of it:
+cifar10 trains with Muon, some twenty minutes on 2 quiet cores of an AMD EPYC (265 ms a step with AdamW). Results:
 docs/experiments/few_labels.md. The paper's recipe: not run here.
 """
 

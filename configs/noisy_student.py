@@ -1,7 +1,7 @@
-"""Trains a noised student on images that a teacher labelled, together with the labelled ones (noisy student, arXiv
+"""Trains a noised student on images labelled by a teacher and on those with known labels (noisy student, arXiv
 1911.04252).
 
-PHOTOS has a folder per class, MORE is a folder of images that nobody labelled:
+PHOTOS has a folder per class, MORE is a folder of unlabelled images:
 
     python -m trainers.finetune --data=PHOTOS --init=deit/tiny --workdir=runs/teacher
     python -m trainers.label --model=runs/teacher --data=images:MORE --labelled=folder:PHOTOS --train=train[:80%] \\
@@ -10,15 +10,15 @@ PHOTOS has a folder per class, MORE is a folder of images that nobody labelled:
         --workdir=runs/student
 
 Then again, with --model=runs/student, another --output and another --workdir: the student is the next teacher. Without
---config.init (`trainers.pretrain --config.model.variant=S/16`) the student starts from random weights, as the paper's,
-which has 300 million images to label.
+--config.init (`trainers.pretrain --config.model.variant=S/16`) the student starts from random weights, like the
+paper's, which labels 300 million images.
 
 Not run here. From the paper: a student as large as the teacher or larger, RandAugment of two ops at magnitude 27, a
-dropout of .5 before the head, and drop path rising to .2, while the teacher labels without noise; labelled with a
-confidence of .3 or more. The label is the most probable class; the paper's are the probabilities, with which it does
-about as well. Its batches hold labelled and other images in a fixed ratio (1:14 to 1:28 for the largest), and here the
-table's ratio is: `--per_class` of trainers.label sets it. Dropout here is of every dense layer, so that .5 is too much:
-.1. Preprocessing and model size are those of `folder_finetune`; momentum and a head of zeros those of the paper.
+dropout of .5 before the head, and drop path rising to .2, while the teacher labels without noise; images with a
+confidence of .3 or more. Here the label is the most probable class; the paper uses probabilities, with about the same
+result. Its batches contain labelled and other images in a fixed ratio (1:14 to 1:28 for the largest); here the ratio is
+the table's, set by `--per_class` of trainers.label. Here dropout applies to every dense layer, for which .5 is too
+much: .1. Preprocessing and model size are those of `folder_finetune`; momentum and a zero head are the paper's.
 """
 
 from . import folder_finetune

@@ -1,15 +1,15 @@
-"""Accuracy against the computation of training (arXiv 2010.11929, section 4.4, figure 5), on CIFAR-10: ViTs, ViTs with
-a convolutional stem, and ResNets, of three sizes each, for two lengths of training.
+"""Accuracy against training compute (arXiv 2010.11929, section 4.4, figure 5), on CIFAR-10: ViTs, ViTs with a
+convolutional stem, and ResNets, of three sizes each, for two lengths of training.
 
     python -m trainers.pretrain --config=study_compute --sweep --data_dir=DIR --workdir=runs/compute
 
-DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The computation of a point is that of all its
-training steps: forward and backward pass, matrix products and convolutions, 2 per multiply-add. Points are compared on
-train[90%:]; the test split is not read. What came out: docs/experiments/compute.md. A CPU without bfloat16 instructions
-needs --config.dtype=float32.
+DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The compute of a point is that of all its training
+steps: forward and backward pass, matrix products and convolutions, 2 per multiply-add. Points are compared on
+train[90%:]; the test split is not used. Results: docs/experiments/compute.md. A CPU without bfloat16 instructions needs
+--config.dtype=float32.
 
-The paper's figure has curves: ViTs reach a ResNet's accuracy with 2 to 4 times less computation, and hybrids are ahead
-of ViTs while the computation is small.
+The paper's figure has curves: ViTs reach a ResNet's accuracy with 2 to 4 times less compute, and hybrids are ahead of
+ViTs at small compute budgets.
 """
 
 from .lib import study

@@ -1,11 +1,11 @@
-"""How much data a model needs (arXiv 2010.11929, section 4.3, figures 3 and 4), on CIFAR-10: parts of its training
-images, a line for each of a ViT, one with a convolutional stem, and a small ResNet.
+"""How much data a model needs (arXiv 2010.11929, section 4.3, figures 3 and 4), on CIFAR-10: subsets of its training
+images, with a line each for a ViT, one with a convolutional stem, and a small ResNet.
 
     python -m trainers.pretrain --config=study_examples --sweep --data_dir=DIR --workdir=runs/examples
 
 DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`), whose images are in random order: the first are a
-random part. Every point trains for as many steps and is compared on train[90%:]; the test split is not read. What came
-out: docs/experiments/examples.md. A CPU without bfloat16 instructions needs --config.dtype=float32.
+random part. Every point trains for the same number of steps and is compared on train[90%:]; the test split is not used.
+Results: docs/experiments/examples.md. A CPU without bfloat16 instructions needs --config.dtype=float32.
 
 The paper's figures have curves: with 9M images of JFT a ResNet is ahead, with 90M and more the ViT-L/16; pre-trained on
 ImageNet alone, large models are behind small ones.

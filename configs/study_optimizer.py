@@ -6,8 +6,8 @@
 
 DIR holds the prepared dataset. The points train on a part of the training split and are compared on the rest of it.
 Plain Adam is adamw with --config.optimizer.weight_decay=0. The paper pre-trains ResNets on JFT with either, and then
-fine-tunes both with SGD: most transfer better from Adam. This compares what they learn, without the transfer. On the
-digits: docs/experiments/optimizer.md; on CIFAR-10: not run here.
+fine-tunes both with SGD: most transfer better from Adam. This study compares them without transfer. On the digits:
+docs/experiments/optimizer.md; on CIFAR-10: not run here.
 """
 
 from .lib import common, study

@@ -1,18 +1,18 @@
-"""Which dimension of a ViT to make larger (arXiv 2010.11929, appendix D.2, figure 8): depth, width, the MLP or the
-number of patches, one at a time, or all together; accuracy against the operations of a forward pass.
+"""Scales the dimensions of a ViT (arXiv 2010.11929, appendix D.2, figure 8): depth, width, the MLP or the number of
+patches, one at a time, or all together; accuracy against the FLOPs of a forward pass.
 
     python -m trainers.pretrain --config=study_shape:digits --sweep --runs=3 --workdir=runs/shape
     python -m trainers.pretrain --config=study_shape:cifar10 --sweep --runs=3 --data_dir=DIR \\
         --workdir=runs/shape_cifar10
 
 DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The points train on a part of the training split,
-all for as many steps, and are compared on the rest of it; the test split is not read. The point that all lines share, 4
-blocks of width 64 with an MLP of 128, is trained once. docs/experiments/shape.md has what came out. For cifar10, a CPU
-without bfloat16 instructions needs --config.dtype=float32.
+all for the same number of steps, and are compared on the rest of it; the test split is not used. The point shared by
+all lines, 4 blocks of width 64 with an MLP of 128, is trained once. Results: docs/experiments/shape.md. For cifar10, a
+CPU without bfloat16 instructions needs --config.dtype=float32.
 
-The paper's figure has curves and no numbers: from 8 layers, width 1024, MLP 2048 and patches of 32, depth gives most,
-up to 64 layers with less after 16, width least; smaller patches give much without any parameters, and all together
-improve robustly.
+The paper's figure has curves and no numbers: from 8 layers, width 1024, MLP 2048 and patches of 32, depth gains most,
+up to 64 layers but less after 16, width least; smaller patches gain much without more parameters, and scaling all
+together gains robustly.
 """
 
 from .lib import study
