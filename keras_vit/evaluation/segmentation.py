@@ -12,7 +12,7 @@ from keras_vit.data.sources.selection import subset
 from keras_vit.evaluation.boundaries import TOLERANCE, BoundaryScores, f_scores
 from keras_vit.evaluation.classes import check_classes
 from keras_vit.evaluation.data import source_of
-from keras_vit.evaluation.loss_and_metrics import check_preprocessing, evaluate_metrics
+from keras_vit.evaluation.loss_and_metrics import check_preprocessing, metrics_runner
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
 from keras_vit.inspection.segmentation import comparison, palette, side_by_side, with_legend
 from keras_vit.io.void import void_of
@@ -61,6 +61,18 @@ def _rounded(values, defined):
     return [float(value) if there else None for value, there in zip(values, defined)]
 
 
+def _of_logits(setting):
+    """The setting's model, without auxiliary heads."""
+    model = setting.model
+    if not hasattr(model, "without_auxiliary"):
+        return model
+    with setting.strategy.scope():
+        alone = model.without_auxiliary()
+    if alone is not model:
+        alone.jit_compile = model.jit_compile
+    return alone
+
+
 @register("segmentation")
 @dataclasses.dataclass(frozen=True)
 class Segmentation(Evaluator):
@@ -96,43 +108,46 @@ class Segmentation(Evaluator):
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         setting, source, preprocess = source_of(self, setting)
-        with setting.strategy.scope():
-            model = setting.model.without_auxiliary() if hasattr(setting.model, "without_auxiliary") else setting.model
+        model = _of_logits(setting)
         select = image_and_mask if setting.select is image_and_label else setting.select
         setting = dataclasses.replace(setting, model=model, select=select)
         check_classes(model, source)
         check_preprocessing(preprocess, source, model, select)
         examples = spread_examples(source, preprocess, select, self.pictures) if self.pictures else None
+        measured = self._measurer(setting, source, preprocess)
 
         def evaluate():
-            evaluation = self._measured(setting, source, preprocess)
+            evaluation = measured()
             if examples is None or not len(examples[0]):
                 return evaluation
             return dataclasses.replace(evaluation, pictures={"examples": _drawn(setting, source, *examples)})
 
         return evaluate
 
-    def _measured(self, setting, source, preprocess):
-        """The Evaluation without pictures."""
-        model, classes = setting.model, len(source.class_names)
+    def _measurer(self, setting, source, preprocess):
+        """A function that returns the Evaluation without pictures; its graph is traced once."""
+        classes = len(source.class_names)
         void = void_of(classes) if source.void is None else source.void
         with setting.strategy.scope():
             counted, loss = SegmentationScores(classes, void), SegmentationCrossEntropy(void=void)
             edges = None if self.tolerance is None else BoundaryScores(classes, void, self.tolerance)
-        metrics = [counted] if edges is None else [counted, edges]
-        measures = evaluate_metrics(setting, source, preprocess, loss, metrics)
-        confusion = counted.counts()
-        if not confusion.sum():
-            raise ValueError(f"None of the pixels of {source.name} has a class: all are void, {void}.")
-        measures |= {name: float(value) for name, value in scores(confusion).items()}
-        details = {"classes": list(source.class_names), "confusion": confusion.tolist()}
-        rows = _per_class(source.class_names, confusion)
-        if edges is not None:
-            f, defined = f_scores(edges.counts())
-            measures["boundary_f"] = float(mean_where(f, defined))
-            details["tolerance_pixels"] = self.tolerance * math.hypot(*model.output_shape[1:3])
-            rows = [{**row, "boundary_f": value} for row, value in zip(rows, _rounded(f, defined))]
-        return Evaluation(measures, {**details, "per_class": rows})
+        measure = metrics_runner(setting, loss, [counted] if edges is None else [counted, edges])
+
+        def measured():
+            measures, confusion = measure(source, preprocess), counted.counts()
+            if not confusion.sum():
+                raise ValueError(f"None of the pixels of {source.name} has a class: all are void, {void}.")
+            measures |= {name: float(value) for name, value in scores(confusion).items()}
+            details = {"classes": list(source.class_names), "confusion": confusion.tolist()}
+            rows = _per_class(source.class_names, confusion)
+            if edges is not None:
+                f, defined = f_scores(edges.counts())
+                measures["boundary_f"] = float(mean_where(f, defined))
+                details["tolerance_pixels"] = self.tolerance * math.hypot(*setting.model.output_shape[1:3])
+                rows = [{**row, "boundary_f": value} for row, value in zip(rows, _rounded(f, defined))]
+            return Evaluation(measures, {**details, "per_class": rows})
+
+        return measured
 
 
 def _per_class(names, confusion):

@@ -162,6 +162,19 @@ def test_measures_and_details_are_numpys():
     assert details["tolerance_pixels"] == pytest.approx(0.05 * math.hypot(9, 11))
 
 
+def test_an_evaluation_starts_from_nothing_and_sees_the_current_weights():
+    masks, predicted = EDGE_CASES["rectangles"]
+    model = shows()
+    setting = Setting(model, batch_size=2, source=source_of(masks, predicted), preprocess="decode")
+    evaluate = make_evaluator("segmentation", {"pictures": 0}).prepare(setting)
+    first, again = evaluate(), evaluate()
+    assert first.measures == again.measures and first.details == again.details
+    kernel, bias = model.get_layer("logits").get_weights()
+    model.get_layer("logits").set_weights([0 * kernel, np.eye(K)[2]])  # class 2 everywhere
+    right = (masks == 2).sum() / (masks != VOID).sum()
+    assert evaluate().measures["pixel_accuracy"] == pytest.approx(right)
+
+
 def test_batches_make_no_difference_and_boundaries_may_be_left_out():
     masks, predicted = EDGE_CASES["rectangles"]
     whole, parts = evaluate(masks, predicted, 3), evaluate(masks, predicted, 2)
