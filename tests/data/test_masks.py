@@ -442,6 +442,22 @@ def test_a_run_on_records_of_masks_resumes_exactly(records, tmp_path):
     assert len({mask.tobytes() for _, mask in whole}) > 1
 
 
+def test_records_of_other_writers_have_a_key_of_masks(tmp_path):
+    features = lambda values: tf.train.Features(  # noqa: E731
+        feature={key: tf.train.Feature(bytes_list=tf.train.BytesList(value=[v])) for key, v in values.items()}
+    )
+    with tf.io.TFRecordWriter(str(tmp_path / "val-00000-of-00001.tfrecord")) as writer:
+        for mask in (png(ROOMS), palette(ROOMS, [(9, 9, 9)] * 3)):
+            writer.write(tf.train.Example(features=features({"img": photo(), "seg": mask})).SerializeToString())
+    write(tmp_path, {"names.txt": "road\ntree\n"})
+    source = open_source(f"tfrecord:{tmp_path}?image=img&mask=seg&classes=names.txt&ignore=0", "val")
+    assert (source.class_names, source.size, source.void) == (("road", "tree"), 2, 255)
+    for example in source.ordered().as_numpy_iterator():
+        np.testing.assert_array_equal(example["mask"][..., 0], np.uint8(ROOMS - 1))
+    with pytest.raises(ValueError, match="label=x is of labels, and mask= of masks"):
+        open_source(f"tfrecord:{tmp_path}?image=img&mask=seg&label=x", "val")
+
+
 def test_masks_in_records_shrink_with_their_images(tmp_path):
     large = np.kron(ROOMS, np.ones((10, 10), "uint8"))
     write(tmp_path, {"images/a.jpg": photo(large.shape), "masks/a.png": png(large), "classes.txt": NAMES})

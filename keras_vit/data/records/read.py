@@ -2,9 +2,10 @@
 
 An example has the image's bytes under image/encoded and its integer label under image/class/label, or under other keys:
 "tfrecord:GLOB?image=KEY&label=KEY&first_label=1&classes=names.txt". With a dataset.json next to the files, nothing is
-read at the start; it may say that examples have a mask of classes instead of a label.
+read at the start; it may say that examples have a mask of classes instead of a label, as "?mask=KEY" does without one.
 """
 
+import dataclasses
 import fnmatch
 import os
 import re
@@ -16,12 +17,14 @@ from google.protobuf.message import DecodeError
 
 from keras_vit.data.errors import DESCRIBED_WRONGLY, reason
 from keras_vit.data.mapping import EXAMPLES
-from keras_vit.data.records.description import FEATURES, NAME, Description, read_description
+from keras_vit.data.records.description import FEATURES, FEATURES_OF_MASKS, NAME, Description, read_description
 from keras_vit.data.records.index import FRAME, record_counts
 from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.class_names import class_names
 from keras_vit.data.sources.image_files import in_known_format
-from keras_vit.data.sources.mask_files import in_png, own_classes, with_classes
+from keras_vit.data.sources.mask_files import own_classes, records_of_masks
+from keras_vit.data.sources.mask_sample import MEANINGS, check_mask_options, look_into_records, report, understood
+from keras_vit.data.sources.mask_tables import find_table
 from keras_vit.data.splits import SPLITS, canonical, split_name, split_range
 from keras_vit.io.cache import cached_answer
 from keras_vit.io.logs import log_once
@@ -146,7 +149,8 @@ def _describe(pattern, files, split, chosen):
     splits = _by_split(files, split)
     if split not in splits:
         raise ValueError(f'The files "{pattern}" have no split "{split}"; their names say: {", ".join(splits)}.')
-    features = {kind: chosen[kind] or key for kind, key in FEATURES.items()}
+    usual = FEATURES_OF_MASKS if chosen["mask"] else FEATURES
+    features = {kind: chosen[kind] or key for kind, key in usual.items()}
     keys = _first_record(splits[split][0])
     for kind, key in features.items():
         if key not in keys:
@@ -154,7 +158,7 @@ def _describe(pattern, files, split, chosen):
                 f'"{splits[split][0]}" has no "{key}" in its first record, but {keys}. Say "{pattern}?{kind}=KEY".'
             )
     first = int(chosen["first_label"] or 0)
-    names = class_names(os.path.dirname(pattern), chosen["classes"])
+    names = () if chosen["mask"] else class_names(os.path.dirname(pattern), chosen["classes"])
     if names is None:
         names = _numbers_as_names(pattern, files, features["label"], first)
     counts = record_counts(splits[split])
@@ -233,31 +237,38 @@ def _parser(features, first_label, classes):
     return parse
 
 
-def _mask_parser(features, mapping):
-    """Returns serialized record -> {image, mask of class numbers and void, void}."""
-    expected = {features[key]: tf.io.FixedLenFeature((), tf.string) for key in ("image", "mask")}
-    classes = with_classes(mapping)
+def _stored_masks(name, description, parts, buffer):
+    """The source of records with masks as stored."""
+    keys = {kind: description.features[kind] for kind in ("image", "mask")}
+    expected = {key: tf.io.FixedLenFeature((), tf.string) for key in keys.values()}
 
     def parse(record):
         example = tf.io.parse_single_example(record, expected)
-        image, mask = in_known_format(example[features["image"]]), in_png(example[features["mask"]])
-        return classes({"image": image, "mask": mask})
+        return {"image": in_known_format(example[keys["image"]]), "mask": example[keys["mask"]]}
 
-    return parse
+    return Records(name, (), parts, parse, buffer)
 
 
-def _of_masks(name, description, parts, buffer):
-    """The source of records with masks."""
-    mapping = own_classes(description.class_names, description.colors)
-    parse = _mask_parser(description.features, mapping)
-    return Records(name, mapping.names, parts, parse, buffer, void=mapping.void, colors=mapping.colors)
+def _with_meaning(source, pattern, files, chosen):
+    """`source` of masks as stored with masks of classes, as the options and the masks of train say."""
+    folder, splits = os.path.dirname(pattern), _by_split(files, "train")
+    table = find_table(folder, chosen["classes"], chosen["colors"])
+    known = source
+    if "train" in splits:
+        counts = _describe(pattern, files, "train", chosen).splits["train"]
+        known = dataclasses.replace(source, files=_cut(counts, 0, sum(counts.values())))
+    found = look_into_records(known, table)
+    mapping = understood(source.name, table, chosen["values"], chosen["ignore"], found)
+    report(source.name, source.size, "train" if "train" in splits else "these", mapping, found, table)
+    return records_of_masks(source, mapping)
 
 
 def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffer: int = 10_000) -> Records:
     """The source of `split` in TFRecord files.
 
     Without a dataset.json, file names give the split ("train-00000-of-01024"), records are counted once and the number
-    cached, and class names come from labels.txt next to the files or classes=FILE, else "0", "1", ...
+    cached, and class names come from labels.txt next to the files or classes=FILE, else "0", "1", ... With mask=KEY
+    examples have masks, whose values have the options of data/sources/masks.py, and no labels.
 
     Args:
         text: a folder or a glob, with options; relative to `data_dir`, if given.
@@ -268,7 +279,8 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
         FileNotFoundError: if there are no such files, or a numbered set is incomplete.
         ValueError: if they lack the split or the keys, are damaged, or are not TFRecord files.
     """
-    path, chosen = split_options(text, image="", label="", first_label="", classes="")
+    path, chosen = split_options(text, **dict.fromkeys(("image", "label", "first_label", "mask", *MEANINGS), ""))
+    check_mask_options(text, chosen)
     if chosen["first_label"] and not chosen["first_label"].isdecimal():
         raise ValueError(f'"{text}": first_label={chosen["first_label"]}: expected an integer, such as 1.')
     pattern, name = locate(path, data_dir), canonical(split_name(split))
@@ -296,6 +308,9 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
         counts = _described(description, pattern, files, split_name(split))
     parts = _cut(counts, *split_range(split, sum(counts.values())))
     if description.has_masks:
-        return _of_masks(f"tfrecord:{path}", description, parts, buffer)
+        source = _stored_masks(f"tfrecord:{path}", description, parts, buffer)
+        if not chosen["mask"]:
+            return records_of_masks(source, own_classes(description.class_names, description.colors))
+        return _with_meaning(source, pattern, files, chosen)
     parse = _parser(description.features, description.first_label, len(description.class_names))
     return Records(f"tfrecord:{path}", description.class_names, parts, parse, buffer)

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.ops.decode import is_png, png_bits, png_color_type, png_colors, png_values
-from keras_vit.data.sources.base import RandomAccess
+from keras_vit.data.sources.base import RandomAccess, Records
 from keras_vit.data.sources.image_files import HEAD, format_of_start, opened, read_image
 from keras_vit.io.void import void_of
 
@@ -249,6 +249,18 @@ def with_classes(mapping: Mapping) -> Callable[[dict[str, Any]], dict[str, Any]]
         return {**example, "mask": mask, "void": tf.constant(mapping.void, mask.dtype)}
 
     return parse
+
+
+def records_of_masks(source: Records, mapping: Mapping) -> Records:
+    """`source`, whose examples have a mask as stored, encoded or integers, with masks of classes."""
+    classes = with_classes(mapping)
+
+    def parse(record):
+        example = source.parse(record)
+        mask = example["mask"]
+        return classes({**example, "mask": in_png(mask) if mask.dtype == tf.string else mask})
+
+    return dataclasses.replace(source, class_names=mapping.names, parse=parse, void=mapping.void, colors=mapping.colors)
 
 
 def source_of_masks(title: str, mapping: Mapping, pairs: Sequence[tuple[str, str]]) -> RandomAccess:

@@ -92,6 +92,22 @@ def _values(text):
     return [int(part) for part in parts] or None
 
 
+def check_mask_options(text: str, chosen: dict[str, str]) -> None:
+    """Raises ValueError for options of labels beside the option mask=, and for those of masks without it.
+
+    Args:
+        text: the source.
+        chosen: its options.
+    """
+    others = ("label", "first_label", "labels") if chosen["mask"] else ("colors", "values", "ignore")
+    given = [f"{key}={chosen[key]}" for key in others if chosen.get(key)]
+    if given:
+        problem = (
+            "is of labels, and mask= of masks" if chosen["mask"] else "is of masks, and there is no column of them"
+        )
+        raise ValueError(f'"{text}": {given[0]} {problem}. Examples have one or the other.')
+
+
 def _check_usable(title, mapping, found):
     """Warns about masks that cannot be used among those looked at.
 

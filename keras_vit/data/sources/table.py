@@ -25,7 +25,7 @@ from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.class_names import class_names, doubts
 from keras_vit.data.sources.image_files import source_of_files
 from keras_vit.data.sources.mask_files import source_of_masks
-from keras_vit.data.sources.mask_sample import look, report, understood
+from keras_vit.data.sources.mask_sample import check_mask_options, look, report, understood
 from keras_vit.data.sources.mask_tables import find_table
 from keras_vit.data.sources.stratified import positions
 from keras_vit.data.splits import MissingSplit, canonical, split_name, split_range
@@ -72,17 +72,6 @@ def _wanted(text, chosen):
     without = {"label"} if chosen["mask"] else {"label", "mask"} if chosen["labels"] else {"mask"}
     kinds = [kind for kind in _COLUMNS if kind not in without]
     return {kind: (chosen[kind],) if chosen[kind] else _COLUMNS[kind] for kind in kinds}
-
-
-def _check_mask_options(text, chosen):
-    """Refuses options of masks without masks, and those of labels beside masks."""
-    others = ("label", "first_label", "labels") if chosen["mask"] else ("colors", "values", "ignore")
-    given = [f"{key}={chosen[key]}" for key in others if chosen[key]]
-    if given:
-        problem = (
-            "is of labels, and mask= of masks" if chosen["mask"] else "is of masks, and there is no column of them"
-        )
-        raise ValueError(f'"{text}": {given[0]} {problem}. Examples have one or the other.')
 
 
 def _columns(wanted, header):
@@ -406,7 +395,7 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
         wanted = _wanted(text, chosen) | {"mask": _COLUMNS["mask"]}
     else:
         wanted = _wanted(text, chosen)
-    _check_mask_options(text, chosen)
+    check_mask_options(text, chosen)
     rows, labels, names = list(_read(kind, path, contents, wanted)), None, ()
     if "label" in wanted:
         labels, names = _numbered(path, rows, class_names(folder, chosen["classes"]), chosen["first_label"])

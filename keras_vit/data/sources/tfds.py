@@ -1,13 +1,10 @@
 """Datasets prepared by tensorflow-datasets, read as encoded records."""
 
-import dataclasses
 import os
-
-import tensorflow as tf
 
 from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.derived_labels import feature_at, parse_label, value_at
-from keras_vit.data.sources.mask_files import in_png, with_classes
+from keras_vit.data.sources.mask_files import records_of_masks
 from keras_vit.data.sources.mask_sample import MEANINGS, look_into_records, report, understood
 from keras_vit.data.sources.mask_tables import Table, find_table
 from keras_vit.io.paths import locate, split_options
@@ -109,14 +106,7 @@ def _of_masks(source, known, chosen, data_dir, table):
     found = look_into_records(known, given)
     mapping = understood(source.name, given, chosen["values"], chosen["ignore"], found)
     report(source.name, source.size, "train" if known is not source else "these", mapping, found, given)
-    classes = with_classes(mapping)
-
-    def parse(record):
-        example = source.parse(record)
-        mask = example["mask"]
-        return classes({**example, "mask": in_png(mask) if mask.dtype == tf.string else mask})
-
-    return dataclasses.replace(source, class_names=mapping.names, parse=parse, void=mapping.void, colors=mapping.colors)
+    return records_of_masks(source, mapping)
 
 
 def _unknown(name, data_dir, error=None):
