@@ -163,9 +163,9 @@ class Job:
 
 
 @contextlib.contextmanager
-def owned_part(shards: Shards, part: tuple[int, int]) -> Iterator[None]:
-    """A context in which no other process does the same part of a job."""
-    place = os.path.join(shards.folder, f"_{file_stem(shards.split)}-part-{part[0]}-of-{part[1]}")
+def owned_part(files: Any, part: tuple[int, int]) -> Iterator[None]:
+    """A context in which no other process does the same part of a job, of the files of a folder and split."""
+    place = os.path.join(files.folder, f"_{file_stem(files.split)}-part-{part[0]}-of-{part[1]}")
     with owned(place):
         yield
     if "://" not in place:

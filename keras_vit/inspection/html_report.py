@@ -10,6 +10,7 @@ import importlib.resources
 import math
 import shlex
 import string
+from typing import Any
 
 import numpy as np
 
@@ -206,8 +207,8 @@ def classes(details, names) -> str:
 
     `details` holds "per_class" and, optionally, "precision" and "examples_per_class".
     """
-    columns = {"recall": "per_class", "precision": "precision", "examples": "examples_per_class"}
-    columns = {title: details[key] for title, key in columns.items() if key in details}
+    keys = {"recall": "per_class", "precision": "precision", "examples": "examples_per_class"}
+    columns: dict[str, Any] = {title: details[key] for title, key in keys.items() if key in details}
     if "recall" not in columns:
         return ""
     known = [i for i, recall in enumerate(columns["recall"]) if recall is not None]

@@ -62,7 +62,8 @@ def file_notes(source: Source, evaluation: str) -> Iterator[str]:
     """Sentences about the image files of a training split, preprocessed for evaluation by a text."""
     longest = _longest(source)
     if longest:
-        yield _of_long_images(*longest, evaluation)
+        path, width, height = longest
+        yield _of_long_images(path, width, height, evaluation)
     formats = not_exported(source)
     if formats:
         yield (

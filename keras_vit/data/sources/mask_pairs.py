@@ -280,7 +280,8 @@ def find_pairs(root: str, chosen: dict[str, str], work: Stage) -> Pairs:
     if lists:
         pairs = {file.stem: (file.path, of_masks[key][0].path) for key in both for file in of_images[key]}
         by_stem = [{file.stem: file.path for file in group} for group in (images, masks)]
-        return Pairs(*_by_lists(lists, pairs, *by_stem), [], parts)
+        splits, without_mask, without_image = _by_lists(lists, pairs, *by_stem)
+        return Pairs(splits, without_mask, without_image, [], parts)
     has_splits = any(key[0] for key in both)
     names = list(dict.fromkeys(key[0] for key in sorted(both) if key[0])) if has_splits else [""]
     rest = lambda group, split: sorted(f.path for f in group if f.split == split and f.path not in paired)  # noqa: E731

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
@@ -35,7 +36,7 @@ class Encoder:
         """
         if given is None:
             return tuple(max(round(self.depth * share) - 1, 0) for share in shares)
-        numbers = list(given) if isinstance(given, (list, tuple, range)) else [given]
+        numbers: list[Any] = list(given) if isinstance(given, (list, tuple, range)) else [given]
         if not numbers or not all(is_integer(i) and -self.depth <= i < self.depth for i in numbers):
             raise ValueError(
                 f"taps should be numbers of blocks, from 0 to {self.depth - 1}, such as"

@@ -325,7 +325,8 @@ def dpt(
     if not encoder.spec.has_tokens:
         raise ValueError('The head "dpt" takes the maps of a ViT: choose "upernet" or "linear" for this encoder.')
     taps, readout = encoder.taps_of_one_stride("dpt", taps, _EVEN), _readout(encoder, readout)
-    widths = _default_widths(encoder.spec.width) if widths is None else widths
+    spec: Any = encoder.spec
+    widths = _default_widths(spec.width) if widths is None else widths
     residual_norm = (None if depth else norm) if residual_norm == "same" else residual_norm
     neck = DPTNeck(widths, width, readout, residual_norm, residual_bias, exact_sizes, dtype=policy, name="neck")
     others: tuple = ()
