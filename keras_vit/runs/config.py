@@ -216,10 +216,9 @@ def odd_sizes(config, resolved, examples):
             " at its end only."
         )
     if batch_size > examples:
-        smaller = 2 ** int(math.log2(min(64, max(1, examples // 4))))
         yield (
             f"--batch_size={batch_size} is more than the {counted(examples, 'training example')}: every batch repeats"
-            f" some of them. A smaller one learns more in the same time, such as --batch_size={smaller}."
+            f" some of them. --batch_size={examples} or less repeats none."
         )
     ema = config.optimizer.ema
     if ema and ema**total > 0.5:

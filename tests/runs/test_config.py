@@ -45,8 +45,8 @@ def test_what_is_allowed_and_odd_is_said_in_a_line(config):
     said = list(odd_sizes(config, resolve(config, 50), 50))
     assert said == [
         '--config.evaluate="10 steps" is longer than the run of 6 steps: it is evaluated at its end only.',
-        "--batch_size=64 is more than the 50 training examples: every batch repeats some of them. A smaller one learns"
-        " more in the same time, such as --batch_size=8.",
+        "--batch_size=64 is more than the 50 training examples: every batch repeats some of them. --batch_size=50 or"
+        " less repeats none.",
     ]
     config.update(evaluate="6 steps", batch_size=50)
     assert list(odd_sizes(config, resolve(config, 50), 50)) == []
