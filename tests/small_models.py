@@ -59,12 +59,12 @@ def for_files():
     return model
 
 
-def segmenting(**options):
+def segmenting(head="linear", **options):
     """A SegmentationModel for `pixels` with names and colours, every weight of which has an effect."""
     options = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 64, "class_names": NAMED, **options}
     keras.utils.set_random_seed(0)
     model = keras_vit.SegmentationModel(
-        "Ti/8", "linear", 3, image_size=(16, 24), colors=[(0, 0, 200), (90, 90, 90), (200, 0, 0)], **options
+        "Ti/8", head, 3, image_size=(16, 24), colors=[(0, 0, 200), (90, 90, 90), (200, 0, 0)], **options
     )
     rng = np.random.default_rng(0)
     for variable in model.trainable_variables:

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 from pages import Page
+from small_models import NAMED, segmenting
 
 import keras_vit
 from keras_vit.inspection import attention_maps, head_statistics
@@ -42,6 +43,19 @@ def page(tmp_path):
         return found, json.loads((folder / "inspection.json").read_text()), set(os.listdir(folder))
 
     return write
+
+
+def test_a_segmentation_models_page_shows_the_classes_of_pixels(page):
+    model = segmenting()
+    found, _, files = page(model, show=2)
+    assert found.headings[0] == "Images" and files >= PICTURES
+    assert found.count("img") == 2 * (5 + 1) + 2  # an image, classes, rollout, two of colours, and one block's heads
+    logits = model.predict(images_for(model), verbose=0)
+    for ids in logits[[0, 3]].argmax(-1):  # evenly spread: the first and the last
+        assert all(f"{NAMED[i]} {np.mean(ids == i):.0%}" in found.text for i in np.unique(ids))
+    assert "segmentation, 15,139 parameters" in found.text and "3, of pixels" in found.text
+    with pytest.raises(ValueError, match="no maps of one class"):
+        page(model, chosen_class="dog")
 
 
 def test_a_vits_page_has_every_section_and_its_files(tiny, page):

@@ -82,6 +82,12 @@ def test_the_description_names_task_classes_colours_and_void(folder):
     assert "`mask_bytes` are PNG files" in (folder / "README.md").read_text()
 
 
+def test_auxiliary_heads_are_left_out(tmp_path):
+    keras_vit.export(segmenting("setr_naive", auxiliary=0.4), tmp_path / "m")
+    found = tf.saved_model.load(tmp_path / "m").signatures["pixels"](tf.constant(pixels(1)))
+    assert sorted(found) == ["ids", "probabilities"]
+
+
 def test_onnx_equals_keras(model, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     keras_vit.export(model, tmp_path / "m.onnx")

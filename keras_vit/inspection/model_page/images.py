@@ -12,8 +12,10 @@ from keras_vit.inspection.components import foreground, token_colours
 from keras_vit.inspection.gradients import class_maps
 from keras_vit.inspection.html_report import embedded, image_element, own_text
 from keras_vit.inspection.model_page.subject import Section, Subject, computed
+from keras_vit.io.mask_pictures import overlay
 from keras_vit.io.progress import stage
 from keras_vit.models import taps
+from keras_vit.training.prediction.segment import names_and_colors
 
 _SIDE = 160  # pixels of a picture's shorter side in the PNG files
 _COLUMNS = 4  # heads per row
@@ -71,6 +73,25 @@ def _class_map(subject, classes):
     )
     maps = class_maps(subject.model, images, classes)
     return Column("the class", text, [figures.heat(x, m) for x, m in zip(subject.shown_photographs, maps)])
+
+
+def _pixel_classes(subject):
+    """(the column of the classes of pixels, HTML with each image's shares) of a segmentation model."""
+    logits = computed(subject.segmenter.without_auxiliary(), subject.shown_pixels)  # (m, h, w, classes)
+    names, colors = names_and_colors(subject.segmenter)
+    masks, verdicts = logits.argmax(-1), []
+    for mask in masks:
+        counts = np.bincount(mask.reshape(-1), minlength=len(names))
+        order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+        verdicts.append(
+            ", ".join(
+                f'<span style="color: rgb{colors[i]}">&#9632;</span> {own_text(names[i])} {counts[i] / mask.size:.0%}'
+                for i in order
+            )
+        )
+    text = "the class of every pixel, in the colours of the list below each image, with the share of each."
+    pictures = [overlay(image, mask, colors) for image, mask in zip(subject.shown_photographs, masks)]
+    return Column("classes of pixels", text, pictures), verdicts
 
 
 def _colours(subject):
@@ -176,10 +197,14 @@ def images(subject: Subject) -> Section:
     with stage("Drawing the images"):
         predicted = subject.predictions()
         columns, missing, with_map = _columns(subject, predicted)
+        verdicts = _verdicts(subject, predicted, with_map)
+        if subject.segmenter is not None:
+            first, verdicts = _pixel_classes(subject)
+            columns = [first, *columns]
         blocks = _head_pictures(subject) if with_heads else [{}] * len(subject.shown)
     texts = {column.title: column.text for column in columns} | ({"heads": _HEADS} if with_heads else {})
     items = "".join(f"<dt>{html.escape(title)}</dt><dd>{html.escape(text)}</dd>" for title, text in texts.items())
-    names, verdicts = [subject.names[i] for i in subject.shown], _verdicts(subject, predicted, with_map)
+    names = [subject.names[i] for i in subject.shown]
     cards = (
         _card(n, x, columns, i, verdicts[i], blocks[i])
         for i, (n, x) in enumerate(zip(names, subject.shown_photographs))

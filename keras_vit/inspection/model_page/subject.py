@@ -11,6 +11,7 @@ from keras_vit.models import Classifier, taps
 from keras_vit.models.families import Family
 from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.prediction.classify import probabilities_of
+from keras_vit.training.prediction.segment import segments
 
 
 def computed(model: keras.Model, images: np.ndarray, batch_size: int = 8) -> np.ndarray:
@@ -30,6 +31,7 @@ class Subject:
         names: of all images.
         shown: numbers of the images to show.
         chosen: class for the maps; None for each image's predicted one.
+        segmenter: the segmentation model whose encoder `model` is; None for other models.
     """
 
     model: Any
@@ -37,6 +39,7 @@ class Subject:
     names: list[str]
     shown: np.ndarray
     chosen: int | None = None
+    segmenter: Any = None
 
     @property
     def encoder(self) -> keras.Model:
@@ -61,6 +64,8 @@ class Subject:
     def why_no_classes(self) -> str:
         """A sentence on why there are no class maps; "" if there are."""
         shape = self.model.output_shape
+        if self.segmenter is not None:
+            return "There are no maps of one class: the model gives every pixel a class."
         if not isinstance(self.model.output, keras.KerasTensor) or len(shape) != 2:
             return f"There are no maps of a class: the model's outputs {shape} are not one number per class."
         if self.model.classes is None and self.chosen is None:
@@ -86,6 +91,8 @@ class Subject:
 
 def class_number(model: keras.Model, text: str) -> int:
     """The class of a name or number; ValueError if the model has no such class."""
+    if segments(model):
+        raise ValueError(f'"{model.name}" gives every pixel a class: there are no maps of one class. Leave it out.')
     names = list(model.class_names or ())
     folded = [name.casefold() for name in names]
     if text.casefold() in folded:

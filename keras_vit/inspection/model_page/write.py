@@ -18,6 +18,7 @@ from keras_vit.io.paths import locate
 from keras_vit.io.suggest import counted
 from keras_vit.models import taps
 from keras_vit.training.checks.inputs import check_images
+from keras_vit.training.prediction.segment import segments
 
 PAGE = "index.html"
 _NUMBERS = "inspection.json"
@@ -33,7 +34,7 @@ def inspect_model(
 
     Args:
         model: of any family, or a keras_vit.Model built on one, with one input of images; pre-training models show
-            their encoder.
+            their encoder, segmentation models also the classes of pixels.
         pixels: (b, height, width, c), from model.preprocess(files). All serve to measure heads and layers.
         names: of the images, in any script.
         show: number of images to show, spread evenly.
@@ -48,10 +49,11 @@ def inspect_model(
             f"Expected images (b, height, width, c) and a name for each, got {len(pixels)} images and {len(names)}"
             " names."
         )
+    segmenter = model if segments(model) and model.classes > 1 else None
+    chosen = None if chosen_class is None else class_number(model, str(chosen_class))
     model = model.get_encoder() if hasattr(model, "get_encoder") else model
     check_images(model, pixels)
-    chosen = None if chosen_class is None else class_number(model, str(chosen_class))
-    subject = Subject(model, np.asarray(pixels), list(names), evenly(len(pixels), show), chosen)
+    subject = Subject(model, np.asarray(pixels), list(names), evenly(len(pixels), show), chosen, segmenter)
     parts = (_about, images.images, sections.filters, sections.positions, sections.heads, sections.layers)
     return [part(subject) for part in parts]
 
@@ -60,8 +62,9 @@ def _about(subject):
     """The model's description, without a heading."""
     model, encoder = subject.model, subject.encoder
     height, width = subject.pixels.shape[1:3]
+    whole = subject.segmenter or model
     rows = [
-        ("model", f"{model.name}, {model.count_params():,} parameters"),
+        ("model", f"{whole.name}, {whole.count_params():,} parameters"),
         ("image", f"{height}x{width} pixels, height and width"),
     ]
     offered, spec = subject.family.spec, model.spec
@@ -79,7 +82,8 @@ def _about(subject):
     if offered.has_attention:
         _, blocks = attention_blocks(model)
         rows.append(("blocks", f"{len(blocks)} of {blocks[0].heads} heads, width {blocks[0].output.shape[-1]}"))
-    rows.append(("classes", "none" if model.classes is None else model.classes))
+    classes = model.classes if subject.segmenter is None else f"{subject.segmenter.classes}, of pixels"
+    rows.append(("classes", "none" if classes is None else classes))
     some = f", {len(subject.shown)} of them shown" if len(subject.shown) < len(subject.pixels) else ""
     rows.append(("measured on", f"{counted(len(subject.pixels), 'image')}{some}"))
     return Section("", html_report.table(rows), numbers={"images": subject.names})
