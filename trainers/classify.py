@@ -35,6 +35,8 @@ def _by_export(folder, top_k):
     import tensorflow as tf
 
     predict = tf.saved_model.load(folder).signatures["serving_default"]
+    if "ids" in predict.structured_outputs:
+        raise ValueError(f"{folder} gives every pixel a class: keras-vit segment {folder} IMAGES --output=FOLDER.")
     if "classes" not in predict.structured_outputs:
         raise ValueError(f"{folder} has no classes: it returns {', '.join(predict.structured_outputs)}.")
 

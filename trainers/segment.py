@@ -3,10 +3,10 @@
     python -m trainers.segment runs/streets street.jpg --output=look
     python -m trainers.segment runs/streets PHOTOS "more/**/*.png" --output=look --window=slide --csv > shares.csv
 
-The model is a run directory or a checkpoint of a segmentation model. Images are files, folders and patterns. Each
-picture, OUTPUT/NAME.png, shows the image under its classes' colours, with a legend; --alpha=1 shows colours alone.
-Shares go to standard output, problems to standard error; the exit code is 1 if an image cannot be read. `predict`
-writes masks, resumes, and uses several devices.
+The model is a run directory, a checkpoint, or an exported SavedModel of a segmentation model. Images are files, folders
+and patterns. Each picture, OUTPUT/NAME.png, shows the image under its classes' colours, with a legend; --alpha=1 shows
+colours alone. Shares go to standard output, problems to standard error; the exit code is 1 if an image cannot be read.
+`predict` writes masks, resumes, and uses several devices.
 """
 
 import csv
@@ -26,6 +26,50 @@ def _model(name):
     if not segments(model):
         raise ValueError(f"{name} does not give every pixel a class. For classes of images: keras-vit classify {name}.")
     return model
+
+
+def _by_export(folder, values):
+    """A function [(path, name)] -> an iterator of Segmentations, by an exported SavedModel."""
+    import json
+
+    import numpy as np
+    import tensorflow as tf
+    from etils import epath
+
+    from keras_vit.data import parse
+    from keras_vit.training.prediction.segment import Segmentation
+
+    loading.refuse(f"{folder} is an export")
+    if flags.windows(values) != {"window": "whole", "overlap": values.overlap, "scale": None, "flips": False}:
+        raise ValueError(f"{folder} is an export, which sees images whole: leave out --window and --flips.")
+    about = json.loads(epath.Path(folder, "metadata.json").read_text())
+    if about.get("task") != "segmentation":
+        raise ValueError(f"{folder} does not give every pixel a class. For classes of images: keras-vit classify.")
+    masks = tf.saved_model.load(folder).signatures["encoded_masks"]
+    names = tuple(about["class_names"] or map(str, range(about["classes"])))
+    colors, decode = tuple(map(tuple, about["colors"])), parse(f"decode({about['channels']})")
+
+    def segment(images):
+        for path, _ in images:
+            encoded = epath.Path(path).read_bytes()
+            found = masks(tf.constant([encoded]))
+            if (status := found["status"].numpy()[0]) != b"ok":
+                raise ValueError(status.decode())
+            dtype = tf.uint8 if len(names) < 255 else tf.uint16
+            classes = tf.io.decode_png(found["mask_bytes"][0], dtype=dtype).numpy()[..., 0]
+            yield Segmentation(np.asarray(classes), names, colors, decode.image(encoded).numpy())
+
+    return segment
+
+
+def _segmenter(name, values):
+    """The same by any model."""
+    from keras_vit.training.prediction.segment import Segmenter
+
+    folder = os.path.expanduser(name)
+    if os.path.exists(os.path.join(folder, "saved_model.pb")):
+        return _by_export(folder, values)
+    return Segmenter(_model(name), batch_size=values.batch_size, **flags.windows(values))
 
 
 def _files(arguments):
@@ -61,7 +105,6 @@ def main(arguments):
     from keras_vit.inference.masks import mask_names
     from keras_vit.io.logs import quiet
     from keras_vit.io.progress import shown
-    from keras_vit.training.prediction.segment import Segmenter
 
     values = flags.FLAGS
     if len(arguments) < 2:
@@ -75,8 +118,7 @@ def main(arguments):
         there = [name for name, path in zip(names, paths) if _same(os.path.join(values.output, name), path)]
         if there:
             raise ValueError(f"--output={values.output} holds the images: {there[0]} would be replaced. Give another.")
-        segmenter = Segmenter(_model(model), batch_size=values.batch_size, **flags.windows(values))
-        failed = _report(_segmented(segmenter, paths), names, values)
+        failed = _report(_segmented(_segmenter(model, values), paths), names, values)
     if failed:
         if len(paths) > 1:
             print(f"{failed} of {len(paths)} images cannot be read.", file=sys.stderr)

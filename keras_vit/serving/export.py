@@ -138,8 +138,6 @@ def _check(model, path, format):
 
 def _write(model, place, options):
     """Writes a checked export, unless its libraries are missing or the preprocessing does not suit the model."""
-    if segments(model):
-        model = model.without_auxiliary()
     if options["format"] in single_file.FILES:
         single_file.check(model, place, options["format"])
     check_preprocessing(model)
@@ -227,6 +225,8 @@ def export(
         ImportError: if the format's library is not installed.
         OSError: if writing fails; every error leaves `path` as it was.
     """
+    if segments(model):
+        model = model.without_auxiliary()
     place, format = _check(model, path, format)
     _check_options(model, format, top_k, verbose, activation)
     single_file.check_quantization(format, quantization, calibration)

@@ -39,6 +39,17 @@ def test_pictures_and_shares(file, photos, tmp_path, binary):
     np.testing.assert_array_equal(picture[:300, :280], np.array(found.colors, "uint8")[found.classes])
 
 
+def test_an_export_makes_the_same_pictures(file, photos, tmp_path, binary):
+    keras_vit.export(keras_vit.load(file), tmp_path / "exported")
+    for model, out in ((file, "one"), (tmp_path / "exported", "other")):
+        binary(segment, model, photos / "b.png", output=tmp_path / out)
+    assert (tmp_path / "one" / "b.png").read_bytes() == (tmp_path / "other" / "b.png").read_bytes()
+    with pytest.raises(ValueError, match="an export, which sees images whole"):
+        binary(segment, tmp_path / "exported", photos / "b.png", output=tmp_path, flips=True)
+    with pytest.raises(ValueError, match="keras-vit segment .* IMAGES"):
+        binary(classify, tmp_path / "exported", photos / "b.png")
+
+
 def test_an_image_that_cannot_be_read_is_named(file, photos, tmp_path, binary, capsys):
     (tmp_path / "broken.png").write_text("no image")
     with pytest.raises(SystemExit) as ended:
