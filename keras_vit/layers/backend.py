@@ -167,6 +167,17 @@ def fused_batch_normalization(x, gamma, beta, epsilon):
     return y, mean, variance * ((n - 1.0) / n)  # the operation divides by n - 1, Keras by n
 
 
+def resized_bilinearly(x: Any, size: tuple[int, int], aligned: bool) -> Any:
+    """layers.resizing.resize_bilinear by TensorFlow's one operation, in float32: on a CPU a quarter of the products'
+    time. None for float64, and on JAX, where XLA's products are fast.
+    """
+    if keras.backend.backend() != "tensorflow" or keras.backend.standardize_dtype(x.dtype) == "float64":
+        return None
+    import tensorflow as tf
+
+    return tf.raw_ops.ResizeBilinear(images=x, size=size, align_corners=aligned, half_pixel_centers=not aligned)
+
+
 def attention_in_one_kernel(x: Any, width: int, heads: int) -> Callable[[Any, Any, Any, Callable], Any] | None:
     """layers.tpu.chosen.attention on JAX; None elsewhere."""
     if keras.backend.backend() != "jax":

@@ -1,4 +1,4 @@
-"""Bilinear resizing of maps, as one matrix product per axis: exact, differentiable, and the same on every backend."""
+"""Bilinear resizing of maps, differentiable everywhere: TensorFlow's operation, or one matrix product per axis."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.backend import resized_bilinearly
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.layers.positions.interpolation import METHODS
 from keras_vit.layers.registration import serializable
@@ -22,8 +23,13 @@ def resize_bilinear(x: Any, size: tuple[int, int], aligned: bool = False) -> Any
     """
     x = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
     dtype = keras.backend.standardize_dtype(x.dtype)
+    if tuple(x.shape[1:3]) == tuple(size):
+        return x
+    if (resized := resized_bilinearly(x, size, aligned)) is not None:
+        return resized
     for axis, new in enumerate(size, start=1):
-        if (old := x.shape[axis]) != new:
+        old = x.shape[axis]
+        if old != new:
             weights = METHODS["google" if aligned else "bilinear"](old, new).astype(dtype)  # (new, old)
             x = along_axis(x, weights, axis)
     return x

@@ -7,7 +7,6 @@ from typing import Any
 import keras
 
 from keras_vit.layers.arguments import is_integer
-from keras_vit.models.families import Spec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,11 +14,11 @@ class Encoder:
     """What a dense head needs to know of its encoder.
 
     Attributes:
-        spec: of any family.
+        spec: of any family, a families.Spec.
         image_size: pixels (height, width).
     """
 
-    spec: Spec
+    spec: Any
     image_size: tuple[int, int]
 
     @property
