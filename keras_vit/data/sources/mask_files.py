@@ -236,7 +236,7 @@ def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
 def own_classes(names: Sequence[str], colors: Sequence[tuple[int, int, int]] | None = None) -> Mapping:
     """The Mapping of masks that hold class numbers and void already, as sources hand them out."""
     void = void_of(len(names))
-    shown = None if colors is None else tuple((int(r), int(g), int(b)) for r, g, b in colors)
+    shown = None if colors is None else tuple((int(red), int(green), int(blue)) for red, green, blue in colors)
     return Mapping({i: i for i in range(len(names))}, frozenset([void]), tuple(names), void, shown)
 
 

@@ -57,7 +57,7 @@ class Pairs:
         splits: {split: [(image path, mask path)]}, sorted.
         without_mask: {split: image paths}.
         without_image: {split: mask paths}.
-        outside: paths in no split, where there are splits.
+        outside: paths in no split of `splits`.
         parts: names of the folders, in lower case, that told masks from images.
     """
 
@@ -80,7 +80,7 @@ class Pairs:
         ]
         if self.outside:
             names = listed([os.path.basename(path) for path in self.outside], _NAMED)
-            texts.append(f"{counted(len(self.outside), 'file')} in no split ({names})")
+            texts.append(f"{counted(len(self.outside), 'file')} in no split with masks ({names})")
         return texts
 
 
@@ -222,6 +222,24 @@ def _by_lists(lists, pairs, images, masks):
     return splits, without_mask, without_image
 
 
+def _left(files, split, paired):
+    """The sorted paths of a split's files outside `paired`."""
+    return sorted(file.path for file in files if file.split == split and file.path not in paired)
+
+
+def _by_parts(pairs, images, masks):
+    """(splits, without mask, without image, outside) by the splits that paths name; `pairs` are by key."""
+    paired = {path for pair in pairs.values() for path in pair}
+    names = list(dict.fromkeys(key[0] for key in sorted(pairs) if key[0])) or [""]
+    splits, without_mask, without_image = {}, {}, {}
+    for split in names:
+        name = split or "train"
+        splits[name] = [pairs[key] for key in sorted(pairs) if key[0] == split]
+        without_mask[name], without_image[name] = (_left(group, split, paired) for group in (images, masks))
+    outside = [file.path for file in [*images, *masks] if file.split not in names and file.path not in paired]
+    return splits, without_mask, without_image, sorted(outside)
+
+
 def _all_files(root, chosen, work):
     """Files below the root, or in the two folders that the options name."""
     given = {chosen[role]: role for role in ("images", "masks") if chosen[role]}
@@ -275,21 +293,12 @@ def find_pairs(root: str, chosen: dict[str, str], work: Stage) -> Pairs:
     _check_one_each({key: of_images[key] for key in both}, "images", root)
     _check_one_each({key: of_masks[key] for key in both}, "masks", root)
     parts = frozenset(part for file in masks for part in file.parts)
-    paired = {file.path for key in both for file in (of_images[key][0], of_masks[key][0])}
     lists = _lists(root)
     if lists:
         pairs = {file.stem: (file.path, of_masks[key][0].path) for key in both for file in of_images[key]}
         by_stem = [{file.stem: file.path for file in group} for group in (images, masks)]
         splits, without_mask, without_image = _by_lists(lists, pairs, *by_stem)
         return Pairs(splits, without_mask, without_image, [], parts)
-    has_splits = any(key[0] for key in both)
-    names = list(dict.fromkeys(key[0] for key in sorted(both) if key[0])) if has_splits else [""]
-    rest = lambda group, split: sorted(f.path for f in group if f.split == split and f.path not in paired)  # noqa: E731
-    splits, without_mask, without_image = {}, {}, {}
-    for split in names:
-        name = split or "train"
-        splits[name] = [(of_images[key][0].path, of_masks[key][0].path) for key in sorted(both) if key[0] == split]
-        without_mask[name], without_image[name] = rest(images, split), rest(masks, split)
-    others = [file for file in [*images, *masks] if file.split not in names and file.path not in paired]
-    outside = sorted(file.path for file in others)
+    pairs = {key: (of_images[key][0].path, of_masks[key][0].path) for key in both}
+    splits, without_mask, without_image, outside = _by_parts(pairs, images, masks)
     return Pairs(splits, without_mask, without_image, outside, parts)
