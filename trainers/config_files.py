@@ -18,6 +18,7 @@ _PACKAGE = "keras_vit_packaged_configs"
 _PLACEHOLDERS = {  # meanings of a recipe's PATH
     "folder": ("PHOTOS", "a folder with one subfolder of images per class"),
     "images": ("PHOTOS", "a folder of images"),
+    "masks": ("FOLDER", "a folder of images and masks"),
     "csv": ("FILE.csv", "a table of images and labels"),
     "jsonl": ("FILE.jsonl", "a table of images and labels"),
     "tfrecord": ("FOLDER", "TFRecord files, as keras-vit-prepare writes them"),

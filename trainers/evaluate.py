@@ -44,6 +44,7 @@ def main():
 def _open(values, own, name):
     """(source or None, its name, split) to evaluate on: from the flags, or `own`, the OwnData of the model's run."""
     from keras_vit.data import open_source
+    from keras_vit.data.source_names import in_kind_of
     from keras_vit.data.usual_splits import usual_splits
     from keras_vit.runs.own_data import check_held_out
 
@@ -54,7 +55,7 @@ def _open(values, own, name):
         raise ValueError(
             f"{name} is not a run directory, whose data would be known: give --data, such as --data=PHOTOS."
         )
-    data = data or own.data["source"]
+    data = in_kind_of(data, own.data["source"], values.data_dir) if data and own else data or own.data["source"]
     is_own = own is not None and own.is_source(data, values.data_dir)
     if not split:
         split = own.splits[1] if is_own else usual_splits(data, values.data_dir)[1]
@@ -102,15 +103,16 @@ def evaluate(values, name, strategy, output):
     from keras_vit.data.sources.folder import folders_read_once
     from keras_vit.evaluation import Setting
     from keras_vit.io.progress import stage
-    from keras_vit.runs.evaluate import own_data, task_of, write_evaluation
+    from keras_vit.runs.evaluate import own_data, task_for, task_of, write_evaluation
     from keras_vit.training.prediction.preprocessing import preprocessing_text
 
-    task = task_of(name)  # its file may register evaluators
+    task_of(name)  # its file may register evaluators
     named = _evaluators(values) if values.evals else None
     with stage(f"Opening {values.data}" if values.data else "Opening the data"), folders_read_once():
         source, data, split = _open(values, own_data(name), name)
     with strategy.scope(), stage(f"Loading {name}"):
         model = loading.load(name)
+    task = task_for(model, name)
     if source and not named:  # evaluators of --evals check it: some compare classes other than the model's
         task.check_model(model, source)
     preprocess = values.preprocess or preprocessing_text(model)

@@ -33,8 +33,8 @@ SHORT_FORMS = (
     ShortForm(
         "data",
         "data.source",
-        "A folder of photographs with one subfolder per class, a table (.csv, .jsonl), TFRecords, or a name of"
-        " tensorflow-datasets.",
+        "A folder of photographs with one subfolder per class, or for segmentation of images and masks; a table (.csv,"
+        " .jsonl), TFRecords, or a name of tensorflow-datasets.",
     ),
     ShortForm("init", "init", "What finetune starts from: a published name such as deit/tiny, a run or a file."),
     ShortForm("epochs", "total", "The length of training, in passes over the training images.", _epochs),
@@ -68,10 +68,14 @@ def take(argv: list[str]) -> tuple[dict[str, str], list[str]]:
     return given, rest
 
 
+def _data_dir(argv):
+    """The --data_dir in `argv`, or None."""
+    return next((arg.partition("=")[2] for arg in argv if re.match("--?data_dir=", arg)), None)
+
+
 def is_local(source: str, argv: list[str]) -> bool:
     """Whether --data names files, and not a dataset of tensorflow-datasets, below a --data_dir in `argv`."""
-    data_dir = next((arg.partition("=")[2] for arg in argv if re.match("--?data_dir=", arg)), None)
-    return source_names.with_kind(source, data_dir).partition(":")[0] in source_names.KINDS
+    return source_names.with_kind(source, _data_dir(argv)).partition(":")[0] in source_names.KINDS
 
 
 def resized(text: str, old: int, new: int) -> str:
@@ -126,7 +130,10 @@ def as_overrides(given: dict[str, str], config, argv: list[str]) -> list[str]:
             continue
         if any(arg.partition("=")[0].lstrip("-") == f"config.{row.key}" for arg in argv):
             raise ValueError(f"--{row.name} and --config.{row.key} set the same: give one of them.")
-        overrides.append(f"--config.{row.key}={row.value(given[row.name])}")
+        value = row.value(given[row.name])
+        if row.name == "data":
+            value = source_names.in_kind_of(value, config.data.source, _data_dir(argv))
+        overrides.append(f"--config.{row.key}={value}")
     if "image_size" in given:
         overrides += _preprocessing(given["image_size"], config, argv)
     return overrides

@@ -29,6 +29,9 @@ def arguments_in(config: Mapping[str, Any]) -> dict[str, Any] | None:
         spec = config["spec"].get("config")
         *size, channels = config["layers"][0]["config"]["batch_shape"][1:]
         config = {**headless, "image_size": size, "channels": channels, "preprocessing": config.get("preprocessing")}
+    if spec is None and isinstance(config.get("encoder"), dict):  # a SegmentationModel's
+        spec = config["encoder"]
+        config = {**config, **headless}
     if not isinstance(spec, dict):
         return None
     return {**headless, **config, "variant": families.find(spec).make_spec(spec)}

@@ -92,3 +92,12 @@ def with_kind(text: str, data_dir: str | os.PathLike | None = None) -> str:
         return text
     found = _kind(path, None if data_dir is None else os.fspath(data_dir))
     return text if found is None else f"{found}:{text}"
+
+
+def in_kind_of(text: str, like: str, data_dir: str | os.PathLike | None = None) -> str:
+    """A source's text for a recipe or run with the source `like`: if that is of masks, so is a folder without a kind.
+
+    "SCENES" becomes "masks:SCENES" for `like` "masks:PATH"; any other text stays.
+    """
+    of_masks = like.partition(":")[0] == "masks"
+    return f"masks:{text}" if of_masks and with_kind(text, data_dir) in (f"folder:{text}", f"images:{text}") else text

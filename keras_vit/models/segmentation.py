@@ -141,6 +141,7 @@ class SegmentationModel(ModelOfArguments):
     image_size: tuple[int, int]
     weighs_examples = True
     labels_are_classes = False
+    task = "segmentation"  # that evaluates it
 
     def __init__(
         self,

@@ -33,8 +33,10 @@ _OFF = ("", 0, 0.0, False, [], ())
 
 # Keys of config.model besides the fields of a spec.
 _MODEL_ARGUMENTS = ("variant", "image_size", "channels", "remat")
-# The spec in config.json: the model's, or that of the part that learns in a composite model.
-_SPEC = re.compile(r"model_spec\.(?:(?:student|encoder)\.config\.)?variant\.")
+# The spec in config.json: the model's, that of the part that learns in a composite model, or of a dense one's encoder.
+_SPEC = re.compile(
+    r"model_spec\.(?:(?:(?:student|encoder)\.config\.)?variant\.|encoder\.(?!config|class|module|registered))"
+)
 # Keys that a run adds to its config.json.
 _ADDED = frozenset(("model_spec", "versions", "strategy", "layout", "training_examples", "files"))
 # The class names of the model, or of the part that learns.

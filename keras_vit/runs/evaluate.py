@@ -3,6 +3,7 @@
 import contextlib
 from typing import Any
 
+import keras
 from etils import epath
 from ml_collections import ConfigDict
 
@@ -14,7 +15,7 @@ from keras_vit.runs.own_data import OwnData
 from keras_vit.runs.picture_files import write_charts, write_pixels
 from keras_vit.runs.report import write_report
 from keras_vit.runs.saving.rundir import MODEL, RunDirectory
-from keras_vit.tasks import find_task
+from keras_vit.tasks import Task, find_task
 
 
 def rundir_of(model: str) -> epath.Path | None:
@@ -38,6 +39,13 @@ def task_of(model):
     folder = rundir_of(model)
     config = _config_in(folder) if folder else {}
     return find_task(config.get("task", "classification"))(ConfigDict(config))
+
+
+def task_for(model: keras.Model, name: str) -> Task:
+    """The Task that evaluates a loaded model: that of the run directory `name`, or else of the model's class."""
+    if rundir_of(name):
+        return task_of(name)
+    return find_task(getattr(model, "task", "classification"))(ConfigDict())
 
 
 def own_data(model: str) -> OwnData | None:

@@ -31,6 +31,7 @@ from keras_vit.distribution import Strategy
 from keras_vit.evaluation.registry import Evaluator, make_evaluator
 from keras_vit.io.json_files import read_json
 from keras_vit.io.logs import quiet
+from keras_vit.io.void import VOID
 from keras_vit.models.finetuning.whitening import first_layer
 from keras_vit.runs.config import check_config, odd_sizes, resolve
 from keras_vit.runs.config_keys import is_packaged_task
@@ -67,6 +68,7 @@ class PlannedSplit:
     size: int
     class_names: tuple
     counts: tuple | None = None  # per class, None if unknown
+    void: int | None = VOID  # as of sources
 
     def class_counts(self) -> np.ndarray:
         """Examples per class, equal where unknown."""
@@ -91,7 +93,7 @@ def _counted(source):
     """The PlannedSplit of an open source; reads no images."""
     labelled = isinstance(source, RandomAccess) and source.labels is not None
     counts = tuple(source.class_counts().tolist()) if labelled else None
-    return PlannedSplit(source.size, tuple(source.class_names), counts)
+    return PlannedSplit(source.size, tuple(source.class_names), counts, source.void)
 
 
 def planned_data(

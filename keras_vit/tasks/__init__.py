@@ -17,6 +17,7 @@ TASKS = {
     "dino": "SelfDistillation",
     "masked_autoencoding": "MaskedAutoencoding",
     "masked_patches": "MaskedPatches",
+    "segmentation": "Segmentation",
 }
 
 __all__ = ["TASKS", "Score", "Task", "find_task", *TASKS.values()]

@@ -1,0 +1,30 @@
+"""How many pixels the masks of a source have of each class, for class weights."""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.ops.decode import decode_mask
+from keras_vit.data.sources.base import Source
+from keras_vit.data.sources.selection import subset
+
+MOST = 500  # masks that are read
+
+
+def count_pixels(source: Source, most: int = MOST) -> np.ndarray:
+    """Pixels of each class, (classes,) int64, in at most `most` masks spread over a source; broken ones are left out.
+
+    Raises:
+        ValueError: if the examples have no masks.
+    """
+    classes = len(source.class_names)
+    if source.void is None or not classes:
+        raise ValueError(f"{source.name} has no masks of classes to count.")
+    if most < source.size:
+        source = subset(source, np.unique(np.linspace(0, source.size - 1, most).astype(int)))
+
+    def counted(example):
+        values = tf.cast(tf.reshape(decode_mask(example["mask"]), [-1]), tf.int32)  # (h * w,)
+        return tf.math.bincount(values, minlength=classes, maxlength=classes, dtype=tf.int64)  # void is above
+
+    counts = source.ordered().map(counted, num_parallel_calls=tf.data.AUTOTUNE).ignore_errors()
+    return sum(counts.as_numpy_iterator(), np.zeros(classes, "int64"))

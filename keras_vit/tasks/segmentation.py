@@ -1,0 +1,299 @@
+"""Semantic segmentation: a class for every pixel."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from absl import logging
+from ml_collections import ConfigDict
+
+from keras_vit import evaluation as evaluators
+from keras_vit.checkpoints import load
+from keras_vit.checkpoints.transfer import transfer
+from keras_vit.data.mask_pixels import count_pixels
+from keras_vit.data.sources.base import Source
+from keras_vit.evaluation.classes import SAME, check_class_count, check_classes, compared
+from keras_vit.inspection import html_report, segmentation_sections
+from keras_vit.io.mask_pictures import palette
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.void import VOID
+from keras_vit.models import SegmentationModel, freeze
+from keras_vit.tasks.base import Score, Task, predict
+from keras_vit.tasks.classification import (
+    adapted,
+    check_resample,
+    check_variant,
+    loaded,
+    model_arguments,
+    variant,
+)
+from keras_vit.training import SegmentationLoss, SegmentationScores
+from keras_vit.training.segmentation_losses import pixel_class_weights
+
+HEADS = ("reset", "keep")  # config.head
+BY_PIXELS = ("balanced", "log")  # config.loss.class_weights, by the pixels of each class
+_SHOWN = 6  # examples in a report
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """config.objective: the head, and what the loss consists of.
+
+    Attributes:
+        head: a row of keras_vit.models.heads.dense.HEADS.
+        head_options: the head's own arguments, such as {"taps": (2, 5, 8, 11), "norm": "group"}.
+        auxiliary: weight of the auxiliary heads' losses, 0.4 in the papers; 0 for none.
+        cross_entropy, dice, focal: weights of these losses.
+        gamma: of the focal loss.
+        ohem_thresh, ohem_min_kept: the cross-entropy counts only pixels whose class has a lower probability than this,
+            and at least so many per image; None for all pixels.
+    """
+
+    head: str = "setr_pup"
+    head_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    auxiliary: float = 0.0
+    cross_entropy: float = 1.0
+    dice: float = 0.0
+    focal: float = 0.0
+    gamma: float = 2.0
+    ohem_thresh: float | None = None
+    ohem_min_kept: int | None = None
+
+    def __post_init__(self):
+        options = self.head_options
+        plain = options.to_dict() if isinstance(options, ConfigDict) else dict(options or {})
+        object.__setattr__(self, "head_options", plain)
+
+
+_OF_THE_LOSS = ("cross_entropy", "dice", "focal", "gamma", "ohem_thresh", "ohem_min_kept")
+
+
+def class_weights(text: str | None, source: Any) -> Sequence[float] | None:
+    """One weight per class from "balanced", "log" or text such as "1,2.5,1"; None without text.
+
+    Raises:
+        ValueError: other text, or a wrong number of weights.
+    """
+    if not text:
+        return None
+    if text in BY_PIXELS:
+        counts = (
+            count_pixels(source) if isinstance(source, Source) else source.class_counts()
+        )  # of a plan, without masks
+        return pixel_class_weights(counts, text)
+    try:
+        weights = [float(number) for number in text.split(",")]
+    except ValueError:
+        weights = []
+    if len(weights) != len(source.class_names):
+        raise ValueError(
+            f'--config.loss.class_weights="{text}": expected {", ".join(BY_PIXELS)} or'
+            f" {len(source.class_names)} numbers, one per class."
+        )
+    return weights
+
+
+def _copy_head(model, trained):
+    """Gives a model the weights of another one's head, which is built alike, and of the auxiliary heads in both."""
+    ours, theirs = model.decoder, trained.decoder
+    pairs = [(ours.head, theirs.head), (ours.neck, theirs.neck)]
+    pairs += [(own, other) for (_, own), (_, other) in zip(ours.auxiliary, theirs.auxiliary)]
+    for own, other in pairs:
+        if own is not None:
+            own.set_weights(other.get_weights())
+
+
+class Segmentation(Task):
+    """A ViT, hybrid or BiT with a dense head, `config.objective.head`: one class per pixel, or void."""
+
+    score = Score("miou", title="mIoU", percent=True, curve="val_miou")
+    reads = ("loss.label_smoothing", "loss.class_weights", "head", "resample", "freeze", "linear_probe")
+    Options = Options
+    samples = 24
+
+    def check_config(self) -> None:
+        super().check_config()
+        head = self.config.head
+        if head not in HEADS:
+            raise ValueError(f'Unknown config.head="{head}".{did_you_mean(head, HEADS)} Valid: {", ".join(HEADS)}.')
+        check_resample(self.config)
+        self._loss(None, VOID)  # refuses its options
+
+    # Data
+
+    def check_data(self, train: Any, held_out: Any) -> None:
+        data = self.config.data
+        for source, split in ((train, data.train), (held_out, data.evaluation)):
+            if getattr(source, "void", VOID) is None or not source.class_names:
+                raise ValueError(
+                    f"{data.source}, {split}, has no masks, which segmentation needs: give a folder of images and masks"
+                    " as --data=masks:FOLDER, or another source with masks (docs/segmentation.md)."
+                )
+        if len(train.class_names) == 1:
+            raise ValueError(
+                f'{data.source}, {data.train}, has one class, "{train.class_names[0]}", so that there is nothing to'
+                " learn: what is not of the class needs a class too, such as background."
+            )
+        if train.class_names != held_out.class_names:
+            raise ValueError(
+                f"The classes of {data.train} and {data.evaluation} differ: {train.class_names},"
+                f" {held_out.class_names}."
+            )
+
+    def select(self, example: dict[str, Any]) -> tuple:
+        """(image (h, w, c), mask (h, w))."""
+        return example["image"], example["mask"][..., 0]
+
+    # Model
+
+    def _around(self, encoder, source, head, head_options, **arguments):
+        """A SegmentationModel of the source's classes, with the config's frozen layers."""
+        arguments = {"preprocessing": self.config.data.eval_preprocess, **arguments}
+        return SegmentationModel(
+            encoder,
+            head=head,
+            classes=len(source.class_names),
+            class_names=source.class_names,
+            colors=getattr(source, "colors", None),
+            head_options=head_options,
+            auxiliary=self.options.auxiliary,
+            **arguments,
+        )
+
+    def _frozen(self, model):
+        """The model with the config's frozen layers."""
+        if self.config.linear_probe:
+            for layer in model.get_encoder().layers:
+                layer.trainable = False
+        elif self.config.freeze:
+            logging.info("Frozen: %s", ", ".join(freeze(model, self.config.freeze)))
+        return model
+
+    def build(self, source: Any) -> keras.Model:
+        options = self.options
+        arguments = model_arguments(self.config)
+        return self._frozen(self._around(variant(self.config), source, options.head, options.head_options, **arguments))
+
+    def load(self, source: Any) -> keras.Model:
+        """The encoder in `config.init` with a new head; with config.head="keep" a SegmentationModel keeps its own."""
+        if self.config.head == "keep":
+            trained = load(self.config.init)
+            if isinstance(trained, SegmentationModel):
+                return self._frozen(self._kept(trained, source))
+        encoder = loaded(self.config, head="drop")
+        return self._frozen(self._around(encoder, source, self.options.head, self.options.head_options))
+
+    def _kept(self, trained, source):
+        """The SegmentationModel in `config.init` with its head, at the config's image size."""
+        config, options = self.config, self.options
+        self._check_head(trained, source)
+        check_variant(config, trained.spec)
+        method = config.resample or "google"
+        encoder = transfer(trained.get_encoder(), head="drop", resample=method, **model_arguments(config))
+        head_options = {**trained.head_options, **options.head_options}
+        model = self._around(encoder, source, trained.head_name, head_options)
+        try:
+            _copy_head(model, trained)
+        except ValueError as error:
+            raise ValueError(
+                f"--config.objective.head_options={options.head_options}: the head in {config.init} has"
+                f" {trained.head_options}, and its weights do not fit ({error}). Leave the options out, or start with a"
+                " new head: --config.head=reset."
+            ) from error
+        return model
+
+    def _check_head(self, trained, source):
+        """Refuses to keep a head of another kind, or of other classes."""
+        init, names = self.config.init, tuple(source.class_names)
+        new = "start with a new head: --config.head=reset"
+        if trained.head_name != self.options.head:
+            raise ValueError(
+                f"The model in {init} has the head {trained.head_name}, the config {self.options.head}: keep the"
+                f" model's, --config.objective.head={trained.head_name}, or {new}."
+            )
+        if trained.classes != len(names):
+            raise ValueError(f"The model in {init} has {trained.classes} classes, the data {len(names)}: {new}.")
+        own = trained.class_names
+        if own is not None and compared(own, names) != SAME:
+            raise ValueError(
+                f"The model in {init} has the classes {own[:5]}, the data {names[:5]}: its head would be wrong, so"
+                f" {new}."
+            )
+
+    def adapted(self, described: dict[str, Any], source: Any) -> dict[str, Any]:
+        return adapted(self.config, described, head="drop")
+
+    def check_model(self, model: keras.Model, source: Any) -> None:
+        if getattr(source, "void", VOID) is None:
+            raise ValueError(
+                f"{source.name} has no masks to evaluate on: give images and masks, such as --data=masks:FOLDER."
+            )
+        check_class_count(model.classes, source)
+        check_classes(model, source)
+
+    # Training
+
+    def _loss(self, weights, void):
+        options = {name: getattr(self.options, name) for name in _OF_THE_LOSS}
+        try:
+            return SegmentationLoss(
+                label_smoothing=self.config.loss.label_smoothing, class_weights=weights, void=void, **options
+            )
+        except ValueError as error:
+            raise ValueError(f"--config.objective or --config.loss: {error}") from None
+
+    def loss(self, source: Any) -> keras.losses.Loss:
+        weights = class_weights(self.config.loss.class_weights, source)
+        return self._loss(weights, getattr(source, "void", VOID))
+
+    def metrics(self, model: keras.Model) -> list[keras.metrics.Metric]:
+        return [SegmentationScores(model.classes, void=model.void)]
+
+    # Evaluation
+
+    def deliver(self, model: keras.Model) -> keras.Model:
+        """The model without auxiliary heads."""
+        return model.without_auxiliary()
+
+    def evaluator(self) -> evaluators.Evaluator:
+        return evaluators.Segmentation()
+
+    def report(self, model, evaluation, samples, records):
+        measures, details = evaluation.measures, evaluation.details
+        names = model.class_names or details.get("classes") or [str(i) for i in range(model.classes)]
+        colors = model.colors or palette(model.classes)
+        sections = [html_report.table(_facts(model, measures)), self._learning_curves(records)]
+        if "per_class" in details:
+            sections.append(segmentation_sections.class_scores(details["per_class"], colors))
+        if "confusion" in details and len(names) <= html_report.MATRIX:
+            sections.append(html_report.confusion(details["confusion"], names, shares=True))
+        return [*sections, _examples(model, samples, names, colors)]
+
+
+def _facts(model, measures):
+    """(name, value) pairs of the measures and the model."""
+    titles = {
+        "miou": "mIoU",
+        "pixel_accuracy": "pixel accuracy",
+        "mean_accuracy": "mean accuracy of the classes",
+        "boundary_f": "boundary F",
+    }
+    shares = [(title, f"{measures[name]:.2%}") for name, title in titles.items() if name in measures]
+    others = [(name, value) for name, value in measures.items() if name not in titles]
+    size = "x".join(map(str, model.image_size))
+    return [*shares, *others, ("head", model.head_name), ("parameters", model.count_params()), ("image size", size)]
+
+
+def _examples(model, samples, names, colors):
+    """The section of examples, from the worst to the best."""
+    images, truths = samples
+    if not len(images):
+        return ""
+    predictions = predict(model, images).argmax(-1)  # (n, h, w)
+    counts = np.maximum((truths < model.classes).sum((1, 2)), 1)
+    right = ((truths == predictions) & (truths < model.classes)).sum((1, 2)) / counts
+    order = np.argsort(right, kind="stable")
+    shown = order[np.linspace(0, len(order) - 1, min(_SHOWN, len(order))).astype(int)]
+    return segmentation_sections.comparisons(images[shown], truths[shown], predictions[shown], names, colors)
