@@ -8,7 +8,7 @@ import numpy as np
 from etils import epath
 
 from keras_vit.inspection import figures
-from keras_vit.io.atomic import write_bytes
+from keras_vit.io.atomic import check_folder, write_bytes
 from keras_vit.io.paths import locate
 from keras_vit.io.suggest import counted
 from keras_vit.models import families
@@ -162,8 +162,11 @@ def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None
         data_dir: base of relative paths.
 
     Raises:
+        OSError: if the picture cannot be written to `workdir`.
         ValueError: as training, for a dataset of unknown size, and for an invalid sweep.
     """
+    if workdir:
+        check_folder(locate(os.fspath(workdir)))
     train, held_out = planned_data(config.data, datasets, examples, classes, data_dir)
     prepared = check(config).on(train, held_out)
     notes = list(prepared.notes())

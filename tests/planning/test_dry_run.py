@@ -69,6 +69,8 @@ def test_the_picture_is_of_the_schedule(tmp_path):
         "digits_pretrain", workdir=tmp_path / "run"
     )
     assert (tmp_path / "run" / "learning_rate.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(NotADirectoryError, match=r'learning_rate.png" is a file'):
+        plan("digits_pretrain", workdir=tmp_path / "run" / "learning_rate.png")
 
 
 def test_a_run_directory_says_which_model_is_fine_tuned(tmp_path):

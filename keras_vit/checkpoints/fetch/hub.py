@@ -70,8 +70,8 @@ def download_repository(address: str) -> pathlib.Path:
         ) from error
     except (OSError, errors.HfHubHTTPError, errors.LocalEntryNotFoundError) as error:
         raise ConnectionError(
-            f'"{address}" could not be downloaded: {error}. Without a connection, download config.json and'
-            " model.safetensors by other means and load their folder."
+            f'"{address}" could not be downloaded: {str(error).rstrip(". ")}. Without a connection, download'
+            " config.json and model.safetensors by other means and load their folder."
         ) from error
     if file and not (folder / file).is_file():
         raise FileNotFoundError(f'"{address}": the repository has no file "{file}".')
