@@ -54,7 +54,10 @@ def get_config(argument=""):
     if data == "camvid":
         config.data.update(source="masks:camvid", train="train", evaluation="val")
         config.data.update(dev_train="train[:80%]", dev_evaluation="train[80%:]")
-    config.data.train_preprocess = f"decode|random_resized_crop({height}, {width}, scale=(0.25, 1.0))|random_flip"
+    crop = f"random_resized_crop({height}, {width}, scale=(0.25, 1.0))"
+    if data == "camvid":
+        crop = f"resize({height}, {width})|random_scale(0.5, 2.0)|scene_crop({height}, {width})"
+    config.data.train_preprocess = f"decode|{crop}|random_flip|photometric_distortion"
     config.data.eval_preprocess = f"decode|resize({height}, {width})"
 
     config.batch_size = batch_size

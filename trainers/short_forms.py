@@ -44,7 +44,8 @@ SHORT_FORMS = (
 )
 # Ops whose first one or two numbers are the size of the images that they make.
 _SIZED = re.compile(
-    r"(?P<op>\b(?:resize|central_crop|random_crop|random_resized_crop)\()(?P<sizes>\d+(?:, *\d+)?)(?=[,)])"
+    r"(?P<op>\b(?:resize|central_crop|random_crop|random_resized_crop|scene_crop|pad_to)\()"
+    r"(?P<sizes>\d+(?:, *\d+)?)(?=[,)])"
 )
 
 

@@ -7,6 +7,7 @@ import types
 import pytest
 from small_models import eager
 
+from keras_vit.distribution import Strategy
 from keras_vit.runs import RunDirectory, run, training_run
 from trainers import config_files
 
@@ -46,12 +47,12 @@ def stopped(config, folder):
     assert list(RunDirectory(folder).checkpoints()) == [2]
 
 
-def ended(config, folder):
+def ended(config, folder, strategy=None):
     """The model of a run in a folder at its last step, without the evaluation and the report after it."""
     with pytest.MonkeyPatch.context() as patch:
         measures = lambda task: {task.score.name: 0.0, "loss": 0.0, "examples": 1}  # noqa: E731
         patch.setattr(training_run, "finish", lambda prepared, model, *_: (model, measures(prepared.task)))
-        return run(config, folder)[0]
+        return run(config, folder, strategy=strategy or Strategy())[0]
 
 
 def whole(config, folder):
