@@ -82,7 +82,7 @@ def class_weights(text: str | None, source: Any) -> Sequence[float] | None:
         counts = (
             count_pixels(source) if isinstance(source, Source) else source.class_counts()
         )  # of a plan, without masks
-        return pixel_class_weights(counts, text)
+        return pixel_class_weights(counts.tolist(), text)
     try:
         weights = [float(number) for number in text.split(",")]
     except ValueError:
