@@ -1,11 +1,17 @@
-"""A trained segmentation model at another image size, or with other options of its encoder."""
+"""Segmentation models from parsed checkpoints, and at another image size or with other options of the encoder."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
+import numpy as np
+
+from keras_vit.checkpoints.formats.name_map import unpack
+from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
+from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.transfer import check_plain, describe, transfer
-from keras_vit.models import SegmentationModel
+from keras_vit.models import SegmentationModel, families
 
 _OWN = ("name", "preprocessing")  # of the model, not of its encoder
 
@@ -33,3 +39,66 @@ def moved(
     same = new.image_size == model.image_size
     describe(new, class_names, preprocessing=own.get("preprocessing", model.preprocessing if same else None))
     return new
+
+
+def variables(model: SegmentationModel) -> dict[str, keras.Variable]:
+    """{path without the model's name: variable} of encoder and heads, what the heads leave unread included."""
+    owners = (model.get_encoder(), *model.decoder.layers)
+    return {v.path.removeprefix(f"{model.name}/"): v for owner in owners for v in owner.weights}
+
+
+def all_weights(model: SegmentationModel) -> dict[str, np.ndarray]:
+    """`variables` as arrays, without seed generators."""
+    found = variables(model)
+    return {path: keras.ops.convert_to_numpy(v) for path, v in found.items() if "seed_generator" not in path}
+
+
+def segmentation_model(
+    parsed: ParsedCheckpoint,
+    config: Mapping[str, Any],
+    path: Any,
+    image_size: int | tuple[int, int] | None = None,
+    class_names: Sequence[str] | str | os.PathLike | None = None,
+    resample: str = "google",
+    activation: str | None = None,
+    **changes: Any,
+) -> SegmentationModel:
+    """The SegmentationModel of a file with a dense head.
+
+    Args:
+        parsed: with its `dense`.
+        config: the encoder's constructor arguments.
+        path: the file's, for messages.
+        image_size, class_names, resample, **changes: as in `moved`.
+        activation: as in training.Model.
+
+    Raises:
+        ValueError: for misfit names or shapes in the file, a model that cannot be built, or as in `moved`.
+    """
+    dense = parsed.dense
+    arrays = {**parsed.arrays, **dense.arrays}
+    try:
+        values = sum(a.size for a in arrays.values())
+        metadata.check_size(config["variant"], config, len(arrays), values, path)
+        model = SegmentationModel(
+            families.build(**{**config, "preprocessing": None}),
+            head="dpt",
+            classes=dense.classes,
+            class_names=dense.class_names,
+            colors=dense.colors,
+            preprocessing=config["preprocessing"],
+            head_options=dense.options,
+            auxiliary=dense.auxiliary,
+        )
+    except ValueError as error:
+        raise ValueError(f'"{path}" describes a model that cannot be built: {error}') from None
+    targets = {path: v for path, v in variables(model).items() if "seed_generator" not in path}
+    shapes = {name: tuple(v.shape) for name, v in targets.items()}
+    weights = unpack({**parsed.name_map, **dense.name_map}, arrays, shapes, path)
+    for name, variable in targets.items():
+        variable.assign(weights[name])
+    model.activation = activation
+    if image_size is None and changes.keys() <= {"preprocessing"}:
+        describe(model, class_names, **changes)
+        return model
+    return moved(model, image_size, class_names, resample, **changes)

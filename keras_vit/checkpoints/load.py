@@ -11,8 +11,18 @@ import keras
 import numpy as np
 from absl import logging
 
-from keras_vit.checkpoints.dense import moved
-from keras_vit.checkpoints.formats import bit, google, huggingface, keras_layers, mae, own_names, timm, vit_pytorch
+from keras_vit.checkpoints.dense import moved, segmentation_model
+from keras_vit.checkpoints.formats import (
+    bit,
+    google,
+    huggingface,
+    huggingface_dense,
+    keras_layers,
+    mae,
+    own_names,
+    timm,
+    vit_pytorch,
+)
 from keras_vit.checkpoints.formats.common_names import is_vit
 from keras_vit.checkpoints.formats.evaluation_steps import of_channels
 from keras_vit.checkpoints.formats.name_map import summary, unpack
@@ -38,6 +48,7 @@ FORMATS = {  # names as in `recognise`
     "google": google,
     "vit_pytorch": vit_pytorch,
     "mae": mae,
+    "huggingface_dense": huggingface_dense,
     "huggingface": huggingface,
     "own_names": own_names,
     "timm": timm,
@@ -174,8 +185,8 @@ def _form(contents, options):
         raise ValueError(
             f'"{contents.path}" does not contain a supported Vision Transformer or BiT. Its arrays: {summary(names)}.'
             " Supported: Google and big_vision .npz, BiT .npz, timm (DeiT, DINO, DINOv2), Hugging Face (vit, deit,"
-            " dinov2, siglip), vit-pytorch. A ViT with custom names is read by rules: names=[(pattern,"
-            " replacement), ...], see docs/checkpoints.md."
+            " dinov2, siglip, dpt, depth_anything), vit-pytorch. A ViT with custom names is read by rules:"
+            " names=[(pattern, replacement), ...], see docs/checkpoints.md."
         )
     return form
 
@@ -319,6 +330,7 @@ def parsed_arrays(
     """
     weight_arrays = {name: a for name, a in contents.arrays.items() if a.dtype.kind == "f"}
     counters = sorted(contents.arrays.keys() - weight_arrays.keys())
+    counters = [name for name in counters if not name.endswith(".num_batches_tracked")]  # every batch normalisation's
     contents = dataclasses.replace(contents, arrays=weight_arrays)
     if names is not None and contents.metadata is not None:
         raise ValueError(f'"{contents.path}" was written by this package, which knows its names: leave names out.')
@@ -360,12 +372,18 @@ def _from_arrays(contents, located, image_size, classes, class_names, head, resa
         _report(contents, parsed, left_out)
         sized = changes if image_size is None else {**changes, "image_size": image_size}
         return masked_autoencoder(parsed, config, contents.path, sized)
+    activation = (contents.metadata or {}).get("activation", parsed.activation)
+    if parsed.dense is not None and head == "keep" and classes in (None, parsed.dense.classes):
+        _report(contents, parsed, left_out)
+        resample = resample or parsed.resample
+        return segmentation_model(
+            parsed, config, contents.path, image_size, class_names, resample, activation, **changes
+        )
     model = _build(config, parsed, contents.path)
     shapes = {v.path.removeprefix(f"{model.name}/"): tuple(v.shape) for v in model.weights}
     weights = unpack(parsed.name_map, parsed.arrays, shapes, contents.path)
     _report(contents, parsed, left_out)
     resample = resample or located.resample or parsed.resample
-    activation = (contents.metadata or {}).get("activation", parsed.activation)
     return adapt(config, weights, image_size, classes, class_names, head, resample, model, activation, **changes)
 
 

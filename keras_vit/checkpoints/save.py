@@ -14,12 +14,13 @@ import keras
 import numpy as np
 import safetensors.numpy
 
-from keras_vit.checkpoints.formats import bit, config_json, google, huggingface, mae, name_map, timm
+from keras_vit.checkpoints.dense import all_weights
+from keras_vit.checkpoints.formats import bit, config_json, google, huggingface, huggingface_dense, mae, name_map, timm
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.transfer import check_plain, model_weights
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.models import Classifier, MaskedAutoencoder, families
+from keras_vit.models import Classifier, MaskedAutoencoder, SegmentationModel, families
 from keras_vit.models.checks import check_model_and_path
 
 FORMATS = ("keras", "google", "timm", "huggingface")
@@ -189,6 +190,18 @@ def _masked_autoencoder(model, path):
     _write_folder(path, arrays, metadata.write(arguments, arrays), configs)
 
 
+def _segmentation(model, path):
+    """Writes the folder for DPTFor... or DepthAnythingForDepthEstimation.from_pretrained(PATH)."""
+    huggingface_dense.check(model)
+    arrays = huggingface_dense.arrays_of(model, all_weights(model))
+    configs = {
+        "config.json": huggingface_dense.config_of(model),
+        "preprocessor_config.json": huggingface_dense.preprocessor_of(model),
+    }
+    arguments = {**model.get_encoder().arguments(), "preprocessing": model.preprocessing}
+    _write_folder(path, arrays, metadata.write(arguments, arrays, model.activation), configs)
+
+
 def _write_folder(path: str, arrays: Mapping[str, np.ndarray], recorded: str, configs: Mapping[str, dict]) -> None:
     """Writes model.safetensors with the metadata `recorded`, and `configs`, {JSON file: content}, atomically.
 
@@ -233,7 +246,8 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
         model: a ViT or BiT; for "keras" also a keras_vit.Model built on one.
         path: a file that ends in .keras or .npz; for timm and huggingface a folder.
         format: "keras"; "google" (the .npz of the original ViT, of big_vision with a MAP head, of hybrids and BiT);
-            "timm"; "huggingface" (ViT, DeiT, DINOv2, SigLIP, MAE). None chooses by the path's ending.
+            "timm"; "huggingface" (ViT, DeiT, DINOv2, SigLIP, MAE; of segmentation models DPT and Depth Anything).
+            None chooses by the path's ending.
         **sharing: for an address: license (required), run, private, images, untrained; see keras_vit.sharing.share.
 
     Raises:
@@ -267,6 +281,9 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
     if format == "huggingface" and isinstance(model, MaskedAutoencoder):
         check_plain(model, 'The format "huggingface"')
         return _masked_autoencoder(model, path)
+    if format == "huggingface" and isinstance(model, SegmentationModel):
+        check_plain(model, 'The format "huggingface"')
+        return _segmentation(model, path)
     if format != "keras" and not isinstance(model, Classifier):
         raise ValueError(
             f'The format "{format}" holds a {families.any_name()}, got a {type(model).__name__} built on one. Use'

@@ -143,7 +143,7 @@ def huggingface(model) -> dict:
         inner["qkv_bias"] = spec.qkv_bias
     if kind.startswith("dinov2"):
         inner.update(_dinov2(spec))
-    labels = _id_labels(model)
+    labels = id_labels(model)
     header = {"architectures": [architecture], "transformers_version": VERSION}
     if architecture == "SiglipForImageClassification":
         vision = {**inner, "model_type": kind}
@@ -166,7 +166,7 @@ def masked_autoencoder(model) -> dict:
     }
 
 
-def _id_labels(model):
+def id_labels(model):
     """Hugging Face's settings of a head: class numbers to names and back, and whether it is multi-label."""
     if model.classes is None:
         return {}

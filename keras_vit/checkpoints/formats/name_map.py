@@ -43,6 +43,11 @@ def conv(ours: str) -> Entry:
     return Entry((ours,), lambda a: a.transpose(3, 2, 0, 1), lambda a, shapes: [a.transpose(2, 3, 1, 0)])
 
 
+def enlargement(ours: str) -> Entry:
+    """torch's transposed convolution: (in, out, h, w) where ours is (in, h, w, out)."""
+    return Entry((ours,), lambda a: a.transpose(0, 3, 1, 2), lambda a, shapes: [a.transpose(0, 2, 3, 1)])
+
+
 def pointwise(ours: str) -> Entry:
     """torch's 1x1 convolution, (out, in, 1, 1), where ours is a matrix (in, out)."""
     return Entry((ours,), lambda a: a.T[:, :, None, None], lambda a, shapes: [a.reshape(a.shape[:2]).T])

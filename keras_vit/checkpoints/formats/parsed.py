@@ -39,6 +39,25 @@ class Decoder:
     encoder_table: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Dense:
+    """What follows the encoder in the file of a dense model: neck, head and auxiliary head of the head "dpt".
+
+    Attributes:
+        options: of the head.
+        classes, class_names, colors, auxiliary: arguments of SegmentationModel; one class for depth.
+        name_map, arrays: as in ParsedCheckpoint.
+    """
+
+    options: dict
+    classes: int
+    class_names: tuple[str, ...] | None
+    colors: tuple[tuple[int, ...], ...] | None
+    auxiliary: float
+    name_map: NameMap
+    arrays: dict[str, np.ndarray]
+
+
 @dataclasses.dataclass
 class ParsedCheckpoint:
     """What the `parse` of a format returns.
@@ -56,6 +75,7 @@ class ParsedCheckpoint:
         resample: how the checkpoint's own code resamples positions, a row of resample.METHODS.
         preprocessing: (height, width) -> text of the evaluation preprocessing; None for a resize to the image size.
         decoder: of a masked autoencoder, or None.
+        dense: of a model with a class or a depth for every pixel, or None.
         activation: from logits to probabilities, "softmax" or "sigmoid"; None if unstated.
     """
 
@@ -72,6 +92,7 @@ class ParsedCheckpoint:
     resample: str = "google"
     preprocessing: Callable[[int, int], str] | None = None
     decoder: Decoder | None = None
+    dense: Dense | None = None
     activation: str | None = None
 
 
