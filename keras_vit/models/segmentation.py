@@ -26,6 +26,7 @@ from keras_vit.models.heads.decoder import Decoder, Encoder
 from keras_vit.models.heads.dense import make_decoder
 from keras_vit.training.checks.masks import MaskRules
 from keras_vit.training.prediction import segment
+from keras_vit.training.segmentation_losses import PixelLoss
 
 
 class _Shared(NamedTuple):
@@ -67,8 +68,11 @@ def _plain_colors(colors, classes):
     """`colors` as a tuple of tuples of three integers 0..255, or None; ValueError for anything else."""
     if colors is None:
         return None
-    rows = [list(row) for row in colors]
-    are_bytes = all(len(row) == 3 and all(0 <= c <= 255 and c == int(c) for c in row) for row in rows)
+    try:
+        rows = [list(row) for row in colors]
+        are_bytes = all(len(row) == 3 and all(0 <= c <= 255 and c == int(c) for c in row) for row in rows)
+    except (TypeError, ValueError):  # no rows, or no numbers
+        rows, are_bytes = [], False
     if len(rows) != classes or not are_bytes:
         raise ValueError(
             f"colors should be one (red, green, blue) from 0 to 255 for each of the {classes} classes, got {colors!r}."
@@ -204,6 +208,18 @@ class SegmentationModel(ModelOfArguments):
     def void(self) -> int:
         """The value of pixels without a class."""
         return MaskRules.of(self.classes, self.image_size).void
+
+    def _take_loss(self, loss):
+        """Refuses a loss with another void than the model's masks have."""
+        rules = self.mask_rules
+        if rules is not None and isinstance(loss, PixelLoss) and loss.void != rules.void:
+            raise ValueError(
+                f"The loss {type(loss).__name__} has void={loss.void}, and masks of this model, with"
+                f" {self.classes} classes, have {rules.void} where a pixel has no class. Write"
+                f" keras_vit.training.{type(loss).__name__}(void={rules.void}), and masks with {rules.void} in place of"
+                f" {loss.void}."
+            )
+        super()._take_loss(loss)
 
     def get_encoder(self) -> Classifier:
         """The encoder, of this model's own layers.

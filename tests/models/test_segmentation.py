@@ -100,6 +100,7 @@ def test_wrong_arguments_are_refused_by_name():
         ({"classes": None}, "classes must be the number of classes that pixels can have"),
         ({"class_names": ["a"]}, "class_names has 1 names for 3 classes"),
         ({"colors": [(0, 0)] * 3}, r"colors should be one \(red, green, blue\)"),
+        ({"colors": ["red"] * 3}, r"colors should be one \(red, green, blue\)"),
         ({"depht": 2}, 'Unknown argument "depht"'),
     ):
         with pytest.raises(ValueError, match=text.replace("?", r"\?")):
@@ -204,3 +205,26 @@ def test_heads_stand_on_a_convolutional_stem_registers_and_no_class_token(head):
     )
     assert model.spec.class_token is False and model.output_shape == (None, 16, 24, 3)
     assert model.output.dtype == "float32"
+
+
+def test_masks_with_void_are_refused_for_a_loss_that_takes_it_for_a_class():
+    model, masks = made(), np.where(MASKS == 2, 255, MASKS)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match=r"from 255 to 255.*ignore_class=255\), or .*SegmentationLoss"):
+        model.evaluate(IMAGES, masks, verbose=0)
+    with pytest.raises(ValueError, match="from 255 to 255.*ignore_class=255"):
+        model.evaluate(tf.data.Dataset.from_tensors((IMAGES, masks)), verbose=0)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=255))
+    assert np.isfinite(model.evaluate(IMAGES, masks, verbose=0))
+
+
+def test_a_loss_with_another_void_than_the_masks_is_refused():
+    with pytest.raises(ValueError, match=r"void=11, .* have 255 where .* Write .*SegmentationLoss\(void=255\)"):
+        made().compile("sgd", keras_vit.training.SegmentationLoss(void=11))
+
+
+def test_masks_without_any_class_are_refused():
+    model = made()
+    model.compile("sgd", keras_vit.training.SegmentationLoss())
+    with pytest.raises(ValueError, match="No pixel of the masks has a class: all are 255"):
+        model.fit(IMAGES, np.full_like(MASKS, 255), verbose=0)

@@ -134,6 +134,7 @@ def _check_one_above(table, ignored, found):
     raise ValueError(
         f'The masks have the values {found.values[0]} to {count}, as in "{found.with_value(count)}", and there are'
         f" {count} classes ({listed(list(table.names), 3)}). Either {last}. Or {first}."
+        f' Options follow the folder: "masks:FOLDER?ignore={count}".'
     )
 
 

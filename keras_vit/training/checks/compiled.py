@@ -123,7 +123,7 @@ def check_compiled(model: keras.Model, loss: Any, metrics: Any) -> None:
     several = len(outputs) > 1
     for one, output in zip(in_order(loss, output_names(model)) or (), outputs):
         if one is not None:
-            _check_loss(one, what_is(output), output.shape[-1])
+            _check_loss(one, what_is(output), output.shape[-1], getattr(model, "mask_rules", None) is not None)
     if several and (len(kinds) > 1 or len({output.shape[-1] for output in outputs}) > 1):
         return  # Keras matches metrics to outputs
     for metric in keras.tree.flatten(metrics):
@@ -165,14 +165,14 @@ def loss_class(loss: Any) -> tuple[Any, bool]:
     return (_FUNCTIONS.get(loss) if callable(loss) and hasattr(loss, "__hash__") else None), from_logits
 
 
-def _check_loss(loss, kind, units):
+def _check_loss(loss, kind, units, on_pixels):
     form, from_logits = loss_class(loss)
     if form is None:
         return
     ours = issubclass(form, Loss) and form.takes_logits
     known = ours or issubclass(form, (*_BINARY, *_CATEGORICAL, *_PROBABILITIES_ONLY))
     if known and kind == "logits" and not from_logits:
-        fix = "loss=keras_vit.training.SoftmaxCrossEntropy()"
+        fix = f"loss=keras_vit.training.{'SegmentationLoss' if on_pixels else 'SoftmaxCrossEntropy'}()"
         if issubclass(form, _BINARY + _CATEGORICAL):
             fix = f"loss=keras.losses.{form.__name__}(from_logits=True)"
         raise ValueError(

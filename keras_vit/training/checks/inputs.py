@@ -64,7 +64,7 @@ class InputChecks:
         Raises:
             ValueError: for layers whose `value_range` is not what the model takes behind them.
         """
-        masks = getattr(model, "mask_rules", None) or _mask_rules(model)
+        masks = _without_void(getattr(model, "mask_rules", None), model) or _mask_rules(model)
         labels = label_rules(model, mixes) if masks is None else {}
         return cls(_scales(model), labels, getattr(model, "numbers", {}), masks)
 
@@ -155,6 +155,8 @@ class InputChecks:
         if isinstance(x, keras.utils.PyDataset):
             return MappedPyDataset(x, self._batch)
         self.arrays(x, y, weights)
+        if self.masks is not None and y is not None:
+            self.masks.check_some(keras.ops.convert_to_numpy(y))
         return x
 
     def _images(self, x):
@@ -187,6 +189,15 @@ class InputChecks:
         for labels, weight, expected in zip(found or (), each or [None] * len(names), self.labels.values()):
             if expected is not None and hasattr(labels, "shape") and len(labels.shape) in (1, 2):
                 yield labels, weight, expected
+
+
+def _without_void(rules, model):
+    """A model's rules for masks; under Keras' loss on class numbers, which knows no void but its own, without void."""
+    loss = getattr(model, "loss", None)
+    of_keras = isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
+    if rules is None or not of_keras or loss.get_config()["ignore_class"] == rules.void:
+        return rules
+    return dataclasses.replace(rules, of_classes_only=f"keras.losses.{type(loss).__name__}")
 
 
 def _mask_rules(model):

@@ -16,11 +16,13 @@ class MaskRules:
         classes: number of classes; masks hold 0 to classes - 1.
         size: (height, width) of images and masks.
         void: value of pixels without a class.
+        of_classes_only: the name of a loss that takes void for a class, so that masks may not hold it; or None.
     """
 
     classes: int
     size: tuple[int, int]
     void: int
+    of_classes_only: str | None = None
 
     @classmethod
     def of(cls, classes: int, size: tuple[int, int]) -> "MaskRules":
@@ -32,19 +34,36 @@ class MaskRules:
         height, width = self.size
         fits = len(shape) == 3 and all(None in pair or pair[0] == pair[1] for pair in zip(shape[1:], self.size))
         if not fits:
-            extra = tuple(shape[1:]) in ((height, width, 1), (height, width, self.classes))
-            hint = ""
-            if extra:
-                hint = " Write masks[..., 0]." if shape[-1] == 1 else " Write masks.argmax(-1)."
             raise ValueError(
                 f"The masks have the shape {tuple(shape)}, expected (images, {height}, {width}): one class number per"
-                f" pixel of the images.{hint}"
+                f" pixel of the images.{self._hint(shape)}"
             )
         name = getattr(dtype, "name", str(dtype))
         if not name.startswith(("int", "uint")):
             raise ValueError(
                 f"The masks hold {name}, expected integers: class numbers from 0 to {self.classes - 1}, and"
                 f" {self.void} for pixels without a class."
+            )
+
+    def _hint(self, shape):
+        """What to write for masks with another axis: of one channel, a row per pixel, or colours."""
+        if len(shape) != 4:
+            return ""
+        if shape[-1] == 1:
+            return " Write masks[..., 0]."
+        one_hot = " Write masks.argmax(-1)" if shape[-1] == self.classes else ""
+        if shape[-1] not in (3, 4):
+            return one_hot and f"{one_hot}."
+        one_hot = one_hot and f"{one_hot} if the last axis has a 1 for the class."
+        return f"{one_hot} Colours must become class numbers first, as in sources of masks (docs/data.md)."
+
+    def check_some(self, masks: Any) -> None:
+        """Refuses masks, all those of a call, of which no pixel has a class."""
+        masks = np.asarray(masks)
+        if masks.size and (masks == self.void).all():
+            raise ValueError(
+                f"No pixel of the masks has a class: all are {self.void}, void, from which nothing is learned or"
+                " measured."
             )
 
     def check(self, masks: Any, weights: Any = None) -> None:
@@ -59,10 +78,18 @@ class MaskRules:
 
     def are_wrong(self, masks: Any) -> Any:
         """Which pixels of masks, NumPy or TensorFlow, are neither a class nor void."""
-        return (masks < 0) | ((masks >= self.classes) & (masks != self.void))
+        above = masks >= self.classes
+        return (masks < 0) | (above if self.of_classes_only else above & (masks != self.void))
 
     def message(self) -> str:
         """The message for masks with wrong values, with {} for the lowest and highest."""
+        if self.of_classes_only:
+            return (
+                f"The loss {self.of_classes_only} takes class numbers from 0 to {self.classes - 1} only, and the masks"
+                f" hold others, from {{}} to {{}}. Pixels without a class are {self.void}: write"
+                f" {self.of_classes_only}(from_logits=True, ignore_class={self.void}), or"
+                " loss=keras_vit.training.SegmentationLoss()."
+            )
         return (
             f"The masks should hold class numbers from 0 to {self.classes - 1}, for {self.classes} classes, or"
             f" {self.void} for pixels without a class, and hold others, from {{}} to {{}}. Write"
