@@ -106,7 +106,8 @@ def config():
 def done(tmp_path_factory):
     options = {"head_options": {"width": 8, "stages": 2}, "auxiliary": 0.4}
     config = small("setr_pup")
-    config.objective.update(options)
+    config.objective.update(options, dice=0.0)
+    config.loss.class_weights = None  # the evaluator measures the plain cross-entropy
     return short_runs.whole_and_resumed(config, tmp_path_factory.mktemp("runs"))
 
 
@@ -302,7 +303,7 @@ def test_unknown_options_and_losses_without_weight_are_refused(config):
     with pytest.raises(ValueError, match='no option "dicee".*Did you mean "dice"'):
         task_of(config)
     del config.objective["dicee"]
-    config.objective.cross_entropy = 0.0
+    config.objective.cross_entropy = config.objective.dice = 0.0
     with pytest.raises(ValueError, match="--config.objective or --config.loss: Expected weights"):
         task_of(config).check_config()
 
@@ -324,7 +325,7 @@ def test_its_plan_counts_the_model(config):
     text = dry_run.plan(config, {})
     model = task_of(config).build(in_memory("masks:scenes", "train"))
     trained = sum(math.prod(v.shape) for v in model.trainable_variables)
-    assert f"{trained:,} parameters, all trained" in text and "3 classes" in text and "head_rate 10" in text
+    assert f"{trained:,} parameters, all trained" in text and "3 classes" in text and "head_rate 5" in text
     assert "activations 8 x" in text
 
 
