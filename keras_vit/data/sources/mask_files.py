@@ -120,15 +120,12 @@ def stored(encoded: tf.Tensor, with_colors: bool) -> tf.Tensor:
             return COLOR + red * 65536 + green * 256 + blue
         colored = ((red != green) | (green != blue))[..., 0]
         first = tf.concat([tf.where(colored), [[0, 0]]], 0)[0]
-        at = first[0], first[1]
-        message = [
-            "The mask has colours and there is no table of them: the pixel in row",
-            *at,
-            "is",
-            pixels[at],
-            "Give one with ?colors=FILE, with lines such as 'road,128,64,128'.",
-        ]
-        with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(colored), message, summarize=3)]):
+        message = tf.strings.format(
+            "The mask has colours and there is no table of them: the pixel in row {}, column {} is ({}, {}, {}). List"
+            " colours and names in a file, with lines such as road,128,64,128, and give it with ?colors=FILE.",
+            [*tf.unstack(first), *tf.unstack(pixels[first[0], first[1]], 3)],
+        )
+        with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(colored), [message])]):
             return tf.identity(red)
 
     is_color = tf.reduce_any(png_color_type(encoded) == [2, 6])

@@ -183,5 +183,6 @@ def report(
         text += f"; {mapping.names[0]} is a class: ?ignore=0 makes it void"
     if table is None:
         text += f"; without a file of class names the values {mapping.expected()} are the classes"
+        text += "" if values else ": ?ignore=VALUE makes one void"
     text += f"; ignored: {', '.join(ignored)}" if ignored else ""
     log_once(logging.WARNING if ignored else logging.INFO, f"{text}.")
