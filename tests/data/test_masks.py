@@ -124,7 +124,7 @@ REFUSED = {
     "no_such_folder": (rooms(), "?images=images&masks=drawn", 'There is no folder "drawn" .masks=. with images'),
     "jpegs": (everywhere(photo(), suffix=".jpg"), "", "The mask is a JPEG, which does not keep values exactly"),
     "lossy_webp": (everywhere(save(pil.fromarray(ROOMS), "WEBP"), suffix=".webp"), "", "The mask is a WebP, which"),
-    "colors_without_table": (everywhere(painted(), names=""), "", r"them: the pixel in row 0, column 0 is \(10, 20, 30\). List"),
+    "colors_without_table": (everywhere(painted(), names=""), "", r"them: the pixel in row 0, column 0 is \(10, 20"),
     "one_class": (everywhere(png(ROOMS * 0), names=""), "", "values 0, which are 1 class and void: there is nothing"),
     "one_above": (everywhere(png(ROOMS + 1)), "", r"values 1 to 3, .* Either 3 is void: add \?ignore=3. Or 0 is void"),
     "objects": (
