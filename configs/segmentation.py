@@ -9,8 +9,8 @@ FOLDER holds images/ and masks/, or train/ and trainannot/, or another usual lay
 MODEL, for --init, is a published name, a run or a file: a classifier, whose head is left out, or a segmentation model,
 whose head stays with --config.head=keep.
 
-After the colon: a head (setr_mla, setr_pup, setr_naive, dpt, upernet, linear), `frozen` to train the head alone, and
-`camvid` for CamVid's street scenes, 384x512 pixels.
+After the colon: a head (setr_mla, setr_pup, setr_naive, dpt, upernet, linear), `whole` (the
+default) or `frozen` to train all layers or the head alone, and `camvid` for CamVid's street scenes, 384x512 pixels.
 
 A fifth of the images is held out. AdamW trains the lower layers more slowly and the new head faster; the run delivers
 the weights with the best mIoU on the held-out part.

@@ -144,7 +144,7 @@ def test_a_damaged_file_is_named(index):
 
 
 def test_a_file_that_describes_no_job_is_named(tmp_path):
-    for text, says in (("{", "not valid JSON"), ("[1]", "holds a list"), ("{}", "has no split")):
+    for text, says in (("{", "not valid JSON"), ("[1]", "contains a list"), ("{}", "has no split")):
         (tmp_path / "_train.json").write_text(text)
         with pytest.raises(ValueError, match=f"_train.json.* {says}"):
             read_index(tmp_path)
