@@ -10,7 +10,8 @@ MODEL, for --init, is a published name, a run or a file: a classifier, whose hea
 whose head stays with --config.head=keep.
 
 After the colon: a head (setr_mla, setr_pup, setr_naive, dpt, upernet, linear), `whole` (the
-default) or `frozen` to train all layers or the head alone, and `camvid` for CamVid's street scenes, 384x512 pixels.
+default) or `frozen` to train all layers or the head alone, and `own` (the default), a folder of yours, or `camvid`,
+CamVid's street scenes at 384x512 pixels.
 
 A fifth of the images is held out. AdamW trains the lower layers more slowly and the new head faster; the run delivers
 the weights with the best mIoU on the held-out part.
