@@ -547,7 +547,7 @@ DESCRIPTIONS = {
     "not yaml": ("names: [cat, dog\ntrain: x: y\n", "line 2: not YAML"),
     "no folder": ("names: [cat, dog]\ntrain: photos\n", 'train is "photos", and there is no such folder'),
     "no splits": ("names: [cat, dog]\n", "names no folder of images"),
-    "names twice": ("names: [cat, cat]\ntrain: train/images\n", "each class should have a name of its own"),
+    "names twice": ("names: [cat, cat]\ntrain: train/images\n", "class names must be unique"),
     "gaps": ("names: {0: cat, 2: dog}\ntrain: train/images\n", "should be numbered 0, 1, 2"),
     "another nc": ("nc: 3\nnames: [cat, dog]\ntrain: train/images\n", "nc is 3, and there are 2 names"),
 }

@@ -120,7 +120,7 @@ def _categories(content, path, ignored):
         what = (
             "there are none" if not names else f'"{again}" is there twice' if again is not None else "a name is missing"
         )
-        raise ValueError(f'"{path}": categories should have ids and names of their own: {what}.')
+        raise ValueError(f'"{path}": category ids and names must be unique: {what}.')
     return names
 
 

@@ -64,7 +64,7 @@ def _names(content, path):
         raise ValueError(f'"{path}": expected names, a list of classes, got {str(names)[:60]}.')
     names = [str(name).strip() for name in names]
     if len(set(names)) < len(names) or not all(names):
-        raise ValueError(f'"{path}": each class should have a name of its own: {listed(names)}.')
+        raise ValueError(f'"{path}": class names must be unique: {listed(names)}.')
     if content.get("nc", len(names)) != len(names):
         raise ValueError(f'"{path}": nc is {content["nc"]}, and there are {counted(len(names), "name")}.')
     return tuple(names)
@@ -237,7 +237,7 @@ def read(described: _Described, texts: str | list[str], split: str) -> Annotatio
     ignored[form.MISSING] += [image for image in images if image not in existing]
     images = [image for image in images if image in existing]
     if not images:
-        raise FileNotFoundError(f'"{path}": there are no images of {split}.')
+        raise FileNotFoundError(f'"{path}": no images of {split} were found.')
     wanted = [labels[image] for image in images if labels[image] in existing]
     contents = dict(zip(wanted, in_threads(read_text, wanted)))
     _check_texts(contents, path, split)
