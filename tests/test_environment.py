@@ -78,3 +78,13 @@ def test_a_script_under_another_backend_ends_with_the_sentence():
     assert done.stderr.splitlines()[-1].startswith(
         "ImportError: keras_vit runs on the TensorFlow and JAX backends of Keras"
     )
+
+
+def test_onednn_is_on_unless_the_user_says_otherwise_or_tensorflow_is_there(monkeypatch):
+    def found(modules, given=None):
+        monkeypatch.setattr(environment.sys, "modules", modules)
+        monkeypatch.setattr(environment.os, "environ", {} if given is None else {"TF_ENABLE_ONEDNN_OPTS": given})
+        environment.use_onednn()
+        return environment.os.environ.get("TF_ENABLE_ONEDNN_OPTS")
+
+    assert found({}) == "1" and found({}, "0") == "0" and found({"tensorflow": None}) is None

@@ -1,6 +1,7 @@
 """A class for every pixel: a ViT or BiT, maps of some of its blocks, and a dense head on them."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
@@ -102,10 +103,18 @@ def _outputs(encoder, decoder):
         maps = decoder.neck(maps, tokens) if decoder.class_tokens else decoder.neck(maps)
     named = {"logits": decoder.head(maps)}
     named |= {f"auxiliary_{i}": layer([maps[place]]) for i, (place, layer) in enumerate(decoder.auxiliary)}
-    size = encoder.image_size
-    names = {name: name if name == "logits" else f"{name}_logits" for name in named}  # a head has the other's name
-    at_pixels = {name: LogitsAtPixels(size, dtype="float32", name=names[name])(x) for name, x in named.items()}
+    at_pixels = {}
+    for name, x in named.items():
+        own = name if name == "logits" else f"{name}_logits"  # a head has the other name
+        stride = 1 if name == "logits" else _auxiliary_stride(encoder.image_size)
+        size = tuple(side // stride for side in encoder.image_size)
+        at_pixels[name] = LogitsAtPixels(size, dtype="float32", name=own)(x)
     return at_pixels if decoder.auxiliary else at_pixels["logits"]
+
+
+def _auxiliary_stride(image_size):
+    """The distance of pixels that auxiliary losses compare: 4 if it divides both sides, for a sixteenth of the cost."""
+    return math.gcd(4, *image_size)
 
 
 @serializable
@@ -131,8 +140,9 @@ class SegmentationModel(ModelOfArguments):
         **overrides: fields of the encoder's spec.
 
     Input: pixels 0..255, (b, height, width, channels). Output: logits (b, height, width, classes), float32; with
-    auxiliary heads a dict of them, "logits" and "auxiliary_0"... A mask (b, height, width) of class numbers, and of
-    `void` for pixels without a class, is compared with each; only "logits" count in evaluation and metrics.
+    auxiliary heads a dict of "logits", and of "auxiliary_0"... at a quarter of the height and width. A mask (b, height,
+    width) of class numbers, and of `void` for pixels without a class, is compared with each, every fourth row and
+    column of it with the auxiliary ones; only "logits" count in evaluation and metrics.
 
     Attributes:
         head: the head's last layer; with `neck` and `auxiliary_0`... in `decoder`.
@@ -264,6 +274,10 @@ class SegmentationModel(ModelOfArguments):
             return outputs, []
         others = [x for name, x in sorted(outputs.items()) if name != "logits"]
         return outputs["logits"], [(self.auxiliary, x) for x in others]
+
+    def auxiliary_targets(self, y: Any) -> Any:
+        stride = _auxiliary_stride(self.image_size)
+        return y[:, stride // 2 :: stride, stride // 2 :: stride]  # (b, height, width) -> those of the logits' centres
 
     def segment(
         self,

@@ -299,8 +299,12 @@ class SteppingModel(DescribedModel):
         return [self._loss_tracker, *getattr(self._compile_loss, "metrics", ())]
 
     def supervised(self, outputs: Any) -> tuple[Any, list[tuple[float, Any]]]:
-        """(what loss and metrics compare with y, [(weight, output)] that training compares with the same y, too)."""
+        """(what loss and metrics compare with y, [(weight, output)] for training, with `auxiliary_targets`)."""
         return outputs, []
+
+    def auxiliary_targets(self, y: Any) -> Any:
+        """What training compares auxiliary outputs with: y."""
+        return y
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Keras' loss, with example weights for outputs of any rank; evaluation ignores examples of weight 0."""
@@ -310,7 +314,7 @@ class SteppingModel(DescribedModel):
             weights = per_counted(weights)
         loss = super().compute_loss(x, y, y_pred, weights, training)
         for factor, output in auxiliary if training else ():
-            loss = loss + factor * self._compile_loss(y, output, weights)
+            loss = loss + factor * self._compile_loss(self.auxiliary_targets(y), output, weights)
         return loss
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
