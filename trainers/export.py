@@ -6,7 +6,8 @@
 
 --model accepts a run directory, a checkpoint of any format or a published name. --format, by default the one of the
 output's ending: tf_saved_model; onnx or litert (one file, in floats or with --quantization; int8_static calibrates on
---calibration_images of --calibration); timm or huggingface (a folder for PyTorch users), google (.npz), keras (.keras).
+--calibration_images of --calibration); timm or huggingface (a folder for PyTorch users), google (.npz), mmsegmentation
+(.pth), keras (.keras).
 --class_names=names.txt names the classes of a model without class names, --key=model_ema chooses one of several models
 in a file.
 """
@@ -16,7 +17,7 @@ from etils import epath
 
 from . import flags, loading
 
-_BY_ENDING = {".onnx": "onnx", ".tflite": "litert", ".npz": "google", ".keras": "keras"}
+_BY_ENDING = {".onnx": "onnx", ".tflite": "litert", ".npz": "google", ".pth": "mmsegmentation", ".keras": "keras"}
 
 
 def main():
@@ -109,8 +110,8 @@ def run():
     flags.string(
         "format",
         None,
-        "tf_saved_model, onnx, litert, timm, huggingface, google or keras; by default what the ending of --output says,"
-        " .onnx, .tflite, .npz or .keras, or else tf_saved_model.",
+        "tf_saved_model, onnx, litert, timm, huggingface, google, mmsegmentation or keras; by default what the ending"
+        " of --output says, .onnx, .tflite, .npz, .pth or .keras, or else tf_saved_model.",
     )
     flags.string(
         "class_names",

@@ -82,7 +82,7 @@ def segmentation_model(
         metadata.check_size(config["variant"], config, len(arrays), values, path)
         model = SegmentationModel(
             families.build(**{**config, "preprocessing": None}),
-            head="dpt",
+            head=dense.head,
             classes=dense.classes,
             class_names=dense.class_names,
             colors=dense.colors,

@@ -16,9 +16,11 @@ from keras_vit.checkpoints.formats import (
     bit,
     google,
     huggingface,
+    huggingface_beit,
     huggingface_dense,
     keras_layers,
     mae,
+    mmsegmentation,
     own_names,
     timm,
     vit_pytorch,
@@ -48,6 +50,8 @@ FORMATS = {  # names as in `recognise`
     "google": google,
     "vit_pytorch": vit_pytorch,
     "mae": mae,
+    "mmsegmentation": mmsegmentation,
+    "huggingface_beit": huggingface_beit,
     "huggingface_dense": huggingface_dense,
     "huggingface": huggingface,
     "own_names": own_names,
@@ -185,8 +189,8 @@ def _form(contents, options):
         raise ValueError(
             f'"{contents.path}" does not contain a supported Vision Transformer or BiT. Its arrays: {summary(names)}.'
             " Supported: Google and big_vision .npz, BiT .npz, timm (DeiT, DINO, DINOv2), Hugging Face (vit, deit,"
-            " dinov2, siglip, dpt, depth_anything), vit-pytorch. A ViT with custom names is read by rules:"
-            " names=[(pattern, replacement), ...], see docs/checkpoints.md."
+            " dinov2, siglip, dpt, depth_anything, beit with UPerNet), mmsegmentation (SETR, UPerNet), vit-pytorch. A"
+            " ViT with custom names is read by rules: names=[(pattern, replacement), ...], see docs/checkpoints.md."
         )
     return form
 

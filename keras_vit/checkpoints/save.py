@@ -15,15 +15,28 @@ import numpy as np
 import safetensors.numpy
 
 from keras_vit.checkpoints.dense import all_weights
-from keras_vit.checkpoints.formats import bit, config_json, google, huggingface, huggingface_dense, mae, name_map, timm
+from keras_vit.checkpoints.formats import (
+    bit,
+    config_json,
+    google,
+    huggingface,
+    huggingface_beit,
+    huggingface_dense,
+    mae,
+    mmsegmentation,
+    name_map,
+    timm,
+)
 from keras_vit.checkpoints.reading import metadata
+from keras_vit.checkpoints.torch_file import save_state_dict
 from keras_vit.checkpoints.transfer import check_plain, model_weights
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier, MaskedAutoencoder, SegmentationModel, families
 from keras_vit.models.checks import check_model_and_path
 
-FORMATS = ("keras", "google", "timm", "huggingface")
+FORMATS = ("keras", "google", "timm", "huggingface", "mmsegmentation")
+_BY_ENDING = {".keras": "keras", ".npz": "google", ".pth": "mmsegmentation"}
 _LONGEST_COMMENT = 65_000  # bytes of a zip archive's comment
 PLACES = ("hf://", "kaggle://")  # addresses where models are shared
 _SHARERS: list[Callable] = []
@@ -190,14 +203,28 @@ def _masked_autoencoder(model, path):
     _write_folder(path, arrays, metadata.write(arguments, arrays), configs)
 
 
+def _mmsegmentation(model, path):
+    """Writes the .pth with `state_dict` and `meta`, from which mmsegmentation's init_model builds the same model."""
+    if not isinstance(model, SegmentationModel):
+        raise ValueError(
+            f'The format "mmsegmentation" holds a SegmentationModel, got a {type(model).__name__}. Use "timm" for a'
+            " ViT alone, which mmsegmentation's VisionTransformer does not read."
+        )
+    mmsegmentation.check(model)
+    arrays, arguments = mmsegmentation.arrays_of(model, all_weights(model)), model.get_encoder().arguments()
+    variant = {**arguments["variant"], "final_norm": bool(model.decoder.normalised)}
+    arguments = {**arguments, "variant": variant, "preprocessing": model.preprocessing}
+    meta = {**mmsegmentation.meta_of(model), "keras_vit": metadata.write(arguments, arrays, model.activation)}
+    with replacing(path) as temporary:
+        save_state_dict(temporary, arrays, meta)
+
+
 def _segmentation(model, path):
-    """Writes the folder for DPTFor... or DepthAnythingForDepthEstimation.from_pretrained(PATH)."""
-    huggingface_dense.check(model)
-    arrays = huggingface_dense.arrays_of(model, all_weights(model))
-    configs = {
-        "config.json": huggingface_dense.config_of(model),
-        "preprocessor_config.json": huggingface_dense.preprocessor_of(model),
-    }
+    """Writes the folder for DPTFor..., DepthAnythingForDepthEstimation or BeitForSemanticSegmentation."""
+    form = huggingface_beit if model.head_name == "upernet" else huggingface_dense
+    form.check(model)
+    arrays = form.arrays_of(model, all_weights(model))
+    configs = {"config.json": form.config_of(model), "preprocessor_config.json": form.preprocessor_of(model)}
     arguments = {**model.get_encoder().arguments(), "preprocessing": model.preprocessing}
     _write_folder(path, arrays, metadata.write(arguments, arrays, model.activation), configs)
 
@@ -244,9 +271,10 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
 
     Args:
         model: a ViT or BiT; for "keras" also a keras_vit.Model built on one.
-        path: a file that ends in .keras or .npz; for timm and huggingface a folder.
+        path: a file that ends in .keras, .npz or .pth; for timm and huggingface a folder.
         format: "keras"; "google" (the .npz of the original ViT, of big_vision with a MAP head, of hybrids and BiT);
-            "timm"; "huggingface" (ViT, DeiT, DINOv2, SigLIP, MAE; of segmentation models DPT and Depth Anything).
+            "timm"; "huggingface" (ViT, DeiT, DINOv2, SigLIP, MAE; of segmentation models DPT, Depth
+            Anything and BEiT with UPerNet); "mmsegmentation" (SETR and UPerNet on a ViT, a .pth).
             None chooses by the path's ending.
         **sharing: for an address: license (required), run, private, images, untrained; see keras_vit.sharing.share.
 
@@ -259,22 +287,22 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
         return _share(model, path, format, sharing)
     if sharing:
         raise ValueError(f'{", ".join(sharing)}: only for an address, {" or ".join(PLACES)}..., got the path "{path}".')
-    endings = {".keras": "keras", ".npz": "google"}
     ending = os.path.splitext(path)[1]
-    if format is None and ending not in endings:
+    if format is None and ending not in _BY_ENDING:
         raise ValueError(
-            f'"{path}" does not say in which format to save: end it in .keras (this package) or .npz (google), or pass'
-            f' format="timm" or "huggingface" for a folder. Valid: {", ".join(FORMATS)}.'
+            f'"{path}" does not say in which format to save: end it in .keras (this package), .npz (google) or .pth'
+            f' (mmsegmentation), or pass format="timm" or "huggingface" for a folder. Valid: {", ".join(FORMATS)}.'
         )
-    format = format or endings[ending]
+    format = format or _BY_ENDING[ending]
     if format not in FORMATS:
         raise ValueError(
             f'Unknown format "{format}" for "{path}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}.'
         )
-    if endings.get(ending, format) != format or (format in endings.values() and ending not in endings):
-        expected = {"keras": "a file that ends in .keras", "google": "a file that ends in .npz"}.get(format, "a folder")
+    of_format = next((suffix for suffix, name in _BY_ENDING.items() if name == format), None)
+    if ending != of_format and (of_format or ending in _BY_ENDING):
+        expected = f"a file that ends in {of_format}" if of_format else "a folder"
         raise ValueError(f'The format "{format}" is {expected}, got "{path}".')
-    if format in endings.values() and os.path.isdir(path):
+    if of_format and os.path.isdir(path):
         raise ValueError(f'"{path}" is a folder, and the format "{format}" is a file. Give the path of a new file.')
     if ending == ".safetensors":
         raise ValueError(f'The format "{format}" is a folder with config.json and model.safetensors, got "{path}".')
@@ -284,6 +312,9 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
     if format == "huggingface" and isinstance(model, SegmentationModel):
         check_plain(model, 'The format "huggingface"')
         return _segmentation(model, path)
+    if format == "mmsegmentation":
+        check_plain(model, 'The format "mmsegmentation"')
+        return _mmsegmentation(model, path)
     if format != "keras" and not isinstance(model, Classifier):
         raise ValueError(
             f'The format "{format}" holds a {families.any_name()}, got a {type(model).__name__} built on one. Use'

@@ -83,9 +83,10 @@ def _plain_colors(colors, classes):
 
 def _maps(encoder, decoder):
     """The symbolic maps that a decoder takes, [(b, h, w, d), ...]."""
-    if not decoder.normalised:
-        return taps.feature_map(encoder, list(decoder.taps))
-    return [taps.normalised_map(encoder, i) for i in decoder.taps]
+    return [
+        taps.normalised_map(encoder, i) if i in decoder.normalised else taps.feature_map(encoder, i)
+        for i in decoder.taps
+    ]
 
 
 def _class_tokens(encoder, decoder):
@@ -210,6 +211,11 @@ class SegmentationModel(ModelOfArguments):
         return self._decoder
 
     @property
+    def depth(self) -> str | None:
+        """The kind of depth that the model gives every pixel, "relative" or "metric"; None for classes."""
+        return self.head_options.get("depth")
+
+    @property
     def mask_rules(self) -> MaskRules | None:
         """What masks may hold; None for a single output, which may be a depth or a probability."""
         return MaskRules.of(self.classes, self.image_size) if self.classes > 1 else None
@@ -323,6 +329,11 @@ class SegmentationModel(ModelOfArguments):
         return segment.segment(self, x, verbose, batch_size=batch_size, probabilities=probabilities, **how)
 
     def classify(self, x, *args, **kwargs):
+        if self.depth:
+            raise ValueError(
+                f'"{self.name}" gives every pixel a depth, and no classes: use model.predict(model.preprocess(images)),'
+                " (b, height, width, 1)."
+            )
         raise ValueError(
             f'"{self.name}" gives every pixel a class, not the whole image: use model.segment(image), or predict for'
             " the logits (b, height, width, classes)."

@@ -1,12 +1,13 @@
-"""Writes goldens/dense/*.json: tiny DPT and Depth Anything models of transformers, and what they answer.
+"""Writes goldens/dense/*.json: tiny DPT, Depth Anything and BEiT models of transformers, and what they answer.
 
     pip install torch transformers        # in another environment
-    python tests/checkpoints/originals_dense.py
+    python tests/checkpoints/originals_dense.py [NAME ...]
 
 DPT on its own ViT takes square images only: its neck, called with the patch grid, takes others.
 """
 
 import json
+import sys
 import tempfile
 
 import safetensors.torch
@@ -51,6 +52,23 @@ def _dpt_on_dinov2():
     return _dpt("DepthEstimation", backbone_config=backbone, hidden_size=16, **_NECK)
 
 
+def _beit():
+    config = transformers.BeitConfig(
+        **_SIZES,
+        **_NAMES,
+        intermediate_size=24,
+        image_size=32,
+        patch_size=8,
+        out_indices=[2, 3, 4, 5],
+        pool_scales=[1, 2, 3, 6],
+        auxiliary_channels=6,
+        use_relative_position_bias=True,
+        use_mean_pooling=True,
+        layer_scale_init_value=0.1,
+    )
+    return transformers.BeitForSemanticSegmentation(config)
+
+
 CASES = {  # {name: (model, sizes)}
     "dpt_classes": (
         lambda: _dpt("SemanticSegmentation", **_DPT, **_NAMES, use_batch_norm_in_fusion_residual=True),
@@ -63,11 +81,14 @@ CASES = {  # {name: (model, sizes)}
         lambda: _depth_anything(depth_estimation_type="metric", max_depth=20),
         ("28x28", "35x28"),
     ),
+    "beit": (_beit, ("32x32", "24x40")),
 }
 
 
 def _answer(model, x):
     """Logits or depths (1, c, h, w)."""
+    if hasattr(model, "beit"):
+        return model(x).logits
     if not hasattr(model, "dpt"):
         return model(x).predicted_depth[:, None]
     hidden = model.dpt(x, output_hidden_states=True).hidden_states[1:]
@@ -124,7 +145,8 @@ def _load(model, config, shapes):
 
 def main():
     FOLDER.mkdir(exist_ok=True)
-    for name, (build, sizes) in CASES.items():
+    for name in sys.argv[1:] or CASES:
+        build, sizes = CASES[name]
         lines = [f'"{key}": {json.dumps(field)}' for key, field in _golden(build(), sizes).items()]
         (FOLDER / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

@@ -13,8 +13,17 @@ import numpy as np
 
 from keras_vit.checkpoints.formats import config_json, huggingface
 from keras_vit.checkpoints.formats.huggingface_config import labels
-from keras_vit.checkpoints.formats.name_map import NameMap, conv, enlargement, pack, pointwise, same, torch_dense
-from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, check_agreement, need, setting
+from keras_vit.checkpoints.formats.name_map import (
+    NameMap,
+    batch_norm_counters,
+    pack,
+    torch_batch_norm,
+    torch_conv,
+    torch_dense,
+    torch_enlargement,
+    torch_pointwise,
+)
+from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, check_agreement, colors_in, need, setting
 from keras_vit.models import SegmentationModel
 from keras_vit.models.heads.dpt import DepthHead, DPTHead
 
@@ -27,26 +36,12 @@ _IDLE = f"{_FUSION}0.residual_layer1."  # in every file, and read by no code: th
 _COLORS = "id2color"  # in config.json, which other readers ignore
 
 
-def _convolution(theirs: str, ours: str, bias: bool = True) -> NameMap:
-    entries = {f"{theirs}.weight": conv(f"{ours}/kernel")}
-    return {**entries, f"{theirs}.bias": same(f"{ours}/bias")} if bias else entries
-
-
-def _batch_norm(theirs: str, ours: str) -> NameMap:
-    names = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
-    return {f"{theirs}.{name}": same(f"{ours}/{our}") for name, our in names.items()}
-
-
-def _classifier(theirs: str, ours: str) -> NameMap:
-    return {f"{theirs}.weight": pointwise(f"{ours}/kernel"), f"{theirs}.bias": same(f"{ours}/bias")}
-
-
 def _residual(theirs: str, ours: str, options: Mapping[str, Any]) -> NameMap:
     entries: NameMap = {}
     for i in range(2):
-        entries |= _convolution(f"{theirs}convolution{i + 1}", f"{ours}/conv_{i}", options["residual_bias"])
+        entries |= torch_conv(f"{theirs}convolution{i + 1}", f"{ours}/conv_{i}", options["residual_bias"])
         if options["residual_norm"]:
-            entries |= _batch_norm(f"{theirs}batch_norm{i + 1}", f"{ours}/norm_{i}")
+            entries |= torch_batch_norm(f"{theirs}batch_norm{i + 1}", f"{ours}/norm_{i}")
     return entries
 
 
@@ -56,24 +51,22 @@ def _neck_map(options: Mapping[str, Any]) -> NameMap:
     for i in range(4):
         if options["readout"] == "project":
             entries |= torch_dense(f"{stage}.readout_projects.{i}.0", f"neck/readout_{i}")
-        entries |= _convolution(f"{stage}.layers.{i}.projection", f"neck/projection_{i}")
-        entries |= _convolution(f"neck.convs.{i}", f"neck/conv_{i}", bias=False)
+        entries |= torch_conv(f"{stage}.layers.{i}.projection", f"neck/projection_{i}")
+        entries |= torch_conv(f"neck.convs.{i}", f"neck/conv_{i}", bias=False)
         fusion, ours = f"{_FUSION}{i}.", f"neck/fusion_{i}"
-        entries |= _convolution(f"{fusion}projection", f"{ours}/projection")
+        entries |= torch_conv(f"{fusion}projection", f"{ours}/projection")
         for unit in (2,) if i == 0 else (1, 2):
             entries |= _residual(f"{fusion}residual_layer{unit}.", f"{ours}/residual_{unit}", options)
     for i in (0, 1):
-        name = f"{stage}.layers.{i}.resize"
-        entries[f"{name}.weight"] = enlargement(f"neck/resize_{i}/kernel")
-        entries[f"{name}.bias"] = same(f"neck/resize_{i}/bias")
-    return entries | _convolution(f"{stage}.layers.3.resize", "neck/resize_3")
+        entries |= torch_enlargement(f"{stage}.layers.{i}.resize", f"neck/resize_{i}")
+    return entries | torch_conv(f"{stage}.layers.3.resize", "neck/resize_3")
 
 
 def _class_head_map(theirs: str, block: str, classifier: str) -> NameMap:
     return {
-        **_convolution(f"{theirs}.0", f"{block}/conv", bias=False),
-        **_batch_norm(f"{theirs}.1", f"{block}/norm"),
-        **_classifier(f"{theirs}.4", f"{classifier}/linear"),
+        **torch_conv(f"{theirs}.0", f"{block}/conv", bias=False),
+        **torch_batch_norm(f"{theirs}.1", f"{block}/norm"),
+        **torch_pointwise(f"{theirs}.4", f"{classifier}/linear"),
     }
 
 
@@ -89,10 +82,10 @@ def head_map(options: Mapping[str, Any], auxiliary: bool) -> NameMap:
         ("head.conv1", "head.conv2", "head.conv3") if options["exact_sizes"] else [f"head.head.{i}" for i in (0, 2, 4)]
     )
     if options["depth_projection"]:
-        entries |= _convolution("head.projection", "head/projection")
+        entries |= torch_conv("head.projection", "head/projection")
     for i in (0, 1):
-        entries |= _convolution(names[i], f"head/conv_{i}")
-    return entries | _classifier(names[2], "head/linear")
+        entries |= torch_conv(names[i], f"head/conv_{i}")
+    return entries | torch_pointwise(names[2], "head/linear")
 
 
 def _encoder_map(name_map: NameMap, prefix: str) -> NameMap:
@@ -187,9 +180,7 @@ def _options(config, arrays, kind, depth, is_backbone):
 def _colors(config, classes):
     """The colours of the classes that `config_of` wrote, or None."""
     stated = setting(config, _COLORS, dict) or {}
-    found = [stated.get(str(i)) for i in range(classes)]
-    is_color = lambda row: isinstance(row, list) and len(row) == 3 and all(type(c) is int for c in row)  # noqa: E731
-    return tuple(map(tuple, found)) if found and all(map(is_color, found)) else None
+    return colors_in([stated.get(str(i)) for i in range(classes)], classes)
 
 
 def _dense(config, arrays, kind, depth, is_backbone):
@@ -285,7 +276,7 @@ def check(model: SegmentationModel) -> None:
     if model.head_name != "dpt":
         raise ValueError(
             f'The format "huggingface" cannot express a segmentation model with the head "{model.head_name}", only with'
-            ' "dpt". format="keras" saves every model.'
+            ' "dpt", or "upernet" on a BEiT. format="keras" saves every model.'
         )
     huggingface.CAPABILITIES.check(model.get_encoder())
     options, decoder = _options_of(model), model.decoder
@@ -340,8 +331,7 @@ def arrays_of(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> di
         weights: {path: array} of encoder, neck and heads.
     """
     arrays = {**pack(name_map(model), weights), **_idle(model)}
-    counted = [name.removesuffix("running_mean") for name in arrays if name.endswith("running_mean")]
-    return {**arrays, **{f"{name}num_batches_tracked": np.zeros((), "int64") for name in counted}}
+    return {**arrays, **batch_norm_counters(arrays)}
 
 
 def _backbone_config(model):
@@ -352,7 +342,7 @@ def _backbone_config(model):
         "architectures": ["Dinov2Backbone"],
         "out_indices": stages,
         "out_features": [f"stage{i}" for i in stages],
-        "apply_layernorm": model.decoder.normalised,
+        "apply_layernorm": bool(model.decoder.normalised),
         "reshape_hidden_states": False,
     }
     return {"backbone_config": inner, "reassemble_hidden_size": model.spec.width, "patch_size": inner["patch_size"]}

@@ -92,6 +92,34 @@ def torch_norm(theirs: str, ours: str) -> NameMap:
     return {f"{theirs}.weight": same(f"{ours}/gamma"), f"{theirs}.bias": same(f"{ours}/beta")}
 
 
+def torch_conv(theirs: str, ours: str, bias: bool = True) -> NameMap:
+    """Weight and bias of a convolution in torch's names."""
+    entries = {f"{theirs}.weight": conv(f"{ours}/kernel")}
+    return {**entries, f"{theirs}.bias": same(f"{ours}/bias")} if bias else entries
+
+
+def torch_enlargement(theirs: str, ours: str) -> NameMap:
+    """Weight and bias of a transposed convolution in torch's names."""
+    return {f"{theirs}.weight": enlargement(f"{ours}/kernel"), f"{theirs}.bias": same(f"{ours}/bias")}
+
+
+def torch_batch_norm(theirs: str, ours: str) -> NameMap:
+    """Weights and statistics of a batch normalisation in torch's names, without its counter."""
+    names = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
+    return {f"{theirs}.{name}": same(f"{ours}/{our}") for name, our in names.items()}
+
+
+def torch_pointwise(theirs: str, ours: str) -> NameMap:
+    """Weight and bias of a 1x1 convolution in torch's names, where ours is a dense layer."""
+    return {f"{theirs}.weight": pointwise(f"{ours}/kernel"), f"{theirs}.bias": same(f"{ours}/bias")}
+
+
+def batch_norm_counters(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """{name: 0} of the counters that torch keeps in each batch normalisation among a file's arrays."""
+    counted = [name.removesuffix("running_mean") for name in arrays if name.endswith("running_mean")]
+    return {f"{name}num_batches_tracked": np.zeros((), "int64") for name in counted}
+
+
 def summary(names: Iterable[str], limit: int = 8) -> str:
     """Names for a message: the first few and the count."""
     names = sorted(names)

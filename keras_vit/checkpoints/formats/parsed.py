@@ -41,12 +41,13 @@ class Decoder:
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """What follows the encoder in the file of a dense model: neck, head and auxiliary head of the head "dpt".
+    """What follows the encoder in the file of a dense model: neck, head and auxiliary heads.
 
     Attributes:
         options: of the head.
         classes, class_names, colors, auxiliary: arguments of SegmentationModel; one class for depth.
         name_map, arrays: as in ParsedCheckpoint.
+        head: a row of models.heads.dense.HEADS.
     """
 
     options: dict
@@ -56,6 +57,7 @@ class Dense:
     auxiliary: float
     name_map: NameMap
     arrays: dict[str, np.ndarray]
+    head: str = "dpt"
 
 
 @dataclasses.dataclass
@@ -199,6 +201,16 @@ def normalisation(
             " channels: pass mean=... and std=..., on the 0..255 scale."
         )
     return {"mean": stated[0], "std": stated[1], **told}
+
+
+def colors_in(rows: typing.Any, classes: int) -> tuple[tuple[int, ...], ...] | None:
+    """(red, green, blue) from 0 to 255 of each class in a file's list; None for anything else."""
+
+    def is_color(row):
+        return isinstance(row, list) and len(row) == 3 and all(type(c) is int and 0 <= c <= 255 for c in row)
+
+    is_valid = isinstance(rows, list) and len(rows) == classes and all(map(is_color, rows))
+    return tuple(map(tuple, rows)) if is_valid else None
 
 
 def check_agreement(rows: Iterable[tuple[str, typing.Any, typing.Any]]) -> None:

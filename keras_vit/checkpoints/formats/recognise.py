@@ -8,6 +8,8 @@ LONGEST_NAME = 500  # characters: a longer name could make a pattern search for 
 # timm's patch embedding: of a ViT, and of a hybrid in either form.
 TIMM_ROOTS = ("patch_embed.proj.weight", "patch_embed.backbone.stem.conv.weight", "patch_embed.backbone.conv.weight")
 _BIT_ROOT = "stem.conv.weight"
+_SEGMENTATION_ROOT = "decode_head.conv_seg.weight"  # mmsegmentation's classifier
+_BEIT_ROOT = "fpn1.0.weight"
 _DENSE_ROOT = "neck.fusion_stage.layers.0.projection.weight"
 # A block of nn.MultiheadAttention, as in nn.TransformerEncoder.
 _TORCH_ATTENTION = re.compile(r"\.\d+\.(?:\w+\.)*in_proj_weight$")
@@ -18,6 +20,8 @@ _ANCHORS = {
     "bit": re.escape(_BIT_ROOT),
     "vit_pytorch": r"transformer\.layers\.0\.0\.(?:fn\.)*to_qkv\.weight",
     "mae": r"(?:decoder\.)?decoder_embed\.weight",
+    "mmsegmentation": re.escape(_SEGMENTATION_ROOT),
+    "huggingface_beit": re.escape(_BEIT_ROOT),
     "huggingface_dense": re.escape(_DENSE_ROOT),
     "huggingface": r"(?:\w+\.)?embeddings\.patch_embedding(?:s\.projection)?\.weight",
     "timm": "|".join(map(re.escape, TIMM_ROOTS)),
@@ -40,6 +44,8 @@ def recognise(names: Collection[str]) -> str | None:
         "vit_pytorch": ending("transformer.layers.0.0.to_qkv.weight")
         or any(".0.fn.to_qkv.weight" in name or ".0.fn.fn.to_qkv.weight" in name for name in names),
         "mae": ending("decoder_embed.weight"),
+        "mmsegmentation": ending(_SEGMENTATION_ROOT),
+        "huggingface_beit": ending(_BEIT_ROOT),
         "huggingface_dense": ending(_DENSE_ROOT),
         "huggingface": ending("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight"),
         "own_names": any(_TORCH_ATTENTION.search(name) for name in names if len(name) <= LONGEST_NAME),

@@ -20,7 +20,7 @@ from keras_vit.checkpoints.formats.parsed import WORDS, setting
 from keras_vit.checkpoints.reading import keras_graph, metadata
 from keras_vit.checkpoints.reading.archives import BROKEN, check_archive
 from keras_vit.checkpoints.reading.foreign import HDF5, description
-from keras_vit.checkpoints.reading.state_dicts import read_state_dict
+from keras_vit.checkpoints.reading.state_dicts import read_meta, read_state_dict
 
 
 @dataclasses.dataclass
@@ -33,6 +33,7 @@ class FileContents:
         arrays: {name: float array}; empty for "keras".
         config, preprocessor: config.json and the image processor's settings next to the weights, or {}; the graph of a
             "keras_graph".
+        meta: what a torch file states next to its state dict, plain values, or {}.
         metadata: the model's constructor arguments and activation if this package wrote the file, or None; see
             metadata.read.
         left_out: names of arrays outside the state dict.
@@ -43,6 +44,7 @@ class FileContents:
     arrays: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     config: dict = dataclasses.field(default_factory=dict)
     preprocessor: dict = dataclasses.field(default_factory=dict)
+    meta: dict = dataclasses.field(default_factory=dict)
     metadata: dict | None = None
     left_out: list[str] = dataclasses.field(default_factory=list)
 
@@ -278,12 +280,14 @@ def read(path: str | os.PathLike, key: str | None = None, largest: float = math.
         raise ValueError(f'"{file}" is neither a file nor a folder.')
     if path.is_dir() and file.name == _UNZIPPED:
         return _of_keras(path, "keras")
-    text, left_out = None, []
+    text, left_out, meta = None, [], {}
     kind = "safetensors" if file.name.endswith(".index.json") else _kind(file)
     if kind in ("keras", "hdf5"):
         return _of_keras(file, kind)
     if kind == "torch":
         arrays, left_out, key = read_state_dict(file, key, largest)
+        meta = read_meta(file)
+        text = setting(meta, "keras_vit", str)
     elif file.name.endswith(".index.json"):
         arrays = _read_sharded(file, largest)
     else:
@@ -304,4 +308,4 @@ def read(path: str | os.PathLike, key: str | None = None, largest: float = math.
     )
     # transformers 5 writes the images' part into the processor's own file if there is also a text tower.
     preprocessor = preprocessor or setting(processor, "image_processor", dict) or {}
-    return FileContents(file, kind, arrays, config, preprocessor, recorded, left_out)
+    return FileContents(file, kind, arrays, config, preprocessor, meta, recorded, left_out)

@@ -3,6 +3,7 @@
 import math
 import pathlib
 import re
+from typing import Any
 
 import numpy as np
 
@@ -104,6 +105,22 @@ def _choose(found, key, path):
         listed = ", ".join(f'key="{name}" ({len(found[name])} arrays)' for name in large[:20])
         raise ValueError(f'"{path}" {problem}. Pass one of these to load: {listed}.')
     return chosen[0], rest
+
+
+def _plain(value, depth=_DEPTH):
+    """A value of text, numbers, lists and dicts; None in place of anything else. Tuples become lists."""
+    if isinstance(value, (list, tuple)) and depth:
+        return [_plain(item, depth - 1) for item in value]
+    if isinstance(value, dict) and depth:
+        return {key: _plain(item, depth - 1) for key, item in value.items()}
+    return value if isinstance(value, (str, int, float)) else None
+
+
+def read_meta(path: pathlib.Path) -> dict[str, Any]:
+    """The plain values under "meta" in a torch file, as OpenMMLab's libraries write it; {} without such a dict."""
+    with opened(path) as value:
+        meta = value.get("meta") if isinstance(value, dict) else None
+        return _plain(meta) if isinstance(meta, dict) else {}
 
 
 def read_state_dict(

@@ -68,7 +68,7 @@ class Decoder:
         neck: the layer called "neck", from maps to the maps that head and auxiliary heads take, or None.
         auxiliary: (index of a map, layer from [that map] to logits) of each auxiliary head; their names are
             "auxiliary_0"...
-        normalised: whether each map is taken after the encoder's last normalisation.
+        normalised: numbers of the blocks whose maps are taken after the encoder's last normalisation.
         class_tokens: whether the neck takes the maps' class tokens too, [(b, d), ...].
     """
 
@@ -76,7 +76,7 @@ class Decoder:
     head: keras.layers.Layer
     neck: keras.layers.Layer | None = None
     auxiliary: tuple[tuple[int, keras.layers.Layer], ...] = ()
-    normalised: bool = False
+    normalised: tuple[int, ...] = ()
     class_tokens: bool = False
 
     @property

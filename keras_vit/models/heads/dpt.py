@@ -339,4 +339,4 @@ def dpt(
     else:
         size = encoder.image_size if exact_sizes else None
         head = DepthHead(size, depth_width, depth_projection, depth, max_depth, dtype=policy, name="head")
-    return Decoder(taps, head, neck, others, normalised, class_tokens=readout != "ignore")
+    return Decoder(taps, head, neck, others, taps if normalised else (), class_tokens=readout != "ignore")

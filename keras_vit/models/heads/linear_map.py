@@ -67,5 +67,5 @@ def linear(
     """
     if auxiliary:
         raise ValueError('The head "linear" has no auxiliary heads: leave auxiliary at 0.')
-    head = LinearMap(classes, norm, dropout, dtype=policy, name="head")
-    return Decoder(encoder.taps(taps, (1.0,)), head, normalised=True)
+    head, taps = LinearMap(classes, norm, dropout, dtype=policy, name="head"), encoder.taps(taps, (1.0,))
+    return Decoder(taps, head, normalised=taps)

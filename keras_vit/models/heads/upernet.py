@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import choice, integer, integers
+from keras_vit.layers.arguments import choice, flag, integer, integers
 from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import pool_to, resize_bilinear
@@ -18,11 +18,18 @@ from keras_vit.models.heads.parts import (
     FCNHead,
     LayerOfParts,
     PlaceClassifier,
+    convolution,
     normalization,
 )
 
+PYRAMIDS = ("transposed", "bilinear")
 _BINS = (1, 2, 3, 6)
 _EVEN = (0.25, 0.5, 0.75, 1.0)
+
+
+def _pyramid_size(level, h, w):
+    """The size of a level of the pyramid above maps (h, w): four times, twice, once, half."""
+    return (h // 2, w // 2) if level == 3 else (h * 2 ** (2 - level), w * 2 ** (2 - level))
 
 
 @serializable
@@ -54,6 +61,39 @@ class PyramidNeck(LayerOfParts):
         x = self.second(ops.gelu(x, approximate=False))
         small = ops.max_pool(maps[3], 2, 2, "valid", data_format="channels_last")
         return [x, self.third(maps[1]), maps[2], small]
+
+
+@serializable
+class BilinearPyramidNeck(LayerOfParts):
+    """Four maps of one size (b, h, w, d) to a pyramid of 4h, 2h, h and h/2 rows, as mmsegmentation's for ViTs.
+
+    Each map: a 1x1 convolution, bilinear resizing, a 3x3 convolution.
+
+    Args:
+        width: channels of the maps; None for the first one's.
+    """
+
+    def __init__(self, width: int | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.width = None if width is None else integer(width, "BilinearPyramidNeck: width")
+
+    def build(self, input_shapes):
+        width, policy = self.width or input_shapes[0][-1], self.dtype_policy
+        self.laterals = [convolution(width, 1, policy, f"lateral_{i}") for i in range(4)]
+        self.convolutions = [convolution(width, 3, policy, f"output_{i}") for i in range(4)]
+        for i, (b, h, w, d) in enumerate(input_shapes):
+            self.laterals[i].build((b, h, w, d))
+            self.convolutions[i].build((b, *_pyramid_size(i, h, w), width))
+
+    def call(self, maps):
+        levels = []
+        for i, x in enumerate(maps):
+            h, w = x.shape[1:3]
+            x = self.laterals[i](x)
+            if i == 3:  # half the size: each place is the mean of four, and a last odd row or column is left out
+                x = ops.average_pool(x, 2, 2, "valid", data_format="channels_last")
+            levels.append(self.convolutions[i](resize_bilinear(x, _pyramid_size(i, h, w))))
+        return levels
 
 
 @serializable
@@ -123,6 +163,18 @@ def _stage_ends(encoder):
     return tuple(i for i, stride in enumerate(strides) if i + 1 == len(strides) or strides[i + 1] != stride)
 
 
+def _pyramid(encoder, pyramid, width, norm, policy):
+    """The neck of a ViT's maps; ValueError for a grid that cannot be halved, or a width that has no effect."""
+    grid = grid_size(encoder.image_size, encoder.spec.strides[0])
+    if min(grid) < 2:
+        raise ValueError(f'The head "upernet" halves the grid of {grid[0]}x{grid[1]} patches: use larger images.')
+    if choice(pyramid, "pyramid", PYRAMIDS) == "bilinear":
+        return BilinearPyramidNeck(width, dtype=policy, name="neck")
+    if width is not None:
+        raise ValueError(f'pyramid_width={width} is for pyramid="bilinear"; transposed convolutions keep the width.')
+    return PyramidNeck(norm, dtype=policy, name="neck")
+
+
 def upernet(
     encoder: Encoder,
     classes: int,
@@ -134,6 +186,10 @@ def upernet(
     norm: str = "batch",
     dropout: float = 0.1,
     auxiliary_width: int = 256,
+    auxiliary_level: int | None = None,
+    pyramid: str = "transposed",
+    pyramid_width: int | None = None,
+    last_normalised: bool = False,
 ) -> Decoder:
     """UPerNet, on a ViT's maps rescaled to a pyramid, or on a BiT's as they are.
 
@@ -142,19 +198,24 @@ def upernet(
         taps: four blocks of a ViT, None for 2, 5, 8 and 11 of 12; any blocks of a BiT in order, None for the last of
             each stage.
         width, bins, norm, dropout: as in UPerHead.
-        auxiliary_width: channels of the auxiliary head, on the last but one map.
+        auxiliary_width: channels of the auxiliary head.
+        auxiliary_level: number of the map that it takes, from 0, the largest; None for the last but one.
+        pyramid: how a ViT's maps are rescaled: "transposed" convolutions (BEiT) or "bilinear" (mmsegmentation's ViT).
+        pyramid_width: as in BilinearPyramidNeck.
+        last_normalised: whether a ViT's last map is taken after the encoder's last normalisation; a BiT's always is.
     """
     head = UPerHead(classes, width, bins, norm, dropout, dtype=policy, name="head")
-    is_pyramid = not encoder.spec.has_tokens
-    if is_pyramid:
-        taps, neck = encoder.taps(_stage_ends(encoder) if taps is None else taps, (1.0,)), None
+    if encoder.spec.has_tokens:
+        taps, neck = encoder.taps(taps, _EVEN), _pyramid(encoder, pyramid, pyramid_width, norm, policy)
+        normalised = taps[-1:] if flag(last_normalised, "last_normalised") else ()
     else:
-        taps, neck = encoder.taps(taps, _EVEN), PyramidNeck(norm, dtype=policy, name="neck")
-        grid = grid_size(encoder.image_size, encoder.spec.strides[0])
-        if min(grid) < 2:
-            raise ValueError(f'The head "upernet" halves the grid of {grid[0]}x{grid[1]} patches: use larger images.')
+        taps, neck = encoder.taps(_stage_ends(encoder) if taps is None else taps, (1.0,)), None
+        normalised = taps
+    level = max(len(taps) - 2, 0) if auxiliary_level is None else integer(auxiliary_level, "auxiliary_level", least=0)
+    if level >= len(taps):
+        raise ValueError(f"auxiliary_level should be the number of a map, from 0 to {len(taps) - 1}, got {level}.")
     others = [
-        (max(len(taps) - 2, 0), FCNHead(classes, auxiliary_width, 1, norm, 0.1, dtype=policy, name=f"auxiliary_{i}"))
+        (level, FCNHead(classes, auxiliary_width, 1, norm, 0.1, dtype=policy, name=f"auxiliary_{i}"))
         for i in range(1 if auxiliary else 0)
     ]
-    return Decoder(taps, head, neck, tuple(others), normalised=is_pyramid)
+    return Decoder(taps, head, neck, tuple(others), normalised=normalised)

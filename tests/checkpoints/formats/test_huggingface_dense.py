@@ -1,4 +1,4 @@
-"""DPT and Depth Anything in Hugging Face's names: transformers' outputs, equal files, published counts."""
+"""DPT, Depth Anything and BEiT with UPerNet in Hugging Face's names: equal outputs and files, published counts."""
 
 import functools
 import json
@@ -10,9 +10,9 @@ from dense_files import EVERY, golden, image, size_of, write
 
 import keras_vit
 from keras_vit.checkpoints.dense import all_weights
-from keras_vit.checkpoints.formats import huggingface_dense
+from keras_vit.checkpoints.formats import huggingface_beit, huggingface_dense
 
-CASES = ("dpt_classes", "dpt_depth", "dpt_dinov2", "depth_anything", "depth_anything_metric")
+CASES = ("dpt_classes", "dpt_depth", "dpt_dinov2", "depth_anything", "depth_anything_metric", "beit")
 IDLE = "neck.fusion_stage.layers.0.residual_layer1."
 
 
@@ -68,14 +68,16 @@ def test_round_trips_are_bit_identical(name, folder_of, model_of, tmp_path):
             np.testing.assert_array_equal(written[key], array, err_msg=key)
     copy = keras_vit.load(tmp_path / "copy")
     assert copy.get_config() == model.get_config()
+    copied = all_weights(copy)
     for path, array in all_weights(model).items():
-        np.testing.assert_array_equal(all_weights(copy)[path], array, err_msg=path)
+        np.testing.assert_array_equal(copied[path], array, err_msg=path)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_config_states_what_transformers_states(name, model_of):
     """Of every setting that we write, besides the release: transformers reads the same model from it."""
-    written, theirs = json.loads(json.dumps(huggingface_dense.config_of(model_of(name)))), golden(name)["config"]
+    form = huggingface_beit if name == "beit" else huggingface_dense
+    written, theirs = json.loads(json.dumps(form.config_of(model_of(name)))), golden(name)["config"]
     sections = (written, theirs), (written.get("backbone_config", {}), theirs.get("backbone_config") or {})
     for ours, original in sections:
         for key, value in ours.items():
@@ -170,6 +172,19 @@ def test_settings_that_are_not_implemented_are_refused_by_name(settings, message
         keras_vit.load(altered(folder_of, tmp_path, **settings))
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"use_shared_relative_position_bias": True}, "use_shared_relative_position_bias is True"),
+        ({"out_indices": [1, 2, 3, 4]}, "the outputs of four of the 5 blocks, from 2 to 5"),
+        ({"image_size": 40}, "the number of offsets, by image_size, is 81 in config.json, 49"),
+    ],
+)
+def test_settings_of_beit_that_are_not_implemented_are_refused_by_name(settings, message, folder_of, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        keras_vit.load(altered(folder_of, tmp_path, "beit", **settings))
+
+
 SIZE = {"depth": 4, "width": 8, "heads": 2, "mlp_dim": 8, "image_size": 32}
 
 
@@ -177,6 +192,8 @@ SIZE = {"depth": 4, "width": 8, "heads": 2, "mlp_dim": 8, "image_size": 32}
     ("options", "message"),
     [
         ({"head": "setr_naive"}, 'the head "setr_naive"'),
+        ({"head": "upernet"}, "positions='learned'"),
+        ({"head": "upernet", "positions": "relative2d"}, "cannot name the last block"),
         ({"head_options": {"norm": "group"}}, 'norm="group"'),
         ({"head_options": {"exact_sizes": True}}, "exact_sizes=True for classes"),
         ({"head_options": {"taps": (3, 2, 1, 0)}}, "rising order"),

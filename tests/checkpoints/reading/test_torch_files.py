@@ -14,6 +14,7 @@ import pytest
 import torch_files
 
 from keras_vit.checkpoints.reading.files import read
+from keras_vit.checkpoints.torch_file import save_state_dict
 
 FOLDER = pathlib.Path(__file__).parents[1] / "goldens" / "torch"
 WEIGHTS = {f"block.{i}.weight": np.full((2, 3), i, "float32") for i in range(4)}
@@ -207,3 +208,15 @@ def test_files_that_declare_what_they_do_not_hold(data, message, tmp_path):
     with pytest.raises(ValueError, match=message) as caught:
         read(path)
     assert str(path) in str(caught.value)
+
+
+def test_what_we_write_is_read_back(tmp_path):
+    """Torch 2.13 reads the same, with weights_only=True."""
+    meta = {"cfg": "a = 1\n", "n": [0, -1, 255, 2**40, 1.5, None, True], "inner": {"é": [[], {}]}}
+    kinds = ("float32", "float64", "float16", "bfloat16")
+    arrays = {kind: np.arange(6).reshape(2, 3).astype(kind) for kind in kinds} | {"count": np.zeros((), "int64")}
+    save_state_dict(tmp_path / "m.pth", arrays, meta)
+    found = read(tmp_path / "m.pth")
+    assert found.meta == meta and found.arrays.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found.arrays[name], array.astype("float64"))

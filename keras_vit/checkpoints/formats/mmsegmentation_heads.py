@@ -1,0 +1,278 @@
+"""mmsegmentation's heads on a VisionTransformer: SETR's three, and UPerNet with one of two necks.
+
+`head_map` serves reading and writing; `options_of` and `describe` translate its config into our options and back.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_vit.checkpoints.formats import mmsegmentation_config
+from keras_vit.checkpoints.formats.mmsegmentation_config import section
+from keras_vit.checkpoints.formats.name_map import (
+    NameMap,
+    torch_batch_norm,
+    torch_conv,
+    torch_enlargement,
+    torch_norm,
+    torch_pointwise,
+)
+from keras_vit.checkpoints.formats.parsed import need, setting
+from keras_vit.models import SegmentationModel
+from keras_vit.models.heads.setr import UpsamplingHead
+from keras_vit.models.heads.upernet import BilinearPyramidNeck
+
+AUXILIARY = {"setr_naive": 3, "setr_pup": 3, "setr_mla": 4, "upernet": 1}  # {head: number of its auxiliary heads}
+_SCALES = [4, 2, 1, 0.5]
+_BINS = (1, 2, 3, 6)
+_PYRAMIDS = {"bilinear": "neck.lateral_convs.0.conv.weight", "transposed": "neck.upsample_4x.0.weight"}
+
+
+def conv_block(theirs: str, ours: str) -> NameMap:
+    """{name: Entry} of a ConvBlock with batch normalisation."""
+    return {
+        **torch_conv(f"{theirs}.conv", f"{ours}/conv", bias=False),
+        **torch_batch_norm(f"{theirs}.bn", f"{ours}/norm"),
+    }
+
+
+def _classifier(theirs: str, ours: str) -> NameMap:
+    return torch_pointwise(f"{theirs}.conv_seg", f"{ours}/classifier/linear")
+
+
+def _upsampling(theirs: str, ours: str, convs: int) -> NameMap:
+    entries = {**torch_norm(f"{theirs}.norm", f"{ours}/norm"), **_classifier(theirs, ours)}
+    for i in range(convs):
+        entries |= conv_block(f"{theirs}.up_convs.{i}.0", f"{ours}/conv_{i}")
+    return entries
+
+
+def _mla() -> NameMap:
+    entries = _classifier("decode_head", "head")
+    for i in range(4):
+        entries |= torch_norm(f"neck.norm.{i}", f"neck/norm_{i}")
+        entries |= conv_block(f"neck.mla.channel_proj.{i}", f"neck/projection_{i}")
+        entries |= conv_block(f"neck.mla.feat_extract.{i}", f"neck/output_{i}")
+        for j in (0, 1):
+            entries |= conv_block(f"decode_head.up_convs.{i}.{j}", f"head/conv_{i}_{j}")
+    return entries
+
+
+def _pyramid(kind: str) -> NameMap:
+    if kind == "transposed":
+        return {
+            **torch_enlargement("neck.upsample_4x.0", "neck/resize_0a"),
+            **torch_batch_norm("neck.upsample_4x.1", "neck/norm"),
+            **torch_enlargement("neck.upsample_4x.3", "neck/resize_0b"),
+            **torch_enlargement("neck.upsample_2x.0", "neck/resize_1"),
+        }
+    entries: NameMap = {}
+    for i in range(4):
+        entries |= torch_conv(f"neck.lateral_convs.{i}.conv", f"neck/lateral_{i}")
+        entries |= torch_conv(f"neck.convs.{i}.conv", f"neck/output_{i}")
+    return entries
+
+
+def upernet_map(bins: tuple[int, ...]) -> NameMap:
+    """{name: Entry} of UPerHead on four maps, without its classifier."""
+    entries = conv_block("decode_head.fpn_bottleneck", "head/fusion")
+    for i, n in enumerate(bins):
+        entries |= conv_block(f"decode_head.psp_modules.{i}.1", f"head/pool_{n}")
+    entries |= conv_block("decode_head.bottleneck", "head/pool_bottleneck")
+    for i in range(3):
+        entries |= conv_block(f"decode_head.lateral_convs.{i}", f"head/lateral_{i}")
+        entries |= conv_block(f"decode_head.fpn_convs.{i}", f"head/smooth_{i}")
+    return entries
+
+
+def head_map(head: str, options: Mapping[str, Any], auxiliary: bool) -> NameMap:
+    """{name: Entry} of neck, head and auxiliary heads; `options` are those of the head."""
+    others = range(AUXILIARY[head] if auxiliary else 0)
+    if head == "upernet":
+        entries = {**_pyramid(options["pyramid"]), **upernet_map(options["bins"]), **_classifier("decode_head", "head")}
+        for _ in others:
+            entries |= _classifier("auxiliary_head", "auxiliary_0")
+            entries |= conv_block("auxiliary_head.convs.0", "auxiliary_0/conv_0")
+        return entries
+    if head == "setr_mla":
+        entries = _mla()
+        for i in others:
+            entries |= _classifier(f"auxiliary_head.{i}", f"auxiliary_{i}")
+        return entries
+    entries = _upsampling("decode_head", "head", options.get("stages", 1))
+    for i in others:
+        entries |= _upsampling(f"auxiliary_head.{i}", f"auxiliary_{i}", options.get("auxiliary_convs", 1))
+    return entries
+
+
+def _count(arrays, prefix: str) -> int:
+    """How many numbers follow `prefix` in the names."""
+    found = (re.match(rf"{re.escape(prefix)}(\d{{1,6}})\.", name) for name in arrays)
+    return len({match[1] for match in found if match})
+
+
+def find(arrays: Mapping[str, np.ndarray]) -> str:
+    """The head, a row of models.heads.dense.HEADS, by the names; ValueError for any other."""
+    if "neck.mla.channel_proj.0.conv.weight" in arrays:
+        return "setr_mla"
+    if "decode_head.fpn_bottleneck.conv.weight" in arrays:
+        return "upernet"
+    if "decode_head.norm.weight" not in arrays or "decode_head.up_convs.0.0.conv.weight" not in arrays:
+        raise ValueError("The decode_head is none of SETRUPHead, SETRMLAHead and UPerHead, which are implemented.")
+    kernel = need(arrays, "decode_head.up_convs.0.0.conv.weight", 4)
+    return "setr_naive" if kernel.shape[2:] == (1, 1) else "setr_pup"
+
+
+def _check_heads(head, config, others, auxiliary):
+    """Refuses settings of decode_head and auxiliary heads that no array shows."""
+    scale = {"setr_naive": 4, "setr_pup": 2, "setr_mla": 4}.get(head)
+    own, neck = section(config, "decode_head"), section(config, "neck")
+    activation = "ReLU" if head == "setr_mla" else None
+    rows = [
+        ("decode_head.up_scale", own.get("up_scale"), scale),
+        ("neck.scales", neck.get("scales"), _SCALES),
+        ("neck.rescales", neck.get("rescales"), _SCALES),
+        ("neck.act_cfg.type", section(neck, "act_cfg").get("type"), activation),
+    ]
+    for name, each in (("decode_head", own), *((f"auxiliary_head.{i}", each) for i, each in enumerate(others))):
+        rows.append((f"{name}.align_corners", each.get("align_corners"), False))
+        rows.append((f"{name}.act_cfg.type", section(each, "act_cfg").get("type"), "ReLU"))
+    if auxiliary and head != "upernet":
+        rows += [(f"auxiliary_head.{i}.in_index", each.get("in_index"), i) for i, each in enumerate(others)]
+        rows += [(f"auxiliary_head.{i}.up_scale", each.get("up_scale"), 4) for i, each in enumerate(others)]
+    mmsegmentation_config.check(rows)
+
+
+def _upernet_options(arrays, config, others):
+    pyramid = next((kind for kind, name in _PYRAMIDS.items() if name in arrays), None)
+    if pyramid is None:
+        raise ValueError("UPerHead without a neck is not implemented: MultiLevelNeck and Feature2Pyramid are.")
+    bins = tuple(setting(section(config, "decode_head"), "pool_scales", list) or _BINS)
+    options = {
+        "width": need(arrays, "decode_head.fpn_bottleneck.conv.weight", 4).shape[0],
+        "bins": bins,
+        "pyramid": pyramid,
+        "last_normalised": "backbone.ln1.weight" in arrays,
+    }
+    if len(bins) != (found := _count(arrays, "decode_head.psp_modules.")):
+        raise ValueError(f"The config names pool_scales {bins}, and the arrays have {found} pooled maps.")
+    if pyramid == "bilinear":
+        options["pyramid_width"] = need(arrays, _PYRAMIDS[pyramid], 4).shape[0]
+    if "auxiliary_head.convs.0.conv.weight" in arrays:
+        stated = setting(others[0], "in_index", int) if others else None
+        options["auxiliary_width"] = need(arrays, "auxiliary_head.convs.0.conv.weight", 4).shape[0]
+        options["auxiliary_level"] = (3 if pyramid == "bilinear" else 2) if stated is None else stated
+    return options
+
+
+def options_of(head: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+    """(our options of a head without its taps, weight of the auxiliary losses or 0).
+
+    Args:
+        head: as `find` returns it.
+        arrays: of the file.
+        config: `model` of the config in the checkpoint, or {}.
+
+    Raises:
+        ValueError: for a setting or a number of auxiliary heads that is not implemented.
+    """
+    stated = config.get("auxiliary_head")
+    others = [each for each in (stated if isinstance(stated, list) else [stated]) if isinstance(each, dict)]
+    found = _count(arrays, "auxiliary_head.") if head != "upernet" else "auxiliary_head.conv_seg.weight" in arrays
+    if found not in (0, AUXILIARY[head]):
+        raise ValueError(f"The file has {found} auxiliary heads, and {head} has {AUXILIARY[head]} or none.")
+    _check_heads(head, config, others, found)
+    options: dict[str, Any] = {}
+    if head == "upernet":
+        options = _upernet_options(arrays, config, others)
+    elif "backbone.ln1.weight" in arrays:
+        raise ValueError("final_norm=True in the backbone is implemented for UPerHead, not for SETR.")
+    elif head == "setr_mla":
+        options["width"] = need(arrays, "neck.mla.channel_proj.0.conv.weight", 4).shape[0]
+        options["branch_width"] = need(arrays, "decode_head.up_convs.0.0.conv.weight", 4).shape[0]
+    else:
+        options["width"] = need(arrays, "decode_head.up_convs.0.0.conv.weight", 4).shape[0]
+        key, place = ("stages", "decode_head") if head == "setr_pup" else ("auxiliary_convs", "auxiliary_head.0")
+        options |= {key: count} if (count := _count(arrays, f"{place}.up_convs.")) else {}
+    dropout = setting(section(config, "decode_head"), "dropout_ratio", int, float)
+    usual = 0.1 if config or head == "upernet" else 0.0  # mmsegmentation's default; 0 in the configs of SETR
+    options["dropout"] = float(usual if dropout is None else dropout)
+    loss = section(others[0], "loss_decode") if others else {}
+    weight = setting(loss, "loss_weight", int, float)
+    return options, (float(0.4 if weight is None else weight) if found else 0.0)
+
+
+def _common(kind, width, index, classes, dropout, inputs):
+    """The settings that every head has."""
+    return {
+        "type": kind,
+        "in_channels": inputs,
+        "in_index": index,
+        "channels": width,
+        "num_classes": classes,
+        "dropout_ratio": dropout,
+        "norm_cfg": {"type": "BN", "requires_grad": True},
+        "align_corners": False,
+        "loss_decode": {"type": "CrossEntropyLoss", "use_sigmoid": False, "loss_weight": 1.0},
+    }
+
+
+def _auxiliary(model, place, layer):
+    """The section of an auxiliary head on the map number `place`."""
+    d, norm = model.spec.width, {"type": "LN", "eps": 1e-6}
+    weight = {"loss_decode": {"type": "CrossEntropyLoss", "use_sigmoid": False, "loss_weight": model.auxiliary}}
+    if isinstance(layer, UpsamplingHead):
+        own = _common("SETRUPHead", layer.width, place, model.classes, layer.dropout, d)
+        sizes = {"num_convs": layer.convs, "up_scale": layer.scale, "kernel_size": layer.kernel_size}
+        return {**own, **sizes, "norm_layer": norm, **weight}
+    inputs = getattr(model.decoder.neck, "width", None) or d
+    width = layer.width if layer.convs else inputs
+    own = _common("FCNHead", width, place, model.classes, layer.dropout, inputs)
+    size = {"kernel_size": 3 if layer.convs else 1}
+    return {**own, "num_convs": layer.convs, **size, "concat_input": False, **weight}
+
+
+def _neck(model):
+    neck, d = model.decoder.neck, model.spec.width
+    if model.head_name == "setr_mla":
+        norms = {"norm_cfg": {"type": "BN", "requires_grad": True}, "act_cfg": {"type": "ReLU"}}
+        return {"type": "MLANeck", "in_channels": [d] * 4, "out_channels": neck.width, **norms}
+    if isinstance(neck, BilinearPyramidNeck):
+        sizes = {"in_channels": [d] * 4, "out_channels": neck.width or d}
+        return {"type": "MultiLevelNeck", **sizes, "scales": _SCALES}
+    return {"type": "Feature2Pyramid", "embed_dim": d, "rescales": _SCALES, "norm_cfg": {"type": "BN"}}
+
+
+def describe(model: SegmentationModel) -> dict[str, Any]:
+    """neck, decode_head and auxiliary_head of the config's `model`, for a model with one of the heads of AUXILIARY."""
+    head, d, dropout = model.head, model.spec.width, model.head.dropout
+    sections: dict[str, Any] = {} if model.decoder.neck is None else {"neck": _neck(model)}
+    if model.head_name == "upernet":
+        inputs = [sections["neck"].get("out_channels", d)] * 4
+        own = _common("UPerHead", head.width, [0, 1, 2, 3], model.classes, dropout, inputs)
+        own["pool_scales"] = list(head.bins)
+    elif model.head_name == "setr_mla":
+        inputs = [model.decoder.neck.width] * 4
+        own = _common("SETRMLAHead", 4 * head.width, [0, 1, 2, 3], model.classes, dropout, inputs)
+        own |= {"mla_channels": head.width, "up_scale": 4}
+    else:
+        own = _common("SETRUPHead", head.width, 3, model.classes, dropout, d)
+        own |= {"num_convs": head.convs, "up_scale": head.scale, "kernel_size": head.kernel_size}
+        own["norm_layer"] = {"type": "LN", "eps": 1e-6}
+    others = [_auxiliary(model, place, layer) for place, layer in model.decoder.auxiliary]
+    if others:
+        sections["auxiliary_head"] = others[0] if model.head_name == "upernet" else others
+    return {**sections, "decode_head": own}
+
+
+def map_options(model: SegmentationModel) -> dict[str, Any]:
+    """What `head_map` needs of a model's options."""
+    if model.head_name == "upernet":
+        is_bilinear = isinstance(model.decoder.neck, BilinearPyramidNeck)
+        return {"bins": model.head.bins, "pyramid": "bilinear" if is_bilinear else "transposed"}
+    if model.head_name == "setr_pup":
+        return {"stages": model.head.convs}
+    others = [layer.convs for _, layer in model.decoder.auxiliary]
+    return {"auxiliary_convs": others[0]} if others and model.head_name == "setr_naive" else {}
