@@ -84,7 +84,11 @@ def describe_checkpoint(name: str | os.PathLike, **changes: Any) -> tuple[dict[s
         family = families.find(published.variant)
         stated = {field: getattr(published, field) for field in ("mean", "std") if getattr(published, field)}
         spec, size = family.make_spec(published.variant, **{**published.fields, **stated}), published.image_size
-        about = {"classes": published.classes, "class_names": None, "preprocessing": published.preprocessing}
+        about = {
+            "classes": None if published.head else published.classes,
+            "class_names": None,
+            "preprocessing": published.preprocessing,
+        }
         options = {"remat": False, "name": family.name.lower(), "dtype": None}
         given = {"variant": spec, "image_size": (size, size), "channels": 3}
         return {**given, **about, **options}, "by the catalogue: it is not downloaded yet"

@@ -1,9 +1,16 @@
-"""Costs of variants and published models, counted without building or downloading any."""
+"""Costs of variants and published models, counted without building an encoder or downloading anything."""
+
+from typing import Any
+
+import keras
 
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find
+from keras_vit.layers.embedding.patches import grid_size, pair
 from keras_vit.models.families import FAMILIES, Spec
 from keras_vit.models.families import find as family_of
-from keras_vit.planning import counting
+from keras_vit.models.heads.decoder import Encoder
+from keras_vit.models.heads.dense import make_decoder
+from keras_vit.planning import counting, model_counts
 from keras_vit.planning.model_count import ModelCount, matching
 from keras_vit.planning.text import aligned, short
 
@@ -16,6 +23,19 @@ def variants() -> list[str]:
 def spec_of(variant: str, **fields) -> Spec:
     """The spec of any family's variant; ValueError for an unknown variant or field."""
     return family_of(variant).make_spec(variant, **fields)
+
+
+def _head_rows(published: Published, spec: Any, image_size: tuple[int, int]) -> list[counting.LayerCount]:
+    """Rows of a published dense model's neck, head and, for classes, auxiliary heads."""
+    policy, classes = keras.dtype_policies.get("float32"), published.classes or 1
+    options = (classes > 1, policy, published.head_options)
+    decoder = make_decoder(str(published.head), Encoder(spec, image_size), classes, *options)
+    shapes = [(*grid_size(image_size, spec.strides[i]), spec.width) for i in decoder.taps]
+    maps, tokens = ([keras.Input(shape) for shape in each] for each in (shapes, [shape[-1:] for shape in shapes]))
+    given = [maps, tokens] if decoder.class_tokens else [maps]
+    found = maps if decoder.neck is None else decoder.neck(*given)
+    outputs = [decoder.head(found), *(layer([found[place]]) for place, layer in decoder.auxiliary)]
+    return model_counts.count(keras.Model(given, outputs))
 
 
 def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[counting.LayerCount]:
@@ -34,7 +54,10 @@ def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[
     spec = spec_of(published.variant, **published.fields)
     if image_size is None and spec.has_tokens:  # with patches of 14 pixels, 378 of 384
         image_size = tuple(published.image_size // stride * stride for stride in spec.strides[0])
-    return counting.layer_counts(spec, image_size or published.image_size, published.classes)
+    size = pair(image_size or published.image_size, "image_size")
+    if published.head is None:
+        return counting.layer_counts(spec, size, published.classes)
+    return counting.layer_counts(spec, size, None) + _head_rows(published, spec, size)
 
 
 def _files(published: Published) -> tuple[str, ...]:

@@ -210,12 +210,23 @@ def test_a_model_without_a_fixed_size_is_refused():
         count(keras.Model(image, keras.layers.Conv2D(2, 3)(image)))
 
 
+# Parameters of DPTForSemanticSegmentation in transformers 5.24.0, and in the README of Depth Anything V2.
+PUBLISHED_DENSE = {
+    "dpt/large-ade": 343_960_364,
+    "depth-anything-v2/small": 24.8e6,
+    "depth-anything-v2/base": 97.5e6,
+    "depth-anything-v2/large": 335.3e6,
+}
+
+
 def test_every_published_model_is_counted():
     models = {model.name: model for model in count_models()}
     assert models.keys() == {*variants(), *CATALOGUE}
     assert models["siglip/So400m_14-384"].image_size == (378, 378)  # 27 patches of 14 pixels
     assert models["deit/tiny"].files == ("safetensors", ".pth")
     assert models["augreg/B_16-i21k"].parameters == 86_567_656 + 769 * 20_843
+    for name, published in PUBLISHED_DENSE.items():
+        assert abs(models[name].parameters - published) < 1.3e6  # parts that files have and no code reads
     table = models_table(list(models.values()))
     assert "5,717,416" in table and len(table.splitlines()) == len(models) + 1
 

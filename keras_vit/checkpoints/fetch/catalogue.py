@@ -28,7 +28,9 @@ class Published:
         measure: "top-1" of the file's classifier, "linear probe" of its features, or "zero-shot" with its text tower.
         variant: architecture in this package, "B/16", at the patch size that load builds.
         fields: {field of the spec: value} where the weights' shapes differ from that variant.
-        classes: of the file's head; None without a head.
+        head, head_options: of a SegmentationModel, a row of models.heads.dense.HEADS and its options; None and {} for
+            other models.
+        classes: of the file's head, 1 for depth; None without a head.
         labels: "imagenet" for a classifier of ImageNet-1k's 1000 classes, else None.
         image_size: pixels. Side of the images at the end of training.
         preprocessing: text of the evaluation preprocessing (docs/data.md); None if no source gives it.
@@ -48,6 +50,8 @@ class Published:
     labels: str | None
     variant: str
     fields: dict[str, Any]
+    head: str | None
+    head_options: dict[str, Any]
     classes: int | None
     image_size: int
     preprocessing: str | None
@@ -90,8 +94,11 @@ def _fields(text):
     }
 
 
-_TYPES = {"top1": float, "fields": _fields, "classes": int, "image_size": int, "mean": _numbers, "std": _numbers}
-_NEVER_NONE = ("note", "fields")
+_TYPES = {
+    **{"top1": float, "classes": int, "image_size": int, "mean": _numbers, "std": _numbers},
+    **dict.fromkeys(("fields", "head_options"), _fields),
+}
+_NEVER_NONE = ("note", "fields", "head_options")
 
 
 def _published(row):

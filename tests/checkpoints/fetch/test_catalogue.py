@@ -13,6 +13,7 @@ from keras_vit.checkpoints.fetch import catalogue
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find, list_models
 from keras_vit.checkpoints.fetch.download import https_address
 from keras_vit.data.ops.registry import parse
+from keras_vit.models.heads.dense import head_options
 
 FAMILIES = {
     "imagenet21k": 9,
@@ -29,6 +30,15 @@ FAMILIES = {
     "dino": 4,
     "dinov2": 8,
     "mae": 3,
+    "dpt": 2,
+    "depth-anything-v2": 3,
+}
+
+LICENCES = {  # {source or name: licence}; Apache-2.0 for others
+    "facebookresearch/mae": "CC-BY-NC-4.0",
+    "isl-org/DPT": "MIT",
+    "depth-anything-v2/base": "CC-BY-NC-4.0",
+    "depth-anything-v2/large": "CC-BY-NC-4.0",
 }
 
 
@@ -61,7 +71,8 @@ def test_addresses():
     for model in CATALOGUE.values():
         if model.url.startswith("hf://"):
             assert re.fullmatch(r"hf://[\w-]+/[\w.-]+", model.url)
-            assert model.original.startswith("https://dl.fbaipublicfiles.com/") and model.original.endswith(".pth")
+            published = (model.original or "").startswith("https://dl.fbaipublicfiles.com/")
+            assert (published and model.original.endswith(".pth")) or (model.head and model.original is None)
         else:
             assert re.fullmatch(r"gs://[\w-]+/[\w./+-]+\.npz", model.url)
             assert https_address(model.url).startswith("https://storage.googleapis.com/")
@@ -72,7 +83,7 @@ def test_addresses():
 def test_names_and_figures_are_well_formed():
     for model in CATALOGUE.values():
         assert re.fullmatch(r"[a-z0-9-]+/[\w+-]+", model.name)
-        assert model.licence == ("CC-BY-NC-4.0" if model.source == "facebookresearch/mae" else "Apache-2.0")
+        assert model.licence == LICENCES.get(model.name, LICENCES.get(model.source, "Apache-2.0"))
         assert (model.top1 is None) == (model.measure is None)
         assert model.measure in ("top-1", "linear probe", "zero-shot", None)
         assert model.top1 is None or 70 < model.top1 < 90, model
@@ -94,6 +105,16 @@ def test_what_load_is_told():
             assert int(last) == (378 if model.name.endswith("So400m_14-384") else model.image_size), model
         assert (model.mean is None) == (model.std is None)
         assert model.mean is None or all(1 < value < 255 for value in model.mean + model.std)
+
+
+def test_dense_models_name_a_head_and_its_options():
+    dense = {name: model for name, model in CATALOGUE.items() if model.head}
+    assert sorted(dense) == sorted(list_models("dpt/*") + list_models("depth-anything-v2/*"))
+    assert {model.head for model in dense.values()} == {"dpt"}
+    for model in dense.values():
+        assert model.head_options.keys() <= set(head_options("dpt")) and model.labels is None
+        assert (model.classes == 1) == (model.head_options.get("depth") is not None)
+    assert not any(model.head_options for name, model in CATALOGUE.items() if name not in dense)
 
 
 def test_callers_may_change_the_fields_of_a_model():
