@@ -60,12 +60,14 @@ def _by_model(name, top_k, class_names):
     """The same from a model for keras_vit.load."""
     from keras_vit.io.class_names import DATA_SETS
     from keras_vit.io.progress import stage
-    from keras_vit.training.prediction.segment import segments
+    from keras_vit.training.prediction.segment import is_dense, segments
 
     with stage(f"Loading {name}"):
         model = loading.load(name, class_names=class_names)
     if segments(model):
         raise ValueError(f"{name} gives every pixel a class: keras-vit segment {name} IMAGES --output=FOLDER.")
+    if is_dense(model):
+        raise ValueError(f"{name} has one output per pixel, such as a depth, and no classes: use model.predict.")
     if model.classes is None:
         raise ValueError(f"{name} has no classes: it returns features, which `predict --answers=features` writes.")
     if model.class_names is None:

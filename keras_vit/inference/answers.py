@@ -14,7 +14,7 @@ from keras_vit.serving.openvino_engine import runner
 from keras_vit.training import Model
 from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
-from keras_vit.training.prediction.segment import segments
+from keras_vit.training.prediction.segment import is_dense, segments
 
 KINDS = ("classes", "logits", "features")
 
@@ -39,6 +39,10 @@ def check_kinds(model: keras.Model, kinds: Sequence[str]) -> None:
         return
     if segments(model):
         raise ValueError(f'"{model.name}" gives every pixel a class: use predict_masks, or take features alone.')
+    if is_dense(model):
+        raise ValueError(
+            f'"{model.name}" has one output per pixel, such as a depth: use model.predict, or take features alone.'
+        )
     if model.classes is None:
         raise ValueError(f'"{model.name}" has no classes: take features, or a model that was trained to classify.')
     if hasattr(model, "has_zero_head") and model.has_zero_head():

@@ -9,7 +9,7 @@ import keras
 from keras_vit.io.suggest import counted
 from keras_vit.training.checks.pixel_range import InputRange, normalisation
 from keras_vit.training.prediction.preprocessing import preprocessing_text
-from keras_vit.training.prediction.segment import names_and_colors, segments
+from keras_vit.training.prediction.segment import estimates_depth, names_and_colors, segments
 from keras_vit.version import __version__
 
 METADATA, README, CLASSES = "metadata.json", "README.md", os.path.join("assets", "classes.txt")
@@ -19,7 +19,7 @@ READ = "JPEG, PNG, BMP, GIF or WebP"
 
 def activation_name(model: keras.Model, activation: str | None) -> str | None:
     """The function from logits to probabilities, "softmax" or "sigmoid"; None for a model without classes."""
-    if model.classes is None:
+    if model.classes is None or estimates_depth(model):
         return None
     return activation or model.activation or ("sigmoid" if model.classes == 1 else "softmax")
 
@@ -38,10 +38,11 @@ def describe(model: keras.Model, activation: str | None) -> dict[str, Any]:
         "mean": mean,
         "std": std,
         "preprocessing": preprocessing_text(model),
-        "classes": model.classes,
+        "classes": None if estimates_depth(model) else model.classes,
         "class_names": None if model.class_names is None else list(model.class_names),
         "activation": activation_name(model, activation),
         **(_of_pixels(model) if segments(model) else {}),
+        **({"task": "depth", "depth": model.depth} if estimates_depth(model) else {}),
     }
 
 
@@ -91,6 +92,10 @@ def readme(metadata: dict[str, Any]) -> str:
         lines.append(
             f"- `ids` are the numbers of the most probable classes of {height} x {width} pixels; their colours are in"
             f" `{METADATA}`. `mask_bytes` are PNG files of these numbers at each image's own size."
+        )
+    if metadata.get("task") == "depth":
+        lines.append(
+            f"- `depth` is the {metadata['depth']} depth of {height} x {width} pixels, as the model returns it."
         )
     takes_bytes = "encoded_images" in metadata["signatures"]["serving_default"]["inputs"]
     given = (

@@ -16,7 +16,7 @@ from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.model import register_exporter
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
 from keras_vit.training.prediction.preprocessing import check_preprocessing
-from keras_vit.training.prediction.segment import segments
+from keras_vit.training.prediction.segment import estimates_depth, is_dense, segments
 
 FORMATS = ("tf_saved_model", *single_file.FILES)
 # Contents of a SavedModel, and our additions.
@@ -71,13 +71,15 @@ def _check_options(model, format, top_k, verbose, activation):
         check_top_k(top_k)
         if segments(model):
             raise ValueError(f'top_k: "{model.name}" gives every pixel one class, and exports return its number.')
+        if is_dense(model):
+            raise ValueError(f'top_k: "{model.name}" has one output per pixel, and no classes to choose from.')
     for name, given in {"top_k": top_k is not None, "verbose": verbose}.items():
         if given and format != "tf_saved_model":
             raise ValueError(
                 f'{name} is for format="tf_saved_model": a file of format="{format}" returns the probabilities of all'
                 " classes."
             )
-    if model.classes is not None:
+    if model.classes is not None and not estimates_depth(model):
         probabilities_of(model, activation)
     elif activation is not None:
         raise ValueError(
@@ -116,7 +118,7 @@ def _check(model, path, format):
     if format == "tf_saved_model":
         _check_place(path)
         InputRange.known(model)  # its signatures take image files
-    if model.get_encoder() is not model and not segments(model):
+    if model.get_encoder() is not model and not is_dense(model):
         raise ValueError(
             f'"{model.name}", a {type(model).__name__}, trains another model: export that one,'
             " keras_vit.export(model.get_encoder(), path). For classes, fine-tune it first: keras-vit finetune"
@@ -199,6 +201,7 @@ def export(
     A segmentation model returns {"ids" (b, h, w) int32, "probabilities" (b, h, w, classes)} for the pixels of its own
     size, from signatures and files, and logits from pixels_training. Its signature encoded_masks maps encoded images to
     {"mask_bytes", "status"}: PNG files of class numbers, each at its image's own size, as `model.segment` makes them.
+    A model for depth returns {"depth" (b, h, w)} instead, and has no masks.
 
     The folder's README.md and metadata.json describe the model, assets/classes.txt holds its class names, and
     assets.extra requests that warm up TensorFlow Serving. An existing export at `path` is replaced once the new one is
@@ -225,7 +228,7 @@ def export(
         ImportError: if the format's library is not installed.
         OSError: if writing fails; every error leaves `path` as it was.
     """
-    if segments(model):
+    if is_dense(model):
         model = model.without_auxiliary()
     place, format = _check(model, path, format)
     _check_options(model, format, top_k, verbose, activation)

@@ -14,7 +14,7 @@ from keras_vit.serving.description import OK
 from keras_vit.serving.mask_signature import masks_of_bytes
 from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.prediction.preprocessing import preprocessing_text
-from keras_vit.training.prediction.segment import segments
+from keras_vit.training.prediction.segment import estimates_depth, is_dense, segments
 
 
 class Signature(NamedTuple):
@@ -47,11 +47,18 @@ def pixel_classes(logits: Any, activation: Callable) -> dict[str, Any]:
     return {"ids": tf.argmax(logits, axis=-1, output_type=tf.int32), "probabilities": activation(logits)}
 
 
+def depths(outputs: Any) -> dict[str, Any]:
+    """Outputs (b, h, w, 1) of a model for depth as {"depth": (b, h, w) float32}."""
+    return {"depth": keras.ops.cast(outputs[..., 0], "float32")}
+
+
 def _named(model, activation, outputs):
-    """A model's outputs by name: logits and probabilities (b, classes); "outputs" for custom heads; `pixel_classes`."""
+    """A model's outputs by name: logits and probabilities; `pixel_classes`; `depths`; "outputs" for custom heads."""
     if segments(model):
         return pixel_classes(outputs, activation)
-    results = {} if isinstance(model, Classifier) else named_outputs(outputs)
+    if estimates_depth(model):
+        return depths(outputs)
+    results = {} if isinstance(model, Classifier) or is_dense(model) else named_outputs(outputs)
     if model.classes is not None:
         results = {**results, "logits": outputs, "probabilities": activation(keras.ops.cast(outputs, "float32"))}
     return _float32(results)
@@ -71,7 +78,7 @@ def _trained(model, activation):
 
 def _best(model, scores, top_k):
     """images (b, h, w, c) -> the top k probabilities and class names (b, k), best first; or the model's outputs."""
-    if model.classes is None or segments(model):
+    if model.classes is None or is_dense(model):
         return scores
     names = tf.constant(model.class_names or [str(i) for i in range(model.classes)])
 
@@ -143,7 +150,8 @@ def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> d
         add("serving_default", _features(model, tensor, False), images, "the features of images")
     else:
         what = "the model's outputs" if model.classes is None else "the most probable classes, best first"
-        what = "the class of every pixel of the model's size" if segments(model) else what
+        if is_dense(model):
+            what = f"the {'depth' if estimates_depth(model) else 'class'} of every pixel of the model's size"
         scores = once(_scores(model, activation, False))
         add("serving_default", _from_bytes(decode, _best(model, scores, top_k)), encoded, f"{what}, of encoded images")
         add("pixels", scores, images, f"all outputs, of pixels {pixels} of the model's size")

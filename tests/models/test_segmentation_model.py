@@ -228,3 +228,17 @@ def test_masks_without_any_class_are_refused():
     model.compile("sgd", keras_vit.training.SegmentationLoss())
     with pytest.raises(ValueError, match="No pixel of the masks has a class: all are 255"):
         model.fit(IMAGES, np.full_like(MASKS, 255), verbose=0)
+
+
+@pytest.mark.parametrize("head", ["setr_mla", "dpt", "upernet"])
+def test_an_int8_model_segments_and_loads_as_it_was_saved(head, tmp_path):
+    options = {"width": 8, **({"widths": (4, 4, 4, 4)} if head == "dpt" else {})}
+    model = made(head, head_options=options)
+    before = np.asarray(model(IMAGES))
+    model.quantize("int8")
+    model.save(tmp_path / "m.keras")
+    loaded = keras_vit.load(tmp_path / "m.keras")
+    np.testing.assert_array_equal(loaded.segment(IMAGES[0]).classes, model.segment(IMAGES[0]).classes)
+    after = np.asarray(loaded(IMAGES))
+    np.testing.assert_allclose(after, np.asarray(model(IMAGES)), atol=1e-5)
+    assert 0 < np.abs(after - before).max() < 0.2 * np.abs(before).max()

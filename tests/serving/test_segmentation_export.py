@@ -11,6 +11,9 @@ from PIL import Image
 from small_models import NAMED, pixels, segmenting
 
 import keras_vit
+from keras_vit.inference.answers import check_kinds
+from keras_vit.serving.http.served import DEFAULT, Served
+from keras_vit.serving.signatures import all_outputs
 
 COLORS = [[0, 0, 200], [90, 90, 90], [200, 0, 0]]
 
@@ -110,3 +113,62 @@ def test_litert_equals_keras(model, tmp_path):
 def test_the_best_of_classes_is_refused(model, tmp_path):
     with pytest.raises(ValueError, match="gives every pixel one class"):
         keras_vit.export(model, tmp_path / "m", top_k=2)
+
+
+@pytest.fixture(scope="module")
+def depth_model():
+    options = {"depth": "metric", "max_depth": 3.0, "width": 8, "widths": (4, 4, 4, 4), "residual_norm": None}
+    size = {"image_size": (16, 24), "depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
+    return keras_vit.SegmentationModel("Ti/8", "dpt", 1, head_options=options, name="depth", **size)
+
+
+def test_depth_is_exported_as_the_model_returns_it(depth_model, tmp_path):
+    keras_vit.export(depth_model, tmp_path / "m")
+    found, expected = tf.saved_model.load(tmp_path / "m").signatures, depth_model.predict_on_batch(pixels(2))[..., 0]
+    assert "encoded_masks" not in found
+    answers = found["pixels"](tf.constant(pixels(2)))
+    assert list(answers) == ["depth"] and np.ptp(expected) > 0
+    np.testing.assert_allclose(answers["depth"], expected, atol=1e-5)
+    assert sorted(found["serving_default"](tf.constant([png((16, 24, 3))]))) == ["depth", "status"]
+    metadata = json.loads((tmp_path / "m" / "metadata.json").read_text())
+    assert (metadata["task"], metadata["depth"], metadata["classes"]) == ("depth", "metric", None)
+    assert (
+        metadata["activation"] is None and "`depth` is the metric depth" in (tmp_path / "m" / "README.md").read_text()
+    )
+
+
+def test_files_return_depth_too(depth_model):
+    """ONNX and LiteRT files return what `all_outputs` computes."""
+    found = all_outputs(depth_model, keras.ops.sigmoid).function(tf.constant(pixels(1)))
+    np.testing.assert_allclose(found["depth"], depth_model.predict_on_batch(pixels(1))[..., 0], atol=1e-5)
+    assert "probabilities" not in found
+
+
+def test_a_served_depth_is_the_models(depth_model):
+    images = pixels(1).astype("uint8")
+    [row] = Served("depth", depth_model).signatures[DEFAULT](images)
+    np.testing.assert_allclose(row["depth"], depth_model.predict_on_batch(images)[0, ..., 0], atol=1e-5)
+
+
+def test_depth_has_no_classes(depth_model, tmp_path):
+    for use, message in (
+        (lambda: depth_model.segment(pixels(1)), "one output per pixel, such as a depth"),
+        (lambda: depth_model.classify(pixels(1)), "gives every pixel a depth, and no classes"),
+        (lambda: keras_vit.export(depth_model, tmp_path / "m", top_k=2), "one output per pixel, and no classes"),
+        (lambda: keras_vit.export(depth_model, tmp_path / "m", activation="sigmoid"), "has no classes: leave it out"),
+        (lambda: check_kinds(depth_model, ["classes"]), "use model.predict, or take features alone"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            use()
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("head", ["setr_pup", "setr_mla", "dpt", "upernet"])
+def test_litert_files_of_every_head_equal_keras(head, tmp_path):
+    """keras_vit.export compares the outputs itself; int8 has quantised dense layers."""
+    pytest.importorskip("ai_edge_quantizer")
+    options = {"width": 8, **({"widths": (4, 4, 4, 4)} if head == "dpt" else {})}
+    model = segmenting(head, head_options=options)
+    keras_vit.export(model, tmp_path / "m.tflite")
+    keras_vit.export(model, tmp_path / "small.tflite", quantization="int8_dynamic")
+    assert (tmp_path / "small.tflite").stat().st_size < (tmp_path / "m.tflite").stat().st_size

@@ -11,7 +11,7 @@ from keras_vit.models import Classifier, taps
 from keras_vit.models.families import Family
 from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.prediction.classify import probabilities_of
-from keras_vit.training.prediction.segment import segments
+from keras_vit.training.prediction.segment import is_dense
 
 
 def computed(model: keras.Model, images: np.ndarray, batch_size: int = 8) -> np.ndarray:
@@ -91,8 +91,8 @@ class Subject:
 
 def class_number(model: keras.Model, text: str) -> int:
     """The class of a name or number; ValueError if the model has no such class."""
-    if segments(model):
-        raise ValueError(f'"{model.name}" gives every pixel a class: there are no maps of one class. Leave it out.')
+    if is_dense(model):
+        raise ValueError(f'"{model.name}" has outputs for every pixel: there are no maps of one class. Leave it out.')
     names = list(model.class_names or ())
     folded = [name.casefold() for name in names]
     if text.casefold() in folded:

@@ -49,7 +49,7 @@ def inspect_model(
             f"Expected images (b, height, width, c) and a name for each, got {len(pixels)} images and {len(names)}"
             " names."
         )
-    segmenter = model if segments(model) and model.classes > 1 else None
+    segmenter = model if segments(model) else None
     chosen = None if chosen_class is None else class_number(model, str(chosen_class))
     model = model.get_encoder() if hasattr(model, "get_encoder") else model
     check_images(model, pixels)

@@ -14,10 +14,17 @@ from keras_vit.models import Classifier, features
 from keras_vit.serving.description import describe
 from keras_vit.serving.http.bodies import Refused
 from keras_vit.serving.openvino_engine import runner
-from keras_vit.serving.signatures import named_outputs
+from keras_vit.serving.signatures import depths, named_outputs
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
 from keras_vit.training.prediction.images import Preprocessor, Reader
-from keras_vit.training.prediction.segment import Segmenter, names_and_colors, segments, whole_text
+from keras_vit.training.prediction.segment import (
+    Segmenter,
+    estimates_depth,
+    is_dense,
+    names_and_colors,
+    segments,
+    whole_text,
+)
 
 DEFAULT = "serving_default"
 
@@ -81,7 +88,7 @@ class Served:
     ):
         if isinstance(model, Classifier):
             model.check_head()
-        if segments(model):
+        if is_dense(model):
             model = model.without_auxiliary()
         self.name, self.model, self.top_k = name, model, check_top_k(top_k)
         self.description = describe(model, activation)
@@ -95,6 +102,8 @@ class Served:
         found, model = {}, self.model
         if segments(model):
             found[DEFAULT] = self._masks(model)
+        elif estimates_depth(model):
+            found[DEFAULT] = _rows(self._function(depths(model.output)))
         elif model.classes is not None:
             found[DEFAULT] = self._named(
                 self._function({"probabilities": probabilities_of(model, activation)(model.output)})

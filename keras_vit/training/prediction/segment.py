@@ -108,7 +108,7 @@ class Segmenter:
         if self.model.classes == 1:
             raise ValueError(
                 f'"{self.model.name}" has one output per pixel, such as a depth, and no classes to choose from: use'
-                " model.predict(model.preprocess(images))."
+                " model.predict(model.preprocess(images)), (b, height, width, 1)."
             )
         integer(self.batch_size, "batch_size")
         if self.window not in WAYS:
@@ -232,9 +232,19 @@ def _classes(rows, shape, count, dtype, with_probabilities):
     return classes, probabilities
 
 
+def is_dense(model: Any) -> bool:
+    """Whether a model has an output for every pixel: classes, one logit or a depth."""
+    return hasattr(model, "segment")
+
+
 def segments(model: Any) -> bool:
     """Whether a model gives every pixel a class, by `model.segment`."""
-    return hasattr(model, "segment")
+    return is_dense(model) and model.classes > 1
+
+
+def estimates_depth(model: Any) -> bool:
+    """Whether a model gives every pixel a depth."""
+    return is_dense(model) and model.depth is not None
 
 
 def segment(model, x: Any, verbose: bool | int | str = "auto", **options: Any) -> Segmentation | list[Segmentation]:
