@@ -30,7 +30,7 @@ _OTHERS = [library for library in LIBRARIES if library not in (OWN, "products")]
 
 
 def read_cases(cases: str, dtypes: str) -> list[Case]:
-    """The cases of "B/16:8,B/16:1" in each of "float32,bfloat16". Raises ValueError for another form or dtype."""
+    """The cases of "B/16:8,Ti/16+dpt@384x512:4" in each of "float32,bfloat16". Raises ValueError for others."""
     found = []
     for part in cases.split(","):
         variant, colon, batch = part.partition(":")
@@ -95,7 +95,10 @@ def run():
         " measured.",
     )
     flags.string(
-        "cases", "B/16:8,B/16:1,Ti/16:64,S/16:64", "VARIANT:BATCH, joined by commas; a batch of 1 is not trained with."
+        "cases",
+        "B/16:8,B/16:1,Ti/16:64,S/16:64",
+        "VARIANT:BATCH, joined by commas, or VARIANT+HEAD@HEIGHTxWIDTH:BATCH, as Ti/16+dpt@384x512:4, for segmentation."
+        " A batch of 1 is not trained with.",
     )
     flags.string("dtypes", ",".join(DTYPES), "Of the products, joined by commas.")
     flags.integer("repeats", 5, "Rounds of each pass.", lowest=1)

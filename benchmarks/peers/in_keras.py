@@ -15,9 +15,14 @@ def threads(count):
 
 def _ours(sizes, dtype):
     from keras_vit import models
-    from keras_vit.training import AdamW, SoftmaxCrossEntropy
+    from keras_vit.training import AdamW, SegmentationCrossEntropy, SoftmaxCrossEntropy
 
     spec = models.make_spec(sizes["variant"])
+    if "head" in sizes:
+        size = tuple(sizes["image_size"])
+        model = models.SegmentationModel(spec, sizes["head"], sizes["classes"], size, auxiliary=0.4, dtype=dtype)
+        model.compile(AdamW(1e-4, decay=0.1), SegmentationCrossEntropy(), jit_compile=False)
+        return model
     model = models.build(spec, image_size=sizes["image_size"], classes=sizes["classes"], dtype=dtype)
     model.compile(AdamW(1e-4, decay=0.1), SoftmaxCrossEntropy(), jit_compile=False)
     return model
@@ -67,12 +72,15 @@ def build(library, sizes, batch, dtype):
     if library == "openvino":
         return _openvino(sizes, batch, dtype)
     policy = "mixed_bfloat16" if dtype == "bfloat16" else dtype
+    if "head" in sizes and library != "ours":
+        raise NotImplementedError(f'{library} has no head "{sizes["head"]}"')
     model = {"ours": _ours, "kerashub": _kerashub}[library](sizes, policy)
-    size = sizes["image_size"]
-    images = np.random.default_rng(0).integers(0, 256, (batch, size, size, 3), dtype="uint8")
+    height, width = np.broadcast_to(sizes["image_size"], 2)
+    images = np.random.default_rng(0).integers(0, 256, (batch, height, width, 3), dtype="uint8")
     images = tf.constant(images if library == "ours" else images / np.float32(255))
-    labels = tf.zeros((batch,), tf.int32)
-    compiled = tf.function(lambda: model(images, training=False))
+    labels = tf.zeros((batch, height, width) if "head" in sizes else (batch,), tf.int32)
+    predicting = model.without_auxiliary() if "head" in sizes else model
+    compiled = tf.function(lambda: predicting(images, training=False))
     steps = {}
 
     def train():

@@ -51,8 +51,63 @@ def _transformers(sizes):
     return _Logits(ViTForImageClassification(config))
 
 
+def _dense(sizes):
+    """transformers' DPT with our widths, and its auxiliary head, whose logits transformers' own loss resizes."""
+    from transformers import DPTConfig, DPTForSemanticSegmentation
+
+    if sizes["head"] != "dpt":
+        raise NotImplementedError(f'transformers has no head "{sizes["head"]}" on a ViT')
+    width, depth = sizes["width"], sizes["depth"]
+    config = DPTConfig(
+        image_size=min(sizes["image_size"]),  # square; positions are resized to the image in each pass
+        patch_size=sizes["patch_size"],
+        hidden_size=width,
+        num_hidden_layers=depth,
+        num_attention_heads=sizes["heads"],
+        intermediate_size=sizes["mlp_dim"],
+        num_labels=sizes["classes"],
+        is_hybrid=False,
+        backbone_out_indices=[depth * i // 4 - 1 for i in (1, 2, 3, 4)],
+        neck_hidden_sizes=[width // 8, width // 4, width // 2, width],
+        use_batch_norm_in_fusion_residual=True,
+        use_auxiliary_head=True,
+    )
+    return DPTForSemanticSegmentation(config)
+
+
+def _build_dense(library, sizes, batch, dtype):
+    """As `build`, for a class per pixel; training by transformers' own loss, at the image's size."""
+    if library != "transformers":
+        raise NotImplementedError(f'{library} has no head "{sizes["head"]}"')
+    model, size = _dense(sizes), sizes["image_size"]
+    images, masks = torch.randn(batch, 3, *size), torch.zeros(batch, *size, dtype=torch.long)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+
+    def passed(**labels):
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+            return model(images, **labels)
+
+    def forward():
+        model.eval()
+        with torch.inference_mode():
+            logits = torch.nn.functional.interpolate(passed().logits.float(), size=size, mode="bilinear")
+            float(logits[0, 0, 0, 0])
+
+    def train():
+        model.train()
+        loss = passed(labels=masks).loss
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        float(loss)
+
+    return sum(p.numel() for p in model.parameters()), {"forward": forward, "training": train}
+
+
 def build(library, sizes, batch, dtype):
     """(number of parameters, {"forward": function, "training": function}) of a model with random weights and images."""
+    if "head" in sizes:
+        return _build_dense(library, sizes, batch, dtype)
     model = {"timm": _timm, "transformers": _transformers}[library](sizes)
     images = torch.randn(batch, 3, sizes["image_size"], sizes["image_size"])
     labels = torch.zeros(batch, dtype=torch.long)

@@ -13,7 +13,7 @@ _TURN = 0.5  # least seconds per turn: short steps are repeated
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A variant at 224 pixels with 1000 classes, a batch size, the products' dtype. A batch of one is not trained."""
+    """A model as in `sizes_of`, a batch size, the products' dtype. A batch of one is not trained."""
 
     variant: str
     batch: int
@@ -50,21 +50,27 @@ class Measured:
     peers: dict = dataclasses.field(default_factory=dict)
 
 
-def sizes_of(variant: str, image_size: int = 224, classes: int = 1000) -> tuple[dict, int, int]:
-    """(the model's description for peers, its number of parameters, operations of one image's forward pass)"""
-    from keras_vit.models import make_spec
-    from keras_vit.planning import counting
+def sizes_of(variant: str) -> tuple[dict, int | None, int]:
+    """(the model's description for peers, its number of parameters, operations of one image's forward pass)
 
-    spec = make_spec(variant)
-    rows = counting.layer_counts(spec, image_size, classes)
-    sizes = {name: getattr(spec, name) for name in ("width", "depth", "heads", "mlp_dim")}
-    sizes |= {
-        "variant": variant,
-        "patch_size": int(variant.partition("/")[2]),
-        "image_size": image_size,
-        "classes": classes,
-    }
-    return sizes, counting.parameters(rows), counting.flops(rows)
+    Args:
+        variant: "B/16" classifies 1000 classes at 224 pixels; "Ti/16+dpt@384x512" gives pixels 11 classes, with an
+            auxiliary head. Of the latter peers have parameters that they do not use: their number is None.
+    """
+    from keras_vit.models import SegmentationModel, make_spec
+    from keras_vit.planning import counting, model_counts
+
+    name, _, dense = variant.partition("+")
+    head, _, size = dense.partition("@")
+    spec = make_spec(name)
+    sizes = {field: getattr(spec, field) for field in ("width", "depth", "heads", "mlp_dim")}
+    sizes |= {"variant": name, "patch_size": int(name.partition("/")[2]), "image_size": 224, "classes": 1000}
+    if not dense:
+        rows = counting.layer_counts(spec, sizes["image_size"], sizes["classes"])
+        return sizes, counting.parameters(rows), counting.flops(rows)
+    sizes |= {"head": head, "image_size": [int(side) for side in size.split("x")], "classes": 11}
+    model = SegmentationModel(spec, head, sizes["classes"], tuple(sizes["image_size"]), auxiliary=0.4)
+    return sizes, None, counting.flops(model_counts.count(model))
 
 
 def _built(peer, sizes, case, expected):
