@@ -2,9 +2,8 @@
 
 import dataclasses
 import os
-import pathlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import keras
@@ -30,6 +29,7 @@ from keras_vit.checkpoints.formats.evaluation_steps import of_channels
 from keras_vit.checkpoints.formats.name_map import summary, unpack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.formats.recognise import recognise, unwrapped
+from keras_vit.checkpoints.locate import Located, locate_checkpoint
 from keras_vit.checkpoints.masked import masked_autoencoder
 from keras_vit.checkpoints.reading import keras_file, metadata
 from keras_vit.checkpoints.reading.files import FileContents, read
@@ -67,95 +67,6 @@ _HINTS = {
     "path": " The weights are those of `path`, the first argument.",
     "head": ' head="drop" gives a model without a head, head="reset" with classes=... one with a new head.',
 }
-
-
-def _letters(name):
-    """A name without case, punctuation and "vit": "ViT-B/16" and "vit_b16" are "b16"."""
-    return re.sub(r"[^a-z0-9+]", "", name.lower()).removeprefix("vit")
-
-
-def _published_like(text, catalogue):
-    """A hint: the first published models of an architecture such as "B/16" or "vit_b16"; may be empty."""
-    like = [name for name in catalogue if _letters(text) in map(_letters, re.split("[/-]", name))]
-    return f" Published models of that kind: {', '.join(like[:3])}, ..." if like else ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Located:
-    """A checkpoint on this machine, with the catalogue's facts that its file does not state.
-
-    Attributes:
-        path: file or folder; None if it is not on this machine.
-        image_size: pixels. Side of the images where the weights fit any; None where the file determines it.
-        preprocessing: text of the evaluation preprocessing at the checkpoint's own size; None for the file's.
-        class_names: key of class_names.DATA_SETS for a classifier of that data set, or None.
-        resample: how to resample positions; None for the format's method.
-        fields: of the spec: mean, std, patch_size.
-    """
-
-    path: pathlib.Path | None
-    image_size: int | None = None
-    preprocessing: str | None = None
-    class_names: str | None = None
-    resample: str | None = None
-    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-
-def _fetched(address, sha256):
-    """The local path of an address, downloaded unless cached; None if it is not an address."""
-    if address.startswith("hf://"):
-        from keras_vit.checkpoints.fetch.hub import download_repository
-
-        return download_repository(address)
-    if address.startswith("kaggle://"):
-        from keras_vit.checkpoints.fetch.kaggle import download_variation
-
-        return download_variation(address)
-    if address.startswith(("https://", "http://", "gs://")):
-        from keras_vit.checkpoints.fetch.download import download
-
-        return download(address, sha256=sha256)
-    return None
-
-
-def locate_checkpoint(
-    name: str | os.PathLike, find: Callable[[str, str | None], pathlib.Path | None] = _fetched
-) -> Located:
-    """Locates the checkpoint of a path, an address or a name in the catalogue; downloads it unless cached.
-
-    Args:
-        name: as `load` takes it.
-        find: (address, sha256) -> local path, or None, which is then the result's path.
-
-    Raises:
-        FileNotFoundError: for an unknown name, with the nearest one in the catalogue.
-        ValueError: if the name is not text or a path, or is a dangling link.
-        ConnectionError: if the download fails.
-    """
-    from keras_vit.checkpoints.fetch.catalogue import CATALOGUE
-
-    if not isinstance(name, (str, bytes, os.PathLike)):
-        kind = f"the class {name.__name__}" if isinstance(name, type) else f"a {type(name).__name__}"
-        raise ValueError(f"load expected a path, an address or a name of keras_vit.list_models(), got {kind}.")
-    text = os.fsdecode(name)
-    path = os.path.expanduser(text)
-    for existing in (path, f"{path}.index"):  # TensorFlow's checkpoints are called by what their files begin with
-        if os.path.exists(existing):
-            return Located(pathlib.Path(existing))
-    if os.path.islink(path):
-        raise ValueError(f'"{text}" is a link to "{os.readlink(path)}", which does not exist.')
-    if (entry := CATALOGUE.get(text)) is not None:
-        place = find(entry.url, entry.sha256)
-        return Located(
-            place, entry.chosen_size, entry.preprocessing, entry.labels, entry.resample, dict(entry.fields_to_load)
-        )
-    if "://" in text:
-        place = find(text, None)
-        return Located(place, class_names=next((e.labels for e in CATALOGUE.values() if e.url == text), None))
-    hint = _published_like(text, CATALOGUE) or did_you_mean(text, CATALOGUE)
-    raise FileNotFoundError(
-        f'"{text}" does not exist, and is not a name in the catalogue.{hint} keras_vit.list_models() lists all names.'
-    )
 
 
 def _parse_options(recorded, options):

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.ops.decode import decode_mask
+from keras_vit.data.ops.decode_mask import decode_mask
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.selection import subset
 

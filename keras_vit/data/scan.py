@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from keras_vit.data.errors import why, wrong_description
 from keras_vit.data.mapping import EXAMPLES, untuned
-from keras_vit.data.ops.decode import decode_image, decode_mask, mask_of_size
+from keras_vit.data.ops.decode import decode_image
+from keras_vit.data.ops.decode_mask import decode_mask, mask_of_size
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.selection import example_names
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit.data.ops.decode import MAX_PIXELS, ODD
+from keras_vit.data.ops.decode import ODD
+from keras_vit.data.ops.headers import MAX_PIXELS
 from keras_vit.serving.description import OK, READ
 
 _LARGEST = f"{MAX_PIXELS:,} pixels (a JPEG; others half of that)"

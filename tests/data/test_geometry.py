@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import from_arrays, parse, training_batches
-from keras_vit.data.ops.decode import decode_mask
+from keras_vit.data.ops.decode_mask import decode_mask
 from keras_vit.data.ops.registry import OPS, op
 
 SEEDS, HEIGHT, WIDTH, OBJECTS, STEP = 40, 60, 81, 3, 60

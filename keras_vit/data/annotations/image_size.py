@@ -3,7 +3,8 @@
 import tensorflow as tf
 
 from keras_vit.data.ops import orientation
-from keras_vit.data.ops.decode import MAX_PIXELS, decode_bytes, header
+from keras_vit.data.ops.decode import decode_bytes, header
+from keras_vit.data.ops.headers import MAX_PIXELS
 
 
 def _turned(size, turned):

@@ -11,7 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit.data.ops.branches import outlined
-from keras_vit.data.ops.decode import decode, decode_mask, header, mask_of_size, not_cut_short
+from keras_vit.data.ops.decode import decode, header, not_cut_short
+from keras_vit.data.ops.decode_mask import decode_mask, mask_of_size
 from keras_vit.data.ops.geometry import moved_to_window, pair, random_resized_crop, resized_window, sampled_window
 from keras_vit.data.ops.registry import fused
 

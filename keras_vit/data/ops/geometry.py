@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit.data.ops.decode import LARGE
+from keras_vit.data.ops.headers import LARGE
 from keras_vit.data.ops.registry import op
 
 PADDING = 0  # of pixels outside the image, and of masks without void

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit.data.ops.decode import mask_of_size
+from keras_vit.data.ops.decode_mask import mask_of_size
 from keras_vit.data.ops.registry import as_uint8
 from keras_vit.data.records.description import (
     FEATURES,

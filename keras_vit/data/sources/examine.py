@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from keras_vit.data.ops.decode import LARGE
+from keras_vit.data.ops.headers import LARGE
 from keras_vit.data.sources.base import RandomAccess, Source
 from keras_vit.data.sources.image_files import format_inside, opened
 from keras_vit.data.sources.written_table import image_files

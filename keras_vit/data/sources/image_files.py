@@ -14,7 +14,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.data.ops.decode import MAX_PIXELS, needs_pillow
+from keras_vit.data.ops.decode import needs_pillow
+from keras_vit.data.ops.headers import MAX_PIXELS
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.io.logs import log_once, printable
 

@@ -5,7 +5,7 @@ import struct
 
 import tensorflow as tf
 
-from keras_vit.data.ops.decode import first_frame
+from keras_vit.data.ops.gif import first_frame
 from keras_vit.data.sources.image_files import FORMATS, HEAD, format_of_start, opened
 from keras_vit.serving.http.bodies import Refused
 
