@@ -109,7 +109,7 @@ def both_ways(model: Model) -> Model:
 
 
 def _warn_of_unread_classes(source, counted_examples):
-    """Warns about classes of whose examples in the source none was counted: all of them are unreadable."""
+    """Warns about classes in the source without a counted example: all their images are unreadable."""
     if not isinstance(source, RandomAccess) or source.labels is None:
         return
     rows = zip(source.class_names, source.class_counts(), counted_examples)

@@ -296,7 +296,7 @@ class SegmentationModel(ModelOfArguments):
         probabilities: bool = False,
         verbose: bool | int | str = "auto",
     ) -> segment.Segmentation | list[segment.Segmentation]:
-        """A class for every pixel of images of any size, at their own size.
+        """Gives every pixel of images of any size a class.
 
             found = model.segment("street.jpg", window="slide")
             found.picture().save("look.png")

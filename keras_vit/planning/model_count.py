@@ -54,7 +54,7 @@ def as_csv(models: Iterable[ModelCount]) -> str:
 
 
 def read_counts(pattern: str = "*") -> list[ModelCount]:
-    """The rows of counts.csv whose names match: variants at 224 pixels, published models at their own size.
+    """The rows of counts.csv whose names match: variants at 224 pixels, published models at the size in their files.
 
     Raises:
         ValueError: no name matches.

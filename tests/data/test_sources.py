@@ -153,7 +153,7 @@ _FRACTIONS = np.linspace(0, 1, 32).reshape(2, 4, 4, 1)
         (_FRACTIONS * 4 - 2, [0, 1], "got -2 to 2: undo their normalization"),
         (np.full((2, 4, 4, 1), np.nan), [0, 1], "NaN or infinite"),
         (_FOUR.astype(bool), [0, 1], "expected pixels as numbers 0..255, got bool"),
-        (_FOUR[:0], [], "there are no images"),
+        (_FOUR[:0], [], "arrays has no images"),
         (_FOUR, [0], "as many labels"),
         (_FOUR, [[1, 0], [0, 1]], r"one-hot rows take labels.argmax\(-1\)"),
         (_FOUR, [0, -1], "the labels range from -1"),

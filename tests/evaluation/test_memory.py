@@ -47,7 +47,7 @@ def peaks():
 
 @pytest.mark.processes
 def test_twenty_thousand_examples_take_the_memory_of_a_few():
-    """Their logits, or features, would be 80 MB. In a process of its own, whose peak is that of nothing else."""
+    """Their logits, or features, would be 80 MB. In a separate process, so that the peak is theirs alone."""
     with Interpreter() as interpreter:
         found = interpreter.run(peaks)
     assert all(after - before < 40 for before, after in found.values()), found

@@ -331,7 +331,7 @@ def test_its_plan_counts_the_model(config):
 
 @pytest.mark.extended
 def test_a_folder_of_images_and_masks_trains_with_one_command(scenes, tmp_path):
-    """In a process of its own: --data=FOLDER, without files of ours."""
+    """In a separate process, with --data=FOLDER alone."""
     small_model = "variant=Ti/8 depth=1 width=16 heads=2 mlp_dim=16 image_size=32".split()
     flags = [f"--config.model.{text}" for text in small_model]
     flags += [

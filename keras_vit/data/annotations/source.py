@@ -213,8 +213,8 @@ def _check_some(title, annotations, pictures):
         pictures: its (path, fault).
 
     Raises:
-        FileNotFoundError: if there are no images.
-        ValueError: if there are no others.
+        FileNotFoundError: if no image is found.
+        ValueError: if the annotations of all images are.
     """
     if not pictures:
         raise FileNotFoundError(f'"{annotations.where}": no image can be used: {told(annotations.ignored)}.')
@@ -228,6 +228,26 @@ def _check_some(title, annotations, pictures):
     if len(faults) == len(pictures):
         raise ValueError(text)
     log_once(logging.WARNING, text)
+
+
+def _names_of(title, root, layout, split, annotations, classes):
+    """The class names of all splits: in the annotations, in a file such as the option `classes`, or those of train."""
+    if annotations.class_names is not None:
+        if classes:
+            raise ValueError(f'"{title}": classes={classes}: {annotations.where} names the classes already.')
+        return _declared(layout, split, annotations, lambda: annotations.class_names)
+    pictures = list(annotations.pictures)
+    annotations.pictures = iter(pictures)
+    _check_some(title, annotations, [(picture.path, picture.fault) for picture in pictures])
+    folder = root if tf.io.gfile.isdir(root) else os.path.dirname(root)
+    return class_names(folder, classes) or _declared(layout, split, annotations, lambda: _used_names(pictures))
+
+
+def _counted(pictures, work):
+    """`pictures`, each of which advances a stage."""
+    for picture in pictures:
+        work.advance()
+        yield picture
 
 
 def annotated(layout: Layout, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
@@ -256,28 +276,11 @@ def annotated(layout: Layout, text: str, split: str = "train", data_dir: str | N
             layout.splits,
         )
     with stage(f"Reading the annotations in {root}", unit="images") as work:
-        annotations = layout.splits[asked]()
-        listed_names = None
-        if annotations.class_names is None:
-            annotations.pictures = iter(pictures := list(annotations.pictures))
-            _check_some(title, annotations, [(picture.path, picture.fault) for picture in pictures])
-            folder = root if tf.io.gfile.isdir(root) else os.path.dirname(root)
-            listed_names = class_names(folder, chosen["classes"])
-        elif chosen["classes"]:
-            raise ValueError(f'"{text}": classes={chosen["classes"]}: {annotations.where} names the classes already.')
-        own = lambda: _used_names(pictures) if annotations.class_names is None else annotations.class_names  # noqa: E731
-        declared = listed_names or _declared(layout, asked, annotations, own)
-        is_void = chosen["background"] == "void"
-        numbers = _Numbers(declared, is_void, chosen["ignore"])
-
-        def counted_pictures():
-            for picture in _with_regions(annotations.pictures, is_void, annotations.ignored):
-                work.advance()
-                yield picture
-
-        table = make_table(
-            counted_pictures(), numbers.value_of, annotations.fractions, numbers.void > 255, numbers.background
-        )
+        annotations, is_void = layout.splits[asked](), chosen["background"] == "void"
+        names = _names_of(title, root, layout, asked, annotations, chosen["classes"])
+        numbers = _Numbers(names, is_void, chosen["ignore"])
+        pictures = _counted(_with_regions(annotations.pictures, is_void, annotations.ignored), work)
+        table = make_table(pictures, numbers.value_of, annotations.fractions, numbers.void > 255, numbers.background)
     _check_some(title, annotations, list(zip(table.paths, table.faults)))
     order = list(range(len(table.paths)))
     random.Random(0).shuffle(order)

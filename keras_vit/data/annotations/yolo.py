@@ -226,8 +226,8 @@ def read(described: _Described, texts: str | list[str], split: str) -> Annotatio
         split: its name in messages.
 
     Raises:
-        FileNotFoundError: if there are no images.
-        ValueError: if there are no annotations or only boxes, and, later, for unknown classes.
+        FileNotFoundError: if no image is found.
+        ValueError: without annotations or with boxes only, and, later, for unknown classes.
     """
     path, names, existing = described.path, described.names, files.Existing()
     ignored: Ignored = collections.defaultdict(list)

@@ -78,7 +78,7 @@ def _labels(labels, class_names, size, name):
     """(labels (b,) int64, class names)."""
     labels = np.asarray(labels)
     if not size:
-        raise ValueError(f"{name}: there are no images.")
+        raise ValueError(f"{name} has no images.")
     if labels.ndim != 1 or len(labels) != size:
         hint = " Of one-hot rows take labels.argmax(-1)." if labels.ndim == 2 and labels.shape[1] > 1 else ""
         raise ValueError(f"{name}: expected as many labels (b,) as images, got {labels.shape} for {size} images.{hint}")
@@ -208,7 +208,7 @@ def from_arrays(
     elif class_names is not None and "mask" not in (features or {}):
         raise ValueError(f"{name}: class_names name labels, and labels is None.")
     elif not len(images):
-        raise ValueError(f"{name}: there are no images.")
+        raise ValueError(f"{name} has no images.")
     for key, values in (features or {}).items():
         try:
             tensors[key] = _feature(key, values, images)

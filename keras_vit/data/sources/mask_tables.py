@@ -110,7 +110,7 @@ def _checked(table):
     for noun, items in what.items():
         twice = sorted({item for item in items if items.count(item) > 1})
         if twice:
-            raise ValueError(f'"{table.path}" has a {noun} twice: {twice[:3]}. Each class needs one of its own.')
+            raise ValueError(f'"{table.path}" has a {noun} twice: {twice[:3]}. Give each class a different {noun}.')
     wrong = [color for color in table.colors or () if max(color) > 255]
     if wrong:
         raise ValueError(f'"{table.path}" has the colour {wrong[0]}; expected red, green and blue from 0 to 255.')

@@ -133,7 +133,7 @@ def name_of(item, number, single):
 
 
 class Reader:
-    """From images of any kind to pixels 0..255 of their own size, upright, in a model's channels: uint8 (h, w, c).
+    """From images of any kind to their pixels 0..255, upright and unscaled, in a model's channels: uint8 (h, w, c).
 
     Attributes:
         range: of the model's own pixels, made of these by `range.of_bytes`.
