@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.io.mask_pictures import (
+    WRONG,
     Color,
     colored,
     legend,
@@ -36,11 +37,10 @@ __all__ = [
     "void_color",
     "with_legend",
 ]
-WRONG: Color = (213, 94, 0)
 
 
 def error(image: Any, truth: Any, prediction: Any, classes: int) -> np.ndarray:
-    """Where a prediction is wrong: the image in pale grey, wrong pixels in red, those without a true class black.
+    """Where a prediction is wrong: the image in pale grey, wrong pixels in magenta, those without a true class black.
 
     Args:
         image: pixels 0..255 (h, w, c).

@@ -86,5 +86,5 @@ def comparisons(
     present = set(np.unique(truths).tolist()) | set(np.unique(predictions).tolist())
     shown = [number for number in range(classes) if number in present]
     legend = _legend([names[i] for i in shown], [colors[i] for i in shown], max(present) >= classes)
-    note = "Examples spread over the data, the worst first. Orange in the last picture: wrong; black: no true class."
+    note = "Examples spread over the data, the worst first. Magenta in the last picture: wrong; black: no true class."
     return section("Predictions", f"{legend}\n{''.join(rows)}", note)

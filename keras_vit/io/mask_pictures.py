@@ -16,6 +16,7 @@ import numpy as np
 Color = tuple[int, int, int]
 # Okabe and Ito (2008), distinct to people with any colour vision; without their black, which is void.
 _FIRST = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167))
+WRONG: Color = (255, 0, 255)  # of wrong pixels in pictures of errors; far from every colour of `palette`
 _LEVELS = 41  # per channel of the colours to choose from: more colours than a 16-bit mask has classes
 _FARTHEST = 256  # colours chosen for their distance from all before
 _TEXT, _GAP, _SWATCH = 14, 6, 16  # pixels: text size, distances, a legend's squares
@@ -35,8 +36,8 @@ def _lab(colors):
 def palette(classes: int) -> tuple[Color, ...]:
     """Distinct colours for `classes` classes, always the same; those of fewer classes come first.
 
-    The first seven are distinct to people with any colour vision, the next ones as far from each other, black and white
-    as possible.
+    The first seven are distinct to people with any colour vision, the next ones as far from each other, black, white
+    and WRONG as possible.
 
     Raises:
         ValueError: for more classes than a 16-bit mask has.
@@ -48,7 +49,7 @@ def palette(classes: int) -> tuple[Color, ...]:
     levels = np.round(np.linspace(0, 255, _LEVELS)).astype(int)
     every = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), axis=-1)
     coarse = every[::2, ::2, ::2].reshape(-1, 3)
-    places, taken = _lab(coarse), _lab([*_FIRST, (0, 0, 0), (255, 255, 255)])
+    places, taken = _lab(coarse), _lab([*_FIRST, (0, 0, 0), (255, 255, 255), WRONG])
     nearest = np.min([((places - place) ** 2).sum(-1) for place in taken], axis=0)
     chosen: list[int] = []
     for _ in range(min(classes, _FARTHEST) - len(_FIRST)):
@@ -56,7 +57,7 @@ def palette(classes: int) -> tuple[Color, ...]:
         nearest = np.minimum(nearest, ((places - places[chosen[-1]]) ** 2).sum(-1))
     found = [*_FIRST, *map(tuple, coarse[chosen].tolist())]
     if classes > _FARTHEST:
-        used = {*found, (0, 0, 0), (255, 255, 255)}
+        used = {*found, (0, 0, 0), (255, 255, 255), WRONG}
         left = [color for color in map(tuple, every.reshape(-1, 3).tolist()) if color not in used]
         found += [left[i] for i in np.random.default_rng(0).permutation(len(left))[: classes - _FARTHEST]]
     return tuple(found)

@@ -58,7 +58,7 @@ def test_a_mask_of_many_classes_has_16_bits():
 def test_the_error_is_red_where_wrong_and_black_without_a_true_class():
     image, prediction = np.full((2, 3, 3), 51), np.array([[0, 2, 1], [2, 2, 1]])
     found = pictures.error(image, MASK, prediction, classes=3)
-    pale, red, black = (153, 153, 153), (213, 94, 0), (0, 0, 0)
+    pale, red, black = (153, 153, 153), (255, 0, 255), (0, 0, 0)
     np.testing.assert_array_equal(found, [[pale, red, black], [pale, pale, red]])
 
 
