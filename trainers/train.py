@@ -3,6 +3,7 @@
 from absl import logging
 
 from keras_vit.data.source_names import with_kind
+from keras_vit.data.usual_splits import PLAIN, own_validation
 from keras_vit.distribution import strategy as find_strategy
 from keras_vit.distribution.strategy import check_name
 from keras_vit.io.progress import shown, stage
@@ -42,11 +43,29 @@ def plan(values):
     print(dry_run.plan(values.config, datasets, values.workdir, data_dir=values.data_dir, **options))
 
 
+def _take_validation(values):
+    """Lets a recipe that holds out a part of train use the data's split val instead, unless flags name the splits."""
+    data = values.config.data
+    named = any(hasattr(values, f"config.data.{key}") for key in ("train", "evaluation"))
+    without_data = values.dry_run and values.examples and values.classes
+    if named or without_data or (data.train, data.evaluation) != PLAIN:
+        return
+    if found := own_validation(data.source, values.data_dir):
+        data.train, data.evaluation = found
+        logging.info(
+            "%s has a split val: training on train, evaluating on val. To hold out a part of train instead:"
+            " --config.data.train=%s --config.data.evaluation=%s.",
+            data.source,
+            *PLAIN,
+        )
+
+
 def main(values):
     """Trains, or prints a plan, as the flags say."""
     check_name(values.strategy)
     check_keys(values.config, config_files.packaged("lib.common").base())
     values.config.data.source = with_kind(values.config.data.source, values.data_dir)
+    _take_validation(values)
     if values.dry_run:
         plan(values)
         return

@@ -2,13 +2,16 @@
 
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
+from ml_collections import ConfigDict
 
 from keras_vit.data import open_source
 from keras_vit.data.usual_splits import PLAIN, usual_splits
 from keras_vit.runs.evaluate import own_data
 from keras_vit.runs.own_data import check_held_out, files_of
+from trainers import train
 
 
 @pytest.fixture
@@ -77,3 +80,19 @@ def test_what_is_held_out_where_no_run_says_so(run, tmp_path):
         (tmp_path / "split" / split / name).mkdir(parents=True)
         (tmp_path / "split" / split / name / "a.jpg").touch()
     assert usual_splits("folder:split", str(tmp_path)) == ("train", "val")
+
+
+def test_a_recipe_takes_the_validation_split_unless_flags_name_splits(run, tmp_path):
+    for split, name in (("train", "cat"), ("train", "dog"), ("val", "cat"), ("test", "cat")):
+        (tmp_path / "split" / split / name).mkdir(parents=True)
+        (tmp_path / "split" / split / name / "a.jpg").touch()
+
+    def splits(source, **given):
+        data = ConfigDict({"source": source, "train": PLAIN[0], "evaluation": PLAIN[1]})
+        values = {"config": ConfigDict({"data": data}), "data_dir": str(tmp_path), "dry_run": False, **given}
+        train._take_validation(SimpleNamespace(**values))
+        return data.train, data.evaluation
+
+    assert splits("folder:split") == ("train", "val")
+    assert splits("folder:photos") == splits("digits") == PLAIN
+    assert splits("folder:split", **{"config.data.train": PLAIN[0]}) == PLAIN
