@@ -83,23 +83,33 @@ def adapted(config, described, **changes):
     return adapted_arguments(described, **model_arguments(config), **changes)
 
 
-def class_weights(text, source):
-    """One weight per class from "balanced" or text such as "1,2.5,1"; None without text.
+_RULES = {"balanced": lambda source: balanced_class_weights(source.class_counts())}
+
+
+def class_weights(text, source, rules=_RULES):
+    """One weight per class from the name of a rule or text such as "1,2.5,1"; None without text.
+
+    Args:
+        text: config.loss.class_weights.
+        source: of the training examples.
+        rules: {name: source -> weights}.
 
     Raises:
         ValueError: other text, or a wrong number of weights.
     """
     if not text:
         return None
-    if text == "balanced":
-        return balanced_class_weights(source.class_counts())
+    if text in rules:
+        return rules[text](source)
     try:
         weights = [float(number) for number in text.split(",")]
     except ValueError:
         weights = []
     if len(weights) != len(source.class_names):
+        names = ", ".join(f'"{name}"' for name in rules)
         raise ValueError(
-            f'class_weights="{text}": expected "balanced" or {len(source.class_names)} numbers, one per class.'
+            f'--config.loss.class_weights="{text}": expected {names} or {len(source.class_names)} numbers, one per'
+            " class."
         )
     return weights
 

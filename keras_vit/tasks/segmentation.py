@@ -1,7 +1,7 @@
 """Semantic segmentation: a class for every pixel."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
 from typing import Any
 
 import keras
@@ -25,6 +25,7 @@ from keras_vit.tasks.classification import (
     adapted,
     check_resample,
     check_variant,
+    class_weights,
     loaded,
     model_arguments,
     variant,
@@ -33,7 +34,6 @@ from keras_vit.training import SegmentationLoss, SegmentationScores
 from keras_vit.training.segmentation_losses import pixel_class_weights
 
 HEADS = ("reset", "keep")  # config.head
-BY_PIXELS = ("balanced", "log")  # config.loss.class_weights, by the pixels of each class
 _SHOWN = 6  # examples in a report
 
 
@@ -70,29 +70,14 @@ class Options:
 _OF_THE_LOSS = ("cross_entropy", "dice", "focal", "gamma", "ohem_thresh", "ohem_min_kept")
 
 
-def class_weights(text: str | None, source: Any) -> Sequence[float] | None:
-    """One weight per class from "balanced", "log" or text such as "1,2.5,1"; None without text.
+def _pixel_weights(kind, source):
+    """`pixel_class_weights` of a source, or of a plan, which has no masks."""
+    counts = count_pixels(source) if isinstance(source, Source) else source.class_counts()
+    return pixel_class_weights(counts.tolist(), kind)
 
-    Raises:
-        ValueError: other text, or a wrong number of weights.
-    """
-    if not text:
-        return None
-    if text in BY_PIXELS:
-        counts = (
-            count_pixels(source) if isinstance(source, Source) else source.class_counts()
-        )  # of a plan, without masks
-        return pixel_class_weights(counts.tolist(), text)
-    try:
-        weights = [float(number) for number in text.split(",")]
-    except ValueError:
-        weights = []
-    if len(weights) != len(source.class_names):
-        raise ValueError(
-            f'--config.loss.class_weights="{text}": expected {", ".join(BY_PIXELS)} or'
-            f" {len(source.class_names)} numbers, one per class."
-        )
-    return weights
+
+# Of config.loss.class_weights, by the pixels of each class.
+_RULES = {kind: functools.partial(_pixel_weights, kind) for kind in ("balanced", "log")}
 
 
 def _copy_head(model, trained):
@@ -245,7 +230,7 @@ class Segmentation(Task):
             raise ValueError(f"--config.objective or --config.loss: {error}") from None
 
     def loss(self, source: Any) -> keras.losses.Loss:
-        weights = class_weights(self.config.loss.class_weights, source)
+        weights = class_weights(self.config.loss.class_weights, source, _RULES)
         return self._loss(weights, getattr(source, "void", VOID))
 
     def metrics(self, model: keras.Model) -> list[keras.metrics.Metric]:
@@ -264,7 +249,7 @@ class Segmentation(Task):
         measures, details = evaluation.measures, evaluation.details
         names = model.class_names or details.get("classes") or [str(i) for i in range(model.classes)]
         colors = model.colors or palette(model.classes)
-        sections = [html_report.table(_facts(model, measures)), self._learning_curves(records)]
+        sections = [html_report.table(_facts(model, measures, details)), self._learning_curves(records)]
         if "per_class" in details:
             sections.append(segmentation_sections.class_scores(details["per_class"], colors))
         if "confusion" in details and len(names) <= html_report.MATRIX:
@@ -272,7 +257,15 @@ class Segmentation(Task):
         return [*sections, _examples(model, samples, names, colors)]
 
 
-def _facts(model, measures):
+def _measured_at(details):
+    """The size at which an evaluation was made, in words."""
+    if "window" not in details:
+        return "the model's image size"
+    how = "by sliding windows" if details["window"] == "slide" else "resized from the model's"
+    return f"the images' own size, {how}{', with flips' if details['flips'] else ''}"
+
+
+def _facts(model, measures, details):
     """(name, value) pairs of the measures and the model."""
     titles = {
         "miou": "mIoU",
@@ -283,7 +276,8 @@ def _facts(model, measures):
     shares = [(title, f"{measures[name]:.2%}") for name, title in titles.items() if name in measures]
     others = [(name, value) for name, value in measures.items() if name not in titles]
     size = "x".join(map(str, model.image_size))
-    return [*shares, *others, ("head", model.head_name), ("parameters", model.count_params()), ("image size", size)]
+    facts = [("measured at", _measured_at(details)), ("head", model.head_name)]
+    return [*shares, *others, *facts, ("parameters", model.count_params()), ("image size", size)]
 
 
 def _examples(model, samples, names, colors):

@@ -149,6 +149,11 @@ class MLAHead(LayerOfParts):
         return scaled(self.classifier(x, training=training), 4)
 
 
+def _on_first(count, head, classes, **options):
+    """Auxiliary heads on the first `count` maps, for Decoder."""
+    return tuple((i, head(classes, name=f"auxiliary_{i}", **options)) for i in range(count))
+
+
 def setr_naive(
     encoder: Encoder,
     classes: int,
@@ -172,11 +177,8 @@ def setr_naive(
     taps = encoder.taps_of_one_stride("setr_naive", taps, _SHARES)
     options = {"width": width, "norm": norm, "dropout": dropout, "dtype": policy}
     head = UpsamplingHead(classes, name="head", **options)
-    others = [
-        (i, UpsamplingHead(classes, convs=auxiliary_convs, name=f"auxiliary_{i}", **options))
-        for i in range(3 if auxiliary else 0)
-    ]
-    return Decoder(taps, head, auxiliary=tuple(others))
+    others = _on_first(3 if auxiliary else 0, UpsamplingHead, classes, convs=auxiliary_convs, **options)
+    return Decoder(taps, head, auxiliary=others)
 
 
 def setr_pup(
@@ -202,8 +204,7 @@ def setr_pup(
     options = {"width": width, "kernel_size": 3, "norm": norm, "dropout": dropout, "dtype": policy}
     stages = max(math.ceil(math.log2(max(encoder.spec.strides[taps[-1]]))), 1) if stages is None else stages
     head = UpsamplingHead(classes, convs=integer(stages, "stages"), scale=2, name="head", **options)
-    others = [(i, UpsamplingHead(classes, name=f"auxiliary_{i}", **options)) for i in range(3 if auxiliary else 0)]
-    return Decoder(taps, head, auxiliary=tuple(others))
+    return Decoder(taps, head, auxiliary=_on_first(3 if auxiliary else 0, UpsamplingHead, classes, **options))
 
 
 def setr_mla(
@@ -228,8 +229,5 @@ def setr_mla(
     """
     taps = encoder.taps_of_one_stride("setr_mla", taps, _EVEN)
     head = MLAHead(classes, branch_width, norm, dropout, dtype=policy, name="head")
-    others = [
-        (i, FCNHead(classes, convs=0, dropout=dropout, dtype=policy, name=f"auxiliary_{i}"))
-        for i in range(4 if auxiliary else 0)
-    ]
-    return Decoder(taps, head, MLANeck(width, norm, dtype=policy, name="neck"), tuple(others))
+    others = _on_first(4 if auxiliary else 0, FCNHead, classes, convs=0, dropout=dropout, dtype=policy)
+    return Decoder(taps, head, MLANeck(width, norm, dtype=policy, name="neck"), others)
