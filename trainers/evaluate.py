@@ -8,7 +8,7 @@
 --model accepts a run directory, a file of any format or a published name. A run directory is evaluated as its task
 says, any other model as a classifier. --preprocess overrides the model's preprocessing, except in evaluators with a
 preprocess= of their own. --evals names evaluators with options, joined by "|"; the default is the task's. --strategy
-evaluates on several devices.
+evaluates on several devices. A segmentation model is measured at its image size, and with --window at each image's own.
 
 Several models, joined by commas, are evaluated in turn. A table of their scores is printed, sorted by the first
 evaluator's, or by --sort=EVALUATOR/MEASURE; --output gets a folder per model, models.json and models.png.
@@ -93,6 +93,15 @@ def _evaluators(values):
     }
 
 
+def _with_windows(values, evaluator, name):
+    """The task's evaluator, at the images' own size with --window; ValueError where that means nothing."""
+    if values.window is None:
+        return evaluator
+    if not hasattr(evaluator, "window"):
+        raise ValueError(f"--window={values.window} is for segmentation models, and {name} is not one.")
+    return dataclasses.replace(evaluator, **flags.windows(values))
+
+
 def evaluate(values, name, strategy, output):
     """Evaluates a model as the flags say; prints and writes the measures.
 
@@ -120,7 +129,7 @@ def evaluate(values, name, strategy, output):
     setting = Setting(
         model, strategy, values.batch_size, values.data_dir, source, preprocess, task.select, errors, verbose=True
     )
-    chosen = named or {"": task.evaluator()}
+    chosen = named or {"": _with_windows(values, task.evaluator(), name)}
     with stage("Preparing the evaluation"), folders_read_once():
         prepared = {key: evaluator.prepare(setting) for key, evaluator in chosen.items()}
     found = {}
@@ -213,6 +222,10 @@ def run():
     flags.integer("batch_size", 64, "Images per batch, over all devices.", lowest=1)
     flags.define_broken_limit()
     flags.only_with("sort", "model", lambda models: "," in models, "several models")
+    flags.define_windows(None)
+    flags.only_with("flips", "window", bool, "--window=whole or --window=slide")
+    flags.only_with("window", "evals", lambda evals: evals is None, "the task's evaluator")
+    flags.only_with("window", "preprocess", lambda text: text is None, "the model's own preprocessing")
     flags.define_data_dir()
     flags.define_strategy()
     flags.launch(main, loads=True)

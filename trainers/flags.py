@@ -344,9 +344,9 @@ def define_data_dir():
     path("data_dir", None, "The folder of tensorflow-datasets' prepared data; by default its own.")
 
 
-def define_windows():
+def define_windows(default="whole"):
     """The flags of a segmentation model that sees images of any size; `windows` has their values."""
-    enum("window", "whole", ["whole", "slide"], "How a segmentation model sees an image: resized, or window by window.")
+    enum("window", default, ["whole", "slide"], "How a segmentation model sees an image: resized, or window by window.")
     number("overlap", 1 / 3, "The share of a window that the next one sees again, below 1.", lowest=0, highest=0.99)
     number("scale", None, "The factor of an image's sides for windows; by default the least that fits a window.")
     boolean("flips", False, "Averages the answers for an image and its mirror image.")

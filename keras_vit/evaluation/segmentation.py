@@ -7,16 +7,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_vit.data import evaluation_batches, image_and_label
+from keras_vit.data import ExampleErrors, evaluation_batches, image_and_label
 from keras_vit.data.sources.selection import subset
 from keras_vit.evaluation.boundaries import TOLERANCE, BoundaryScores, f_scores
 from keras_vit.evaluation.classes import check_classes
 from keras_vit.evaluation.data import source_of
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing, metrics_runner
+from keras_vit.evaluation.own_size import count
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
 from keras_vit.inspection.segmentation import comparison, palette, side_by_side, with_legend
 from keras_vit.io.void import void_of
 from keras_vit.training import SegmentationCrossEntropy, SegmentationScores
+from keras_vit.training.prediction.segment import Segmenter, segments
 from keras_vit.training.segmentation_scores import class_scores, mean_where, scores
 
 _TITLES = ("image", "truth", "prediction", "wrong")
@@ -32,9 +34,14 @@ def image_and_mask(example: dict[str, Any]) -> tuple:
     return example["image"], example["mask"][..., 0]
 
 
+def _spread(source, count):
+    """Positions of at most `count` examples, spread over a source."""
+    return np.unique(np.linspace(0, source.size - 1, min(count, source.size)).astype(int)).tolist()
+
+
 def spread_examples(source: Any, preprocess: str, select: Callable, count: int) -> tuple[np.ndarray, np.ndarray]:
     """(images (n, h, w, c) uint8, masks (n, h, w)) of at most `count` readable examples, spread over a source."""
-    places = np.unique(np.linspace(0, source.size - 1, min(count, source.size)).astype(int))
+    places = _spread(source, count)
     batches = evaluation_batches(subset(source, places), preprocess, len(places), select=select)
     [(images, masks, weights)] = batches.as_numpy_iterator()
     return images[weights > 0].astype("uint8"), masks[weights > 0]
@@ -76,7 +83,9 @@ def _of_logits(setting):
 @register("segmentation")
 @dataclasses.dataclass(frozen=True)
 class Segmentation(Evaluator):
-    """mIoU, pixel and mean accuracy and boundary F-score of a class per pixel, at the model's image size.
+    """mIoU, pixel and mean accuracy and boundary F-score of a class per pixel.
+
+    They are measured at the model's image size or, with a `window`, at each image's own, as `segment` makes masks.
 
     Attributes:
         source: a data source with masks, as in config.data.source; None for the run's own.
@@ -84,12 +93,15 @@ class Segmentation(Evaluator):
         preprocess: preprocessing text; None for that of the run, or else the model's own.
         tolerance: of boundaries, as a share of the image's diagonal; None leaves the boundary score out.
         pictures: number of examples to draw, spread over the source.
+        window: "whole" or "slide" as in `SegmentationModel.segment`, at images' own size, without a loss; None for the
+            model's size.
+        overlap, scale, flips: as in `segment`, with a window.
     """
 
     score: ClassVar[str] = "miou"
     caption: ClassVar[str] = (
-        "Each row is an image, its true classes, those predicted, and where they are wrong (red); pixels without a true"
-        " class are black in the last picture and do not count."
+        "Each row is an image, its true classes, those predicted, and where they are wrong (magenta); pixels without a"
+        " true class are black in the last picture and do not count."
     )
 
     source: str | None = None
@@ -97,6 +109,10 @@ class Segmentation(Evaluator):
     preprocess: str | None = None
     tolerance: float | None = TOLERANCE
     pictures: int = 4
+    window: str | None = None
+    overlap: float = 1 / 3
+    scale: float | None = None
+    flips: bool = False
 
     def __post_init__(self):
         if self.tolerance is not None and not 0 < self.tolerance < 0.1:
@@ -105,6 +121,10 @@ class Segmentation(Evaluator):
             )
         if not isinstance(self.pictures, int) or self.pictures < 0:
             raise ValueError(f"segmentation: pictures={self.pictures!r}: expected a whole number, 0 or more.")
+        if self.window is None and (self.flips or self.scale is not None):
+            raise ValueError('segmentation: flips and scale need a window: window="whole" or window="slide".')
+        if self.window is not None and self.preprocess is not None:
+            raise ValueError("segmentation: preprocess is for the model's size: leave it out, or the window.")
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         setting, source, preprocess = source_of(self, setting)
@@ -112,6 +132,8 @@ class Segmentation(Evaluator):
         select = image_and_mask if setting.select is image_and_label else setting.select
         setting = dataclasses.replace(setting, model=model, select=select)
         check_classes(model, source)
+        if self.window is not None:
+            return self._at_own_size(setting, source)
         check_preprocessing(preprocess, source, model, select)
         examples = spread_examples(source, preprocess, select, self.pictures) if self.pictures else None
         measured = self._measurer(setting, source, preprocess)
@@ -120,34 +142,68 @@ class Segmentation(Evaluator):
             evaluation = measured()
             if examples is None or not len(examples[0]):
                 return evaluation
-            return dataclasses.replace(evaluation, pictures={"examples": _drawn(setting, source, *examples)})
+            images, masks = examples
+            logits = model.predict(images, batch_size=setting.batch_size, verbose=0)
+            return _with_picture(evaluation, model, source, images, masks, logits.argmax(-1))
 
         return evaluate
 
     def _measurer(self, setting, source, preprocess):
         """A function that returns the Evaluation without pictures; its graph is traced once."""
-        classes = len(source.class_names)
-        void = void_of(classes) if source.void is None else source.void
+        classes, void = len(source.class_names), _void(source)
         with setting.strategy.scope():
             counted, loss = SegmentationScores(classes, void), SegmentationCrossEntropy(void=void)
             edges = None if self.tolerance is None else BoundaryScores(classes, void, self.tolerance)
         measure = metrics_runner(setting, loss, [counted] if edges is None else [counted, edges])
 
         def measured():
-            measures, confusion = measure(source, preprocess), counted.counts()
-            if not confusion.sum():
-                raise ValueError(f"None of the pixels of {source.name} has a class: all are void, {void}.")
-            measures |= {name: float(value) for name, value in scores(confusion).items()}
-            details = {"classes": list(source.class_names), "confusion": confusion.tolist()}
-            rows = _per_class(source.class_names, confusion)
+            measures = measure(source, preprocess)
+            evaluation = _evaluation(measures, source, counted.counts(), None if edges is None else edges.counts())
             if edges is not None:
-                f, defined = f_scores(edges.counts())
-                measures["boundary_f"] = float(mean_where(f, defined))
-                details["tolerance_pixels"] = self.tolerance * math.hypot(*setting.model.output_shape[1:3])
-                rows = [{**row, "boundary_f": value} for row, value in zip(rows, _rounded(f, defined))]
-            return Evaluation(measures, {**details, "per_class": rows})
+                pixels = self.tolerance * math.hypot(*setting.model.output_shape[1:3])
+                evaluation.details["tolerance_pixels"] = pixels
+            return evaluation
 
         return measured
+
+    def _at_own_size(self, setting, source):
+        """A function that returns the Evaluation at the images' own size."""
+        model, void, how = setting.model, _void(source), (self.window, self.overlap, self.scale, self.flips)
+        if not segments(model):
+            raise ValueError(f'segmentation: a window needs a SegmentationModel, and "{model.name}" is not one.')
+        if setting.strategy.hosts > 1:
+            raise ValueError("segmentation: a window works in one process only: leave it out.")
+        segmenter, shown = Segmenter(model, *how, batch_size=setting.batch_size), _spread(source, self.pictures)
+
+        def evaluate():
+            errors = setting.errors or ExampleErrors()
+            with errors.raised():
+                found = count(segmenter, source, void, self.tolerance, shown, errors)
+            if not found.images:
+                raise ValueError(f"No example of {source.name} can be used: the warnings say why.")
+            evaluation = _evaluation({"examples": found.images}, source, found.confusion, found.boundaries)
+            evaluation.details.update(window=self.window, overlap=self.overlap, scale=self.scale, flips=self.flips)
+            return _with_picture(evaluation, model, source, *found.examples)
+
+        return evaluate
+
+
+def _void(source):
+    return void_of(len(source.class_names)) if source.void is None else source.void
+
+
+def _evaluation(measures, source, confusion, boundaries):
+    """The Evaluation of a confusion matrix (k, k), boundary counts (k, 4) or None, and other measures."""
+    if not confusion.sum():
+        raise ValueError(f"None of the pixels of {source.name} has a class: all are void, {_void(source)}.")
+    measures = {**measures, **{name: float(value) for name, value in scores(confusion).items()}}
+    rows = _per_class(source.class_names, confusion)
+    if boundaries is not None:
+        f, defined = f_scores(boundaries)
+        measures["boundary_f"] = float(mean_where(f, defined))
+        rows = [{**row, "boundary_f": value} for row, value in zip(rows, _rounded(f, defined))]
+    details = {"classes": list(source.class_names), "confusion": confusion.tolist(), "per_class": rows}
+    return Evaluation(measures, details)
 
 
 def _per_class(names, confusion):
@@ -158,9 +214,10 @@ def _per_class(names, confusion):
     return [dict(zip(("name", "iou", "accuracy", "share"), row)) for row in columns]
 
 
-def _drawn(setting, source, images, masks):
-    """The picture of examples."""
-    model = setting.model
-    logits = model.predict(images, batch_size=setting.batch_size, verbose=0)
+def _with_picture(evaluation, model, source, images, masks, predicted):
+    """The evaluation with a picture of these examples, if there are any."""
+    if not len(images):
+        return evaluation
     colors = getattr(model, "colors", None) or getattr(source, "colors", None) or palette(len(source.class_names))
-    return example_rows(images, masks, logits.argmax(-1), source.class_names, colors)
+    rows = example_rows(images, masks, predicted, source.class_names, colors)
+    return dataclasses.replace(evaluation, pictures={"examples": rows})

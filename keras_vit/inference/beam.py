@@ -42,6 +42,11 @@ def read_export(folder: str) -> dict[str, Any]:
 def _signatures(metadata, kinds):
     """{signature: its answers} for the requested answers; ValueError if the export lacks one."""
     has, chosen = metadata["signatures"], {}
+    if metadata.get("task") == "segmentation" and set(kinds) != {"features"}:
+        raise ValueError(
+            "The export gives every pixel a class, and a pipeline writes rows of features only: write masks by predict"
+            " with --part=INDEX/COUNT on several machines, which share a folder."
+        )
     for kind in kinds:
         name = "features" if kind == "features" else "pixels"
         if kind == "features" and "features" not in has and metadata["classes"] is None:

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
-import tensorflow as tf
 from etils import epath
 
-from keras_vit.data import ExampleErrors, evaluation_batches
+from keras_vit.data import ExampleErrors
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.image_files import ENDINGS
 from keras_vit.data.sources.selection import digest, names_at, subset
+from keras_vit.data.whole_images import whole_images, without_masks
 from keras_vit.inference.fingerprint import fingerprint_of_model
 from keras_vit.inference.job import owned_part
 from keras_vit.inference.predict import Report, check_part
@@ -33,13 +33,12 @@ from keras_vit.training.prediction.preprocessing import preprocessing_text
 from keras_vit.training.prediction.segment import Segmenter, names_and_colors, segments
 
 CLASSES = "classes.csv"
-_READ = 4  # images read together
 
 
 def mask_names(names: list[str]) -> list[str]:
     """A mask's file name for each image's name: its path below the images' common folder, ending in .png.
 
-    If two images differ only in their ending, masks keep it: a.jpg.png. Examples that are no files are numbered.
+    If two images differ only in their ending, masks keep it: a.jpg.png. Examples without a file get numbers.
     """
     paths = [name if "://" in name else os.path.normpath(name).replace(os.sep, "/") for name in names]
     if not all(path.lower().endswith(ENDINGS) for path in paths):
@@ -88,7 +87,7 @@ def class_table(model: Any) -> bytes:
 
 
 def _take_folder(files, description, free):
-    """`take_folder`, which also refuses a folder that holds other files of the masks' names."""
+    """`take_folder`, which also refuses a folder where other files have the masks' names."""
     if not epath.Path(description_path(files.folder, files.split)).exists():
         there = len(files.names) - len(files.missing())
         if there:
@@ -96,25 +95,14 @@ def _take_folder(files, description, free):
                 f'"{os.path.join(files.folder, file_stem(files.split))}" holds {there:,} of the files to write, and'
                 f" {files.folder} does not say that they are masks of this job. Give another folder, or delete them."
             )
-    take_folder(files, description, free=free)
-
-
-def _whole_image(example):
-    """(an example's pixels as a serialised tensor, which has one shape whatever their size, 0)"""
-    return tf.io.serialize_tensor(example["image"]), 0
+    take_folder(files, json.loads(json.dumps(description)), free=free)
 
 
 def _images(model, source, rows, errors) -> Iterator[tuple[np.ndarray, int]]:
     """(pixels (h, w, c) uint8, row) of the readable images of these rows."""
-    if not rows:
-        return
-    chosen, left = subset(source, rows), iter(rows)
-    for batch, _, weights in evaluation_batches(
-        chosen, f"decode({model.channels})", _READ, errors=errors, select=_whole_image
-    ):
-        for image, weight, row in zip(batch.numpy(), weights.numpy(), left):
-            if weight > 0:
-                yield tf.io.parse_tensor(image, tf.uint8).numpy(), row
+    if rows:
+        for position, image, _ in whole_images(subset(without_masks(source), rows), model.channels, errors):
+            yield image, rows[position]
 
 
 def _masks(segmenter, images) -> Iterator[tuple[bytes, int]]:
@@ -128,6 +116,37 @@ def _masks(segmenter, images) -> Iterator[tuple[bytes, int]]:
 
     for found in segmenter.of_pixels(named()):
         yield found.png(), rows.popleft()
+
+
+def _description(segmenter, source, split):
+    """What the masks in a folder come from."""
+    model = segmenter.model
+    names, colors = names_and_colors(model)
+    return {
+        "split": split,
+        "rows": source.size,
+        "rows_per_file": 1,
+        "format": "png",
+        "preprocess": preprocessing_text(model),
+        "columns": ["mask"],
+        "window": [segmenter.window, segmenter.overlap, segmenter.scale, segmenter.flips],
+        **fingerprint_of_model(model, ()),
+        "model_class_names": list(names),
+        "colors": colors,
+        "names": digest(source),
+    }
+
+
+def _write(files, segmenter, source, rows, errors):
+    """Writes the masks of these rows; returns their number, without unreadable images."""
+    written = 0
+    with stage(f"Segmenting {source.name}", len(rows), "images") as work:
+        for png, row in _masks(segmenter, _images(segmenter.model, source, rows, errors)):
+            epath.Path(files.path(row)).parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(files.path(row), png)
+            written += 1
+            work.advance(1)
+    return written
 
 
 def predict_masks(
@@ -147,13 +166,13 @@ def predict_masks(
 ) -> Report:
     """Writes a mask for every image of a source, FOLDER/SPLIT/NAME.png; skips files that exist.
 
-    A mask has its image's size and holds class numbers, with the classes' colours as its palette, or 16 bits with 255
-    classes or more. NAME is the image's path below the images' common folder. FOLDER/classes.csv names the classes.
+    A mask has its image's size and class numbers as values, with the classes' colours as its palette, or 16 bits with
+    255 classes or more. NAME is the image's path below the images' common folder. FOLDER/classes.csv names the classes.
 
     Args:
         model: a SegmentationModel, created in the scope of its strategy.
-        source: a data source.
-        folder: local or in a bucket; it may hold other splits of the same data.
+        source: a data source; its own masks, if any, are not read.
+        folder: local or in a bucket; other splits of the same data can share it.
         split: name of the split in the files.
         window, overlap, scale, flips: as in `SegmentationModel.segment`.
         batch_size: windows at a time.
@@ -174,31 +193,11 @@ def predict_masks(
     segmenter, about = Segmenter(model, window, overlap, scale, flips, batch_size), about or {}
     folder = os.path.expanduser(os.fspath(folder))
     files = MaskFiles(folder, split, tuple(mask_names(names_at(source, range(source.size)))))
-    names, colors = names_and_colors(model)
-    description = {
-        "split": split,
-        "rows": source.size,
-        "rows_per_file": 1,
-        "format": "png",
-        "preprocess": preprocessing_text(model),
-        "columns": ["mask"],
-        "window": [window, overlap, scale, flips],
-        **fingerprint_of_model(model, ()),
-        "model_class_names": list(names),
-        "colors": colors,
-        "names": digest(source),
-        **about,
-    }
     with owned_part(files, part):
-        _take_folder(files, json.loads(json.dumps(description)), free=tuple(about))
+        _take_folder(files, {**_description(segmenter, source, split), **about}, free=tuple(about))
         write_bytes(os.path.join(folder, CLASSES), class_table(model))
         rows, own = files.missing(part), len(range(part[0], len(files.names), part[1]))
         errors = ExampleErrors(source.size if broken_limit is None else broken_limit)
-        written = 0
-        with errors.raised(), stage(f"Segmenting {source.name}", len(rows), "images") as work:
-            for png, row in _masks(segmenter, _images(model, source, rows, errors)):
-                epath.Path(files.path(row)).parent.mkdir(parents=True, exist_ok=True)
-                write_bytes(files.path(row), png)
-                written += 1
-                work.advance(1)
+        with errors.raised():
+            written = _write(files, segmenter, source, rows, errors)
     return Report(written, (written, own - len(rows), len(files.names)), dict(errors.names))

@@ -209,6 +209,7 @@ def test_options_are_checked():
     for options, message in [
         ({"tolerance": 5}, "a share of the diagonal"),
         ({"pictures": -1}, "a whole number"),
+        ({"flips": True}, "need a window"),
     ]:
         with pytest.raises(ValueError, match=message):
             make_evaluator("segmentation", options)
@@ -223,3 +224,18 @@ def test_auxiliary_heads_are_left_out():
     best = model.without_auxiliary().predict(np.repeat(predicted[..., None], 3, -1).astype("uint8"), verbose=0)
     right = (best.argmax(-1) == masks)[masks != VOID].mean()
     assert evaluation.measures["pixel_accuracy"] == pytest.approx(right) and evaluation.pictures
+
+
+def test_windows_measure_masks_of_segment_at_their_own_size():
+    masks, predicted = blobs(7, size=(20, 28))
+    model = keras_vit.SegmentationModel("Ti/8", "linear", K, 16, class_names=NAMES, depth=1, width=16, heads=2)
+    model.head.set_weights([np.random.default_rng(0).normal(size=w.shape) for w in model.head.get_weights()])
+    how, source = {"window": "slide", "flips": True}, source_of(masks, predicted)
+    evaluation = make_evaluator("segmentation", {**how, "tolerance": 0.05}).prepare(Setting(model, source=source))()
+    images = np.repeat(predicted[..., None], 3, -1).astype("uint8")
+    found = np.stack([each.classes.astype(int) for each in model.segment(list(images), **how)])
+    matrix = np.zeros((K, K), "int64")
+    np.add.at(matrix, (masks[masks != VOID], found[masks != VOID]), 1)
+    assert evaluation.details["confusion"] == matrix.tolist() and evaluation.measures["examples"] == 3
+    assert evaluation.measures["boundary_f"] == pytest.approx(mean_f(by_force(masks, found, 0.05 * math.hypot(20, 28))))
+    assert evaluation.pictures["examples"].shape[1] == 240 and evaluation.details["window"] == "slide"

@@ -104,6 +104,8 @@ def test_an_export_that_cannot_answer_is_refused(export, photos, tmp_path):
     assert _signatures(features, ("features",)) == {"serving_default": ["features"]}
     with pytest.raises(ValueError, match='does not give "classes": its signatures are'):
         _signatures(features, ("classes",))
+    with pytest.raises(ValueError, match="gives every pixel a class.*--part=INDEX/COUNT"):
+        _signatures({"signatures": {"pixels": {}}, "classes": 3, "task": "segmentation"}, ("classes",))
     with pytest.raises(ValueError, match="is not a SavedModel of this package.*keras-vit export"):
         predict_by_beam(str(photos), f"images:{photos}", str(tmp_path))
     with pytest.raises(ValueError, match=r"gives images of \(8, 8, 3\), the model takes \(16, 24, 3\)"):

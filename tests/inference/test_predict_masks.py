@@ -99,6 +99,17 @@ def test_examples_without_files_are_numbered(model, tmp_path):
     assert list(written(tmp_path)) == ["train/00000000.png", "train/00000001.png"]
 
 
+def test_a_broken_mask_costs_no_prediction(model, tmp_path):
+    for name in ("a", "b"):
+        for folder, value in (("images", 90), ("masks", 1)):
+            (tmp_path / "data" / folder).mkdir(parents=True, exist_ok=True)
+            Image.new("L", (30, 20), value).save(tmp_path / "data" / folder / f"{name}.png")
+    source = open_source(f"masks:{tmp_path}/data?classes=3", "train")
+    (tmp_path / "data" / "masks" / "b.png").write_bytes(b"no image")
+    report = predict_masks(model, source, tmp_path / "out")
+    assert report.rows == 2 and not report.broken
+
+
 def test_images_that_differ_in_their_ending_keep_it():
     assert masks.mask_names(["/p/x/1.jpg", "/p/y/1.png"]) == ["x/1.png", "y/1.png"]
     assert masks.mask_names(["/p/1.jpg", "/p/1.png"]) == ["1.jpg.png", "1.png.png"]

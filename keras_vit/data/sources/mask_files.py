@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.ops.decode import is_png, png_bits, png_color_type, png_colors, png_values
+from keras_vit.data.ops.decode_mask import is_png, png_bits, png_color_type, png_colors, png_values
 from keras_vit.data.sources.base import RandomAccess, Records
 from keras_vit.data.sources.image_files import HEAD, format_of_start, opened, read_image
 from keras_vit.io.void import void_of
@@ -165,6 +165,56 @@ class Mapping:
         return ", ".join(shown[:12]) + ("..." if len(shown) > 12 else "")
 
 
+class _Numbers:
+    """The class number or void of stored values, -1 for values outside the mapping."""
+
+    def __init__(self, mapping: Mapping):
+        grey = {value: number for value, number in mapping.all.items() if value < COLOR}
+        self._table = np.full(max(grey, default=0) + 2, -1, "int32")  # the last is of all higher values
+        self._table[list(grey)] = list(grey.values())
+        self._codes = sorted(value for value in mapping.all if value >= COLOR) or [COLOR]
+        self._of_codes = np.array([mapping.all.get(code, -1) for code in self._codes], "int32")
+
+    def of_greys(self, values):
+        last = len(self._table) - 1
+        return tf.gather(self._table, tf.where(values < 0, last, tf.minimum(values, last)))
+
+    def of_colors(self, values):
+        flat = tf.reshape(values, [-1])
+        place = tf.minimum(tf.searchsorted(self._codes, flat), len(self._codes) - 1)
+        number = tf.where(tf.gather(self._codes, place) == flat, tf.gather(self._of_codes, place), -1)
+        return tf.reshape(number, tf.shape(values))
+
+    def of_palette(self, encoded, ids):
+        """`ids` by index, after a check that the palette's colours, if the table has them, are of the same classes."""
+        pixels = tf.cast(png_colors(encoded), tf.int32)
+        by_color = self.of_colors(COLOR + tf.reduce_sum(pixels * [65536, 256, 1], -1, keepdims=True))
+        same = tf.reduce_any(by_color < 0) | tf.reduce_all(by_color == ids)
+        message = (
+            "The mask's palette has the table's colours at other indices: save it as RGB, or in the table's order."
+        )
+        with tf.control_dependencies([tf.debugging.Assert(same, [message])]):
+            return tf.identity(ids)
+
+
+def _checked(mapping, values, ids):
+    """`ids` (h, w, 1) of `values`, after a check that all are in the mapping and some are not void."""
+    wrong = ids[..., 0] < 0
+    row, column = tf.unstack(tf.concat([tf.where(wrong), [[0, 0]]], 0)[0])
+    value = values[row, column, 0]
+    color = tf.strings.format("the colour ({}, {}, {})", [value // 65536 % 256, value // 256 % 256, value % 256])
+    shown = tf.where(value >= COLOR, color, tf.strings.format("the value {}", value))
+    message = ["The mask has", shown, "in row", row, "column", column, "and expected are", mapping.expected()]
+    message += ["Correct it, or list it: ?classes=FILE, ?colors=FILE, ?values=0,1,... or ?ignore=VALUE."]
+    some = tf.reduce_any(ids != mapping.void)
+    checks = [
+        tf.debugging.Assert(~tf.reduce_any(wrong), message),
+        tf.debugging.Assert(some, ["The mask is all void: no pixel has a class, so nothing can be learnt of it."]),
+    ]
+    with tf.control_dependencies(checks):
+        return tf.cast(ids, tf.uint8 if mapping.void < 256 else tf.int32)
+
+
 def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns a function: a mask, PNG bytes (a scalar string tensor) or integers (h, w, 1) -> class numbers and void.
 
@@ -173,65 +223,25 @@ def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
     Raises:
         InvalidArgumentError: at run time, for values outside the mapping, and a mask that is all void.
     """
-    dtype = tf.uint8 if mapping.void < 256 else tf.int32
-    grey = {value: number for value, number in mapping.all.items() if value < COLOR}
-    table = np.full(max(grey, default=0) + 2, -1, "int32")
-    table[list(grey)] = list(grey.values())
-    codes = sorted(value for value in mapping.all if value >= COLOR) or [COLOR]
-    numbers = np.array([mapping.all.get(code, -1) for code in codes], "int32")
-
-    def of_greys(values):
-        return tf.gather(table, tf.where(values < 0, len(table) - 1, tf.minimum(values, len(table) - 1)))
-
-    def of_colors(values):
-        place = tf.minimum(tf.searchsorted(codes, tf.reshape(values, [-1])), len(codes) - 1)
-        number = tf.where(tf.gather(codes, place) == tf.reshape(values, [-1]), tf.gather(numbers, place), -1)
-        return tf.reshape(number, tf.shape(values))
-
-    def of_palette(encoded, ids):
-        """`ids` by index, after a check that the palette's colours, if the table has them, are of the same classes."""
-        pixels = tf.cast(png_colors(encoded), tf.int32)
-        by_color = of_colors(COLOR + tf.reduce_sum(pixels * [65536, 256, 1], -1, keepdims=True))
-        same = tf.reduce_any(by_color < 0) | tf.reduce_all(by_color == ids)
-        message = (
-            "The mask's palette has the table's colours at other indices: save it as RGB, or in the table's order."
-        )
-        with tf.control_dependencies([tf.debugging.Assert(same, [message])]):
-            return tf.identity(ids)
-
-    def checked(values, ids):
-        wrong = ids[..., 0] < 0
-        row, column = tf.unstack(tf.concat([tf.where(wrong), [[0, 0]]], 0)[0])
-        value = values[row, column, 0]
-        color = tf.strings.format("the colour ({}, {}, {})", [value // 65536 % 256, value // 256 % 256, value % 256])
-        shown = tf.where(value >= COLOR, color, tf.strings.format("the value {}", value))
-        message = ["The mask has", shown, "in row", row, "column", column, "and expected are", mapping.expected()]
-        message += ["Correct it, or list it: ?classes=FILE, ?colors=FILE, ?values=0,1,... or ?ignore=VALUE."]
-        some = tf.reduce_any(ids != mapping.void)
-        checks = [
-            tf.debugging.Assert(~tf.reduce_any(wrong), message),
-            tf.debugging.Assert(some, ["The mask is all void: no pixel has a class, so nothing can be learnt of it."]),
-        ]
-        with tf.control_dependencies(checks):
-            return tf.cast(ids, dtype)
+    numbers = _Numbers(mapping)
 
     def apply(encoded):
         if encoded.dtype != tf.string:
             values = tf.cast(encoded, tf.int32)
-            return checked(values, of_greys(values))
+            return _checked(mapping, values, numbers.of_greys(values))
         values = stored(encoded, mapping.with_colors)
-        ids = of_greys(values)
+        ids = numbers.of_greys(values)
         if mapping.with_colors:
             kind = png_color_type(encoded)
-            by_index = lambda: tf.cond(kind == 3, lambda: of_palette(encoded, ids), lambda: ids)  # noqa: E731
-            ids = tf.cond(values[0, 0, 0] >= COLOR, lambda: of_colors(values), by_index)
-        return checked(values, ids)
+            by_index = lambda: tf.cond(kind == 3, lambda: numbers.of_palette(encoded, ids), lambda: ids)  # noqa: E731
+            ids = tf.cond(values[0, 0, 0] >= COLOR, lambda: numbers.of_colors(values), by_index)
+        return _checked(mapping, values, ids)
 
     return apply
 
 
 def own_classes(names: Sequence[str], colors: Sequence[tuple[int, int, int]] | None = None) -> Mapping:
-    """The Mapping of masks that hold class numbers and void already, as sources hand them out."""
+    """The Mapping of masks of class numbers and void, as sources hand them out."""
     void = void_of(len(names))
     shown = None if colors is None else tuple((int(red), int(green), int(blue)) for red, green, blue in colors)
     return Mapping({i: i for i in range(len(names))}, frozenset([void]), tuple(names), void, shown)
@@ -242,7 +252,8 @@ def with_classes(mapping: Mapping) -> Callable[[dict[str, Any]], dict[str, Any]]
     apply = canonical(mapping)
 
     def parse(example):
-        mask = apply(example["mask"])
+        mask = example["mask"]
+        mask = apply(in_png(mask) if mask.dtype == tf.string else mask)
         return {**example, "mask": mask, "void": tf.constant(mapping.void, mask.dtype)}
 
     return parse
@@ -252,12 +263,13 @@ def records_of_masks(source: Records, mapping: Mapping) -> Records:
     """`source`, whose examples have a mask as stored, encoded or integers, with masks of classes."""
     classes = with_classes(mapping)
 
-    def parse(record):
-        example = source.parse(record)
-        mask = example["mask"]
-        return classes({**example, "mask": in_png(mask) if mask.dtype == tf.string else mask})
-
-    return dataclasses.replace(source, class_names=mapping.names, parse=parse, void=mapping.void, colors=mapping.colors)
+    return dataclasses.replace(
+        source,
+        class_names=mapping.names,
+        parse=lambda record: classes(source.parse(record)),
+        void=mapping.void,
+        colors=mapping.colors,
+    )
 
 
 def source_of_masks(title: str, mapping: Mapping, pairs: Sequence[tuple[str, str]]) -> RandomAccess:
@@ -265,7 +277,7 @@ def source_of_masks(title: str, mapping: Mapping, pairs: Sequence[tuple[str, str
     images, masks = (tf.constant([os.fsencode(pair[i]) for pair in pairs]) for i in (0, 1))
 
     def lookup(i):
-        return {"image": read_image(images[i]), "mask": in_png(tf.io.read_file(masks[i]))}
+        return {"image": read_image(images[i]), "mask": tf.io.read_file(masks[i])}
 
     def name_of(i):
         return images[i]

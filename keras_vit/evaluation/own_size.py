@@ -1,0 +1,89 @@
+"""Scores of masks at their images' own size, as `SegmentationModel.segment` makes them: resized or window by window."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from keras import ops
+
+from keras_vit.data import ExampleErrors
+from keras_vit.data.sources.base import Source
+from keras_vit.data.whole_images import whole_images
+from keras_vit.evaluation.boundaries import boundary_counts
+from keras_vit.io.progress import stage
+from keras_vit.training.prediction.segment import Segmenter, resized_image
+from keras_vit.training.segmentation_scores import confusion
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """Sums over the images of a source.
+
+    Attributes:
+        images: their number.
+        confusion: pixels of each true class (rows) by predicted class, (k, k) int64.
+        boundaries: sums of `boundary_counts`, (k, 4) int64; None without a tolerance.
+        examples: (images (n, h, w, c) uint8, masks (n, h, w), predicted (n, h, w)) at the model's size, for pictures.
+    """
+
+    images: int
+    confusion: np.ndarray
+    boundaries: np.ndarray | None
+    examples: tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def _nearest(mask, size):
+    """A mask (h, w) at another size, each pixel from the nearest one."""
+    rows, columns = (((np.arange(new) + 0.5) * old / new).astype(int) for new, old in zip(size, mask.shape))
+    return mask[rows][:, columns]
+
+
+def _segmented(segmenter, source, errors):
+    """(position, pixels, mask, predicted classes) of each readable example."""
+    pending = []
+
+    def images():
+        for position, image, mask in whole_images(source, segmenter.model.channels, errors):
+            pending.append((position, image, mask))
+            yield image, f"Example {position}"
+
+    for found in segmenter.of_pixels(images()):
+        position, image, mask = pending.pop(0)
+        yield position, image, mask, found.classes.astype("int32")
+
+
+def count(
+    segmenter: Segmenter,
+    source: Source,
+    void: int,
+    tolerance: float | None,
+    shown: Sequence[int],
+    errors: ExampleErrors,
+) -> Counts:
+    """The Counts of a source's masks.
+
+    Args:
+        segmenter: of the model to measure.
+        source: of images and masks.
+        void: value of pixels without a class.
+        tolerance: of boundaries, as a share of each image's diagonal; None to leave them out.
+        shown: positions of the examples to return.
+        errors: gets unreadable examples.
+    """
+    classes, size = len(source.class_names), segmenter.model.image_size
+    matrix, edges, examples = np.zeros((classes, classes), "int64"), np.zeros((classes, 4), "int64"), []
+    done = 0
+    with stage(f"Segmenting {source.name}", source.size, "images") as work:
+        for position, image, mask, predicted in _segmented(segmenter, source, errors):
+            pair = ops.convert_to_tensor(mask[None]), ops.convert_to_tensor(predicted[None])  # (1, h, w)
+            matrix += ops.convert_to_numpy(confusion(*pair, classes, void))
+            if tolerance is not None:
+                pixels = tolerance * math.hypot(*mask.shape) + 1e-6  # rounding must not make 6 pixels 5
+                edges += ops.convert_to_numpy(boundary_counts(*pair, classes, void, pixels))
+            if position in shown:
+                examples.append((resized_image(image, size), _nearest(mask, size), _nearest(predicted, size)))
+            done += 1
+            work.advance()
+    columns = tuple(map(np.stack, zip(*examples))) if examples else (np.zeros((0, *size, 3), "uint8"),) * 3
+    return Counts(done, matrix, None if tolerance is None else edges, columns)
