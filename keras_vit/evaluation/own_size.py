@@ -24,13 +24,13 @@ class Counts:
         images: their number.
         confusion: pixels of each true class (rows) by predicted class, (k, k) int64.
         boundaries: sums of `boundary_counts`, (k, 4) int64; None without a tolerance.
-        examples: (images (n, h, w, c) uint8, masks (n, h, w), predicted (n, h, w)) at the model's size, for pictures.
+        examples: (image (h, w, c) uint8, mask (h, w), predicted (h, w)) of some, at the model's size, for pictures.
     """
 
     images: int
     confusion: np.ndarray
     boundaries: np.ndarray | None
-    examples: tuple[np.ndarray, np.ndarray, np.ndarray]
+    examples: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 def _nearest(mask, size):
@@ -85,5 +85,4 @@ def count(
                 examples.append((resized_image(image, size), _nearest(mask, size), _nearest(predicted, size)))
             done += 1
             work.advance()
-    columns = tuple(map(np.stack, zip(*examples))) if examples else (np.zeros((0, *size, 3), "uint8"),) * 3
-    return Counts(done, matrix, None if tolerance is None else edges, columns)
+    return Counts(done, matrix, None if tolerance is None else edges, examples)

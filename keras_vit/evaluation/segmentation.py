@@ -142,9 +142,8 @@ class Segmentation(Evaluator):
             evaluation = measured()
             if examples is None or not len(examples[0]):
                 return evaluation
-            images, masks = examples
-            logits = model.predict(images, batch_size=setting.batch_size, verbose=0)
-            return _with_picture(evaluation, model, source, images, masks, logits.argmax(-1))
+            logits = model.predict(examples[0], batch_size=setting.batch_size, verbose=0)
+            return _with_picture(evaluation, model, source, *examples, logits.argmax(-1))
 
         return evaluate
 
@@ -183,7 +182,9 @@ class Segmentation(Evaluator):
                 raise ValueError(f"No example of {source.name} can be used: the warnings say why.")
             evaluation = _evaluation({"examples": found.images}, source, found.confusion, found.boundaries)
             evaluation.details.update(window=self.window, overlap=self.overlap, scale=self.scale, flips=self.flips)
-            return _with_picture(evaluation, model, source, *found.examples)
+            if not found.examples:
+                return evaluation
+            return _with_picture(evaluation, model, source, *map(np.stack, zip(*found.examples)))
 
         return evaluate
 
@@ -215,9 +216,7 @@ def _per_class(names, confusion):
 
 
 def _with_picture(evaluation, model, source, images, masks, predicted):
-    """The evaluation with a picture of these examples, if there are any."""
-    if not len(images):
-        return evaluation
+    """The evaluation with a picture of these examples."""
     colors = getattr(model, "colors", None) or getattr(source, "colors", None) or palette(len(source.class_names))
     rows = example_rows(images, masks, predicted, source.class_names, colors)
     return dataclasses.replace(evaluation, pictures={"examples": rows})
