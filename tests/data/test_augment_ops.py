@@ -217,8 +217,8 @@ def test_check_refuses_pixels_that_are_out_of_range_or_not_finite():
             tf.errors.InvalidArgumentError, match=r"check\(0, 255\): expected finite pixels from 0 to 255"
         ):
             parse("check()").image(tf.constant(image))
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"check\(0, 255\)"):
-            next(iter(tf.data.Dataset.from_tensors(image).map(parse("check|central_crop(2)").image)))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"check\(0, 255\)"):
+        next(iter(tf.data.Dataset.from_tensors(image).map(parse("check|central_crop(2)").image)))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"check\(0, 200\)"):
         parse("check(0, 200)").image(tf.constant(PHOTO))
 

@@ -142,8 +142,6 @@ def test_a_damaged_file_of_records_loses_its_records_by_name(tmp_path):
     batches = collect(evaluation_batches(source, TEXT, 5, errors=errors))
     np.testing.assert_array_equal(np.concatenate([w for *_, w in batches]), [1] * 7 + [0] * 3)
     assert list(errors.names) == [f"{path}, record {i}" for i in (2, 3, 4)]
-    seen = {int(label) for _, labels in collect(training_batches(source, TEXT, 5), 8) for label in labels}
-    assert seen == set(range(7))
 
 
 @pytest.mark.extended

@@ -65,9 +65,9 @@ def test_what_becomes_of_an_example_is_traced_once_for_all_batches_of_a_source()
         assert collect(batches)[1][1]["place"][0] == batch_size
         assert example_spec(source, "decode", select, training=False)[0].shape == (4, 6, 3)
     assert len(traced) == 1
-    training_batches(source, "decode", 4, seed=1, select=select)
-    training_batches(source, "noise(0)", 4, seed=1, select=select)
-    training_batches(from_arrays(IMAGES, np.arange(N), features=FEATURES), "decode", 4, seed=1, select=select)
+    other = from_arrays(IMAGES, np.arange(N), features=FEATURES)
+    for made_of in ((source, "decode"), (source, "noise(0)"), (other, "decode")):
+        example_spec(*made_of, select, seed=1)
     assert len(traced) == 4  # another seed, another text, another source
 
 
@@ -91,8 +91,8 @@ def test_every_example_has_a_seed_of_its_own():
         [y for _, y in collect(training_batches(source, "random_crop(3)", 4, seed=1, select=seeds), 5)]
     )
     assert whole.shape == (20, 2) and whole.dtype == np.int64 and len(np.unique(whole, axis=0)) == 20
-    hosts = [collect(training_batches(source, "noise(1)", 4, 1, 0, (i, 2), select=seeds), 1)[0][1] for i in range(2)]
-    np.testing.assert_array_equal(np.concatenate(hosts), whole[:4])
+    [(_, second)] = collect(training_batches(source, "noise(1)", 4, 1, 0, (1, 2), select=seeds), 1)
+    np.testing.assert_array_equal(second, whole[2:4])
     evaluated = [
         np.concatenate([y for _, y, _ in collect(evaluation_batches(source, "", n, select=seeds))])[:N] for n in (4, 5)
     ]

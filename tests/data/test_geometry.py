@@ -127,12 +127,6 @@ def test_boxes_are_clipped_and_those_outside_have_no_area():
     assert empty["boxes"].shape == (0, 4)
 
 
-def test_what_padding_brings_in_has_mask_0():
-    example = {"image": np.full((4, 4, 3), 9, "uint8"), "mask": np.full((4, 4, 1), 5)}
-    mask = parse("central_crop(6)")(example)["mask"].numpy()[..., 0]
-    assert (mask[1:5, 1:5] == 5).all() and mask.sum() == 5 * 16
-
-
 def grey_png(values, bits):
     image_module = pytest.importorskip("PIL.Image")
     file = io.BytesIO()
