@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_vit.data.ops import orientation
-from keras_vit.data.ops.decode import decode_bytes, header
+from keras_vit.data.ops.decode import decode_other, header
 from keras_vit.data.ops.headers import MAX_PIXELS
 
 
@@ -32,7 +32,7 @@ def upright_size(encoded: tf.Tensor) -> tf.Tensor:
     start = tf.strings.substr(encoded, 0, 2)
     kinds = {b"\xff\xd8": _of_jpeg, b"\x89P": _of_png}
     cases = [(start == magic, lambda kind=kind: kind(encoded)) for magic, kind in kinds.items()]
-    size = tf.case(cases, default=lambda: tf.shape(decode_bytes(encoded, 3))[:2])
+    size = tf.case(cases, default=lambda: tf.shape(decode_other(encoded, 3))[:2])
     pixels = tf.reduce_prod(tf.cast(size, tf.int64))
     fits = (pixels <= MAX_PIXELS) & tf.reduce_all(size > 0)
     with tf.control_dependencies([tf.debugging.Assert(fits, ["The image has an impossible size:", size])]):

@@ -170,7 +170,8 @@ def _webp(encoded):
 
 
 @outlined
-def _other(encoded, channels):
+def decode_other(encoded: tf.Tensor, channels: int) -> tf.Tensor:
+    """As `decode_bytes`, for an image that is neither a JPEG nor a PNG."""
     kinds = {b"BM": _bmp, b"GI": _gif, b"RI": _webp}
     start = tf.strings.substr(encoded, 0, 2)
     cases = [(start == magic, lambda kind=kind: kind(encoded)) for magic, kind in kinds.items()]
@@ -218,7 +219,7 @@ def decode_bytes(encoded: tf.Tensor, channels: int) -> tf.Tensor:
     start = tf.strings.substr(encoded, 0, 2)
     kinds = {b"\xff\xd8": _jpeg, b"\x89P": _png}
     cases = [(start == magic, lambda kind=kind: kind(encoded, channels)) for magic, kind in kinds.items()]
-    return tf.ensure_shape(tf.case(cases, default=lambda: _other(encoded, channels)), (None, None, channels))
+    return tf.ensure_shape(tf.case(cases, default=lambda: decode_other(encoded, channels)), (None, None, channels))
 
 
 def decode_image(image: tf.Tensor, channels: int = 3) -> tf.Tensor:
