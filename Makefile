@@ -2,8 +2,9 @@
 # Tests have three tiers: test, what you run while you think; test-all, with exports, XLA and every config; test-processes.
 PYTHON ?= python3
 BIN := .venv/bin
-# Three files of tests at a time for two cores: some wait for processes of their own. A worker that crashes ends the tests.
-PARALLEL ?= -n 3 --dist loadfile --max-worker-restart=0
+# Three files of tests at a time for two cores: some wait for processes of their own. They come in the order of
+# tests/conftest.py, the longest first. A worker that crashes ends the tests.
+PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 # What `test-lowest` holds the package to: the lowest Keras that setup.cfg admits, as written there, and the TensorFlow of TPUs.
 LOWEST_KERAS := $(shell sed -n 's/^ *keras>=\([0-9.]*\),.*/\1/p' setup.cfg)

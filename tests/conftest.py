@@ -1,5 +1,6 @@
 """What the tests share: quiet TensorFlow, the shared data's place, small models and arrays."""
 
+import collections
 import contextlib
 import gc
 import inspect
@@ -42,6 +43,7 @@ def pytest_configure(config):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
         folder = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="keras_vit_tests_")
         tempfile.tempdir = None  # read TMPDIR again
+        os.environ["KERAS_VIT_TEST_SESSION"] = str(os.getpid())
         # Each program is compiled once in a session: runs that resume, and other processes, find it here.
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", folder + "/jax")
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -74,12 +76,24 @@ def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked slow too")
 
 
+@pytest.hookimpl(trylast=True)  # after -m and -k
 def pytest_collection_modifyitems(config, items):
     if not config.getoption("--slow"):
         skip = pytest.mark.skip(reason="slow: run with --slow")
         for item in items:
             if "slow" in item.keywords:
                 item.add_marker(skip)
+    _longest_first(items)
+
+
+def _longest_first(items):
+    """Files that take long come first, as far as the tiers of their tests tell: a worker left alone with one at the end
+    would make the others wait.
+    """
+    seconds = collections.Counter()
+    for item in items:
+        seconds[item.path] += 8 if "processes" in item.keywords else 2 if "extended" in item.keywords else 0.3
+    items.sort(key=lambda item: -seconds[item.path])
 
 
 @pytest.fixture(autouse=True)
@@ -118,11 +132,12 @@ def _forget_gradients():
 
 def _eagerly():
     import tensorflow as tf
+    from small_models import run_eagerly
 
     before = tf.config.functions_run_eagerly()
-    tf.config.run_functions_eagerly(True)
-    yield tf.config.run_functions_eagerly
-    tf.config.run_functions_eagerly(before)
+    run_eagerly(True)
+    yield run_eagerly
+    run_eagerly(before)
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 Most are forks of a process that has imported the package and computed nothing, so that TensorFlow is imported once.
 """
 
+import contextlib
 import importlib
 import inspect
 import json
+import multiprocessing.connection
 import multiprocessing.forkserver
 import os
 import pathlib
@@ -13,9 +15,13 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
+import types
 import unittest.mock
+
+import filelock
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 _FORKS = multiprocessing.get_context("forkserver")
@@ -51,11 +57,16 @@ def wait_for(done, processes, patience=300.0, pause=0.002):
     return value
 
 
-def _started(context, function, *arguments, **environment):
-    """A multiprocessing.Process with this package on its path. `environment` counts where the process is not a fork."""
+def _environment():
+    """Environment variables with which a process finds the package and the tests."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-    with unittest.mock.patch.dict(os.environ, {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}):
-        process = context.Process(target=function, args=arguments, daemon=True)
+    return {**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def _forked(function, *arguments):
+    """A multiprocessing.Process with this package on its path."""
+    with unittest.mock.patch.dict(os.environ, _environment()):
+        process = _FORKS.Process(target=function, args=arguments, daemon=True)
         process.start()
     return process
 
@@ -71,7 +82,7 @@ class Fork:
     """A module run as a program, `python -m module arguments`, in a fork; like a subprocess.Popen."""
 
     def __init__(self, module, *arguments, output, **environment):
-        self._process = _started(_FORKS, _run_module, module, arguments, str(output), environment)
+        self._process = _forked(_run_module, module, arguments, str(output), environment)
         self.pid, self._output = self._process.pid, pathlib.Path(output)
 
     def poll(self):
@@ -141,78 +152,124 @@ def ran(*commands, **environment):
 class Interpreter:
     """A process on several devices of the CPU, which runs functions of the tests one after another. A context manager.
 
-    On TensorFlow it is a fork; on JAX one process, with four devices, serves all tests of a session.
+    On TensorFlow it is a fork; on JAX one process, with four devices, serves all tests of a session, also those of
+    other workers.
     """
 
-    _on_jax = None
-
     def __init__(self, backend="tensorflow", devices=1):
-        from benchmarks.strategies import JAX_ON_CPU
-
-        self._shared = backend == "jax"
-        if self._shared and Interpreter._on_jax is not None and Interpreter._on_jax[0].is_alive():
-            self._process, self._pipe, self._printed = Interpreter._on_jax
-            return
-        self._printed = tempfile.NamedTemporaryFile("r")
-        self._pipe, theirs = multiprocessing.Pipe()
-        context = multiprocessing.get_context("spawn") if self._shared else _FORKS
-        arguments = (backend, _JAX_DEVICES if self._shared else devices, theirs, self._printed.name)
-        self._process = _started(context, _serve, *arguments, **JAX_ON_CPU, KERAS_BACKEND=backend)
-        theirs.close()
-        if self._shared:
-            Interpreter._on_jax = self._process, self._pipe, self._printed
+        self._process = None
+        if backend == "tensorflow":
+            self._printed = tempfile.NamedTemporaryFile("r")
+            self._pipe, theirs = multiprocessing.Pipe()
+            self._process = _forked(_serve_fork, devices, theirs, self._printed.name)
+            theirs.close()
 
     def run(self, function, *arguments):
         """What `function(*arguments)`, of a test module, returns in that process, through JSON. Raises AssertionError
         if it raises anything.
         """
         path = pathlib.Path(inspect.getfile(function))
-        self._pipe.send_bytes(json.dumps([str(path.parent), path.stem, function.__name__, arguments]).encode())
-        wait_for(self._pipe.poll, [self._process], pause=0.02)
-        try:
-            answer = json.loads(self._pipe.recv_bytes())
-        except (EOFError, ConnectionResetError):
-            self._process.join()
-            said = pathlib.Path(self._printed.name).read_text()[-4000:]
-            raise AssertionError(f"the process ended with {self._process.exitcode}: {said}") from None
-        assert "error" not in answer, answer["error"]
-        return answer["value"]
+        request = json.dumps([str(path.parent), path.stem, function.__name__, arguments]).encode()
+        if self._process is not None:
+            return _asked(self._process, self._pipe, self._printed.name, request)
+        folder = pathlib.Path(os.environ["TMPDIR"])
+        with filelock.FileLock(folder / "jax.lock"):  # one call at a time
+            process, pipe = _jax_server(folder)
+            with pipe:
+                return _asked(process, pipe, folder / "jax.txt", request)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        if not self._shared:
+        if self._process is not None:
             self._process.kill()
             self._process.join()
             self._printed.close()
 
 
 def stop():
-    """Ends what serves a whole session."""
-    if Interpreter._on_jax is not None:
-        Interpreter._on_jax[0].kill()
-        Interpreter._on_jax[0].join()
+    """Ends the process that is forked."""
     multiprocessing.forkserver._forkserver._stop()
 
 
-def _serve(backend, devices, pipe, printed):
-    """Runs the calls that arrive, one after another."""
+def _asked(process, pipe, printed, request):
+    """The answer to a request, once there is one."""
+    pipe.send_bytes(request)
+    wait_for(pipe.poll, [process], pause=0.02)
+    try:
+        answer = json.loads(pipe.recv_bytes())
+    except (EOFError, ConnectionResetError):
+        raise AssertionError(f"the process has ended: {pathlib.Path(printed).read_text()[-4000:]}") from None
+    assert "error" not in answer, answer["error"]
+    return answer["value"]
+
+
+def _jax_server(folder):
+    """(process, connection) of the session's JAX, which is started if it does not run."""
+    address, number = str(folder / "jax.socket"), folder / "jax.pid"
+
+    def connected():
+        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+            return multiprocessing.connection.Client(address)
+
+    if (pipe := connected()) is None:
+        from benchmarks.strategies import JAX_ON_CPU
+
+        pathlib.Path(address).unlink(missing_ok=True)
+        command = [sys.executable, "-c", f"import interpreters; interpreters.serve_jax({address!r})"]
+        environment = {**_environment(), **JAX_ON_CPU, "KERAS_BACKEND": "jax"}
+        with open(folder / "jax.txt", "w") as printed:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": printed, "stderr": printed}
+            process = subprocess.Popen(command, env=environment, **streams)
+        number.write_text(str(process.pid))
+        pipe = wait_for(connected, [process], pause=0.05)
+    return types.SimpleNamespace(pid=int(number.read_text())), pipe
+
+
+def serve_jax(address):
+    """Answers the calls of all workers until the session ends."""
+    from benchmarks.strategy_cases import prepare_devices
+
+    prepare_devices("jax", _JAX_DEVICES)
+    threading.Thread(target=_end_with, args=[int(os.environ["KERAS_VIT_TEST_SESSION"])], daemon=True).start()
+    last = None
+    with multiprocessing.connection.Listener(address) as listener:
+        while True:
+            with listener.accept() as pipe:
+                last = _answer(pipe, last)
+
+
+def _end_with(session):
+    """Ends this process when the process of that number has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        while True:
+            os.kill(session, 0)
+            time.sleep(1)
+    os._exit(0)
+
+
+def _serve_fork(devices, pipe, printed):
     from benchmarks.strategy_cases import prepare_devices
 
     file = os.open(printed, os.O_WRONLY | os.O_APPEND)
     os.dup2(file, 1), os.dup2(file, 2)
-    prepare_devices(backend, devices)
-    if backend == "tensorflow":
-        without_optimizing()
+    prepare_devices("tensorflow", devices)
+    without_optimizing()
+    _answer(pipe)
+
+
+def _answer(pipe, last=None):
+    """Runs the calls that arrive, one after another, until no more can come; `last` is the module of the call before.
+    Returns that of the last one.
+    """
     import keras
 
-    last = None
     while True:
         try:
             folder, module, function, arguments = json.loads(pipe.recv_bytes())
-        except EOFError:  # the tests have ended
-            return
+        except EOFError:
+            return last
         sys.path.insert(0, folder)
         keras.config.set_dtype_policy("float32")
         if module != last:

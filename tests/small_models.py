@@ -5,20 +5,32 @@ import contextlib
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 import keras_vit
 from keras_vit.training import SoftmaxCrossEntropy
 from keras_vit.training.prediction.classify import probabilities_of
 
 
+def run_eagerly(on):
+    """Runs TensorFlow's functions eagerly, or no longer.
+
+    In graphs they stay functions, traced once for all: a dataset's map would trace every branch of `decode` anew, which
+    takes five times as long.
+    """
+    in_eager_code = property(lambda _: tf.config.functions_run_eagerly() and tf.executing_eagerly())
+    polymorphic_function.Function._run_functions_eagerly = in_eager_code
+    tf.config.run_functions_eagerly(on)
+
+
 @contextlib.contextmanager
 def eager():
     """As the fixture `eagerly`, for other processes and fixtures of a module."""
-    tf.config.run_functions_eagerly(True)
+    run_eagerly(True)
     try:
         yield
     finally:
-        tf.config.run_functions_eagerly(False)
+        run_eagerly(False)
 
 
 def data(n=48):

@@ -8,7 +8,7 @@ import re
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
+from small_models import run_eagerly
 
 import keras_vit
 import keras_vit.inspection
@@ -45,10 +45,10 @@ def names(tmp_path, monkeypatch):
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(keras_vit.Model, "_resolve_auto_jit_compile", lambda self: False)
-    tf.config.run_functions_eagerly(True)
+    run_eagerly(True)
     rng = np.random.default_rng(0)
     yield {"images": rng.integers(0, 256, (8, 96, 96, 3), dtype="uint8"), "labels": np.arange(8) % 10}
-    tf.config.run_functions_eagerly(False)
+    run_eagerly(False)
 
 
 def vit(**kwargs):

@@ -18,6 +18,15 @@ pytestmark = pytest.mark.processes  # none is started, but whole trainings run
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
+# What makes a notebook train shorter, with the code that it replaces; the last row is for twenty photographs of one's own.
+SHORTER = {
+    "quick_start": {"batch_size, epochs = 64, 25": "batch_size, epochs = 64, 10"},
+    "tpu": {"epochs, steps = 25,": "epochs, steps = 4,"},  # the model of quick_start
+    "own_photographs": {"IMAGE_SIZE = 96": "IMAGE_SIZE = 64"},
+    "few": {"IMAGE_SIZE = 96": "IMAGE_SIZE = 32", "epochs, steps = 3,": "epochs, steps = 1,"},
+}
+
+
 def cells(path, kind):
     return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == kind]
 
@@ -45,14 +54,15 @@ def test_a_notebook_runs(path, own, tmp_path, monkeypatch, capsys, shared_data):
     monkeypatch.setenv("CHECKPOINT", os.fspath(shared_data / "deit_tiny"))
     monkeypatch.setenv("PHOTOS", os.fspath(few_photographs(tmp_path / "own")) if own else "")
     matplotlib.use("Agg")
-    variables = {}
+    variables, shorter = {}, SHORTER["few" if own else path.stem]
+    assert all(sum(whole in source for source in cells(path, "code")) == 1 for whole in shorter)
     for number, source in enumerate(cells(path, "code")):
-        if path.stem == "tpu":  # trains the model of quick_start
-            source = source.replace("epochs, steps = 25,", "epochs, steps = 4,")
+        for whole, part in shorter.items():
+            source = source.replace(whole, part)
         exec(compile(source, f"{path.name}, code cell {number}", "exec"), variables)
     matplotlib.pyplot.close("all")
     accuracy = variables["history"]["val_accuracy"]
-    assert accuracy[-1] > {"quick_start": 0.9, "own_photographs": 0.5, "tpu": 0.2}[path.stem]
+    assert accuracy[-1] > {"quick_start": 0.8, "own_photographs": 0.5, "tpu": 0.2}[path.stem]
     assert [file for file in tmp_path.iterdir() if file.suffix == ".keras"]
     if own:
         assert len(variables["errors"].names) == 2 and len(variables["paths"]) in (3, 4)

@@ -3,6 +3,7 @@ anywhere.
 """
 
 import ast
+import collections
 import configparser
 import functools
 import graphlib
@@ -248,3 +249,9 @@ def test_no_pickle_and_no_lambda_layers():
     for path in [*ROOT.glob("keras_vit/**/*.py"), *ROOT.glob("trainers/*.py"), *ROOT.glob("configs/**/*.py")]:
         text = path.read_text()
         assert "import pickle" not in text and "layers.Lambda(" not in text and "allow_pickle=True" not in text, path
+
+
+def test_modules_of_tests_have_names_of_their_own():
+    """The folders of tests are no packages: of two modules with one name, only one could be imported."""
+    names = collections.Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
+    assert [name for name, count in names.items() if count > 1] == []

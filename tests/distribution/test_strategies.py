@@ -5,18 +5,19 @@ tests of replicas; in it, one device computes eagerly, without tracing a graph.
 import contextlib
 import functools
 import json
+import signal
 import unittest.mock
 
 import keras
 import numpy as np
 import pytest
 from as_one_device import CASE, DEPTH, assert_as_one_device, hold
-from interpreters import Interpreter
+from interpreters import Fork, Interpreter, wait_for
 from segmentation_scores import by_numpy, evaluated
 from small_models import data, dense, dense_on_images, distance, eager, reordered, rows, small, trained
 
 import keras_vit
-from benchmarks.strategies import limit, measure
+from benchmarks.strategies import limit, tf_configs
 from keras_vit.distribution import strategy
 from keras_vit.layers import Dropout
 from keras_vit.runs.saving import state
@@ -58,11 +59,26 @@ def two_as_one(file):
     return hold(strategy("one"), two(), file=file)
 
 
+def of_two_workers(folder):
+    """The results of CASE on two workers, which are forks."""
+    command = ["--setup=multiworker2", f"--output={folder}/two.npz", f"--cases={CASE}", f"--depth={DEPTH}"]
+    workers = [
+        Fork("benchmarks.strategy_cases", *command, output=folder / f"worker{i}", TF_CONFIG=config)
+        for i, config in enumerate(tf_configs(2))
+    ]
+    wait_for(lambda: None not in (codes := [worker.poll() for worker in workers]) or any(codes), workers)
+    for worker in workers:
+        worker.send_signal(signal.SIGKILL)  # one that waits for another, which has failed
+    assert [worker.wait() for worker in workers] == [0, 0], [worker.printed()[-3000:] for worker in workers]
+    with np.load(folder / "two.npz") as arrays:
+        return dict(arrays)
+
+
 def test_two_replicas_and_two_workers_end_where_one_device_does(replicas, tmp_path):
     file = tmp_path / "one.npz"
     rounding = replicas.run(two_as_one, str(file))
     with np.load(file) as one:
-        assert_as_one_device(dict(one), measure("multiworker2", tmp_path, cases=CASE, depth=DEPTH), rounding)
+        assert_as_one_device(dict(one), of_two_workers(tmp_path), rounding)
 
 
 def adam():

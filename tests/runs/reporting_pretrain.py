@@ -62,7 +62,7 @@ def report_changes(workdir):
 
 
 def reporting(main):
-    import tensorflow as tf
+    from small_models import run_eagerly
 
     from keras_vit.optim.wrappers import EvaluateAverage
     from keras_vit.runs import training_run
@@ -81,7 +81,7 @@ def reporting(main):
     training_run.write_report = lambda *_: None  # which no test of kills looks at
     report_changes(flags.FLAGS.workdir)
     if flags.FLAGS.strategy != "multiworker":
-        tf.config.run_functions_eagerly(True)  # tracing takes longer than these steps
+        run_eagerly(True)  # tracing takes longer than these steps
     main()
 
 
