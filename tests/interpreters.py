@@ -25,7 +25,12 @@ import filelock
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["pytest", "keras_vit", "keras_vit.runs"])
+_FORKS.set_forkserver_preload(
+    [
+        *("pytest", "keras_vit.runs", "keras_vit.tasks.classification", "trainers.train"),
+        *("sklearn.datasets", "sklearn.model_selection"),  # the digits
+    ]
+)
 _JAX_DEVICES = 4
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes  # none is started, but whole trainings run
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
-# What makes a notebook train shorter, with the code that it replaces; the last row is for twenty photographs of one's own.
+# {notebook: {its code: what trains shorter}}; the last row is for own_photographs with twenty photographs.
 SHORTER = {
     "quick_start": {"batch_size, epochs = 64, 25": "batch_size, epochs = 64, 10"},
     "tpu": {"epochs, steps = 25,": "epochs, steps = 4,"},  # the model of quick_start

@@ -12,6 +12,13 @@ from keras_vit.training.losses import Loss
 pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
 
 SIZES = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 16}
+NARROW = {
+    "setr_naive": {"width": 8},
+    "setr_pup": {"width": 8},
+    "setr_mla": {"width": 8, "branch_width": 4},
+    "dpt": {"widths": (4, 6, 8, 10), "width": 8},
+    "upernet": {"width": 8},
+}
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 16, 24, 3), dtype="uint8")
 MASKS = np.random.default_rng(1).integers(0, 3, (2, 16, 24)).astype("uint8")
 
@@ -28,7 +35,8 @@ class MeanCrossEntropy(Loss):
 def made(head="linear", **changes):
     keras.utils.set_random_seed(0)
     return keras_vit.SegmentationModel(
-        "Ti/8", **{"head": head, "classes": 3, "image_size": (16, 24), **SIZES, **changes}
+        "Ti/8",
+        **{"head": head, "classes": 3, "image_size": (16, 24), "head_options": NARROW.get(head), **SIZES, **changes},
     )
 
 
