@@ -57,7 +57,7 @@ def test_every_dense_kernel_is_int8_at_once_after_loading(tiny, tmp_path, option
     [("int8", 0.02), *(pytest.param(mode, 0.2, marks=pytest.mark.extended) for mode in ("int4", "float8"))],
 )
 def test_outputs_stay_near_and_survive_files_and_clones(tiny, pixels, tmp_path, mode, near):
-    model = tiny(pool="map", pre_logits=8, depth=1)
+    model = tiny(pool="map", pre_logits=8)
     before = outputs(model, pixels)
     after = outputs(quantized(model, mode), pixels)
     assert 0 < np.abs(after - before).max() / np.abs(before).max() < near
