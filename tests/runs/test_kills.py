@@ -31,7 +31,6 @@ OVERRIDES = {
     **{"data.train": "train[:200]", "data.evaluation": "test[:50]"},
     **{"data.train_preprocess": f"decode(1)|resize(10)|{AUGMENT}", "optimizer.ema": 0.9, "schedule.warmup": "2 steps"},
     **{"schedule.decay": "constant", "batch_size": 16, "jit_compile": False},
-    **{"checkpoint": f"{EVERY} steps", "evaluate": "24 steps"},
 }
 # For several workers, whose programs take longer to start.
 FEWER = {"data.evaluation": "test[:20]", "evaluate": "60 steps", "data.train_preprocess": "decode(1)|random_flip"}
@@ -81,8 +80,10 @@ class Worker:
 class Run:
     """One run of reporting_pretrain.py, by one process or by the workers of a new cluster; the first is the chief."""
 
-    def __init__(self, workdir, total, workers=1, write_seconds=0.0, hold=None):
-        overrides = {**OVERRIDES, **(FEWER if workers > 1 else {}), "total": f"{total} steps"}
+    def __init__(self, workdir, total, workers=1, write_seconds=0.0, hold=None, every=EVERY):
+        steps = {"total": total, "checkpoint": every, "evaluate": every + 4}
+        overrides = {**OVERRIDES, **{name: f"{count} steps" for name, count in steps.items()}}
+        overrides |= FEWER if workers > 1 else {}
         self.command = ["--config=digits_pretrain", f"--workdir={workdir}"]
         self.command += [f"--config.{key}={value}" for key, value in overrides.items()]
         self.command += ["--strategy=multiworker"] * (workers > 1)
@@ -190,10 +191,10 @@ def test_a_run_that_gets_sigkill_and_sigterm_ends_bit_for_bit_the_same(tmp_path,
     evaluation, when the averages are in place of the weights, and in the last evaluation.
     """
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    alone = launch(whole, 60)
+    alone = launch(whole, 30, every=10)
 
-    first = launch(killed, 60, hold=40)
-    first.reach(reporting("writing", "40"))
+    first = launch(killed, 30, every=10, hold=20)
+    first.reach(reporting("writing", "20"))
     owner = first.workers[0].process.pid
     assert json.loads((killed / FILE).read_text())["pid"] == owner
     second = Fork("trainers.pretrain", *first.command, output=tmp_path / "second")
@@ -202,25 +203,25 @@ def test_a_run_that_gets_sigkill_and_sigterm_ends_bit_for_bit_the_same(tmp_path,
     assert f"stop it (kill {owner}), or use another" in second.printed()
     [(code, _)] = first.kill()
     assert code == -signal.SIGKILL
-    assert list((killed / "checkpoints").glob(".tmp-*")) and list(RunDirectory(killed).checkpoints()) == [20]
+    assert list((killed / "checkpoints").glob(".tmp-*")) and list(RunDirectory(killed).checkpoints()) == [10]
 
-    run = launch(killed, 60)
+    run = launch(killed, 30, every=10)
     [(code, errors)] = run.send(signal.SIGTERM, reporting("evaluating"))
-    assert code == 75 and run.last("start") == 20 and run.last("step") == 24
+    assert code == 75 and run.last("start") == 10 and run.last("step") == 14
     assert (
-        "Step 24 is saved. Exit code 75: run the same command again to continue." in errors
+        "Step 14 is saved. Exit code 75: run the same command again to continue." in errors
         and "Traceback" not in errors
     )
     assert RunDirectory(killed).metrics() == []
 
-    run = launch(killed, 60)
+    run = launch(killed, 30, every=10)
     [(code, errors)] = run.send(signal.SIGTERM, reporting("finishing"))
-    assert code == 75 and run.last("start") == 24 and "Traceback" not in errors
+    assert code == 75 and run.last("start") == 14 and "Traceback" not in errors
 
-    assert ended(launch(killed, 60)).last("start") == 60
+    assert ended(launch(killed, 30, every=10)).last("start") == 30
     ended(alone)
-    assert_ends_alike(whole, killed, 60)
-    assert [record["step"] for record in RunDirectory(whole).metrics()] == [24, 48, 60]
+    assert_ends_alike(whole, killed, 30)
+    assert [record["step"] for record in RunDirectory(whole).metrics()] == [14, 28, 30]
     assert (killed / "model.keras").exists() and not (killed / FILE).exists()
 
 
