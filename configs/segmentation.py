@@ -9,7 +9,7 @@ FOLDER holds images/ and masks/, or train/ and trainannot/, or another usual lay
 MODEL, for --init, is a published name, a run or a file: a classifier, whose head is left out, or a segmentation model,
 whose head stays with --config.head=keep.
 
-After the colon: a head (setr_mla, setr_pup, setr_naive, dpt, upernet, linear), `whole` (the
+After the colon: a head (setr_mla, setr_pup, setr_naive, dpt, upernet, linear, eomt), `whole` (the
 default) or `frozen` to train all layers or the head alone, and `own` (the default), a folder of yours, or `camvid`,
 CamVid's street scenes at 384x512 pixels.
 
@@ -28,6 +28,7 @@ HEADS = {
     "dpt": ({"width": 64}, 0.4),
     "upernet": ({"width": 96}, 0.4),
     "linear": ({}, 0.0),
+    "eomt": ({}, 1.0),
 }
 # Of whole and frozen backbones: the optimizer's options. The rate of the head is head_rate times as high.
 RATES = {
@@ -73,6 +74,10 @@ def get_config(argument=""):
     config.optimizer.update(RATES[backbone])
     if data == "camvid" and backbone == "whole":
         config.optimizer.update(learning_rate=2e-3, head_rate=2.0)
+    if head == "eomt":  # the paper's losses and rates
+        config.loss.class_weights, config.objective.dice = None, 0.0
+        if backbone == "whole":
+            config.optimizer.update(learning_rate=1e-4, head_rate=None, layer_decay=0.8)
     config.schedule.warmup = "10%"
     config.linear_probe = backbone == "frozen"
     return config

@@ -22,6 +22,7 @@ from keras_vit.checkpoints.formats import (
     huggingface,
     huggingface_beit,
     huggingface_dense,
+    huggingface_eomt,
     mae,
     mmsegmentation,
     name_map,
@@ -220,8 +221,8 @@ def _mmsegmentation(model, path):
 
 
 def _segmentation(model, path):
-    """Writes the folder for DPTFor..., DepthAnythingForDepthEstimation or BeitForSemanticSegmentation."""
-    form = huggingface_beit if model.head_name == "upernet" else huggingface_dense
+    """Writes the folder for DPTFor..., DepthAnythingFor..., BeitFor... or EomtForUniversalSegmentation."""
+    form = {"upernet": huggingface_beit, "eomt": huggingface_eomt}.get(model.head_name, huggingface_dense)
     form.check(model)
     arrays = form.arrays_of(model, all_weights(model))
     configs = {"config.json": form.config_of(model), "preprocessor_config.json": form.preprocessor_of(model)}

@@ -25,7 +25,9 @@ from keras_vit.models.checks import (
 from keras_vit.models.classifier import Classifier, ModelOfArguments
 from keras_vit.models.heads.decoder import Decoder, Encoder
 from keras_vit.models.heads.dense import make_decoder
+from keras_vit.models.heads.eomt import MaskedAttention, mask_outputs
 from keras_vit.training.checks.masks import MaskRules
+from keras_vit.training.mask_classification import MaskClassificationLoss
 from keras_vit.training.prediction import segment
 from keras_vit.training.segmentation_losses import PixelLoss
 
@@ -99,6 +101,8 @@ def _class_tokens(encoder, decoder):
 
 def _outputs(encoder, decoder):
     """The symbolic outputs: logits (b, height, width, classes), or a dict of these with auxiliary ones."""
+    if decoder.joins:
+        return mask_outputs(encoder, decoder)
     maps, tokens = _maps(encoder, decoder), _class_tokens(encoder, decoder)
     if decoder.neck is not None:
         maps = decoder.neck(maps, tokens) if decoder.class_tokens else decoder.neck(maps)
@@ -143,7 +147,8 @@ class SegmentationModel(ModelOfArguments):
     Input: pixels 0..255, (b, height, width, channels). Output: logits (b, height, width, classes), float32; with
     auxiliary heads a dict of "logits", and of "auxiliary_0"... at a quarter of the height and width. A mask (b, height,
     width) of class numbers, and of `void` for pixels without a class, is compared with each, every fourth row and
-    column of it with the auxiliary ones; only "logits" count in evaluation and metrics.
+    column of it with the auxiliary ones; only "logits" count in evaluation and metrics. With the head "eomt" the others
+    are masks with classes, "prediction" and "auxiliary_0"..., and these alone train the model, by the whole mask.
 
     Attributes:
         head: the head's last layer; with `neck` and `auxiliary_0`... in `decoder`.
@@ -235,7 +240,36 @@ class SegmentationModel(ModelOfArguments):
                 f" keras_vit.training.{type(loss).__name__}(void={rules.void}), and masks with {rules.void} in place of"
                 f" {loss.void}."
             )
+        self._check_kind(loss)
         super()._take_loss(loss)
+
+    def _check_kind(self, loss):
+        """Refuses a loss for masks on a model of pixels, and the reverse."""
+        of_masks = isinstance(loss, MaskClassificationLoss)
+        if of_masks and not self._decoder.joins:
+            raise ValueError(
+                f'MaskClassificationLoss compares masks, and the head "{self.head_name}" gives every pixel a class:'
+                " write keras_vit.training.SegmentationLoss()."
+            )
+        trains = self._decoder.joins and bool(self._decoder.auxiliary)
+        if of_masks and loss.classes != self.classes:
+            raise ValueError(f"MaskClassificationLoss has {loss.classes} classes, the model {self.classes}.")
+        if isinstance(loss, PixelLoss) and trains and not of_masks:
+            raise ValueError(
+                f'The head "{self.head_name}" predicts masks, which {type(loss).__name__} does not compare: write'
+                f" keras_vit.training.MaskClassificationLoss({self.classes})."
+            )
+        if of_masks and not trains:
+            raise ValueError(
+                "This model has the logits of pixels alone, and MaskClassificationLoss compares masks: build it with"
+                " auxiliary=1.0 to train it."
+            )
+
+    def after_update(self) -> None:
+        """Counts the update, by which masked attention is annealed (heads/eomt.py)."""
+        for _, layer in self._decoder.auxiliary:
+            if isinstance(layer, MaskedAttention) and layer.steps is not None:
+                layer.update()
 
     def get_encoder(self) -> Classifier:
         """The encoder, of this model's own layers.
@@ -278,10 +312,15 @@ class SegmentationModel(ModelOfArguments):
     def supervised(self, outputs: Any) -> tuple[Any, list[tuple[float, Any]]]:
         if not isinstance(outputs, dict):
             return outputs, []
-        others = [x for name, x in sorted(outputs.items()) if name != "logits"]
-        return outputs["logits"], [(self.auxiliary, x) for x in others]
+        others = [x for name, x in sorted(outputs.items()) if name.startswith("auxiliary_")]
+        return outputs["prediction" if self._decoder.joins else "logits"], [(self.auxiliary, x) for x in others]
+
+    def measured(self, outputs: Any) -> Any:
+        return outputs["logits"] if isinstance(outputs, dict) else outputs
 
     def auxiliary_targets(self, y: Any) -> Any:
+        if self._decoder.joins:
+            return y
         stride = _auxiliary_stride(self.image_size)
         return y[:, stride // 2 :: stride, stride // 2 :: stride]  # (b, height, width) -> those of the logits' centres
 

@@ -18,6 +18,7 @@ from keras_vit.models.costs import (
 )
 from keras_vit.models.encoder import Reduction
 from keras_vit.models.heads.dpt import ReadoutProjection
+from keras_vit.models.heads.eomt import MaskedAttention, Queries
 from keras_vit.models.heads.parts import Enlargement, LayerOfParts
 from keras_vit.planning.counting import layer_counts
 
@@ -34,10 +35,12 @@ def _products(layer, inputs, output):
         return 0
     if isinstance(layer, (keras.layers.GroupNormalization, layers.LayerScale, keras.layers.Embedding)):
         return 0
-    if isinstance(layer, (layers.AddPositionEmbs, ReplacedPatches)):
+    if isinstance(layer, (layers.AddPositionEmbs, ReplacedPatches, Queries, MaskedAttention)):
         return 0
     if isinstance(layer, RestoredPatches):
         return inputs[0] * math.prod(output)
+    if isinstance(layer, keras.layers.DepthwiseConv2D):
+        return math.prod(output) * math.prod(layer.kernel_size)
     if isinstance(layer, Enlargement):
         return math.prod(inputs[:-1]) * math.prod(layer.kernel.shape)
     if isinstance(layer, ReadoutProjection):  # half of the kernel for each place, half for the class token

@@ -16,6 +16,7 @@ from keras_vit.data.mask_pixels import count_pixels
 from keras_vit.data.sources.base import Source
 from keras_vit.evaluation.classes import SAME, check_class_count, check_classes, compared
 from keras_vit.inspection import html_report, segmentation_sections
+from keras_vit.io.durations import resolve_steps
 from keras_vit.io.mask_pictures import palette
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.io.void import VOID
@@ -30,7 +31,7 @@ from keras_vit.tasks.classification import (
     model_arguments,
     variant,
 )
-from keras_vit.training import SegmentationLoss, SegmentationScores
+from keras_vit.training import MaskClassificationLoss, SegmentationLoss, SegmentationScores
 from keras_vit.training.segmentation_losses import pixel_class_weights
 
 HEADS = ("reset", "keep")  # config.head
@@ -44,7 +45,8 @@ class Options:
     Attributes:
         head: a row of keras_vit.models.heads.dense.HEADS.
         head_options: the head's own arguments, such as {"taps": (2, 5, 8, 11), "norm": "group"}.
-        auxiliary: weight of the auxiliary heads' losses, 0.4 in the papers; 0 for none.
+        auxiliary: weight of the auxiliary heads' losses, 0.4 in the papers; 0 for none. For "eomt" that of the
+            predictions before the last blocks, 1 in the paper.
         cross_entropy, dice, focal: weights of these losses.
         gamma: of the focal loss.
         ohem_thresh, ohem_min_kept: the cross-entropy counts only pixels whose class has a lower probability than this,
@@ -67,6 +69,7 @@ class Options:
         object.__setattr__(self, "head_options", plain)
 
 
+MASKS = "eomt"  # the head that predicts masks
 _OF_THE_LOSS = ("cross_entropy", "dice", "focal", "gamma", "ohem_thresh", "ohem_min_kept")
 
 
@@ -104,7 +107,25 @@ class Segmentation(Task):
         if head not in HEADS:
             raise ValueError(f'Unknown config.head="{head}".{did_you_mean(head, HEADS)} Valid: {", ".join(HEADS)}.')
         check_resample(self.config)
-        self._loss(None, VOID)  # refuses its options
+        if self.options.head == MASKS:
+            self._check_masks()
+        self._loss(None, VOID, 2)  # refuses its options
+
+    def _check_masks(self):
+        """Refuses options of the losses of pixels, and a head that only predicts."""
+        options, loss, given = self.options, self.config.loss, Options()
+        names = [f"objective.{n}" for n in _OF_THE_LOSS if getattr(options, n) != getattr(given, n)]
+        names += [f"loss.{name}" for name in ("label_smoothing", "class_weights") if loss[name]]
+        if names:
+            listed = ", ".join(f"config.{name}" for name in names)
+            raise ValueError(
+                f"--config.objective.head={MASKS} compares masks, not pixels: {listed} would have no effect. Write"
+                f" --config=segmentation:{MASKS}, and leave {'it' if len(names) == 1 else 'them'} out."
+            )
+        if not options.auxiliary:
+            raise ValueError(
+                f"--config.objective.head={MASKS} trains with auxiliary predictions: set objective.auxiliary=1.0."
+            )
 
     # Data
 
@@ -136,6 +157,9 @@ class Segmentation(Task):
     def _around(self, encoder, source, head, head_options, **arguments):
         """A SegmentationModel of the source's classes, with the config's frozen layers."""
         arguments = {"preprocessing": self.config.data.eval_preprocess, **arguments}
+        if head == MASKS:
+            steps = resolve_steps(self.config.total, self.config.batch_size, source.size)
+            head_options = {"annealing_steps": steps, **head_options}
         return SegmentationModel(
             encoder,
             head=head,
@@ -220,7 +244,9 @@ class Segmentation(Task):
 
     # Training
 
-    def _loss(self, weights, void):
+    def _loss(self, weights, void, classes):
+        if self.options.head == MASKS:
+            return MaskClassificationLoss(classes, void=void)
         options = {name: getattr(self.options, name) for name in _OF_THE_LOSS}
         try:
             return SegmentationLoss(
@@ -231,7 +257,7 @@ class Segmentation(Task):
 
     def loss(self, source: Any) -> keras.losses.Loss:
         weights = class_weights(self.config.loss.class_weights, source, _RULES)
-        return self._loss(weights, getattr(source, "void", VOID))
+        return self._loss(weights, getattr(source, "void", VOID), len(source.class_names))
 
     def metrics(self, model: keras.Model) -> list[keras.metrics.Metric]:
         return [SegmentationScores(model.classes, void=model.void)]

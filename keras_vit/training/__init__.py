@@ -19,6 +19,7 @@ from keras_vit.training.distillation import (
     TeacherAccuracy,
 )
 from keras_vit.training.losses import Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
+from keras_vit.training.mask_classification import MaskClassificationLoss
 from keras_vit.training.masked_losses import MaskedAccuracy, MaskedCrossEntropy, MaskedSquaredError
 from keras_vit.training.mixing import Cutmix, Mixup, MixupOrCutmix
 from keras_vit.training.model import Model
@@ -45,6 +46,7 @@ __all__ = [
     "GlobalGradient",
     "HardDistillation",
     "Lookahead",
+    "MaskClassificationLoss",
     "MaskedAccuracy",
     "MaskedCrossEntropy",
     "MaskedSquaredError",

@@ -86,7 +86,10 @@ class PixelLoss(Loss):
 
     def call(self, y_true, y_pred):
         logits = ops.cast(y_pred, "float32")
-        rules = self._rules(logits.shape)
+        return self.per_example(*self.labels(y_true, self._rules(logits.shape)), logits)
+
+    def labels(self, y_true: Any, rules: MaskRules) -> tuple[Any, Any]:
+        """`labels` and `counted` of `per_example`; ValueError for masks of another form or with other values."""
         if len(y_true.shape) == 4 and y_true.shape[-1] == 1:
             y_true = ops.squeeze(y_true, -1)
         rules.check_form(tuple(y_true.shape), "int32")
@@ -95,7 +98,7 @@ class PixelLoss(Loss):
             rules.check(values.astype("int64"))
         labels = ops.cast(y_true, "int32")
         counted = ops.where(rules.are_wrong(labels), float("nan"), ops.cast(labels != self.void, "float32"))
-        return self.per_example(ops.where(counted == 1, labels, 0), counted, logits)
+        return ops.where(counted == 1, labels, 0), counted
 
     def _rules(self, shape):
         """What masks may hold, for logits of that shape."""

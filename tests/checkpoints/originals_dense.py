@@ -1,4 +1,4 @@
-"""Writes goldens/dense/*.json: tiny DPT, Depth Anything and BEiT models of transformers, and what they answer.
+"""Writes goldens/dense/*.json: tiny DPT, Depth Anything, BEiT and EoMT models of transformers, and what they answer.
 
     pip install torch transformers        # in another environment
     python tests/checkpoints/originals_dense.py [NAME ...]
@@ -69,6 +69,12 @@ def _beit():
     return transformers.BeitForSemanticSegmentation(config)
 
 
+def _eomt():
+    sizes = {**_SIZES, "num_hidden_layers": 3, "mlp_ratio": 2, "image_size": 32, "patch_size": 8}
+    head = {"num_blocks": 2, "num_queries": 5, "num_register_tokens": 2, "num_upscale_blocks": 1}
+    return transformers.EomtForUniversalSegmentation(transformers.EomtConfig(**sizes, **head, **_NAMES))
+
+
 CASES = {  # {name: (model, sizes)}
     "dpt_classes": (
         lambda: _dpt("SemanticSegmentation", **_DPT, **_NAMES, use_batch_norm_in_fusion_residual=True),
@@ -82,13 +88,19 @@ CASES = {  # {name: (model, sizes)}
         ("28x28", "35x28"),
     ),
     "beit": (_beit, ("32x32", "24x40")),
+    "eomt": (_eomt, ("32x32",)),
 }
 
 
 def _answer(model, x):
-    """Logits or depths (1, c, h, w)."""
+    """Logits or depths (1, c, h, w); of EoMT the logarithm of its scores."""
     if hasattr(model, "beit"):
         return model(x).logits
+    if hasattr(model, "mask_head"):
+        found = model(x)
+        masks = torch.nn.functional.interpolate(found.masks_queries_logits, size=x.shape[2:], mode="bilinear")
+        classes = found.class_queries_logits.softmax(-1)[..., :-1]
+        return torch.einsum("bqc, bqhw -> bchw", classes, masks.sigmoid()).log()
     if not hasattr(model, "dpt"):
         return model(x).predicted_depth[:, None]
     hidden = model.dpt(x, output_hidden_states=True).hidden_states[1:]

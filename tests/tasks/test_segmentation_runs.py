@@ -244,6 +244,26 @@ def test_a_head_that_would_be_wrong_is_not_kept(done):
         task_of(config).model(source)
 
 
+def test_a_run_of_eomt_anneals_its_masks_and_resumes_bit_for_bit(tmp_path):
+    config = small("eomt", **{"objective.head_options": {"queries": 4, "blocks": 1}})
+    run = short_runs.whole_and_resumed(config, tmp_path)
+    assert run.state == run.resumed
+    first, last = run.records
+    assert last["loss"] < first["loss"] and run.model.head_options["annealing_steps"] == 4
+
+
+def test_eomt_refuses_the_options_of_other_losses():
+    for options, text in (
+        (
+            {"objective.dice": 1.0, "loss.class_weights": "log"},
+            "config.objective.dice, config.loss.class_weights would",
+        ),
+        ({"objective.auxiliary": 0.0}, "set objective.auxiliary=1.0"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            task_of(small("eomt", **options)).check_config()
+
+
 @pytest.mark.parametrize("head", [*config_files.packaged("segmentation").HEADS])
 def test_every_row_of_the_recipe_gives_a_class_for_every_pixel(head):
     config = small(head)

@@ -110,7 +110,7 @@ IN_FILES = {
 }
 _PROJECTIONS = {name: f"attention.{name[0]}_proj" for name in ("query", "key", "value", "out")}
 _LAYERS = {"block": "layers", "mlp": ("mlp.fc1", "mlp.fc2")}
-_GATES = {"swiglu": ("mlp.weights_in", "mlp.down_proj")}  # the first by _join_gates
+_GATES = {"swiglu": ("mlp.weights_in", "mlp.down_proj")}  # the first by join_gates
 # In memory, and so in a saved state_dict(): since transformers 5.9, of DINOv2 since 5.18.
 IN_MEMORY = IN_FILES | {
     kind: dataclasses.replace(IN_FILES[kind], attention=_PROJECTIONS, **changes)
@@ -222,7 +222,7 @@ def spelling(arrays: Collection[str]) -> Mapping[str, Names]:
     return IN_MEMORY if any(name.endswith("attention.q_proj.weight") for name in arrays) else IN_FILES
 
 
-def _join_gates(arrays):
+def join_gates(arrays):
     """The arrays, with the two dense layers that open a SwiGLU as one, as in IN_FILES: the gate comes first."""
     joined = {}
     for name, array in arrays.items():
@@ -257,7 +257,7 @@ def _normalise(arrays, names):
     return arrays_of_model, [name for name in arrays if name not in kept]
 
 
-def _fields(arrays, names, kind, config, options):
+def fields_of(arrays, names, kind, config, options):
     """The fields of the spec, without the normalisation."""
     block = f"{names.prefix}{names.block}.0."
     w = need(arrays, f"{names.prefix}{names.patch}.weight", 4)
@@ -325,8 +325,8 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     names = spelled[kind]
     config = next((part for name in _SECTIONS if (part := setting(outer, name, dict)) is not None), outer)
     check_type(config, kind)
-    arrays, dropped = _normalise(_join_gates(contents.arrays), names)
-    fields = _fields(arrays, names, kind, config, options)
+    arrays, dropped = _normalise(join_gates(contents.arrays), names)
+    fields = fields_of(arrays, names, kind, config, options)
     if pooler := _pooler(contents.arrays, outer, options):
         arrays, dropped = {**arrays, **pooler}, [name for name in dropped if not name.endswith(tuple(pooler))]
         fields.update(pre_logits=len(pooler["pooler.dense.weight"]), pre_logits_activation="tanh")

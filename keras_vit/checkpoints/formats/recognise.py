@@ -11,6 +11,7 @@ _BIT_ROOT = "stem.conv.weight"
 _SEGMENTATION_ROOT = "decode_head.conv_seg.weight"  # mmsegmentation's classifier
 _BEIT_ROOT = "fpn1.0.weight"
 _DENSE_ROOT = "neck.fusion_stage.layers.0.projection.weight"
+_EOMT_ROOT = "upscale_block.block.0.conv1.weight"
 # A block of nn.MultiheadAttention, as in nn.TransformerEncoder.
 _TORCH_ATTENTION = re.compile(r"\.\d+\.(?:\w+\.)*in_proj_weight$")
 # Names that torch.compile, FSDP and activation checkpointing insert.
@@ -23,6 +24,7 @@ _ANCHORS = {
     "mmsegmentation": re.escape(_SEGMENTATION_ROOT),
     "huggingface_beit": re.escape(_BEIT_ROOT),
     "huggingface_dense": re.escape(_DENSE_ROOT),
+    "huggingface_eomt": re.escape(_EOMT_ROOT),
     "huggingface": r"(?:\w+\.)?embeddings\.patch_embedding(?:s\.projection)?\.weight",
     "timm": "|".join(map(re.escape, TIMM_ROOTS)),
 }
@@ -47,6 +49,7 @@ def recognise(names: Collection[str]) -> str | None:
         "mmsegmentation": ending(_SEGMENTATION_ROOT),
         "huggingface_beit": ending(_BEIT_ROOT),
         "huggingface_dense": ending(_DENSE_ROOT),
+        "huggingface_eomt": ending(_EOMT_ROOT),
         "huggingface": ending("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight"),
         "own_names": any(_TORCH_ATTENTION.search(name) for name in names if len(name) <= LONGEST_NAME),
         "timm": ending(*TIMM_ROOTS),

@@ -70,6 +70,7 @@ class Decoder:
             "auxiliary_0"...
         normalised: numbers of the blocks whose maps are taken after the encoder's last normalisation.
         class_tokens: whether the neck takes the maps' class tokens too, [(b, d), ...].
+        joins: whether the neck's queries join the tokens of the blocks `taps` instead (heads/eomt.py).
     """
 
     taps: tuple[int, ...]
@@ -78,6 +79,7 @@ class Decoder:
     auxiliary: tuple[tuple[int, keras.layers.Layer], ...] = ()
     normalised: tuple[int, ...] = ()
     class_tokens: bool = False
+    joins: bool = False
 
     @property
     def layers(self) -> list[keras.layers.Layer]:

@@ -10,6 +10,7 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import choice
 from keras_vit.models.heads.decoder import Decoder, Encoder
 from keras_vit.models.heads.dpt import dpt
+from keras_vit.models.heads.eomt import eomt
 from keras_vit.models.heads.linear_map import linear
 from keras_vit.models.heads.setr import setr_mla, setr_naive, setr_pup
 from keras_vit.models.heads.upernet import upernet
@@ -22,6 +23,7 @@ HEADS: dict[str, Callable[..., Decoder]] = {
     "setr_mla": setr_mla,
     "dpt": dpt,  # arXiv 2103.13413
     "upernet": upernet,  # arXiv 1807.10221
+    "eomt": eomt,  # arXiv 2503.19108
 }
 _GIVEN = ("encoder", "classes", "auxiliary", "policy")
 

@@ -161,7 +161,7 @@ class SteppingModel(DescribedModel):
         _, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
         metrics = self._compile_metrics
         if metrics is not None and not metrics.built and y is not None and not self.has_own("call", "compute_metrics"):
-            metrics.build(y, self.supervised(self.output)[0])
+            metrics.build(y, self.measured(self.output))
 
     def make_train_function(self, force=False):
         check_trainable(self, topology_of(self).replicas)
@@ -299,12 +299,16 @@ class SteppingModel(DescribedModel):
         return [self._loss_tracker, *getattr(self._compile_loss, "metrics", ())]
 
     def supervised(self, outputs: Any) -> tuple[Any, list[tuple[float, Any]]]:
-        """(what loss and metrics compare with y, [(weight, output)] for training, with `auxiliary_targets`)."""
+        """(what the loss compares with y, [(weight, output)] for training, with `auxiliary_targets`)."""
         return outputs, []
 
     def auxiliary_targets(self, y: Any) -> Any:
         """What training compares auxiliary outputs with: y."""
         return y
+
+    def measured(self, outputs: Any) -> Any:
+        """What metrics compare with y."""
+        return self.supervised(outputs)[0]
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Keras' loss, with example weights for outputs of any rank; evaluation ignores examples of weight 0."""
@@ -319,6 +323,6 @@ class SteppingModel(DescribedModel):
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Keras' metrics, with example weights for outputs of any rank."""
-        y_pred, _ = self.supervised(y_pred)
+        y_pred = self.measured(y_pred)
         weights = sample_weight if self.weighs_examples else per_value(sample_weight, y_pred)
         return super().compute_metrics(x, y, y_pred, weights)

@@ -1,0 +1,81 @@
+"""EoMT in Hugging Face's names: transformers' outputs, equal files, published counts."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from dense_files import EVERY, golden, image, write
+
+import keras_vit
+from keras_vit.checkpoints.formats import huggingface_eomt
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("eomt")
+    write("eomt", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return keras_vit.load(folder)
+
+
+def test_scores_are_transformers(model):
+    [expected] = golden("eomt")["outputs"].values()
+    found = np.asarray(model(image(32, 32)))[0, ::EVERY, ::EVERY]
+    assert np.ptp(expected) > 0.1
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    assert model.class_names == ("wall", "sky", "tree") and model.head_name == "eomt"
+
+
+def test_a_round_trip_is_bit_identical(folder, model, tmp_path):
+    keras_vit.save(model, tmp_path / "copy", format="huggingface")
+    written = safetensors.numpy.load_file(tmp_path / "copy" / "model.safetensors")
+    original = safetensors.numpy.load_file(folder / "model.safetensors")
+    assert written.keys() == original.keys()
+    for name, array in original.items():
+        np.testing.assert_array_equal(written[name], array, err_msg=name)
+    config = json.loads((tmp_path / "copy" / "config.json").read_text())
+    different = {name for name, value in config.items() if golden("eomt")["config"].get(name, value) != value}
+    assert different <= {"transformers_version"}
+    copy = keras_vit.load(tmp_path / "copy")
+    assert copy.get_config() == model.get_config()
+
+
+@pytest.mark.parametrize(
+    ("size", "published"), [("S", 23_975_942), ("B", 93_663_110), ("L", 316_695_686)], ids=["S", "B", "L"]
+)
+def test_published_sizes_have_the_published_parameters(size, published, without_values):
+    spec = {"registers": 5, "class_token": False, "pool": "gap", "layer_scale": 1.0}
+    options = {"image_size": 640, "classes": 133, "head_options": {"queries": 200}}
+    with without_values():
+        built = keras_vit.SegmentationModel(f"{size}/16", head="eomt", **options, **spec)
+        huggingface_eomt.check(built)
+        assert built.count_params() == published
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model_type": "eomt_dinov3"}, "model_type"),
+        ({"num_queries": 7}, "num_queries"),
+        ({"num_register_tokens": 4}, "num_register_tokens"),
+        ({"hidden_act": "relu"}, "hidden_act"),
+        ({"num_blocks": 9}, "blocks=9: the encoder has 3"),
+    ],
+)
+def test_settings_that_contradict_the_arrays_are_refused_by_name(settings, message, tmp_path):
+    write("eomt", tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**golden("eomt")["config"], **settings}))
+    with pytest.raises(ValueError, match=message):
+        keras_vit.load(tmp_path)
+
+
+def test_a_class_token_with_a_position_is_refused_by_name(tmp_path):
+    sizes = {"depth": 1, "width": 8, "heads": 2, "mlp_dim": 16, "image_size": 16, "layer_scale": 1.0, "registers": 1}
+    model = keras_vit.SegmentationModel("Ti/8", head="eomt", head_options={"queries": 3}, **sizes)
+    with pytest.raises(ValueError, match="cannot express this EoMT: a class token with a position"):
+        keras_vit.save(model, tmp_path / "copy", format="huggingface")
