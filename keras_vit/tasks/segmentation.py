@@ -159,7 +159,7 @@ class Segmentation(Task):
         arguments = {"preprocessing": self.config.data.eval_preprocess, **arguments}
         if head == MASKS:
             steps = resolve_steps(self.config.total, self.config.batch_size, source.size)
-            head_options = {"annealing_steps": steps, **head_options}
+            head_options = {**head_options, "annealing_steps": self.options.head_options.get("annealing_steps", steps)}
         return SegmentationModel(
             encoder,
             head=head,

@@ -164,7 +164,7 @@ class MaskedAttention(keras.layers.Layer):
         self.step.assign_add(1)
 
     def call(self, masks, training=False):
-        (h, w), (b, *_, q) = self.grid, (ops.shape(masks)[0], *masks.shape[1:])
+        (h, w), b, q = self.grid, ops.shape(masks)[0], masks.shape[-1]
         n = self.prefix + h * w
         if not training:
             return ops.ones((b, n + q, n + q), "bool")
@@ -259,7 +259,7 @@ def _check(spec):
     }
     for needed, lacks in wrong.items():
         if lacks:
-            raise ValueError(f'The head "eomt" needs an encoder with {needed}, got {spec}.')
+            raise ValueError(f'The head "eomt" needs an encoder with {needed}.')
 
 
 def eomt(
