@@ -44,8 +44,8 @@ def _signatures(metadata, kinds):
     has, chosen = metadata["signatures"], {}
     if metadata.get("task") == "segmentation" and set(kinds) != {"features"}:
         raise ValueError(
-            "The export gives every pixel a class, and a pipeline writes rows of features only: write masks by predict"
-            " with --part=INDEX/COUNT on several machines, which share a folder."
+            "The export gives every pixel a class, and a pipeline writes no masks: use --answers=features, or predict"
+            " without --beam, which writes masks, with --part=INDEX/COUNT on several machines."
         )
     for kind in kinds:
         name = "features" if kind == "features" else "pixels"
