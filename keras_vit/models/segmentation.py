@@ -186,7 +186,8 @@ class SegmentationModel(ModelOfArguments):
         class_names = None if class_names is None else plain_names(class_names)
         check_count(class_names, classes)
         colors, preprocessing = _plain_colors(colors, classes), preprocessing_or_none(preprocessing)
-        options, name = dict(head_options or {}), model_name(name, "segmentation")
+        options = {key: tuple(v) if isinstance(v, list) else v for key, v in (head_options or {}).items()}  # as in JSON
+        name = model_name(name, "segmentation")
         decoder = None
         if isinstance(encoder, _Shared):
             encoder, decoder = encoder

@@ -16,7 +16,7 @@ NARROW = {
     "setr_naive": {"width": 8},
     "setr_pup": {"width": 8},
     "setr_mla": {"width": 8, "branch_width": 4},
-    "dpt": {"widths": [4, 6, 8, 10], "width": 8},
+    "dpt": {"widths": (4, 6, 8, 10), "width": 8},
     "upernet": {"width": 8},
 }
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 16, 24, 3), dtype="uint8")
