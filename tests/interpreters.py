@@ -83,6 +83,10 @@ def without_optimizing(disabled=True):
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": disabled})
 
 
+# Four devices wait for each other; by themselves they give up after 40 seconds, which a machine that pauses can exceed.
+_PATIENT = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
+
+
 class Fork:
     """A module run as a program, `python -m module arguments`, in a fork; like a subprocess.Popen."""
 
@@ -223,7 +227,7 @@ def _jax_server(folder):
 
         pathlib.Path(address).unlink(missing_ok=True)
         command = [sys.executable, "-c", f"import interpreters; interpreters.serve_jax({address!r})"]
-        environment = {**_environment(), **JAX_ON_CPU, "KERAS_BACKEND": "jax"}
+        environment = {**_environment(), **JAX_ON_CPU, "KERAS_BACKEND": "jax", "XLA_FLAGS": _PATIENT}
         with open(folder / "jax.txt", "w") as printed:
             streams = {"stdin": subprocess.DEVNULL, "stdout": printed, "stderr": printed}
             process = subprocess.Popen(command, env=environment, **streams)

@@ -35,7 +35,9 @@ OF = {
         ("DiceLoss", "FocalLoss", "SegmentationCrossEntropy", "SegmentationLoss"),
         ([[[0, 255]], [[2, 1]]], RNG.normal(size=(2, 1, 2, 5))),
     ),
+    "MaskClassificationLoss": ([[[0, 255]], [[2, 1]]], RNG.normal(size=(2, 4, 3 + 1 + 2))),
 }
+ARGUMENTS = {"MaskClassificationLoss": {"classes": 3}}
 
 
 def classes_of(base):
@@ -59,7 +61,8 @@ def test_losses_take_nested_lists(name):
     y, predicted = OF[name]
     weights = np.linspace(0.5, 2.0, len(y))
     for given in ((y, predicted.tolist()), (y, predicted.tolist(), weights.tolist())):
-        loss, arrays = getattr(training, name)(), [np.asarray(value, "float32") for value in given]
+        loss = getattr(training, name)(**ARGUMENTS.get(name, {}))
+        arrays = [np.asarray(value, "float32") for value in given]
         assert float(loss(*given)) == pytest.approx(float(loss(*arrays)), rel=1e-6)
 
 
