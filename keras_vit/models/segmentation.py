@@ -186,7 +186,8 @@ class SegmentationModel(ModelOfArguments):
         class_names = None if class_names is None else plain_names(class_names)
         check_count(class_names, classes)
         colors, preprocessing = _plain_colors(colors, classes), preprocessing_or_none(preprocessing)
-        options = {key: tuple(v) if isinstance(v, list) else v for key, v in (head_options or {}).items()}  # as in JSON
+        options: dict[str, Any] = dict(head_options or {})
+        options |= {key: tuple(value) for key, value in options.items() if isinstance(value, list)}  # JSON has lists
         name = model_name(name, "segmentation")
         decoder = None
         if isinstance(encoder, _Shared):
