@@ -9,12 +9,12 @@ FOLDER holds images/ and masks/, or train/ and trainannot/, or another usual lay
 MODEL, for --init, is a published name, a run or a file: a classifier, whose head is left out, or a segmentation model,
 whose head stays with --config.head=keep.
 
-After the colon: a head (setr_mla, setr_pup, setr_naive, dpt, upernet, linear, eomt), `whole` (the
-default) or `frozen` to train all layers or the head alone, and `own` (the default), a folder of yours, or `camvid`,
-CamVid's street scenes at 384x512 pixels.
+After the colon: a head (setr_mla, setr_pup, setr_naive, dpt, upernet, linear, eomt); `whole` (the default) to train all
+layers, or `frozen`, the head alone; `own` (the default), a folder of yours, or `camvid`, CamVid's street scenes at
+384x512 pixels.
 
-AdamW trains the lower layers more slowly and the new head faster. A fifth of your own images is held out, and the run
-delivers the weights with the best mIoU on them.
+AdamW trains the lower layers more slowly and the new head faster. The run delivers the weights with the best mIoU on
+your validation images: FOLDER's split val, or a fifth that is held out.
 """
 
 from .lib import common
