@@ -2,6 +2,7 @@
 
 from keras_vit.data.batches import evaluation_batches, image_and_label, training_batches
 from keras_vit.data.errors import ExampleErrors
+from keras_vit.data.objects import pack_objects
 from keras_vit.data.open import open_source
 from keras_vit.data.ops.registry import parse
 from keras_vit.data.palette import fit_palette, nearest_colors, sample_pixels
@@ -15,6 +16,7 @@ __all__ = [
     "image_and_label",
     "nearest_colors",
     "open_source",
+    "pack_objects",
     "parse",
     "sample_pixels",
     "training_batches",

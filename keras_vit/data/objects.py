@@ -1,0 +1,104 @@
+"""Objects in batches: the boxes of each image as the same number of rows, of which the last ones are padding.
+
+A row has the COLUMNS. A training target for detection is (b, m, 7) float32.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.io.suggest import listed
+
+COLUMNS = ("top", "left", "bottom", "right", "label", "crowd", "area")
+PADDING = -1  # the label of rows without an object
+OBJECT, CROWD, DIFFICULT = 0, 1, 2  # values of "crowd"
+
+_KEYS = ("boxes", "labels", "crowd", "area")
+_PADDING_ROW = [0.0, 0.0, 0.0, 0.0, PADDING, 0.0, 0.0]
+
+
+def pack(example: dict[str, Any], limit: int) -> tf.Tensor:
+    """The objects of an example as rows (limit, 7) float32, in tf.data.
+
+    Boxes with a positive area come first, in their order; padding takes the place of the others, which lie outside of
+    the crop, and fills the rest.
+
+    Args:
+        example: with boxes (m, 4), top, left, bottom, right as fractions of the image; labels, crowd and area (m,).
+        limit: number of rows.
+
+    Returns:
+        Rows of COLUMNS. Padding has the label -1, and zeros.
+
+    Raises:
+        ValueError: if a key is missing.
+        InvalidArgumentError: at run time, for more objects than `limit`.
+    """
+    missing = [key for key in _KEYS if key not in example]
+    if missing:
+        raise ValueError(f"Objects need {listed(list(_KEYS))}; the example has no {listed(missing)}: {list(example)}.")
+    columns = [example["boxes"], *(example[key][:, None] for key in _KEYS[1:])]
+    rows = tf.concat([tf.cast(column, tf.float32) for column in columns], 1)  # (m, 7)
+    rows = rows[(rows[:, 2] > rows[:, 0]) & (rows[:, 3] > rows[:, 1])]
+    count = tf.shape(rows)[0]
+    message = ["The image has", count, "objects, more than the limit of", limit, "in a batch: raise the limit."]
+    with tf.control_dependencies([tf.debugging.Assert(count <= limit, message)]):
+        padding = tf.tile(tf.constant([_PADDING_ROW]), [tf.maximum(limit - count, 0), 1])
+        return tf.ensure_shape(tf.concat([rows, padding], 0), (limit, len(COLUMNS)))
+
+
+def pack_objects(
+    boxes: Sequence[Any],
+    labels: Sequence[Any],
+    limit: int | None = None,
+    crowd: Sequence[Any] | None = None,
+    area: Sequence[Any] | None = None,
+) -> np.ndarray:
+    """The objects of images as rows (b, limit, 7) float32: targets for `fit` in a script.
+
+    Args:
+        boxes: (m, 4) per image: top, left, bottom, right as fractions of the image.
+        labels: (m,) per image: class numbers from 0.
+        limit: number of rows; None for the largest number of objects in one image.
+        crowd: (m,) per image: 0 an object, 1 a crowd, 2 difficult; None for objects only.
+        area: (m,) per image, in pixels, for measures by size; None for 0.
+
+    Returns:
+        Rows of COLUMNS. Padding has the label -1, and zeros.
+
+    Raises:
+        ValueError: for other shapes, pixels instead of fractions, negative labels, or more objects than `limit`.
+    """
+    if len(boxes) != len(labels):
+        raise ValueError(f"Expected boxes and labels of the same images, got {len(boxes)} and {len(labels)}.")
+    rows = [_rows(i, boxes[i], labels[i], crowd, area) for i in range(len(boxes))]
+    most = max(map(len, rows), default=0)
+    limit = most if limit is None else limit
+    if most > limit:
+        number = next(i for i, own in enumerate(rows) if len(own) > limit)
+        raise ValueError(f"Image {number} has {len(rows[number])} objects, more than limit={limit}: raise the limit.")
+    packed = np.tile(np.array(_PADDING_ROW, "float32"), (len(rows), limit, 1))  # (b, m, 7)
+    for i, own in enumerate(rows):
+        packed[i, : len(own)] = own
+    return packed
+
+
+def _rows(number, boxes, labels, crowd, area):
+    """(m, 7) of one image, without boxes that have no area."""
+    boxes = np.asarray(boxes, "float32").reshape(-1, 4) if not len(boxes) else np.asarray(boxes, "float32")
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise ValueError(f"Image {number}: expected boxes (m, 4), got {boxes.shape}.")
+    if not ((boxes >= 0) & (boxes <= 1)).all():  # NaN, too
+        raise ValueError(
+            f"Image {number}: boxes are fractions of the image's height and width, from 0 to 1: divide pixels by these."
+        )
+    further = [labels, *(np.zeros(len(boxes)) if given is None else given[number] for given in (crowd, area))]
+    for name, values in zip(_KEYS[1:], further):
+        if np.shape(values) != (len(boxes),):
+            raise ValueError(f"Image {number}: {len(boxes)} boxes need {name} ({len(boxes)},), got {np.shape(values)}.")
+    if len(boxes) and np.min(labels) < 0:
+        raise ValueError(f"Image {number}: the label {np.min(labels)}; classes are numbered from 0.")
+    rows = np.column_stack([boxes, *(np.asarray(values, "float32") for values in further)])
+    return rows[(boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])]
