@@ -6,35 +6,23 @@ from typing import Any
 
 import keras
 import numpy as np
-from absl import logging
-from ml_collections import ConfigDict
 
 from keras_vit import evaluation as evaluators
-from keras_vit.checkpoints import load
-from keras_vit.checkpoints.transfer import transfer
 from keras_vit.data.mask_pixels import count_pixels
 from keras_vit.data.sources.base import Source
-from keras_vit.evaluation.classes import SAME, check_class_count, check_classes, compared
 from keras_vit.inspection import html_report, segmentation_sections
 from keras_vit.io.durations import resolve_steps
 from keras_vit.io.mask_pictures import palette
-from keras_vit.io.suggest import did_you_mean
 from keras_vit.io.void import VOID
-from keras_vit.models import SegmentationModel, freeze
-from keras_vit.tasks.base import Score, Task, predict
+from keras_vit.models import SegmentationModel
+from keras_vit.tasks.base import Score, predict
 from keras_vit.tasks.classification import (
-    adapted,
-    check_resample,
-    check_variant,
     class_weights,
-    loaded,
-    model_arguments,
-    variant,
 )
+from keras_vit.tasks.dense import DenseTask, plain_options
 from keras_vit.training import MaskClassificationLoss, SegmentationLoss, SegmentationScores
 from keras_vit.training.segmentation_losses import pixel_class_weights
 
-HEADS = ("reset", "keep")  # config.head
 _SHOWN = 6  # examples in a report
 
 
@@ -64,9 +52,7 @@ class Options:
     ohem_min_kept: int | None = None
 
     def __post_init__(self):
-        options = self.head_options
-        plain = options.to_dict() if isinstance(options, ConfigDict) else dict(options or {})
-        object.__setattr__(self, "head_options", plain)
+        object.__setattr__(self, "head_options", plain_options(self.head_options))
 
 
 MASKS = "eomt"  # the head that predicts masks
@@ -83,30 +69,17 @@ def _pixel_weights(kind, source):
 _RULES = {kind: functools.partial(_pixel_weights, kind) for kind in ("balanced", "log")}
 
 
-def _copy_head(model, trained):
-    """Gives a model the weights of another one's head, which is built alike, and of the auxiliary heads in both."""
-    ours, theirs = model.decoder, trained.decoder
-    pairs = [(ours.head, theirs.head), (ours.neck, theirs.neck)]
-    pairs += [(own, other) for (_, own), (_, other) in zip(ours.auxiliary, theirs.auxiliary)]
-    for own, other in pairs:
-        if own is not None:
-            own.set_weights(other.get_weights())
-
-
-class Segmentation(Task):
+class Segmentation(DenseTask):
     """A ViT, hybrid or BiT with a dense head, `config.objective.head`: one class per pixel, or void."""
 
     score = Score("miou", title="mIoU", percent=True, curve="val_miou")
-    reads = ("loss.label_smoothing", "loss.class_weights", "head", "resample", "freeze", "linear_probe")
+    Model = SegmentationModel
+    reads = ("loss.label_smoothing", "loss.class_weights", *DenseTask.reads)
     Options = Options
     samples = 24
 
     def check_config(self) -> None:
         super().check_config()
-        head = self.config.head
-        if head not in HEADS:
-            raise ValueError(f'Unknown config.head="{head}".{did_you_mean(head, HEADS)} Valid: {", ".join(HEADS)}.')
-        check_resample(self.config)
         if self.options.head == MASKS:
             self._check_masks()
         self._loss(None, VOID, 2)  # refuses its options
@@ -142,11 +115,7 @@ class Segmentation(Task):
                 f'{data.source}, {data.train}, has one class, "{train.class_names[0]}", so that there is nothing to'
                 " learn: what is not of the class needs a class too, such as background."
             )
-        if train.class_names != held_out.class_names:
-            raise ValueError(
-                f"The classes of {data.train} and {data.evaluation} differ: {train.class_names},"
-                f" {held_out.class_names}."
-            )
+        self.check_same_classes(train, held_out)
 
     def select(self, example: dict[str, Any]) -> tuple:
         """(image (h, w, c), mask (h, w))."""
@@ -154,9 +123,7 @@ class Segmentation(Task):
 
     # Model
 
-    def _around(self, encoder, source, head, head_options, **arguments):
-        """A SegmentationModel of the source's classes, with the config's frozen layers."""
-        arguments = {"preprocessing": self.config.data.eval_preprocess, **arguments}
+    def around(self, encoder, source, head, head_options, **arguments):
         if head == MASKS:
             steps = resolve_steps(self.config.total, self.config.batch_size, source.size)
             head_options = {**head_options, "annealing_steps": self.options.head_options.get("annealing_steps", steps)}
@@ -171,76 +138,21 @@ class Segmentation(Task):
             **arguments,
         )
 
-    def _frozen(self, model):
-        """The model with the config's frozen layers."""
-        if self.config.linear_probe:
-            for layer in model.get_encoder().layers:
-                layer.trainable = False
-        elif self.config.freeze:
-            logging.info("Frozen: %s", ", ".join(freeze(model, self.config.freeze)))
-        return model
-
-    def build(self, source: Any) -> keras.Model:
-        options = self.options
-        arguments = model_arguments(self.config)
-        return self._frozen(self._around(variant(self.config), source, options.head, options.head_options, **arguments))
-
-    def load(self, source: Any) -> keras.Model:
-        """The encoder in `config.init` with a new head; with config.head="keep" a SegmentationModel keeps its own."""
-        if self.config.head == "keep":
-            trained = load(self.config.init)
-            if isinstance(trained, SegmentationModel):
-                return self._frozen(self._kept(trained, source))
-        encoder = loaded(self.config, head="drop")
-        return self._frozen(self._around(encoder, source, self.options.head, self.options.head_options))
-
-    def _kept(self, trained, source):
-        """The SegmentationModel in `config.init` with its head, at the config's image size."""
-        config, options = self.config, self.options
-        self._check_head(trained, source)
-        check_variant(config, trained.spec)
-        method = config.resample or "google"
-        encoder = transfer(trained.get_encoder(), head="drop", resample=method, **model_arguments(config))
-        head_options = {**trained.head_options, **options.head_options}
-        model = self._around(encoder, source, trained.head_name, head_options)
-        try:
-            _copy_head(model, trained)
-        except ValueError as error:
-            raise ValueError(
-                f"--config.objective.head_options={options.head_options}: the head in {config.init} has"
-                f" {trained.head_options}, and its weights do not fit ({error}). Leave the options out, or start with a"
-                " new head: --config.head=reset."
-            ) from error
-        return model
-
-    def _check_head(self, trained, source):
-        """Refuses to keep a head of another kind, or of other classes."""
-        init, names = self.config.init, tuple(source.class_names)
-        new = "start with a new head: --config.head=reset"
-        if trained.head_name != self.options.head:
-            raise ValueError(
-                f"The model in {init} has the head {trained.head_name}, the config {self.options.head}: keep the"
-                f" model's, --config.objective.head={trained.head_name}, or {new}."
-            )
-        if trained.classes != len(names):
-            raise ValueError(f"The model in {init} has {trained.classes} classes, the data {len(names)}: {new}.")
-        own = trained.class_names
-        if own is not None and compared(own, names) != SAME:
-            raise ValueError(
-                f"The model in {init} has the classes {own[:5]}, the data {names[:5]}: its head would be wrong, so"
-                f" {new}."
-            )
-
-    def adapted(self, described: dict[str, Any], source: Any) -> dict[str, Any]:
-        return adapted(self.config, described, head="drop")
+    def copy_head(self, model, trained):
+        """With the auxiliary heads that are in both."""
+        ours, theirs = model.decoder, trained.decoder
+        pairs = [(ours.head, theirs.head), (ours.neck, theirs.neck)]
+        pairs += [(own, other) for (_, own), (_, other) in zip(ours.auxiliary, theirs.auxiliary)]
+        for own, other in pairs:
+            if own is not None:
+                own.set_weights(other.get_weights())
 
     def check_model(self, model: keras.Model, source: Any) -> None:
         if getattr(source, "void", VOID) is None:
             raise ValueError(
                 f"{source.name} has no masks to evaluate on: give images and masks, such as --data=masks:FOLDER."
             )
-        check_class_count(model.classes, source)
-        check_classes(model, source)
+        super().check_model(model, source)
 
     # Training
 

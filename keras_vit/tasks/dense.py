@@ -1,0 +1,126 @@
+"""Tasks that put a head of its own on the maps of an encoder: segmentation and detection."""
+
+from typing import Any, ClassVar
+
+import keras
+from absl import logging
+from ml_collections import ConfigDict
+
+from keras_vit.checkpoints import load
+from keras_vit.checkpoints.transfer import transfer
+from keras_vit.evaluation.classes import SAME, check_class_count, check_classes, compared
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.models import freeze
+from keras_vit.tasks.base import Task
+from keras_vit.tasks.classification import adapted, check_resample, check_variant, loaded, model_arguments, variant
+
+HEADS = ("reset", "keep")  # config.head
+
+
+def plain_options(options: Any) -> dict[str, Any]:
+    """A head's options as a dict, from a dict, a ConfigDict or None."""
+    return options.to_dict() if isinstance(options, ConfigDict) else dict(options or {})
+
+
+class DenseTask(Task):
+    """A ViT, hybrid or BiT with the head `config.objective.head`, which has options `config.objective.head_options`.
+
+    Subclasses set Model, their class of models, and define `around` and `copy_head`.
+    """
+
+    Model: ClassVar[type]
+    reads = ("head", "resample", "freeze", "linear_probe")
+
+    def around(self, encoder: Any, source: Any, head: str, head_options: dict[str, Any], **arguments: Any) -> Any:
+        """A Model of the source's classes on an encoder, or on the name of a variant with its arguments."""
+        raise NotImplementedError
+
+    def copy_head(self, model: Any, trained: Any) -> None:
+        """Gives `model` the weights of the head of `trained`, a Model built alike; ValueError if they do not fit."""
+        raise NotImplementedError
+
+    def check_config(self) -> None:
+        super().check_config()
+        head = self.config.head
+        if head not in HEADS:
+            raise ValueError(f'Unknown config.head="{head}".{did_you_mean(head, HEADS)} Valid: {", ".join(HEADS)}.')
+        check_resample(self.config)
+
+    def check_same_classes(self, train: Any, held_out: Any) -> None:
+        """Refuses two sources of different classes."""
+        data = self.config.data
+        if train.class_names != held_out.class_names:
+            raise ValueError(
+                f"The classes of {data.train} and {data.evaluation} differ: {train.class_names},"
+                f" {held_out.class_names}."
+            )
+
+    def check_model(self, model: keras.Model, source: Any) -> None:
+        check_class_count(model.classes, source)
+        check_classes(model, source)
+
+    def build(self, source: Any) -> keras.Model:
+        options, arguments = self.options, model_arguments(self.config)
+        return self._frozen(self.around(variant(self.config), source, options.head, options.head_options, **arguments))
+
+    def load(self, source: Any) -> keras.Model:
+        """The encoder in `config.init` with a new head; with config.head="keep" a Model keeps its own."""
+        if self.config.head == "keep":
+            trained = load(self.config.init)
+            if isinstance(trained, self.Model):
+                return self._frozen(self._kept(trained, source))
+        encoder = loaded(self.config, head="drop")
+        preprocessing = self.config.data.eval_preprocess
+        options = self.options
+        model = self.around(encoder, source, options.head, options.head_options, preprocessing=preprocessing)
+        return self._frozen(model)
+
+    def adapted(self, described: dict[str, Any], source: Any) -> dict[str, Any]:
+        return adapted(self.config, described, head="drop")
+
+    def _frozen(self, model):
+        """The model with the config's frozen layers."""
+        if self.config.linear_probe:
+            for layer in model.get_encoder().layers:
+                layer.trainable = False
+        elif self.config.freeze:
+            logging.info("Frozen: %s", ", ".join(freeze(model, self.config.freeze)))
+        return model
+
+    def _kept(self, trained, source):
+        """The Model in `config.init` with its head, at the config's image size."""
+        config, options = self.config, self.options
+        self._check_head(trained, source)
+        check_variant(config, trained.spec)
+        method = config.resample or "google"
+        encoder = transfer(trained.get_encoder(), head="drop", resample=method, **model_arguments(config))
+        head_options = {**trained.head_options, **options.head_options}
+        preprocessing = config.data.eval_preprocess
+        model = self.around(encoder, source, trained.head_name, head_options, preprocessing=preprocessing)
+        try:
+            self.copy_head(model, trained)
+        except ValueError as error:
+            raise ValueError(
+                f"--config.objective.head_options={options.head_options}: the head in {config.init} has"
+                f" {trained.head_options}, and its weights do not fit ({error}). Leave the options out, or start with a"
+                " new head: --config.head=reset."
+            ) from error
+        return model
+
+    def _check_head(self, trained, source):
+        """Refuses to keep a head of another kind, or of other classes."""
+        init, names = self.config.init, tuple(source.class_names)
+        new = "start with a new head: --config.head=reset"
+        if trained.head_name != self.options.head:
+            raise ValueError(
+                f"The model in {init} has the head {trained.head_name}, the config {self.options.head}: keep the"
+                f" model's, --config.objective.head={trained.head_name}, or {new}."
+            )
+        if trained.classes != len(names):
+            raise ValueError(f"The model in {init} has {trained.classes} classes, the data {len(names)}: {new}.")
+        own = trained.class_names
+        if own is not None and compared(own, names) != SAME:
+            raise ValueError(
+                f"The model in {init} has the classes {own[:5]}, the data {names[:5]}: its head would be wrong, so"
+                f" {new}."
+            )
