@@ -19,6 +19,7 @@ _PLACEHOLDERS = {  # meanings of a recipe's PATH
     "folder": ("PHOTOS", "a folder with one subfolder of images per class"),
     "images": ("PHOTOS", "a folder of images"),
     "masks": ("FOLDER", "a folder of images and masks"),
+    "boxes": ("FOLDER", "a folder of images with annotations of boxes"),
     "csv": ("FILE.csv", "a table of images and labels"),
     "jsonl": ("FILE.jsonl", "a table of images and labels"),
     "tfrecord": ("FOLDER", "TFRecord files, as keras-vit-prepare writes them"),

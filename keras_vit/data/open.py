@@ -3,6 +3,7 @@
 import os
 import re
 
+from keras_vit.data.annotations.box_source import boxes
 from keras_vit.data.records.read import tfrecord
 from keras_vit.data.source_names import with_kind
 from keras_vit.data.sources.base import Source
@@ -18,14 +19,15 @@ _KINDS = {
     "folder": lambda rest, split, data_dir, buffer: folder(rest, split, data_dir),
     "images": lambda rest, split, data_dir, buffer: images(rest, split, data_dir),
     "masks": lambda rest, split, data_dir, buffer: masks(rest, split, data_dir),
+    "boxes": lambda rest, split, data_dir, buffer: boxes(rest, split, data_dir),
     "csv": lambda rest, split, data_dir, buffer: table("csv", rest, split, data_dir),
     "jsonl": lambda rest, split, data_dir, buffer: table("jsonl", rest, split, data_dir),
     "tfrecord": tfrecord,
 }
-_FOLDERS = ("folder", "images", "masks")
+_FOLDERS = ("folder", "images", "masks", "boxes")
 _VALID = (
-    'a path, "digits", "folder:PATH", "images:PATH", "masks:PATH", "csv:PATH", "jsonl:PATH", "tfrecord:PATH", or a name'
-    " of tensorflow-datasets"
+    'a path, "digits", "folder:PATH", "images:PATH", "masks:PATH", "boxes:PATH", "csv:PATH", "jsonl:PATH",'
+    ' "tfrecord:PATH", or a name of tensorflow-datasets'
 )
 _VERSION = re.compile(r"[\d*]+\.[\d*]+\.[\d*]+|experimental_latest")
 
@@ -35,6 +37,7 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
 
     Args:
         text: "digits"; "folder:PATH"; "images:PATH", without classes; "masks:PATH", images and masks of classes;
+            "boxes:PATH", images and boxes of objects;
             "csv:PATH" or "jsonl:PATH"; "tfrecord:PATH", a folder or a glob; or a tensorflow-datasets name, "cifar10",
             "cifar10:3.0.2". A path alone is taken by what is there: see source_names. Options follow a "?":
             "csv:PATH?label=breed".

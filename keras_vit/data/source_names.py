@@ -5,7 +5,7 @@ import itertools
 import os
 import re
 
-KINDS = ("folder", "images", "masks", "csv", "jsonl", "tfrecord")
+KINDS = ("folder", "images", "masks", "boxes", "csv", "jsonl", "tfrecord")
 _ENDINGS = re.compile(r"\.(?:(csv|tsv)|(jsonl)|(tfrecords?(?:-\d+-of-\d+)?))$", re.IGNORECASE)
 _TFDS = "~/tensorflow_datasets"
 # Folders of images and of masks; below them or beside the second are splits or images.
@@ -18,6 +18,7 @@ _WITH_MASKS = (
 )
 _COCO = ("*.coco.json", "train/*.coco.json", "annotations/instances_*.json")
 _YOLO = ("labels/*.txt", "labels/*/*.txt", "train/labels/*.txt")  # beside data.yaml
+_VOC = ("Annotations/*.xml", "annotations/*.xml", "train/*.xml")
 _MOST = 1000  # entries looked at
 _MASK_ENDINGS = (".png", ".tif", ".tiff", ".bmp", ".gif")
 
@@ -34,10 +35,13 @@ def _is_prepared(path, folder):
     return not os.path.isabs(path) and os.path.isdir(prepared)
 
 
+def _has_any(folder, patterns):
+    return any(_has(folder, pattern) for pattern in patterns)
+
+
 def _has_annotations(folder):
     """Whether a folder has files of COCO or YOLO, by their names."""
-    has = lambda patterns: any(_has(folder, pattern) for pattern in patterns)  # noqa: E731
-    return has(_COCO) or (_has(folder, "data.yaml") and has(_YOLO))
+    return _has_any(folder, _COCO) or (_has(folder, "data.yaml") and _has_any(folder, _YOLO))
 
 
 def _has_masks(folder):
@@ -70,6 +74,8 @@ def _kind(path, data_dir):
         return "tfrecord"
     if _has_masks(folder) or _has_annotations(folder):
         return "masks"
+    if _has_any(folder, _VOC):
+        return "boxes"
     with os.scandir(folder) as entries:
         return "folder" if any(entry.is_dir() and not entry.name.startswith(".") for entry in entries) else "images"
 
@@ -77,10 +83,10 @@ def _kind(path, data_dir):
 def with_kind(text: str, data_dir: str | os.PathLike | None = None) -> str:
     """A source's text with the kind of its path in front.
 
-    "PHOTOS" becomes "folder:PHOTOS", "images:PHOTOS" if the folder has no subfolders, or "masks:PHOTOS" if it has
-    folders of images and of masks, or annotations of COCO or YOLO; "table.csv" becomes "csv:table.csv". A text with its
-    kind, "digits" and a name of tensorflow-datasets stay: also where it is the name of a folder that
-    tensorflow-datasets prepared.
+    "PHOTOS" becomes "folder:PHOTOS", "images:PHOTOS" if the folder has no subfolders, "masks:PHOTOS" if it has
+    folders of images and of masks, or annotations of COCO or YOLO, or "boxes:PHOTOS" if it has VOC's XML files;
+    "table.csv" becomes "csv:table.csv". A text with its kind, "digits" and a name of tensorflow-datasets stay: also
+    where it is the name of a folder that tensorflow-datasets prepared.
 
     Args:
         text: as --data and --config.data.source take it, options after a "?" included.
@@ -97,7 +103,9 @@ def with_kind(text: str, data_dir: str | os.PathLike | None = None) -> str:
 def in_kind_of(text: str, like: str, data_dir: str | os.PathLike | None = None) -> str:
     """A source's text for a recipe or run with the source `like`: if that is of masks, so is a folder without a kind.
 
-    "SCENES" becomes "masks:SCENES" for `like` "masks:PATH"; any other text stays.
+    "SCENES" becomes "masks:SCENES" for `like` "masks:PATH", and "boxes:SCENES" for "boxes:PATH", also if it could be
+    read as masks; any other text stays.
     """
-    of_masks = like.partition(":")[0] == "masks"
-    return f"masks:{text}" if of_masks and with_kind(text, data_dir) in (f"folder:{text}", f"images:{text}") else text
+    kind = like.partition(":")[0]
+    others = {"masks": ("folder", "images"), "boxes": ("folder", "images", "masks", "csv")}.get(kind, ())
+    return f"{kind}:{text}" if with_kind(text, data_dir) in [f"{other}:{text}" for other in others] else text

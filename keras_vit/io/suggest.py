@@ -71,7 +71,7 @@ _SENTENCES = {
 def counted(count: float, noun: str) -> str:
     """ "1 image", "2,310 images", "3 classes", "0.5 epochs"."""
     text = f"{count:,}" if isinstance(count, int) else f"{count:.4g}"
-    plural = noun if text == "1" else noun + ("es" if noun.endswith("s") else "s")
+    plural = noun if text == "1" else noun + ("es" if noun.endswith(("s", "x")) else "s")
     return f"{text} {plural}"
 
 

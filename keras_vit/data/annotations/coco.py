@@ -8,6 +8,7 @@ Regions have no order in COCO: crowds are lowest, then larger regions, so that s
 """
 
 import collections
+import dataclasses
 import functools
 import os
 import re
@@ -16,13 +17,10 @@ from typing import Any
 
 from keras_vit.data.annotations import files, form, run_lengths
 from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
-from keras_vit.data.sources.image_files import ENDINGS, ending
-from keras_vit.data.splits import SPLITS, canonical
-from keras_vit.io.suggest import did_you_mean, listed
+from keras_vit.io.suggest import listed
 
 _MARKS = re.compile(r'"(?:annotations|categories|licenses|info|images)"\s*:')
 _OTHERS = ("captions", "person_keypoints", "image_info", "panoptic")  # of COCO, beside instances
-_TRIED = 5  # file names that are looked for in a folder
 OVERLAPS = "crowds below, then larger regions below smaller ones"
 
 
@@ -34,14 +32,6 @@ def is_coco(path: str) -> bool:
     return bool(_MARKS.search(start)) and '"shapes"' not in start
 
 
-def split_of(path: str) -> str:
-    """The split that a file's name or its folder's says: "instances_val2017.json" is "val"; "train" without one."""
-    folder, name = os.path.split(path)
-    words = [re.sub(r"\d+$", "", word) for word in re.split(r"[^A-Za-z0-9]+", os.path.splitext(name)[0])]
-    found = [canonical(word) for word in [*words, os.path.basename(folder)] if canonical(word) in SPLITS]
-    return found[0] if found else "train"
-
-
 def json_files(root: str) -> list[str]:
     """The COCO files of a folder, each of its split folders, and its folder "annotations"."""
     folders = [root, os.path.join(root, "annotations"), *files.folders_of_splits(root).values()]
@@ -51,28 +41,21 @@ def json_files(root: str) -> list[str]:
     return preferred or [path for path in found if not os.path.basename(path).startswith(_OTHERS)] or found
 
 
-def find(path: str, images: str = "") -> Layout | None:
+def find(path: str, images: str = "", boxes: bool = False) -> Layout | None:
     """COCO annotations in a folder, or in the JSON file `path`, all of which is "train"; None if there are none.
 
     Args:
         path: local, or in a bucket.
         images: the folder of the images; "" to look for it.
+        boxes: whether boxes are wanted, not regions with an outline.
 
     Raises:
         ValueError: if several files hold one split.
     """
     alone = path.lower().endswith(".json")
     found = [path] if alone and is_coco(path) else [] if alone else json_files(path)
-    splits: dict[str, str] = {}
-    for file in found:
-        split = "train" if alone else split_of(file)
-        if split in splits:
-            raise ValueError(
-                f'"{path}" has several files for the split "{split}": {splits[split]}, {file}. Name one of them instead'
-                " of the folder, or put train, val or test in their names."
-            )
-        splits[split] = file
-    readers = {split: functools.partial(read, file, split, images) for split, file in splits.items()}
+    splits = {"train": path} if alone and found else files.by_split(found, path)
+    readers = {split: functools.partial(read, file, split, images, boxes) for split, file in splits.items()}
     return Layout("COCO", OVERLAPS, readers, {split: [file] for split, file in splits.items()}) if splits else None
 
 
@@ -130,13 +113,22 @@ def _size(entry):
     return (int(height), int(width)) if height and width else None
 
 
-def _box(annotation):
-    """An annotation's box as top, left, bottom, right; None without a usable one."""
-    box = annotation.get("bbox")
-    if not isinstance(box, list) or len(box) != 4 or not all(isinstance(side, int | float) for side in box):
-        return None
-    left, top, width, height = box
-    return top, left, top + height, left + width
+def _boxed(annotation, label, size, name, ignored):
+    """A Region with the box of an annotation, or else its segmentation.
+
+    Raises:
+        Fault: if both are missing, or one is malformed.
+    """
+    box, area = annotation.get("bbox"), annotation.get("area")
+    if not box:
+        if not annotation.get("segmentation"):
+            raise Fault(f"{name} ({label}) has neither bbox nor segmentation")
+        region = _region(annotation, label, size, name, ignored)
+    else:
+        top, left, height, width = form.box(box, name)
+        region = Region(label, name, box=(top, left, top + height, left + width))
+    stated = float(area) if isinstance(area, int | float) and 0 < area < float("inf") else None
+    return dataclasses.replace(region, crowd=bool(annotation.get("iscrowd")), pixels=stated)
 
 
 def _region(annotation, label, size, name, ignored):
@@ -146,23 +138,23 @@ def _region(annotation, label, size, name, ignored):
         Fault: if its segmentation is missing or malformed.
     """
     segmentation = annotation.get("segmentation")
-    box, crowd = _box(annotation), bool(annotation.get("iscrowd"))
+    crowd = bool(annotation.get("iscrowd"))
     if not segmentation:
         raise Fault(f"{name} ({label}) has a box and no segmentation; boxes are for object detection")
     if isinstance(segmentation, dict):
         counts, covered = run_lengths.runs(segmentation, name)
         if size is not None and covered != size:
             raise Fault(f"{name}: run lengths of {covered} pixels (height, width), and its image has {size}")
-        return Region(label, name, (), counts, box, crowd)
+        return Region(label, name, (), counts, crowd=crowd)
     if not isinstance(segmentation, list):
         raise Fault(f"{name}: expected polygons or run lengths, got {str(segmentation)[:60]}")
     lists = segmentation if isinstance(segmentation[0], list) else [segmentation]
     polygons = form.with_area([form.polygon(numbers, name) for numbers in lists], name, ignored)
-    return Region(label, name, polygons, None, box, crowd)
+    return Region(label, name, polygons, crowd=crowd)
 
 
-def _picture(path, entry, annotations, names, ignored):
-    """The Picture of an image's entry, its regions in the order of OVERLAPS."""
+def _picture(path, entry, annotations, names, ignored, boxes):
+    """The Picture of an image's entry, its regions in the order of OVERLAPS, or of the file for boxes."""
     try:
         size = _size(entry)
     except (TypeError, ValueError):
@@ -171,18 +163,20 @@ def _picture(path, entry, annotations, names, ignored):
     for annotation in annotations:
         name = f"annotation {annotation['id']}"
         try:
-            region = _region(annotation, names[annotation["category_id"]], size, name, ignored)
+            region = (_boxed if boxes else _region)(annotation, names[annotation["category_id"]], size, name, ignored)
         except Fault as fault:
             return Picture(path, size, [], str(fault))
         if region.runs is not None and size is None:
             picture.size = size = tuple(annotation["segmentation"]["size"])
         picture.regions.append(region)
+    if boxes:
+        return picture
     picture.regions.sort(key=lambda region: (not region.crowd, -region.area))
     return form.checked(picture, ignored, fractions=False)
 
 
-def _check_annotations(annotations, names, path):
-    """Raises ValueError for unknown categories, and for boxes or other annotations alone."""
+def _check_annotations(annotations, names, path, boxes):
+    """Raises ValueError for unknown categories, and for none with what is wanted: boxes, or else segmentations."""
     known = lambda number: isinstance(number, int) and number in names  # noqa: E731
     unknown = next((a for a in annotations if not known(a.get("category_id"))), None)
     if unknown is not None:
@@ -190,11 +184,13 @@ def _check_annotations(annotations, names, path):
             f'"{path}": annotation {unknown["id"]} has the category_id {unknown.get("category_id")!r}; categories are'
             f" {listed([f'{number} ({name})' for number, name in names.items()])}."
         )
-    if not any(a.get("segmentation") for a in annotations):
+    if boxes and not any(a.get("bbox") or a.get("segmentation") for a in annotations):
+        raise ValueError(f'"{path}" has no annotations with a bbox or a segmentation.')
+    if not boxes and not any(a.get("segmentation") for a in annotations):
         what = "boxes without a segmentation" if any("bbox" in a for a in annotations) else "no segmentation"
         raise ValueError(
-            f'"{path}" has {what if annotations else "no annotations"}: boxes are for object detection. Export the data'
-            " with polygons or masks (COCO segmentation)."
+            f'"{path}" has {what if annotations else "no annotations"}: boxes are for object detection'
+            " (boxes:PATH). Export the data with polygons or masks (COCO segmentation)."
         )
 
 
@@ -216,46 +212,7 @@ def _file_names(entries, path):
     return names
 
 
-def _candidates(path, split):
-    """Folders that may hold the images of a JSON file."""
-    folder, stem = os.path.split(os.path.splitext(path)[0])
-    above = os.path.dirname(folder)
-    words = [stem.partition("_")[2], split, *([] if split != "val" else ["valid", "validation"])]
-    for base in (folder, above):
-        yield from (os.path.join(base, "images", word) for word in words if word)
-        yield from (os.path.join(base, word) for word in words if word)
-        yield from (os.path.join(base, "images"), base)
-
-
-def _image_paths(path, split, images, names, existing):
-    """The path of each image.
-
-    Raises:
-        FileNotFoundError: if none of the first ones is found.
-    """
-    folders = [images] if images else list(dict.fromkeys([os.path.dirname(path), *_candidates(path, split)]))
-    tried = names[:: max(1, len(names) // _TRIED)]
-    for plain in (lambda name: name, os.path.basename):
-        for folder in folders:
-            if any(os.path.join(folder, plain(name)) in existing for name in tried):
-                return [os.path.join(folder, plain(name)) for name in names]
-    near = did_you_mean(os.path.basename(names[0]), existing.names(folders[0]))
-    raise FileNotFoundError(
-        f'"{path}": its images, such as "{names[0]}", are in none of {listed(folders, 12)}.{near} Name their folder:'
-        f' "...?images=FOLDER".'
-    )
-
-
-def _unlisted(paths, existing):
-    """Image files that stand beside the listed ones."""
-    for folder in sorted({os.path.dirname(path) for path in paths}):
-        mine = {os.path.basename(path) for path in paths if os.path.dirname(path) == folder}
-        yield from (
-            os.path.join(folder, name) for name in sorted(existing.names(folder) - mine) if ending(name) in ENDINGS
-        )
-
-
-def _pictures(content, paths, existing, names, ignored) -> Iterator[Picture]:
+def _pictures(content, paths, existing, names, ignored, boxes) -> Iterator[Picture]:
     """The Picture of each image whose file exists."""
     own: dict[Any, list] = collections.defaultdict(list)
     known, seen = {entry["id"] for entry in content["images"]}, set()
@@ -269,22 +226,23 @@ def _pictures(content, paths, existing, names, ignored) -> Iterator[Picture]:
             own[annotation["image_id"]].append(annotation)
     for entry, path in zip(content["images"], paths):
         if path in existing:
-            yield _picture(path, entry, own.pop(entry["id"], ()), names, ignored)
+            yield _picture(path, entry, own.pop(entry["id"], ()), names, ignored, boxes)
         else:
             ignored[form.MISSING].append(path)
 
 
-def read(path: str, split: str, images: str = "") -> Annotations:
+def read(path: str, split: str, images: str = "", boxes: bool = False) -> Annotations:
     """The annotations of a COCO file.
 
     Args:
         path: of the JSON file.
         split: what it holds, to look for its images.
         images: their folder; "" to look for it.
+        boxes: whether boxes are wanted, not regions with an outline.
 
     Raises:
         FileNotFoundError: if there is no such file, or none of the images is found.
-        ValueError: if it is not COCO's form, has boxes only, or ids are repeated or unknown.
+        ValueError: if it is not COCO's form, has boxes only where outlines are wanted, or ids are repeated or unknown.
     """
     content = files.read_json(path)
     ignored: Ignored = collections.defaultdict(list)
@@ -292,10 +250,10 @@ def read(path: str, split: str, images: str = "") -> Annotations:
     if not entries:
         raise ValueError(f'"{path}" lists no images.')
     names = _categories(content, path, ignored)
-    _check_annotations(annotations, names, path)
+    _check_annotations(annotations, names, path, boxes)
     existing = files.Existing()
-    paths = _image_paths(path, split, images, _file_names(entries, path), existing)
+    paths = files.image_paths(path, split, images, _file_names(entries, path), existing)
     existing.list(os.path.dirname(file) for file in paths)
-    ignored[form.NOT_LISTED] += _unlisted(paths, existing)
-    pictures = _pictures(content, paths, existing, names, ignored)
+    ignored[form.NOT_LISTED] += files.unlisted(paths, existing)
+    pictures = _pictures(content, paths, existing, names, ignored, boxes)
     return Annotations(pictures, tuple(names.values()), False, path, ignored)

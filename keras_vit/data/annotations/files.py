@@ -2,15 +2,19 @@
 
 import json
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from keras_vit.data.sources.image_files import ENDINGS, ending
 from keras_vit.data.splits import SPLITS, canonical
 from keras_vit.io.paths import in_threads, read_text
+from keras_vit.io.suggest import did_you_mean, listed
 
 _START = 4096  # bytes that tell one format from another
+_TRIED = 5  # file names that are looked for in a folder
 
 
 def read_json(path: str) -> dict[str, Any]:
@@ -46,6 +50,42 @@ def names_in(folder: str) -> list[str]:
         return sorted(name.rstrip("/") for name in tf.io.gfile.listdir(folder or ".") if not name.startswith("."))
     except tf.errors.OpError:
         return []
+
+
+def below(folder: str, end: str) -> list[str]:
+    """The files in a folder and below it with this ending, in any case, sorted; without hidden ones."""
+    try:
+        found = [os.path.join(place, name) for place, _, names in tf.io.gfile.walk(folder) for name in names]
+    except tf.errors.OpError:
+        return []
+    hidden = lambda path: os.path.relpath(path, folder).startswith(".") or "/." in os.path.relpath(path, folder)  # noqa: E731
+    return sorted(path for path in found if path.lower().endswith(end) and not hidden(path))
+
+
+def split_of(path: str) -> str:
+    """The split that a file's name or its folder's says: "instances_val2017.json" is "val"; "train" without one."""
+    folder, name = os.path.split(path)
+    words = [re.sub(r"\d+$", "", word) for word in re.split(r"[^A-Za-z0-9]+", os.path.splitext(name)[0])]
+    found = [canonical(word) for word in [*words, os.path.basename(folder)] if canonical(word) in SPLITS]
+    return found[0] if found else "train"
+
+
+def by_split(found: Iterable[str], root: str) -> dict[str, str]:
+    """{split: file}, by the names of files in `root`.
+
+    Raises:
+        ValueError: if several belong to one split.
+    """
+    splits: dict[str, str] = {}
+    for file in found:
+        split = split_of(file)
+        if split in splits:
+            raise ValueError(
+                f'"{root}" has several files for the split "{split}": {splits[split]}, {file}. Name one of them instead'
+                " of the folder, or put train, val or test in their names."
+            )
+        splits[split] = file
+    return splits
 
 
 def folders_of_splits(root: str) -> dict[str, str]:
@@ -87,3 +127,52 @@ class Existing:
     def __contains__(self, path: str) -> bool:
         folder, name = os.path.split(path)
         return name in self.names(folder)
+
+
+def _candidates(path, split):
+    """Folders that may hold the images of a file of annotations."""
+    folder, stem = os.path.split(os.path.splitext(path)[0])
+    above = os.path.dirname(folder)
+    words = [stem.partition("_")[2], split, *([] if split != "val" else ["valid", "validation"])]
+    for base in (folder, above):
+        yield from (os.path.join(base, "images", word) for word in words if word)
+        yield from (os.path.join(base, word) for word in words if word)
+        yield from (os.path.join(base, "images"), base)
+
+
+def image_paths(path: str, split: str, images: str, names: Sequence[str], existing: Existing) -> list[str]:
+    """The path of each image that a file of annotations names.
+
+    Args:
+        path: of the file.
+        split: what it holds.
+        images: the folder of the images; "" to look for it.
+        names: of the images, with "/".
+        existing: which files exist.
+
+    Raises:
+        FileNotFoundError: if none of the first ones is found.
+    """
+    folders = [images] if images else list(dict.fromkeys([os.path.dirname(path), *_candidates(path, split)]))
+    tried = names[:: max(1, len(names) // _TRIED)]
+    for plain in (lambda name: name, os.path.basename):
+        for folder in folders:
+            if any(os.path.join(folder, plain(name)) in existing for name in tried):
+                return [os.path.join(folder, plain(name)) for name in names]
+    near = did_you_mean(os.path.basename(names[0]), existing.names(folders[0]))
+    raise FileNotFoundError(
+        f'"{path}": its images, such as "{names[0]}", are in none of {listed(folders, 12)}.{near} Name their folder:'
+        f' "...?images=FOLDER".'
+    )
+
+
+def unlisted(paths: Iterable[str], existing: Existing) -> Iterator[str]:
+    """Image files that stand beside the listed ones."""
+    own: dict[str, set[str]] = {}
+    for path in paths:
+        folder, name = os.path.split(path)
+        own.setdefault(folder, set()).add(name)
+    for folder, mine in sorted(own.items()):
+        yield from (
+            os.path.join(folder, name) for name in sorted(existing.names(folder) - mine) if ending(name) in ENDINGS
+        )

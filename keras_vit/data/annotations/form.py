@@ -7,13 +7,14 @@ when the image is read: named, and counted against the run's limit. What covers 
 import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from keras_vit.data.sources.tree import Reason
 
 _FARTHEST = 1e6  # pixels or fractions: coordinates beyond are damaged, and would overflow
-_BESIDE = 1.0  # pixels that annotation tools may draw beyond the image
+BESIDE = 1.0  # pixels that annotation tools may draw beyond the image
 
 FEW_POINTS = Reason("polygon", "with fewer than 3 points")
 CLIPPED = Reason("region", "that reaches beyond its image, cut off there")
@@ -26,8 +27,17 @@ MISSING = Reason("image", "whose file is missing")
 NO_REGION = Reason("image", "without regions")
 NO_IMAGE = Reason("label file", "without an image")
 PARENT = Reason("category", "that only groups the others", expected=True)
-NOTED = (CLIPPED, SAME_ID)  # used all the same
+NO_AREA = Reason("box", "without an area")
+TWICE = Reason("box", "that repeats one of its class")
+SWAPPED = Reason("box", "with swapped corners, put in order")
+OTHER_XML = Reason("XML file", "of another kind")
+NO_XML = Reason("name", "in ImageSets without an XML file")
+TO_IGNORE = Reason("box", "labelled __ignore__ or _background_", expected=True)
+NOTED = (CLIPPED, SAME_ID, SWAPPED)  # used all the same
 
+NO_CLASSES = ("__ignore__", "_background_")  # labels of LabelMe
+
+Box = tuple[float, float, float, float]  # top, left, bottom, right
 Ignored = dict[Reason, list[str]]  # {reason: names}
 
 
@@ -46,14 +56,18 @@ class Region:
         runs: (n,) int64 pixels outside and inside of the region in turn, down the columns; None without.
         box: top, left, bottom, right, if the annotation has one.
         crowd: whether it stands for a group of objects.
+        difficult: whether detectors need not find it.
+        pixels: its area in pixels, if the annotation states it.
     """
 
     label: str
     name: str
     polygons: tuple[np.ndarray, ...] = ()
     runs: np.ndarray | None = None
-    box: tuple[float, float, float, float] | None = None
+    box: Box | None = None
     crowd: bool = False
+    difficult: bool = False
+    pixels: float | None = None
 
     @property
     def area(self) -> float:
@@ -147,6 +161,58 @@ def polygon(numbers: Sequence[float], name: str) -> np.ndarray:
     return flat.reshape(-1, 2)
 
 
+def box(numbers: Sequence[Any], name: str) -> Box:
+    """The box of the numbers left, top, right, bottom.
+
+    Args:
+        numbers: from a file, or texts of them.
+        name: of the region, for messages.
+
+    Raises:
+        Fault: if they are not four finite numbers.
+    """
+    try:
+        left, top, right, bottom = (float(number) for number in numbers)
+    except (TypeError, ValueError):
+        raise Fault(f"{name}: expected a box of four numbers, got {str(numbers)[:60]}") from None
+    wrong = next((number for number in (left, top, right, bottom) if not abs(number) <= _FARTHEST), None)
+    if wrong is not None:
+        raise Fault(f"{name}: its box has the coordinate {wrong:g}")
+    return top, left, bottom, right
+
+
+def box_of(region: Region, size: tuple[int, int] | None) -> Box | None:
+    """The box of a region, or around it; None if it has no extent.
+
+    Args:
+        region: with a box, polygons or runs.
+        size: (height, width) of its image, needed for runs.
+    """
+    if region.box is not None:
+        return region.box
+    if region.runs is not None and size is not None:
+        return _around_runs(region.runs, size[0])
+    if not region.polygons:
+        return None
+    points = np.concatenate(region.polygons)
+    (left, top), (right, bottom) = points.min(0).tolist(), points.max(0).tolist()
+    return top, left, bottom, right
+
+
+def _around_runs(runs, height):
+    """The box around pixels that are given as runs down the columns; None without any."""
+    ends = np.cumsum(runs)[1::2]
+    starts, ends = (ends - runs[1::2])[runs[1::2] > 0], ends[runs[1::2] > 0]
+    if not len(ends):
+        return None
+    first, last = starts // height, (ends - 1) // height
+    if (first < last).any():  # a run that goes on in the next column reaches from top to bottom
+        top, bottom = 0, height
+    else:
+        top, bottom = int((starts % height).min()), int(((ends - 1) % height).max()) + 1
+    return float(top), float(first.min()), float(bottom), float(last.max() + 1)
+
+
 def with_area(polygons: Iterable[np.ndarray], name: str, ignored: Ignored) -> tuple[np.ndarray, ...]:
     """The polygons with 3 points or more; the others, which contain no pixel, are counted."""
     kept = []
@@ -185,7 +251,7 @@ def checked(picture: Picture, ignored: Ignored, fractions: bool) -> Picture:
     polygons = [points for region in picture.regions for points in region.polygons]
     if limits is None or not polygons:
         return picture
-    outside, beyond = _beyond(polygons, limits, _BESIDE / 100 if fractions else _BESIDE)
+    outside, beyond = _beyond(polygons, limits, BESIDE / 100 if fractions else BESIDE)
     if not beyond.any() and not outside.any():
         return picture
     kept, at = [], 0

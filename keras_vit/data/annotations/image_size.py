@@ -7,24 +7,26 @@ from keras_vit.data.ops.decode import decode_other, header
 from keras_vit.data.ops.headers import MAX_PIXELS
 
 
-def _turned(size, turned):
-    """(height, width) as stored -> upright."""
-    return tf.where(turned >= 5, size[::-1], size)
-
-
 def _of_jpeg(encoded):
     shape, turned, _ = header(encoded)
-    return _turned(shape[:2], turned)
+    return tf.ensure_shape(shape[:2], (2,)), turned
 
 
 def _of_png(encoded):
     start = tf.strings.substr(encoded + b"\0" * 24, 16, 8)
     size = tf.io.decode_raw(start, tf.int32, little_endian=False)[::-1]  # width, height -> height, width
-    return _turned(tf.ensure_shape(size, (2,)), orientation.of_png(encoded))
+    return tf.ensure_shape(size, (2,)), orientation.of_png(encoded)
 
 
-def upright_size(encoded: tf.Tensor) -> tf.Tensor:
-    """(height, width), (2,) int32, of an image that `decode` reads, a scalar string tensor, after EXIF's orientation.
+def _of_other(encoded):
+    return tf.ensure_shape(tf.shape(decode_other(encoded, 3))[:2], (2,)), tf.constant(1)
+
+
+def size_and_orientation(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """(upright (height, width), (2,) int32; EXIF's orientation, () int32) of an image that `decode` reads.
+
+    Args:
+        encoded: scalar string tensor.
 
     Raises:
         InvalidArgumentError: at run time, for an illegible header, or too many pixels.
@@ -32,8 +34,14 @@ def upright_size(encoded: tf.Tensor) -> tf.Tensor:
     start = tf.strings.substr(encoded, 0, 2)
     kinds = {b"\xff\xd8": _of_jpeg, b"\x89P": _of_png}
     cases = [(start == magic, lambda kind=kind: kind(encoded)) for magic, kind in kinds.items()]
-    size = tf.case(cases, default=lambda: tf.shape(decode_other(encoded, 3))[:2])
+    size, turned = tf.case(cases, default=lambda: _of_other(encoded))
+    size = tf.where(turned >= 5, size[::-1], size)
     pixels = tf.reduce_prod(tf.cast(size, tf.int64))
     fits = (pixels <= MAX_PIXELS) & tf.reduce_all(size > 0)
     with tf.control_dependencies([tf.debugging.Assert(fits, ["The image has an impossible size:", size])]):
-        return tf.ensure_shape(tf.identity(size), (2,))
+        return tf.ensure_shape(tf.identity(size), (2,)), tf.ensure_shape(turned, ())
+
+
+def upright_size(encoded: tf.Tensor) -> tf.Tensor:
+    """The size alone."""
+    return size_and_orientation(encoded)[0]

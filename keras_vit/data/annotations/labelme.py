@@ -12,17 +12,11 @@ import collections
 import functools
 import io
 import math
-import os
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from keras_vit.data.annotations import files, form
+from keras_vit.data.annotations import beside, files, form
 from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
-from keras_vit.data.sources.image_files import ENDINGS, ending
-from keras_vit.io.paths import in_threads
 from keras_vit.io.suggest import listed
 
 OVERLAPS = "later shapes above earlier ones"
@@ -36,24 +30,19 @@ def is_labelme(path: str) -> bool:
     return '"shapes"' in start or '"imageData"' in start
 
 
-def _json_files(folder):
-    """All JSON files in a folder and below it, sorted."""
-    try:
-        found = [os.path.join(place, name) for place, _, names in tf.io.gfile.walk(folder) for name in names]
-    except tf.errors.OpError:
-        return []
-    hidden = lambda path: os.path.relpath(path, folder).startswith(".") or "/." in path  # noqa: E731
-    return sorted(path for path in found if path.lower().endswith(".json") and not hidden(path))
+def find(path: str, boxes: bool = False) -> Layout | None:
+    """LabelMe annotations in a folder; None if its first JSON files are of another kind.
 
-
-def find(path: str) -> Layout | None:
-    """LabelMe annotations in a folder; None if its first JSON files are of another kind."""
+    Args:
+        path: local, or in a bucket.
+        boxes: whether boxes are wanted, not regions with an outline.
+    """
     parts = files.folders_of_splits(path)
-    folders = {split: found for split, folder in parts.items() if (found := _json_files(folder))}
-    folders = folders or {"train": _json_files(path)}
+    folders = {split: found for split, folder in parts.items() if (found := files.below(folder, ".json"))}
+    folders = folders or {"train": files.below(path, ".json")}
     if not any(is_labelme(file) for found in folders.values() for file in found[:3]):
         return None
-    readers = {split: functools.partial(read, parts.get(split, path), found) for split, found in folders.items()}
+    readers = {split: functools.partial(read, parts.get(split, path), found, boxes) for split, found in folders.items()}
     return Layout("LabelMe", OVERLAPS, readers, folders)
 
 
@@ -145,24 +134,9 @@ def _region(shape, number, size, ignored, path) -> Region | None:
     return Region(label, name, form.with_area([polygon], f"{name} of {path}", ignored), None, box)
 
 
-def _image_of(path, content, existing):
-    """The path of a JSON file's image, where it should be if it is missing."""
-    folder, name = os.path.split(path)
-    stem, stated = os.path.splitext(name)[0], str(content.get("imagePath") or "").replace("\\", "/")
-    places = [os.path.join(folder, stem + end) for end in ENDINGS if stem + end in existing.names(folder)]
-    if stated:
-        base, above = os.path.basename(stated), os.path.join(os.path.dirname(folder), "images")
-        places = [os.path.join(place, base) for place in (folder, above)] + places
-        whole = os.path.join(folder, stated)
-        places.insert(0, whole if "://" in folder else os.path.normpath(whole))
-    return next(
-        (place for place in places if place in existing), os.path.join(folder, os.path.basename(stated) or stem)
-    )
-
-
-def _picture(path, content, existing, ignored) -> Picture | None:
+def _picture(path, content, existing, ignored, boxes) -> Picture | None:
     """The Picture of one JSON file; None if its image is missing."""
-    image = _image_of(path, content, existing)
+    image = beside.image_of(path, str(content.get("imagePath") or ""), existing, ("images",))
     if image not in existing:
         embedded = (
             " (it is only inside of the JSON, as imageData: save it beside it)" if content.get("imageData") else ""
@@ -178,46 +152,16 @@ def _picture(path, content, existing, ignored) -> Picture | None:
     except Fault as fault:
         return Picture(image, size, [], f'"{path}": {fault}')
     picture = Picture(image, size, [region for region in regions if region is not None])
-    return form.checked(picture, ignored, fractions=False)
+    return picture if boxes else form.checked(picture, ignored, fractions=False)
 
 
-def _parsed(path) -> dict[str, Any] | ValueError:
-    try:
-        return files.read_json(path)
-    except ValueError as error:
-        return error
-
-
-def _pictures(paths, ignored, read_all: Callable) -> Iterator[Picture]:
-    """The Picture of each JSON file whose image exists.
-
-    Raises:
-        ValueError: for a file that is not JSON, and for two files of one image.
-    """
-    existing, owner = files.Existing(), {}
-    for start in range(0, len(paths), 256):
-        part = paths[start : start + 256]
-        for path, content in zip(part, read_all(_parsed, part)):
-            if isinstance(content, ValueError):
-                raise content
-            picture = _picture(path, content, existing, ignored)
-            if picture is None:
-                continue
-            if picture.path in owner:
-                raise ValueError(f'"{owner[picture.path]}" and "{path}" annotate the same image, "{picture.path}".')
-            owner[picture.path] = path
-            yield picture
-    for folder in sorted({os.path.dirname(path) for path in owner}):
-        names = sorted(name for name in existing.names(folder) if ending(name) in ENDINGS)
-        ignored[form.NOT_LISTED] += [path for name in names if (path := os.path.join(folder, name)) not in owner]
-
-
-def read(folder: str, paths: list[str]) -> Annotations:
+def read(folder: str, paths: list[str], boxes: bool = False) -> Annotations:
     """The annotations in LabelMe's JSON files; class names are those of the shapes.
 
     Args:
         folder: that holds them.
         paths: of the files.
+        boxes: whether boxes are wanted, not regions with an outline.
 
     Raises:
         ValueError: if one of them is COCO's.
@@ -226,4 +170,5 @@ def read(folder: str, paths: list[str]) -> Annotations:
     if others:
         raise ValueError(f'"{folder}" holds LabelMe\'s JSON files and others, such as {listed(others)}: separate them.')
     ignored: Ignored = collections.defaultdict(list)
-    return Annotations(_pictures(paths, ignored, in_threads), None, False, folder, ignored)
+    picture = lambda path, content, existing: _picture(path, content, existing, ignored, boxes)  # noqa: E731
+    return Annotations(beside.pictures(paths, files.read_json, picture, ignored), None, False, folder, ignored)

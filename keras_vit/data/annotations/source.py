@@ -5,22 +5,22 @@ Pixels in no region are of the class "background", number 0, or void with the op
 
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from keras_vit.data.annotations import coco, form, labelme, yolo
-from keras_vit.data.annotations.form import Annotations, Layout, Picture, Region
+from keras_vit.data.annotations.form import Layout, Picture, Region
+from keras_vit.data.annotations.opening import advancing, asked_split, check_some, names_of
 from keras_vit.data.annotations.table import Table, make_table, mask_drawer
 from keras_vit.data.sources.base import RandomAccess
-from keras_vit.data.sources.class_names import class_names, doubts
+from keras_vit.data.sources.class_names import doubts
 from keras_vit.data.sources.image_files import read_image
 from keras_vit.data.sources.mask_tables import is_void_name
 from keras_vit.data.sources.tree import told
-from keras_vit.data.splits import SPLITS, MissingSplit, canonical, split_name, split_range
-from keras_vit.io.cache import cached_answer
+from keras_vit.data.splits import split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads, locate, split_options
 from keras_vit.io.progress import stage
@@ -49,11 +49,6 @@ def find(path: str, images: str = "") -> Layout | None:
 
 def _is_background(name):
     return name.strip("_").lower() == BACKGROUND
-
-
-def _used_names(pictures):
-    """The sorted classes of regions."""
-    return tuple(sorted({region.label for picture in pictures for region in picture.regions}))
 
 
 class _Numbers:
@@ -105,29 +100,6 @@ class _Numbers:
                 f" {len(self.names)}: {listed(list(self.names))}.{did_you_mean(region.label, self._number)}"
             )
         return number
-
-
-def _declared(
-    layout: Layout, split: str, annotations: Annotations, own: Callable[[], Sequence[str]]
-) -> tuple[str, ...]:
-    """The class names that train gives to all splits.
-
-    Args:
-        layout: with its splits.
-        split: whose annotations are `annotations`.
-        own: the names of that split.
-    """
-    if layout.class_names is not None:
-        return layout.class_names
-    known_by = next((name for name in SPLITS if name in layout.splits), split)
-
-    def names():
-        if known_by == split:
-            return list(own())
-        other = layout.splits[known_by]()
-        return list(_used_names(other.pictures) if other.class_names is None else other.class_names)
-
-    return tuple(cached_answer(f"classes of {layout.format}", layout.files[known_by], names))
 
 
 def _with_regions(pictures: Iterator[Picture], needed: bool, ignored) -> Iterator[Picture]:
@@ -204,52 +176,6 @@ def _report(title, split, layout, table, numbers, source, ignored):
     log_once(logging.WARNING if loud else logging.INFO, f"{text}.")
 
 
-def _check_some(title, annotations, pictures):
-    """Warns about images whose annotations cannot be used.
-
-    Args:
-        title: of the source.
-        annotations: of a split.
-        pictures: its (path, fault).
-
-    Raises:
-        FileNotFoundError: if no image is found.
-        ValueError: if the annotations of all images are.
-    """
-    if not pictures:
-        raise FileNotFoundError(f'"{annotations.where}": no image can be used: {told(annotations.ignored)}.')
-    faults = [(path, fault) for path, fault in pictures if fault]
-    if not faults:
-        return
-    text = (
-        f"{title}: the annotations of {counted(len(faults), 'image')} of {len(pictures):,} cannot be used, such as"
-        f' those of "{faults[0][0]}": {faults[0][1]}.'
-    )
-    if len(faults) == len(pictures):
-        raise ValueError(text)
-    log_once(logging.WARNING, text)
-
-
-def _names_of(title, root, layout, split, annotations, classes):
-    """The class names of all splits: in the annotations, in a file such as the option `classes`, or those of train."""
-    if annotations.class_names is not None:
-        if classes:
-            raise ValueError(f'"{title}": classes={classes}: {annotations.where} names the classes already.')
-        return _declared(layout, split, annotations, lambda: annotations.class_names)
-    pictures = list(annotations.pictures)
-    annotations.pictures = iter(pictures)
-    _check_some(title, annotations, [(picture.path, picture.fault) for picture in pictures])
-    folder = root if tf.io.gfile.isdir(root) else os.path.dirname(root)
-    return class_names(folder, classes) or _declared(layout, split, annotations, lambda: _used_names(pictures))
-
-
-def _counted(pictures, work):
-    """`pictures`, each of which advances a stage."""
-    for picture in pictures:
-        work.advance()
-        yield picture
-
-
 def annotated(layout: Layout, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
     """The source of `split` of annotations.
 
@@ -268,20 +194,14 @@ def annotated(layout: Layout, text: str, split: str = "train", data_dir: str | N
     root, title = locate(path, data_dir), f"masks:{path}"
     if chosen["background"] not in ("", "void"):
         raise ValueError(f'"{text}": background={chosen["background"]}: expected void.')
-    asked = canonical(split_name(split))
-    if asked not in layout.splits:
-        raise MissingSplit(
-            f'"{root}" has no split "{asked}"; its {layout.format} annotations have: {", ".join(layout.splits)}. A'
-            f' slice is one, too: "{next(iter(layout.splits))}[80%:]".',
-            layout.splits,
-        )
+    asked = asked_split(layout, split, root)
     with stage(f"Reading the annotations in {root}", unit="images") as work:
         annotations, is_void = layout.splits[asked](), chosen["background"] == "void"
-        names = _names_of(title, root, layout, asked, annotations, chosen["classes"])
+        names = names_of(title, root, layout, asked, annotations, chosen["classes"])
         numbers = _Numbers(names, is_void, chosen["ignore"])
-        pictures = _counted(_with_regions(annotations.pictures, is_void, annotations.ignored), work)
+        pictures = advancing(_with_regions(annotations.pictures, is_void, annotations.ignored), work)
         table = make_table(pictures, numbers.value_of, annotations.fractions, numbers.void > 255, numbers.background)
-    _check_some(title, annotations, list(zip(table.paths, table.faults)))
+    check_some(title, annotations, list(zip(table.paths, table.faults)))
     order = list(range(len(table.paths)))
     random.Random(0).shuffle(order)
     whole = _source(title, table, numbers, order)

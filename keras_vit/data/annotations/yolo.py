@@ -1,7 +1,8 @@
-"""YOLO segmentation text files, as Ultralytics, Roboflow and CVAT write them.
+"""YOLO text files, as Ultralytics, Roboflow and CVAT write them.
 
     PATH/data.yaml: names, and for train, val and test a folder, a list of folders, or a text file of image paths
-    .../images/a.jpg and .../labels/a.txt: on each line a class number and x y x y..., fractions of width and height
+    .../images/a.jpg and .../labels/a.txt: on each line a class number and x y x y..., fractions of width and height;
+                                                for boxes also centre x, centre y, width, height
 
 An image without a text file, or with an empty one, has no regions. Lines have no order: smaller regions are above
 larger ones, as Ultralytics draws overlapping masks.
@@ -118,8 +119,12 @@ def _label_file(image):
     return os.path.splitext(f"{before}/labels/{after}" if images else image)[0] + ".txt"
 
 
-def find(path: str) -> Layout | None:
+def find(path: str, boxes: bool = False) -> Layout | None:
     """The annotations that a data.yaml in a folder describes, or the YAML file `path`; None without one.
+
+    Args:
+        path: local, or in a bucket.
+        boxes: whether boxes are wanted, not regions with an outline.
 
     Raises:
         ValueError: for folders "images" and "labels" without a data.yaml.
@@ -146,7 +151,7 @@ def find(path: str) -> Layout | None:
         raise ValueError(f'"{file}" names no folder of images for {", ".join(SPLITS)}.')
     classes = _names(content, file)
     described = _Described(root, base, file, classes)
-    readers = {split: functools.partial(read, described, texts, split) for split, texts in splits.items()}
+    readers = {split: functools.partial(read, described, texts, split, boxes) for split, texts in splits.items()}
     return Layout("YOLO", OVERLAPS, readers, dict.fromkeys(splits, [file]), classes)
 
 
@@ -157,7 +162,13 @@ def _below(root, name):
         yield from files.names_in(os.path.join(root, name, entry)) if "." not in entry else ()
 
 
-def _region(line, number, names, path, ignored):
+def _centred(values, name):
+    """The box of the numbers centre x, centre y, width, height."""
+    x, y, width, height = values
+    return form.box((x - width / 2, y - height / 2, x + width / 2, y + height / 2), name)
+
+
+def _region(line, number, names, path, ignored, boxes):
     """A Region of one line.
 
     Raises:
@@ -171,44 +182,49 @@ def _region(line, number, names, path, ignored):
             f'"{path}", line {number}: the class is "{first[:20]}"; there are {counted(len(names), "class")}, numbered'
             f" from 0: {listed(names)}."
         )
-    if len(rest) + 1 == _BOX:
-        raise Fault(f"{name} is a box of 4 numbers; boxes are for object detection")
+    if len(rest) + 1 == _BOX and not boxes:
+        raise Fault(f"{name} is a box of 4 numbers; boxes are for object detection (boxes:PATH)")
     try:
         values = [float(value) for value in rest]
     except ValueError:
         raise Fault(f"{name}: expected numbers x y x y..., got {line[:60]!r}") from None
+    is_box = len(values) + 1 == _BOX
     points = form.polygon(values, name)
     if len(points) and np.abs(points).max() > _MOST:
         raise Fault(f"{name}: the coordinate {np.abs(points).max():g}; expected fractions of width and height, 0 to 1")
+    if is_box:
+        return Region(names[int(first)], name, box=_centred(values, name))
     polygons = form.with_area([points], f'{name} of "{path}"', ignored)
     return Region(names[int(first)], name, polygons)
 
 
-def _picture(image, path, text, names, ignored):
-    """The Picture of one image, its regions in the order of OVERLAPS."""
+def _picture(image, path, text, names, ignored, boxes):
+    """The Picture of one image, its regions in the order of OVERLAPS, or of the file for boxes."""
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     try:
-        regions = [_region(line, number, names, path, ignored) for number, line in lines]
+        regions = [_region(line, number, names, path, ignored, boxes) for number, line in lines]
     except Fault as fault:
         return Picture(image, None, [], f'"{path}", {fault}')
+    if boxes:
+        return Picture(image, None, regions)
     regions.sort(key=lambda region: -region.area)
     return form.checked(Picture(image, None, regions), ignored, fractions=True)
 
 
-def _pictures(images, names, ignored, texts) -> Iterator[Picture]:
+def _pictures(images, names, ignored, texts, boxes) -> Iterator[Picture]:
     for image in images:
         path = _label_file(image)
-        yield _picture(image, path, texts.pop(path, ""), names, ignored)
+        yield _picture(image, path, texts.pop(path, ""), names, ignored, boxes)
 
 
-def _check_texts(texts, path, split):
-    """Raises ValueError if all lines are boxes, or there are none."""
+def _check_texts(texts, path, split, boxes):
+    """Raises ValueError if there are no lines, or all are boxes where outlines are wanted."""
     lines = (line.split() for text in texts.values() for line in text.splitlines() if line.strip())
     lengths = [len(line) for line in lines]
-    if lengths and set(lengths) == {_BOX}:
+    if lengths and set(lengths) == {_BOX} and not boxes:
         raise ValueError(
-            f'"{path}": all {counted(len(lengths), "line")} of {split} are boxes: they are for object detection. Export'
-            " the data with polygons (YOLO segmentation)."
+            f'"{path}": all {counted(len(lengths), "line")} of {split} are boxes: they are for object detection'
+            " (boxes:PATH). Export the data with polygons (YOLO segmentation)."
         )
     if not lengths:
         raise ValueError(
@@ -217,17 +233,18 @@ def _check_texts(texts, path, split):
         )
 
 
-def read(described: _Described, texts: str | list[str], split: str) -> Annotations:
+def read(described: _Described, texts: str | list[str], split: str, boxes: bool = False) -> Annotations:
     """The annotations of one split.
 
     Args:
         described: by a data.yaml.
         texts: folders or lists of the images, as it names them.
         split: its name in messages.
+        boxes: whether boxes are wanted, not regions with an outline.
 
     Raises:
         FileNotFoundError: if no image is found.
-        ValueError: without annotations or with boxes only, and, later, for unknown classes.
+        ValueError: without annotations or with boxes only where outlines are wanted, and, later, for unknown classes.
     """
     path, names, existing = described.path, described.names, files.Existing()
     ignored: Ignored = collections.defaultdict(list)
@@ -240,9 +257,9 @@ def read(described: _Described, texts: str | list[str], split: str) -> Annotatio
         raise FileNotFoundError(f'"{path}": no images of {split} were found.')
     wanted = [labels[image] for image in images if labels[image] in existing]
     contents = dict(zip(wanted, in_threads(read_text, wanted)))
-    _check_texts(contents, path, split)
+    _check_texts(contents, path, split, boxes)
     for folder in sorted({os.path.dirname(file) for file in wanted}):
         mine = {os.path.basename(file) for file in wanted}
         others = [name for name in sorted(existing.names(folder) - mine) if name.endswith(".txt")]
         ignored[form.NO_IMAGE] += [os.path.join(folder, name) for name in others if name not in ("classes.txt",)]
-    return Annotations(_pictures(images, names, ignored, contents), names, True, path, ignored)
+    return Annotations(_pictures(images, names, ignored, contents, boxes), names, True, path, ignored)

@@ -60,6 +60,7 @@ class Source:
         class_names: in label order; () for examples without labels.
         void: the value of a mask's pixels without a class; None for sources without masks of classes.
         colors: (red, green, blue), 0..255, of each class in pictures; None for default colours.
+        most_objects: the largest number of objects in one image; None for sources without boxes of named classes.
         size: number of examples.
     """
 
@@ -67,6 +68,7 @@ class Source:
     class_names: tuple[str, ...]
     void: int | None
     colors: tuple[tuple[int, int, int], ...] | None
+    most_objects: int | None
     # Declared as in the two kinds below, whose keys and ids differ.
     read: Callable[..., dict[str, Any]]
     ids: Callable[..., tf.Tensor]
@@ -109,7 +111,7 @@ class RandomAccess(Source):
         lookup: number, a scalar int64 tensor -> the example without its label, a dict; runs inside tf.data.
         names: number -> the example's name in messages, a scalar string tensor; None to use the number.
         count: number of examples; required without labels.
-        void, colors: see Source.
+        void, colors, most_objects: see Source.
         parse: what `lookup` returned, a dict -> the example without its label; None to leave it. `cached` keeps what
             comes before it.
 
@@ -126,6 +128,7 @@ class RandomAccess(Source):
     void: int | None = None
     colors: tuple | None = None
     parse: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    most_objects: int | None = None
 
     def __post_init__(self):
         if self.labels is None and self.count is None:
@@ -218,7 +221,7 @@ class Records(Source):
         buffer: records in the shuffle buffer, still encoded.
         memory: all records as one tensor, in file order; None to read the files each time.
         excluded: {path: indices of records to leave out}; see selection.py.
-        void, colors: see Source.
+        void, colors, most_objects: see Source.
     """
 
     name: str
@@ -230,6 +233,7 @@ class Records(Source):
     excluded: dict = dataclasses.field(default_factory=dict)
     void: int | None = None
     colors: tuple | None = None
+    most_objects: int | None = None
 
     @property
     def counts(self) -> list[int]:
@@ -247,7 +251,7 @@ class Records(Source):
         Raises:
             ValueError: if the examples have no labels.
         """
-        if not self.class_names or self.void is not None:
+        if not self.class_names or self.void is not None or self.most_objects is not None:
             raise ValueError(f"{self.name} has no labels to count.")
         counts = np.zeros(len(self.class_names), "int64")
         labels = self.ordered().map(_no_autograph(lambda example: example["label"])).batch(1000)

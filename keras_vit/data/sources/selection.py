@@ -84,7 +84,8 @@ def labels_of(source: Source) -> np.ndarray:
     Raises:
         ValueError: if the examples have no labels, or one outside the classes.
     """
-    if source.labels is None if isinstance(source, RandomAccess) else not source.class_names or source.void is not None:
+    targets = source.void is not None or source.most_objects is not None  # of pixels, or of objects
+    if source.labels is None if isinstance(source, RandomAccess) else not source.class_names or targets:
         raise ValueError(f"{source.name} has no labels.")
     if isinstance(source, RandomAccess):
         return np.asarray(source.labels, "int64")

@@ -10,7 +10,6 @@ A column mask, without one of classes, or that of the option mask= has the paths
 import collections
 import csv
 import io
-import itertools
 import json
 import os
 import random
@@ -28,6 +27,7 @@ from keras_vit.data.sources.mask_files import source_of_masks
 from keras_vit.data.sources.mask_sample import check_mask_options, look, report, understood
 from keras_vit.data.sources.mask_tables import find_table
 from keras_vit.data.sources.stratified import positions
+from keras_vit.data.sources.table_rows import DELIMITERS, columns, csv_rows, jsonl_rows
 from keras_vit.data.splits import MissingSplit, canonical, split_name, split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads, locate, read_text, split_options
@@ -40,7 +40,6 @@ _COLUMNS = {
     "split": ("split",),
     "mask": ("mask", "mask_path", "segmentation"),
 }
-_DELIMITERS = (",", ";", "\t", "|")
 _MOST_CLASSES = 1_000_000
 # Integers become 1.0 in a column with a missing one.
 _INTEGER = re.compile(r"[-+]?\d+(\.0*)?", re.ASCII)
@@ -74,16 +73,6 @@ def _wanted(text, chosen):
     return {kind: (chosen[kind],) if chosen[kind] else _COLUMNS[kind] for kind in kinds}
 
 
-def _columns(wanted, header):
-    """{"image", "label", "split": header column}, without missing ones."""
-    found = {}
-    for kind, valid in wanted.items():
-        spellings = [*((name, name) for name in header), *((name.strip().lower(), name) for name in header)]
-        matches = [name for word in valid for spelling, name in spellings if spelling == word]
-        found |= {kind: matches[0]} if matches else {}
-    return found
-
-
 def _check_columns(path, wanted, header, found):
     """Raises ValueError for a header that lacks a column, naming those it has."""
     for kind, valid in wanted.items():
@@ -93,46 +82,6 @@ def _check_columns(path, wanted, header, found):
                 f'"{path}" has the columns {header}; none is the {kind}\'s, {" or ".join(valid)}. The first line names'
                 f' the columns; name another one: "{path}?{kind}=COLUMN".{without}'
             )
-
-
-def _csv_rows(path, text, wanted):
-    """(line number, {column: text}) of each row."""
-    split = lambda delimiter: csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)  # noqa: E731
-    usual = "\t" if path.lower().endswith(".tsv") else ","
-    fits = [
-        d for d in (usual, *_DELIMITERS) if wanted.keys() - {"split"} <= _columns(wanted, next(split(d), [])).keys()
-    ]
-    reader = split(fits[0] if fits else usual)
-    try:
-        header = next(reader, [])
-        twice = next((name for name in _columns(wanted, header).values() if header.count(name) > 1), None)
-        if twice:
-            raise ValueError(f'"{path}" has more than one column "{twice}".')
-        for cells in reader:
-            if len(cells) > len(header) and any(cells[len(header) :]):
-                raise ValueError(
-                    f'"{path}", line {reader.line_num}: {len(cells)} cells, and the header names {len(header)}: put'
-                    " quotation marks around a text that contains the delimiter."
-                )
-            if any(cells):
-                yield reader.line_num, dict(itertools.zip_longest(header, cells[: len(header)]))
-    except csv.Error as error:
-        raise ValueError(f'"{path}", line {reader.line_num}: {error}.') from None
-
-
-def _jsonl_rows(path, text, wanted):
-    """(line number, {column: value}) of each non-empty line."""
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f'"{path}", line {number}: not JSON: {error}.') from None
-        if not isinstance(row, dict):
-            expected = '{"image": "a.jpg", "label": "cat"}'
-            raise ValueError(f'"{path}", line {number}: expected an object such as {expected}, got {row!r}.')
-        yield number, row
 
 
 def _text(value):
@@ -146,7 +95,7 @@ def _is_of_masks(kind, text):
     """Whether a table has a column of masks and none of classes, by its first line."""
     try:
         if kind == "csv":
-            readers = [csv.reader(io.StringIO(text, newline=""), delimiter=d) for d in _DELIMITERS]
+            readers = [csv.reader(io.StringIO(text, newline=""), delimiter=d) for d in DELIMITERS]
             names = [name for reader in readers for name in next(reader, [])]
         else:
             names = list(json.loads(next((line for line in io.StringIO(text) if line.strip()), "{}")))
@@ -158,20 +107,20 @@ def _is_of_masks(kind, text):
 
 def _read(kind, path, text, wanted):
     """A table's Rows, from its text."""
-    rows = list((_csv_rows if kind == "csv" else _jsonl_rows)(path, text, wanted))
+    rows = list((csv_rows if kind == "csv" else jsonl_rows)(path, text, wanted))
     if not rows:
         raise ValueError(f'"{path}" has no rows.')
     # A line of JSON may lack columns of the first.
     header = list(dict.fromkeys(column for _, row in rows for column in row))
-    columns = _columns(wanted, header)
-    _check_columns(path, wanted, header, columns)
+    found = columns(wanted, header)
+    _check_columns(path, wanted, header, found)
     for line, row in rows:
-        values = {which: _text(row.get(column)) for which, column in columns.items()}
+        values = {which: _text(row.get(column)) for which, column in found.items()}
         for which, text in values.items():
-            if which == "mask" and row.get(columns[which]) in (None, ""):
+            if which == "mask" and row.get(found[which]) in (None, ""):
                 values[which] = ""  # an image without a mask
             elif not text or "\0" in text:
-                expected = f'column "{columns[which]}" should hold the {which}, got {row.get(columns[which])!r}'
+                expected = f'column "{found[which]}" should hold the {which}, got {row.get(found[which])!r}'
                 raise ValueError(f'"{path}", line {line}: {expected}.')
         label = unicodedata.normalize("NFC", values.get("label", ""))
         yield Row(values["image"], label, canonical(values.get("split", "train")), values.get("mask", ""), line)

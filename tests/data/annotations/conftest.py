@@ -8,7 +8,8 @@ import pytest
 def logged(monkeypatch):
     """The lines that opening a source logs."""
     lines = []
-    monkeypatch.setattr("keras_vit.data.annotations.source.log_once", lambda level, text: lines.append(text))
+    for module in ("source", "box_source", "opening"):
+        monkeypatch.setattr(f"keras_vit.data.annotations.{module}.log_once", lambda level, text: lines.append(text))
     return lines
 
 

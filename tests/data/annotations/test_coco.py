@@ -102,7 +102,7 @@ def test_many_classes_have_masks_of_integers(tmp_path):
 
 def test_boxes_stay_in_the_common_form(tmp_path):
     folder = coco_folder(tmp_path, [annotation(bbox=[2, 1, 3, 3])])
-    (found,) = coco.find(str(folder)).splits["train"]().pictures
+    (found,) = coco.find(str(folder), boxes=True).splits["train"]().pictures
     assert found.regions[0].box == (1, 2, 4, 5) and found.size == SIZE
 
 

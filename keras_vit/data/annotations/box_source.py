@@ -1,0 +1,171 @@
+"""Images with the boxes of their objects, for detection: "boxes:PATH", a folder or file of annotations.
+
+VOC's XML, COCO's JSON, YOLO's text files, LabelMe's JSON and CSV are told apart by their files: see the module of each.
+Options: images=, the folder of the images of COCO's JSON and of CSV; classes=, a file of class names where the
+annotations only name them at each object, as VOC, LabelMe and CSV do.
+"""
+
+import os
+import random
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from keras_vit.data.annotations import coco, csv_boxes, form, labelme, voc, yolo
+from keras_vit.data.annotations.box_table import BoxTable, make_boxes, median_sides, object_reader
+from keras_vit.data.annotations.form import Layout
+from keras_vit.data.annotations.opening import advancing, asked_split, check_some, names_of
+from keras_vit.data.objects import CROWD, DIFFICULT
+from keras_vit.data.sources.base import RandomAccess
+from keras_vit.data.sources.class_names import doubts
+from keras_vit.data.sources.folder import check_folder
+from keras_vit.data.sources.image_files import read_image
+from keras_vit.data.sources.tree import told
+from keras_vit.data.splits import split_range
+from keras_vit.io.logs import log_once
+from keras_vit.io.paths import locate, split_options
+from keras_vit.io.progress import stage
+from keras_vit.io.suggest import counted, did_you_mean, listed
+
+OPTIONS = ("images", "classes")
+_SHOWN = 30  # classes in the report
+
+
+def find(path: str, images: str = "") -> Layout | None:
+    """The annotations of boxes in a folder, or in a JSON, YAML or CSV file; None if there are none.
+
+    Args:
+        path: local, or in a bucket.
+        images: the folder of the images, for COCO and CSV; "" to look for it.
+
+    Raises:
+        ValueError: if it is unclear which file is meant.
+    """
+    whole = tf.io.gfile.isdir(path)
+    images = locate(images, path if whole else os.path.dirname(path)) if images else ""
+    found = yolo.find(path, boxes=True) or coco.find(path, images, boxes=True)
+    if found is None and whole:
+        found = voc.find(path) or labelme.find(path, boxes=True)
+    return found or csv_boxes.find(path, images)
+
+
+def _found(root, images) -> Layout:
+    """The annotations at a path.
+
+    Raises:
+        FileNotFoundError: if there is no such folder or file.
+        ValueError: if it has no annotations of boxes.
+    """
+    if not os.path.isfile(root):
+        check_folder(root)
+    layout = find(root, images)
+    if layout is None:
+        raise ValueError(
+            f'"{root}" has no annotations of boxes. Expected VOC (XML files), COCO (a JSON file), YOLO (data.yaml and'
+            " text files), LabelMe (JSON files) or CSV (a row for each box: image, label, xmin, ymin, xmax, ymax)."
+        )
+    return layout
+
+
+def _numbers(names):
+    """Returns a function: region, its picture -> its class number. It raises ValueError for an unknown class."""
+    number = {name: i for i, name in enumerate(names)}
+
+    def number_of(region, picture):
+        found = number.get(region.label)
+        if found is None:
+            raise ValueError(
+                f'{region.name} of "{picture.path}" has the class "{region.label}", which is not one of the'
+                f" {len(names)}: {listed(list(names))}.{did_you_mean(region.label, names)}"
+            )
+        return found
+
+    return number_of
+
+
+def _source(title, table: BoxTable, names, order) -> RandomAccess:
+    """The source of the images `order`, (m,) positions in the table."""
+    most = int(table.counts[order].max(initial=0))
+    paths, order = tf.constant([os.fsencode(path) for path in table.paths]), tf.constant(order, tf.int64)
+    objects = object_reader(table)
+
+    def lookup(i):
+        return {"image": read_image(paths[order[i]]), "number": order[i]}
+
+    def parse(example):
+        return {"image": example["image"], **objects(example["number"], example["image"])}
+
+    def name_of(i):
+        return paths[order[i]]
+
+    return RandomAccess(title, names, None, lookup, name_of, count=len(order), parse=parse, most_objects=most)
+
+
+def _of_classes(table, names):
+    """The boxes of each class, the most frequent first: "RBC 2,381 (median side 102 px), ..."."""
+    counts = np.bincount(table.labels, minlength=len(names))
+    sides, in_pixels = median_sides(table)
+    shown = []
+    for label in np.argsort(-counts, kind="stable").tolist():
+        side = f" (median side {sides[label]:{'.0f' if in_pixels else '.1%'}}{' px' if in_pixels else ''})"
+        shown.append(f"{names[label]} {counts[label]:,}{side if label in sides else ''}")
+    return listed(shown, _SHOWN)
+
+
+def _report(title, split, layout, table, names, ignored):
+    """Reports in one line what was found; warns if some of it is ignored or changed."""
+    sound = np.array([not fault for fault in table.faults])
+    empty, crowds, difficult = (
+        int(which.sum()) for which in (sound & (table.counts == 0), table.crowd == CROWD, table.crowd == DIFFICULT)
+    )
+    changed = {reason: found for reason, found in ignored.items() if found and reason in form.NOTED}
+    lost = {reason: found for reason, found in ignored.items() if found and reason not in form.NOTED}
+    text = (
+        f"{title}, {split}: {counted(len(table.paths), 'image')} with {layout.format} annotations,"
+        f" {empty:,} without objects; {counted(len(table.labels), 'box')} of"
+        f" {counted(len(names), 'class')}: {_of_classes(table, names)}; at most {int(table.counts.max(initial=0))} in"
+        " an image"
+    )
+    text += f"; {counted(crowds, 'crowd')}" if crowds else ""
+    text += f"; {difficult:,} difficult" if difficult else ""
+    text += f"; used: {told(changed)}" if changed else ""
+    text += f"; ignored: {told(lost)}" if lost else ""
+    loud = bool(changed) or any(not reason.expected for reason in lost)
+    log_once(logging.WARNING if loud else logging.INFO, f"{text}.")
+
+
+def boxes(text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
+    """The source of `split` of images with boxes.
+
+    Examples have image, boxes, labels, crowd, area and size, as docs/data.md describes them. All annotations are read
+    at once; one line reports what was found.
+
+    Args:
+        text: a folder or a file, with options.
+        split: a split or a slice of one; slices are of a fixed random order.
+        data_dir: base of a relative path.
+
+    Raises:
+        FileNotFoundError: if there is no such folder, or no image is found.
+        ValueError: if there are no annotations of boxes, they are of no use, or the split is missing.
+    """
+    path, chosen = split_options(text, **dict.fromkeys(OPTIONS, ""))
+    root, title = locate(path, data_dir), f"boxes:{path}"
+    layout = _found(root, chosen["images"])
+    asked = asked_split(layout, split, root)
+    with stage(f"Reading the annotations in {root}", unit="images") as work:
+        annotations = layout.splits[asked]()
+        names = names_of(title, root, layout, asked, annotations, chosen["classes"])
+        names = tuple(name for name in names if name not in form.NO_CLASSES)
+        pictures = advancing(annotations.pictures, work)
+        table = make_boxes(pictures, _numbers(names), annotations.fractions, annotations.ignored)
+    check_some(title, annotations, list(zip(table.paths, table.faults)))
+    if not names or not len(table.labels):
+        raise ValueError(f'"{root}": no image of {asked} has a box. {told(annotations.ignored)}')
+    _report(title, asked, layout, table, names, annotations.ignored)
+    for doubt in doubts(title, names) if len(names) > 1 else ():
+        log_once(logging.WARNING, doubt)
+    order = list(range(len(table.paths)))
+    random.Random(0).shuffle(order)
+    return _source(title, table, names, order[slice(*split_range(split, len(order)))])

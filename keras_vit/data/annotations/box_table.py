@@ -1,0 +1,231 @@
+"""Boxes of annotations in memory as a few arrays, from which an image's objects are looked up when it is read.
+
+Boxes of all images are checked together: COCO's 860,000 take seconds.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.annotations import form
+from keras_vit.data.annotations.form import Ignored, Picture, Region
+from keras_vit.data.annotations.image_size import size_and_orientation
+from keras_vit.data.objects import CROWD, DIFFICULT, OBJECT
+
+
+@dataclasses.dataclass(frozen=True)
+class BoxTable:
+    """The boxes of n images, m in all.
+
+    Attributes:
+        paths: (n,) of the image files.
+        faults: (n,) why an image cannot be used; "" if it can.
+        sizes: (n, 2) int32 stated heights and widths; 0 if not stated.
+        starts: (n + 1,) int64, where each image's boxes begin.
+        boxes: (m, 4) float32 top, left, bottom, right: fractions; pixels where no size is stated, unless `fractions`.
+        labels: (m,) int32 class numbers.
+        crowd: (m,) int32: 0 an object, 1 a crowd, 2 difficult.
+        area: (m,) float32 pixels; -1 where that takes the image's size.
+        fractions: whether the annotations state fractions.
+    """
+
+    paths: list[str]
+    faults: list[str]
+    sizes: np.ndarray
+    starts: np.ndarray
+    boxes: np.ndarray
+    labels: np.ndarray
+    crowd: np.ndarray
+    area: np.ndarray
+    fractions: bool
+
+    @property
+    def counts(self) -> np.ndarray:
+        """(n,) boxes of each image."""
+        return np.diff(self.starts)
+
+
+def kind_of(region: Region) -> int:
+    """The value of "crowd" for a region."""
+    return CROWD if region.crowd else DIFFICULT if region.difficult else OBJECT
+
+
+def _sound(boxes, limits, names, ignored, fractions):
+    """((m, 4) boxes with corners in order and cut off at the image's edge, (m,) bool which to keep); counts the others.
+
+    Args:
+        boxes: (m, 4) as stated.
+        limits: (m, 2) height and width of each box's image in the units of boxes; infinite if unknown.
+        names: position -> the box's name.
+        ignored: where to count.
+        fractions: whether boxes are fractions.
+    """
+    low, high = np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])
+    beside = form.BESIDE / 100 if fractions else form.BESIDE
+    empty = (high <= low).any(-1)
+    outside = ~empty & ((high <= 0) | (low >= limits)).any(-1)
+    kept = ~empty & ~outside
+    found = {
+        form.NO_AREA: empty,
+        form.OUTSIDE: outside,
+        form.SWAPPED: kept & (boxes[:, 2:] < boxes[:, :2]).any(-1),
+        form.CLIPPED: kept & ((low < -beside) | (high > limits + beside)).any(-1),
+    }
+    for reason, which in found.items():
+        ignored[reason] += [names(i) for i in np.flatnonzero(which)]
+    return np.concatenate([np.maximum(low, 0), np.minimum(high, limits)], -1), kept
+
+
+def _repeated(owner, labels, boxes):
+    """(m,) bool: whether a box has the image, class and corners of an earlier one."""
+    rows = np.column_stack([owner, labels, boxes])
+    order = np.lexsort(rows.T)  # stable
+    same = np.zeros(len(rows), bool)
+    same[order[1:]] = (rows[order[1:]] == rows[order[:-1]]).all(-1)
+    return same
+
+
+@dataclasses.dataclass
+class _Rows:
+    """The boxes as they are read: lists with an entry for each box."""
+
+    owner: list[int] = dataclasses.field(default_factory=list)
+    boxes: list[form.Box] = dataclasses.field(default_factory=list)
+    labels: list[int] = dataclasses.field(default_factory=list)
+    crowd: list[int] = dataclasses.field(default_factory=list)
+    area: list[float] = dataclasses.field(default_factory=list)
+    names: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, number: int, region: Region, box: form.Box, label: int) -> None:
+        self.owner.append(number)
+        self.boxes.append(box)
+        self.labels.append(label)
+        self.crowd.append(kind_of(region))
+        self.area.append(-1.0 if region.pixels is None else region.pixels)
+        self.names.append(region.name)
+
+
+def make_boxes(
+    pictures: Iterable[Picture], number_of: Callable[[Region, Picture], int], fractions: bool, ignored: Ignored
+) -> BoxTable:
+    """The BoxTable of pictures.
+
+    Args:
+        pictures: read once.
+        number_of: region, its picture -> its class number.
+        fractions: whether coordinates are fractions, not pixels.
+        ignored: counts boxes that are left out, cut off or put in order.
+    """
+    paths, faults, sizes, rows = [], [], [], _Rows()
+    for number, picture in enumerate(pictures):
+        paths.append(picture.path)
+        faults.append(picture.fault)
+        sizes.append(picture.size or (0, 0))
+        for region in picture.regions:
+            box = form.box_of(region, picture.size)
+            if region.label in form.NO_CLASSES:
+                ignored[form.TO_IGNORE].append(f"{region.name} of {picture.path}")
+            elif box is not None:
+                rows.add(number, region, box, number_of(region, picture))
+    stated = np.array(sizes, "int32").reshape(-1, 2)
+    return _table(paths, faults, stated, rows, fractions, ignored)
+
+
+def _table(paths, faults, sizes, rows, fractions, ignored):
+    """The BoxTable of _Rows."""
+    owner, labels = np.array(rows.owner, "int64"), np.array(rows.labels, "int32")
+    crowd, area = np.array(rows.crowd, "int32"), np.array(rows.area, "float64")
+    boxes = np.array(rows.boxes, "float64").reshape(-1, 4)
+    scale = sizes[owner].astype("float64")  # (m, 2)
+    limits = np.ones_like(scale) if fractions else np.where(scale > 0, scale, np.inf)
+    name = lambda i: f"{rows.names[i]} of {paths[owner[i]]}"  # noqa: E731
+    boxes, kept = _sound(boxes, limits, name, ignored, fractions)
+    again = kept & _repeated(owner, labels, boxes)
+    ignored[form.TWICE] += [name(i) for i in np.flatnonzero(again)]
+    kept &= ~again
+    own_area = (boxes[:, 2:] - boxes[:, :2]).prod(-1) * (scale.prod(-1) if fractions else 1)
+    area = np.where((area < 0) & (scale > 0).all(-1), own_area, area)
+    if not fractions:
+        boxes = boxes / np.tile(np.where(scale > 0, scale, 1), 2)
+    counts = np.bincount(owner[kept], minlength=len(paths))
+    return BoxTable(
+        paths,
+        faults,
+        sizes,
+        np.concatenate([[0], np.cumsum(counts)]).astype("int64"),
+        boxes[kept].astype("float32"),
+        labels[kept],
+        crowd[kept],
+        area[kept].astype("float32"),
+        fractions,
+    )
+
+
+def upright_boxes(boxes: tf.Tensor, turned: tf.Tensor) -> tf.Tensor:
+    """Boxes (m, 4), fractions of a stored image, as fractions of the upright one, by EXIF's orientation 5 to 8."""
+    top, left, bottom, right = tf.unstack(boxes, axis=1)
+    top, left, bottom, right = left, top, right, bottom
+    left, right = _mirrored(left, right, (turned == 6) | (turned == 7))
+    top, bottom = _mirrored(top, bottom, turned >= 7)
+    return tf.stack([top, left, bottom, right], 1)
+
+
+def _mirrored(low, high, where):
+    return tf.where(where, 1 - high, low), tf.where(where, 1 - low, high)
+
+
+def _checked_size(stated, size, turned):
+    """(the image's size, whether it was annotated as it is stored); fails for an image of another size than stated."""
+    fits = tf.reduce_all(stated == size) | (stated[0] == 0)
+    as_stored = ~fits & (turned >= 5) & tf.reduce_all(stated == size[::-1])
+    hint = "Annotate the image itself, or export both at one size."
+    message = ["The annotations are for another size (height, width):", stated, "the image has", size, hint]
+    with tf.control_dependencies([tf.debugging.Assert(fits | as_stored, message)]):
+        return tf.identity(size), as_stored
+
+
+def object_reader(table: BoxTable) -> Callable[[tf.Tensor, tf.Tensor], dict[str, Any]]:
+    """Returns a function: number of an image, int64, and its encoded bytes -> its objects; for graphs.
+
+    The objects are boxes, labels, crowd, area and size, as docs/data.md has them. Boxes are of the upright image: those
+    of an image that was annotated as it is stored, by the stated size, are turned with it.
+
+    Raises:
+        InvalidArgumentError: at run time, for an image with a fault, or of another size than stated.
+    """
+    columns = {key: tf.constant(getattr(table, key)) for key in ("boxes", "labels", "crowd", "area")}
+    faults, sizes, starts = (tf.constant(values) for values in (table.faults, table.sizes, table.starts))
+
+    def read(number, encoded):
+        size, turned = size_and_orientation(encoded)
+        sound = tf.debugging.Assert(faults[number] == "", ["Its annotations cannot be used:", faults[number]])
+        with tf.control_dependencies([sound]):
+            size, as_stored = _checked_size(sizes[number], size, turned)
+        own = {key: values[starts[number] : starts[number + 1]] for key, values in columns.items()}
+        whole = tf.cast(tf.tile(size, [2]), tf.float32)  # height, width, height, width
+        in_pixels = (sizes[number][0] == 0) & (not table.fractions)
+        boxes = tf.clip_by_value(own["boxes"] / tf.where(in_pixels, whole, 1.0), 0.0, 1.0)
+        boxes = tf.where(as_stored, upright_boxes(boxes, turned), boxes)
+        by_size = tf.reduce_prod((boxes[:, 2:] - boxes[:, :2]) * whole[:2], 1)
+        area = tf.where(own["area"] < 0, by_size, own["area"])
+        return {**own, "boxes": boxes, "area": area, "size": size}
+
+    return read
+
+
+def median_sides(table: BoxTable) -> tuple[dict[int, float], bool]:
+    """({class number: the median of the square root of its boxes' areas}, whether that is in pixels, or a fraction)."""
+    in_pixels = not table.fractions or (table.area > 0).all()
+    sides = np.sqrt((table.boxes[:, 2:] - table.boxes[:, :2]).prod(-1))
+    if in_pixels:
+        owner = np.repeat(np.arange(len(table.paths)), table.counts)
+        scale = table.sizes[owner].prod(-1)
+        sides = sides * np.sqrt(np.where(scale > 0, scale, 1))
+    by_class = collections.defaultdict(list)
+    for label, side in zip(table.labels.tolist(), sides.tolist()):
+        by_class[label].append(side)
+    return {label: float(np.median(found)) for label, found in by_class.items()}, bool(in_pixels)

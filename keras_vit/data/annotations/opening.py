@@ -1,0 +1,123 @@
+"""What opening a source of annotations takes, for masks as for boxes: the split, the class names, and faults."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import tensorflow as tf
+from absl import logging
+
+from keras_vit.data.annotations.form import Annotations, Layout, Picture
+from keras_vit.data.sources.class_names import class_names
+from keras_vit.data.sources.tree import told
+from keras_vit.data.splits import SPLITS, MissingSplit, canonical, split_name
+from keras_vit.io.cache import cached_answer
+from keras_vit.io.logs import log_once
+from keras_vit.io.progress import Stage
+from keras_vit.io.suggest import counted
+
+
+def asked_split(layout: Layout, split: str, root: str) -> str:
+    """The split that a slice is of, by its standard name.
+
+    Raises:
+        MissingSplit: if the annotations have no such split.
+    """
+    asked = canonical(split_name(split))
+    if asked not in layout.splits:
+        raise MissingSplit(
+            f'"{root}" has no split "{asked}"; its {layout.format} annotations have: {", ".join(layout.splits)}. A'
+            f' slice is one, too: "{next(iter(layout.splits))}[80%:]".',
+            layout.splits,
+        )
+    return asked
+
+
+def _used_names(pictures):
+    """The sorted classes of regions."""
+    return tuple(sorted({region.label for picture in pictures for region in picture.regions}))
+
+
+def _declared(
+    title: str, layout: Layout, split: str, annotations: Annotations, own: Callable[[], Sequence[str]]
+) -> tuple[str, ...]:
+    """The class names that train gives to all splits.
+
+    Args:
+        title: of the source; names depend on whether it is of masks or of boxes.
+        layout: with its splits.
+        split: whose annotations are `annotations`.
+        own: the names of that split.
+    """
+    if layout.class_names is not None:
+        return layout.class_names
+    known_by = next((name for name in SPLITS if name in layout.splits), split)
+
+    def names():
+        if known_by == split:
+            return list(own())
+        other = layout.splits[known_by]()
+        return list(_used_names(other.pictures) if other.class_names is None else other.class_names)
+
+    return tuple(
+        cached_answer(f"classes of {layout.format} in {title.partition(':')[0]}", layout.files[known_by], names)
+    )
+
+
+def check_some(title: str, annotations: Annotations, pictures: Sequence[tuple[str, str]]) -> None:
+    """Warns about images whose annotations cannot be used.
+
+    Args:
+        title: of the source.
+        annotations: of a split.
+        pictures: its (path, fault).
+
+    Raises:
+        FileNotFoundError: if no image is found.
+        ValueError: if the annotations of all images are.
+    """
+    if not pictures:
+        raise FileNotFoundError(f'"{annotations.where}": no image can be used: {told(annotations.ignored)}.')
+    faults = [(path, fault) for path, fault in pictures if fault]
+    if not faults:
+        return
+    text = (
+        f"{title}: the annotations of {counted(len(faults), 'image')} of {len(pictures):,} cannot be used, such as"
+        f' those of "{faults[0][0]}": {faults[0][1]}.'
+    )
+    if len(faults) == len(pictures):
+        raise ValueError(text)
+    log_once(logging.WARNING, text)
+
+
+def names_of(
+    title: str, root: str, layout: Layout, split: str, annotations: Annotations, classes: str
+) -> tuple[str, ...]:
+    """The class names of all splits: in the annotations, in a file such as the option `classes`, or those of train.
+
+    Args:
+        title: of the source.
+        root: its folder or file.
+        layout: with its splits.
+        split: the one that is read.
+        annotations: of that split.
+        classes: the option, "" without.
+
+    Raises:
+        FileNotFoundError, ValueError: if there is no such file, or no image can be used.
+    """
+    if annotations.class_names is not None:
+        if classes:
+            raise ValueError(f'"{title}": classes={classes}: {annotations.where} names the classes already.')
+        return _declared(title, layout, split, annotations, lambda: annotations.class_names)
+    pictures = list(annotations.pictures)
+    annotations.pictures = iter(pictures)
+    check_some(title, annotations, [(picture.path, picture.fault) for picture in pictures])
+    folder = root if tf.io.gfile.isdir(root) else os.path.dirname(root)
+    return class_names(folder, classes) or _declared(title, layout, split, annotations, lambda: _used_names(pictures))
+
+
+def advancing(pictures: Iterable[Picture], work: Stage) -> Iterator[Picture]:
+    """`pictures`, each of which advances a stage."""
+    for picture in pictures:
+        work.advance()
+        yield picture

@@ -1,0 +1,151 @@
+"""Pascal VOC XML: one file for each image, with the boxes of its objects.
+
+    PATH/Annotations/a.xml, PATH/JPEGImages/a.jpg, PATH/ImageSets/Main/train.txt...     VOC; ImageSets may be missing
+    PATH/a.xml, PATH/a.jpg, or PATH/train/..., PATH/valid/...                           LabelImg, Roboflow, CVAT
+
+The image of a file has its name, or that of its <filename>. Pixels of VOC itself are numbered from 1, and its boxes
+include their last row and column: 1 is subtracted from xmin and ymin there. Other tools write the corners themselves.
+"""
+
+import collections
+import functools
+import os
+import re
+import xml.etree.ElementTree as ElementTree
+
+from keras_vit.data.annotations import beside, files, form
+from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
+from keras_vit.data.splits import SPLITS, canonical
+from keras_vit.io.paths import read_text
+
+_ROOT = re.compile(r"<annotation[\s>]")
+_OF_VOC = re.compile(r"The VOC\d{4} Database", re.IGNORECASE)
+_UNSAFE = re.compile(r"<!(?:DOCTYPE|ENTITY)", re.IGNORECASE)
+_SETS = (*SPLITS, "trainval")
+_IMAGES = ("JPEGImages", "images")  # folders beside that of the files
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+
+
+def read_xml(path: str) -> ElementTree.Element:
+    """The root of an XML file, without document types and entities, which could expand without bound.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: naming the line, if it is not XML, or has a DOCTYPE.
+    """
+    text = read_text(path)
+    if unsafe := _UNSAFE.search(text):
+        line = text.count("\n", 0, unsafe.start()) + 1
+        raise ValueError(f'"{path}", line {line}: annotations need no {unsafe[0]}, which is not read: remove it.')
+    try:
+        return ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise ValueError(f'"{path}", line {error.position[0]}: not XML: {error}.') from None
+
+
+def _image_sets(path):
+    """{split: names without an ending} of ImageSets/Main; those of single classes, as cat_train.txt, are not read."""
+    folder = os.path.join(path, "ImageSets", "Main")
+    stems = {canonical(os.path.splitext(name)[0]): name for name in files.names_in(folder) if name.endswith(".txt")}
+    sets = {}
+    for split in (split for split in _SETS if split in stems):
+        lines = read_text(os.path.join(folder, stems[split])).splitlines()
+        sets[split] = [os.path.basename(line.split()[0]) for line in lines if line.strip()]
+    return sets
+
+
+def _of_sets(found, sets):
+    """({split: XML files}, {split: names without one})."""
+    by_stem = {os.path.splitext(os.path.basename(file))[0]: file for file in found}
+    stem = lambda name: name if name in by_stem else os.path.splitext(name)[0]  # noqa: E731
+    own = {split: [by_stem[stem(name)] for name in names if stem(name) in by_stem] for split, names in sets.items()}
+    lost = {split: [name for name in names if stem(name) not in by_stem] for split, names in sets.items()}
+    return {split: list(dict.fromkeys(paths)) for split, paths in own.items() if paths}, lost
+
+
+def find(path: str) -> Layout | None:
+    """VOC's annotations in a folder; None if its first XML files are of another kind."""
+    parts = files.folders_of_splits(path)
+    folders = {split: found for split, folder in parts.items() if (found := files.below(folder, ".xml"))}
+    lost: dict[str, list[str]] = {}  # of ImageSets
+    if not folders:
+        every = files.below(path, ".xml")
+        folders, lost = _of_sets(every, _image_sets(path))
+        folders = folders or {"train": every}
+    if not any(_ROOT.search(files.start_of(file)) for found in folders.values() for file in found[:3]):
+        return None
+    readers = {
+        split: functools.partial(read, parts.get(split, path), found, lost.get(split))
+        for split, found in folders.items()
+    }
+    return Layout("VOC", "", readers, folders)
+
+
+def _text(element, tag):
+    return (element.findtext(tag) or "").strip()
+
+
+def _size(root):
+    """(height, width); None if not stated, or 0.
+
+    Raises:
+        Fault: if they are not numbers.
+    """
+    texts = [_text(root, f"size/{side}") for side in ("height", "width")]
+    try:
+        height, width = (int(float(text or 0)) for text in texts)
+    except (ValueError, OverflowError):
+        raise Fault(f"its size is {texts[0]} x {texts[1]}") from None
+    return (height, width) if height > 0 and width > 0 else None
+
+
+def _region(element, number, first):
+    """A Region of one <object>.
+
+    Raises:
+        Fault: if its name or box is missing or malformed.
+    """
+    label = _text(element, "name")
+    name = f"object {number} ({label})"
+    if not label:
+        raise Fault(f"object {number} has no name")
+    box = element.find("bndbox")
+    if box is None:
+        raise Fault(f"{name} has no bndbox")
+    top, left, bottom, right = form.box([_text(box, side) for side in _SIDES], name)
+    return Region(
+        label, name, box=(top - first, left - first, bottom, right), difficult=_text(element, "difficult") == "1"
+    )
+
+
+def _picture(path, root, existing, ignored):
+    """The Picture of one XML file; None if it is of another kind, or its image is missing."""
+    if root.tag != "annotation":
+        ignored[form.OTHER_XML].append(path)
+        return None
+    image = beside.image_of(path, _text(root, "filename"), existing, _IMAGES, by_name=True)
+    if image not in existing:
+        ignored[form.MISSING].append(image)
+        return None
+    first = 1 if _OF_VOC.search(_text(root, "source/database")) else 0
+    try:
+        size = _size(root)
+        regions = [_region(element, number, first) for number, element in enumerate(root.findall("object"), 1)]
+    except Fault as fault:
+        return Picture(image, None, [], f'"{path}": {fault}')
+    return Picture(image, size, regions)
+
+
+def read(folder: str, paths: list[str], lost: list[str] | None = None) -> Annotations:
+    """The annotations in XML files; class names are those of the objects.
+
+    Args:
+        folder: that holds them.
+        paths: of the files.
+        lost: names without a file that ImageSets lists for the split; None without ImageSets.
+    """
+    ignored: Ignored = collections.defaultdict(list)
+    ignored[form.NO_XML] += lost or []
+    picture = lambda path, root, existing: _picture(path, root, existing, ignored)  # noqa: E731
+    found = beside.pictures(paths, read_xml, picture, ignored if lost is None else None)
+    return Annotations(found, None, False, folder, ignored)

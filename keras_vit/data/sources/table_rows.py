@@ -1,0 +1,71 @@
+"""The rows of tables: CSV with a header line and any usual delimiter, or an object in JSON on each line."""
+
+import csv
+import io
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+DELIMITERS = (",", ";", "\t", "|")
+
+
+def columns(wanted: Mapping[str, Sequence[str]], header: Sequence[str]) -> dict[str, str]:
+    """{kind: header column} of the kinds {kind: accepted names} that a header has, in any case."""
+    found = {}
+    for kind, valid in wanted.items():
+        spellings = [*((name, name) for name in header), *((name.strip().lower(), name) for name in header)]
+        matches = [name for word in valid for spelling, name in spellings if spelling == word]
+        found |= {kind: matches[0]} if matches else {}
+    return found
+
+
+def csv_rows(path: str, text: str, wanted: Mapping[str, Sequence[str]]) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line number, {column: text}) of each row.
+
+    Args:
+        path: for messages.
+        text: of the table.
+        wanted: {kind: accepted names} of columns, by which the delimiter is found; a column "split" may be missing.
+
+    Raises:
+        ValueError: naming the line, for malformed rows.
+    """
+    split = lambda delimiter: csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)  # noqa: E731
+    usual = "\t" if path.lower().endswith(".tsv") else ","
+    fits = [d for d in (usual, *DELIMITERS) if wanted.keys() - {"split"} <= columns(wanted, next(split(d), [])).keys()]
+    reader = split(fits[0] if fits else usual)
+    try:
+        header = next(reader, [])
+        twice = next((name for name in columns(wanted, header).values() if header.count(name) > 1), None)
+        if twice:
+            raise ValueError(f'"{path}" has more than one column "{twice}".')
+        for cells in reader:
+            if len(cells) > len(header) and any(cells[len(header) :]):
+                raise ValueError(
+                    f'"{path}", line {reader.line_num}: {len(cells)} cells, and the header names {len(header)}: put'
+                    " quotation marks around a text that contains the delimiter."
+                )
+            if any(cells):
+                yield reader.line_num, dict(itertools.zip_longest(header, cells[: len(header)]))
+    except csv.Error as error:
+        raise ValueError(f'"{path}", line {reader.line_num}: {error}.') from None
+
+
+def jsonl_rows(path: str, text: str, wanted: Any = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, {column: value}) of each non-empty line.
+
+    Raises:
+        ValueError: naming the line, if it is not an object in JSON.
+    """
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f'"{path}", line {number}: not JSON: {error}.') from None
+        if not isinstance(row, dict):
+            expected = '{"image": "a.jpg", "label": "cat"}'
+            raise ValueError(f'"{path}", line {number}: expected an object such as {expected}, got {row!r}.')
+        yield number, row
