@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -11,18 +11,19 @@ from keras_vit.checkpoints.formats.name_map import unpack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.transfer import check_plain, describe, transfer
-from keras_vit.models import SegmentationModel, families
+from keras_vit.models import DetectionModel, SegmentationModel, families
 
+_WithHead = TypeVar("_WithHead", SegmentationModel, DetectionModel)
 _OWN = ("name", "preprocessing")  # of the model, not of its encoder
 
 
 def moved(
-    model: SegmentationModel,
+    model: _WithHead,
     image_size: int | tuple[int, int] | None = None,
     class_names: Sequence[str] | str | os.PathLike | None = None,
     resample: str = "google",
     **changes: Any,
-) -> SegmentationModel:
+) -> _WithHead:
     """A new model with the weights of `model`; the head stays as it is.
 
     Args:
@@ -32,7 +33,7 @@ def moved(
     Raises:
         ValueError: as in `transfer`, or if the head does not suit the new maps.
     """
-    check_plain(model, "Another size or option of a segmentation model")
+    check_plain(model, "Another size or option of a model with a dense head")
     own = {name: changes.pop(name) for name in _OWN if name in changes}
     encoder = transfer(model.get_encoder(), image_size, head="drop", resample=resample, **changes)
     new = model.with_encoder(encoder, **({"name": own["name"]} if "name" in own else {}))

@@ -40,7 +40,7 @@ from keras_vit.io.logs import log_once
 from keras_vit.io.suggest import did_you_mean, nearest
 from keras_vit.layers.arguments import as_named_now
 from keras_vit.layers.embedding.patches import pair
-from keras_vit.models import Classifier, SegmentationModel, families
+from keras_vit.models import Classifier, DetectionModel, SegmentationModel, families
 from keras_vit.models.arguments import Changes
 from keras_vit.models.fields import WEIGHTS, named
 from keras_vit.training.model_metadata import register_loader
@@ -316,7 +316,7 @@ def _from_keras(path, image_size, classes, class_names, head, resample, names, k
     if same and named and changes.keys() <= {"preprocessing"} and model.get_encoder() is model:
         describe(model, class_names, **changes)  # in place: also for quantised models and custom heads
         return model
-    if isinstance(model, SegmentationModel) and head == "keep" and classes in (None, model.classes):
+    if isinstance(model, (SegmentationModel, DetectionModel)) and head == "keep" and classes in (None, model.classes):
         return moved(model, image_size, class_names, resample or "google", **changes)
     return transfer(model, image_size, classes, class_names, head, resample or "google", **changes)
 

@@ -2,6 +2,7 @@
 
 from keras_vit.models.bit import BIT, BIT_VARIANTS, BiT, BiTSpec, make_bit_spec
 from keras_vit.models.classifier import Classifier
+from keras_vit.models.detection import DetectionModel
 from keras_vit.models.encoder import embed, encode
 from keras_vit.models.families import build, register
 from keras_vit.models.finetuning.freezing import freeze, freeze_all_but_head
@@ -31,6 +32,7 @@ __all__ = [
     "BiT",
     "BiTSpec",
     "Classifier",
+    "DetectionModel",
     "Distilled",
     "ImageGPT",
     "MaskedAutoencoder",

@@ -3,26 +3,25 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import keras
 
 from keras_vit.layers.arguments import number
-from keras_vit.layers.embedding.patches import pair
 from keras_vit.layers.pooling import TokenPooling
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import LogitsAtPixels
-from keras_vit.models import families, taps
+from keras_vit.models import taps
 from keras_vit.models.arguments import AnyOverrides
 from keras_vit.models.checks import (
     check_count,
     class_count,
-    float_policy,
     model_name,
     plain_names,
     preprocessing_or_none,
 )
 from keras_vit.models.classifier import Classifier, ModelOfArguments
+from keras_vit.models.headed import Shared, built_encoder, maps_of
 from keras_vit.models.heads.decoder import Decoder, Encoder
 from keras_vit.models.heads.dense import make_decoder
 from keras_vit.models.heads.eomt import MaskedAttention, mask_outputs
@@ -30,41 +29,6 @@ from keras_vit.training.checks.masks import MaskRules
 from keras_vit.training.mask_classification import MaskClassificationLoss
 from keras_vit.training.prediction import segment
 from keras_vit.training.segmentation_losses import PixelLoss
-
-
-class _Shared(NamedTuple):
-    """An encoder and the layers of a dense head, for another model of the same layers."""
-
-    encoder: Classifier
-    decoder: Decoder
-
-
-def _built_encoder(encoder, given, overrides):
-    """The Classifier: the one given, which must agree with the arguments, or a new one without a head."""
-    if isinstance(encoder, Classifier):
-        own = {"image_size": encoder.image_size, "channels": encoder.channels, "remat": encoder.remat}
-        own["dtype"] = encoder.dtype_policy.name
-        given = {name: value for name, value in given.items() if value is not None} | overrides
-        if "image_size" in given:
-            given["image_size"] = pair(given["image_size"], "image_size")
-        if "dtype" in given:
-            given["dtype"] = float_policy(given["dtype"]).name
-        different = {name: value for name, value in given.items() if name not in own or own[name] != value}
-        if different:
-            named = ", ".join(f"{name}={value!r}" for name, value in different.items())
-            raise ValueError(
-                f'SegmentationModel: {named} would change the encoder "{encoder.name}", which is a model already. Make'
-                f" or load it with these: keras_vit.load(path, {named}, ...)."
-            )
-        return encoder
-    if isinstance(encoder, keras.Model):
-        raise ValueError(
-            f"SegmentationModel: the encoder should be the name of a variant, a spec, or a {families.any_name()}, got"
-            f' "{encoder.name}", a {type(encoder).__name__}. For a model built on one, give what get_encoder() returns.'
-        )
-    defaults = {"image_size": 224, "channels": 3, "remat": False, "name": None}
-    arguments = {name: defaults.get(name) if value is None else value for name, value in given.items()}
-    return families.build(encoder, classes=None, **arguments, **overrides)
 
 
 def _plain_colors(colors, classes):
@@ -83,14 +47,6 @@ def _plain_colors(colors, classes):
     return tuple(tuple(int(c) for c in row) for row in rows)
 
 
-def _maps(encoder, decoder):
-    """The symbolic maps that a decoder takes, [(b, h, w, d), ...]."""
-    return [
-        taps.normalised_map(encoder, i) if i in decoder.normalised else taps.feature_map(encoder, i)
-        for i in decoder.taps
-    ]
-
-
 def _class_tokens(encoder, decoder):
     """The class token of each map, [(b, d), ...], or [] where the neck does not take them."""
     if not decoder.class_tokens:
@@ -103,7 +59,7 @@ def _outputs(encoder, decoder):
     """The symbolic outputs: logits (b, height, width, classes), or a dict of these with auxiliary ones."""
     if decoder.joins:
         return mask_outputs(encoder, decoder)
-    maps, tokens = _maps(encoder, decoder), _class_tokens(encoder, decoder)
+    maps, tokens = maps_of(encoder, decoder), _class_tokens(encoder, decoder)
     if decoder.neck is not None:
         maps = decoder.neck(maps, tokens) if decoder.class_tokens else decoder.neck(maps)
     named = {"logits": decoder.head(maps)}
@@ -190,12 +146,12 @@ class SegmentationModel(ModelOfArguments):
         options |= {key: tuple(value) for key, value in options.items() if isinstance(value, list)}  # JSON has lists
         name = model_name(name, "segmentation")
         decoder = None
-        if isinstance(encoder, _Shared):
+        if isinstance(encoder, Shared):
             encoder, decoder = encoder
         given = {"image_size": image_size, "channels": channels, "remat": remat, "dtype": dtype}
         if not isinstance(encoder, keras.Model):
             given["name"] = None if name == "segmentation" else name
-        encoder = _built_encoder(encoder, given, overrides)
+        encoder = built_encoder("SegmentationModel", encoder, given, overrides)
         if decoder is None:
             facts = Encoder(encoder.spec, encoder.image_size)
             decoder = make_decoder(head, facts, classes, auxiliary > 0, encoder.dtype_policy, options)
@@ -285,7 +241,7 @@ class SegmentationModel(ModelOfArguments):
         """The model with its logits alone, of the same layers; itself if it has no auxiliary heads."""
         if not self._decoder.auxiliary:
             return self
-        shared = _Shared(self._encoder, dataclasses.replace(self._decoder, auxiliary=()))
+        shared = Shared(self._encoder, dataclasses.replace(self._decoder, auxiliary=()))
         return self._with(shared, auxiliary=0.0)
 
     def with_encoder(self, encoder: Classifier, **changes: Any) -> "SegmentationModel":

@@ -11,6 +11,7 @@ from keras_vit.optim import (
     WarmupSchedule,
 )
 from keras_vit.optim.wrappers import EvaluateAverage, swap_averages
+from keras_vit.training.detection_losses import DenseDetectionLoss
 from keras_vit.training.distillation import (
     Agreement,
     HardDistillation,
@@ -40,6 +41,7 @@ __all__ = [
     "AdamW",
     "Agreement",
     "Cutmix",
+    "DenseDetectionLoss",
     "DiceLoss",
     "EvaluateAverage",
     "FocalLoss",

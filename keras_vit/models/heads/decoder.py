@@ -1,11 +1,13 @@
 """What a row of the table of dense heads receives and returns: facts about the encoder, and the layers after it."""
 
 import dataclasses
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
 
+from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import is_integer
 
 
@@ -85,3 +87,17 @@ class Decoder:
     def layers(self) -> list[keras.layers.Layer]:
         """Neck, head and auxiliary heads."""
         return [*([] if self.neck is None else [self.neck]), self.head, *(layer for _, layer in self.auxiliary)]
+
+
+def options_of(row: Callable, given: Sequence[str]) -> tuple[str, ...]:
+    """The names of a row's own options: its parameters except those that every row is `given`."""
+    return tuple(option for option in inspect.signature(row).parameters if option not in given)
+
+
+def check_options(head: str, options: Iterable[str], valid: Sequence[str]) -> None:
+    """Refuses options that the head does not have: ValueError with the nearest."""
+    for option in options:
+        if option not in valid:
+            raise ValueError(
+                f'The head "{head}" has no option "{option}".{did_you_mean(option, valid)} Valid: {", ".join(valid)}.'
+            )

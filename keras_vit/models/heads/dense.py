@@ -1,14 +1,12 @@
 """Heads that give every pixel a class: a row per head, a function from encoder and options to layers."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 
-from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import choice
-from keras_vit.models.heads.decoder import Decoder, Encoder
+from keras_vit.models.heads.decoder import Decoder, Encoder, check_options, options_of
 from keras_vit.models.heads.dpt import dpt
 from keras_vit.models.heads.eomt import eomt
 from keras_vit.models.heads.linear_map import linear
@@ -30,7 +28,7 @@ _GIVEN = ("encoder", "classes", "auxiliary", "policy")
 
 def head_options(name: str) -> tuple[str, ...]:
     """The names of a head's options."""
-    return tuple(option for option in inspect.signature(HEADS[name]).parameters if option not in _GIVEN)
+    return options_of(HEADS[name], _GIVEN)
 
 
 def make_decoder(
@@ -55,10 +53,5 @@ def make_decoder(
             the head.
     """
     row = HEADS[choice(name, "head", HEADS)]
-    valid = head_options(name)
-    for option in options:
-        if option not in valid:
-            raise ValueError(
-                f'The head "{name}" has no option "{option}".{did_you_mean(option, valid)} Valid: {", ".join(valid)}.'
-            )
+    check_options(name, options, head_options(name))
     return row(encoder, classes, auxiliary, policy, **options)

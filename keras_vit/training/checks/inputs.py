@@ -20,6 +20,7 @@ import numpy as np
 from keras_vit.training.checks.labels import LabelRules, label_rules
 from keras_vit.training.checks.masks import MaskRules
 from keras_vit.training.checks.numbers import Numbers
+from keras_vit.training.checks.objects import ObjectRules
 from keras_vit.training.checks.outputs import in_order
 from keras_vit.training.checks.pixel_range import InputRange, Normalisation, normalisations
 from keras_vit.training.losses import ONE_BASED, are_no_shares, are_numbers, are_wrong, check_labels, message
@@ -49,13 +50,13 @@ class InputChecks:
         scales: {input: its normalisations; none for no check}.
         labels: {output: what its labels must be, or None for no check}.
         numbers: {input: the numbers it may hold}.
-        masks: what y must be if it is one mask per image; None otherwise.
+        targets: what y must be if it is one mask, or rows of objects, per image; None otherwise.
     """
 
     scales: dict[str, tuple[Normalisation, ...]]
     labels: dict[str, LabelRules | None]
     numbers: dict[str, Numbers] = dataclasses.field(default_factory=dict)
-    masks: MaskRules | None = None
+    targets: MaskRules | ObjectRules | None = None
 
     @classmethod
     def of(cls, model: keras.Model, mixes: bool = False) -> "InputChecks":
@@ -64,9 +65,10 @@ class InputChecks:
         Raises:
             ValueError: for layers whose `value_range` is not what the model takes behind them.
         """
-        masks = _without_void(getattr(model, "mask_rules", None), model) or _mask_rules(model)
-        labels = label_rules(model, mixes) if masks is None else {}
-        return cls(_scales(model), labels, getattr(model, "numbers", {}), masks)
+        targets = getattr(model, "object_rules", None)
+        targets = targets or _without_void(getattr(model, "mask_rules", None), model) or _mask_rules(model)
+        labels = label_rules(model, mixes) if targets is None else {}
+        return cls(_scales(model), labels, getattr(model, "numbers", {}), targets)
 
     def arrays(self, x: Any, y: Any = None, weights: Any = None, pixels: bool = True) -> None:
         """Checks a batch, or all the data, given as arrays.
@@ -90,8 +92,8 @@ class InputChecks:
             rules.check_form(labels.shape)
             if rules.in_range or rules.sums and _are_shares(labels, rules.classes):
                 check_labels(labels, rules.classes, weight, rules.sums)
-        if self.masks is not None and y is not None:
-            self.masks.check(*(None if a is None else keras.ops.convert_to_numpy(a) for a in (y, weights)))
+        if self.targets is not None and y is not None:
+            self.targets.check(*(None if a is None else keras.ops.convert_to_numpy(a) for a in (y, weights)))
 
     def dataset(self, dataset: Any) -> Any:
         """A tf.data dataset of batches, checked as it is read."""
@@ -107,10 +109,10 @@ class InputChecks:
         numbered = self._numbers(x)
         for name, values, expected in numbered:
             expected.check_shape(name, tuple(values.shape))
-        masked = self.masks is not None and y is not None
-        if masked:
-            self.masks.check_form(tuple(y.shape), y.dtype)
-        if not has_pixels and not labelled and not numbered and not masked:
+        targeted = self.targets is not None and y is not None
+        if targeted:
+            self.targets.check_form(tuple(y.shape), y.dtype)
+        if not has_pixels and not labelled and not numbered and not targeted:
             return dataset
 
         def check_pixels(x):
@@ -127,9 +129,8 @@ class InputChecks:
             for name, values, expected in self._numbers(x):
                 for wrong, text in expected.problems(name, values):
                     tf.debugging.Assert(~wrong, [_OPEN + text + _CLOSE])
-            if masked:
-                wrong, low, high = self.masks.wrong_range(y, weights)
-                tf.debugging.Assert(~wrong, [_filled_in(self.masks.message(), low, high)])
+            for wrong, text, low, high in self.targets.problems(y, weights) if targeted else ():
+                assert_true(~wrong, text, low, high)
             return False, batch
 
         return dataset.scan(True, check)
@@ -155,8 +156,8 @@ class InputChecks:
         if isinstance(x, keras.utils.PyDataset):
             return MappedPyDataset(x, self._batch)
         self.arrays(x, y, weights)
-        if self.masks is not None and y is not None:
-            self.masks.check_some(keras.ops.convert_to_numpy(y))
+        if isinstance(self.targets, MaskRules) and y is not None:
+            self.targets.check_some(keras.ops.convert_to_numpy(y))
         return x
 
     def _images(self, x):

@@ -96,8 +96,8 @@ class MaskRules:
             f" {self.void} where they have another value to ignore."
         )
 
-    def wrong_range(self, masks: Any, weights: Any = None) -> tuple[Any, Any, Any]:
-        """(whether any pixel is wrong, the lowest and the highest such value as text), of TensorFlow tensors."""
+    def problems(self, masks: Any, weights: Any = None) -> list[tuple]:
+        """[(whether any pixel is wrong, the message with {}, the lowest and highest such value)] of tensors."""
         import tensorflow as tf
 
         masks = tf.cast(masks, "int32")
@@ -105,4 +105,4 @@ class MaskRules:
             masks = tf.boolean_mask(masks, weights != 0)
         wrong = tf.boolean_mask(masks, self.are_wrong(masks))
         ends = (tf.strings.as_string(end(wrong)) for end in (tf.reduce_min, tf.reduce_max))
-        return tf.size(wrong) > 0, *ends
+        return [(tf.size(wrong) > 0, self.message(), *ends)]

@@ -1,0 +1,67 @@
+"""Boxes (..., 4): top, left, bottom, right, in any unit; pure functions of tensors that broadcast.
+
+Pairs come from broadcasting: `iou(a[:, :, None], b[:, None])` of boxes (b, n, 4) and (b, m, 4) is (b, n, m).
+"""
+
+from typing import Any
+
+from keras import ops
+
+_LEAST = 1e-12  # area in a division; a pixel of an image of 10,000 x 10,000 has 1e-8
+
+
+def _edges(boxes):
+    """top, left, bottom, right, (...) each."""
+    return boxes[..., 0], boxes[..., 1], boxes[..., 2], boxes[..., 3]
+
+
+def _area(top, left, bottom, right):
+    return ops.maximum(bottom - top, 0.0) * ops.maximum(right - left, 0.0)
+
+
+def areas(boxes: Any) -> Any:
+    """The areas of boxes, (..., 4) -> (...); 0 for a box with bottom < top or right < left."""
+    return _area(*_edges(boxes))
+
+
+def _overlaps(a, b):
+    """Areas of the intersections and of the unions of boxes, (...) each."""
+    (top, left, bottom, right), (top_b, left_b, bottom_b, right_b) = _edges(a), _edges(b)
+    lower, higher = ops.minimum, ops.maximum
+    inner = _area(higher(top, top_b), higher(left, left_b), lower(bottom, bottom_b), lower(right, right_b))
+    return inner, areas(a) + areas(b) - inner
+
+
+def intersections(a: Any, b: Any) -> Any:
+    """The areas that boxes (..., 4) share: (...)."""
+    return _overlaps(a, b)[0]
+
+
+def iou(a: Any, b: Any) -> Any:
+    """Intersection over union of boxes (..., 4): (...), from 0 to 1; 0 for two boxes without area."""
+    inner, union = _overlaps(a, b)
+    return inner / ops.maximum(union, _LEAST)
+
+
+def giou(a: Any, b: Any) -> Any:
+    """Generalised IoU (arXiv 1902.09630) of boxes (..., 4): (...), from -1 to 1.
+
+    The IoU minus the share of the smallest box around both that neither covers: boxes far apart have a gradient too.
+    """
+    inner, union = _overlaps(a, b)
+    (top, left, bottom, right), (top_b, left_b, bottom_b, right_b) = _edges(a), _edges(b)
+    lower, higher = ops.minimum, ops.maximum
+    hull = _area(lower(top, top_b), lower(left, left_b), higher(bottom, bottom_b), higher(right, right_b))
+    return inner / ops.maximum(union, _LEAST) - (hull - union) / ops.maximum(hull, _LEAST)
+
+
+def from_centers(boxes: Any) -> Any:
+    """Boxes (..., 4) of centre y, centre x, height, width as top, left, bottom, right."""
+    y, x, height, width = _edges(boxes)
+    return ops.stack([y - height / 2, x - width / 2, y + height / 2, x + width / 2], axis=-1)
+
+
+def to_centers(boxes: Any) -> Any:
+    """Boxes (..., 4) of top, left, bottom, right as centre y, centre x, height, width."""
+    top, left, bottom, right = _edges(boxes)
+    return ops.stack([(top + bottom) / 2, (left + right) / 2, bottom - top, right - left], axis=-1)

@@ -1,0 +1,256 @@
+"""Objects in images: a ViT or BiT, and a head that gives boxes with classes."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+import keras
+
+from keras_vit.layers.registration import serializable
+from keras_vit.models.arguments import AnyOverrides
+from keras_vit.models.checks import check_count, class_count, model_name, plain_names, preprocessing_or_none
+from keras_vit.models.classifier import Classifier, ModelOfArguments
+from keras_vit.models.headed import Shared, built_encoder
+from keras_vit.models.heads.decoder import Decoder, Encoder
+from keras_vit.models.heads.detection import HEADS, Head, make_detector
+from keras_vit.models.heads.suppress import Suppression
+from keras_vit.training.checks.objects import ObjectRules
+from keras_vit.training.losses import Loss
+from keras_vit.training.model import Model
+from keras_vit.training.prediction import detect
+
+
+@serializable
+class DetectionModel(ModelOfArguments):
+    """A ViT, hybrid or BiT with a head that finds objects.
+
+        vit = keras_vit.load("deit_tiny...", image_size=384, head="drop")
+        model = keras_vit.DetectionModel(vit, classes=3, class_names=["Platelets", "RBC", "WBC"])
+        model.compile(keras_vit.training.AdamW(1e-4), keras_vit.training.DenseDetectionLoss())
+
+    Args:
+        encoder: variant name such as "B/16", "R50+B/16" or "R50x1", its spec, or a ViT or BiT, whose layers and weights
+            the model shares.
+        head: a row of models.heads.detection.HEADS.
+        classes: number of classes.
+        image_size: pixels, a number or (height, width); None for the given encoder's, or 224.
+        channels: of the image; None for the given encoder's, or 3.
+        class_names: in order.
+        preprocessing: text of the evaluation preprocessing (docs/data.md).
+        head_options: the head's own arguments, such as {"scales": (4, 2, 1), "width": 256}.
+        remat, name, dtype: as in ViT.
+        **overrides: fields of the encoder's spec.
+
+    Input: pixels 0..255, (b, height, width, channels). Output: {"logits" (b, n, c), "boxes" (b, n, 4)}, float32; boxes
+    are top, left, bottom, right as fractions of the image, and may leave it. Targets are (b, m, 7): rows of a box so,
+    class number, 0 (1 for a crowd, 2 for a difficult object) and area in pixels, with class -1 for padding
+    (`keras_vit.data.pack_objects`).
+
+    Attributes:
+        head: the head's last layer; with `neck` in `decoder`.
+        head_row: the row of HEADS; `head_row.scores(outputs)` are probabilities (b, n, k).
+
+    Raises:
+        ValueError: for an unknown head, option or argument, or an encoder that does not suit the head.
+    """
+
+    image_size: tuple[int, int]
+    weighs_examples = True
+    labels_are_classes = False
+    task = "detection"  # that evaluates it
+
+    def __init__(
+        self,
+        encoder: Any,
+        head: str = "dense",
+        classes: int = 1,
+        image_size: int | tuple[int, int] | None = None,
+        channels: int | None = None,
+        class_names: Sequence[str] | None = None,
+        preprocessing: str | None = None,
+        head_options: Mapping[str, Any] | None = None,
+        remat: bool | Sequence[int] | None = None,
+        name: str | None = "detection",
+        dtype: str | keras.DTypePolicy | None = None,
+        **overrides: Unpack[AnyOverrides],
+    ):
+        classes = class_count(classes)
+        if classes is None:
+            raise ValueError("classes must be the number of classes that objects can have, got None.")
+        class_names = None if class_names is None else plain_names(class_names)
+        check_count(class_names, classes)
+        preprocessing = preprocessing_or_none(preprocessing)
+        options: dict[str, Any] = dict(head_options or {})
+        options |= {key: tuple(value) for key, value in options.items() if isinstance(value, list)}  # JSON has lists
+        name = model_name(name, "detection")
+        decoder = None
+        if isinstance(encoder, Shared):
+            encoder, decoder = encoder
+        given = {"image_size": image_size, "channels": channels, "remat": remat, "dtype": dtype}
+        if not isinstance(encoder, keras.Model):
+            given["name"] = None if name == "detection" else name
+        encoder = built_encoder("DetectionModel", encoder, given, overrides)
+        if decoder is None:
+            facts = Encoder(encoder.spec, encoder.image_size)
+            decoder = make_detector(head, facts, classes, encoder.dtype_policy, options)
+        super().__init__(encoder.input, HEADS[head].outputs(encoder, decoder), name=name)
+        # In the instance's own dict: as an attribute Keras would count and save these layers twice.
+        self.__dict__.update(_encoder=encoder, _decoder=decoder, _finders={})
+        self.spec, self.dtype_policy, self.remat = encoder.spec, encoder.dtype_policy, encoder.remat
+        self.classes, self.class_names, self.preprocessing = classes, class_names, preprocessing
+        self.head_name, self.head_options = head, options
+
+    @property
+    def head(self) -> keras.layers.Layer:
+        """The layer that returns logits and boxes."""
+        return self.decoder.head
+
+    @property
+    def decoder(self) -> Decoder:
+        """The numbers of the tapped blocks, and the layers on them."""
+        return self._decoder
+
+    @property
+    def head_row(self) -> Head:
+        """How the head is made, trained and read."""
+        return HEADS[self.head_name]
+
+    @property
+    def object_rules(self) -> ObjectRules:
+        """What targets may hold."""
+        return ObjectRules(self.classes)
+
+    def _take_loss(self, loss):
+        """Refuses the package's other losses, and Keras': none of them reads objects."""
+        valid = self.head_row.losses
+        known = isinstance(loss, (str, Loss)) or type(loss).__module__.split(".")[0] == "keras"
+        if loss is not None and known and not isinstance(loss, valid):
+            named = loss if isinstance(loss, str) else type(loss).__name__
+            raise ValueError(
+                f'The head "{self.head_name}" cannot be trained with the loss {named}: write'
+                f" loss=keras_vit.training.{' or '.join(f'{form.__name__}()' for form in valid)}."
+            )
+        super()._take_loss(loss)
+
+    def get_encoder(self) -> Classifier:
+        """The encoder, of this model's own layers."""
+        return self._encoder
+
+    def with_encoder(self, encoder: Classifier, **changes: Any) -> "DetectionModel":
+        """A new model: another encoder, such as the same one at another image size, and a copy of this model's head.
+
+        Args:
+            encoder: a ViT or BiT, whose layers and weights the new model shares.
+            **changes: the constructor's other arguments, such as name; preprocessing, for this size, is left out.
+
+        Raises:
+            ValueError: if its maps do not suit the head.
+        """
+        arguments = {**self.arguments(), "preprocessing": None, **changes, "encoder": encoder}
+        for name in ("image_size", "channels", "remat", "dtype"):  # the encoder's
+            del arguments[name]
+        model = DetectionModel(**arguments)
+        for old, new in zip(self._decoder.layers, model.decoder.layers):
+            new.set_weights(old.get_weights())
+        return model
+
+    def supervised(self, outputs: Any) -> tuple[Any, list[tuple[float, Any]]]:
+        return self.head_row.prediction(self._decoder, outputs), []
+
+    def finder(
+        self,
+        threshold: float = 0.0,
+        iou: float = 0.6,
+        limit: int = 100,
+        soft: bool = False,
+        across_classes: bool | None = None,
+    ) -> Model:
+        """The model from pixels to detections, of the same layers: {"boxes", "scores", "labels"}, as in `detections`.
+
+        Args:
+            threshold, iou, limit, soft, across_classes: as in `detections`.
+        """
+        if not self.head_row.suppresses:
+            iou, soft = 1.0, False  # each object has one box
+        options = (threshold, iou, limit, soft, bool(across_classes))
+        if options not in self._finders:
+            layer = Suppression(self.head_row.activation, iou, threshold, limit, soft, options[-1], name="suppression")
+            found = layer(self.output["logits"], self.output["boxes"])
+            self._finders[options] = Model(self.input, found, name=self.name)
+        return self._finders[options]
+
+    def detections(self, images: Any, **options: Any) -> tuple[Any, Any, Any]:
+        """The objects in images of the model's size.
+
+        Args:
+            images: pixels 0..255, (b, height, width, channels).
+            threshold: scores must be above it.
+            iou: boxes of one class that overlap a better one by more are left out.
+            limit: d, the largest number of objects in an image.
+            soft: lower the scores of overlapping boxes instead (arXiv 1704.04503).
+            across_classes: whether boxes of other classes count as overlapping too.
+
+        Returns:
+            Boxes (b, d, 4), top, left, bottom, right as fractions of the image; scores (b, d), highest first; labels
+            (b, d), class numbers. Empty places have score 0 and label -1.
+        """
+        found = self.finder(**options).predict_on_batch(images)
+        return found["boxes"], found["scores"], found["labels"]
+
+    def detect(
+        self,
+        x: Any,
+        threshold: float | None = None,
+        iou: float = 0.6,
+        limit: int = 100,
+        soft: bool = False,
+        across_classes: bool = False,
+        batch_size: int = 8,
+        verbose: bool | int | str = "auto",
+    ) -> detect.Detections | list[detect.Detections]:
+        """Finds objects in images of any size.
+
+            found = model.detect("street.jpg")
+            for name, score, box in found:
+                print(name, score, box)
+            found.picture().save("look.png")
+
+        Args:
+            x: an image or several, as for `preprocess`.
+            threshold: scores must be above it; None for 0.3.
+            iou, limit, soft, across_classes: as in `detections`.
+            batch_size: images at once.
+            verbose: show progress; "auto" for more images than a batch.
+
+        Returns:
+            Detections, or a list for several images: `names`, `scores`, and `boxes`, top, left, bottom, right in pixels
+            of the given image, highest score first; `labels`, and `picture()`, a Pillow image.
+
+        Raises:
+            FileNotFoundError, ImportError: as in `preprocess`.
+            ValueError: as in `preprocess`, or for an argument out of range.
+        """
+        threshold = detect.THRESHOLD if threshold is None else threshold
+        how = {"threshold": threshold, "iou": iou, "limit": limit, "soft": soft, "across_classes": across_classes}
+        return detect.detect(self, x, verbose, batch_size, **how)
+
+    def classify(self, x, *args, **kwargs):
+        raise ValueError(
+            f'"{self.name}" finds objects, and does not classify whole images: use model.detect(image), or predict for'
+            " the logits and boxes of every point."
+        )
+
+    def arguments(self) -> dict:
+        return {
+            "encoder": dataclasses.asdict(self.spec),
+            "head": self.head_name,
+            "classes": self.classes,
+            "image_size": self.image_size,
+            "channels": self.channels,
+            "class_names": self.class_names,
+            "preprocessing": self.preprocessing,
+            "head_options": self.head_options,
+            "remat": self.remat,
+            "name": self.name,
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+        }

@@ -1,0 +1,81 @@
+"""Heads that find objects: a row per head."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+
+from keras_vit.layers.arguments import choice
+from keras_vit.models.classifier import Classifier
+from keras_vit.models.headed import maps_of
+from keras_vit.models.heads.decoder import Decoder, Encoder, check_options, options_of
+from keras_vit.models.heads.detector import dense
+from keras_vit.models.heads.suppress import probabilities
+from keras_vit.training.detection_losses import DenseDetectionLoss, ObjectLoss, packed
+
+_GIVEN = ("encoder", "classes", "policy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """A way to find objects.
+
+    Attributes:
+        make: (encoder, classes, policy, **options) -> Decoder, the layers.
+        outputs: (encoder model, Decoder) -> {"logits" (b, n, c), "boxes" (b, n, 4)}, symbolic, float32; boxes are top,
+            left, bottom, right as fractions of the image.
+        prediction: (Decoder, outputs) -> what the loss gets, as from training.detection_losses.packed.
+        losses: the classes of losses that train it, the usual one first.
+        activation: from logits to scores, as in heads.suppress.probabilities.
+        suppresses: whether boxes of one object must be reduced to one; False for set predictions.
+    """
+
+    make: Callable[..., Decoder]
+    outputs: Callable[[Classifier, Decoder], dict[str, Any]]
+    prediction: Callable[[Decoder, Mapping[str, Any]], Any]
+    losses: tuple[type[ObjectLoss], ...]
+    activation: str = "sigmoid"
+    suppresses: bool = True
+
+    def scores(self, outputs: Mapping[str, Any]) -> Any:
+        """The probability of each class at each box, (b, n, k) float32."""
+        return probabilities(outputs["logits"], self.activation)
+
+    def options(self) -> tuple[str, ...]:
+        """The names of the head's options."""
+        return options_of(self.make, _GIVEN)
+
+
+def _dense_outputs(encoder, decoder):
+    logits, boxes = decoder.head(decoder.neck(maps_of(encoder, decoder)))
+    return {"logits": logits, "boxes": boxes}
+
+
+def _dense_prediction(decoder, outputs):
+    return packed(outputs["boxes"], outputs["logits"], decoder.head.points)
+
+
+HEADS: dict[str, Head] = {
+    "dense": Head(dense, _dense_outputs, _dense_prediction, (DenseDetectionLoss,)),  # arXiv 2203.16527, 2006.09214
+}
+
+
+def make_detector(
+    name: str, encoder: Encoder, classes: int, policy: keras.DTypePolicy, options: Mapping[str, Any]
+) -> Decoder:
+    """The layers of the head `name`, a row of HEADS.
+
+    Args:
+        encoder: what it stands on.
+        classes: number of classes.
+        policy: of its layers.
+        options: the row's own arguments.
+
+    Raises:
+        ValueError: for an unknown head or option, with the nearest, an invalid option, or an encoder that does not suit
+            the head.
+    """
+    row = HEADS[choice(name, "head", HEADS)]
+    check_options(name, options, row.options())
+    return row.make(encoder, classes, policy, **options)

@@ -1,0 +1,143 @@
+"""Objects in images of any size, for `DetectionModel.detect`."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.io import box_pictures
+from keras_vit.io.mask_pictures import palette
+from keras_vit.layers.arguments import integer
+from keras_vit.training.checks.pixel_range import InputRange
+from keras_vit.training.prediction.images import Reader, listed, name_of
+from keras_vit.training.prediction.preprocessing import parse_preprocessing
+from keras_vit.training.prediction.segment import whole_text
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+THRESHOLD = 0.3
+
+
+class Detection(NamedTuple):
+    """An object's class name, its score in (0, 1], and its box: top, left, bottom, right in pixels."""
+
+    name: str
+    score: float
+    box: tuple[float, float, float, float]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Detections:
+    """The objects in an image, highest score first.
+
+    Attributes:
+        boxes: (d, 4) float32, top, left, bottom, right in pixels of the upright image.
+        scores: (d,) float32.
+        labels: (d,) int32, class numbers.
+        class_names: one per class.
+        image: the image, upright: pixels (h, w, c) uint8.
+    """
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+    image: np.ndarray
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Each object's class name."""
+        return tuple(self.class_names[label] for label in self.labels)
+
+    def __len__(self):
+        return len(self.scores)
+
+    def __iter__(self) -> Iterator[Detection]:
+        for name, score, box in zip(self.names, self.scores.tolist(), self.boxes.tolist()):
+            yield Detection(name, score, tuple(box))
+
+    def picture(self) -> "Image.Image":
+        """The image with boxes, names and scores, in the classes' colours: a Pillow image, to show or save."""
+        from PIL import Image
+
+        colors = palette(len(self.class_names))
+        words = [f"{name} {score:.2f}" for name, score in zip(self.names, self.scores)]
+        return Image.fromarray(
+            box_pictures.with_boxes(self.image, self.boxes, words, [colors[label] for label in self.labels])
+        )
+
+    def __repr__(self):
+        height, width = self.image.shape[:2]
+        found = ", ".join(f"{name} {score:.0%}" for name, score, _ in list(self)[:5])
+        return f"Detections({height} x {width} pixels: {found or 'none'}{', ...' if len(self) > 5 else ''})"
+
+
+def _batches(items, size):
+    """Lists of at most `size` items, in order."""
+    batch = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Finder:
+    """A model as a function from images of any kind and size to `Detections`; see DetectionModel.detect.
+
+    Attributes:
+        model: a DetectionModel.
+        batch_size: images at once.
+        options: of `model.detections`.
+    """
+
+    model: Any
+    batch_size: int = 8
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        integer(self.batch_size, "batch_size")
+        self.model.finder(**self.options)  # refuses options out of range
+
+    def __call__(self, images: Iterable[tuple[Any, str]]) -> Iterator[Detections]:
+        """The Detections of (image, its name in messages), in order; reads images as it goes.
+
+        Raises:
+            FileNotFoundError: for a missing file.
+            ValueError: for anything but an image, which `name` names.
+        """
+        read = Reader(self.model)
+        return self.of_pixels(read(item, name) for item, name in images)
+
+    def of_pixels(self, images: Iterable[np.ndarray]) -> Iterator[Detections]:
+        """The same of pixels 0..255 (h, w, c) uint8 in the model's channels."""
+        preprocess, pixel_range = parse_preprocessing(whole_text(self.model)), InputRange.known(self.model)
+        names = tuple(self.model.class_names or map(str, range(self.model.classes)))
+        for batch in _batches(images, self.batch_size):
+            pixels = np.stack([preprocess.image(image).numpy() for image in batch])
+            found = self.model.detections(pixel_range.of_bytes(pixels), **self.options)
+            for image, boxes, scores, labels in zip(batch, *map(np.asarray, found)):
+                there = labels >= 0
+                sides = np.tile(np.array(image.shape[:2], "float32"), 2)
+                yield Detections(boxes[there] * sides, scores[there], labels[there], names, image)
+
+
+def detect(
+    model, x: Any, verbose: bool | int | str = "auto", batch_size: int = 8, **options: Any
+) -> Detections | list[Detections]:
+    """The objects in one image or a list; see DetectionModel.detect."""
+    finder = Finder(model, batch_size, options)
+    images, single = listed(x)
+    shown = verbose and len(images) > finder.batch_size
+    bar, results = keras.utils.Progbar(len(images), unit_name="image") if shown else None, []
+    for found in finder((item, name_of(item, i, single)) for i, item in enumerate(images)):
+        results.append(found)
+        if bar:
+            bar.update(len(results))
+    return results[0] if single else results
