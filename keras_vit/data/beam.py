@@ -61,7 +61,7 @@ class _Encode(beam.DoFn):
 
     def process(self, number):
         source = _source(*self._where)
-        for name, values, why in scan(piece(source, number), encoder(*self._encoding)):
+        for name, values, why in scan(piece(source, number), encoder(*self._encoding, source.most_objects)):
             at = place(name, self._seed)
             record = None if why else serialized(name, values, source.class_names)
             yield at % self._count, (at, name, record, not why and bool(values[4]), why)

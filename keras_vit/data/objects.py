@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.annotations.image_size import upright_size
 from keras_vit.io.suggest import listed
 
 COLUMNS = ("top", "left", "bottom", "right", "label", "crowd", "area")
@@ -47,6 +48,26 @@ def pack(example: dict[str, Any], limit: int) -> tf.Tensor:
     with tf.control_dependencies([tf.debugging.Assert(count <= limit, message)]):
         padding = tf.tile(tf.constant([_PADDING_ROW]), [tf.maximum(limit - count, 0), 1])
         return tf.ensure_shape(tf.concat([rows, padding], 0), (limit, len(COLUMNS)))
+
+
+def complete(example: dict[str, Any]) -> dict[str, Any]:
+    """An example with boxes and labels -> with all that detection takes, in the usual dtypes; runs in a graph.
+
+    Without `crowd` all are objects; `difficult`, 1 or true for these, becomes a part of it. Without `area` it is that
+    of the boxes, without `size` it is the image's.
+    """
+    image, boxes = example["image"], tf.cast(example["boxes"], tf.float32)
+    size = example.get("size")
+    if size is None:
+        size = upright_size(image) if image.dtype == tf.string else tf.shape(image)[:2]
+    size, labels = tf.cast(size, tf.int32), tf.cast(example["labels"], tf.int32)
+    sides = (boxes[:, 2:] - boxes[:, :2]) * tf.cast(size, tf.float32)  # (m, 2)
+    crowd = tf.cast(example.get("crowd", tf.zeros_like(labels)), tf.int32)
+    if "difficult" in example:
+        crowd = tf.where((crowd == OBJECT) & tf.cast(example["difficult"], tf.bool), DIFFICULT, crowd)
+    area = tf.cast(example.get("area", tf.reduce_prod(sides, 1)), tf.float32)
+    others = {key: value for key, value in example.items() if key != "difficult"}
+    return {**others, "boxes": boxes, "labels": labels, "crowd": crowd, "area": area, "size": size}
 
 
 def pack_objects(

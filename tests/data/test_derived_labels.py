@@ -162,6 +162,17 @@ def test_a_prepared_dataset_gives_the_labels(streets):
         assert int(tf.io.decode_image(example["image"])[0, 0, 0]) == int(example["label"])
 
 
+def test_a_prepared_dataset_gives_objects(streets, own_cache):
+    source = open_source("made_streets?boxes=objects.bbox&labels=objects.type", "train", streets)
+    assert source.class_names == ("Car", "Van", "Truck", "Pedestrian") and source.most_objects == 3
+    examples = list(source.ordered().as_numpy_iterator())
+    example = next(example for example in examples if len(example["labels"]) == 2)
+    assert set(example) == {"image", "boxes", "labels", "crowd", "area", "size"}
+    np.testing.assert_array_equal(example["boxes"], [[0.0, 0.0, 0.5, 1.0]] * 2)
+    assert example["labels"].tolist() == [0, 1] and example["area"].tolist() == [24, 24]
+    assert example["size"].tolist() == [6, 8] and example["crowd"].tolist() == [0, 0]
+
+
 @pytest.mark.extended
 def test_a_prepared_dataset_gives_masks_and_boxes(streets):
     source = open_source(

@@ -108,8 +108,9 @@ def _of_classes(table, names):
     sides, in_pixels = median_sides(table)
     shown = []
     for label in np.argsort(-counts, kind="stable").tolist():
-        side = f" (median side {sides[label]:{'.0f' if in_pixels else '.1%'}}{' px' if in_pixels else ''})"
-        shown.append(f"{names[label]} {counts[label]:,}{side if label in sides else ''}")
+        side = sides.get(label)
+        size = "" if side is None else f" (median side {side:.0f} px)" if in_pixels else f" (median side {side:.1%})"
+        shown.append(f"{names[label]} {counts[label]:,}{size}")
     return listed(shown, _SHOWN)
 
 

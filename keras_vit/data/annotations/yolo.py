@@ -189,6 +189,8 @@ def _region(line, number, names, path, ignored, boxes):
     except ValueError:
         raise Fault(f"{name}: expected numbers x y x y..., got {line[:60]!r}") from None
     is_box = len(values) + 1 == _BOX
+    if boxes and len(values) % 2:
+        raise Fault(f"{name}: expected the 4 numbers of a box, or pairs x y of a polygon, got {len(values)}")
     points = form.polygon(values, name)
     if len(points) and np.abs(points).max() > _MOST:
         raise Fault(f"{name}: the coordinate {np.abs(points).max():g}; expected fractions of width and height, 0 to 1")

@@ -8,7 +8,8 @@
 `features` are the examples' keys, `first_label` is the first class's label, `splits` gives the records per file, and
 `bytes` each file's length, which reveals damage; files of version 0.3 and before lack it. Records of segmentation have
 the features image and mask, and the masks, PNGs, hold the numbers of classes and void (data/masks.py); `colors` are the
-classes', if there are any.
+classes', if there are any. Records of detection have image, boxes and labels, and `most_objects` gives the largest
+number of objects in an image of each split.
 """
 
 import dataclasses
@@ -23,6 +24,11 @@ from keras_vit.io.paths import read_text
 
 NAME = "dataset.json"
 FEATURES = {"image": "image/encoded", "label": "image/class/label"}  # tf-slim's keys
+FEATURES_OF_BOXES = {  # as TensorFlow's object detection names them
+    "image": "image/encoded",
+    "boxes": "image/object/bbox",
+    "labels": "image/object/class/label",
+}
 FEATURES_OF_MASKS = {"image": "image/encoded", "mask": "image/segmentation/class/encoded"}  # DeepLab's
 
 
@@ -37,6 +43,11 @@ class Description:
     splits: dict = dataclasses.field(default_factory=dict)
     bytes: dict = dataclasses.field(default_factory=dict)
     colors: tuple | None = None
+    most_objects: dict | None = None
+
+    @property
+    def has_boxes(self) -> bool:
+        return "boxes" in self.features
 
     @property
     def has_masks(self) -> bool:
@@ -61,7 +72,9 @@ def read_description(folder: str) -> Description | None:
     try:
         description = Description(**json.loads(read_text(path)))
         sizes = [size for files in [*description.splits.values(), description.bytes] for size in files.values()]
-        complete = any(set(keys) <= set(description.features) for keys in (FEATURES, FEATURES_OF_MASKS))
+        complete = any(
+            set(keys) <= set(description.features) for keys in (FEATURES, FEATURES_OF_MASKS, FEATURES_OF_BOXES)
+        )
         if not complete or not all(type(n) is int for n in [description.first_label, *sizes]):
             raise TypeError(
                 f"features {description.features}, first_label {description.first_label!r}, or a record count that is"

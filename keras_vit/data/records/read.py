@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from keras_vit.data.errors import DESCRIBED_WRONGLY, reason
 from keras_vit.data.mapping import EXAMPLES
+from keras_vit.data.objects import complete
 from keras_vit.data.records.description import FEATURES, FEATURES_OF_MASKS, NAME, Description, read_description
 from keras_vit.data.records.index import FRAME, record_counts
 from keras_vit.data.sources.base import Records
@@ -237,6 +238,37 @@ def _parser(features, first_label, classes):
     return parse
 
 
+def _object_parser(features):
+    """Returns serialized record -> an example of objects, as detection takes it."""
+    image, boxes = features["image"], features["boxes"]
+    number = lambda dtype: tf.io.FixedLenSequenceFeature((), dtype, allow_missing=True)  # noqa: E731
+    sides = [f"{boxes}/{side}" for side in ("ymin", "xmin", "ymax", "xmax")]
+    expected = {
+        image: tf.io.FixedLenFeature((), tf.string),
+        **{side: number(tf.float32) for side in sides},
+        features["labels"]: number(tf.int64),
+        "image/object/is_crowd": number(tf.int64),
+        "image/object/difficult": number(tf.int64),
+        "image/object/area": number(tf.float32),
+        "image/object/image_size": tf.io.FixedLenFeature((2,), tf.int64),
+    }
+
+    def parse(record):
+        example = tf.io.parse_single_example(record, expected)
+        found = {
+            "image": in_known_format(example[image]),
+            "boxes": tf.stack([example[side] for side in sides], 1),
+            "labels": example[features["labels"]],
+            "crowd": example["image/object/is_crowd"],
+            "difficult": example["image/object/difficult"],
+            "area": example["image/object/area"],
+            "size": example["image/object/image_size"],
+        }
+        return complete(found)
+
+    return parse
+
+
 def _stored_masks(name, description, parts, buffer):
     """The source of records with masks as stored."""
     keys = {kind: description.features[kind] for kind in ("image", "mask")}
@@ -312,5 +344,9 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
         if not chosen["mask"]:
             return records_of_masks(source, own_classes(description.class_names, description.colors))
         return _with_meaning(source, pattern, files, chosen)
+    if description.has_boxes:
+        most = (description.most_objects or {}).get(description.own_split(split_name(split)))
+        parse = _object_parser(description.features)
+        return Records(f"tfrecord:{path}", description.class_names, parts, parse, buffer, most_objects=most)
     parse = _parser(description.features, description.first_label, len(description.class_names))
     return Records(f"tfrecord:{path}", description.class_names, parts, parse, buffer)

@@ -12,12 +12,15 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.objects import CROWD, DIFFICULT, PADDING, pack
 from keras_vit.data.ops.decode_mask import mask_of_size
 from keras_vit.data.ops.registry import as_uint8
 from keras_vit.data.records.description import (
     FEATURES,
+    FEATURES_OF_BOXES,
     FEATURES_OF_MASKS,
     NAME,
     Description,
@@ -48,24 +51,32 @@ def _mask_png(mask, whole, size):
     return tf.io.encode_png(mask if mask.dtype == tf.uint8 else tf.cast(mask, tf.uint16))
 
 
-def encoder(resize: int | None = None, quality: int = 95) -> Callable:
+_OF_OBJECTS = {"image", "boxes", "labels", "crowd", "area", "size"}
+
+
+def encoder(resize: int | None = None, quality: int = 95, most_objects: int | None = None) -> Callable:
     """Returns the `work` of data.scan.scan that makes a record's contents.
 
     An encoded image keeps its bytes unless its shorter side exceeds `resize`: then a JPEG becomes a smaller JPEG of
     that quality, any other format a smaller PNG. Arrays and (uncompressed) BMPs become PNGs.
 
+    Args:
+        resize: as above; None to keep the size.
+        quality: of JPEGs.
+        most_objects: the source's.
+
     Returns:
-        (example, pixels) -> (encoded bytes, height, width, is it a JPEG, was it shrunk, target): the label, or the mask
-        of classes as a PNG, shrunk like the image. Raises ValueError for examples with more than an image and either of
-        these, which records cannot hold.
+        (example, pixels) -> (encoded bytes, height, width, is it a JPEG, was it shrunk, target, original size): the
+        target is the label, the mask of classes as a PNG, shrunk like the image, or the rows of objects, as
+        data/objects.py packs them. Raises ValueError for examples with more than an image and one of these.
     """
 
     def encode(example, pixels):
-        if set(example) not in ({"image", "label"}, {"image", "mask", "void"}):
+        if set(example) not in ({"image", "label"}, {"image", "mask", "void"}, _OF_OBJECTS):
             raise ValueError(
-                "TFRecord files are written of examples with an image and a label, or an image and a mask of named"
-                f" classes, and these have: {', '.join(example)}. Nothing is left out silently: take a source without"
-                " the others, or read this one directly."
+                "TFRecord files are written of examples with an image and a label, a mask of named classes, or boxes of"
+                f" named classes, and these have: {', '.join(example)}. Nothing is left out silently: take a source"
+                " without the others, or read this one directly."
             )
         image = example["image"]
         given = image.dtype == tf.string
@@ -89,14 +100,24 @@ def encoder(resize: int | None = None, quality: int = 95) -> Callable:
 
         encoded = kept_or_smaller() if given else png()
         size = tf.shape(small)[:2]
-        target = example["label"] if "label" in example else _mask_png(example["mask"], tf.shape(whole)[:2], size)
-        return encoded, size[0], size[1], is_jpeg, shrinks, target
+        original = example.get("size", tf.shape(whole)[:2])
+        if "label" in example:
+            target = example["label"]
+        elif "mask" in example:
+            target = _mask_png(example["mask"], tf.shape(whole)[:2], size)
+        else:
+            target = pack(example, most_objects)
+        return encoded, size[0], size[1], is_jpeg, shrinks, target, original
 
     return encode
 
 
 def _feature(value):
-    """A tf.train.Feature of text, bytes or an integer."""
+    """A tf.train.Feature of text, bytes, an integer, or an array of integers or floats."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind == "f":
+            return tf.train.Feature(float_list=tf.train.FloatList(value=value))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=value))
     if isinstance(value, int):
         return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
     return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.encode() if isinstance(value, str) else value]))
@@ -107,10 +128,31 @@ def _suffix(encoded, is_jpeg):
     return "JPEG" if is_jpeg else {b"\x89P": "PNG", b"BM": "BMP", b"GI": "GIF", b"RI": "WEBP"}.get(encoded[:2], "")
 
 
+def _of_objects(rows, size):
+    """The features, as TensorFlow's object detection names them, of rows (m, 7) of objects in an image of `size`."""
+    rows = rows[rows[:, 4] != PADDING]
+    labels, crowd = rows[:, 4].astype("int64"), rows[:, 5].astype("int64")
+    top, left, bottom, right = rows[:, :4].T
+    boxes = FEATURES_OF_BOXES["boxes"]
+    return {
+        f"{boxes}/ymin": top,
+        f"{boxes}/xmin": left,
+        f"{boxes}/ymax": bottom,
+        f"{boxes}/xmax": right,
+        FEATURES_OF_BOXES["labels"]: labels,
+        "image/object/is_crowd": (crowd == CROWD).astype("int64"),
+        "image/object/difficult": (crowd == DIFFICULT).astype("int64"),
+        "image/object/area": rows[:, 6],
+        "image/object/image_size": np.asarray(size, "int64"),
+    }
+
+
 def serialized(name: str, values: Sequence, class_names: Sequence[str]) -> bytes:
     """The serialized tf.train.Example, under tf-slim's keys, of what an `encoder` returned."""
-    encoded, height, width, is_jpeg, _, target = values
-    if isinstance(target, bytes):
+    encoded, height, width, is_jpeg, _, target, original = values
+    if np.ndim(target) == 2:
+        answer = _of_objects(target, original)
+    elif isinstance(target, bytes):
         answer = {FEATURES_OF_MASKS["mask"]: target, "image/segmentation/class/format": "png"}
     else:
         answer = {FEATURES["label"]: int(target), "image/class/text": class_names[target]}
@@ -178,6 +220,7 @@ class Files:
             )
         self.folder, self.split = folder, split
         features = FEATURES if source.void is None else FEATURES_OF_MASKS
+        features = features if source.most_objects is None else FEATURES_OF_BOXES
         class_names, colors = tuple(source.class_names), source.colors
         description = read_description(folder) or Description(name, class_names, dict(features), colors=colors)
         _check_same_form(folder, description, features, colors)
@@ -191,7 +234,10 @@ class Files:
                 f'"{folder}" already has the split "{self._old}", {n} examples. Give another folder, or replace it with'
                 " --overwrite."
             )
-        self._description = dataclasses.replace(description, features=dict(features))
+        most = description.most_objects
+        if source.most_objects is not None:
+            most = {**(most or {}), split: source.most_objects}
+        self._description = dataclasses.replace(description, features=dict(features), most_objects=most)
         self.names = [f"{name}-{split}-{i:05d}-of-{count:05d}.tfrecord" for i in range(count)]
         self.partial = os.path.join(folder, f".partial-{split}")
 
@@ -305,7 +351,7 @@ def write_records(
     tf.io.gfile.makedirs(folder)
     progress = stage(f"Writing {folder}", source.size, "images")
     with owned(folder), shard_writer as writer, progress as work:
-        for example, values, reason in scan(source, encoder(resize, quality), seed):
+        for example, values, reason in scan(source, encoder(resize, quality, source.most_objects), seed):
             if reason:
                 skipped[example] = reason
             else:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.objects import complete
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.image_files import in_known_format
 from keras_vit.data.sources.mask_files import own_classes, with_classes
@@ -156,6 +157,33 @@ def _classes_of_pixels(masks, class_names, name):
     return tf.cast(values, tf.uint8 if void < 256 else tf.int32)
 
 
+def _lengths(rows):
+    """(b,) the length of each example's first axis."""
+    return rows.row_lengths().numpy() if isinstance(rows, tf.RaggedTensor) else np.full(*rows.shape[:2])
+
+
+def _checked_objects(tensors, class_names, name):
+    """The largest number of objects in one image.
+
+    Raises:
+        ValueError: for boxes and labels of different numbers of objects, and labels that are not classes.
+    """
+    if "boxes" not in tensors:
+        raise ValueError(f'{name}: features["labels"] are of objects, and need features["boxes"].')
+    boxes, labels = (_lengths(tensors[key]) for key in ("boxes", "labels"))
+    wrong = np.flatnonzero(boxes != labels)
+    if len(wrong):
+        i = wrong[0]
+        raise ValueError(f"{name}: image {i} has {boxes[i]} boxes and {labels[i]} labels.")
+    values = tf.reshape(getattr(tensors["labels"], "flat_values", tensors["labels"]), [-1]).numpy()
+    if values.size and not (0 <= values.min() and values.max() < len(class_names)):
+        raise ValueError(
+            f"{name}: the labels of objects range from {values.min()} to {values.max()}, and class_names has"
+            f" {len(class_names)}, numbered from 0."
+        )
+    return int(boxes.max())
+
+
 def _feature(key, values, images):
     """The checked tensor of one further feature.
 
@@ -191,7 +219,7 @@ def from_arrays(
         images: (b, h, w, c), pixels 0..255; floats are rounded to uint8. Or a list of encoded images, bytes.
         labels: (b,) integers or integral floats; None for examples without a class.
         class_names: in label order; None for "0", "1", ... Without labels they name the values of masks, 0, 1, ...,
-            and 255 (65535 with 255 classes or more) is void.
+            and 255 (65535 with 255 classes or more) is void; or the classes of objects, features["labels"].
         name: in messages.
         features: further {key: one value per example}: "mask", integers (b, h, w, 1) or a list of encoded PNGs;
             "boxes", (m, 4) per example, fractions of height and width; "labels", (m,) per example; "id"... Arrays in a
@@ -205,7 +233,7 @@ def from_arrays(
     images, tensors = _images(images, name), {}
     if labels is not None:
         labels, class_names = _labels(labels, class_names, len(images), name)
-    elif class_names is not None and "mask" not in (features or {}):
+    elif class_names is not None and not {"mask", "labels"} & set(features or {}):
         raise ValueError(f"{name}: class_names name labels, and labels is None.")
     elif not len(images):
         raise ValueError(f"{name} has no images.")
@@ -222,6 +250,9 @@ def from_arrays(
     names, count = tuple(class_names or ()), len(images)
     if labels is not None or not names:
         return RandomAccess(name, names, labels, lookup, count=count)
+    if "mask" not in tensors:
+        most = _checked_objects(tensors, names, name)
+        return RandomAccess(name, names, None, lookup, count=count, parse=complete, most_objects=most)
     tensors["mask"] = _classes_of_pixels(tensors["mask"], names, name)
     mapping = own_classes(names, colors)
     void, parse = mapping.void, with_classes(mapping)

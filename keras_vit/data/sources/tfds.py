@@ -1,17 +1,22 @@
 """Datasets prepared by tensorflow-datasets, read as encoded records."""
 
+import dataclasses
 import os
 
+import tensorflow as tf
+
+from keras_vit.data.objects import complete
 from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.derived_labels import feature_at, parse_label, value_at
 from keras_vit.data.sources.mask_files import records_of_masks
 from keras_vit.data.sources.mask_sample import MEANINGS, look_into_records, report, understood
 from keras_vit.data.sources.mask_tables import Table, find_table
+from keras_vit.io.cache import cached_answer
 from keras_vit.io.paths import locate, split_options
 from keras_vit.io.suggest import nearest
 
 # Keys of an example that options may fill, besides image and label.
-_FURTHER = ("labels", "boxes", "mask", "text", "id")
+_FURTHER = ("labels", "boxes", "crowd", "difficult", "area", "mask", "text", "id")
 
 
 class NotPrepared(ValueError):
@@ -109,6 +114,30 @@ def _of_masks(source, known, chosen, data_dir, table):
     return records_of_masks(source, mapping)
 
 
+def _names_of_objects(features, further):
+    """The names of the classes of labels=, if examples have boxes= too, and no mask; None for others."""
+    import tensorflow_datasets as lib
+
+    if not {"boxes", "labels"} <= further.keys() or "mask" in further:
+        return None
+    feature = feature_at(features, further["labels"])
+    feature = getattr(feature, "feature", feature)  # of a sequence
+    return tuple(feature.names) if isinstance(feature, lib.features.ClassLabel) else None
+
+
+def _of_objects(source, names):
+    """`source`, whose examples have boxes and labels, with all that detection takes; reads all records, once."""
+
+    def most():
+        counts = source.ordered().map(lambda example: tf.shape(example["labels"])[0]).ignore_errors()
+        return int(counts.reduce(0, tf.maximum))
+
+    paths = [path for path, _, _ in source.files]
+    most_objects = cached_answer(f"objects of {source.name}, {source.files}", paths, most)
+    parse = lambda record: complete(source.parse(record))  # noqa: E731
+    return dataclasses.replace(source, class_names=names, parse=parse, most_objects=most_objects)
+
+
 def _unknown(name, data_dir, error=None):
     """The message about an unknown dataset, with the nearest names, and a folder or file of that name."""
     import tensorflow_datasets as lib
@@ -164,7 +193,8 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
         text: "cifar10", "imagenet2012:5.*.*", "my_dataset/config"... Options image= and label= name the image and class
             features, by default "image" and "label"; label= may also derive the class, see derived_labels.py. labels=,
             boxes=, mask=, text= and id= name further features, nested ones as objects.bbox; with any of these the label
-            is optional. With classes=, colors=, values= or ignore= (see masks.py) masks are of classes, and there are
+            is optional. With boxes= and labels= examples are of objects, for which crowd=, difficult= and area= name
+            features, too. With classes=, colors=, values= or ignore= (see masks.py) masks are of classes, and there are
             no labels.
         split: with slices: "train[:90%]".
         data_dir: the prepared data, also in a bucket; None for tensorflow-datasets' default.
@@ -194,6 +224,9 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
     class_names = () if label is None else label.class_names
     parse = _parser(features, chosen["image"], label, further)
     source = _records(name, text, builder, split, parse, class_names, buffer)
+    names = _names_of_objects(features, further) if label is None else None
+    if names is not None:
+        return _of_objects(source, names)
     if not of_masks:
         return source
     known = _records(name, text, builder, "train", parse, (), buffer) if "train" in builder.info.splits else source

@@ -1,0 +1,88 @@
+"""Boxes in arrays and in TFRecords."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_vit.data import from_arrays, open_source
+from keras_vit.data.objects import complete
+from keras_vit.data.records.write import write_records
+from keras_vit.data.sources.selection import labels_of
+
+IMAGES = np.zeros((3, 8, 10, 3), "uint8")
+BOXES = [np.zeros((0, 4)), [[0, 0, 0.5, 1]], [[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1]]]
+LABELS = [np.zeros(0, int), [1], [0, 1]]
+NAMES = ("cat", "dog")
+FEATURES = {"boxes": BOXES, "labels": LABELS}
+KEYS = {"image", "boxes", "labels", "crowd", "area", "size"}
+
+
+def examples(source):
+    """The examples, by their number of objects."""
+    return sorted(source.ordered().as_numpy_iterator(), key=lambda example: len(example["labels"]))
+
+
+def test_arrays_have_all_that_detection_takes():
+    source = from_arrays(IMAGES, None, NAMES, features=FEATURES)
+    assert source.class_names == NAMES and source.most_objects == 2
+    none, one, two = examples(source)
+    assert set(one) == KEYS and none["boxes"].shape == (0, 4)
+    assert one["area"].tolist() == [40] and two["area"].tolist() == [20, 20] and two["crowd"].tolist() == [0, 0]
+    assert one["size"].tolist() == [8, 10] and two["labels"].dtype == "int32" and two["labels"].tolist() == [0, 1]
+
+
+def test_difficult_objects_are_marked_unless_they_are_crowds():
+    given = {"image": IMAGES[0], "boxes": np.zeros((3, 4), "float32"), "labels": np.arange(3)}
+    found = complete({**given, "crowd": [False, True, False], "difficult": [True, True, False], "area": [1, 2, 3]})
+    assert found["crowd"].numpy().tolist() == [2, 1, 0] and "difficult" not in found
+    assert found["area"].numpy().tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"labels": [np.zeros(0, int), [1], [0]]}, "image 2 has 2 boxes and 1 labels"),
+        ({"labels": [np.zeros(0, int), [2], [0, 1]]}, "range from 0 to 2, and class_names has 2"),
+        ({"boxes": None}, r'features\["labels"\] are of objects'),
+    ],
+)
+def test_objects_that_do_not_fit_are_refused(changed, message):
+    features = {key: values for key, values in {**FEATURES, **changed}.items() if values is not None}
+    with pytest.raises(ValueError, match=message):
+        from_arrays(IMAGES, None, NAMES, features=features)
+
+
+@pytest.fixture(scope="module")
+def written(own_cache, tmp_path_factory):
+    """(a source of boxes, the folder of its records, resized to 4 pixels)."""
+    folder = str(tmp_path_factory.mktemp("records"))
+    crowd, area = [[], [1], [2, 0]], [[], [7.5], [1000, 20]]
+    features = FEATURES | {
+        "crowd": [np.array(row, int) for row in crowd],
+        "area": [np.array(row, float) for row in area],
+    }
+    source = from_arrays(IMAGES, None, NAMES, features=features)
+    write_records(source, folder, "cells", "train", 1, resize=4)
+    return source, folder
+
+
+def test_records_give_the_same_objects(written):
+    source, folder = written
+    copy = open_source(f"tfrecord:{folder}", "train")
+    assert (copy.class_names, copy.most_objects, copy.size) == (NAMES, 2, 3)
+    for before, after in zip(examples(source), examples(copy)):
+        assert set(after) == KEYS
+        for key in KEYS - {"image"}:
+            np.testing.assert_array_equal(after[key], before[key])
+            assert after[key].dtype == before[key].dtype
+
+
+def test_records_of_objects_have_no_labels_and_say_what_they_hold(written):
+    _, folder = written
+    copy = open_source(f"tfrecord:{folder}", "train")
+    for count in (lambda: labels_of(copy), copy.class_counts):
+        with pytest.raises(ValueError, match="has no labels"):
+            count()
+    description = json.loads(open(f"{folder}/dataset.json").read())
+    assert description["most_objects"] == {"train": 2} and "boxes" in description["features"]
