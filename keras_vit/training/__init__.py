@@ -25,6 +25,7 @@ from keras_vit.training.masked_losses import MaskedAccuracy, MaskedCrossEntropy,
 from keras_vit.training.mixing import Cutmix, Mixup, MixupOrCutmix
 from keras_vit.training.model import Model
 from keras_vit.training.prediction.preprocessing import Preprocessing
+from keras_vit.training.scene_mixing import Mosaic, SceneMixup
 from keras_vit.training.segmentation_losses import (
     DiceLoss,
     FocalLoss,
@@ -56,9 +57,11 @@ __all__ = [
     "MixupOrCutmix",
     "Model",
     "Momentum",
+    "Mosaic",
     "Muon",
     "Preprocessing",
     "RectifiedAdam",
+    "SceneMixup",
     "SegmentationCrossEntropy",
     "SegmentationLoss",
     "SegmentationScores",

@@ -16,22 +16,21 @@ from keras_vit.layers.dropout import FixedSeed, fold_in
 from keras_vit.training.losses import label_rows
 
 
-def check_pairs(rows: int, devices: int = 1) -> None:
+def check_pairs(rows: int, devices: int = 1, group: int = 2) -> None:
     """Refuses a batch without pairs, or with an unpaired row on every device.
 
     Args:
         rows: per device.
         devices: number of devices that mix their own rows; 1 on JAX, whose program mixes the whole batch.
+        group: number of neighbours that mix, 4 for a mosaic.
 
     Raises:
         ValueError: with the batch to choose.
     """
-    if rows == 1 or devices > 1 and rows % 2:
-        whose = f"each of {devices} devices has {rows}" if devices > 1 else "a batch has 1"
-        raise ValueError(
-            f"Mixup and CutMix mix pairs of images, and {whose}: choose a batch size that is a multiple of"
-            f" {2 * devices}."
-        )
+    if rows < group or devices > 1 and rows % group:
+        whose = f"each of {devices} devices has {rows}" if devices > 1 else f"a batch has {rows}"
+        what = "Mixup and CutMix mix pairs of images" if group == 2 else f"A mosaic mixes groups of {group} images"
+        raise ValueError(f"{what}, and {whose}: choose a batch size that is a multiple of {group * devices}.")
 
 
 def check_unweighted(weights) -> None:
@@ -99,8 +98,20 @@ def cutmix_share(alpha: float, seed, h: int, w: int):
     return 1.0 - ops.cast(box, "float32")[..., None]
 
 
-class Pairs:
-    """The base of the mixings.
+def step_seed(seed: int, step):
+    """The seed of a step's mixing, (2,) int32."""
+    step = ops.cast(step, "int32")
+    return ops.stack([ops.full_like(step, seed), step])
+
+
+class Neighbours:
+    """A mixing of each `group` neighbouring rows, a function of (images, targets, step)."""
+
+    group = 2
+
+
+class Pairs(Neighbours):
+    """The base of the mixings of class labels.
 
     A subclass has `classes`, `seed` and `share(seed, h, w)`, the share that pixels keep: () or (h, w, 1).
     """
@@ -112,9 +123,8 @@ class Pairs:
 
     def __call__(self, images, labels, step):
         """Images (b, h, w, c), labels (b,) or (b, classes), step -> float32 images, label rows (b, classes)."""
-        step = ops.cast(step, "int32")
         _, h, w, _ = ops.shape(images)
-        keep = self.share(ops.stack([ops.full_like(step, self.seed), step]), h, w)
+        keep = self.share(step_seed(self.seed, step), h, w)
         return mix(ops.cast(images, "float32"), keep), mix(label_rows(labels, self.classes), ops.mean(keep))
 
 

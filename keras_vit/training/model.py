@@ -22,7 +22,7 @@ from keras_vit.training.checks.inputs import InputChecks, plain_errors
 from keras_vit.training.checks.labels import check_same_form, label_shapes
 from keras_vit.training.class_weight import ClassWeight
 from keras_vit.training.losses import activation_by
-from keras_vit.training.mixing import Pairs, check_pairs
+from keras_vit.training.mixing import Neighbours, check_pairs
 from keras_vit.training.prediction import classify, images
 from keras_vit.training.steps.inputs import feed, prediction_feed, rows_of, scope_of, topology_of
 from keras_vit.training.steps.model_steps import SteppingModel, weights_kept
@@ -88,7 +88,8 @@ class Model(SteppingModel):
             another input size.
         classes, class_names: number and names of the classes if the outputs are logits (b, classes): as given to
             `with_head(layer, class_names=...)`, or of a nested classifier whose logits are the outputs; else None.
-        mixing: a training.Mixup, Cutmix or MixupOrCutmix for training batches, applied on the device, or None.
+        mixing: a training.Mixup, Cutmix or MixupOrCutmix, for detection SceneMixup or Mosaic, for training batches,
+            applied on the device, or None.
         micro_batches: number of parts into which a step splits its batch (each replica its own share), processed in
             turn to save activation memory. Clipping and the update happen once, with the whole batch's gradient. Batch
             normalisation sees one part at a time.
@@ -324,7 +325,8 @@ class Model(SteppingModel):
             raise ValueError(f"model.micro_batches should be a whole number of at least 1, got {self.micro_batches!r}.")
         if self.mixing is not None and not callable(self.mixing):
             raise ValueError(
-                f"model.mixing should be a training.Mixup, Cutmix, MixupOrCutmix or None, got {self.mixing!r}."
+                "model.mixing should be a training.Mixup, Cutmix, MixupOrCutmix, SceneMixup, Mosaic or None, got"
+                f" {self.mixing!r}."
             )
         if not self.trainable_variables and self.variables:
             raise ValueError(f"Nothing would train: {self._why_frozen()}, then compile again.")
@@ -362,13 +364,14 @@ class Model(SteppingModel):
 
     def _check_pairs(self, x, batch_size=None):
         """Refuses to mix batches of one image, if their size is known; a last batch of one stays as it is."""
-        if not isinstance(self.mixing, Pairs):
+        if not isinstance(self.mixing, Neighbours):
             return
         spec = getattr(x, "element_spec", None)
         for first in keras.tree.flatten(x if spec is None else spec)[:1]:
             rows = (getattr(first, "shape", None) or (None,))[0]
             if rows is not None:
-                check_pairs(rows if spec is not None or batch_size is None else min(rows, batch_size))
+                rows = rows if spec is not None or batch_size is None else min(rows, batch_size)
+                check_pairs(rows, group=self.mixing.group)
 
     def _check_known(self):
         """Refuses to train weights that the optimizer was not built for, with the remedy that Keras omits."""

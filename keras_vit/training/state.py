@@ -8,9 +8,10 @@ import keras
 
 from keras_vit.training.losses import ACTIVATIONS
 from keras_vit.training.mixing import Cutmix, Mixup, MixupOrCutmix
+from keras_vit.training.scene_mixing import Mosaic, SceneMixup
 
 KEY = "training"  # of a model's config
-_MIXINGS = {cls.__name__: cls for cls in (Mixup, Cutmix, MixupOrCutmix)}
+_MIXINGS = {cls.__name__: cls for cls in (Mixup, Cutmix, MixupOrCutmix, SceneMixup, Mosaic)}
 
 
 def _frozen(layer, path=()):

@@ -73,7 +73,7 @@ def test_pad_to_pads_below_and_on_the_right_with_void():
 
 
 PADDING = ["central_crop(16, 26)", "random_crop(12, 20, padding=5)", "random_shift(6)", "pad_to(16, 26)"]
-PADDING += ["scene_crop(16, 26)"]
+PADDING += ["letterbox(30, 26)", "expand(1.5, 3, probability=1)", "scene_crop(16, 26)"]
 
 
 @pytest.mark.parametrize(("text", "dtype"), [*((text, "uint8") for text in PADDING), (PADDING[-1], "int32")])

@@ -60,6 +60,12 @@ def resized_mask(mask: tf.Tensor, size) -> tf.Tensor:
     return tf.image.resize(mask, size, method="nearest")
 
 
+def resized(example: dict[str, Any], size, method: str, antialias: bool) -> dict[str, Any]:
+    """`example` with its image and mask resized to `size`, height and width; boxes are fractions, and stay."""
+    image = tf.image.resize(example["image"], size, method=method, antialias=antialias)
+    return moved(example, image, lambda mask: resized_mask(mask, size), lambda boxes: boxes)
+
+
 def check_pixels(what: str, shape, target) -> tf.Operation:
     """Asserts that an image of `shape`, resized to `target`, (2,) integers each, has at most LARGE pixels."""
     target = [tf.cast(side, tf.int64) for side in (target[0], target[1])]
@@ -90,15 +96,14 @@ def resize(height, width=None, method="bilinear", antialias=True):
     size = pair(height, width)
 
     def apply(example):
-        image, target = example["image"], size
+        target = size
         if width is None:
-            h, w = tf.shape(image)[0], tf.shape(image)[1]
+            h, w = tf.unstack(tf.shape(example["image"])[:2])
             shorter = tf.cast(tf.minimum(h, w), tf.int64)
             target = [height * tf.cast(s, tf.int64) // shorter for s in (h, w)]
             with tf.control_dependencies([check_pixels(f"resize({height})", (h, w), target)]):
                 target = [tf.cast(s, tf.int32) for s in target]
-        resized = tf.image.resize(image, target, method=method, antialias=antialias)
-        return moved(example, resized, lambda mask: resized_mask(mask, target), lambda boxes: boxes)
+        return resized(example, target, method, antialias)
 
     return apply
 

@@ -10,7 +10,7 @@ changes, and says whether it is random.
   to a label.
 - An op on several keys maps a dict of those that the example has to a dict of the same keys, and so moves pixels, mask
   and boxes together.
-- With `reads=("void",)` the dict holds these values, too, if the example has them; the op does not return them.
+- With `reads=("void",)` the op gets a dict with these values, too, if the example has them, and does not return them.
 - With `random=True` the function takes a seed of (2,) integers too, and must be a pure function of both.
 
 Values stay on the 0..255 scale. A custom op needs no change here:
@@ -58,7 +58,7 @@ class Op:
         keys: keys of an example that it changes.
         random: whether its function takes a seed.
         refuses: keys that an example must not have, since the op would not update them.
-        reads: further keys that the function of several keys gets and does not change.
+        reads: further keys that the function gets and does not change; it then takes a dict.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Op:
                 f"{self.name} moves pixels, and cannot move {' and '.join(refused)} with them. Leave it out, or leave "
                 f"{' and '.join(refused)} out of the examples."
             )
-        if len(self.keys) == 1:
+        if len(self.keys) == 1 and not self.reads:
             (key,) = self.keys
             if key not in example:
                 raise ValueError(f'{self.name} changes "{key}", and the example has only: {", ".join(example)}.')
@@ -106,7 +106,7 @@ def op(*keys: str, random: bool = False, refuses: tuple[str, ...] = (), reads: t
         keys: keys of an example that the op changes: "image", "mask", "boxes", "label"...
         random: whether its function takes a seed.
         refuses: keys that an example must not have.
-        reads: further keys that an op on several keys gets if the example has them, such as "void", and leaves alone.
+        reads: further keys, such as "void", that the op gets if the example has them, and leaves alone.
 
     Raises:
         ValueError: without keys, or if the name is taken.

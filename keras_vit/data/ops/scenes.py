@@ -6,7 +6,7 @@ mask if the example says what void is, else 0.
 
 import tensorflow as tf
 
-from keras_vit.data.ops.geometry import boxes_in_window, check_pixels, filled_with_void, moved, pair, resized_mask
+from keras_vit.data.ops.geometry import boxes_in_window, check_pixels, filled_with_void, moved, pair, resized
 from keras_vit.data.ops.registry import as_uint8, op
 
 _TRIES = 10  # windows that are checked, as in mmsegmentation
@@ -27,8 +27,7 @@ def random_scale(low, high, method="bilinear", antialias=True):
         target = tf.maximum(tf.cast(tf.round(tf.cast(shape, tf.float32) * factor), tf.int32), 1)
         with tf.control_dependencies([check_pixels(f"random_scale({low}, {high})", shape, target)]):
             target = tf.identity(target)
-        image = tf.image.resize(example["image"], target, method=method, antialias=antialias)
-        return moved(example, image, lambda mask: resized_mask(mask, target), lambda boxes: boxes)
+        return resized(example, target, method, antialias)
 
     return apply
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_vit.layers.backend import replicas, sum_over_replicas
 from keras_vit.optim.wrappers import batch_counter, innermost
 from keras_vit.training.losses import divides_by_weights, sum_of_weights, sums_over_batch
-from keras_vit.training.mixing import Pairs, check_pairs, check_unweighted
+from keras_vit.training.mixing import Neighbours, check_pairs, check_unweighted
 
 
 def _rows(x):
@@ -100,8 +100,8 @@ def train_step(model, batch) -> dict:
     share_of = _share(model, _rows(x), weights)
     if model.mixing is not None:
         check_unweighted(weights)
-        if isinstance(model.mixing, Pairs) and isinstance(_rows(x), int):
-            check_pairs(_rows(x), replicas())
+        if isinstance(model.mixing, Neighbours) and isinstance(_rows(x), int):
+            check_pairs(_rows(x), replicas(), model.mixing.group)
 
     def gradients():
         mixed = (x, y) if model.mixing is None else model.mixing(x, y, batch_counter(model.optimizer))

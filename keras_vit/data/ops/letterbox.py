@@ -1,0 +1,64 @@
+"""Ops that fit an image into height x width pixels and keep its aspect ratio."""
+
+import tensorflow as tf
+
+from keras_vit.data.ops.geometry import boxes_in_window, check_pixels, filled_with_void, moved, pair, resized
+from keras_vit.data.ops.registry import op
+
+_PLACES = ("centre", "corner")
+
+
+def fitted(shape: tf.Tensor, size: tuple[int, int], factor=1.0) -> tf.Tensor:
+    """The largest height and width, (2,) int32, with the aspect ratio of `shape` within `factor` times `size`."""
+    sides = tf.cast(shape, tf.float32)
+    scale = tf.reduce_min(tf.cast(size, tf.float32) * factor / sides)
+    return tf.maximum(tf.cast(tf.round(sides * scale), tf.int32), 1)
+
+
+@op("image", "mask", "boxes", reads=("void",))
+def letterbox(height, width=None, place="centre", method="bilinear", antialias=True):
+    """letterbox(640): resized to fit into height x width with its aspect ratio kept, then padded with black.
+
+    `place`: "centre" pads on both sides, "corner" below and on the right. For boxes found in the result, frame.py has
+    the way back.
+    """
+    size = pair(height, width)
+    if place not in _PLACES:
+        raise ValueError(f'letterbox: unknown place "{place}". Valid: {", ".join(_PLACES)}.')
+
+    def apply(example):
+        shape = fitted(tf.shape(example["image"])[:2], size)
+        missing = size - shape
+        before = missing // 2 if place == "centre" else tf.zeros_like(missing)
+        after = missing - before
+
+        def padded(pixels):
+            return tf.ensure_shape(
+                tf.pad(pixels, [[before[0], after[0]], [before[1], after[1]], [0, 0]]), (*size, pixels.shape[-1])
+            )
+
+        small = {**example, **resized(example, shape, method, antialias)}
+        in_window = lambda boxes: boxes_in_window(boxes, shape, -before, size)  # noqa: E731
+        return moved(small, padded(small["image"]), filled_with_void(example, padded), in_window)
+
+    return apply
+
+
+@op("image", "mask", "boxes", random=True)
+def scale_jitter(height, width=None, low=0.1, high=2.0, method="bilinear", antialias=True):
+    """scale_jitter(512): resized to fit into a random factor times 512 x 512, with its aspect ratio kept.
+
+    The factor is uniform between `low` and `high`. Followed by scene_crop(512) it is large-scale jitter
+    (arXiv 2012.07177, Sec. 3; ViTDet). An image that would exceed LARGE pixels is an error at read time.
+    """
+    size = pair(height, width)
+    if not 0 < low <= high:
+        raise ValueError(f"scale_jitter: expected 0 < low <= high, got {low} and {high}.")
+
+    def apply(example, seed):
+        shape = tf.shape(example["image"])[:2]
+        target = fitted(shape, size, tf.random.stateless_uniform((), seed, low, high))
+        with tf.control_dependencies([check_pixels(f"scale_jitter({height})", shape, target)]):
+            return resized(example, tf.identity(target), method, antialias)
+
+    return apply
