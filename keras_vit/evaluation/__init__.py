@@ -19,6 +19,7 @@ from keras_vit.evaluation.registry import (
 )
 
 _NAMES = {  # by module
+    "average_precision": "AveragePrecision",
     "calibration": "Calibration fit_temperature",
     "classification": "Classification",
     "features": "Embedder FeatureEvaluator FeatureSplits",
