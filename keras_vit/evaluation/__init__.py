@@ -22,6 +22,7 @@ _NAMES = {  # by module
     "average_precision": "AveragePrecision",
     "calibration": "Calibration fit_temperature",
     "classification": "Classification",
+    "detection": "Detection",
     "features": "Embedder FeatureEvaluator FeatureSplits",
     "imagenet.mapped": "Mapped",
     "imagenet.real": "Real real_accuracy",

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.data.objects import COLUMNS
 from keras_vit.evaluation.matched_boxes import (
     RIGHT,
     THRESHOLDS,
@@ -27,7 +28,7 @@ from keras_vit.evaluation.matched_boxes import (
 RECALLS = np.linspace(0, 1, 101)
 SIZES = {"all": (0, 1e10), "small": (0, 32**2), "medium": (32**2, 96**2), "large": (96**2, 1e10)}  # pixels, inclusive
 LIMITS = (1, 10, 100)  # detections per image and class
-_LABEL, _CROWD, _AREA = 4, 5, 6  # columns of objects
+_LABEL, _CROWD, _AREA = map(COLUMNS.index, ("label", "crowd", "area"))
 _SKIPPED = -1  # in the place of a class: a crowd or difficult
 _CURVES = 100  # classes up to which details have curves and the confusion matrix
 
@@ -120,11 +121,13 @@ class AveragePrecision:
         class_names: in the order of the labels.
 
     Attributes:
+        images: number of images.
         objects: (k, s) objects of each class and size range; crowds and difficult ones do not count.
     """
 
     def __init__(self, class_names: Sequence[str]):
         self.class_names = tuple(class_names)
+        self.images = 0
         self.objects = np.zeros((len(self.class_names), len(SIZES)), int)
         self._detections = []  # per image: scores, labels, ranks, parts, VOC's parts, classes found
 
@@ -170,6 +173,7 @@ class AveragePrecision:
         found = classes[any_class_matches(iou, same, skipped)]
         self._detections.append((scores, labels, ranks, parts, voc_parts(own, skipped), found))
         np.add.at(self.objects, truth, ~ignored.T)
+        self.images += 1
 
     def result(self, threshold: float | None = None) -> tuple[dict[str, float], dict[str, Any]]:
         """(measures, details) of all images so far.

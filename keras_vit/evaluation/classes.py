@@ -44,6 +44,11 @@ def check_class_count(classes: int | None, source: Any) -> None:
 def check_classes(model: Any, source: Any) -> None:
     """Raises ValueError if the data's classes are not the model's, one by one; without names only counts matter."""
     check_class_count(model.output_shape[-1], source)
+    check_class_names(model, source)
+
+
+def check_class_names(model: Any, source: Any) -> None:
+    """Raises ValueError if the classes of model and data, equally many, differ in names or order."""
     own, names = getattr(model, "class_names", None), tuple(source.class_names)
     found = SAME if own is None else compared(own, names)
     if found == REORDERED:

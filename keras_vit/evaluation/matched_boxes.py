@@ -115,3 +115,10 @@ def any_class_matches(iou: np.ndarray, same: np.ndarray, ignored: np.ndarray) ->
     """
     near = (iou >= 0.5) & (same | ~ignored)
     return coco_matches(np.where(near, iou + same, 0), ignored[None], ignored, THRESHOLDS[:1])[:, 0, 0]
+
+
+def objects_found(objects: np.ndarray, boxes: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """`any_class_matches` of boxes (d, 4) with labels (d,), best score first, and objects (m, 7): (d,) int."""
+    truth, crowd = objects[:, 4], objects[:, 5]
+    iou = overlaps(np.asarray(boxes, "float64"), np.asarray(objects[:, :4], "float64"), crowd == 1)
+    return any_class_matches(iou, labels[:, None] == truth, crowd > 0)

@@ -112,6 +112,7 @@ _MODULES = {
     "calibration": "calibration",
     "classification": "classification",
     "corruptions": "robustness.corruptions",
+    "detection": "detection",
     "few_shot": "shots",
     "knn": "knn",
     "logistic": "linear",

@@ -124,6 +124,21 @@ def reliability(intervals, name: str) -> str:
         return _svg(figure, name)
 
 
+LINES = tuple(tuple(bytes.fromhex(color[1:])) for color in _COLOURS)  # (red, green, blue) of the first lines
+
+
+def precision_recall(curves, mean, name: str) -> str:
+    """Precision at evenly spaced recalls: a line per curve, at most 8, and the dashed mean. SVG."""
+    recalls = np.linspace(0, 100, len(mean))
+    with _for_page():
+        figure, axes = _new(4.4, 3.6)
+        for curve in curves:
+            axes.plot(recalls, 100 * np.asarray(curve), linewidth=1.5)
+        axes.plot(recalls, 100 * np.asarray(mean), "--", color=_INK, linewidth=1.5)
+        axes.set(xlabel="recall, %", ylabel="precision, %", xlim=(0, 100), ylim=(0, 102))
+        return _svg(figure, name)
+
+
 def reliabilities(curves: dict) -> bytes:
     """`reliability` plots side by side, from {title: [[examples, accuracy, mean confidence], ...]}. PNG."""
     figure = _empty(3.6 * len(curves), 3.4)

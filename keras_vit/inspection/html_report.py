@@ -88,6 +88,17 @@ def embedded(data: bytes, alt: str) -> str:
     return f'<img class="sheet" alt="{html.escape(alt)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
 
 
+def swatch(color) -> str:
+    """A square of a colour, (red, green, blue), 0..255."""
+    return f'<i class="swatch" style="background: rgb({" ".join(map(str, color))})"></i>'
+
+
+def legend(entries) -> str:
+    """A list of (color, text) pairs, each with a square of its colour."""
+    items = "".join(f"<li>{swatch(color)}{own_text(text)}</li>" for color, text in entries)
+    return f'<ul class="legend">{items}</ul>'
+
+
 def _gallery(items):
     return f'<ul class="gallery">\n{"".join(f"<li>{item}</li>" for item in items)}</ul>'
 

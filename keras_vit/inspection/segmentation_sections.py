@@ -7,16 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.inspection.html_report import cell, image_element, own_text, percentage, section, sortable
+from keras_vit.inspection.html_report import (
+    cell,
+    image_element,
+    legend,
+    own_text,
+    percentage,
+    section,
+    sortable,
+    swatch,
+)
 from keras_vit.inspection.segmentation import error
 from keras_vit.io.mask_pictures import Color, mask_png, rgb, void_color
 
 _COLUMNS = {"iou": "IoU", "accuracy": "accuracy", "boundary_f": "boundary F", "share": "share of pixels"}
-
-
-def _swatch(color):
-    """A square of a class's colour."""
-    return f'<i class="swatch" style="background: rgb({" ".join(map(str, color))})"></i>'
 
 
 def class_scores(per_class: Sequence[dict[str, Any]], colors: Sequence[Color]) -> str:
@@ -33,7 +37,7 @@ def class_scores(per_class: Sequence[dict[str, Any]], colors: Sequence[Color]) -
     for number in sorted(known, key=lambda number: per_class[number]["iou"]):
         row = per_class[number]
         cells = [cell(row.get(key), percentage(row.get(key))) for key in shown]
-        rows.append([f'<th scope="row">{_swatch(colors[number])}{own_text(row["name"])}</th>', *cells])
+        rows.append([f'<th scope="row">{swatch(colors[number])}{own_text(row["name"])}</th>', *cells])
     heads = {"class": "", **dict.fromkeys(shown.values(), ' class="number"')}
     heads["IoU"] += ' aria-sort="ascending"'
     note = (
@@ -45,13 +49,6 @@ def class_scores(per_class: Sequence[dict[str, Any]], colors: Sequence[Color]) -
     missing = len(per_class) - len(known)
     note += f" {missing} of {len(per_class)} classes are in no truth and no prediction." if missing else ""
     return section("Classes", sortable(heads, rows), note)
-
-
-def _legend(names, colors, void):
-    """The classes' colours as HTML; `void` says whether pixels without a class are among the pictures."""
-    entries = [*zip(names, colors), *([("no class", void_color(colors))] if void else [])]
-    items = "".join(f"<li>{_swatch(color)}{own_text(name)}</li>" for name, color in entries)
-    return f'<ul class="legend">{items}</ul>'
 
 
 def _mask_element(mask, colors, alt):
@@ -85,6 +82,6 @@ def comparisons(
         rows.append(f'<div class="compared">{figures}</div>')
     present = set(np.unique(truths).tolist()) | set(np.unique(predictions).tolist())
     shown = [number for number in range(classes) if number in present]
-    legend = _legend([names[i] for i in shown], [colors[i] for i in shown], max(present) >= classes)
+    entries = [(colors[i], names[i]) for i in shown] + [(void_color(colors), "no class")] * (max(present) >= classes)
     note = "Examples spread over the data, the worst first. Magenta in the last picture: wrong; black: no true class."
-    return section("Predictions", f"{legend}\n{''.join(rows)}", note)
+    return section("Predictions", f"{legend(entries)}\n{''.join(rows)}", note)

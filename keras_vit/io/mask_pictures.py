@@ -102,8 +102,8 @@ def overlay(image: Any, mask: Any, colors: Sequence[Color], alpha: float = 0.5) 
 
 
 @functools.cache
-def _font():
-    """A Pillow font: DejaVu Sans of matplotlib, which has more scripts, or Pillow's own."""
+def font(size: int = _TEXT) -> Any:
+    """A Pillow font of `size` pixels: DejaVu Sans of matplotlib, which has more scripts, or Pillow's own."""
     from PIL import ImageFont
 
     if importlib.util.find_spec("matplotlib") is not None:
@@ -111,15 +111,15 @@ def _font():
 
         path = os.path.join(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
         if os.path.exists(path):
-            return ImageFont.truetype(path, _TEXT)
-    return ImageFont.load_default(_TEXT)
+            return ImageFont.truetype(path, size)
+    return ImageFont.load_default(size)
 
 
 def drawable(name: str, number: int) -> str:
     """A class name as a picture shows it: shortened, or "class NUMBER" if the font lacks a character."""
-    font = _font()
-    unknown = bytes(font.getmask("\U0010fffe"))
-    if not name.isprintable() or any(bytes(font.getmask(c)) == unknown for c in set(name) if not c.isspace()):
+    mask_of = font().getmask
+    unknown = bytes(mask_of("\U0010fffe"))
+    if not name.isprintable() or any(bytes(mask_of(c)) == unknown for c in set(name) if not c.isspace()):
         return f"class {number}"
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 9]}...{name[-6:]}"
 
@@ -128,9 +128,9 @@ def text(words: str, width: int | None = None) -> np.ndarray:
     """A line of black text on white: (h, width, 3) uint8, cut or filled up to `width` pixels."""
     from PIL import Image, ImageDraw
 
-    wanted = int(np.ceil(_font().getlength(words))) if width is None else width
+    wanted = int(np.ceil(font().getlength(words))) if width is None else width
     picture = Image.new("RGB", (max(wanted, 1), _TEXT + _GAP), "white")
-    ImageDraw.Draw(picture).text((0, _TEXT + 1), words, "black", _font(), anchor="ls")
+    ImageDraw.Draw(picture).text((0, _TEXT + 1), words, "black", font(), anchor="ls")
     return np.asarray(picture)
 
 

@@ -11,6 +11,7 @@ import pytest
 from as_one_device import hold
 from interpreters import Interpreter
 from segmentation_scores import by_numpy, evaluated
+from small_detectors import measured
 from small_models import data, dense_on_rows, eager, rows
 
 import keras_vit
@@ -390,3 +391,11 @@ def test_scores_of_pixels_are_numpys(jax):
         for name in ("loss", "boundary_f"):
             assert measures.pop(name) == pytest.approx(ours[name], rel=1e-6)
         assert measures == pytest.approx(expected, abs=1e-7)
+
+
+def detections_on_jax():
+    return [measured(strategy("one"), 3), measured(strategy("data"), 4)]
+
+
+def test_detectors_have_the_same_measures(jax):
+    assert jax.run(detections_on_jax) == [measured(strategy("one"), 3)] * 2

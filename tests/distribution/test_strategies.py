@@ -14,6 +14,7 @@ import pytest
 from as_one_device import CASE, DEPTH, assert_as_one_device, hold
 from interpreters import Fork, Interpreter, wait_for
 from segmentation_scores import by_numpy, evaluated
+from small_detectors import measured
 from small_models import data, dense, dense_on_images, distance, eager, reordered, rows, small, trained
 
 import keras_vit
@@ -475,3 +476,12 @@ def test_scores_of_pixels_are_numpys_on_one_device_and_on_two_replicas(replicas)
     for measures, counts, boundaries in found:
         assert counts == matrix and boundaries == found[0][2]
         assert measures == pytest.approx(expected, abs=1e-7)
+
+
+def detections_under_two():
+    return measured(two(), 4)
+
+
+def test_detectors_have_the_same_measures_on_two_replicas(replicas):
+    measures, confusion = measured(strategy("one"), 3)
+    assert replicas.run(detections_under_two) == [measures, confusion] and 0 < measures["ap"] < 1

@@ -1,0 +1,79 @@
+"""Pictures of true and detected boxes: what was found, missed, taken for another class, or is a false alarm.
+
+Colour and line tell the four apart, also without seeing colours. NumPy and Pillow alone.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit.inspection import tiles
+from keras_vit.io.box_marks import DASHED, DOTTED, SOLID, Mark, draw, legend
+from keras_vit.io.mask_pictures import WRONG, drawable
+
+FOUND = ((0, 158, 115), SOLID)
+MISSED = ((240, 228, 66), DASHED)
+FALSE_ALARM = (WRONG, DOTTED)
+OTHER_CLASS = (WRONG, SOLID)
+NOT_COUNTED = ((150, 150, 150), DOTTED)  # crowds, difficult objects, and what was detected of them
+KINDS = {
+    "found": FOUND,
+    "missed": MISSED,
+    "another class": OTHER_CLASS,
+    "false alarm": FALSE_ALARM,
+    "not counted": NOT_COUNTED,
+}
+
+
+def marks_of(
+    objects: np.ndarray,
+    boxes: np.ndarray,
+    scores: np.ndarray,
+    labels: np.ndarray,
+    found: np.ndarray,
+    names: Sequence[str],
+) -> list[Mark]:
+    """The marks of an image: objects that were not found, then detections, the most doubtful first.
+
+    Args:
+        objects: (m, 7) as in `evaluation.AveragePrecision.add`, without padding.
+        boxes, scores, labels: (d, 4), (d,), (d,) detections to draw.
+        found: (d,) the object that each detection found, -1 for none.
+        names: of the classes.
+    """
+    words = [drawable(name, number) for number, name in enumerate(names)]
+    truth, skipped = objects[:, 4].astype(int), objects[:, 5] > 0
+    result = []
+    for i in np.setdiff1d(np.arange(len(objects)), found):
+        color, style = NOT_COUNTED if skipped[i] else MISSED
+        result.append(Mark(objects[i, :4], words[truth[i]], color, style))
+    for i in np.argsort(scores, kind="stable"):
+        label, own = f"{words[labels[i]]} {scores[i]:.2f}", found[i]
+        color, style = FALSE_ALARM
+        if own >= 0:
+            color, style = NOT_COUNTED if skipped[own] else FOUND if truth[own] == labels[i] else OTHER_CLASS
+            label += f", is {words[truth[own]]}" if truth[own] != labels[i] else ""
+        result.append(Mark(boxes[i], label, color, style))
+    return result
+
+
+def comparison(image: Any, marks: Sequence[Mark]) -> np.ndarray:
+    """One image with its marks above a legend of their kinds: (h', w', 3) uint8."""
+    return sheet([image], [marks], columns=1)
+
+
+def sheet(images: Any, marks: Sequence[Sequence[Mark]], columns: int = 2) -> np.ndarray:
+    """Images of one size with their marks, in rows of `columns`, above a legend: (height, width, 3) uint8.
+
+    Args:
+        images: pixels 0..255 (n, h, w, c), or a list of (h, w, c).
+        marks: of each image, from `marks_of`.
+        columns: images in a row.
+    """
+    drawn = np.stack([draw(image, own) for image, own in zip(images, marks)])
+    whole = tiles.sheet(drawn, columns, gap=8)
+    whole = np.where(whole[..., 3:] == 0, 255, whole[..., :3]).astype("uint8")
+    kinds = {(mark.color, mark.style) for own in marks for mark in own}
+    below = legend({name: kind for name, kind in KINDS.items() if kind in kinds}, whole.shape[1])
+    return np.concatenate([whole, below])
