@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.inspection import tiles
-from keras_vit.io.box_marks import DASHED, DOTTED, SOLID, Mark, draw, legend
+from keras_vit.io.box_pictures import DASHED, DOTTED, SOLID, Mark, draw, enlarged, legend
 from keras_vit.io.mask_pictures import WRONG, drawable
 
 FOUND = ((0, 158, 115), SOLID)
@@ -58,20 +58,15 @@ def marks_of(
     return result
 
 
-def comparison(image: Any, marks: Sequence[Mark]) -> np.ndarray:
-    """One image with its marks above a legend of their kinds: (h', w', 3) uint8."""
-    return sheet([image], [marks], columns=1)
-
-
 def sheet(images: Any, marks: Sequence[Sequence[Mark]], columns: int = 2) -> np.ndarray:
-    """Images of one size with their marks, in rows of `columns`, above a legend: (height, width, 3) uint8.
+    """Images with their marks, small ones enlarged, in rows of `columns` above a legend: (height, width, 3) uint8.
 
     Args:
-        images: pixels 0..255 (n, h, w, c), or a list of (h, w, c).
+        images: pixels 0..255 (n, h, w, c).
         marks: of each image, from `marks_of`.
         columns: images in a row.
     """
-    drawn = np.stack([draw(image, own) for image, own in zip(images, marks)])
+    drawn = np.stack([draw(enlarged(image), own) for image, own in zip(images, marks)])
     whole = tiles.sheet(drawn, columns, gap=8)
     whole = np.where(whole[..., 3:] == 0, 255, whole[..., :3]).astype("uint8")
     kinds = {(mark.color, mark.style) for own in marks for mark in own}

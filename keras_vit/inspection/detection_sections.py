@@ -8,7 +8,7 @@ import numpy as np
 from keras_vit.inspection import figures, html_report
 from keras_vit.inspection.detection import sheet
 from keras_vit.inspection.html_report import cell, embedded, figure_row, legend, own_text, percentage, section, sortable
-from keras_vit.io.box_marks import Mark
+from keras_vit.io.box_pictures import Mark
 
 _RANGES = {"all": "all", "small": "below 32 x 32", "medium": "32 x 32 to 96 x 96", "large": "above 96 x 96"}
 _COLUMNS = {"ap": "AP", "ap50": "AP50", "precision": "precision", "recall": "recall"}

@@ -5,7 +5,7 @@ import pytest
 from pages import Page
 
 from keras_vit.inspection import detection, detection_sections, html_report
-from keras_vit.io.box_marks import DASHED, Mark, draw
+from keras_vit.io.box_pictures import DASHED, Mark, draw, enlarged
 
 pytest.importorskip("matplotlib")
 NAMES = ("cat", "<b>dog</b>")
@@ -41,7 +41,7 @@ def test_marks_tell_what_was_found_missed_confused_or_a_false_alarm():
 
 def test_a_box_lies_on_its_pixels_and_small_images_are_enlarged():
     image = np.full((32, 32, 3), 200, "uint8")
-    picture = draw(image, [Mark((0.25, 0.25, 0.75, 0.75), "", (0, 158, 115))])
+    picture = draw(enlarged(image), [Mark((0.25, 0.25, 0.75, 0.75), "", (0, 158, 115))])
     assert picture.shape == (320, 320, 3)
     where = np.argwhere((picture == (0, 158, 115)).all(-1))
     np.testing.assert_allclose([*where.min(0), *where.max(0)], [80, 80, 240, 240], atol=2)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_vit.io import box_pictures
-from keras_vit.io.mask_pictures import palette
+from keras_vit.io.box_pictures import Mark, draw
+from keras_vit.io.mask_pictures import drawable, palette
 from keras_vit.layers.arguments import integer
 from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.prediction.images import Reader, listed, name_of
@@ -63,11 +63,13 @@ class Detections:
         """The image with boxes, names and scores, in the classes' colours: a Pillow image, to show or save."""
         from PIL import Image
 
-        colors = palette(len(self.class_names))
-        words = [f"{name} {score:.2f}" for name, score in zip(self.names, self.scores)]
-        return Image.fromarray(
-            box_pictures.with_boxes(self.image, self.boxes, words, [colors[label] for label in self.labels])
-        )
+        colors, words = palette(len(self.class_names)), [drawable(*pair[::-1]) for pair in enumerate(self.class_names)]
+        sides = np.tile(np.array(self.image.shape[:2], "float32"), 2)
+        marks = [
+            Mark(box / sides, f"{words[label]} {score:.2f}", colors[label])
+            for box, score, label in zip(self.boxes, self.scores, self.labels)
+        ]
+        return Image.fromarray(draw(self.image, marks[::-1]))  # the best last, over the others
 
     def __repr__(self):
         height, width = self.image.shape[:2]
