@@ -107,12 +107,6 @@ def _categories(content, path, ignored):
     return names
 
 
-def _size(entry):
-    """(height, width) of an image; None if not stated."""
-    height, width = entry.get("height"), entry.get("width")
-    return (int(height), int(width)) if height and width else None
-
-
 def _boxed(annotation, label, size, name, ignored):
     """A Region with the box of an annotation, or else its segmentation.
 
@@ -156,9 +150,9 @@ def _region(annotation, label, size, name, ignored):
 def _picture(path, entry, annotations, names, ignored, boxes):
     """The Picture of an image's entry, its regions in the order of OVERLAPS, or of the file for boxes."""
     try:
-        size = _size(entry)
-    except (TypeError, ValueError):
-        return Picture(path, None, [], f"its height is {entry.get('height')!r} and its width {entry.get('width')!r}")
+        size = form.stated_size(entry.get("height"), entry.get("width"))
+    except Fault as fault:
+        return Picture(path, None, [], str(fault))
     picture = Picture(path, size)
     for annotation in annotations:
         name = f"annotation {annotation['id']}"
@@ -220,10 +214,11 @@ def _pictures(content, paths, existing, names, ignored, boxes) -> Iterator[Pictu
         if annotation["id"] in seen:
             ignored[form.SAME_ID].append(f"annotation {annotation['id']}")
         seen.add(annotation["id"])
-        if annotation.get("image_id") not in known:
-            ignored[form.OTHER_IMAGE].append(f"annotation {annotation['id']}")
+        image = annotation.get("image_id")
+        if isinstance(image, int | str) and image in known:
+            own[image].append(annotation)
         else:
-            own[annotation["image_id"]].append(annotation)
+            ignored[form.OTHER_IMAGE].append(f"annotation {annotation['id']}")
     for entry, path in zip(content["images"], paths):
         if path in existing:
             yield _picture(path, entry, own.pop(entry["id"], ()), names, ignored, boxes)

@@ -116,22 +116,6 @@ def _are_fractions(rows: _Rows):
     return any(0 < number < 1 for number in numbers) and not any(number > 1 for number in numbers)
 
 
-def _size(row):
-    """(height, width) of an image; None if not stated.
-
-    Raises:
-        Fault: if they are not numbers.
-    """
-    texts = row.get("height", ""), row.get("width", "")
-    if texts[0].lower() in _EMPTY or texts[1].lower() in _EMPTY:
-        return None
-    try:
-        height, width = (int(float(text)) for text in texts)
-    except (ValueError, OverflowError):
-        raise Fault(f"its height is {texts[0]!r} and its width {texts[1]!r}") from None
-    return (height, width) if height > 0 and width > 0 else None
-
-
 def _region(line, row):
     """A Region of a row; None for that of an image without objects.
 
@@ -149,9 +133,11 @@ def _region(line, row):
 
 
 def _picture(image, rows: _Rows):
+    sides = [rows[0][1].get(side, "") for side in ("height", "width")]
     try:
         regions = [_region(line, row) for line, row in rows]
-        return Picture(image, _size(rows[0][1]), [region for region in regions if region is not None])
+        size = form.stated_size(*("" if side.lower() in _EMPTY else side for side in sides))
+        return Picture(image, size, [region for region in regions if region is not None])
     except Fault as fault:
         return Picture(image, None, [], str(fault))
 

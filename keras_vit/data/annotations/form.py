@@ -181,6 +181,23 @@ def box(numbers: Sequence[Any], name: str) -> Box:
     return top, left, bottom, right
 
 
+def stated_size(height: Any, width: Any) -> tuple[int, int] | None:
+    """(height, width) of an image as a file states them, numbers or texts; None if one is missing or 0.
+
+    Raises:
+        Fault: if they are not numbers of pixels.
+    """
+    if height in (None, "") or width in (None, ""):
+        return None
+    try:
+        size = int(float(height)), int(float(width))
+    except (TypeError, ValueError, OverflowError):
+        size = -1, -1
+    if not all(0 <= side <= _FARTHEST for side in size):
+        raise Fault(f"its height is {str(height)[:60]!r} and its width {str(width)[:60]!r}")
+    return size if all(size) else None
+
+
 def box_of(region: Region, size: tuple[int, int] | None) -> Box | None:
     """The box of a region, or around it; None if it has no extent.
 

@@ -143,11 +143,11 @@ def _picture(path, content, existing, ignored, boxes) -> Picture | None:
         )
         ignored[form.MISSING].append(f"{image}{embedded}")
         return None
-    shapes, (height, width) = content.get("shapes"), (content.get("imageHeight"), content.get("imageWidth"))
-    size = (height, width) if isinstance(height, int) and isinstance(width, int) else None
+    shapes, size = content.get("shapes"), None
     if not isinstance(shapes, list):
-        return Picture(image, size, [], f'"{path}" has no list "shapes"')
+        return Picture(image, None, [], f'"{path}" has no list "shapes"')
     try:
+        size = form.stated_size(content.get("imageHeight"), content.get("imageWidth"))
         regions = [_region(shape, number, size, ignored, image) for number, shape in enumerate(shapes, 1)]
     except Fault as fault:
         return Picture(image, size, [], f'"{path}": {fault}')

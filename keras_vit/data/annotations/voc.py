@@ -85,20 +85,6 @@ def _text(element, tag):
     return (element.findtext(tag) or "").strip()
 
 
-def _size(root):
-    """(height, width); None if not stated, or 0.
-
-    Raises:
-        Fault: if they are not numbers.
-    """
-    texts = [_text(root, f"size/{side}") for side in ("height", "width")]
-    try:
-        height, width = (int(float(text or 0)) for text in texts)
-    except (ValueError, OverflowError):
-        raise Fault(f"its size is {texts[0]} x {texts[1]}") from None
-    return (height, width) if height > 0 and width > 0 else None
-
-
 def _region(element, number, first):
     """A Region of one <object>.
 
@@ -129,7 +115,7 @@ def _picture(path, root, existing, ignored):
         return None
     first = 1 if _OF_VOC.search(_text(root, "source/database")) else 0
     try:
-        size = _size(root)
+        size = form.stated_size(_text(root, "size/height"), _text(root, "size/width"))
         regions = [_region(element, number, first) for number, element in enumerate(root.findall("object"), 1)]
     except Fault as fault:
         return Picture(image, None, [], f'"{path}": {fault}')

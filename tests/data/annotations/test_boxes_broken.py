@@ -89,7 +89,8 @@ FAULTY = {
     "voc: no xmin": (voc_xml(voc_object(xmin=None)), "expected a box of four numbers"),
     "voc: no box": (voc_xml("<object><name>cat</name></object>"), r"object 1 \(cat\) has no bndbox"),
     "voc: no name": (voc_xml(voc_object(""), voc_object()), "object 1 has no name"),
-    "voc: size": (voc_xml(voc_object(), size=("eight", 10)), "its size is eight x 10"),
+    "voc: size": (voc_xml(voc_object(), size=("eight", 10)), "its height is 'eight' and its width '10'"),
+    "voc: absurd size": (voc_xml(voc_object(), size=(10**20, 10)), "its height is '100000000000000000000'"),
     "coco: nan": ([NAN, 1, 3, 3], "annotation 1: its box has the coordinate nan"),
     "coco: absurd": ([2, 1, 1e12, 3], r"the coordinate 1e\+12"),
     "coco: three": ([2, 1, 3], r"expected a box of four numbers, got \[2, 1, 3\]"),
@@ -142,6 +143,7 @@ COUNTED = {
     "beyond by a pixel": ([5, 1, 6, 3], [BOX, [5, 1, 5, 3]], None),
     "id of another": ({"bbox": [5, 1, 3, 3], "id": 1}, [BOX, [5, 1, 3, 3]], "with the id of another"),
     "of no image": ({"bbox": BOX, "image_id": 9}, [BOX], "of an image that is not listed"),
+    "image_id of another kind": ({"bbox": BOX, "image_id": {}}, [BOX], "of an image that is not listed"),
     "2 points": ({"segmentation": [[1, 1, 2, 2]]}, [BOX], "with fewer than 3 points"),
     "no pixel": ({"segmentation": {"size": [8, 10], "counts": [80]}}, [BOX], None),
 }
