@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE
-from keras_vit.checkpoints.load import parsed_arrays
 from keras_vit.checkpoints.locate import locate_checkpoint
+from keras_vit.checkpoints.parse import parsed_arrays
 from keras_vit.checkpoints.reading.files import read
 from keras_vit.models import families
 

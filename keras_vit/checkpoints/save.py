@@ -275,7 +275,7 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
         path: a file that ends in .keras, .npz or .pth; for timm and huggingface a folder.
         format: "keras"; "google" (the .npz of the original ViT, of big_vision with a MAP head, of hybrids and BiT);
             "timm"; "huggingface" (ViT, DeiT, DINOv2, SigLIP, MAE; of segmentation models DPT, Depth
-            Anything and BEiT with UPerNet); "mmsegmentation" (SETR and UPerNet on a ViT, a .pth).
+            Anything, EoMT and BEiT with UPerNet); "mmsegmentation" (SETR and UPerNet on a ViT, a .pth).
             None chooses by the path's ending.
         **sharing: for an address: license (required), run, private, images, untrained; see keras_vit.sharing.share.
 

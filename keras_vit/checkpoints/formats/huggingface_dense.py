@@ -276,7 +276,7 @@ def check(model: SegmentationModel) -> None:
     if model.head_name != "dpt":
         raise ValueError(
             f'The format "huggingface" cannot express a segmentation model with the head "{model.head_name}", only with'
-            ' "dpt", or "upernet" on a BEiT. format="keras" saves every model.'
+            ' "dpt" or "eomt", or "upernet" on a BEiT. format="keras" saves every model.'
         )
     huggingface.CAPABILITIES.check(model.get_encoder())
     options, decoder = _options_of(model), model.decoder

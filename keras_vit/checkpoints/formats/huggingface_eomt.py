@@ -5,6 +5,7 @@ more than `num_register_tokens`.
 """
 
 import dataclasses
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,6 @@ import numpy as np
 from keras_vit.checkpoints.formats import config_json, huggingface
 from keras_vit.checkpoints.formats.huggingface_config import (
     check_config,
-    dinov2_mlp_ratio,
     labels,
     mlp_activation,
     normalisation,
@@ -143,27 +143,30 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     return dataclasses.replace(encoder, dense=dense)
 
 
+def _as_dinov2(model):
+    """What describes the encoder as the DINOv2 that the format takes it for, its first register the class token."""
+    spec = dataclasses.replace(model.spec, class_token=True, registers=model.spec.registers - 1, pool="token")
+    return types.SimpleNamespace(spec=spec, image_size=model.image_size, channels=model.channels, classes=None)
+
+
 def check(model: SegmentationModel) -> None:
     """ValueError, with each reason, for a model that EomtForUniversalSegmentation does not express."""
-    spec, (h, w) = model.spec, model.image_size
+    spec = model.spec
     problems = [
         (
             spec.class_token or spec.registers < 1,
             "a class token with a position (class_token=False, registers=1 or more)",
         ),
         (spec.layer_scale is None, "a model without layer_scale"),
-        (not spec.qkv_bias or spec.pre_logits or spec.qk_norm or spec.head_dim, "other attention than DINOv2's"),
-        (spec.positions != "learned", f'positions="{spec.positions}" ("learned")'),
-        (spec.mlp_activation != "gelu" or not spec.norm_first, "another activation than GELU, or norm_first=False"),
-        (bool(spec.stem is not None or spec.conv_stem or spec.patch_norm), "a stem, or patch_norm"),
-        (h != w or spec.patch_size[0] != spec.patch_size[1], "images or patches that are not square"),
-        (dinov2_mlp_ratio(spec) is None, f"mlp_dim={spec.mlp_dim}, which no mlp_ratio gives"),
+        (not spec.qkv_bias, "qkv_bias=False"),
+        (spec.mlp_activation != "gelu", f'mlp_activation="{spec.mlp_activation}" ("gelu")'),
     ]
     found = [reason for applies, reason in problems if applies]
     if found:
         raise ValueError(
             f'The format "huggingface" cannot express this EoMT: {"; ".join(found)}. format="keras" saves every model.'
         )
+    huggingface.CAPABILITIES.check(_as_dinov2(model))
 
 
 def arrays_of(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -179,28 +182,18 @@ def arrays_of(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> di
 
 def config_of(model: SegmentationModel) -> dict[str, Any]:
     """config.json of a model that `check` accepts."""
-    spec, head = model.spec, model.decoder.head
-    return {
+    head = model.decoder.head
+    own = {
         "architectures": ["EomtForUniversalSegmentation"],
         "model_type": EOMT,
-        "transformers_version": huggingface.VERSION,
-        "hidden_size": spec.width,
-        "num_hidden_layers": spec.depth,
-        "num_attention_heads": spec.heads,
-        "image_size": model.image_size[0],
-        "patch_size": spec.patch_size[0],
-        "num_channels": model.channels,
-        "layer_norm_eps": spec.epsilon,
-        "hidden_act": "gelu",
-        "layerscale_value": spec.layer_scale,
-        "mlp_ratio": dinov2_mlp_ratio(spec),
-        "use_swiglu_ffn": spec.mlp_form == "swiglu",
-        "num_register_tokens": spec.registers - 1,
+        "num_register_tokens": model.spec.registers - 1,
         "num_blocks": len(model.decoder.taps),
         "num_queries": head.queries,
         "num_upscale_blocks": head.scales,
-        **config_json.id_labels(model),
     }
+    encoder = config_json.huggingface(_as_dinov2(model))
+    del encoder["qkv_bias"]  # always
+    return {**encoder, **own, **config_json.id_labels(model)}
 
 
 def preprocessor_of(model: SegmentationModel) -> dict[str, Any]:

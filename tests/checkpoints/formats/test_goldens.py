@@ -6,7 +6,7 @@ import pytest
 import safetensors.numpy
 from golden_files import GOLDENS, difference, write
 
-from keras_vit.checkpoints.load import parse
+from keras_vit.checkpoints.parse import parse
 from keras_vit.checkpoints.reading.files import read
 
 

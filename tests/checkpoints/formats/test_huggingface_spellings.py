@@ -12,7 +12,7 @@ from golden_files import FOLDER, golden, golden_arrays
 from sampled import pixels, sample
 
 import keras_vit
-from keras_vit.checkpoints.load import parse
+from keras_vit.checkpoints.parse import parse
 from keras_vit.checkpoints.reading.files import read
 
 # transformers 5.24's conversion_mapping.py.
