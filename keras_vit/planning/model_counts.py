@@ -1,5 +1,6 @@
 """A built model's cost by layer, for anything from keras_vit.load, with custom heads, nesting or LoRA."""
 
+import collections
 import dataclasses
 import math
 
@@ -18,7 +19,7 @@ from keras_vit.models.costs import (
 )
 from keras_vit.models.encoder import Reduction
 from keras_vit.models.heads.dpt import ReadoutProjection
-from keras_vit.models.heads.eomt import MaskedAttention, Queries
+from keras_vit.models.heads.eomt import MaskedAttention, Queries, SemanticMap
 from keras_vit.models.heads.parts import Enlargement, LayerOfParts
 from keras_vit.planning.counting import layer_counts
 
@@ -31,6 +32,8 @@ def _shape(tensors):
 
 def _products(layer, inputs, output):
     """Multiply-adds of a Keras layer, for shapes without the batch; None if unknown."""
+    if isinstance(layer, SemanticMap):  # queries with classes and "no object", to pixels with classes
+        return inputs[0] * math.prod(output)
     if not layer.weights or isinstance(layer, (keras.layers.LayerNormalization, keras.layers.BatchNormalization)):
         return 0
     if isinstance(layer, (keras.layers.GroupNormalization, layers.LayerScale, keras.layers.Embedding)):
@@ -55,7 +58,7 @@ def _products(layer, inputs, output):
 
 
 def _of_parts(name, layer, output):
-    """The row of a LayerOfParts: the sum of its parts' rows. Interpolation counts as no operation."""
+    """The row of a LayerOfParts: its own products, and the sum of its parts' rows. Interpolation is no operation."""
     parts = [part for part in layer._flatten_layers(include_self=False) if part.weights and not _sublayers(part)]
     rows = []
     for part in parts:
@@ -63,7 +66,7 @@ def _of_parts(name, layer, output):
         shapes = list(built.get("shapes_dict", built).values())
         made = part.compute_output_shape(*shapes)
         rows.append(_from_shapes(part.name, part, tuple(shapes[0][1:]), tuple(made[1:])))
-    flops = None if any(row.flops is None for row in rows) else sum(row.flops for row in rows)
+    flops = None if any(row.flops is None for row in rows) else 2 * layer.products() + sum(row.flops for row in rows)
     return LayerCount(name, output, 0, flops, max(row.alive for row in rows), sum(row.kept for row in rows))
 
 
@@ -106,14 +109,30 @@ def _described(model):
     }
 
 
-def _shapes_in(model):
-    """{layer: (input shape, output shape)} in the model's own graph; a layer may be in several graphs."""
-    nodes = [node for level in model._nodes_by_depth.values() for node in level]
-    return {
-        node.operation: (_shape(node.input_tensors), _shape(node.output_tensors))
-        for node in nodes
-        if node.input_tensors
-    }
+def _calls_in(model):
+    """{layer: [(input shape, output shape) of each call]} in the model's own graph; layers may be in several graphs."""
+    calls = collections.defaultdict(list)
+    for node in (node for level in model._nodes_by_depth.values() for node in level):
+        if node.input_tensors:
+            calls[node.operation].append((_shape(node.input_tensors), _shape(node.output_tensors)))
+    return calls
+
+
+def _of_call(name, layer, inputs, output, described):
+    """The row of one call of a layer: as its spec describes it, unless it has another output here."""
+    if layer.name in described and described[layer.name].output == output:
+        return dataclasses.replace(described[layer.name], name=name)
+    if None in (*inputs, *output):
+        raise ValueError(f'Layer "{name}" has shapes {inputs} and {output}: they must be fixed to be counted.')
+    return _from_shapes(name, layer, inputs, output)
+
+
+def _of_calls(rows, parameters):
+    """The row of a layer that is called several times."""
+    flops = None if any(row.flops is None for row in rows) else sum(row.flops for row in rows)
+    return dataclasses.replace(
+        max(rows, key=lambda row: row.alive), parameters=parameters, flops=flops, kept=sum(row.kept for row in rows)
+    )
 
 
 def counted_layers(model: keras.Model, prefix: str = "") -> list[tuple[LayerCount, keras.layers.Layer]]:
@@ -125,7 +144,7 @@ def counted_layers(model: keras.Model, prefix: str = "") -> list[tuple[LayerCoun
                 f'"{model.name}" has no graph of layers to count: call or build it first, with images of a fixed size.'
             )
         return counted_layers(functional, prefix)
-    described, shapes, found = _described(model), _shapes_in(model), []
+    described, calls, found = _described(model), _calls_in(model), []
     for layer in model.layers:
         name = f"{prefix}{layer.name}"
         if isinstance(layer, keras.layers.InputLayer):
@@ -133,16 +152,8 @@ def counted_layers(model: keras.Model, prefix: str = "") -> list[tuple[LayerCoun
         if isinstance(layer, keras.Model):
             found += counted_layers(layer, f"{name}/")
             continue
-        inputs, output = shapes[layer]
-        if layer.name in described and not (
-            isinstance(layer, layers.TransformerBlock) and output != described[layer.name].output
-        ):
-            row = dataclasses.replace(described[layer.name], name=name)
-        else:
-            if None in (*inputs, *output):
-                raise ValueError(f'Layer "{name}" has shapes {inputs} and {output}: they must be fixed to be counted.')
-            row = _from_shapes(name, layer, inputs, output)
-        found.append((dataclasses.replace(row, parameters=layer.count_params()), layer))
+        rows = [_of_call(name, layer, inputs, output, described) for inputs, output in calls[layer]]
+        found.append((_of_calls(rows, layer.count_params()), layer))
     return found
 
 

@@ -280,3 +280,21 @@ def test_the_parts_of_dpt_and_upernet_are_counted_at_their_own_sizes():
     assert rows["dpt"]["neck"].flops == 2 * (readouts + projections + resizings + convolutions + units)
     assert rows["dpt"]["head"].flops == 2 * 1536 * (9 * 8 * 8 + 8 * 3)
     assert rows["upernet"]["neck"].flops == 2 * (24 * 4 * 24 * 24 + 96 * 4 * 24 * 24 + 24 * 4 * 24 * 24)
+
+
+def test_queries_are_counted_in_the_last_blocks_their_masks_and_at_pixels():
+    """Of 64x96 pixels, 16 to a patch, 24 wide, with 4 queries in the last of 2 blocks; TensorFlow's profiler counts the
+    same, and a GELU's multiplications.
+    """
+    sizes = {"depth": 2, "width": 24, "heads": 2, "mlp_dim": 24, "head_options": {"queries": 4, "blocks": 1}}
+    training, model = (
+        keras_vit.SegmentationModel("Ti/16", "eomt", 3, image_size=(64, 96), auxiliary=weight, **sizes)
+        for weight in (1.0, 0.0)
+    )
+    trained, rows = ({row.name: row.flops for row in count(each)} for each in (training, model))
+    joined, alone = (transformer_block("", n, 24, 2, 24, 24).flops for n in (1 + 24 + 4, 1 + 24))
+    assert (rows["block_00"], rows["block_01"]) == (alone, joined)
+    scales = sum(n * (24 * 24 * 4 + 4 * 24 * 9) for n in (24, 96))  # transposed and depthwise convolutions
+    assert rows["head"] == 2 * (4 * 24 * (3 + 1) + 3 * 4 * 24 * 24 + scales + 4 * 16 * 24 * 24)
+    assert rows["logits"] == 2 * 4 * 64 * 96 * 3
+    assert trained["head"] == 2 * rows["head"]  # masks before the block, too

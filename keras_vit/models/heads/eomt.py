@@ -113,6 +113,10 @@ class MaskModule(LayerOfParts):
         for block in self.blocks:
             block.build(shape)
             shape = block.compute_output_shape(shape)
+        self.map_shape = shape[1:]  # (h', w', d)
+
+    def products(self) -> int:
+        return self.queries * math.prod(self.map_shape)
 
     def call(self, tokens, training=False):
         (h, w), d, first = self.grid, tokens.shape[-1], tokens.shape[1] - self.queries

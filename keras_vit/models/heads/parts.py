@@ -18,6 +18,10 @@ GROUPS = 32  # at most, as in mmsegmentation
 class LayerOfParts(keras.layers.Layer):
     """A layer that consists of others. It builds them with the shapes that they get, from which planning counts."""
 
+    def products(self) -> int:
+        """Multiply-adds per image of its own, besides those of its parts."""
+        return 0
+
 
 def convolution(filters: int, kernel_size: int, policy: Any, name: str, **options: Any) -> keras.layers.Conv2D:
     """A convolution with stride 1 that keeps the map's size; `options` as in keras.layers.Conv2D."""
