@@ -10,7 +10,7 @@ import numpy as np
 from keras_vit import evaluation as evaluators
 from keras_vit.data.mask_pixels import count_pixels
 from keras_vit.data.sources.base import Source
-from keras_vit.inspection import html_report, segmentation_sections
+from keras_vit.inspection import figures, html_report, segmentation_sections
 from keras_vit.io.durations import resolve_steps
 from keras_vit.io.mask_pictures import palette
 from keras_vit.io.void import VOID
@@ -192,6 +192,8 @@ class Segmentation(DenseTask):
             sections.append(segmentation_sections.class_scores(details["per_class"], colors))
         if "confusion" in details and len(names) <= html_report.MATRIX:
             sections.append(html_report.confusion(details["confusion"], names, shares=True))
+        if "window" in details:  # the samples have the model's image size
+            return [*sections, *_own_pictures(evaluation)]
         return [*sections, _examples(model, samples, names, colors)]
 
 
@@ -216,6 +218,12 @@ def _facts(model, measures, details):
     size = "x".join(map(str, model.image_size))
     facts = [("measured at", _measured_at(details)), ("head", model.head_name)]
     return [*shares, *others, *facts, ("parameters", model.count_params()), ("image size", size)]
+
+
+def _own_pictures(evaluation):
+    """The section of the evaluation's own pictures of examples."""
+    drawn = [html_report.embedded(figures.png(pixels), name) for name, pixels in evaluation.pictures.items()]
+    return [html_report.section("Predictions", "".join(drawn), evaluators.Segmentation.caption)] if drawn else []
 
 
 def _examples(model, samples, names, colors):

@@ -22,6 +22,7 @@ from keras_vit.data import from_arrays, usual_splits
 from keras_vit.data.mask_pixels import count_pixels
 from keras_vit.data.splits import split_range
 from keras_vit.distribution import Strategy, strategy
+from keras_vit.evaluation import Evaluation
 from keras_vit.planning import dry_run
 from keras_vit.runs import RunDirectory, prepare, run_sweep
 from keras_vit.tasks import find_task
@@ -153,6 +154,14 @@ def test_a_file_of_a_model_is_evaluated_as_what_it_is(done, binary, tmp_path):
     shutil.copy(done.folder / "model.keras", tmp_path)
     given = {"model": str(tmp_path / "model.keras"), "data": "masks:scenes", "split": "train[16:]"}
     assert f"mIoU {done.measures['miou']:.2%}" in binary(evaluate, batch_size=8, **given)
+
+
+def test_with_a_window_the_report_shows_the_examples_that_were_measured(done):
+    pictures = {"examples": np.zeros((8, 8, 3), "uint8")}
+    evaluation = Evaluation({"miou": 0.5}, {"window": "whole", "flips": False}, pictures=pictures)
+    page = "".join(task_of(done.config).report(done.model, evaluation, ([], []), []))
+    assert "resized from the model's" in page and 'class="compared"' not in page
+    assert page.count('class="sheet" alt="examples"') == 1
 
 
 @functools.cache
