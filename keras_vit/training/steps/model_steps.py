@@ -149,12 +149,12 @@ class SteppingModel(DescribedModel):
             _tensorflow().check_made_inside(self.optimizer, self._distribute_strategy)
         if iterator is not None:
             data_batch = _tensorflow().local_spec(iterator.data_adapter.get_tf_dataset().element_spec)
-        if len(self.outputs) > 1 and data_batch is not None:
+        if self._distribute_strategy is not None or data_batch is None:
+            super()._maybe_symbolic_build(data_batch=data_batch)  # in the strategy's scope
+        elif len(self.outputs) > 1:
             self._symbolic_build(data_batch=data_batch)  # makes each output's running loss
-        elif self._distribute_strategy is None and data_batch is not None:
-            self._build_metrics(data_batch)
         else:
-            super()._maybe_symbolic_build(data_batch=data_batch)
+            self._build_metrics(data_batch)
 
     def _build_metrics(self, batch):
         """Makes the metrics' variables before tracing: a step that makes variables is traced twice, and keeps both."""
