@@ -154,6 +154,15 @@ def test_files_return_depth_too(depth_model):
     assert "probabilities" not in found
 
 
+@pytest.mark.extended
+def test_an_onnx_file_of_depth_equals_keras(depth_model, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    keras_vit.export(depth_model, tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    [found] = session.run(["depth"], {"images": pixels(2)})
+    np.testing.assert_allclose(found, depth_model.predict_on_batch(pixels(2))[..., 0], atol=1e-5)
+
+
 def test_a_served_depth_is_the_models(depth_model):
     images = pixels(1).astype("uint8")
     [row] = Served("depth", depth_model).signatures[DEFAULT](images)
