@@ -1,5 +1,7 @@
 """timm's and transformers' models in PyTorch, with the fastest attention and AdamW there on a CPU."""
 
+import sys
+
 import torch
 
 
@@ -34,7 +36,13 @@ class _Logits(torch.nn.Module):
         return self.model(images).logits
 
 
+def _without_torchvision():
+    """Keeps transformers from importing torchvision, which its models do not need and which may suit another torch."""
+    sys.modules.setdefault("torchvision", None)
+
+
 def _transformers(sizes):
+    _without_torchvision()
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(
@@ -53,6 +61,7 @@ def _transformers(sizes):
 
 def _dense(sizes):
     """transformers' DPT with our widths, and its auxiliary head, whose logits transformers' own loss resizes."""
+    _without_torchvision()
     from transformers import DPTConfig, DPTForSemanticSegmentation
 
     if sizes["head"] != "dpt":
