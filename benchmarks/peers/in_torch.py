@@ -1,5 +1,6 @@
 """timm's and transformers' models in PyTorch, with the fastest attention and AdamW there on a CPU."""
 
+import functools
 import sys
 
 import torch
@@ -81,7 +82,11 @@ def _dense(sizes):
         use_batch_norm_in_fusion_residual=True,
         use_auxiliary_head=True,
     )
-    return DPTForSemanticSegmentation(config)
+    model = DPTForSemanticSegmentation(config)
+    # Only the model assumes square images: its neck takes others.
+    rows, columns = (side // sizes["patch_size"] for side in sizes["image_size"])
+    model.neck.forward = functools.partial(model.neck.forward, patch_height=rows, patch_width=columns)
+    return model
 
 
 def _build_dense(library, sizes, batch, dtype):
