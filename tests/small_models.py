@@ -64,6 +64,17 @@ def every_weight(**options):
     return model
 
 
+# Options of `every_weight` that are other operations: what an engine must compute, in few models.
+KINDS = [
+    {
+        **{"pool": "token_gap", "positions": "relative2d", "registers": 2, "layer_scale": 0.1},
+        **{"mlp_form": "swiglu", "qk_norm": True, "pre_logits": 8},
+    },
+    {"pool": "map", "positions": "rope2d", "causal": True, "mlp_activation": "gelu_tanh"},
+    {"distillation_token": True, "norm_first": False, "final_norm": False, "mlp_activation": "relu"},
+]
+
+
 def for_files():
     """`every_weight` with a preprocessing that takes image files of any size."""
     model = every_weight()

@@ -5,6 +5,7 @@ import io
 import re
 import tempfile
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -13,25 +14,21 @@ from ai_edge_quantizer import calibrator, qtyping, quantizer, recipe_manager
 from ai_edge_quantizer.utils import qsv_utils
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from keras_vit.serving.signatures import Signature
-
 _SIGNATURE = "serving_default"  # TensorFlow's name for a SavedModel's only function
 
 
-def convert(signature: Signature, path: str) -> None:
-    """Writes what `signature` computes, as float32 operations, to `path`.
+def convert(function: Any, takes: tf.TensorSpec, path: str) -> None:
+    """Writes what `function`, a tf.function of `takes`, computes, as float32 operations, to `path`.
 
     Raises:
         ValueError: for a model that LiteRT's operations cannot express.
     """
-    function = tf.function(
-        signature.function, input_signature=[signature.takes], autograph=False
-    ).get_concrete_function()
-    names = sorted(function.structured_outputs)
-    frozen = convert_variables_to_constants_v2(function)  # LiteRT is slow at variables
+    graph = function.get_concrete_function()
+    names = sorted(graph.structured_outputs)
+    frozen = convert_variables_to_constants_v2(graph)  # LiteRT is slow at variables
     module = tf.Module()
     module.serve = tf.function(
-        lambda images: dict(zip(names, frozen(images))), input_signature=[signature.takes], autograph=False
+        lambda images: dict(zip(names, frozen(images))), input_signature=[takes], autograph=False
     )
     with tempfile.TemporaryDirectory() as folder:
         tf.saved_model.save(module, folder, signatures=module.serve.get_concrete_function())

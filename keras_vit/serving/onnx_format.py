@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +21,6 @@ from tf2onnx.constants import ENV_TF2ONNX_CATCH_ERRORS as _CATCH
 
 from keras_vit.serving.onnx_fusions import fuse
 from keras_vit.serving.onnx_tokens import keep_tokens
-from keras_vit.serving.signatures import Signature
 
 _OPSET = 18  # layer normalisation needs 17, and tf2onnx supports 18 at most
 # Both symmetric: TensorRT's only form, and OpenVINO's fastest.
@@ -56,19 +56,16 @@ def _drop_unused(graph):
             del graph.initializer[i]
 
 
-def convert(signature: Signature, path: str) -> None:
-    """Writes what `signature` computes, as float32 operations, to `path`.
+def convert(function: Any, takes: Any, path: str) -> None:
+    """Writes what `function`, a tf.function of the tensor spec `takes`, computes, as float32 operations, to `path`.
 
     Raises:
         ValueError: for a model that ONNX's operations cannot express.
     """
-    import tensorflow as tf
-
-    function = tf.function(signature.function, input_signature=[signature.takes], autograph=False)
     kept = (lambda *_: None, [])  # unchanged: `fuse` rewrites it
     with _without_copies():
         model, _ = tf2onnx.convert.from_function(
-            function, input_signature=[signature.takes], opset=_OPSET, custom_op_handlers={"Erfc": kept}
+            function, input_signature=[takes], opset=_OPSET, custom_op_handlers={"Erfc": kept}
         )
     gc.collect()  # frees graphs with all weights in reference cycles
     fuse(model)

@@ -6,7 +6,9 @@
 OpenVINO reads the graph that TensorFlow traces; nothing is written to disk.
 """
 
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import keras
@@ -19,6 +21,23 @@ from keras_vit.training.checks.pixel_range import InputRange
 
 # OpenVINO's precision. By default it is bfloat16 wherever the processor has it.
 ENGINES = {"openvino": "f32", "openvino_bfloat16": "bf16"}
+
+
+def import_openvino() -> ModuleType:
+    """OpenVINO, imported without its telemetry, which would fork this process at each conversion to send its options
+    to Google Analytics. An import before this one decides for the whole process.
+    """
+    telemetry = "openvino_telemetry"
+    if telemetry in sys.modules:
+        import openvino
+
+        return openvino
+    sys.modules[telemetry] = None  # as if it were not installed: OpenVINO does without it
+    try:
+        import openvino
+    finally:
+        del sys.modules[telemetry]
+    return openvino
 
 
 def _openvino(engine):
@@ -38,7 +57,7 @@ def _openvino(engine):
             " start Python with KERAS_BACKEND=tensorflow, or leave the engine out."
         )
     try:
-        import openvino
+        openvino = import_openvino()
     except ImportError:
         raise ImportError(f'engine="{engine}" needs OpenVINO: pip install openvino.') from None
     core = openvino.Core()

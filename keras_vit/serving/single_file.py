@@ -213,7 +213,7 @@ def write(
     ):
         engine = importlib.import_module(kind.module)
         whole = os.path.join(folder, "float" + kind.suffix) if quantization else file
-        engine.convert(signature, whole)
+        engine.convert(function, signature.takes, whole)
         if quantization:
             engine.quantize(whole, file, quantization, pixels)
         _check_outputs(function, engine.runner(file), examples, quantization is not None, kind.engine)

@@ -173,13 +173,13 @@ def searched(binary):
 
 
 @pytest.mark.extended
+@pytest.mark.usefixtures("openvino")
 def test_the_verb_writes_the_index_with_any_engine_and_prints_what_is_near(saved, photos, tmp_path, searched):
     given = {"model": saved, "data": f"images:{photos}"}
     lines = searched(tmp_path / "index", [photos / "3.png", photos / "broken.png"], **given)
     assert lines[0].startswith(f"Left out {photos / 'broken.png'}") and lines[1].startswith("Cosine similarity")
     assert lines[2] == f"{photos / '3.png'}:"
     assert len(lines) == 6 and str(photos / "3.png") not in "".join(lines[3:])  # an image is not its own neighbour
-    pytest.importorskip("openvino")
     assert searched(tmp_path / "openvino", [photos / "3.png"], **given, engine="openvino") == lines[1:]
     assert read_index(tmp_path / "openvino").descriptions["train"]["engine"] == "openvino"
     assert searched(tmp_path / "openvino", [photos / "3.png"]) == lines[1:]  # its features are the same model's

@@ -143,8 +143,8 @@ def test_a_job_in_parts_that_was_stopped_ends_as_one_that_was_not(whole, model, 
 
 
 @pytest.mark.extended
+@pytest.mark.usefixtures("openvino")
 def test_another_engine_answers_the_same_in_files_of_its_own(whole, model, source, tmp_path):
-    pytest.importorskip("openvino")
     predict(model, source, tmp_path, ALL, engine="openvino", **SIZES)
     for one, other in zip(rows(whole[0]), rows(tmp_path), strict=True):
         assert {**one, **dict.fromkeys((*ALL, "probabilities"))} == {**other, **dict.fromkeys((*ALL, "probabilities"))}

@@ -80,8 +80,8 @@ def test_an_image_gpt_refuses_them(pixels):
 
 
 @pytest.mark.extended
+@pytest.mark.usefixtures("openvino")
 def test_a_runner_refuses_them(tiny, pixels):
-    pytest.importorskip("openvino")
     model = tiny(depth=1)
     run = keras_vit.serving.runner(model, "openvino")
     with pytest.raises(ValueError, match="look normalised"):

@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from small_models import NAMED, assert_floats, every_weight, pixels
+from small_models import KINDS, NAMED, assert_floats, every_weight, pixels
 
 import keras_vit
 
@@ -20,18 +20,8 @@ def run(path, images):
     return dict(zip((output.name for output in session.get_outputs()), session.run(None, {"images": images})))
 
 
-KINDS = [
-    {"distillation_token": True, "registers": 2, "layer_scale": 0.1},
-    {"pool": "gap", "mlp_activation": "gelu_tanh", "causal": True},
-    {"pool": "map", "positions": "rope2d"},
-    {"positions": "relative2d", "pool": "token_gap", "mlp_form": "swiglu", "qk_norm": True},
-    {"norm_first": False, "mlp_activation": "relu", "final_norm": False, "pre_logits": 8},
-]
-
-
-def assert_openvino(model, path, allowed):
+def assert_openvino(openvino, model, path, allowed):
     """Holds what OpenVINO computes from a file to the model, by the norm of the difference."""
-    openvino = pytest.importorskip("openvino")
     compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     for n in (5, 1):
         logits, found = model(pixels(n)).numpy(), compiled({"images": pixels(n)})["logits"]
@@ -39,11 +29,11 @@ def assert_openvino(model, path, allowed):
 
 
 @pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.extended) for kind in KINDS[1:])])
-def test_floats_are_those_of_keras_in_batches_of_any_size(tmp_path, kind):
+def test_floats_are_those_of_keras_in_batches_of_any_size(tmp_path, kind, openvino):
     model = every_weight(**kind)
     keras_vit.export(model, tmp_path / "m.onnx", format="onnx", activation="softmax")
     assert_floats(model, lambda images: run(tmp_path / "m.onnx", images))
-    assert_openvino(model, tmp_path / "m.onnx", 1e-5)
+    assert_openvino(openvino, model, tmp_path / "m.onnx", 1e-5)
     beside = json.loads((tmp_path / "m.onnx.json").read_text())
     assert beside["class_names"] == list(NAMED) and beside["activation"] == "softmax" and beside["quantization"] is None
     assert beside["preprocessing"] and beside["pixels"].startswith("0..255")
@@ -51,11 +41,18 @@ def test_floats_are_those_of_keras_in_batches_of_any_size(tmp_path, kind):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "m.onnx.json"]
 
 
+@pytest.fixture(scope="module")
+def floats(tmp_path_factory):
+    """(a model of two blocks, its file)."""
+    model, path = every_weight(depth=2, pool="gap"), tmp_path_factory.mktemp("floats") / "m.onnx"
+    keras_vit.export(model, path, format="onnx")
+    return model, path
+
+
 @pytest.mark.extended
-def test_the_graph_is_in_the_words_of_onnx(tmp_path):
+def test_the_graph_is_in_the_words_of_onnx(floats):
     """Engines look for whole layer normalisations and GELUs, and need not compute shapes."""
-    keras_vit.export(every_weight(depth=2, pool="gap"), tmp_path / "m.onnx", format="onnx")
-    graph = onnx.load(tmp_path / "m.onnx").graph
+    graph = onnx.load(floats[1]).graph
     nodes = collections.Counter(node.op_type for node in graph.node)
     assert nodes["LayerNormalization"] == 5 and nodes["Erf"] == 2
     assert not nodes["Shape"] and not nodes["Erfc"] and not nodes["ReduceMean"] - 1  # the mean over the patches
@@ -75,11 +72,11 @@ def has_vnni():
 
 
 @pytest.mark.extended
-def test_openvino_reads_int8_files(tmp_path):
+def test_openvino_reads_int8_files(tmp_path, openvino):
     """Of attention pooling, OpenVINO 2026.4 compiles none on a processor without VNNI, and says so."""
-    model = every_weight(**KINDS[2 if has_vnni() else 3])
+    model = every_weight(**KINDS[1 if has_vnni() else 0])
     keras_vit.export(model, tmp_path / "m.onnx", format="onnx", quantization="int8_static", calibration=pixels(16))
-    assert_openvino(model, tmp_path / "m.onnx", 0.1)
+    assert_openvino(openvino, model, tmp_path / "m.onnx", 0.1)
 
 
 def test_tokens_stay_flat_where_something_needs_two_axes():
@@ -125,10 +122,12 @@ def test_tokens_stay_flat_where_something_needs_two_axes():
 
 @pytest.mark.parametrize("quantization", ["int8_weights", "int8_dynamic", "int8_static"])
 @pytest.mark.extended
-def test_int8_has_every_kernel_in_bytes_and_nearly_the_same_logits(tmp_path, quantization):
-    model = every_weight(depth=2)
+def test_int8_has_every_kernel_in_bytes_and_nearly_the_same_logits(floats, tmp_path, quantization):
+    from keras_vit.serving import onnx_format
+
+    model, path = floats
     calibration = pixels(16) if quantization == "int8_static" else None
-    keras_vit.export(model, tmp_path / "m.onnx", format="onnx", quantization=quantization, calibration=calibration)
+    onnx_format.quantize(str(path), str(tmp_path / "m.onnx"), quantization, calibration)
     tensors = [tensor for tensor in onnx.load(tmp_path / "m.onnx").graph.initializer if len(tensor.dims) == 2]
     kernels = [tensor for tensor in tensors if tensor.data_type == onnx.TensorProto.INT8]
     assert len(kernels) == 2 * 6 + 1 and onnx.TensorProto.FLOAT not in {tensor.data_type for tensor in tensors}
@@ -167,8 +166,9 @@ def test_wrong_options_are_refused_before_any_work(tmp_path):
 def test_a_file_that_computes_something_else_replaces_nothing(tmp_path, monkeypatch):
     from keras_vit.serving import onnx_format
 
-    keras_vit.export(every_weight(), tmp_path / "m.onnx", format="onnx")
-    before = (tmp_path / "m.onnx").read_bytes(), (tmp_path / "m.onnx.json").read_bytes()
+    before = b"the earlier file", b"its description"
+    for name, contents in zip(("m.onnx", "m.onnx.json"), before):
+        (tmp_path / name).write_bytes(contents)
     real = onnx_format.fuse
 
     def wrong(model):

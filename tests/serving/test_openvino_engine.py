@@ -1,24 +1,33 @@
 """OpenVINO computes what Keras computes, of every kind of model, for whoever asks for it by one argument."""
 
 import concurrent.futures
+import importlib.util
+import sys
 
 import keras
 import numpy as np
 import pytest
-from small_models import every_weight, pixels
+from small_models import KINDS, every_weight, pixels
 
 import keras_vit
 from keras_vit.serving import openvino_engine, runner
+from keras_vit.serving.http import served
 from keras_vit.serving.http.served import DEFAULT, Served
 
-openvino = pytest.importorskip("openvino")
-KINDS = [
-    {"distillation_token": True, "registers": 2, "layer_scale": 0.1},
-    {"pool": "gap", "mlp_activation": "gelu_tanh", "causal": True},
-    {"pool": "map", "positions": "rope2d"},
-    {"positions": "relative2d", "pool": "token_gap", "mlp_form": "swiglu", "qk_norm": True},
-    {"norm_first": False, "mlp_activation": "relu", "final_norm": False, "pre_logits": 8},
-]
+pytestmark = pytest.mark.usefixtures("openvino")
+
+
+@pytest.fixture(scope="module")
+def fast():
+    """A model's runner."""
+    return runner(every_weight(), "openvino")
+
+
+def test_nothing_is_sent_to_anyone(openvino):
+    """OpenVINO's telemetry sends the options of each conversion; without that library it uses a stub."""
+    assert importlib.util.find_spec("openvino_telemetry"), "a part of OpenVINO"
+    assert openvino.tools.ovc.convert_impl.tm.__name__ == "openvino.tools.ovc.telemetry_stub"
+    assert "openvino_telemetry" not in sys.modules, "other programs can still import it"
 
 
 @pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.extended) for kind in KINDS[1:])])
@@ -43,11 +52,11 @@ def test_outputs_have_the_models_structure_and_the_weights_of_their_time():
 
 
 @pytest.mark.extended
-def test_several_threads_have_their_own_answers():
-    run, images = runner(every_weight(), "openvino"), pixels(8)
-    alone = [run(images[i : i + 1]) for i in range(8)]
+def test_several_threads_have_their_own_answers(fast):
+    images = pixels(8)
+    alone = [fast(images[i : i + 1]) for i in range(8)]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        for i, found in enumerate(pool.map(lambda i: run(images[i % 8, None]), range(64))):
+        for i, found in enumerate(pool.map(lambda i: fast(images[i % 8, None]), range(64))):
             np.testing.assert_array_equal(found, alone[i % 8])
 
 
@@ -84,7 +93,7 @@ def test_operations_that_openvino_does_not_have_are_named():
 
 
 @pytest.mark.extended
-def test_bfloat16_is_bfloat16_or_refused():
+def test_bfloat16_is_bfloat16_or_refused(openvino):
     """A processor without such instructions would silently compute in float32."""
     model = every_weight()
     if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
@@ -96,7 +105,7 @@ def test_bfloat16_is_bfloat16_or_refused():
 
 
 @pytest.mark.extended
-def test_another_function_is_not_taken_for_the_model(monkeypatch):
+def test_another_function_is_not_taken_for_the_model(monkeypatch, openvino):
     core = openvino.Core
 
     class Wrong(core):
@@ -115,8 +124,14 @@ def test_another_function_is_not_taken_for_the_model(monkeypatch):
         runner(every_weight(), "openvino")
 
 
-@pytest.mark.extended
-def test_the_service_answers_the_same_by_either_engine():
+def test_the_service_answers_the_same_by_either_engine(monkeypatch):
+    """Here Keras stands for the engine, and the tests above for its numbers."""
+
+    def on_keras(part, engine):
+        assert engine == "openvino" and not part.check_pixels
+        return lambda images: keras.tree.map_structure(np.asarray, part(images))
+
+    monkeypatch.setattr(served, "runner", on_keras)
     model, images = every_weight(), np.floor(pixels(3)).astype("uint8")
     plain, fast = Served("m", model), Served("m", model, engine="openvino")
     assert set(plain.signatures) == set(fast.signatures)
