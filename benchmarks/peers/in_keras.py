@@ -17,7 +17,7 @@ def _ours(sizes, dtype):
     from keras_vit import models
     from keras_vit.training import AdamW, SegmentationCrossEntropy, SoftmaxCrossEntropy
 
-    spec = models.make_spec(sizes["variant"])
+    spec = models.make_spec(sizes["variant"], depth=sizes["depth"])
     if "head" in sizes:
         size = tuple(sizes["image_size"])
         model = models.SegmentationModel(spec, sizes["head"], sizes["classes"], size, auxiliary=0.4, dtype=dtype)

@@ -50,6 +50,9 @@ def test_files_of_released_versions_load(path):
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: f"{path.parent.parent.name}-{path.name}")
 def test_runs_of_released_versions_resume_to_the_same_end(path, tmp_path, monkeypatch, eagerly):
     monkeypatch.chdir(ROOT)
+    if path != RUNS[0]:  # one ends whole, with a report
+        measures = {"top1": 0.0, "loss": 0.0, "examples": 32}
+        monkeypatch.setattr(training_run, "finish", lambda prepared, model, *_: (model, measures))
     shutil.copytree(path, tmp_path / "run")
     init = os.path.relpath(path.parent / "pretrain.init.keras") if path.name == "finetune" else ""
     training_run.run(configured(path.name, init), tmp_path / "run")

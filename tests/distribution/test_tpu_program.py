@@ -53,8 +53,14 @@ def made(**kwargs):
 
 
 @pytest.fixture(scope="module")
+def replicated():
+    """(the strategy, its model) for tests that lower nothing."""
+    return made()
+
+
+@pytest.fixture(scope="module")
 def steps():
-    """The programs of a training and of an evaluation step in bfloat16, and the model."""
+    """The programs of a training and of an evaluation step in bfloat16, and the model in its strategy."""
     strategy, model = made(dtype="mixed_bfloat16")
     programs = {"train": lower(strategy, model.train_step, IMAGES, LABELS)}
     programs["test"] = lower(strategy, model.test_step, IMAGES, LABELS, WEIGHTS)
@@ -137,8 +143,8 @@ def test_a_step_compiles_for_a_tpu(steps, name):
     assert memory.temp_size_in_bytes < 16 * 2**20
 
 
-def test_metrics_are_summed_over_replicas_where_they_are_read():
-    strategy, model = made()
+def test_metrics_are_summed_over_replicas_where_they_are_read(replicated):
+    strategy, model = replicated
     tracker = model._loss_tracker
     for i in range(REPLICAS):
         tracker.total.value.values[i].assign(8.0 * (i + 1))
@@ -157,11 +163,10 @@ def data(seed=0):
     return images, rng.integers(0, 5, (REPLICAS, BATCH)).astype("int32"), weights
 
 
-def test_masks_differ_between_replicas():
+def test_masks_differ_between_replicas(steps):
     """All replicas see the same batch: their metrics differ by their masks alone, and their weights do not differ."""
     pytest.importorskip("jax")
-    strategy, model = made()
-    program = lower(strategy, model.train_step, IMAGES, LABELS)
+    program, model = steps[0]["train"], steps[1]
     run = tpu_program.on_cpus(program)
     same = [np.repeat(part[:1], REPLICAS, axis=0) for part in data()[:2]]
     numbered, unnumbered = run(range(REPLICAS), *same), run([0] * REPLICAS, *same)
@@ -216,11 +221,11 @@ def test_the_replicas_together_do_one_devices_step():
     compare(program, after, state(model), state(one), atol=limit(rounding, 2e-6))
 
 
-def test_the_input_of_a_tpu_has_fixed_shapes():
+def test_the_input_of_a_tpu_has_fixed_shapes(replicated):
     """Arrays to evaluate are padded with weight 0; ragged datasets, uneven batches and training on part of a batch are
     refused.
     """
-    _, model = made()
+    _, model = replicated
     x, y = np.zeros((20, 8, 12, 3), "uint8"), np.zeros(20, "int32")
     model.compile(model.optimizer, SoftmaxCrossEntropy(), weighted_metrics=[Accuracy()])
     assert topology_of(model) == Topology(replicas=REPLICAS, workers=1, local=REPLICAS, full=True)
@@ -236,8 +241,8 @@ def test_the_input_of_a_tpu_has_fixed_shapes():
     assert feed(model, fixed := dataset.batch(8, drop_remainder=True)).x is fixed
 
 
-def test_a_tpu_strategy_compiles_by_itself():
-    _, model = made()
+def test_a_tpu_strategy_compiles_by_itself(replicated):
+    _, model = replicated
     model.jit_compile = True
     check_scope(model)
     assert model.jit_compile is False

@@ -118,7 +118,7 @@ def untrained(name, path):
 def prepared(name, tmp_path, request):
     """(config, data_dir) of a shipped config on data that is here."""
     own = config_files.load_config(name).data.source
-    if name in ("cifar10_stem", "cifar10_finetune"):  # as prepared by tensorflow-datasets
+    if name == "cifar10_finetune":  # as prepared by tensorflow-datasets
         data_dir = str(request.getfixturevalue("shared_data") / "tensorflow_datasets")
         config = shrink(name, train="train[:100]", evaluation="test[:20]")
     elif own.startswith("folder:"):

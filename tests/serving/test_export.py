@@ -73,7 +73,8 @@ keras.utils.set_random_seed(0)
 vit = keras.layers.TFSMLayer(saved, call_endpoint="features", call_training_endpoint="features_training")
 image = keras.Input((8, 8, 1))
 model = keras.Model(image, keras.layers.Dense(2)(vit(image)["features"]))
-model.compile(keras.optimizers.Adam(1e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(keras.optimizers.Adam(1e-3), loss, jit_compile=False)
 model.optimizer.build(model.trainable_variables)
 before = [w.numpy() for w in model.trainable_weights]
 losses = model.fit(train["x"], train["y"], batch_size=64, epochs=4, verbose=0).history["loss"]
@@ -86,7 +87,7 @@ assert not any(name.startswith("keras_vit") for name in sys.modules)
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """(a ViT with dropout; 20 images of digits; the folder that the script wrote)."""
-    model = digits_model(dropout=0.1, depth=2)
+    model = digits_model(dropout=0.1)
     examples = list(open_source("digits", "train[:512]").ordered().as_numpy_iterator())
     images = np.stack([example["image"] for example in examples])
     folder = tmp_path_factory.mktemp("export")
@@ -128,7 +129,7 @@ def test_tfsm_layer_fine_tunes_it_to_another_task(served):
     """Odd or even: all of the model's variables train."""
     model, _, folder = served
     tuned = np.load(folder / "tuned.npz")
-    expected = len(model.get_layer("block_00").trainable_weights) * 2 + 2 + 1 + 2 + 2
+    expected = len(model.get_layer("block_00").trainable_weights) + 2 + 1 + 2 + 2
     assert int(tuned["weights"]) == int(tuned["moved"]) == expected
     assert tuned["losses"][-1] < 0.9 * tuned["losses"][0]
 

@@ -2,18 +2,21 @@
 
 import io
 import json
+import os
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
-from small_models import NAMED, pixels, segmenting
+from small_models import NAMED, pixels, segmenting, signatures_of
 
 import keras_vit
 from keras_vit.inference.answers import check_kinds
 from keras_vit.serving import tensorflow_process
+from keras_vit.serving.description import describe, readme
 from keras_vit.serving.http.served import DEFAULT, Served
+from keras_vit.serving.same_outputs import compare
 from keras_vit.serving.signatures import all_outputs
 
 COLORS = [[0, 0, 200], [90, 90, 90], [200, 0, 0]]
@@ -131,23 +134,24 @@ def depth_model():
     return keras_vit.SegmentationModel("Ti/8", "dpt", 1, head_options=options, name="depth", **size)
 
 
-@pytest.mark.extended
-def test_depth_is_exported_as_the_model_returns_it(depth_model, tmp_path):
-    keras_vit.export(depth_model, tmp_path / "m")
-    found, expected = tf.saved_model.load(tmp_path / "m").signatures, depth_model.predict_on_batch(pixels(2))[..., 0]
+def test_depth_is_exported_as_the_model_returns_it(depth_model, eagerly):
+    found, expected = signatures_of(depth_model), depth_model.predict_on_batch(pixels(2))[..., 0]
     assert "encoded_masks" not in found
     answers = found["pixels"](tf.constant(pixels(2)))
     assert list(answers) == ["depth"] and np.ptp(expected) > 0
     np.testing.assert_allclose(answers["depth"], expected, atol=1e-5)
     assert sorted(found["serving_default"](tf.constant([png((16, 24, 3))]))) == ["depth", "status"]
-    metadata = json.loads((tmp_path / "m" / "metadata.json").read_text())
+
+
+def test_the_description_of_a_depth_model_says_which_depth(depth_model):
+    metadata = describe(depth_model, None)
     assert (metadata["task"], metadata["depth"], metadata["classes"]) == ("depth", "metric", None)
-    assert (
-        metadata["activation"] is None and "`depth` is the metric depth" in (tmp_path / "m" / "README.md").read_text()
-    )
+    assert metadata["activation"] is None
+    signatures = {"serving_default": {"inputs": {}, "outputs": {}, "purpose": ""}}
+    assert "`depth` is the metric depth" in readme({**metadata, "signatures": signatures})
 
 
-def test_files_return_depth_too(depth_model):
+def test_files_return_depth_too(depth_model, eagerly):
     """ONNX and LiteRT files return what `all_outputs` computes."""
     found = all_outputs(depth_model, keras.ops.sigmoid).function(tf.constant(pixels(1)))
     np.testing.assert_allclose(found["depth"], depth_model.predict_on_batch(pixels(1))[..., 0], atol=1e-5)
@@ -163,7 +167,7 @@ def test_an_onnx_file_of_depth_equals_keras(depth_model, tmp_path):
     np.testing.assert_allclose(found, depth_model.predict_on_batch(pixels(2))[..., 0], atol=1e-5)
 
 
-def test_a_served_depth_is_the_models(depth_model):
+def test_a_served_depth_is_the_models(depth_model, eagerly):
     images = pixels(1).astype("uint8")
     [row] = Served("depth", depth_model).signatures[DEFAULT](images)
     np.testing.assert_allclose(row["depth"], depth_model.predict_on_batch(images)[0, ..., 0], atol=1e-5)
@@ -186,8 +190,13 @@ def test_depth_has_no_classes(depth_model, tmp_path):
 def test_litert_files_of_every_head_equal_keras(head, tmp_path):
     """keras_vit.export compares the outputs itself; int8 has quantised dense layers."""
     pytest.importorskip("ai_edge_quantizer")
+    from keras_vit.serving import litert_format
+
     options = {"width": 8, **({"widths": (4, 4, 4, 4)} if head == "dpt" else {})}
     model = segmenting(head, head_options=options)
-    keras_vit.export(model, tmp_path / "m.tflite")
-    keras_vit.export(model, tmp_path / "small.tflite", quantization="int8_dynamic")
-    assert (tmp_path / "small.tflite").stat().st_size < (tmp_path / "m.tflite").stat().st_size
+    floats, small = str(tmp_path / "m.tflite"), str(tmp_path / "small.tflite")
+    keras_vit.export(model, floats)
+    litert_format.quantize(floats, small, "int8_dynamic", None)
+    assert os.path.getsize(small) < os.path.getsize(floats)
+    expected, found = (litert_format.runner(path)(pixels(3)) for path in (floats, small))
+    compare(expected, found, "LiteRT", exact=False)

@@ -1,5 +1,6 @@
 """Runs of four steps on the digits: whole with a report, stopped after the first checkpoint, and resumed from it."""
 
+import contextlib
 import json
 import shutil
 import types
@@ -26,25 +27,6 @@ def small(task="classification", **options):
     config.data.update(train="train[:64]", evaluation="test[:32]")
     config.update_from_flattened_dict(options)
     return config
-
-
-class Stop(Exception):
-    """Instead of a kill."""
-
-
-def stopped(config, folder):
-    """Runs a config in a folder until its first checkpoint is written, after 2 of 4 steps."""
-    save = RunDirectory.save
-
-    def save_and_die(self, step, *arguments):
-        save(self, step, *arguments)
-        raise Stop
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunDirectory, "save", save_and_die)
-        with pytest.raises(Stop):
-            run(config, folder)
-    assert list(RunDirectory(folder).checkpoints()) == [2]
 
 
 def ended(config, folder, strategy=None):
@@ -74,20 +56,28 @@ def whole(config, folder):
     )
 
 
-def whole_and_resumed(config, folder):
-    """`whole`, and a run in folder/resumed that goes on from the first's checkpoint of step 2, with the files that a
-    kill would have left then; its last checkpoint is `resumed`.
-    """
-    save, place, resumed = RunDirectory.save, folder / "whole", folder / "resumed"
+@contextlib.contextmanager
+def copied_at_its_first_checkpoint(run, copy):
+    """A context in which the folder of a run is copied with the files that a kill would have left then."""
+    save = RunDirectory.save
 
     def save_and_copy(self, step, *arguments):
         save(self, step, *arguments)
-        if not resumed.exists():
-            shutil.copytree(place / "checkpoints", resumed / "checkpoints")
-            shutil.copy(place / "config.json", resumed)
+        if not copy.exists():
+            shutil.copytree(run / "checkpoints", copy / "checkpoints")
+            shutil.copy(run / "config.json", copy)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunDirectory, "save", save_and_copy)
+        yield
+
+
+def whole_and_resumed(config, folder):
+    """`whole`, and a run in folder/resumed that goes on from the first's checkpoint of step 2; its last checkpoint is
+    `resumed`.
+    """
+    resumed = folder / "resumed"
+    with copied_at_its_first_checkpoint(folder / "whole", resumed):
         done = whole(config, folder)
     assert list(RunDirectory(resumed).checkpoints()) == [2]
     with eager():

@@ -152,7 +152,7 @@ def test_its_plan_reads_no_images(config):
     assert "17 tokens" in text and "SparseCategoricalCrossentropy" in text
 
 
-def test_a_picture_shows_the_originals_what_is_kept_and_completions(config):
+def test_a_picture_shows_the_originals_what_is_kept_and_completions(config, eagerly):
     config.objective.palette = "grid"
     source = open_source("digits", "test[:32]")
     model = find_task("autoregressive")(config).model(source)
@@ -172,7 +172,7 @@ def test_a_picture_shows_the_originals_what_is_kept_and_completions(config):
         )
 
 
-def test_a_middle_blocks_mean_is_what_an_evaluator_measures(config):
+def test_a_middle_blocks_mean_is_what_an_evaluator_measures(config, eagerly):
     source = open_source("digits", "test[:32]")
     model = find_task("autoregressive")(config).model(source)
     options = {

@@ -4,15 +4,12 @@ import contextlib
 import dataclasses
 import functools
 import math
-import pathlib
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import short_runs
-from interpreters import Interpreter
+from interpreters import Fork, Interpreter
 from ml_collections import ConfigDict
 from PIL import Image
 from small_models import eager
@@ -33,7 +30,6 @@ NAMES = ("ground", "box", "stripe")
 COLORS = {"ground": (0, 60, 0), "box": (200, 0, 0), "stripe": (0, 0, 200), "void": (255, 255, 255)}
 PAINT = {"ground": 90, "box": 220, "stripe": 20}  # in the image
 SIZE = (36, 40)
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def scene(rng):
@@ -106,7 +102,7 @@ def config():
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     options = {"head_options": {"width": 8, "stages": 2}, "auxiliary": 0.4}
-    config = small("setr_pup")
+    config = small("setr_pup", **{"model.depth": 1})
     config.objective.update(options, dice=0.0)
     config.loss.class_weights = None  # the evaluator measures the plain cross-entropy
     return short_runs.whole_and_resumed(config, tmp_path_factory.mktemp("runs"))
@@ -234,7 +230,7 @@ def test_a_segmentation_model_keeps_its_head_or_gets_a_new_one(done, tmp_path):
     config.head = "reset"
     fresh = task_of(config).model(source)
     assert not all(np.array_equal(*pair) for pair in zip(fresh.head.get_weights(), old.head.get_weights()))
-    ours, theirs = (part.get_layer("block_01").get_weights() for part in (fresh, old))
+    ours, theirs = (part.get_layer("block_00").get_weights() for part in (fresh, old))
     assert all(np.array_equal(*pair) for pair in zip(ours, theirs))
 
 
@@ -255,13 +251,12 @@ def test_a_head_that_would_be_wrong_is_not_kept(done):
 
 @pytest.mark.extended  # XLA compiles the matching
 def test_a_run_of_eomt_anneals_its_masks_and_resumes_bit_for_bit(tmp_path):
-    options = {"queries": 3, "blocks": 1}
-    config = small("eomt", **{"objective.head_options": options, "model.depth": 1, "evaluate": "4 steps"})
-    with eager():
-        short_runs.stopped(config, tmp_path / "resumed")
-        models = [short_runs.ended(config, tmp_path / name) for name in ("resumed", "whole")]
-    assert all(model.head_options["annealing_steps"] == 4 for model in models)
-    resumed, whole = (RunDirectory(tmp_path / name).checkpoints()[4].read_bytes() for name in ("resumed", "whole"))
+    options = {"objective.head_options": {"queries": 3, "blocks": 1}, "model.depth": 1}
+    config, folders = small("eomt", total="2 steps", checkpoint="1 steps", **options), ("whole", "resumed")
+    with eager(), short_runs.copied_at_its_first_checkpoint(*(tmp_path / name for name in folders)):
+        models = [short_runs.ended(config, tmp_path / name) for name in folders]
+    assert all(model.head_options["annealing_steps"] == 2 for model in models)
+    whole, resumed = (RunDirectory(tmp_path / name).checkpoints()[2].read_bytes() for name in folders)
     assert resumed == whole
 
 
@@ -362,7 +357,7 @@ def test_its_plan_counts_the_model(config):
     assert "activations 8 x" in text
 
 
-@pytest.mark.extended
+@pytest.mark.processes
 def test_a_folder_of_images_and_masks_trains_with_one_command(scenes, tmp_path):
     """In a separate process, with --data=FOLDER alone."""
     small_model = "variant=Ti/8 depth=1 width=16 heads=2 mlp_dim=16 image_size=32".split()
@@ -371,10 +366,10 @@ def test_a_folder_of_images_and_masks_trains_with_one_command(scenes, tmp_path):
         "--config.data.train_preprocess=decode|random_crop(32)",
         "--config.data.eval_preprocess=decode|resize(32, 32)",
     ]
-    flags += ["--config.total=1", "--config.schedule.warmup=0", "--config.batch_size=4", "--check_memory=False"]
-    command = [sys.executable, "-m", "trainers.finetune", "--config=segmentation:linear", f"--data={scenes}"]
-    done = subprocess.run([*command, *flags, f"--workdir={tmp_path / 'run'}"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+    flags += ["--config.total=1", "--config.schedule.warmup=0", "--config.batch_size=16", "--check_memory=False"]
+    flags += ["--config=segmentation:linear", f"--data={scenes}", f"--workdir={tmp_path / 'run'}"]
+    done = Fork("trainers.finetune", *flags, output=tmp_path / "printed")
+    assert done.wait() == 0, done.printed()[-2000:]
     model = keras_vit.load(tmp_path / "run")
     assert model.class_names == NAMES and model.colors == tuple(COLORS[name] for name in NAMES)
-    assert "20 images" in done.stderr or "16 training examples" in done.stderr
+    assert "20 images" in done.printed() or "16 training examples" in done.printed()

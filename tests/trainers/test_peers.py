@@ -1,5 +1,6 @@
 """benchmarks.peers: what becomes of times, and what is said of peers that do not take part."""
 
+import functools
 import json
 import pathlib
 import re
@@ -9,6 +10,7 @@ import types
 import numpy as np
 import pytest
 
+import keras_vit.models
 from benchmarks.peers import __main__ as command
 from benchmarks.peers import measure as measuring
 from benchmarks.peers.measure import Case, Measured, measure, sizes_of
@@ -196,7 +198,8 @@ def test_an_environment_without_the_library_is_said_in_its_words():
 
 @pytest.mark.processes
 def test_this_package_alone_in_one_small_case(tmp_path, monkeypatch, capsys):
-    """The command, with a model as small as a variant can be."""
+    """The command, with a model of a block."""
+    monkeypatch.setattr(keras_vit.models, "make_spec", functools.partial(keras_vit.models.make_spec, depth=1))
     monkeypatch.setattr(measuring, "_TURN", 0.01)
     monkeypatch.setattr(measuring, "_limit", lambda products: 2 * 1024**3 / products.ask("1024", calls=1)["seconds"])
     values = {"peer": [], "cases": "Ti/32:2", "dtypes": "float32", "repeats": 1, "threads": 1}
