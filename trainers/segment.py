@@ -9,11 +9,9 @@ colours alone. Shares go to standard output, problems to standard error; the exi
 `predict` writes masks, resumes, and uses several devices.
 """
 
-import csv
 import os
-import sys
 
-from . import flags, loading
+from . import flags, loading, pictures
 
 
 def _model(name):
@@ -72,82 +70,21 @@ def _segmenter(name, values):
     return Segmenter(_model(name), batch_size=values.batch_size, **flags.windows(values))
 
 
-def _files(arguments):
-    """The images that the arguments name; ValueError or FileNotFoundError if one names none."""
-    from keras_vit.inspection.photographs import find_images
-
-    return list(dict.fromkeys(path for argument in arguments for path in find_images(argument)))
-
-
-def _segmented(segmenter, paths):
-    """(path, Segmentation or None, why there is none) of each image."""
-    for path in paths:
-        try:
-            yield path, next(segmenter([(path, "It")])), None
-        except (OSError, ValueError) as error:
-            yield path, None, (error.strerror if isinstance(error, OSError) and error.strerror else str(error))
-
-
-def _write(path, picture):
-    """Writes a Pillow image as a PNG file."""
-    import io
-    import pathlib
-
-    from keras_vit.io.atomic import write_bytes
-
-    file = io.BytesIO()
-    picture.save(file, "PNG")
-    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, file.getvalue())
+def _line(segmentation):
+    best = ", ".join(f"{share.name} {share.share:.1%}" for share in segmentation.shares[:5])
+    return f"{best}{', ...' if len(segmentation.shares) > 5 else ''}"
 
 
 def main(arguments):
-    from keras_vit.inference.masks import mask_names
-    from keras_vit.io.logs import quiet
-    from keras_vit.io.progress import shown
-
     values = flags.FLAGS
-    if len(arguments) < 2:
-        raise ValueError(
-            "Give a model and at least one image: keras-vit segment runs/streets street.jpg --output=look."
-        )
-    model, *images = arguments
-    with shown(), quiet():
-        paths = _files(images)
-        names = mask_names(paths)
-        there = [name for name, path in zip(names, paths) if _same(os.path.join(values.output, name), path)]
-        if there:
-            raise ValueError(f"--output={values.output} holds the images: {there[0]} would be replaced. Give another.")
-        failed = _report(_segmented(_segmenter(model, values), paths), names, values)
-    if failed:
-        if len(paths) > 1:
-            print(f"{failed} of {len(paths)} images cannot be read.", file=sys.stderr)
-        sys.exit(1)
-
-
-def _same(written, path):
-    """Whether the file to write is the image itself."""
-    return os.path.exists(written) and os.path.exists(path) and os.path.samefile(written, path)
-
-
-def _report(found, names, values):
-    """Writes the pictures and prints the shares; returns the number of images that cannot be read."""
-    writer, failed = csv.writer(sys.stdout, lineterminator="\n"), 0
-    if values.csv:
-        writer.writerow(["image", "class", "share"])
-    for (path, segmentation, why), name in zip(found, names):
-        if segmentation is None:
-            failed += 1
-            print(f"{path}: {why}", file=sys.stderr)
-            continue
-        picture = os.path.join(values.output, name)
-        _write(picture, segmentation.picture(values.alpha))
-        if values.csv:
-            writer.writerows([path, share.name, f"{share.share:.6g}"] for share in segmentation.shares)
-        else:
-            best = ", ".join(f"{share.name} {share.share:.1%}" for share in segmentation.shares[:5])
-            print(f"{path}: {best}{', ...' if len(segmentation.shares) > 5 else ''} -> {picture}", flush=True)
-    return failed
+    shown = pictures.Shown(
+        picture=lambda segmentation: segmentation.picture(values.alpha),
+        header=("class", "share"),
+        rows=lambda segmentation: [(share.name, f"{share.share:.6g}") for share in segmentation.shares],
+        line=_line,
+    )
+    example = "keras-vit segment runs/streets street.jpg --output=look"
+    pictures.run(arguments, values, lambda model: _segmenter(model, values), shown, example)
 
 
 def run():
