@@ -18,6 +18,7 @@ VERBS = (
     "vtab",
     "classify",
     "segment",
+    "detect",
     "predict",
     "search",
     "label",

@@ -69,6 +69,7 @@ class PlannedSplit:
     class_names: tuple
     counts: tuple | None = None  # per class, None if unknown
     void: int | None = VOID  # as of sources
+    most_objects: int | None = 100  # as of sources; the detections that count per image, if unknown
 
     def class_counts(self) -> np.ndarray:
         """Examples per class, equal where unknown."""
@@ -93,7 +94,7 @@ def _counted(source):
     """The PlannedSplit of an open source; reads no images."""
     labelled = isinstance(source, RandomAccess) and source.labels is not None
     counts = tuple(source.class_counts().tolist()) if labelled else None
-    return PlannedSplit(source.size, tuple(source.class_names), counts, source.void)
+    return PlannedSplit(source.size, tuple(source.class_names), counts, source.void, source.most_objects)
 
 
 def planned_data(
@@ -353,7 +354,7 @@ class Prepared(Checked):
         for training, key in ((True, "train_preprocess"), (False, "eval_preprocess")):
             try:
                 x, *_ = self.example(training)
-            except KeyError:
+            except (KeyError, ValueError):
                 if not isinstance(self.train, PlannedSplit):
                     raise
                 x, *_ = self.example(training, image_and_label)  # a plan's examples have only an image and a label

@@ -18,6 +18,7 @@ TASKS = {
     "masked_autoencoding": "MaskedAutoencoding",
     "masked_patches": "MaskedPatches",
     "segmentation": "Segmentation",
+    "detection": "Detection",
 }
 
 __all__ = ["TASKS", "Score", "Task", "find_task", *TASKS.values()]

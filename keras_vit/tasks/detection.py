@@ -1,0 +1,130 @@
+"""Object detection: boxes with classes."""
+
+import dataclasses
+from typing import Any
+
+import keras
+
+from keras_vit import evaluation as evaluators
+from keras_vit.data.objects import pack
+from keras_vit.inspection import detection_sections, html_report
+from keras_vit.layers.arguments import choice
+from keras_vit.models import DetectionModel
+from keras_vit.models.heads.detection import HEADS
+from keras_vit.tasks.base import Score
+from keras_vit.tasks.dense import DenseTask, plain_options
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """config.objective: the head, its loss, and how scenes are combined.
+
+    Attributes:
+        head: a row of keras_vit.models.heads.detection.HEADS.
+        head_options: the head's own arguments, such as {"scales": (2, 1, 0.5), "width": 128}.
+        loss: arguments of the head's loss, such as {"assignment": "center"}.
+        objects: the largest number of objects in an image, to which batches are padded; None for that of the data.
+    """
+
+    head: str = "dense"
+    head_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    loss: dict[str, Any] = dataclasses.field(default_factory=dict)
+    objects: int | None = None
+
+    def __post_init__(self):
+        for name in ("head_options", "loss"):
+            object.__setattr__(self, name, plain_options(getattr(self, name)))
+
+
+class Detection(DenseTask):
+    """A ViT, hybrid or BiT with the head `config.objective.head`, which finds objects."""
+
+    Model = DetectionModel
+    score = Score("ap", title="AP", percent=True, curve="detection/ap")
+    Options = Options
+    samples = 1  # the evaluator draws examples
+
+    def __init__(self, config):
+        super().__init__(config)
+        self._objects = self.options.objects
+
+    def check_config(self) -> None:
+        super().check_config()
+        self.loss(None)  # refuses its options
+
+    # Data
+
+    def check_data(self, train: Any, held_out: Any) -> None:
+        data, most = self.config.data, []
+        for source, split in ((train, data.train), (held_out, data.evaluation)):
+            if getattr(source, "most_objects", None) is None or not source.class_names:
+                raise ValueError(
+                    f"{data.source}, {split}, has no boxes, which detection needs: give a folder of images and"
+                    " annotations as --data=boxes:FOLDER, or another source with boxes (docs/detection.md)."
+                )
+            most.append(source.most_objects)
+        self.check_same_classes(train, held_out)
+        if not most[0]:
+            raise ValueError(f"{data.source}, {data.train}, has no objects: there is nothing to learn.")
+        objects = self.options.objects
+        if objects is not None and objects < max(most):
+            raise ValueError(
+                f"--config.objective.objects={objects}: an image of {data.source} has {max(most)}. Set it to that, or"
+                " to None for the number in the data."
+            )
+        self._objects = objects or max(most)
+
+    def select(self, example: dict[str, Any]) -> tuple:
+        """(image (h, w, c), objects (m, 7))."""
+        return example["image"], pack(example, self._objects)
+
+    # Model
+
+    def around(self, encoder, source, head, head_options, **arguments):
+        return DetectionModel(
+            encoder,
+            head=head,
+            classes=len(source.class_names),
+            class_names=source.class_names,
+            head_options=head_options,
+            **arguments,
+        )
+
+    def copy_head(self, model, trained):
+        for own, other in zip(model.decoder.layers, trained.decoder.layers):
+            own.set_weights(other.get_weights())
+
+    def check_model(self, model: keras.Model, source: Any) -> None:
+        if getattr(source, "most_objects", None) is None:
+            raise ValueError(
+                f"{source.name} has no boxes to evaluate on: give images with annotations, such as --data=boxes:FOLDER."
+            )
+        super().check_model(model, source)
+        self._objects = max(self._objects or 1, source.most_objects)
+
+    # Training
+
+    def loss(self, source: Any) -> keras.losses.Loss:
+        head = HEADS[choice(self.options.head, "head", HEADS)]
+        try:
+            return head.losses[0](**self.options.loss)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"--config.objective.loss: {error}") from None
+
+    # Evaluation
+
+    def evaluator(self) -> evaluators.Evaluator:
+        return evaluators.Detection()
+
+    def report(self, model, evaluation, samples, records):
+        measures, details = evaluation.measures, evaluation.details
+        facts = [*self._shown(measures), ("head", model.head_name), ("parameters", model.count_params())]
+        facts.append(("image size", "x".join(map(str, model.image_size))))
+        names, threshold = details["classes"], details["score_threshold"]
+        sections = [html_report.table(facts), self._learning_curves(records)]
+        sections.append(detection_sections.precision_recall(details.get("curves", {}), details["per_class"]))
+        sections += [detection_sections.sizes(details["sizes"])]
+        sections.append(detection_sections.classes(details["per_class"], threshold))
+        if "confusion" in details and len(names) < html_report.MATRIX:
+            sections.append(detection_sections.confusion(details["confusion"], names, threshold))
+        return sections

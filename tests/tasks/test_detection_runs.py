@@ -1,0 +1,185 @@
+"""Runs of a detector on bright squares: they learn, resume bit for bit, leave a model, a report and pictures."""
+
+import csv
+import dataclasses
+import functools
+import io
+
+import numpy as np
+import pytest
+import short_runs
+from PIL import Image
+
+import keras_vit
+from keras_vit.data import from_arrays, usual_splits
+from keras_vit.data.splits import split_range
+from keras_vit.distribution import Strategy
+from keras_vit.planning import dry_run
+from keras_vit.runs import prepare, run_sweep
+from keras_vit.tasks import find_task
+from trainers import config_files, detect, evaluate
+
+NAMES = ("bar", "square")
+SIZE, COUNT = 32, 20
+
+
+@functools.cache
+def drawn():
+    """Images (20, 32, 32, 3) with one or two objects, and their boxes, labels, crowds, areas and sizes."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 40, (COUNT, SIZE, SIZE, 3))
+    features = {"boxes": np.zeros((COUNT, 2, 4), "float32"), "labels": np.zeros((COUNT, 2), "int32")}
+    for i in range(COUNT):
+        for j in range(1 + i % 2):
+            h, w = ((6, 20), (10, 10))[label := (i + j) % 2]
+            top, left = rng.integers(0, SIZE - h), rng.integers(0, SIZE - w)
+            images[i, top : top + h, left : left + w] = (250, 120)[label]
+            features["boxes"][i, j] = np.array([top, left, top + h, left + w]) / SIZE
+            features["labels"][i, j] = label
+    sides = features["boxes"][..., 2:] - features["boxes"][..., :2]
+    features["area"] = sides.prod(-1) * SIZE**2
+    features["crowd"] = np.zeros((COUNT, 2), "int32")
+    features["size"] = np.full((COUNT, 2), SIZE, "int32")
+    return images.astype("uint8"), features
+
+
+def in_memory(text, split, *_):
+    """A slice of the images, in the place of a folder."""
+    images, features = drawn()
+    part = slice(*split_range(split, COUNT))
+    return from_arrays(images[part], None, NAMES, text, {name: values[part] for name, values in features.items()})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_files():
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (keras_vit.data, usual_splits, prepare):
+            patch.setattr(module, "open_source", in_memory)
+        yield
+
+
+def small(row="dense", **options):
+    """The recipe for a tiny model: evaluations and checkpoints at 2 and 4."""
+    config = config_files.load_config(f"detection:{row}")
+    config.update(total="4 steps", evaluate="2 steps", checkpoint="2 steps", batch_size=8, keep_best=False)
+    config.evals.detection.every = "2 steps"
+    config.schedule.update(warmup="0 steps")
+    config.optimizer.update(learning_rate=3e-3)
+    config.model.update(variant="Ti/8", image_size=SIZE, depth=1, width=16, heads=2, mlp_dim=16)
+    config.data.update(source="boxes:squares", train="train[:16]", evaluation="train[16:]")
+    config.data.train_preprocess = "decode|resize(32, 32)|random_flip"
+    config.data.eval_preprocess = "decode|resize(32, 32)"
+    if row == "dense":
+        config.objective.head_options = {"width": 8, "convs": 1, "scales": (1,)}
+    config.update_from_flattened_dict(options)
+    return config
+
+
+def task_of(config):
+    return find_task("detection")(config)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    return short_runs.whole_and_resumed(small(), tmp_path_factory.mktemp("runs"))
+
+
+def test_it_measures_as_it_trains(done):
+    _, last = done.records
+    assert np.isfinite([last["loss"], last["val_loss"]]).all()
+    for name in ("ap", "ap50", "ar100"):
+        assert done.measures[name] == pytest.approx(last[f"detection/{name}"], abs=1e-6), name
+    assert done.measures["examples"] == 4
+
+
+def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(done):
+    assert done.state == done.resumed
+
+
+def test_it_leaves_a_model_with_names_and_preprocessing(done):
+    model = keras_vit.load(done.folder)
+    assert type(model) is keras_vit.DetectionModel and model.class_names == NAMES
+    assert model.preprocessing == done.config.data.eval_preprocess
+    images = drawn()[0][:2]
+    for ours, theirs in zip(model.detections(images), done.model.detections(images)):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_its_report_shows_curves_classes_and_sizes(done):
+    for words in ("AP", "Learning curves", "Precision and recall", "AP by size", "Classes", "Confusion matrix"):
+        assert words in done.page, words
+    assert all(name in done.page for name in NAMES)
+
+
+def test_the_binaries_evaluate_it_and_draw_what_it_finds(done, binary, tmp_path):
+    printed = binary(evaluate, model=str(done.folder), output=str(tmp_path / "out"), batch_size=8)
+    assert f"AP {done.measures['ap']:.2%}" in printed and "4 examples" in printed
+    Image.fromarray(drawn()[0][0].repeat(3, axis=1)).save(tmp_path / "wide.png")
+    table = binary(detect, done.folder, tmp_path / "wide.png", output=tmp_path / "look", csv=True, threshold=0, limit=3)
+    rows = list(csv.DictReader(io.StringIO(table)))
+    found = keras_vit.load(done.folder).detect(tmp_path / "wide.png", threshold=0.0, limit=3)
+    assert [row["class"] for row in rows] == list(found.names) and len(rows) == 3
+    np.testing.assert_allclose([float(row["right"]) for row in rows], found.boxes[:, 3], atol=0.06)
+    assert Image.open(tmp_path / "look" / "wide.png").size >= (96, 32)
+    with pytest.raises(ValueError, match="does not find objects"):
+        keras_vit.ViT("Ti/8", image_size=16, depth=1, width=8, heads=1, mlp_dim=8).save(tmp_path / "vit.keras")
+        binary(detect, tmp_path / "vit.keras", tmp_path / "wide.png", output=tmp_path / "look")
+
+
+def test_a_sweep_ranks_by_ap(tmp_path, capsys):
+    config, found = small(), {1e-4: 0.3, 1e-2: 0.5}
+    config.data.update(dev_train="train[:12]", dev_evaluation="train[12:16]")
+
+    def measured(config, workdir):
+        return {"ap": found[config.optimizer.learning_rate], "loss": 1.0, "examples": 4}
+
+    score = find_task(config.task).score
+    best = run_sweep(config, "optimizer.learning_rate=1e-4,1e-2", tmp_path, measured, Strategy(), score)
+    assert best["point"] == {"optimizer.learning_rate": 1e-2}
+    assert "| 0.01 | 50.00 | 1.0000 | best |" in capsys.readouterr().out
+
+
+def test_a_detector_keeps_its_head_at_another_size_or_gets_a_new_one(done):
+    config = done.config.copy_and_resolve_references()
+    config.update(init=str(done.folder), head="keep")
+    config.model.image_size = 64
+    config.data.eval_preprocess = "decode|resize(64, 64)"
+    source = in_memory("boxes:squares", "train")
+    model, old = task_of(config).model(source), keras_vit.load(done.folder)
+    assert model.image_size == (64, 64)
+    assert all(np.array_equal(*pair) for pair in zip(model.head.get_weights(), old.head.get_weights()))
+    config.head = "reset"
+    fresh = task_of(config).model(source)
+    assert not all(np.array_equal(*pair) for pair in zip(fresh.head.get_weights(), old.head.get_weights()))
+    config.update(head="keep")
+    config.objective.head = "yolos"
+    with pytest.raises(ValueError, match="has the head dense, the config yolos"):
+        task_of(config).model(source)
+
+
+@pytest.mark.parametrize(
+    ("options", "source", "message"),
+    [
+        ({"objective.head": "densee"}, {}, 'densee.*Did you mean "dense"'),
+        ({"objective.loss": {"assignment": "x"}}, {}, "config.objective.loss: .*assignment"),
+        ({"objective.loss": {"top_k": 3}}, {}, "config.objective.loss: .*top_k"),
+        ({"mixup": 0.2}, {}, "does not use some options of the config. Set --config.mixup=None"),
+        ({"objective.objects": 1}, {}, "objects=1: an image of boxes:squares has 2"),
+        ({}, {"most_objects": None}, "has no boxes, which detection needs"),
+        ({}, {"most_objects": 0}, "has no objects: there is nothing to learn"),
+        ({}, {"class_names": ("a", "b")}, "The classes of .* differ"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused(options, source, message):
+    with pytest.raises(ValueError, match=message):
+        task = task_of(small(**options))
+        task.check_config()
+        held_out = in_memory("boxes:squares", "train[16:]")
+        task.check_data(dataclasses.replace(in_memory("boxes:squares", "train"), **source), held_out)
+
+
+def test_its_plan_counts_the_model():
+    config = small()
+    text = dry_run.plan(config, {})
+    model = task_of(config).build(in_memory("boxes:squares", "train"))
+    assert f"{model.count_params():,} parameters, all trained" in text and "DenseDetectionLoss" in text

@@ -1,0 +1,60 @@
+"""Finds objects in images: pictures with boxes, and a line or rows of CSV for each image.
+
+    python -m trainers.detect runs/cells photo.jpg --output=look
+    python -m trainers.detect runs/cells PHOTOS "more/**/*.png" --output=look --threshold=0.5 --csv > boxes.csv
+
+The model is a run directory or a checkpoint of a detector. Images are files, folders and patterns. Each picture,
+OUTPUT/NAME.png, shows the image with boxes, names and scores. Boxes in CSV are in pixels of the upright image.
+What is found goes to standard output, problems to standard error; the exit code is 1 if an image cannot be read.
+"""
+
+import collections
+
+from . import flags, loading, pictures
+
+
+def _finder(name, values):
+    """A function [(path, name)] -> an iterator of Detections, by the model `name`; ValueError if it finds none."""
+    from keras_vit.io.progress import stage
+    from keras_vit.training.prediction.detect import THRESHOLD, Finder
+
+    with stage(f"Loading {name}"):
+        model = loading.load(name)
+    if not hasattr(model, "detections"):
+        raise ValueError(f"{name} does not find objects. For classes of images: keras-vit classify {name}.")
+    threshold = THRESHOLD if values.threshold is None else values.threshold
+    return Finder(model, 1, {"threshold": threshold, "iou": values.iou, "limit": values.limit})
+
+
+def _line(found):
+    counts = collections.Counter(found.names)
+    return ", ".join(f"{count} {name}" for name, count in counts.most_common()) or "nothing"
+
+
+def _rows(found):
+    return [(name, f"{score:.4g}", *(f"{side:.1f}" for side in box)) for name, score, box in found]
+
+
+def main(arguments):
+    values = flags.FLAGS
+    shown = pictures.Shown(
+        picture=lambda found: found.picture(),
+        header=("class", "score", "top", "left", "bottom", "right"),
+        rows=_rows,
+        line=_line,
+    )
+    example = "keras-vit detect runs/cells photo.jpg --output=look"
+    pictures.run(arguments, values, lambda model: _finder(model, values), shown, example)
+
+
+def run():
+    flags.path("output", None, "The folder of the pictures; existing ones are replaced.", required=True)
+    flags.number("threshold", None, "The lowest score of an object; by default 0.3.", lowest=0, highest=1)
+    flags.number("iou", 0.6, "Of boxes that overlap by more, the one with the highest score stays.", lowest=0, highest=1)
+    flags.integer("limit", 100, "The largest number of objects in an image.", lowest=1)
+    flags.boolean("csv", False, "Prints CSV, a row per object.")
+    flags.launch(main, takes="MODEL IMAGE [IMAGE ...]", loads=True)
+
+
+if __name__ == "__main__":
+    run()
