@@ -1,4 +1,4 @@
-"""Segmentation models from parsed checkpoints, and at another image size or with other options of the encoder."""
+"""Models with a dense head, for pixels or objects: from parsed checkpoints, at another size, with another encoder."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.transfer import check_plain, describe, transfer
 from keras_vit.models import DetectionModel, SegmentationModel, families
+from keras_vit.models.heads import detection
 
 _WithHead = TypeVar("_WithHead", SegmentationModel, DetectionModel)
 _OWN = ("name", "preprocessing")  # of the model, not of its encoder
@@ -42,19 +43,19 @@ def moved(
     return new
 
 
-def variables(model: SegmentationModel) -> dict[str, keras.Variable]:
+def variables(model: SegmentationModel | DetectionModel) -> dict[str, keras.Variable]:
     """{path without the model's name: variable} of encoder and heads, what the heads leave unread included."""
     owners = (model.get_encoder(), *model.decoder.layers)
     return {v.path.removeprefix(f"{model.name}/"): v for owner in owners for v in owner.weights}
 
 
-def all_weights(model: SegmentationModel) -> dict[str, np.ndarray]:
+def all_weights(model: SegmentationModel | DetectionModel) -> dict[str, np.ndarray]:
     """`variables` as arrays, without seed generators."""
     found = variables(model)
     return {path: keras.ops.convert_to_numpy(v) for path, v in found.items() if "seed_generator" not in path}
 
 
-def segmentation_model(
+def model_with_head(
     parsed: ParsedCheckpoint,
     config: Mapping[str, Any],
     path: Any,
@@ -63,8 +64,8 @@ def segmentation_model(
     resample: str = "google",
     activation: str | None = None,
     **changes: Any,
-) -> SegmentationModel:
-    """The SegmentationModel of a file with a dense head.
+) -> SegmentationModel | DetectionModel:
+    """The SegmentationModel or DetectionModel of a file with a dense head.
 
     Args:
         parsed: with its `dense`.
@@ -81,15 +82,16 @@ def segmentation_model(
     try:
         values = sum(a.size for a in arrays.values())
         metadata.check_size(config["variant"], config, len(arrays), values, path)
-        model = SegmentationModel(
+        finds = dense.head in detection.HEADS
+        own = {} if finds else {"colors": dense.colors, "auxiliary": dense.auxiliary}
+        model = (DetectionModel if finds else SegmentationModel)(
             families.build(**{**config, "preprocessing": None}),
             head=dense.head,
             classes=dense.classes,
             class_names=dense.class_names,
-            colors=dense.colors,
             preprocessing=config["preprocessing"],
             head_options=dense.options,
-            auxiliary=dense.auxiliary,
+            **own,
         )
     except ValueError as error:
         raise ValueError(f'"{path}" describes a model that cannot be built: {error}') from None

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from keras_vit.checkpoints.dense import moved, segmentation_model
+from keras_vit.checkpoints.dense import model_with_head, moved
 from keras_vit.checkpoints.formats.evaluation_steps import of_channels
 from keras_vit.checkpoints.formats.name_map import summary, unpack
 from keras_vit.checkpoints.locate import locate_checkpoint
@@ -99,9 +99,7 @@ def _from_arrays(contents, located, image_size, classes, class_names, head, resa
     if parsed.dense is not None and head == "keep" and classes in (None, parsed.dense.classes):
         _report(contents, parsed, left_out)
         resample = resample or parsed.resample
-        return segmentation_model(
-            parsed, config, contents.path, image_size, class_names, resample, activation, **changes
-        )
+        return model_with_head(parsed, config, contents.path, image_size, class_names, resample, activation, **changes)
     model = _build(config, parsed, contents.path)
     shapes = {v.path.removeprefix(f"{model.name}/"): tuple(v.shape) for v in model.weights}
     weights = unpack(parsed.name_map, parsed.arrays, shapes, contents.path)

@@ -23,6 +23,7 @@ from keras_vit.checkpoints.formats import (
     huggingface_beit,
     huggingface_dense,
     huggingface_eomt,
+    huggingface_yolos,
     mae,
     mmsegmentation,
     name_map,
@@ -33,7 +34,7 @@ from keras_vit.checkpoints.torch_file import save_state_dict
 from keras_vit.checkpoints.transfer import check_plain, model_weights
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.models import Classifier, MaskedAutoencoder, SegmentationModel, families
+from keras_vit.models import Classifier, DetectionModel, MaskedAutoencoder, SegmentationModel, families
 from keras_vit.models.checks import check_model_and_path
 
 FORMATS = ("keras", "google", "timm", "huggingface", "mmsegmentation")
@@ -220,9 +221,15 @@ def _mmsegmentation(model, path):
         save_state_dict(temporary, arrays, meta)
 
 
-def _segmentation(model, path):
-    """Writes the folder for DPTFor..., DepthAnythingFor..., BeitFor... or EomtForUniversalSegmentation."""
-    form = {"upernet": huggingface_beit, "eomt": huggingface_eomt}.get(model.head_name, huggingface_dense)
+def _with_head(model, path):
+    """Writes the folder for Hugging Face's class of models with that head."""
+    forms = {"upernet": huggingface_beit, "eomt": huggingface_eomt, "yolos": huggingface_yolos}
+    if isinstance(model, DetectionModel) and model.head_name not in forms:
+        raise ValueError(
+            f'The format "huggingface" cannot express the head "{model.head_name}", of detectors only "yolos".'
+            ' format="keras" saves every model.'
+        )
+    form = forms.get(model.head_name, huggingface_dense)
     form.check(model)
     arrays = form.arrays_of(model, all_weights(model))
     configs = {"config.json": form.config_of(model), "preprocessor_config.json": form.preprocessor_of(model)}
@@ -310,9 +317,9 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
     if format == "huggingface" and isinstance(model, MaskedAutoencoder):
         check_plain(model, 'The format "huggingface"')
         return _masked_autoencoder(model, path)
-    if format == "huggingface" and isinstance(model, SegmentationModel):
+    if format == "huggingface" and isinstance(model, (SegmentationModel, DetectionModel)):
         check_plain(model, 'The format "huggingface"')
-        return _segmentation(model, path)
+        return _with_head(model, path)
     if format == "mmsegmentation":
         check_plain(model, 'The format "mmsegmentation"')
         return _mmsegmentation(model, path)

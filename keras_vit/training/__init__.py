@@ -35,6 +35,7 @@ from keras_vit.training.segmentation_losses import (
 )
 from keras_vit.training.segmentation_scores import SegmentationScores
 from keras_vit.training.self_distillation import DINOLoss, TeacherEntropy
+from keras_vit.training.set_prediction import SetPredictionLoss
 
 __all__ = [
     "DINOLoss",
@@ -65,6 +66,7 @@ __all__ = [
     "SegmentationCrossEntropy",
     "SegmentationLoss",
     "SegmentationScores",
+    "SetPredictionLoss",
     "SigmoidCrossEntropy",
     "SoftDistillation",
     "SoftmaxCrossEntropy",

@@ -1,4 +1,4 @@
-"""Writes goldens/dense/*.json: tiny DPT, Depth Anything, BEiT and EoMT models of transformers, and what they answer.
+"""Writes goldens/dense/*.json: tiny DPT, Depth Anything, BEiT, EoMT and YOLOS of transformers, and what they answer.
 
     pip install torch transformers        # in another environment
     python tests/checkpoints/originals_dense.py [NAME ...]
@@ -75,6 +75,11 @@ def _eomt():
     return transformers.EomtForUniversalSegmentation(transformers.EomtConfig(**sizes, **head, **_NAMES))
 
 
+def _yolos(**options):
+    sizes = {**_SIZES, "num_hidden_layers": 3, "intermediate_size": 24, "patch_size": 8, "num_detection_tokens": 5}
+    return transformers.YolosForObjectDetection(transformers.YolosConfig(**sizes, **_NAMES, **options))
+
+
 CASES = {  # {name: (model, sizes)}
     "dpt_classes": (
         lambda: _dpt("SemanticSegmentation", **_DPT, **_NAMES, use_batch_norm_in_fusion_residual=True),
@@ -89,6 +94,8 @@ CASES = {  # {name: (model, sizes)}
     ),
     "beit": (_beit, ("32x32", "24x40")),
     "eomt": (_eomt, ("32x32",)),
+    "yolos": (lambda: _yolos(image_size=[32, 48], use_mid_position_embeddings=False), ("32x48", "24x32")),
+    "yolos_middle": (lambda: _yolos(image_size=[32, 32]), ("32x32", "24x40")),
 }
 
 
@@ -114,6 +121,15 @@ def _answer(model, x):
     return answer
 
 
+def _kept(model, x):
+    """What a golden keeps of an answer: every third row and column (h, w, c), or logits and boxes, (q, c)."""
+    if hasattr(model, "bbox_predictor"):
+        found = model(x)
+        return torch.cat([found.logits, found.pred_boxes], dim=-1)[0]
+    answer = torch.nn.functional.interpolate(_answer(model, x), size=x.shape[2:], mode="bilinear")
+    return answer[0].permute(1, 2, 0)[::EVERY, ::EVERY]
+
+
 def _golden(model, sizes):
     model.eval()
     with torch.no_grad():
@@ -131,9 +147,9 @@ def _golden(model, sizes):
         for size in sizes:
             h, w = size_of(size)
             x = torch.tensor((image(h, w) / 255 - 0.5) / 0.5, dtype=torch.float32).permute(0, 3, 1, 2)
-            answer = torch.nn.functional.interpolate(_answer(model, x), size=(h, w), mode="bilinear")
+            answer = _kept(model, x)
             print(size, f"from {answer.min():.3f} to {answer.max():.3f}")
-            outputs[size] = answer[0].permute(1, 2, 0)[::EVERY, ::EVERY].numpy().astype(float).round(6).tolist()
+            outputs[size] = answer.numpy().astype(float).round(6).tolist()
     side = size_of(sizes[0])[0]
     preprocessor = {
         **{"image_processor_type": "DPTImageProcessor", "do_resize": True, "size": {"height": side, "width": side}},

@@ -11,6 +11,7 @@ _BIT_ROOT = "stem.conv.weight"
 _SEGMENTATION_ROOT = "decode_head.conv_seg.weight"  # mmsegmentation's classifier
 _BEIT_ROOT = "fpn1.0.weight"
 _DENSE_ROOT = "neck.fusion_stage.layers.0.projection.weight"
+_YOLOS_ROOT = "vit.embeddings.detection_tokens"
 _EOMT_ROOT = "upscale_block.block.0.conv1.weight"
 # A block of nn.MultiheadAttention, as in nn.TransformerEncoder.
 _TORCH_ATTENTION = re.compile(r"\.\d+\.(?:\w+\.)*in_proj_weight$")
@@ -25,6 +26,7 @@ _ANCHORS = {
     "huggingface_beit": re.escape(_BEIT_ROOT),
     "huggingface_dense": re.escape(_DENSE_ROOT),
     "huggingface_eomt": re.escape(_EOMT_ROOT),
+    "huggingface_yolos": re.escape(_YOLOS_ROOT),
     "huggingface": r"(?:\w+\.)?embeddings\.patch_embedding(?:s\.projection)?\.weight",
     "timm": "|".join(map(re.escape, TIMM_ROOTS)),
 }
@@ -50,6 +52,7 @@ def recognise(names: Collection[str]) -> str | None:
         "huggingface_beit": ending(_BEIT_ROOT),
         "huggingface_dense": ending(_DENSE_ROOT),
         "huggingface_eomt": ending(_EOMT_ROOT),
+        "huggingface_yolos": ending(_YOLOS_ROOT),
         "huggingface": ending("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight"),
         "own_names": any(_TORCH_ATTENTION.search(name) for name in names if len(name) <= LONGEST_NAME),
         "timm": ending(*TIMM_ROOTS),

@@ -12,7 +12,9 @@ from keras_vit.models.headed import maps_of
 from keras_vit.models.heads.decoder import Decoder, Encoder, check_options, options_of
 from keras_vit.models.heads.detector import dense
 from keras_vit.models.heads.suppress import probabilities
+from keras_vit.models.heads.yolos import token_outputs, yolos
 from keras_vit.training.detection_losses import DenseDetectionLoss, ObjectLoss, packed
+from keras_vit.training.set_prediction import SetPredictionLoss
 
 _GIVEN = ("encoder", "classes", "policy")
 
@@ -56,8 +58,15 @@ def _dense_prediction(decoder, outputs):
     return packed(outputs["boxes"], outputs["logits"], decoder.head.points)
 
 
+def _set_prediction(decoder, outputs):
+    return packed(outputs["boxes"], outputs["logits"])
+
+
 HEADS: dict[str, Head] = {
     "dense": Head(dense, _dense_outputs, _dense_prediction, (DenseDetectionLoss,)),  # arXiv 2203.16527, 2006.09214
+    "yolos": Head(  # arXiv 2106.00666
+        yolos, token_outputs, _set_prediction, (SetPredictionLoss,), activation="softmax", suppresses=False
+    ),
 }
 
 

@@ -1,0 +1,106 @@
+"""YOLOS in Hugging Face's names: transformers' logits and boxes, equal files, published counts."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from dense_files import golden, image, size_of, write
+
+import keras_vit
+from keras_vit.checkpoints.formats import huggingface_yolos
+
+KINDS = ("yolos", "yolos_middle")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def found(request, tmp_path_factory):
+    """(name of a golden, its folder, the model)"""
+    path = tmp_path_factory.mktemp(request.param)
+    write(request.param, path)
+    return request.param, path, keras_vit.load(path)
+
+
+def test_logits_and_boxes_are_transformers(found):
+    name, folder, model = found
+    for text, expected in golden(name)["outputs"].items():
+        size, expected = size_of(text), np.array(expected)
+        at_size = model if size == model.image_size else keras_vit.load(folder, image_size=size)
+        outputs = at_size(image(*size))
+        np.testing.assert_allclose(outputs["logits"][0], expected[:, :-4], rtol=0, atol=1e-5)
+        x, y, w, h = expected[:, -4:].T
+        boxes = np.stack([y - h / 2, x - w / 2, y + h / 2, x + w / 2], axis=1)
+        np.testing.assert_allclose(outputs["boxes"][0], boxes, rtol=0, atol=1e-5)
+    assert model.class_names == ("wall", "sky", "tree") and model.head_name == "yolos"
+
+
+def test_a_round_trip_is_bit_identical(found, tmp_path):
+    name, folder, model = found
+    keras_vit.save(model, tmp_path / "copy", format="huggingface")
+    written, original = (
+        safetensors.numpy.load_file(path / "model.safetensors") for path in (tmp_path / "copy", folder)
+    )
+    assert written.keys() == original.keys()
+    for key, array in original.items():
+        np.testing.assert_array_equal(written[key], array, err_msg=key)
+    config = json.loads((tmp_path / "copy" / "config.json").read_text())
+    different = {key for key, value in config.items() if golden(name)["config"].get(key, value) != value}
+    assert different <= {"transformers_version"}
+    assert keras_vit.load(tmp_path / "copy").get_config() == model.get_config()
+
+
+# {size: (image size, fields, parameters)}, of hustvl/yolos-tiny, -small and -base.
+PUBLISHED = {
+    "Ti": ((800, 1328), {}, 6_488_736),
+    "S": ((512, 864), {"positions_at": "every"}, 30_684_768),
+    "B": ((800, 1344), {"positions_at": "every"}, 127_798_368),
+}
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_published_sizes_have_the_published_parameters(size, without_values):
+    image_size, fields, parameters = PUBLISHED[size]
+    with without_values():
+        built = keras_vit.DetectionModel(f"{size}/16", head="yolos", image_size=image_size, classes=91, **fields)
+        huggingface_yolos.check(built)
+        assert built.count_params() == parameters
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model_type": "detr"}, "model_type"),
+        ({"num_detection_tokens": 7}, "num_detection_tokens"),
+        ({"use_mid_position_embeddings": True}, "use_mid_position_embeddings"),
+        ({"hidden_act": "relu"}, "hidden_act"),
+    ],
+)
+def test_settings_that_contradict_the_arrays_are_refused_by_name(settings, message, tmp_path):
+    write("yolos", tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**golden("yolos")["config"], **settings}))
+    with pytest.raises(ValueError, match=message):
+        keras_vit.load(tmp_path)
+
+
+def test_a_model_that_the_format_cannot_express_is_refused(tmp_path):
+    sizes = {"depth": 1, "width": 8, "heads": 2, "mlp_dim": 16, "image_size": 16}
+    model = keras_vit.DetectionModel("Ti/8", head="yolos", head_options={"tokens": 3}, registers=2, **sizes)
+    with pytest.raises(ValueError, match="cannot express this YOLOS: registers=2"):
+        keras_vit.save(model, tmp_path / "copy", format="huggingface")
+    dense = keras_vit.DetectionModel("Ti/8", head_options={"width": 8, "scales": (1,)}, **sizes)
+    with pytest.raises(ValueError, match='the head "dense", of detectors only "yolos"'):
+        keras_vit.save(dense, tmp_path / "copy", format="huggingface")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"positions": "rope2d"}, "tables of positions"),
+        ({"final_norm": False}, "normalisation after its blocks"),
+        ({"causal": True, "pool": "gap"}, "both directions"),
+        ({"token_merging": 1}, "all patches"),
+    ],
+)
+def test_an_encoder_that_tokens_cannot_join_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        keras_vit.DetectionModel("Ti/8", head="yolos", depth=2, width=8, heads=2, mlp_dim=8, image_size=16, **fields)
