@@ -50,9 +50,7 @@ def main(arguments):
 def run():
     flags.path("output", None, "The folder of the pictures; existing ones are replaced.", required=True)
     flags.number("threshold", None, "The lowest score of an object; by default 0.3.", lowest=0, highest=1)
-    flags.number(
-        "iou", 0.6, "Of boxes that overlap by more, the one with the highest score stays.", lowest=0, highest=1
-    )
+    flags.number("iou", 0.6, "Of boxes that overlap by more, that with the highest score stays.", lowest=0, highest=1)
     flags.integer("limit", 100, "The largest number of objects in an image.", lowest=1)
     flags.boolean("csv", False, "Prints CSV, a row per object.")
     flags.launch(main, takes="MODEL IMAGE [IMAGE ...]", loads=True)

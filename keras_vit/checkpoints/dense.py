@@ -83,7 +83,7 @@ def model_with_head(
         values = sum(a.size for a in arrays.values())
         metadata.check_size(config["variant"], config, len(arrays), values, path)
         finds = dense.head in detection.HEADS
-        own = {} if finds else {"colors": dense.colors, "auxiliary": dense.auxiliary}
+        own: dict[str, Any] = {} if finds else {"colors": dense.colors, "auxiliary": dense.auxiliary}
         model = (DetectionModel if finds else SegmentationModel)(
             families.build(**{**config, "preprocessing": None}),
             head=dense.head,
