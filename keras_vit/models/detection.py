@@ -132,6 +132,14 @@ class DetectionModel(ModelOfArguments):
             )
         super()._take_loss(loss)
 
+    def _check_trainable(self):
+        if self.mixing is not None:
+            raise ValueError(
+                f"model.mixing = {type(self.mixing).__name__}() blends the labels of whole images, which objects do not"
+                " have. Leave it None, and mix scenes in the training preprocessing (docs/data.md)."
+            )
+        super()._check_trainable()
+
     def get_encoder(self) -> Classifier:
         """The encoder, of this model's own layers."""
         return self._encoder

@@ -1,4 +1,4 @@
-"""Steps of a small detector under a strategy, for the tests of replicas and of JAX."""
+"""Steps of a small detector under a strategy, for the tests of replicas."""
 
 import contextlib
 
@@ -23,16 +23,16 @@ def data():
 
 
 def losses(strategy):
-    """The losses of three steps; each depends on the updates before."""
+    """The losses of two steps; the second depends on the update before."""
     one = strategy.replicas == 1 and keras.backend.backend() == "tensorflow"
     with eager() if one else contextlib.nullcontext():
         with strategy.scope():
-            options = {"scales": (2, 1), "width": 8, "convs": 1}
+            options = {"scales": (1,), "width": 8, "convs": 1}
             sizes = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
-            model = keras_vit.DetectionModel("Ti/8", "dense", 2, SIZE, head_options=options, **sizes)
+            model = keras_vit.DetectionModel("Ti/4", "dense", 2, SIZE, head_options=options, **sizes)
             rng = np.random.default_rng(1)
             kept = [v for v in model.variables if "seed" not in v.path]
             for variable in kept:
                 variable.assign(rng.normal(size=variable.shape) * 0.1)
             model.compile(keras_vit.training.Momentum(0.05), DenseDetectionLoss(), jit_compile=False)
-        return model.fit(*data(), batch_size=4, epochs=3, shuffle=False, verbose=0).history["loss"]
+        return model.fit(*data(), batch_size=4, epochs=2, shuffle=False, verbose=0).history["loss"]

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 from as_one_device import CASE, DEPTH, assert_as_one_device, hold
+from detector_steps import losses
 from interpreters import Fork, Interpreter, wait_for
 from segmentation_scores import by_numpy, evaluated
 from small_detectors import measured
@@ -485,3 +486,13 @@ def detections_under_two():
 def test_detectors_have_the_same_measures_on_two_replicas(replicas):
     measures, confusion = measured(strategy("one"), 3)
     assert replicas.run(detections_under_two) == [measures, confusion] and 0 < measures["ap"] < 1
+
+
+def detector_losses_under_two():
+    return losses(two())
+
+
+def test_a_detector_trains_on_two_replicas_as_on_one_device(replicas):
+    """One replica has an image without objects, the other a crowd."""
+    found, expected = replicas.run(detector_losses_under_two), losses(strategy("one"))
+    assert found == pytest.approx(expected, rel=1e-4) and len(set(expected)) == 2

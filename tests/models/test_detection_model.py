@@ -171,6 +171,10 @@ def test_wrong_arguments_and_losses_are_refused_by_name():
     for loss in ("mse", keras.losses.BinaryCrossentropy(from_logits=True), keras_vit.training.SegmentationLoss()):
         with pytest.raises(ValueError, match=r'"dense" cannot be trained .*keras_vit.training.DenseDetectionLoss\(\)'):
             model.compile("sgd", loss)
+    model.compile("sgd", DenseDetectionLoss())
+    model.mixing = keras_vit.training.Mixup(0.2, classes=2)
+    with pytest.raises(ValueError, match=r"Mixup\(\) blends the labels of whole images"):
+        model.fit(X, Y)
     with pytest.raises(ValueError, match="finds objects, and does not classify whole images"):
         model.classify(X)
     with pytest.raises(ValueError, match="threshold must be from 0 to 1"):
