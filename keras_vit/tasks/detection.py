@@ -13,6 +13,8 @@ from keras_vit.models import DetectionModel
 from keras_vit.models.heads.detection import HEADS
 from keras_vit.tasks.base import Score
 from keras_vit.tasks.dense import DenseTask, plain_options
+from keras_vit.training import Mosaic, SceneMixup
+from keras_vit.training.mixing import check_pairs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +25,16 @@ class Options:
         head: a row of keras_vit.models.heads.detection.HEADS.
         head_options: the head's own arguments, such as {"scales": (2, 1, 0.5), "width": 128}.
         loss: arguments of the head's loss, such as {"assignment": "center"}.
+        mosaic: probability of training on mosaics of four images, arXiv 2004.10934; 0 for never.
+        mixup: probability of training on two images blended, arXiv 1902.04103; 0 for never. Only one of the two.
         objects: the largest number of objects in an image, to which batches are padded; None for that of the data.
     """
 
     head: str = "dense"
     head_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     loss: dict[str, Any] = dataclasses.field(default_factory=dict)
+    mosaic: float = 0.0
+    mixup: float = 0.0
     objects: int | None = None
 
     def __post_init__(self):
@@ -51,6 +57,15 @@ class Detection(DenseTask):
     def check_config(self) -> None:
         super().check_config()
         self.loss(None)  # refuses its options
+        mosaic, mixup = self.options.mosaic, self.options.mixup
+        if mosaic and mixup:
+            raise ValueError(
+                f"--config.objective.mosaic={mosaic} and --config.objective.mixup={mixup}: a batch is mixed one way. Set"
+                " one of them to 0."
+            )
+        mixing = self.mixing(None)
+        if mixing is not None:
+            check_pairs(self.config.batch_size, group=mixing.group)
 
     # Data
 
@@ -110,6 +125,12 @@ class Detection(DenseTask):
             return head.losses[0](**self.options.loss)
         except (TypeError, ValueError) as error:
             raise ValueError(f"--config.objective.loss: {error}") from None
+
+    def mixing(self, model):
+        options, seed = self.options, self.config.seed
+        if options.mosaic:
+            return Mosaic(probability=options.mosaic, seed=seed)
+        return SceneMixup(probability=options.mixup, seed=seed) if options.mixup else None
 
     # Evaluation
 

@@ -81,7 +81,9 @@ def task_of(config):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    return short_runs.whole_and_resumed(small(), tmp_path_factory.mktemp("runs"))
+    config = small()
+    config.objective.mosaic = 0.5
+    return short_runs.whole_and_resumed(config, tmp_path_factory.mktemp("runs"))
 
 
 def test_it_measures_as_it_trains(done):
@@ -164,6 +166,8 @@ def test_a_detector_keeps_its_head_at_another_size_or_gets_a_new_one(done):
         ({"objective.loss": {"assignment": "x"}}, {}, "config.objective.loss: .*assignment"),
         ({"objective.loss": {"top_k": 3}}, {}, "config.objective.loss: .*top_k"),
         ({"mixup": 0.2}, {}, "does not use some options of the config. Set --config.mixup=None"),
+        ({"objective.mosaic": 0.5, "objective.mixup": 0.5}, {}, "a batch is mixed one way"),
+        ({"objective.mosaic": 0.5, "batch_size": 3}, {}, "batch size that is a multiple of"),
         ({"objective.objects": 1}, {}, "objects=1: an image of boxes:squares has 2"),
         ({}, {"most_objects": None}, "has no boxes, which detection needs"),
         ({}, {"most_objects": 0}, "has no objects: there is nothing to learn"),
