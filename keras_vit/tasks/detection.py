@@ -60,8 +60,8 @@ class Detection(DenseTask):
         mosaic, mixup = self.options.mosaic, self.options.mixup
         if mosaic and mixup:
             raise ValueError(
-                f"--config.objective.mosaic={mosaic} and --config.objective.mixup={mixup}: a batch is mixed one way. Set"
-                " one of them to 0."
+                f"--config.objective.mosaic={mosaic} and --config.objective.mixup={mixup}: a batch is mixed one way."
+                " Set one of them to 0."
             )
         mixing = self.mixing(None)
         if mixing is not None:
