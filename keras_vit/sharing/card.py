@@ -96,22 +96,33 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return [f"| {' | '.join(head)} |", f"|{'-|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
+_ANSWERS = {
+    None: 'model.classify("photo.jpg")  # names and probabilities',
+    "detection": 'model.detect("photo.jpg")  # names, scores and boxes',
+    "segmentation": 'model.segment("photo.jpg").picture()  # a class for every pixel',
+}
+
+
+def _classes_in_words(facts):
+    """A sentence on what the model does with its classes; "" without."""
+    count, task = facts.model["classes"], facts.model.get("task")
+    if count is None:
+        return ""
+    if task == "detection":
+        return f" It finds objects of {counted(count, 'class')}."
+    if task == "segmentation":
+        return f" It gives every pixel one of {count:,} classes."
+    return f" It classifies {count:,} classes." if count > 1 else " It returns the probability of one class."
+
+
 def _summary(facts):
     """The first paragraph."""
     height, width = facts.model["image_size"]
     what = facts.family.title if facts.is_plain else facts.kind
-    count = facts.model["classes"]
-    classes = (
-        ""
-        if count is None
-        else f" It classifies {count:,} classes."
-        if count > 1
-        else " It returns the probability of one class."
-    )
     encoder = " It is used to train its encoder." if facts.pretrains else ""
     trained = f" Trained on {_plain(facts.run.data)}." if facts.run and facts.run.data else ""
     return [
-        f"{what} for images of {height} x {width} pixels.{classes}{encoder}{trained}",
+        f"{what} for images of {height} x {width} pixels.{_classes_in_words(facts)}{encoder}{trained}",
         "",
     ]
 
@@ -140,7 +151,7 @@ def _use(facts):
     size = height if height == width else (height, width)
     code = ["import keras_vit", "", f'model = keras_vit.load("{facts.address}")']
     if facts.model["classes"] is not None and not facts.pretrains:
-        code += ['model.classify("photo.jpg")  # names and probabilities']
+        code += [_ANSWERS[facts.model.get("task")]]
     if facts.pretrains:
         code += ["encoder = model.get_encoder()  # from pixels 0..255, (b, h, w, c), to features"]
     else:

@@ -5,11 +5,14 @@ from typing import Any
 
 import keras
 
-from keras_vit.models import families
+from keras_vit.models import DetectionModel, SegmentationModel, families
 from keras_vit.models.families import Family
 from keras_vit.planning.flops import run_costs
 from keras_vit.serving.description import describe
 from keras_vit.sharing.run import Measured, Run
+
+# By a description's task.
+_TASKS = {"detection": "object-detection", "segmentation": "image-segmentation", "depth": "depth-estimation"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +68,8 @@ class Facts:
         """The Hugging Face hub's name of the task; None for custom heads, for which it has no name."""
         if self.kind == "ImageGPT":
             return "unconditional-image-generation"
+        if "task" in self.model:
+            return _TASKS[self.model["task"]]
         if self.headless:
             return "image-feature-extraction"
         return None if self.model["classes"] is None else "image-classification"
@@ -81,7 +86,9 @@ def gather(
     """The facts of a card; `other` is the (format, class) in which another library reads the folder, or None."""
     parts = address.partition("://")[2].split("/")
     encoder = model.get_encoder()  # in a pre-training model: the part that takes whole images
-    description = {**describe(encoder, None), "parameters": int(model.count_params())}
+    headed = isinstance(model, (DetectionModel, SegmentationModel))
+    described = model if headed else encoder
+    description = {**describe(described, None), "parameters": int(model.count_params())}
     headless = model.classes is None and (encoder is not model or model.made_from_arguments)
     return Facts(
         name=parts[-1] if len(parts) == 2 else parts[1],
@@ -91,9 +98,9 @@ def gather(
         architecture="" if encoder.spec is None else encoder.spec.in_words,
         kind=type(model).__name__,
         family=None if encoder.spec is None else families.find(encoder.spec),
-        pretrains=encoder is not model,
+        pretrains=described is not model,
         headless=headless,
-        flops=run_costs(encoder, 0).get("forward_flops"),
+        flops=None if headed else run_costs(encoder, 0).get("forward_flops"),
         run=run,
         other_format=other[0] if other else None,
         other_class=other[1] if other else None,

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 from pages import Page
-from small_models import NAMED, segmenting
+from small_models import NAMED, detecting, segmenting
 
 import keras_vit
 from keras_vit.inspection import attention_maps, head_statistics
@@ -54,6 +54,17 @@ def test_a_segmentation_models_page_shows_the_classes_of_pixels(page):
     for ids in logits[[0, 3]].argmax(-1):  # evenly spread: the first and the last
         assert all(f"{NAMED[i]} {np.mean(ids == i):.0%}" in found.text for i in np.unique(ids))
     assert "segmentation, 15,139 parameters" in found.text and "3, of pixels" in found.text
+    with pytest.raises(ValueError, match="no maps of one class"):
+        page(model, chosen_class="dog")
+
+
+def test_a_detectors_page_shows_its_objects(page, monkeypatch):
+    model = detecting()
+    monkeypatch.setattr("keras_vit.inspection.model_page.images.THRESHOLD", 0.05)
+    found, _, _ = page(model, show=1, count=2)
+    [name, *_] = model.detect(images_for(model)[0], threshold=0.05).names
+    count = model.detect(images_for(model)[0], threshold=0.05).names.count(name)
+    assert f"{count} {name}" in found.text and "3, of objects" in found.text and "finds objects" in found.text
     with pytest.raises(ValueError, match="no maps of one class"):
         page(model, chosen_class="dog")
 

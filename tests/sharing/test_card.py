@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from hub_stand_in import serving
-from small_models import every_weight
+from small_models import detecting, every_weight, segmenting
 
 import keras_vit
 from keras_vit.planning.flops import forward_flops
@@ -221,6 +221,20 @@ def test_a_model_of_one_class_does_not_tell_classes_apart(tmp_path):
     model = keras_vit.ViT("Ti/8", image_size=16, depth=1, width=16, heads=2, mlp_dim=16, classes=1)
     write_folder(model, tmp_path / "one", ADDRESS, "mit", untrained=True)
     assert "It returns the probability of one class." in (tmp_path / "one" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "classes", "code"),
+    [
+        (detecting, "object-detection", "finds objects of 3 classes", "model.detect("),
+        (segmenting, "image-segmentation", "gives every pixel one of 3 classes", "model.segment("),
+    ],
+)
+def test_a_model_with_a_head_is_shared_with_its_task(tmp_path, model, task, classes, code):
+    write_folder(model(), tmp_path / "shared", ADDRESS, "mit")
+    front, body = front_matter_of((tmp_path / "shared" / "README.md").read_text())
+    assert front["pipeline_tag"] == task and classes in body and code in body
+    assert "classify" not in body and "get_encoder" not in body
 
 
 def test_a_model_of_pre_training_is_shared_with_its_encoder(tmp_path):

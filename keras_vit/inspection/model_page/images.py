@@ -1,5 +1,6 @@
 """Images on a model's page: attention rollout, class maps, token colours, and maps of each head."""
 
+import collections
 import html
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from keras_vit.inspection.model_page.subject import Section, Subject, computed
 from keras_vit.io.mask_pictures import overlay
 from keras_vit.io.progress import stage
 from keras_vit.models import taps
+from keras_vit.training.prediction.detect import THRESHOLD, Detections, class_names
 from keras_vit.training.prediction.segment import names_and_colors
 
 _SIDE = 160  # pixels of a picture's shorter side in the PNG files
@@ -92,6 +94,24 @@ def _pixel_classes(subject):
     text = "the class of every pixel, in the colours of the list below each image, with the share of each."
     pictures = [overlay(image, mask, colors) for image, mask in zip(subject.shown_photographs, masks)]
     return Column("classes of pixels", text, pictures), verdicts
+
+
+def _objects(subject):
+    """(the column of found objects, HTML with the number of each class in each image) of a detector."""
+    names, images = class_names(subject.detector), subject.shown_photographs.astype("uint8")
+    sides = np.tile(np.array(images.shape[1:3], "float32"), 2)
+    pictures, verdicts = [], []
+    for start in range(0, len(images), _BATCH):
+        pixels = subject.shown_pixels[start : start + _BATCH]
+        found = subject.detector.detections(pixels, threshold=THRESHOLD)
+        for image, boxes, scores, labels in zip(images[start : start + _BATCH], *map(np.asarray, found)):
+            there = labels >= 0
+            objects = Detections(boxes[there] * sides, scores[there], labels[there], names, image)
+            pictures.append(np.asarray(objects.picture()))
+            counts = collections.Counter(objects.names).most_common()
+            verdicts.append(", ".join(f"{count} {own_text(name)}" for name, count in counts) or "no objects")
+    text = f"the objects with scores above {THRESHOLD:g}; their numbers are below each image."
+    return Column("objects", text, pictures), verdicts
 
 
 def _colours(subject):
@@ -200,6 +220,9 @@ def images(subject: Subject) -> Section:
         verdicts = _verdicts(subject, predicted, with_map)
         if subject.segmenter is not None:
             first, verdicts = _pixel_classes(subject)
+            columns = [first, *columns]
+        if subject.detector is not None:
+            first, verdicts = _objects(subject)
             columns = [first, *columns]
         blocks = _head_pictures(subject) if with_heads else [{}] * len(subject.shown)
     texts = {column.title: column.text for column in columns} | ({"heads": _HEADS} if with_heads else {})

@@ -11,6 +11,7 @@ from keras_vit.models import Classifier, taps
 from keras_vit.models.families import Family
 from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.prediction.classify import probabilities_of
+from keras_vit.training.prediction.detect import finds_objects
 from keras_vit.training.prediction.segment import is_dense
 
 
@@ -32,6 +33,7 @@ class Subject:
         shown: numbers of the images to show.
         chosen: class for the maps; None for each image's predicted one.
         segmenter: the segmentation model whose encoder `model` is; None for other models.
+        detector: the same of a detector.
     """
 
     model: Any
@@ -40,6 +42,7 @@ class Subject:
     shown: np.ndarray
     chosen: int | None = None
     segmenter: Any = None
+    detector: Any = None
 
     @property
     def encoder(self) -> keras.Model:
@@ -66,6 +69,8 @@ class Subject:
         shape = self.model.output_shape
         if self.segmenter is not None:
             return "There are no maps of one class: the model gives every pixel a class."
+        if self.detector is not None:
+            return "There are no maps of one class: the model finds objects."
         if not isinstance(self.model.output, keras.KerasTensor) or len(shape) != 2:
             return f"There are no maps of a class: the model's outputs {shape} are not one number per class."
         if self.model.classes is None and self.chosen is None:
@@ -93,6 +98,8 @@ def class_number(model: keras.Model, text: str) -> int:
     """The class of a name or number; ValueError if the model has no such class."""
     if is_dense(model):
         raise ValueError(f'"{model.name}" has outputs for every pixel: there are no maps of one class. Leave it out.')
+    if finds_objects(model):
+        raise ValueError(f'"{model.name}" finds objects: there are no maps of one class. Leave it out.')
     names = list(model.class_names or ())
     folded = [name.casefold() for name in names]
     if text.casefold() in folded:

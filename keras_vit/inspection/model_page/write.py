@@ -18,6 +18,7 @@ from keras_vit.io.paths import locate
 from keras_vit.io.suggest import counted
 from keras_vit.models import taps
 from keras_vit.training.checks.inputs import check_images
+from keras_vit.training.prediction.detect import finds_objects
 from keras_vit.training.prediction.segment import segments
 
 PAGE = "index.html"
@@ -34,7 +35,7 @@ def inspect_model(
 
     Args:
         model: of any family, or a keras_vit.Model built on one, with one input of images; pre-training models show
-            their encoder, segmentation models also the classes of pixels.
+            their encoder, segmentation models also the classes of pixels, detectors objects.
         pixels: (b, height, width, c), from model.preprocess(files). All serve to measure heads and layers.
         names: of the images, in any script.
         show: number of images to show, spread evenly.
@@ -50,10 +51,11 @@ def inspect_model(
             " names."
         )
     segmenter = model if segments(model) else None
+    detector = model if finds_objects(model) else None
     chosen = None if chosen_class is None else class_number(model, str(chosen_class))
     model = model.get_encoder() if hasattr(model, "get_encoder") else model
     check_images(model, pixels)
-    subject = Subject(model, np.asarray(pixels), list(names), evenly(len(pixels), show), chosen, segmenter)
+    subject = Subject(model, np.asarray(pixels), list(names), evenly(len(pixels), show), chosen, segmenter, detector)
     parts = (_about, images.images, sections.filters, sections.positions, sections.heads, sections.layers)
     return [part(subject) for part in parts]
 
@@ -62,7 +64,7 @@ def _about(subject):
     """The model's description, without a heading."""
     model, encoder = subject.model, subject.encoder
     height, width = subject.pixels.shape[1:3]
-    whole = subject.segmenter or model
+    whole = subject.segmenter or subject.detector or model
     rows = [
         ("model", f"{whole.name}, {whole.count_params():,} parameters"),
         ("image", f"{height}x{width} pixels, height and width"),
@@ -82,7 +84,9 @@ def _about(subject):
     if offered.has_attention:
         _, blocks = attention_blocks(model)
         rows.append(("blocks", f"{len(blocks)} of {blocks[0].heads} heads, width {blocks[0].output.shape[-1]}"))
-    classes = model.classes if subject.segmenter is None else f"{subject.segmenter.classes}, of pixels"
+    classes = model.classes
+    if whole is not model:
+        classes = f"{whole.classes}, of {'pixels' if subject.detector is None else 'objects'}"
     rows.append(("classes", "none" if classes is None else classes))
     some = f", {len(subject.shown)} of them shown" if len(subject.shown) < len(subject.pixels) else ""
     rows.append(("measured on", f"{counted(len(subject.pixels), 'image')}{some}"))
