@@ -95,6 +95,18 @@ def segmenting(head="linear", **options):
     return model
 
 
+def detecting(**options):
+    """A DetectionModel for `pixels` with names, every weight of which has an effect."""
+    options = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16, "class_names": NAMED, **options}
+    keras.utils.set_random_seed(0)
+    head = {"scales": (2, 1), "width": 16, "convs": 1}
+    model = keras_vit.DetectionModel("Ti/8", classes=3, image_size=(16, 24), head_options=head, **options)
+    rng = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        variable.assign(variable + rng.normal(size=variable.shape) * 0.3)
+    return model
+
+
 def write_pngs(root, n):
     """Writes `n` noisy PNGs into the folders a and b of `root` in turn, and a/broken.png, which is cut short; returns
     `root`.

@@ -179,3 +179,17 @@ def test_wrong_arguments_and_losses_are_refused_by_name():
         model.classify(X)
     with pytest.raises(ValueError, match="threshold must be from 0 to 1"):
         model.detect(X[0], threshold=30)
+
+
+def test_boxes_of_a_letterboxed_image_are_those_of_the_image_itself(trained):
+    """Padded with black to the shape that letterbox gives, an image is letterboxed without padding."""
+    tall = np.zeros((64, 48, 3), "uint8")
+    tall[16:48] = X[0]  # 64 x 48 fits 32 x 48 as 32 x 24
+    model = made(preprocessing="decode|letterbox(32, 48)")
+    model.set_weights(trained.get_weights())
+    padded = np.pad(tall, [(0, 0), (24, 24), (0, 0)])
+    ours, theirs = (model.detect(image, threshold=0.02, limit=5) for image in (tall, padded))
+    assert len(ours) == len(theirs) == 5
+    within = np.clip(theirs.boxes - [0, 24, 0, 24], 0, [64, 48, 64, 48])
+    np.testing.assert_allclose(ours.boxes, within, atol=0.1)
+    np.testing.assert_allclose(ours.scores, theirs.scores, rtol=0.01)

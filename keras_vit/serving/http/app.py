@@ -146,7 +146,7 @@ def _predictions(app: FastAPI, service: Service) -> None:
 
     @app.post(
         "/v1/models/{name}:predict",
-        summary="The most probable classes of images or the classes of their pixels, or what another signature returns",
+        summary="The most probable classes, objects or classes of pixels of images, or what another signature returns",
         openapi_extra=_IMAGES,
     )
     async def predict(name: str, request: Request) -> dict[str, Any]:

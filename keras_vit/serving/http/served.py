@@ -16,7 +16,9 @@ from keras_vit.serving.http.bodies import Refused
 from keras_vit.serving.openvino_engine import runner
 from keras_vit.serving.signatures import depths, named_outputs
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
+from keras_vit.training.prediction.detect import class_names, finds_objects, in_image, shown_text
 from keras_vit.training.prediction.images import Preprocessor, Reader
+from keras_vit.training.prediction.preprocessing import parse_preprocessing
 from keras_vit.training.prediction.segment import (
     Segmenter,
     estimates_depth,
@@ -27,6 +29,7 @@ from keras_vit.training.prediction.segment import (
 )
 
 DEFAULT = "serving_default"
+LEAST_SCORE = 0.05  # of objects; clients and the page choose among them
 
 
 def _size(rows: int) -> int:
@@ -92,15 +95,19 @@ class Served:
             model = model.without_auxiliary()
         self.name, self.model, self.top_k = name, model, check_top_k(top_k)
         self.description = describe(model, activation)
-        # A mask lies over the whole image, so nothing of it is cropped.
-        self._prepare = Reader(model, whole_text(model)) if segments(model) else Preprocessor(model)
+        # Masks and boxes lie over the whole image, so nothing of it is cropped.
+        whole = whole_text(model) if segments(model) else shown_text(model) if finds_objects(model) else None
+        self._prepare = Preprocessor(model) if whole is None else Reader(model, whole)
+        self._whole, self._read = whole, Reader(model)
         self._engine, self._segmenter = engine, None
         self.signatures = self._signatures(activation)
         self._heads: dict[int, Callable] = {}  # of requested blocks
 
     def _signatures(self, activation):
         found, model = {}, self.model
-        if segments(model):
+        if finds_objects(model):
+            found[DEFAULT] = self._objects(model)
+        elif segments(model):
             found[DEFAULT] = self._masks(model)
         elif estimates_depth(model):
             found[DEFAULT] = _rows(self._function(depths(model.output)))
@@ -149,6 +156,38 @@ class Served:
 
         return best
 
+    def _objects(self, model):
+        """Images (b, h, w, c) uint8 -> each one's objects, best first; boxes are fractions of the pixels given."""
+        function, names = self._detections(model.finder(threshold=LEAST_SCORE)), class_names(model)
+
+        def row(boxes, scores, labels):
+            there = labels >= 0
+            return {
+                "classes": [names[label] for label in labels[there]],
+                "scores": scores[there].astype("float64").tolist(),
+                "boxes": boxes[there].astype("float64").tolist(),
+                "labels": labels[there].tolist(),
+            }
+
+        def rows(images):
+            found = function(images)
+            return [row(*each) for each in zip(found["boxes"], found["scores"], found["labels"].astype("int64"))]
+
+        return rows
+
+    def _detections(self, finder):
+        """Images (b, h, w, c) uint8 -> a finder's outputs; of an engine's candidates Keras chooses."""
+        if self._engine is None:
+            return self._function(finder.output)
+        candidates, suppression = self._function(self.model.output), finder.get_layer("suppression")
+
+        def chosen(images):
+            found = candidates(images)
+            rows = suppression(found["logits"], found["boxes"])
+            return {name: keras.ops.convert_to_numpy(value) for name, value in rows.items()}
+
+        return chosen
+
     def _masks(self, model):
         """Images (b, h, w, c) uint8 -> each one's classes, largest first, with shares, colours and a PNG mask."""
         function = self._function({"logits": model.output})
@@ -188,12 +227,26 @@ class Served:
         Raises:
             Refused: 400 for anything else, with the reason.
         """
+        return self.decode_with_size(encoded)[0]
+
+    def decode_with_size(self, encoded: bytes) -> tuple[np.ndarray, tuple[int, int] | None]:
+        """The same, and for a detector the upright image's own height and width, which `in_pixels` takes."""
         if not encoded:
             raise Refused(400, "It is empty: there are no bytes.")
         try:
-            return self._prepare(encoded, "It")
+            if not finds_objects(self.model):
+                return self._prepare(encoded, "It"), None
+            image = self._read(encoded, "It")
+            return parse_preprocessing(self._whole).image(image).numpy(), image.shape[:2]
         except ValueError as error:
             raise Refused(400, str(error)) from None
+
+    def in_pixels(self, row: dict[str, Any], size: tuple[int, int] | None) -> dict[str, Any]:
+        """A result with boxes in pixels of the image of this size, and the size itself; others stay."""
+        if size is None or "boxes" not in row:
+            return row
+        boxes = in_image(self._whole, np.reshape(row["boxes"], (-1, 4)), size) * np.tile(size, 2)
+        return {**row, "boxes": boxes.tolist(), "size": list(size)}
 
     def heads(self, pixels: np.ndarray, block: int) -> dict[str, Any]:
         """Attention per head of a block from the output's token, for one image (h, w, c): {"block", "heads" (k, h, w)}.

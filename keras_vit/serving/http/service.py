@@ -25,10 +25,10 @@ from keras_vit.serving.http.sizes import check_size
 LOADING, AVAILABLE, UNLOADING = "LOADING", "AVAILABLE", "UNLOADING"
 
 
-def _decoded(served, image, megapixels) -> np.ndarray | Refused:
+def _decoded(served, image, megapixels) -> tuple[np.ndarray, tuple[int, int] | None] | Refused:
     try:
         check_size(image, megapixels)
-        return served.decode(image)
+        return served.decode_with_size(image)
     except Refused as refusal:
         return refusal
 
@@ -172,8 +172,10 @@ class Service:
                 503, f"There was no time for this request within {self.limits.seconds:g} seconds. Try again."
             ) from None
 
-    async def decoded(self, served: Served, images: list[bytes]) -> list[np.ndarray | Refused]:
-        """Each image's pixels, or why there are none; large requests let others' images in between."""
+    async def decoded(
+        self, served: Served, images: list[bytes]
+    ) -> list[tuple[np.ndarray, tuple[int, int] | None] | Refused]:
+        """What `decode_with_size` returns of each image, or why not; large requests let others' images in between."""
         turn, loop = asyncio.Semaphore(self.cores), asyncio.get_running_loop()
 
         async def one(image):
@@ -181,7 +183,7 @@ class Service:
                 return await loop.run_in_executor(self.decoding, _decoded, served, image, self.limits.megapixels)
 
         found = await asyncio.gather(*map(one, images))
-        refused = sum(isinstance(pixels, Refused) for pixels in found)
+        refused = sum(isinstance(one, Refused) for one in found)
         self.metrics.images.labels(served.name, "refused").inc(refused)
         self.metrics.images.labels(served.name, "decoded").inc(len(found) - refused)
         return found
@@ -201,11 +203,13 @@ class Service:
             )
         async with self.in_time():
             decoded = await self.decoded(served, images)
-            refusals = [pixels for pixels in decoded if isinstance(pixels, Refused)]
+            refusals = [one for one in decoded if isinstance(one, Refused)]
+            good = [one for one in decoded if not isinstance(one, Refused)]
             if len(refusals) == len(decoded):
                 which = "" if len(decoded) == 1 else f"None of the {len(decoded)} images can be used. The first one: "
                 raise Refused(refusals[0].status, which + refusals[0].reason)
-            results = iter(await batcher.submit([pixels for pixels in decoded if not isinstance(pixels, Refused)]))
+            rows = await batcher.submit([pixels for pixels, _ in good])
+        results = iter([served.in_pixels(row, size) for row, (_, size) in zip(rows, good)])
         return [{"status": x.reason} if isinstance(x, Refused) else {**next(results), "status": OK} for x in decoded]
 
     async def heads(self, served: Served, image: bytes, block: int) -> dict:
@@ -215,9 +219,10 @@ class Service:
             Refused: if the image cannot be decoded, the block does not exist, or under overload.
         """
         async with self.in_time():
-            [pixels] = await self.decoded(served, [image])
-            if isinstance(pixels, Refused):
-                raise pixels
+            [found] = await self.decoded(served, [image])
+            if isinstance(found, Refused):
+                raise found
+            pixels, _ = found
             async with self.one_by_one:
                 maps = await run_in_threadpool(served.heads, pixels, block)
             return {**maps, "image": await run_in_threadpool(_png, pixels)}

@@ -12,8 +12,8 @@ from keras_vit.io.mask_pictures import drawable, palette
 from keras_vit.layers.arguments import integer
 from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.prediction.images import Reader, listed, name_of
-from keras_vit.training.prediction.preprocessing import parse_preprocessing
-from keras_vit.training.prediction.segment import whole_text
+from keras_vit.training.prediction.preprocessing import parse_preprocessing, preprocessing_text
+from keras_vit.training.prediction.segment import stretches, whole_text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -77,6 +77,37 @@ class Detections:
         return f"Detections({height} x {width} pixels: {found or 'none'}{', ...' if len(self) > 5 else ''})"
 
 
+def finds_objects(model: Any) -> bool:
+    """Whether a model finds objects, by `model.detect`."""
+    return hasattr(model, "detect")
+
+
+def class_names(model: Any) -> tuple[str, ...]:
+    """A detector's class names, or numbers as text."""
+    return tuple(model.class_names or map(str, range(model.classes)))
+
+
+def letterboxes(text: str) -> bool:
+    """Whether a preprocessing text pads images to keep their aspect ratio."""
+    return any(part.strip().startswith("letterbox(") for part in text.split("|"))
+
+
+def shown_text(model: Any) -> str:
+    """A model's preprocessing text, or a resize to its size if that one leaves out parts of the image."""
+    text = preprocessing_text(model)
+    without = "|".join(part for part in text.split("|") if not letterboxes(part))
+    return text if stretches(without) else whole_text(model)
+
+
+def in_image(text: str, boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Boxes (d, 4) found in what the preprocessing `text` makes of an image of this size, as fractions of the image."""
+    if not letterboxes(text):
+        return boxes
+    from keras_vit.data.ops.frame import frame, to_original
+
+    return np.clip(to_original(boxes, frame(text, *size)), 0.0, 1.0)
+
+
 def _batches(items, size):
     """Lists of at most `size` items, in order."""
     batch = []
@@ -119,15 +150,17 @@ class Finder:
 
     def of_pixels(self, images: Iterable[np.ndarray]) -> Iterator[Detections]:
         """The same of pixels 0..255 (h, w, c) uint8 in the model's channels."""
-        preprocess, pixel_range = parse_preprocessing(whole_text(self.model)), InputRange.known(self.model)
-        names = tuple(self.model.class_names or map(str, range(self.model.classes)))
+        text, pixel_range = shown_text(self.model), InputRange.known(self.model)
+        preprocess = parse_preprocessing(text)
+        names = class_names(self.model)
         for batch in _batches(images, self.batch_size):
             pixels = np.stack([preprocess.image(image).numpy() for image in batch])
             found = self.model.detections(pixel_range.of_bytes(pixels), **self.options)
             for image, boxes, scores, labels in zip(batch, *map(np.asarray, found)):
                 there = labels >= 0
                 sides = np.tile(np.array(image.shape[:2], "float32"), 2)
-                yield Detections(boxes[there] * sides, scores[there], labels[there], names, image)
+                own = in_image(text, boxes[there], image.shape[:2]) * sides
+                yield Detections(own, scores[there], labels[there], names, image)
 
 
 def detect(

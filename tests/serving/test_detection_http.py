@@ -1,0 +1,56 @@
+"""The HTTP service of a detector: names, scores, and boxes in pixels of the given image."""
+
+import base64
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_models import detecting
+
+pytest.importorskip("fastapi")
+from fastapi.testclient import TestClient
+
+from keras_vit.serving.http.app import application
+from keras_vit.serving.http.served import LEAST_SCORE, Served
+
+
+def png(shape, seed=0):
+    return tf.io.encode_png(np.random.default_rng(seed).integers(0, 256, shape, "uint8")).numpy()
+
+
+@pytest.fixture(scope="module", params=[None, "decode|letterbox(16, 24)"], ids=["resized", "letterboxed"])
+def model(request):
+    return detecting(preprocessing=request.param)
+
+
+@pytest.fixture(scope="module")
+def client(model):
+    with TestClient(application([Served("cells", model)])) as client:
+        while client.get("/readyz").status_code != 200:
+            time.sleep(0.01)
+        yield client
+
+
+def test_predictions_are_what_detect_finds(client, model):
+    images = [png((30, 50, 3)), b"no image", png((90, 40, 1), seed=1)]
+    body = {"instances": [{"b64": base64.b64encode(image).decode()} for image in images]}
+    rows = client.post("/v1/models/cells:predict", json=body).json()["predictions"]
+    assert "cannot be decoded" in rows[1]["status"] and "boxes" not in rows[1]
+    for i in (0, 2):
+        expected, row = model.detect(images[i], threshold=LEAST_SCORE), rows[i]
+        assert row["classes"] == list(expected.names) != [] and row["labels"] == expected.labels.tolist()
+        np.testing.assert_allclose(row["scores"], expected.scores, atol=1e-5)
+        np.testing.assert_allclose(row["boxes"], expected.boxes, atol=1e-3)
+        assert row["size"] == list(expected.image.shape[:2]) and row["status"] == "ok"
+
+
+def test_the_description_names_the_task(client):
+    metadata = client.get("/v1/models/cells/metadata").json()
+    assert metadata["task"] == "detection" and "encoded_attention" in metadata["signatures"]
+
+
+def test_detectors_have_no_masks_and_their_own_activation(client, model):
+    assert "does not give every pixel a class" in client.post("/v1/models/cells:mask", content=png((9, 7, 3))).text
+    with pytest.raises(ValueError, match="are by sigmoid"):
+        Served("cells", model, activation="softmax")
