@@ -60,10 +60,13 @@ def _by_model(name, top_k, class_names):
     """The same from a model for keras_vit.load."""
     from keras_vit.io.class_names import DATA_SETS
     from keras_vit.io.progress import stage
+    from keras_vit.training.prediction.detect import finds_objects
     from keras_vit.training.prediction.segment import is_dense, segments
 
     with stage(f"Loading {name}"):
         model = loading.load(name, class_names=class_names)
+    if finds_objects(model):
+        raise ValueError(f"{name} finds objects, and does not classify whole images: use model.detect.")
     if segments(model):
         raise ValueError(f"{name} gives every pixel a class: keras-vit segment {name} IMAGES --output=FOLDER.")
     if is_dense(model):

@@ -14,6 +14,7 @@ from keras_vit.serving.openvino_engine import runner
 from keras_vit.training import Model
 from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
+from keras_vit.training.prediction.detect import finds_objects
 from keras_vit.training.prediction.segment import is_dense, segments
 
 KINDS = ("classes", "logits", "features")
@@ -37,6 +38,8 @@ def check_kinds(model: keras.Model, kinds: Sequence[str]) -> None:
         raise ValueError(f'"{model.name}" does not take one image of fixed size: its input is {model.input_shape}.')
     if set(kinds) == {"features"}:
         return
+    if finds_objects(model):
+        raise ValueError(f'"{model.name}" finds objects: use model.detect, or take features alone.')
     if segments(model):
         raise ValueError(f'"{model.name}" gives every pixel a class: use predict_masks, or take features alone.')
     if is_dense(model):

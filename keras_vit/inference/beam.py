@@ -47,6 +47,8 @@ def _signatures(metadata, kinds):
             "The export gives every pixel a class, and a pipeline writes no masks: use --answers=features, or predict"
             " without --beam, which writes masks, with --part=INDEX/COUNT on several machines."
         )
+    if metadata.get("task") == "detection" and set(kinds) != {"features"}:
+        raise ValueError("The export finds objects, and a pipeline writes no boxes: use model.detect.")
     for kind in kinds:
         name = "features" if kind == "features" else "pixels"
         if kind == "features" and "features" not in has and metadata["classes"] is None:

@@ -8,6 +8,7 @@ import keras
 
 from keras_vit.io.suggest import counted
 from keras_vit.training.checks.pixel_range import InputRange, normalisation
+from keras_vit.training.prediction.detect import finds_objects
 from keras_vit.training.prediction.preprocessing import preprocessing_text
 from keras_vit.training.prediction.segment import estimates_depth, names_and_colors, segments
 from keras_vit.version import __version__
@@ -18,7 +19,16 @@ READ = "JPEG, PNG, BMP, GIF or WebP"
 
 
 def activation_name(model: keras.Model, activation: str | None) -> str | None:
-    """The function from logits to probabilities, "softmax" or "sigmoid"; None for a model without classes."""
+    """The function from logits to probabilities, "softmax" or "sigmoid"; None for a model without classes.
+
+    Raises:
+        ValueError: for the activation of a detector, which its head determines.
+    """
+    if finds_objects(model):
+        own = model.head_row.activation
+        if activation not in (None, own):
+            raise ValueError(f'activation="{activation}": the scores of "{model.name}" are by {own}. Leave it out.')
+        return own
     if model.classes is None or estimates_depth(model):
         return None
     return activation or model.activation or ("sigmoid" if model.classes == 1 else "softmax")
@@ -42,6 +52,7 @@ def describe(model: keras.Model, activation: str | None) -> dict[str, Any]:
         "class_names": None if model.class_names is None else list(model.class_names),
         "activation": activation_name(model, activation),
         **(_of_pixels(model) if segments(model) else {}),
+        **({"task": "detection"} if finds_objects(model) else {}),
         **({"task": "depth", "depth": model.depth} if estimates_depth(model) else {}),
     }
 
@@ -87,11 +98,19 @@ def readme(metadata: dict[str, Any]) -> str:
     ]
     if metadata["classes"] is not None:
         names = f"The names are in `{CLASSES}`, one a line. " if metadata["class_names"] else ""
-        lines.append(f"- {names}Probabilities are the {metadata['activation']} of logits.")
+        scores = "Scores" if metadata.get("task") == "detection" else "Probabilities"
+        lines.append(f"- {names}{scores} are the {metadata['activation']} of logits.")
     if metadata.get("task") == "segmentation":
         lines.append(
             f"- `ids` are the numbers of the most probable classes of {height} x {width} pixels; their colours are in"
             f" `{METADATA}`. `mask_bytes` are PNG files of these numbers at each image's own size."
+        )
+    if metadata.get("task") == "detection":
+        rivals = f"; of boxes of one class with an IoU above {metadata['iou']:g} the best stays"
+        lines.append(
+            "- `boxes` are top, left, bottom, right as fractions of the image, highest score first. Scores are above"
+            f" {metadata['threshold']:g}{rivals if metadata['iou'] < 1 else ''}. Empty places have score 0, label -1"
+            " and no name."
         )
     if metadata.get("task") == "depth":
         lines.append(

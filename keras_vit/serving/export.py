@@ -12,9 +12,11 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.models.checks import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
 from keras_vit.serving import single_file, tensorflow_process
+from keras_vit.serving.description import activation_name
 from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.model import register_exporter
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
+from keras_vit.training.prediction.detect import THRESHOLD, finds_objects
 from keras_vit.training.prediction.preprocessing import check_preprocessing
 from keras_vit.training.prediction.segment import estimates_depth, is_dense, segments
 
@@ -28,6 +30,7 @@ _DEFAULTS = {
     "activation": None,
     "quantization": None,
     "calibration": None,
+    "finding": {},
     "only_outputs": False,
 }
 _BY_ENDING = {file.suffix: name for name, file in single_file.FILES.items()}
@@ -71,6 +74,8 @@ def _check_options(model, format, top_k, verbose, activation):
         check_top_k(top_k)
         if segments(model):
             raise ValueError(f'top_k: "{model.name}" gives every pixel one class, and exports return its number.')
+        if finds_objects(model):
+            raise ValueError(f'top_k: "{model.name}" finds objects, each of one class. Choose by score: threshold=.')
         if is_dense(model):
             raise ValueError(f'top_k: "{model.name}" has one output per pixel, and no classes to choose from.')
     for name, given in {"top_k": top_k is not None, "verbose": verbose}.items():
@@ -79,12 +84,27 @@ def _check_options(model, format, top_k, verbose, activation):
                 f'{name} is for format="tf_saved_model": a file of format="{format}" returns the probabilities of all'
                 " classes."
             )
-    if model.classes is not None and not estimates_depth(model):
+    if finds_objects(model):
+        activation_name(model, activation)
+    elif model.classes is not None and not estimates_depth(model):
         probabilities_of(model, activation)
     elif activation is not None:
         raise ValueError(
             f'activation="{activation}" makes probabilities of logits, and "{model.name}" has no classes: leave it out.'
         )
+
+
+def _finding(model, threshold, iou):
+    """A detector's options, checked; {} for other models."""
+    given = {"threshold": threshold, "iou": iou}
+    if not finds_objects(model):
+        named = [name for name, value in given.items() if value is not None]
+        if named:
+            raise ValueError(f'{", ".join(named)}: "{model.name}" finds no objects: leave it out.')
+        return {}
+    options = {name: value for name, value in given.items() if value is not None}
+    layer = model.finder(**{"threshold": THRESHOLD, **options}).get_layer("suppression")
+    return {"threshold": layer.threshold, "iou": layer.iou}
 
 
 def _format_of(path, format):
@@ -118,7 +138,7 @@ def _check(model, path, format):
     if format == "tf_saved_model":
         _check_place(path)
         InputRange.known(model)  # its signatures take image files
-    if model.get_encoder() is not model and not is_dense(model):
+    if model.get_encoder() is not model and not is_dense(model) and not finds_objects(model):
         raise ValueError(
             f'"{model.name}", a {type(model).__name__}, trains another model: export that one,'
             " keras_vit.export(model.get_encoder(), path). For classes, fine-tune it first: keras-vit finetune"
@@ -176,6 +196,8 @@ def export(
     activation: str | None = None,
     quantization: str | None = None,
     calibration: Any = None,
+    threshold: float | None = None,
+    iou: float | None = None,
 ) -> None:
     """Writes `model` to run without this package: a SavedModel folder, or one file for ONNX Runtime or LiteRT.
 
@@ -203,12 +225,17 @@ def export(
     {"mask_bytes", "status"}: PNG files of class numbers, each at its image's own size, as `model.segment` makes them.
     A model for depth returns {"depth" (b, h, w)} instead, and has no masks.
 
+    A detector returns {"boxes" (b, d, 4), "scores" (b, d), "labels" (b, d) int32}, highest scores first, 100 at most:
+    boxes are top, left, bottom, right as fractions of the image; serving_default also has "classes" (b, d), names.
+    Empty places have score 0, label -1 and the name "". Files also return "logits" and "candidates", the boxes from
+    which these were chosen; so does pixels_training, as "logits" and "boxes".
+
     The folder's README.md and metadata.json describe the model, assets/classes.txt holds its class names, and
     assets.extra requests that warm up TensorFlow Serving. An existing export at `path` is replaced once the new one is
     complete. On the JAX backend, a process on the TensorFlow backend makes the export.
 
     Args:
-        model: a ViT or BiT, a keras_vit.Model built on one, or a SegmentationModel.
+        model: a ViT or BiT, a keras_vit.Model built on one, a SegmentationModel, or a DetectionModel.
         path: a local folder; for the other formats a local file ending in ".onnx" or ".tflite".
         format: "tf_saved_model", "onnx" or "litert"; None for the one of the path's ending, a SavedModel without one.
         top_k: classes that serving_default returns, None for 5; files return all.
@@ -219,6 +246,7 @@ def export(
             activations too, scaled at each call; "int8_static": scaled by `calibration`.
         calibration: for "int8_static", at least 16 images like those to expect: pixels (n, h, w, c), a list of what
             `model.preprocess` takes, or a finite tf.data dataset of pixels.
+        threshold, iou: a detector's, as in `model.detect`; None for its defaults, 0.3 and 0.6.
 
     Raises:
         ValueError: for anything but a model of this package and a path, an unknown format or one that the path's ending
@@ -233,5 +261,6 @@ def export(
     place, format = _check(model, path, format)
     _check_options(model, format, top_k, verbose, activation)
     single_file.check_quantization(format, quantization, calibration)
-    options = {"format": format, "top_k": top_k or 5, "verbose": verbose, "activation": activation}
+    options: dict[str, Any] = {"format": format, "top_k": top_k or 5, "verbose": verbose, "activation": activation}
+    options["finding"] = _finding(model, threshold, iou)
     _write(model, place, {**options, "quantization": quantization, "calibration": calibration})

@@ -22,6 +22,26 @@ def check_float32(model: keras.Model, what: str, fix: str) -> None:
         )
 
 
+_DETECTION = ("labels", "scores", "boxes")
+
+
+def _detections(outputs, image):
+    """Rows of label, score and box (m, 6) of the detections in an image."""
+    labels, scores, boxes = (outputs[name][image] for name in _DETECTION)
+    return np.concatenate([labels[:, None], scores[:, None], boxes], axis=1)[labels >= 0]
+
+
+def _missing_detections(expected, found):
+    """(detections that only one of two engines has, detections of both), in any order."""
+    missing = count = 0
+    for image in range(len(expected["labels"])):
+        ours, theirs = _detections(expected, image), _detections(found, image)
+        same = (np.abs(ours[:, None] - theirs[None]) <= 1e-3).all(-1)  # (ours, theirs)
+        missing += int(np.sum(~same.any(1)) + np.sum(~same.any(0)))
+        count += len(ours) + len(theirs)
+    return missing, count
+
+
 def compare(
     expected: dict[str, np.ndarray],
     found: dict[str, np.ndarray],
@@ -32,19 +52,26 @@ def compare(
     """Refuses outputs that differ by more than 1e-3 of the largest value or 1, or, unless `exact`, half their norm.
 
     Of integers, such as the classes of pixels, a thousandth may differ, since floats decide between close ones, or,
-    unless `exact`, half.
+    unless `exact`, half. Detections are compared in any order, and 2% or one of them may be missing.
 
     Raises:
         ValueError: naming the output, the difference and `advice`.
     """
     if set(expected) != set(found):
         raise ValueError(f"{engine} gives the outputs {sorted(found)}, and the model {sorted(expected)}.")
+    detections = _DETECTION if set(_DETECTION) <= set(expected) else ()
+    if detections:
+        missing, count = _missing_detections(expected, found)
+        if missing > max(1, 0.02 * count):
+            raise ValueError(f"{engine} misses or invents {missing} of {count} detections. {advice}")
     for name, value in expected.items():
         value, other = np.asarray(value), np.asarray(found[name])
         if value.shape != other.shape or other.dtype != value.dtype:
             raise ValueError(
                 f"{name}: {engine} returns {other.shape} {other.dtype}, and the model {value.shape} {value.dtype}."
             )
+        if name in detections:
+            continue
         if value.dtype.kind in "iu":
             wrong, allowed = np.mean(value != other), 1e-3 if exact else 0.5
         elif exact:

@@ -8,8 +8,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_vit.io.atomic import replacing
 from keras_vit.serving import description, warmup
-from keras_vit.serving.signatures import Signature, signatures
-from keras_vit.training.prediction.classify import probabilities_of
+from keras_vit.serving.signatures import Signature, answers, signatures
 
 
 def _tensors(infos):
@@ -54,14 +53,15 @@ def _save(model, folder, made):
     tf.saved_model.save(exported, folder, signatures=functions)
 
 
-def write(model: keras.Model, path: str, top_k: int, activation: str | None, verbose: bool) -> None:
-    """Writes a model's SavedModel atomically; arguments as in `keras_vit.export`.
+def write(
+    model: keras.Model, path: str, top_k: int, activation: str | None, verbose: bool, finding: dict[str, float]
+) -> None:
+    """Writes a model's SavedModel atomically; arguments as in `keras_vit.export`, of which `finding` are a detector's.
 
     Raises:
         OSError: if writing fails.
     """
-    function = None if model.classes is None else probabilities_of(model, activation)
-    made = signatures(model, top_k, function)
+    made = signatures(model, top_k, answers(model, activation, finding))
     warm = {name: signature.takes for name, signature in made.items() if not name.endswith("_training")}
     try:
         with replacing(path) as folder:
@@ -70,7 +70,7 @@ def write(model: keras.Model, path: str, top_k: int, activation: str | None, ver
             if verbose:
                 for name, signature in stated.items():
                     print(f"{name}: {signature['inputs']} -> {signature['outputs']}, {signature['purpose']}")
-            description.write(folder, {**description.describe(model, activation), "signatures": stated})
+            description.write(folder, {**description.describe(model, activation), **finding, "signatures": stated})
             warmup.write(folder, model.name, warm, (*model.image_size, model.channels))
     except tf.errors.OpError as error:
         raise OSError(

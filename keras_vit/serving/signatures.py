@@ -1,6 +1,6 @@
 """An exported model's signatures: from encoded images or pixels to classes, features and attention."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -11,8 +11,11 @@ from keras_vit.inspection.attention import attention_map_function
 from keras_vit.models import Classifier, features
 from keras_vit.serving.decoding import decoder
 from keras_vit.serving.description import OK
+from keras_vit.serving.detection_signature import detections_of, detections_of_bytes
 from keras_vit.serving.mask_signature import masks_of_bytes
 from keras_vit.training.checks.pixel_range import InputRange
+from keras_vit.training.prediction.classify import probabilities_of
+from keras_vit.training.prediction.detect import finds_objects
 from keras_vit.training.prediction.preprocessing import preprocessing_text
 from keras_vit.training.prediction.segment import estimates_depth, is_dense, segments
 
@@ -52,33 +55,51 @@ def depths(outputs: Any) -> dict[str, Any]:
     return {"depth": keras.ops.cast(outputs[..., 0], "float32")}
 
 
-def _named(model, activation, outputs):
-    """A model's outputs by name: logits and probabilities; `pixel_classes`; `depths`; "outputs" for custom heads."""
+def answers(model: keras.Model, activation: str | None, finding: Mapping[str, float]) -> Callable | None:
+    """From a model's outputs to its answers: detections, or probabilities of logits; None for a model without classes.
+
+    Args:
+        activation: as in `keras_vit.export`.
+        finding: a detector's options.
+    """
+    if finds_objects(model):
+        return detections_of(model, finding)
+    return None if model.classes is None else probabilities_of(model, activation)
+
+
+def _named(model, answer, outputs):
+    """A model's outputs by name: logits and probabilities; `pixel_classes`; `depths`; detections; "outputs" for custom
+    heads.
+    """
+    if finds_objects(model):
+        return answer(outputs)
     if segments(model):
-        return pixel_classes(outputs, activation)
+        return pixel_classes(outputs, answer)
     if estimates_depth(model):
         return depths(outputs)
     results = {} if isinstance(model, Classifier) or is_dense(model) else named_outputs(outputs)
     if model.classes is not None:
-        results = {**results, "logits": outputs, "probabilities": activation(keras.ops.cast(outputs, "float32"))}
+        results = {**results, "logits": outputs, "probabilities": answer(keras.ops.cast(outputs, "float32"))}
     return _float32(results)
 
 
-def _scores(model, activation, training):
+def _scores(model, answer, training):
     """images (b, h, w, c) -> the model's outputs by name."""
-    return lambda images: _named(model, activation, model(images, training=training))
+    return lambda images: _named(model, answer, model(images, training=training))
 
 
-def _trained(model, activation):
-    """`_scores` with dropout; of every pixel the logits, which losses take."""
+def _trained(model, answer):
+    """`_scores` with dropout; of every pixel or candidate the outputs that losses take."""
+    if finds_objects(model):
+        return lambda images: _float32(model(images, training=True))
     if segments(model):
         return lambda images: _float32({"logits": model(images, training=True)})
-    return _scores(model, activation, True)
+    return _scores(model, answer, True)
 
 
 def _best(model, scores, top_k):
     """images (b, h, w, c) -> the top k probabilities and class names (b, k), best first; or the model's outputs."""
-    if model.classes is None or is_dense(model):
+    if model.classes is None or is_dense(model) or finds_objects(model):
         return scores
     names = tf.constant(model.class_names or [str(i) for i in range(model.classes)])
 
@@ -119,8 +140,8 @@ def _or_none(make, model):
         return None
 
 
-def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> dict[str, Signature]:
-    """A model's signatures by name; `activation` maps logits to probabilities, None for a model without classes."""
+def signatures(model: keras.Model, top_k: int, answer: Callable | None) -> dict[str, Signature]:
+    """A model's signatures by name; `answer` is what `answers` returns."""
     encoded = tf.TensorSpec((None,), tf.string, name="encoded_images")
     images = tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, name="images")
     bytes_like = tf.TensorSpec(images.shape, tf.uint8, name="images")
@@ -152,8 +173,11 @@ def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> d
         what = "the model's outputs" if model.classes is None else "the most probable classes, best first"
         if is_dense(model):
             what = f"the {'depth' if estimates_depth(model) else 'class'} of every pixel of the model's size"
-        scores = once(_scores(model, activation, False))
-        add("serving_default", _from_bytes(decode, _best(model, scores, top_k)), encoded, f"{what}, of encoded images")
+        scores = once(_scores(model, answer, False))
+        best = _from_bytes(decode, _best(model, scores, top_k))
+        if finds_objects(model):
+            what, best = "objects, highest score first", detections_of_bytes(model, own, scores)
+        add("serving_default", best, encoded, f"{what}, of encoded images")
         add("pixels", scores, images, f"all outputs, of pixels {pixels} of the model's size")
         add(
             "pixels_uint8",
@@ -161,7 +185,7 @@ def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> d
             bytes_like,
             "the same, of bytes: a quarter of the traffic",
         )
-        add("pixels_training", _trained(model, activation), images, "the same with dropout, to train on")
+        add("pixels_training", _trained(model, answer), images, "the same with dropout, to train on")
     if segments(model):
         what = "masks as PNG files of class numbers, of encoded images, each at its image's own size"
         add("encoded_masks", masks_of_bytes(model, pixels), encoded, what)
@@ -185,16 +209,22 @@ def own_outputs(model: keras.Model) -> Signature:
     )
 
 
-def all_outputs(model: keras.Model, activation: Callable | None) -> Signature:
-    """All outputs from pixels, computed once: the model's outputs by name and, if it pools, its features."""
+def all_outputs(model: keras.Model, answer: Callable | None) -> Signature:
+    """All outputs from pixels, computed once: the model's outputs by name and, if it pools, its features.
+
+    A detector's are its detections, and "logits" and "candidates", the boxes from which they were chosen.
+    """
     tensor = _or_none(features, model)
     parts = {"outputs": model.output, **({} if tensor is None else {"features": tensor})}
     whole = keras.Model(model.input, parts)
 
     def everything(images):
         results = whole(images, training=False)
-        pooled = {"features": results["features"]} if tensor is not None else {}
-        return _float32({**pooled, **_named(model, activation, results["outputs"])})
+        others = {"features": results["features"]} if tensor is not None else {}
+        outputs = results["outputs"]
+        if finds_objects(model):
+            others |= {"logits": outputs["logits"], "candidates": outputs["boxes"]}
+        return _float32({**others, **_named(model, answer, outputs)})
 
     takes = tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, name="images")
     return Signature(everything, takes, f"all outputs, of pixels {InputRange.of(model)} of the model's size")

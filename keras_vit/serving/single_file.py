@@ -20,7 +20,7 @@ from keras_vit.serving import description
 from keras_vit.serving.same_outputs import check_float32, compare
 from keras_vit.training.checks.inputs import check_images
 from keras_vit.training.checks.pixel_range import InputRange
-from keras_vit.training.prediction.classify import probabilities_of
+from keras_vit.training.prediction.detect import finds_objects
 
 QUANTIZATIONS = ("int8_weights", "int8_dynamic", "int8_static")
 _LARGEST = 2**31  # bytes of a protocol buffer, and of a flatbuffer
@@ -152,24 +152,28 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _check_outputs(function: Callable, run: Callable, pixels: np.ndarray, quantized: bool, engine: str) -> None:
-    """Runs a batch, and one image alone: a file with a fixed batch size fails here."""
+def _check_outputs(
+    function: Callable, run: Callable, pixels: np.ndarray, quantized: bool, engine: str, detections: Callable | None
+) -> None:
+    """Runs a batch, and one image alone: a file with a fixed batch size fails here.
+
+    A detector's `detections` are computed from the file's own candidates: rounding decides between close ones.
+    """
     advice = "Calibrate with more images, or take int8_dynamic." if quantized else "Please report this model."
     for images in (pixels, pixels[:1]):
-        compare(
-            {name: value.numpy() for name, value in function(images).items()},
-            run(images),
-            engine,
-            exact=not quantized,
-            advice=advice,
-        )
+        expected, found = dict(function(images)), run(images)
+        if detections is not None:
+            expected |= detections({"logits": found["logits"], "boxes": found["candidates"]})
+        arrays = {name: np.asarray(value) for name, value in expected.items()}
+        compare(arrays, found, engine, exact=not quantized, advice=advice)
 
 
-def _describe(model, activation, format, quantization, expected):
+def _describe(model, activation, finding, format, quantization, expected):
     """The description next to the file: JSON."""
     shapes = {name: {"dtype": value.dtype.name, "shape": ["b", *value.shape[1:]]} for name, value in expected.items()}
     return {
         **description.describe(model, activation),
+        **finding,
         "format": format,
         "quantization": quantization,
         "inputs": {"images": {"dtype": "float32", "shape": ["b", *model.image_size, model.channels]}},
@@ -182,25 +186,23 @@ def write(
     path: str,
     format: str,
     activation: str | None,
+    finding: dict[str, float],
     quantization: str | None,
     calibration: Any,
     only_outputs: bool = False,
 ) -> None:
-    """Writes the file and PATH.json; arguments as in `keras_vit.export`.
+    """Writes the file and PATH.json; arguments as in `keras_vit.export`, of which `finding` are a detector's.
 
     `only_outputs` leaves out what is not the model's own output: features and probabilities.
     """
     import tensorflow as tf
 
-    from keras_vit.serving.signatures import all_outputs, own_outputs
+    from keras_vit.serving.signatures import all_outputs, answers, own_outputs
 
     kind = FILES[format]
     pixels = None if calibration is None else calibration_pixels(model, calibration)
-    signature = (
-        own_outputs(model)
-        if only_outputs
-        else all_outputs(model, None if model.classes is None else probabilities_of(model, activation))
-    )
+    answer = None if only_outputs else answers(model, activation, finding)
+    signature = own_outputs(model) if only_outputs else all_outputs(model, answer)
     function = tf.function(signature.function, input_signature=[signature.takes], autograph=False)
     shape = (3, *model.image_size, model.channels)
     drawn = np.random.default_rng(0).uniform(0, 255, shape).astype("float32")
@@ -216,9 +218,10 @@ def write(
         engine.convert(function, signature.takes, whole)
         if quantization:
             engine.quantize(whole, file, quantization, pixels)
-        _check_outputs(function, engine.runner(file), examples, quantization is not None, kind.engine)
+        detections = answer if finds_objects(model) else None
+        _check_outputs(function, engine.runner(file), examples, quantization is not None, kind.engine, detections)
         metadata = _describe(
-            model, activation, format, quantization, function.get_concrete_function().structured_outputs
+            model, activation, finding, format, quantization, function.get_concrete_function().structured_outputs
         )
         with open(beside, "w", encoding="utf-8") as out:
             json.dump(metadata, out, indent=2, ensure_ascii=False)

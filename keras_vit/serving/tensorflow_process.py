@@ -29,12 +29,12 @@ def _environment():
     }
 
 
-def _write_here(model, path, format, top_k, verbose, activation, quantization, calibration, only_outputs):
+def _write_here(model, path, format, top_k, verbose, activation, finding, quantization, calibration, only_outputs):
     if format in single_file.FILES:
-        return single_file.write(model, path, format, activation, quantization, calibration, only_outputs)
+        return single_file.write(model, path, format, activation, finding, quantization, calibration, only_outputs)
     from keras_vit.serving import saved_model  # imports TensorFlow
 
-    return saved_model.write(model, path, top_k, activation, verbose)
+    return saved_model.write(model, path, top_k, activation, verbose, finding)
 
 
 def _written(folder, path):

@@ -1,0 +1,67 @@
+"""Detections of an exported detector: objects by score, as `model.detect` finds them, with fixed shapes.
+
+Letters: b images, n candidates, d detections.
+"""
+
+from collections.abc import Callable, Mapping
+
+import keras
+import tensorflow as tf
+
+from keras_vit.data import parse
+from keras_vit.data.ops.frame import to_original, with_frame
+from keras_vit.serving.decoding import decoder
+from keras_vit.serving.description import OK
+from keras_vit.training.prediction.detect import class_names, letterboxes, shown_text
+
+
+def detections_of(model: keras.Model, finding: Mapping[str, float]) -> Callable:
+    """Returns a detector's outputs, {"logits" (b, n, c), "boxes" (b, n, 4)} -> {"boxes" (b, d, 4), "scores" (b, d),
+    "labels" (b, d) int32}, as `model.detections`.
+
+    Args:
+        model: a DetectionModel.
+        finding: options of `model.detections`.
+    """
+    suppression = model.finder(**finding).get_layer("suppression")
+    return lambda outputs: suppression(outputs["logits"], outputs["boxes"])
+
+
+def _prepared(model):
+    """An encoded image -> its pixels of the model's size, and its frame (4,), as in data.ops.frame."""
+    text = shown_text(model)
+    ops = parse(text)
+    if letterboxes(text):
+        return lambda encoded: with_frame(ops, encoded)
+    return lambda encoded: (ops.image(encoded), tf.constant([0.0, 0.0, 1.0, 1.0]))
+
+
+def detections_of_bytes(model: keras.Model, own: Callable, detections: Callable) -> Callable:
+    """Returns encoded images (b,) strings -> {"boxes", "scores", "labels", "classes" (b, d) names, "status" (b,)}.
+
+    Boxes are fractions of each image. Empty places, and an image that is not decoded, have the class "".
+
+    Args:
+        model: a DetectionModel.
+        own: bytes (b, h, w, c) uint8 -> the model's pixels.
+        detections: the model's pixels -> {"boxes", "scores", "labels"}.
+    """
+    shape = (*model.image_size, model.channels)
+    decode = decoder(_prepared(model), (shape, (4,)), (tf.uint8, tf.float32))
+    names = tf.constant([*class_names(model), ""])
+
+    def found(encoded_images):
+        (images, frames), status = decode(encoded_images)
+        rows = detections(own(images))
+        there = (rows["labels"] >= 0) & (status == OK)[:, None]  # (b, d)
+        boxes = tf.clip_by_value(to_original(rows["boxes"], frames[:, None]), 0.0, 1.0)
+        labels = tf.where(there, rows["labels"], -1)
+        return {
+            "boxes": tf.where(there[..., None], boxes, 0.0),
+            "scores": tf.where(there, rows["scores"], 0.0),
+            "labels": labels,
+            "classes": tf.gather(names, tf.where(there, labels, model.classes)),
+            "status": status,
+        }
+
+    return found
