@@ -3,6 +3,7 @@
 When hosts share a global batch, each passes its index and the number of hosts as `shard=(index, count)`.
 """
 
+import functools
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -17,7 +18,7 @@ from keras_vit.data.sources.base import Source, fold
 
 Select = Callable[[dict[str, Any]], tuple]
 _SELECT = 0x73656C65  # separates an example's seed from its ops' seeds, so that they draw different numbers
-_KEPT = 8  # traced functions per source
+_KEPT = 16  # traced functions and datasets per source
 
 
 def image_and_label(example: dict[str, Any]) -> tuple:
@@ -65,22 +66,30 @@ def _selected(source, ops, select, seed):
     return prepare
 
 
-def _traced(source, ops, select, seed, element_spec):
-    """The ConcreteFunction of `_selected`, taking (number, key); raises like `_check_outputs`.
-
-    The source caches it: tracing takes up to seconds, and a run needs it for the shape check, evaluation and report.
+def _kept(source, make, ops, select, *key):
+    """What make() returns, or returned before for the same key, which the source caches: tracing takes up to seconds,
+    and a run needs the same for the shape check, every evaluation and the report.
     """
-    key = (ops.text, tuple(op for op, _ in ops.steps), select, seed, element_spec)
-    keeps = isinstance(select, Hashable)
-    if keeps and key in source.traced:
-        return source.traced[key]
-    function = tf.function(_selected(source, ops, select, seed), autograph=False).get_concrete_function(*element_spec)
-    _check_outputs(function.structured_outputs, ops.text)
-    if keeps:
+    key = (ops.text, tuple(op for op, _ in ops.steps), select, *key)
+    if not isinstance(select, Hashable):
+        return make()
+    if key not in source.traced:
+        made = make()
         if len(source.traced) == _KEPT:
             del source.traced[next(iter(source.traced))]  # the oldest
-        source.traced[key] = function
-    return function
+        source.traced[key] = made
+    return source.traced[key]
+
+
+def _traced(source, ops, select, seed, element_spec):
+    """The ConcreteFunction of `_selected`, taking (number, key); raises like `_check_outputs`."""
+
+    def make():
+        made = tf.function(_selected(source, ops, select, seed), autograph=False).get_concrete_function(*element_spec)
+        _check_outputs(made.structured_outputs, ops.text)
+        return made
+
+    return _kept(source, make, ops, select, seed, element_spec)
 
 
 def example_spec(
@@ -211,11 +220,19 @@ def evaluation_batches(
         ValueError: if the preprocessing has random ops without a seed or ops on labels, or the batch cannot be split
             evenly.
     """
-    ops, host, errors = parse(preprocess), HostShard(batch_size, *shard, replicas), errors or ExampleErrors()
+    ops, host = parse(preprocess), HostShard(batch_size, *shard, replicas)
     _check_evaluation(ops, preprocess, seed)
-    batches = -(-source.size // batch_size) * replicas
+    if errors is None:
+        return _evaluated(source, ops, host, ExampleErrors(), select, seed or 0)
+    make = functools.partial(_evaluated, source, ops, host, errors, select, seed or 0)
+    return _kept(source, make, ops, select, seed or 0, host, errors)
+
+
+def _evaluated(source, ops, host, errors, select, seed):
+    """The dataset of `evaluation_batches`."""
+    batches = -(-source.size // host.batch_size) * host.replicas
     keys = tf.data.Dataset.zip(host.row_numbers(), source.keys(host))
-    dataset, function = _mapped(source, keys, ops, select, seed or 0, host.per_replica, batches)
+    dataset, function = _mapped(source, keys, ops, select, seed, host.per_replica, batches)
 
     @tf.autograph.experimental.do_not_convert
     def weigh(values, good, failed, ids):

@@ -71,6 +71,16 @@ def test_what_becomes_of_an_example_is_traced_once_for_all_batches_of_a_source()
     assert len(traced) == 4  # another seed, another text, another source
 
 
+def test_evaluations_of_a_run_share_their_batches():
+    source, errors = from_arrays(IMAGES, np.arange(N)), ExampleErrors()
+    first, again, larger, other = (
+        evaluation_batches(source, "decode", size, errors=counted)
+        for size, counted in ((2, errors), (2, errors), (5, errors), (2, ExampleErrors()))
+    )
+    assert again is first and len({id(batches) for batches in (first, larger, other)}) == 3
+    assert [y.tolist() for _, y, _ in collect(first)] == [y.tolist() for _, y, _ in collect(first)]
+
+
 def test_training_batches_hold_what_select_takes():
     source = from_arrays(IMAGES, np.arange(N), features=FEATURES)
     batches = training_batches(source, "random_crop(3)|noise(0)", 4, seed=1, select=segmentation)

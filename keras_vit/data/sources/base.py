@@ -85,7 +85,7 @@ class Source:
 
     @functools.cached_property
     def traced(self) -> dict[tuple, Any]:
-        """Functions that batches traced for this source, by what they were traced from."""
+        """Functions and datasets that batches made for this source, by what they were made from."""
         return {}
 
     def ordered(self, shard: HostShard = WHOLE) -> tf.data.Dataset:
