@@ -18,6 +18,7 @@ from keras_vit.training.checks.objects import ObjectRules
 from keras_vit.training.losses import Loss
 from keras_vit.training.model import Model
 from keras_vit.training.prediction import detect
+from keras_vit.training.scene_mixing import Mosaic, SceneMixup
 
 
 @serializable
@@ -133,10 +134,10 @@ class DetectionModel(ModelOfArguments):
         super()._take_loss(loss)
 
     def _check_trainable(self):
-        if self.mixing is not None:
+        if self.mixing is not None and not isinstance(self.mixing, (Mosaic, SceneMixup)):
             raise ValueError(
                 f"model.mixing = {type(self.mixing).__name__}() blends the labels of whole images, which objects do not"
-                " have. Leave it None, and mix scenes in the training preprocessing (docs/data.md)."
+                " have. Leave it None, or use keras_vit.training.Mosaic() or SceneMixup()."
             )
         super()._check_trainable()
 

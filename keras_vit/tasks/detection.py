@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import keras
+from ml_collections import ConfigDict
 
 from keras_vit import evaluation as evaluators
 from keras_vit.data.objects import pack
@@ -50,7 +51,7 @@ class Detection(DenseTask):
     Options = Options
     samples = 1  # the evaluator draws examples
 
-    def __init__(self, config):
+    def __init__(self, config: ConfigDict):
         super().__init__(config)
         self._objects = self.options.objects
 

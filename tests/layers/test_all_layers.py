@@ -131,7 +131,7 @@ def assert_xla_compiles(cases):
 
     found = tf.function(step, jit_compile=True)([tf.constant(x) for _, x in made])
     for (name, *_), (layer, x), (y, gradients) in zip(cases, made, found, strict=True):
-        np.testing.assert_allclose(y, run(layer, x), atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(y, run(layer, x), atol=1e-5, rtol=1e-5, err_msg=name)
         assert gradients[0].shape == x.shape and all(np.isfinite(part).all() for part in gradients), name
 
 

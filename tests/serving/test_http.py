@@ -436,7 +436,7 @@ def test_the_largest_image_is_no_larger_than_pillow_looks_at():
 
 def test_what_takes_too_long_is_overload(forest):
     served = copy.copy(forest)
-    decode, served.decode = served.decode, lambda image: time.sleep(0.8) or decode(image)
+    decode, served.decode_with_size = served.decode_with_size, lambda image: time.sleep(0.8) or decode(image)
     with answering(application([served], Limits(seconds=0.5))) as client:
         for verb in ("predict", "heads"):
             answer = client.post(f"/v1/models/forest:{verb}", content=png(IMAGES[0]))
@@ -446,7 +446,7 @@ def test_what_takes_too_long_is_overload(forest):
 
 def test_many_images_of_one_request_are_not_decoded_all_at_a_time_nor_before_those_of_others(forest):
     served, lock, order, most = copy.copy(forest), threading.Lock(), [], [0, 0]
-    decode = served.decode
+    decode = served.decode_with_size
 
     def slowly(image):
         with lock:
@@ -458,7 +458,7 @@ def test_many_images_of_one_request_are_not_decoded_all_at_a_time_nor_before_tho
             order.append(image)
         return decode(image)
 
-    served.decode = slowly
+    served.decode_with_size = slowly
     small, other = png(IMAGES[0]), png(IMAGES[1])
     with answering(application([served])) as client:
         with concurrent.futures.ThreadPoolExecutor(2) as pool:

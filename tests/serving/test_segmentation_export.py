@@ -164,7 +164,7 @@ def test_an_onnx_file_of_depth_equals_keras(depth_model, tmp_path):
     keras_vit.export(depth_model, tmp_path / "m.onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
     [found] = session.run(["depth"], {"images": pixels(2)})
-    np.testing.assert_allclose(found, depth_model.predict_on_batch(pixels(2))[..., 0], atol=1e-5)
+    np.testing.assert_allclose(found, depth_model.predict_on_batch(pixels(2))[..., 0], atol=1e-5, rtol=1e-4)
 
 
 def test_a_served_depth_is_the_models(depth_model, eagerly):

@@ -17,6 +17,7 @@ from keras_vit.layers.normalization import LayerNormalization
 RNG = np.random.default_rng(0)
 LOGITS, LABELS = RNG.normal(size=(4, 5)), [0, 3, 1, 4]
 # {class: (y, y_pred) that it takes}.
+OBJECTS = [[[0.1, 0.2, 0.5, 0.9, 2, 0, 0]], [[0, 0, 0, 0, -1, 0, 0]]]
 OF = {
     "Accuracy": (LABELS, LOGITS),
     "StudentAccuracy": (LABELS, RNG.normal(size=(4, 2, 5))),
@@ -36,6 +37,8 @@ OF = {
         ([[[0, 255]], [[2, 1]]], RNG.normal(size=(2, 1, 2, 5))),
     ),
     "MaskClassificationLoss": ([[[0, 255]], [[2, 1]]], RNG.normal(size=(2, 4, 3 + 1 + 2))),
+    "DenseDetectionLoss": (OBJECTS, RNG.normal(size=(2, 4, 8 + 3))),
+    "SetPredictionLoss": (OBJECTS, RNG.normal(size=(2, 4, 4 + 3 + 1))),
 }
 ARGUMENTS = {"MaskClassificationLoss": {"classes": 3}}
 
