@@ -23,7 +23,7 @@ from .lib.choices import choose
 HEADS = {"dense": ({"width": 128}, {}), "yolos": ({}, {})}
 # Of whole and frozen backbones: the optimizer's options. The rate of the head is head_rate times as high.
 RATES = {
-    "whole": {"learning_rate": 2e-4, "head_rate": 5.0, "layer_decay": 0.75, "weight_decay": 0.05},
+    "whole": {"learning_rate": 5e-4, "head_rate": 2.0, "layer_decay": 0.75, "weight_decay": 0.05},
     "frozen": {"learning_rate": 2e-3, "head_rate": None, "layer_decay": None, "weight_decay": 0.01},
 }
 # Of data: height and width, batch, duration.

@@ -29,7 +29,7 @@ RECALLS = np.linspace(0, 1, 101)
 SIZES = {"all": (0, 1e10), "small": (0, 32**2), "medium": (32**2, 96**2), "large": (96**2, 1e10)}  # pixels, inclusive
 LIMITS = (1, 10, 100)  # detections per image and class
 _LABEL, _CROWD, _AREA = map(COLUMNS.index, ("label", "crowd", "area"))
-_SKIPPED = -1  # in the place of a class: a crowd or difficult
+_SKIPPED = -1  # instead of a class: a crowd or difficult object
 _CURVES = 100  # classes up to which details have curves and the confusion matrix
 
 

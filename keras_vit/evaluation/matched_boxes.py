@@ -44,7 +44,7 @@ def coco_matches(
 ) -> np.ndarray:
     """The object that each detection finds, or -1, for each size range and threshold: (d, s, t) int.
 
-    In turn, each detection takes the free object with the highest IoU, an ignored one only if no other is left. Of
+    Each detection in turn takes the free object with the highest IoU, an ignored one only if no other is left. Of
     equal ones it takes the last, as pycocotools does.
 
     Args:
@@ -105,7 +105,7 @@ def voc_parts(iou: np.ndarray, difficult: np.ndarray) -> np.ndarray:
 def any_class_matches(iou: np.ndarray, same: np.ndarray, ignored: np.ndarray) -> np.ndarray:
     """The object of any class that each detection finds at IoU .5, or -1: (d,) int.
 
-    In turn, each detection takes the free object of its own class with the highest IoU, or else one of another class.
+    Each detection in turn takes the free object of its class with the highest IoU, or else one of another class.
     Detections with lower scores change nothing: the matches at any score threshold are the first ones.
 
     Args:

@@ -1,4 +1,4 @@
-"""Tasks that put a head of its own on the maps of an encoder: segmentation and detection."""
+"""Tasks with a head on an encoder's maps: segmentation and detection."""
 
 from typing import Any, ClassVar
 

@@ -114,7 +114,7 @@ class DenseDetectionLoss(ObjectLoss):
     unless it lies in a crowd or a difficult object: these are never learned, and points in them that learn no object
     are left out. Images without objects teach negatives.
 
-    The losses of an image are divided by the sum of its own targets, at least 1, so that examples and replicas do not
+    The losses of an image are divided by the sum of its targets, at least 1, so that examples and replicas do not
     depend on each other; the papers divide a batch's by the batch's. Box losses are weighed by the targets.
 
     Args:

@@ -44,7 +44,7 @@ def drawn():
 
 
 def in_memory(text, split, *_):
-    """A slice of the images, in the place of a folder."""
+    """A slice of the images, instead of a folder."""
     images, features = drawn()
     part = slice(*split_range(split, COUNT))
     return from_arrays(images[part], None, NAMES, text, {name: values[part] for name, values in features.items()})

@@ -1,6 +1,6 @@
 """Images with the boxes of their objects, for detection: "boxes:PATH", a folder or file of annotations.
 
-VOC's XML, COCO's JSON, YOLO's text files, LabelMe's JSON and CSV are told apart by their files: see the module of each.
+The files in the folder decide between VOC, COCO, YOLO, LabelMe and CSV: see the module of each.
 Options: images=, the folder of the images of COCO's JSON and of CSV; classes=, a file of class names where the
 annotations only name them at each object, as VOC, LabelMe and CSV do.
 """

@@ -19,7 +19,7 @@ class LayerOfParts(keras.layers.Layer):
     """A layer that consists of others. It builds them with the shapes that they get, from which planning counts."""
 
     def products(self) -> int:
-        """Multiply-adds per image of its own, besides those of its parts."""
+        """Multiply-adds per image that no part of the layer counts."""
         return 0
 
 
