@@ -198,7 +198,7 @@ def test_random_erasing_leaves_what_has_no_room():
         ("random_erasing(mode='noise')", "Valid: pixel, rand, const"),
         ("check(3, 1)", "low <= high"),
         ("one_hot(0)", "a positive integer, got 0"),
-        ("decode|keep('image', 'label')", "A batch holds what `select` takes of each example"),
+        ("decode|keep('image', 'label')", "`select` chooses the values in a batch"),
         ("decode|value_range(-1, 1)", "the model normalises them"),
     ],
 )
@@ -233,5 +233,5 @@ def test_one_hot_makes_rows_of_labels_in_training():
     np.testing.assert_allclose(rows, 0.1 + 0.8 * np.eye(4)[labels], rtol=1e-6)
     with pytest.raises(ValueError, match="leave one_hot out"):
         evaluation_batches(source, "one_hot(3)", 8)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"one_hot\(2\): got the label"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"one_hot\(2\): expected a label from 0 to 1, got"):
         parse("one_hot(2)")({"image": tf.constant(PHOTO), "label": tf.constant(2)})

@@ -130,5 +130,5 @@ def test_the_frame_of_an_encoded_image_comes_with_its_pixels():
     np.testing.assert_allclose(found, frame("letterbox(30, 26)", H, W))
     with pytest.raises(ValueError, match="has random ops"):
         frame("random_crop(4)", H, W)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="shows too little of the image"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="keeps too little of the image"):
         frame("central_crop(1)", 2000, 2)

@@ -1,4 +1,4 @@
-"""The preprocessing ops, one file per kind. Importing this package registers them; registry.py parses their text."""
+"""Preprocessing ops, one file per kind. Importing this package registers them; registry.py parses their text."""
 
 from keras_vit.data.ops import (
     boxes,

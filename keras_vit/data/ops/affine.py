@@ -14,7 +14,7 @@ GRAY = 128
 
 
 def affine(image: tf.Tensor, matrix, fill=GRAY) -> tf.Tensor:
-    """Output point (x, y) takes input point (a x + b y + c, d x + e y + f), for `matrix` (a, b, c, d, e, f).
+    """Maps output point (x, y) to input point (a x + b y + c, d x + e y + f), for `matrix` (a, b, c, d, e, f).
 
     Points are pixel centres: the first is (0.5, 0.5).
     """

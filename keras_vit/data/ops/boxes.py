@@ -1,6 +1,6 @@
-"""Ops for images with boxes: crops that keep objects, zooming out, and boxes that become too small.
+"""Ops for images with boxes: crops that keep objects, zooming out, and dropping small boxes.
 
-A box that an op drops is four zeros; its row stays.
+A dropped box becomes four zeros; its row stays.
 """
 
 import math
@@ -18,19 +18,20 @@ def _check_probability(name, probability):
 
 
 def box_areas(boxes: tf.Tensor) -> tf.Tensor:
-    """Areas (m,) of boxes (m, 4)."""
+    """Returns the areas (m,) of boxes (m, 4)."""
     return tf.reduce_prod(tf.maximum(boxes[:, 2:] - boxes[:, :2], 0.0), 1)
 
 
 def only(boxes: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
-    """Boxes (m, 4) with zeros in the rows where `kept`, (m,) booleans, is false."""
+    """Returns boxes (m, 4) with zeros where `kept`, (m,) booleans, is false."""
     return tf.where(kept[:, None], boxes, 0.0)
 
 
 def covering_window(shape: tf.Tensor, boxes: tf.Tensor, seed, least, scale, ratio) -> tuple[tf.Tensor, tf.Tensor]:
-    """(top, left) and (height, width), each (2,) int32, of a random window that has `least` of the area of some box.
+    """Samples a window that covers at least the share `least` of some box; returns (top, left) and (height, width).
 
-    It is the whole image if none of 100 windows suits. Without boxes that have an area, the image itself is the box.
+    Both are (2,) int32. After 100 unsuitable windows it returns the whole image. If no box has an area, the image is
+    the box.
     """
     boxes = tf.clip_by_value(boxes, 0.0, 1.0)
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
@@ -48,17 +49,17 @@ def covering_window(shape: tf.Tensor, boxes: tf.Tensor, seed, least, scale, rati
 
 @op("image", "mask", "boxes", random=True)
 def box_crop(least=(0.1, 0.3, 0.5, 0.7, 0.9), keep=0.25, scale=(0.1, 1.0), ratio=(0.5, 2.0), probability=0.85):
-    """With `probability`, a random window that has at least a share of the area of some box (SSD, arXiv 1512.02325).
+    """With `probability`, crops a random window that covers at least a share of some box (SSD, arXiv 1512.02325).
 
-    The share is `least`, or one of several with equal probability. A box of which less than `keep` remains becomes
-    empty. `scale` and `ratio` are the window's share of the image's area and its aspect, width to height.
+    The share is `least`, or one of several with equal probability. Drops a box if less than `keep` of its area remains.
+    `scale` bounds the window's share of the image's area, `ratio` its aspect, width to height.
     """
     leasts = tuple(least) if isinstance(least, list | tuple) else (least,)
     if not leasts or not all(0 <= share <= 1 for share in (*leasts, keep)):
         raise ValueError(f"box_crop: expected shares from 0 to 1, got least={least} and keep={keep}.")
     if not (0 < scale[0] <= scale[1] <= 1 and 0 < ratio[0] <= ratio[1]):
         raise ValueError(
-            f"box_crop: expected 0 < low <= high, and a scale of at most 1; got scale={scale}, ratio={ratio}."
+            f"box_crop: expected 0 < low <= high and a scale of at most 1, got scale={scale} and ratio={ratio}."
         )
     _check_probability("box_crop", probability)
 
@@ -87,9 +88,9 @@ def box_crop(least=(0.1, 0.3, 0.5, 0.7, 0.9), keep=0.25, scale=(0.1, 1.0), ratio
 
 @op("image", "mask", "boxes", random=True, reads=("void",))
 def expand(low=1.0, high=4.0, probability=0.5):
-    """With `probability`, the image at a random place of a black canvas that is larger by a factor (SSD's zoom out).
+    """With `probability`, places the image at random on a larger black canvas (SSD's zoom out).
 
-    The factor of both sides is uniform between `low` and `high`, and less if the canvas would exceed LARGE pixels.
+    Both sides grow by a factor uniform between `low` and `high`, reduced if the canvas would exceed LARGE pixels.
     """
     if not 1 <= low <= high:
         raise ValueError(f"expand: expected 1 <= low <= high, got {low} and {high}.")
@@ -119,7 +120,7 @@ def expand(low=1.0, high=4.0, probability=0.5):
 
 @op("boxes", reads=("image",))
 def drop_small_boxes(side=1.0, share=0.0):
-    """Empties each box with a side below `side` pixels, or less than `share` of the image's area."""
+    """Drops boxes with a side below `side` pixels or an area below `share` of the image."""
     if not (side >= 0 and 0 <= share <= 1):
         raise ValueError(
             f"drop_small_boxes: expected a side of 0 or more and a share from 0 to 1, got {side}, {share}."

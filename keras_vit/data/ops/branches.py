@@ -1,4 +1,4 @@
-"""Branches of a graph that cost nothing unless taken, neither at the graph's start nor per image."""
+"""Graph branches that cost nothing unless taken, neither when the graph starts nor per image."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,9 +6,9 @@ import tensorflow as tf
 
 
 def outlined(function: Callable) -> Callable:
-    """`function` of tensors and Python values as a separate graph, called instead of inlined; for rare branches.
+    """Compiles `function`, of tensors and Python values, as a separate graph that is not inlined; for rare branches.
 
-    It is traced once per process for each kind of arguments. A call takes about 50 microseconds.
+    Traces once per process for each signature. A call takes about 50 microseconds.
     """
     return tf.function(function, autograph=False, experimental_attributes={"_noinline": True})
 
@@ -20,7 +20,8 @@ def switch(functions: Sequence[Callable]) -> Callable:
     alive. Here each function is a separate graph, traced once for all uses, and only the chosen one runs.
 
     Args:
-        functions: functions of the tensors (image, *values); everything else that they use must be a Python value.
+        functions: sequence of callables. Each maps tensors (image, *values) to an image, and may otherwise use only
+            Python values.
     """
     traced = [tf.function(function, autograph=False) for function in functions]
 

@@ -3,8 +3,8 @@
 Pixels (h, w, c), uint8 or floats on the 0..255 scale (rounded first), become uint8 of the same shape. `c` is 1 or 3;
 `saturation` and `hue` leave grey images unchanged. Parameters may be numbers or scalar tensors.
 
-Passes over the pixels dominate the time, so most functions make few: `tf.where` on uint8 takes six times as long as
-`choose`, and so does `tf.gather`.
+Passes over the pixels dominate the run time, so most functions make few. On uint8, `tf.where` and `tf.gather` take six
+times as long as `choose`.
 """
 
 import tensorflow as tf
@@ -16,7 +16,7 @@ _LUMA = (19595, 38470, 7471)
 
 
 def per_channel(values, image) -> tf.Tensor:
-    """(c,) values -> (w * c,), to match the rows of `flat_rows`: broadcasting along a last axis of 3 is slow."""
+    """(c,) values -> (w * c,), as in `flat_rows`: broadcasting along a last axis of 3 is slow."""
     return tf.tile(values, tf.shape(image)[1:2])
 
 
@@ -36,7 +36,7 @@ def _float(image):
 
 
 def _truncated(pixels):
-    """Floats to uint8 as in PIL: clipped, then truncated."""
+    """Clips, then truncates floats to uint8, as PIL does."""
     return tf.cast(tf.clip_by_value(pixels, 0.0, 255.0), tf.uint8)
 
 
@@ -46,49 +46,49 @@ def _blend(degenerate, pixels, factor):
 
 
 def _gray_levels(pixels):
-    """Float pixels -> their grey levels, whole numbers repeated in each channel: (h, w, c)."""
+    """Float pixels -> integral grey levels, repeated in each channel: (h, w, c)."""
     channels = pixels.shape[-1]
     if channels == 1:
         return pixels
     if channels != 3:
-        raise ValueError(f"Expected an image of 1 or 3 channels, got {channels}: put decode(3) or decode(1) before it.")
+        raise ValueError(f"Expected an image of 1 or 3 channels, got {channels}: add decode(3) or decode(1) before.")
     weights = tf.constant([[w / 65536] * 3 for w in _LUMA], tf.float32)  # one product for all three channels
     levels = tf.matmul(tf.reshape(pixels, (-1, 3)), weights)
     return tf.reshape(tf.floor(levels + 0.5), tf.shape(pixels))
 
 
 def grayscale(image: tf.Tensor) -> tf.Tensor:
-    """The grey level in each channel: .299 red + .587 green + .114 blue."""
+    """Sets each channel to the grey level, .299 red + .587 green + .114 blue."""
     return tf.ensure_shape(tf.cast(_gray_levels(_float(image)), tf.uint8), image.shape)
 
 
 def brightness(image: tf.Tensor, factor) -> tf.Tensor:
-    """0 gives black, 1 the image."""
+    """Scales brightness: factor 0 gives black, 1 the image."""
     return _truncated(_float(image) * tf.cast(factor, tf.float32))
 
 
 def contrast(image: tf.Tensor, factor) -> tf.Tensor:
-    """0 gives the mean grey level everywhere, 1 the image."""
+    """Scales contrast: factor 0 gives the mean grey level everywhere, 1 the image."""
     pixels = _float(image)
     mean = tf.floor(tf.reduce_mean(_gray_levels(pixels)) + 0.5)
     return _blend(mean, pixels, factor)
 
 
 def saturation(image: tf.Tensor, factor) -> tf.Tensor:
-    """0 gives the grey image, 1 the image. PIL and AutoAugment call this Color."""
+    """Scales saturation: factor 0 gives the grey image, 1 the image. PIL and AutoAugment call this Color."""
     pixels = _float(image)
     return tf.ensure_shape(_blend(_gray_levels(pixels), pixels, factor), image.shape)
 
 
 def hue(image: tf.Tensor, turn) -> tf.Tensor:
-    """The hue turned by a fraction of the circle, -0.5 to 0.5."""
+    """Rotates the hue by `turn` of the colour circle, -0.5 to 0.5."""
     if image.shape[-1] == 1:
         return as_uint8(image)
     return as_uint8(tf.image.adjust_hue(_float(image), turn))
 
 
 def sharpness(image: tf.Tensor, factor) -> tf.Tensor:
-    """0 gives the image smoothed by (1 1 1, 1 5 1, 1 1 1) / 13, 1 the image. Border pixels stay, as in PIL."""
+    """Factor 0 smooths by (1 1 1, 1 5 1, 1 1 1) / 13, 1 gives the image. Border pixels stay, as in PIL."""
     image, channels = as_uint8(image), image.shape[-1]
     pixels = _float(image)
     weights = tf.constant([[1, 1, 1], [1, 5, 1], [1, 1, 1]], tf.float32)[:, :, None, None]
@@ -99,42 +99,42 @@ def sharpness(image: tf.Tensor, factor) -> tf.Tensor:
 
 
 def invert(image: tf.Tensor) -> tf.Tensor:
-    """255 - image."""
+    """Returns 255 - image."""
     return 255 - as_uint8(image)
 
 
 def posterize(image: tf.Tensor, bits) -> tf.Tensor:
-    """Keeps the highest `bits` (at least one) of each pixel's 8; the others become 0."""
+    """Keeps the highest `bits` of each pixel (at least one) and zeroes the rest."""
     shift = tf.cast(8 - tf.clip_by_value(tf.cast(bits, tf.int32), 1, 8), tf.uint8)
     mask = tf.bitwise.left_shift(tf.constant(255, tf.uint8), shift)
     return tf.bitwise.bitwise_and(as_uint8(image), mask)
 
 
 def _reaches(image, threshold):
-    """Where a uint8 pixel is at least `threshold`, any integer."""
+    """Whether each uint8 pixel is at least `threshold`, any integer."""
     return tf.cast(image, tf.int16) >= tf.cast(threshold, tf.int16)
 
 
 def choose(mask, chosen, image) -> tf.Tensor:
-    """`chosen` where `mask` is true, else `image`, all of one shape. Broadcasting tf.where takes six times as long."""
+    """Selects `chosen` where `mask` is true, else `image`, all of one shape. Unlike tf.where, it does not broadcast."""
     return tf.raw_ops.Select(condition=mask, x=chosen, y=image)
 
 
 def solarize(image: tf.Tensor, threshold=128) -> tf.Tensor:
-    """Inverts pixels of at least `threshold`."""
+    """Inverts pixels at or above `threshold`."""
     image = as_uint8(image)
     return choose(_reaches(image, threshold), 255 - image, image)
 
 
 def solarize_add(image: tf.Tensor, addition, threshold=128) -> tf.Tensor:
-    """Adds `addition`, 0 to 255, to pixels below `threshold`, up to white."""
+    """Adds `addition`, 0 to 255, to pixels below `threshold`, saturating at white."""
     image = as_uint8(image)
     addition = tf.cast(tf.clip_by_value(tf.cast(addition, tf.int32), 0, 255), tf.uint8)
     return choose(_reaches(image, threshold), image, tf.minimum(image, 255 - addition) + addition)
 
 
 def autocontrast(image: tf.Tensor) -> tf.Tensor:
-    """Stretches each channel so that its darkest pixel is 0 and its lightest 255; constant channels stay."""
+    """Stretches each channel to 0..255; constant channels stay."""
     image = as_uint8(image)
     low, high = (tf.cast(extreme(image, axis=(0, 1)), tf.float32) for extreme in (tf.reduce_min, tf.reduce_max))
     flat = high <= low
@@ -145,7 +145,7 @@ def autocontrast(image: tf.Tensor) -> tf.Tensor:
 
 
 def equalize(image: tf.Tensor) -> tf.Tensor:
-    """Maps each channel by a table of 256 values that evens its histogram (PIL's ImageOps.equalize)."""
+    """Equalizes each channel's histogram (PIL's ImageOps.equalize)."""
     image, channels = as_uint8(image), image.shape[-1]
     start = 256 * tf.range(channels)
     place = tf.cast(flat_rows(image), tf.int32) + per_channel(start, image)
@@ -160,7 +160,7 @@ def equalize(image: tf.Tensor) -> tf.Tensor:
 
 
 def gaussian_blur(image: tf.Tensor, sigma, radius) -> tf.Tensor:
-    """A Gaussian blur of standard deviation `sigma`, cut off at `radius` pixels, a Python integer; borders reflect."""
+    """Applies a Gaussian blur of standard deviation `sigma`, truncated at `radius` pixels (an int); borders reflect."""
     pixels, channels = _float(image)[None], image.shape[-1]
     distance = tf.range(-radius, radius + 1, dtype=tf.float32)
     taps = tf.exp(-0.5 * tf.square(distance / tf.cast(sigma, tf.float32)))

@@ -10,10 +10,10 @@ from keras_vit.io.suggest import did_you_mean
 
 @op("image", random=True)
 def corrupt(name, strength=3):
-    """A corruption from data/ops/corruption/table.py at strength 1 to 5, for sizes near 224: use it after the crop.
+    """Applies a corruption from data/ops/corruption/table.py at strength 1 to 5.
 
-    Levels are rounded down, as in the authors' code. Masks and boxes stay. A grey image becomes the red channel of its
-    corrupted colour version.
+    The parameters suit sizes near 224, so put it after the crop. Levels are rounded down, as in the authors' code.
+    Masks and boxes stay. A grey image becomes the red channel of its corrupted colour version.
     """
     if name not in CORRUPTIONS:
         raise ValueError(
@@ -27,7 +27,7 @@ def corrupt(name, strength=3):
     def apply(image, seed):
         if not image.shape.is_fully_defined() or image.shape[-1] not in (1, 3):
             raise ValueError(
-                f'corrupt needs grey or RGB images of a fixed size, got {tuple(image.shape)}: put it after "decode"'
+                f'corrupt: expected grey or RGB images of a fixed size, got {tuple(image.shape)}. Put it after "decode"'
                 ' and, for example, "central_crop(224)".'
             )
         x = tf.cast(as_uint8(image), tf.float64) / 255

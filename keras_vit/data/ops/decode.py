@@ -1,7 +1,7 @@
-"""Encoded bytes to pixels: the op `decode` gives what a viewer shows, upright, 8-bit, in one channel or three.
+"""Encoded bytes to pixels: the op `decode` returns the image as a viewer shows it: upright, 8-bit, 1 or 3 channels.
 
-All of it is TensorFlow ops, so that an exported SavedModel does the same. Undecodable bytes are an error of the op,
-which training and evaluation catch (data/errors.py).
+Everything is TensorFlow ops, so an exported SavedModel decodes identically. Undecodable bytes raise an op error, which
+training and evaluation catch (data/errors.py).
 """
 
 import tensorflow as tf
@@ -13,11 +13,11 @@ from keras_vit.data.ops.gif import first_frame
 from keras_vit.data.ops.headers import LARGE, MAX_PIXELS, checked, head, product, within
 from keras_vit.data.ops.registry import op
 
-_BY_PILLOW = "needs Pillow, which the preprocessing of an exported model lacks: save it as PNG."
+_BY_PILLOW = "needs Pillow, which exported models cannot use: save it as PNG."
 
 
 def _webp_pixels(encoded):
-    """A WebP's int64 pixel count from its header, which is of one of three kinds."""
+    """Reads the int64 pixel count from a WebP header of any of the three kinds."""
     kind = head(encoded, 12, 4)
 
     def number(at, shift, bits):
@@ -32,27 +32,27 @@ def _webp_pixels(encoded):
 
 @outlined
 def _with_an_end(encoded):
-    """A JPEG after a check that it has an end marker, though not at the end: cameras append videos to photographs."""
+    """Checks that a JPEG has an end marker anywhere: cameras append videos to photographs."""
     data = tf.io.decode_raw(encoded, tf.uint8)
     ends = tf.reduce_any((data[:-1] == 0xFF) & (data[1:] == 0xD9))  # in compressed data a zero follows each 0xFF
-    return checked(encoded, ends, "The JPEG is cut short: its end is missing.")
+    return checked(encoded, ends, "The JPEG is truncated: its end marker is missing.")
 
 
 def not_cut_short(encoded: tf.Tensor) -> tf.Tensor:
-    """A JPEG after a check for its end marker: libjpeg would print a line for each one without, then refuse it."""
+    """Checks a JPEG for its end marker: without one, libjpeg prints a line and then fails."""
     is_whole = tf.strings.substr(encoded, tf.strings.length(encoded) - 2, 2) == b"\xff\xd9"
     return tf.cond(is_whole, lambda: encoded, lambda: _with_an_end(encoded))
 
 
 def read_jpeg(encoded: tf.Tensor, channels: int, ratio: int = 1) -> tf.Tensor:
-    """A JPEG's pixels as stored, uint8; `ratio` 2, 4 or 8 divides the sides."""
+    """Decodes a JPEG's pixels as stored, uint8; `ratio` 2, 4 or 8 divides the sides."""
     # The exact transform, as in PIL: with the fast one, a DeiT's logits correlate only .998 with those on PIL's pixels.
     return tf.io.decode_jpeg(encoded, channels=channels, ratio=ratio, dct_method="INTEGER_ACCURATE")
 
 
 @outlined
 def _odd_jpeg(encoded, channels, pixels, turned, cmyk):
-    """A JPEG that is turned, grey from CMYK, or large (read at a half or a quarter of its sides, within LARGE)."""
+    """Decodes a rotated, a grey CMYK, or a large JPEG (at a half or a quarter of its sides, within LARGE)."""
     encoded = within(encoded, pixels, MAX_PIXELS)
 
     def stored(channels):
@@ -71,7 +71,7 @@ def _odd_jpeg(encoded, channels, pixels, turned, cmyk):
 
 
 def header(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """(a JPEG's shape (3,) int32 by its header, 4 channels for CMYK; EXIF orientation; can it be decoded directly)"""
+    """Returns a JPEG's shape (3,) int32 (4 channels for CMYK), EXIF orientation, and whether it decodes directly."""
     shape, turned = tf.image.extract_jpeg_shape(encoded), orientation.of_jpeg(encoded)
     simple = (turned == 1) & (shape[2] < 4) & (tf.reduce_prod(tf.cast(shape[:2], tf.int64)) <= LARGE)
     return shape, turned, simple
@@ -86,15 +86,15 @@ def _jpeg(encoded, channels):
 
 
 def _with_hidden_exif(encoded):
-    """Whether a PNG has EXIF data as ImageMagick wrote it before 2018: in hexadecimal digits, perhaps compressed."""
+    """Whether a PNG has ImageMagick's EXIF data from before 2018: hexadecimal digits, perhaps compressed."""
     return orientation.contains(orientation.png_metadata(encoded), "Raw profile type exif")
 
 
 @outlined
 def _png_with_chunks(encoded, channels):
-    """A PNG that may have metadata."""
+    """Decodes a PNG that may have metadata."""
     plain = orientation.begins_with_pixels(encoded) | ~_with_hidden_exif(encoded)
-    encoded = checked(encoded, plain, f"A PNG with EXIF data of an old ImageMagick {_BY_PILLOW}")
+    encoded = checked(encoded, plain, f"A PNG with EXIF data from an old ImageMagick {_BY_PILLOW}")
     return orientation.upright(tf.io.decode_png(encoded, channels=channels), orientation.of_png(encoded))
 
 
@@ -113,14 +113,14 @@ def _matched(image, channels):
 
 
 def _is_plain_bmp(encoded):
-    """Whether a BMP has a header of 40 bytes, and 8, 24 or 32 bits per pixel, neither compressed nor in bit fields."""
+    """Whether a BMP has a 40-byte header and 8, 24 or 32 bits per pixel, without compression or bit fields."""
     header, bits, compression = head(encoded, 14, 4), head(encoded, 28, 2), head(encoded, 30, 2)
     is_plain = (header == b"\x28\0\0\0") & (compression == b"\0\0")
     return is_plain & tf.reduce_any(bits == [b"\x08\0", b"\x18\0", b"\x20\0"])
 
 
 def _has_length(encoded):
-    """Whether a plain BMP has as many bytes as its header says: TensorFlow refuses others."""
+    """Whether a plain BMP's length matches its header, as TensorFlow requires."""
     numbers = (tf.io.decode_raw(head(encoded, at, 4), tf.int32)[0] for at in (10, 18, 22))
     start, width, height = (tf.cast(number, tf.int64) for number in numbers)
     bits = tf.cast(tf.io.decode_raw(head(encoded, 28, 2), tf.int16)[0], tf.int64)
@@ -133,13 +133,13 @@ def _bmp(encoded):
     encoded = checked(
         encoded,
         _is_plain_bmp(encoded),
-        f"A BMP with bit fields, RLE, 1, 4 or 16 bits per pixel, or a header of OS/2 {_BY_PILLOW}",
+        f"A BMP with bit fields, RLE, 1, 4 or 16 bits per pixel, or an OS/2 header {_BY_PILLOW}",
     )
     encoded = within(encoded, product(encoded, 18, tf.int32, True), MAX_PIXELS // 2)
     image = tf.io.decode_bmp(encoded)
 
     def coloured():
-        start, end = 14 + 40, tf.io.decode_raw(head(encoded, 10, 4), tf.int32)[0]  # after both headers, of the pixels
+        start, end = 14 + 40, tf.io.decode_raw(head(encoded, 10, 4), tf.int32)[0]  # end of headers, start of pixels
         size = tf.clip_by_value(end - start, 0, 4 * 256)
         palette = tf.strings.substr(encoded + b"\0" * (start + 4 * 256), start, size) + b"\0" * (4 * 256)
         colours = tf.reshape(tf.io.decode_raw(palette, tf.uint8)[: 4 * 256], (-1, 4))[:, 2::-1]  # blue, green, red, 0
@@ -158,7 +158,7 @@ def _gif(encoded):
 
 
 def _is_animated(encoded):
-    """Whether a WebP is animated: TensorFlow 2.21 writes out of bounds when decoding the first frame of one."""
+    """Whether a WebP is animated: TensorFlow 2.21 writes out of bounds when it decodes the first frame."""
     flags = tf.cast(tf.io.decode_raw(head(encoded, 20, 1), tf.uint8), tf.int32)[0]
     return (head(encoded, 12, 4) == b"VP8X") & (tf.bitwise.bitwise_and(flags, 2) > 0)
 
@@ -171,7 +171,7 @@ def _webp(encoded):
 
 @outlined
 def decode_other(encoded: tf.Tensor, channels: int) -> tf.Tensor:
-    """As `decode_bytes`, for an image that is neither a JPEG nor a PNG."""
+    """Like `decode_bytes`, for formats other than JPEG and PNG."""
     kinds = {b"BM": _bmp, b"GI": _gif, b"RI": _webp}
     start = tf.strings.substr(encoded, 0, 2)
     cases = [(start == magic, lambda kind=kind: kind(encoded)) for magic, kind in kinds.items()]
@@ -179,12 +179,12 @@ def decode_other(encoded: tf.Tensor, channels: int) -> tf.Tensor:
     return _matched(image, channels)
 
 
-# First bytes -> (a test for files that `decode` refuses and Pillow reads, their name).
+# First bytes -> (test for files that Pillow reads but `decode` does not, their description).
 ODD = {
-    b"\x89P": (_with_hidden_exif, "A PNG with EXIF data of an old ImageMagick"),
+    b"\x89P": (_with_hidden_exif, "A PNG with EXIF data from an old ImageMagick"),
     b"BM": (
         lambda encoded: ~(_is_plain_bmp(encoded) & _has_length(encoded)),
-        "A BMP with bit fields, RLE, 1, 4 or 16 bits per pixel, a header of OS/2, or another length than its header's",
+        "A BMP with bit fields, RLE, 1, 4 or 16 bits per pixel, an OS/2 header, or a length unlike its header's",
     ),
     b"RI": (_is_animated, "An animated WebP"),
 }
@@ -192,14 +192,14 @@ ODD = {
 
 @outlined
 def _is_odd(encoded):
-    """Whether a file is an ODD one, or of a format that TensorFlow does not read."""
+    """Whether a file is in ODD, or in a format that TensorFlow does not read."""
     start = tf.strings.substr(encoded, 0, 2)
     cases = [(start == magic, lambda is_odd=is_odd: is_odd(encoded)) for magic, (is_odd, _) in ODD.items()]
     return tf.case(cases, default=lambda: tf.constant(True))
 
 
 def needs_pillow(encoded: tf.Tensor) -> tf.Tensor:
-    """Whether TensorFlow cannot read an image, a scalar string tensor, that Pillow may read. True for other files."""
+    """Whether only Pillow may read an image, a scalar string tensor. True for other files, too."""
     no, start = (lambda: tf.constant(False)), tf.strings.substr(encoded, 0, 2)
 
     def unless_png():
@@ -210,11 +210,11 @@ def needs_pillow(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def decode_bytes(encoded: tf.Tensor, channels: int) -> tf.Tensor:
-    """A scalar string tensor of an encoded image -> uint8 (h, w, channels), upright.
+    """Decodes an image, a scalar string tensor, to uint8 (h, w, channels), upright.
 
     Raises:
         InvalidArgumentError: at run time, for an unknown format, damaged or truncated data, or more than MAX_PIXELS
-            pixels (half of that unless a JPEG).
+            pixels (half as many for formats other than JPEG).
     """
     start = tf.strings.substr(encoded, 0, 2)
     kinds = {b"\xff\xd8": _jpeg, b"\x89P": _png}
@@ -223,7 +223,7 @@ def decode_bytes(encoded: tf.Tensor, channels: int) -> tf.Tensor:
 
 
 def decode_image(image: tf.Tensor, channels: int = 3) -> tf.Tensor:
-    """An image, encoded bytes (a scalar string tensor) or pixels (h, w, c), as pixels (h, w, channels)."""
+    """Converts an image, encoded bytes (a scalar string tensor) or pixels (h, w, c), to pixels (h, w, channels)."""
     if image.dtype == tf.string:
         return decode_bytes(image, channels)
     if image.shape[-1] == channels:
@@ -237,9 +237,9 @@ def decode_image(image: tf.Tensor, channels: int = 3) -> tf.Tensor:
 
 @op("image", "mask")
 def decode(channels=3):
-    """JPEG, PNG, BMP, GIF (the first frame) or WebP bytes to uint8 (h, w, channels), and mask bytes to integers.
+    """Decodes JPEG, PNG, BMP, GIF (first frame) or WebP to uint8 (h, w, channels), and a mask to integers.
 
-    Pixels only have their channels converted. A mask belongs to the upright image, as viewers and annotation tools show
+    Of pixels it converts only the channels. A mask belongs to the upright image, as viewers and annotation tools show
     it.
     """
 

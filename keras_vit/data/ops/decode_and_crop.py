@@ -1,8 +1,8 @@
-"""decode|random_resized_crop in one op that decodes only the window of a JPEG.
+"""decode|random_resized_crop as one op that decodes only the window of a JPEG.
 
-Pixels equal those of the two ops, except for one or two columns at the window's border, where colour is not
-interpolated across it. A window of at least twice the target is decoded at a half, a quarter or an eighth of its size,
-as JPEG's blocks allow: its borders then lie on a coarser grid.
+Pixels equal those of the two ops, except in one or two columns at the window's border, where colour is not interpolated
+across it. A window at least twice the target is decoded at a half, a quarter or an eighth of its size, which JPEG's
+blocks allow; its borders then lie on a coarser grid.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from keras_vit.data.ops.registry import fused
 
 
 def _read_window(encoded, begin, extent, channels, fraction=1):
-    """The pixels of a JPEG's window, with sides divided by `fraction`: 1, 2, 4 or 8."""
+    """Decodes a JPEG's window, with sides divided by `fraction`: 1, 2, 4 or 8."""
     window = tf.concat([begin // fraction, extent // fraction], 0)
-    # Exact, as in decode.py; faster transforms gain nothing measurable here.
+    # Exact, as in decode.py: faster transforms gain nothing measurable here.
     return tf.image.decode_and_crop_jpeg(
         encoded, window, channels=channels, ratio=fraction, dct_method="INTEGER_ACCURATE"
     )
@@ -28,7 +28,7 @@ def _read_window(encoded, begin, extent, channels, fraction=1):
 
 @outlined
 def _read_smaller(encoded, begin, extent, channels, times):
-    """A window `times` (2 or more) the target, read at the smallest size not below the target."""
+    """Decodes a window `times` (2 or more) the target at the smallest size not below the target."""
     read = lambda fraction: lambda: _read_window(encoded, begin, extent, channels, fraction)  # noqa: E731
     return tf.case([(times >= fraction, read(fraction)) for fraction in (8, 4)], default=read(2))
 
@@ -38,7 +38,7 @@ def decode_and_crop(decode_arguments: dict[str, Any], crop_arguments: dict[str, 
     """Returns (example with an encoded image or pixels, seed) -> example with the crop, its mask and boxes moved.
 
     Args:
-        decode_arguments, crop_arguments: parameters of the two ops, with defaults filled in.
+        decode_arguments, crop_arguments: dicts. Parameters of the two ops, defaults included.
     """
     channels = decode_arguments["channels"]
     size = pair(crop_arguments["height"], crop_arguments["width"])

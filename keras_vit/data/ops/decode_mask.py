@@ -1,4 +1,4 @@
-"""A mask's stored values: PNG bytes to grey values, palette indices or colours, without any conversion."""
+"""Masks: PNG bytes to their stored grey values, palette indices or colours, without conversion."""
 
 import zlib
 
@@ -8,15 +8,15 @@ import tensorflow as tf
 from keras_vit.data.ops.branches import outlined
 from keras_vit.data.ops.headers import LARGE, MAX_PIXELS, checked, head, product, within
 
-_PNG_MOST = 1000  # chunks of metadata before the pixels
+_PNG_MOST = 1000  # metadata chunks before the pixels, at most
 _BYTES = [bytes([value]) for value in range(256)]
 
 
 def _palette_to_grey():
-    """What to combine with a PNG's first 33 bytes by exclusive or, so that a palette becomes grey.
+    """Returns bytes that turn a palette PNG into a grey one by exclusive or with its first 33 bytes.
 
-    It changes the colour type, and the checksum: of messages of one length, checksums differ by what depends on the
-    difference of the messages alone.
+    They change the colour type and the checksum: checksums of equally long messages differ by a function of the
+    messages' difference alone.
     """
     palette, grey = (b"IHDR" + bytes([0] * 9 + [kind] + [0] * 3) for kind in (3, 0))
     checksum = (zlib.crc32(palette) ^ zlib.crc32(grey)).to_bytes(4, "big")
@@ -29,19 +29,19 @@ _PALETTE_TO_GREY = _palette_to_grey()
 @outlined
 def _not_too_large_png(encoded):
     starts = head(encoded, 12, 4) == b"IHDR"  # libpng accepts a PNG with another chunk before its header
-    encoded = checked(encoded, starts, "The PNG does not begin with its header.")
+    encoded = checked(encoded, starts, "The PNG does not start with its header.")
     return within(encoded, product(encoded, 16, tf.int32, False), MAX_PIXELS // 2)
 
 
 def guarded_png(encoded: tf.Tensor) -> tf.Tensor:
-    """`encoded`, after a check of its size if needed."""
-    # Deflate packs at most 1032 to one, and a byte holds at most 8 pixels, so smaller files pass.
+    """Checks a PNG's pixel count where its file is large enough to exceed the limit."""
+    # Deflate compresses at most 1032 to one, and a byte encodes at most 8 pixels.
     small = tf.strings.length(encoded) < MAX_PIXELS // 2 // 1032 // 8
     return tf.cond(small, lambda: encoded, lambda: _not_too_large_png(encoded))
 
 
 def _first_pixels(encoded):
-    """Where a PNG's first chunk of pixels begins; its end without one."""
+    """Returns the offset of a PNG's first pixel chunk, or its length without one."""
     size = tf.strings.length(encoded)
 
     def after(at):
@@ -58,7 +58,7 @@ def _first_pixels(encoded):
 
 @outlined
 def _without_palette(encoded):
-    """A PNG with a palette as one whose grey values are the indices: TensorFlow would look up the colours."""
+    """Turns a palette PNG into a grey PNG of its indices: TensorFlow would look up the colours."""
     head = tf.bitwise.bitwise_xor(
         tf.io.decode_raw(tf.strings.substr(tf.strings.substr(encoded, 0, 33) + b"\0" * 33, 0, 33), tf.uint8),
         _PALETTE_TO_GREY,
@@ -73,17 +73,17 @@ def is_png(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def png_color_type(encoded: tf.Tensor) -> tf.Tensor:
-    """The colour type in a PNG's header, int32: 0 grey, 2 RGB, 3 palette, 4 grey and alpha, 6 RGBA."""
+    """Reads the colour type from a PNG's header, int32: 0 grey, 2 RGB, 3 palette, 4 grey and alpha, 6 RGBA."""
     return tf.cast(tf.io.decode_raw(head(encoded, 25, 1), tf.uint8), tf.int32)[0]
 
 
 def png_bits(encoded: tf.Tensor) -> tf.Tensor:
-    """The bits of a value in a PNG's header, int32."""
+    """Reads the bits per value from a PNG's header, int32."""
     return tf.cast(tf.io.decode_raw(head(encoded, 24, 1), tf.uint8), tf.int32)[0]
 
 
 def png_values(encoded: tf.Tensor) -> tf.Tensor:
-    """The grey values or palette indices of a PNG of 1 to 16 bits exactly as stored, int32 (h, w, 1)."""
+    """Decodes the grey values or palette indices of a PNG of 1 to 16 bits exactly as stored, int32 (h, w, 1)."""
     encoded = tf.cond(png_color_type(encoded) == 3, lambda: _without_palette(encoded), lambda: encoded)
     # TensorFlow spreads values of fewer bits evenly over 0..65535.
     step = 65535 // (tf.bitwise.left_shift(1, png_bits(encoded)) - 1)
@@ -91,42 +91,43 @@ def png_values(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def png_colors(encoded: tf.Tensor) -> tf.Tensor:
-    """The colours of an 8-bit PNG as stored, uint8 (h, w, 3), without its alpha channel."""
+    """Decodes the stored colours of an 8-bit PNG, uint8 (h, w, 3), without the alpha channel."""
     return tf.io.decode_png(guarded_png(encoded), channels=3)
 
 
 def decode_mask(mask: tf.Tensor) -> tf.Tensor:
-    """A mask, a PNG of grey values or with a palette (a scalar string tensor), as its stored values or indices, int32
-    (h, w, 1); integers stay.
+    """Decodes a mask, a grey or palette PNG (a scalar string tensor), to its stored values or indices, int32 (h, w, 1).
+
+    Integers stay.
 
     Raises:
-        InvalidArgumentError: at run time, for anything else: colours are not class numbers.
+        InvalidArgumentError: at run time, for other files: colours are not class numbers.
     """
     if mask.dtype != tf.string:
         return mask
     fits = is_png(mask) & tf.reduce_any(png_color_type(mask) == [0, 3])
     what = (
-        "Expected a mask as a PNG of grey values or with a palette, without colour or alpha channel: save the class"
-        " numbers as grey levels, or open the folder as masks:PATH with a table of the colours."
+        "Expected a mask as a grey or palette PNG, without colour or alpha channels. Save the class numbers as grey"
+        " levels, or open the folder as masks:PATH with a table of the colours."
     )
     with tf.control_dependencies([tf.debugging.Assert(fits, [what])]):
         return png_values(tf.identity(mask))
 
 
 def mask_of_size(mask: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Fits the mask (h, w, 1) of an image of `size`, (2,) int32, to that size.
+    """Returns a mask (h, w, 1) at the image's `size`, (2,) int32.
 
     Raises:
-        InvalidArgumentError: at run time, if sizes differ, unless the image has more than LARGE pixels and was decoded
-            at a fraction of its sides.
+        InvalidArgumentError: at run time, if the sizes differ, unless the image has more than LARGE pixels and was
+            decoded at a fraction of its sides.
     """
     own = tf.shape(mask)[:2]
     reduced = tf.reduce_any([tf.reduce_all((own + ratio - 1) // ratio == size) for ratio in (2, 4)])
     fits = tf.reduce_all(own == size) | (reduced & (tf.reduce_prod(tf.cast(own, tf.int64)) > LARGE))
     hint = tf.where(
         tf.reduce_all(own == size[::-1]),
-        "The mask fits the image as stored, before it is turned upright by its EXIF data: turn the mask, too, or remove"
-        " that from the image.",
+        "The mask fits the image as stored, before its EXIF data turns it upright: turn the mask, too, or remove the"
+        " EXIF data.",
         "Save the mask at the size of its image.",
     )
     message = [

@@ -14,13 +14,13 @@ _ATTEMPTS = 10
 
 
 def _within(start, length, size, repeats):
-    """True from `start` to `start + length` among `size` places, each repeated `repeats` times."""
+    """Marks places `start` to `start + length` of `size`, each repeated `repeats` times."""
     place = tf.repeat(tf.range(size), repeats)
     return tf.logical_and(place >= start, place < start + length)
 
 
 def fill_box(image: tf.Tensor, top, left, height, width, fill) -> tf.Tensor:
-    """uint8 `image` (h, w, c) with a box set to `fill`, a number or uint8 pixels (h, w, c); clipped at the border."""
+    """Fills a box of uint8 `image` (h, w, c) with a number or uint8 pixels (h, w, c), clipped at the border."""
     h, w, c = tf.shape(image)[0], tf.shape(image)[1], image.shape[-1]
     mask = tf.logical_and(_within(top, height, h, 1)[:, None], _within(left, width, w, c)[None])
     rows = flat_rows(image)
@@ -29,13 +29,13 @@ def fill_box(image: tf.Tensor, top, left, height, width, fill) -> tf.Tensor:
 
 
 def cutout(image: tf.Tensor, half, row, column, fill=128) -> tf.Tensor:
-    """A filled square of side 2 * `half` around pixel (`row`, `column`), clipped at the border (arXiv 1708.04552)."""
+    """Fills a square of side 2 * `half` around pixel (`row`, `column`), clipped at the border (arXiv 1708.04552)."""
     half = tf.cast(half, tf.int32)
     return fill_box(as_uint8(image), row - half, column - half, 2 * half, 2 * half, fill)
 
 
 def _box(image, samples, scale, ratio):
-    """(height, width) of the first of ten samples (10, 2) of area and aspect that fits; (0, 0) if none does."""
+    """Returns the first (height, width) that fits among ten samples (10, 2) of area and aspect, or (0, 0)."""
     h, w = tf.cast(tf.shape(image)[0], tf.float32), tf.cast(tf.shape(image)[1], tf.float32)
     area = h * w * (scale[0] + (scale[1] - scale[0]) * samples[:, 0])
     low, high = math.log(ratio[0]), math.log(ratio[1])
@@ -48,7 +48,7 @@ def _box(image, samples, scale, ratio):
 
 
 def _constants(image):
-    """ImageNet's (mean, standard deviation), each (c,)."""
+    """Returns ImageNet's mean and standard deviation, each (c,)."""
     kind = 3 if image.shape[-1] == 3 else 1
     return tf.constant(_MEAN[kind], tf.float32), tf.constant(_STD[kind], tf.float32)
 
@@ -57,15 +57,15 @@ def _constants(image):
 def random_erasing(probability=0.25, scale=(0.02, 1 / 3), ratio=(0.3, 10 / 3), mode="pixel"):
     """With `probability`, fills a rectangle with `scale` of the area and an aspect within `ratio` (arXiv 1708.04896).
 
-    `mode`: "pixel" fills with noise of ImageNet's mean and standard deviation per pixel, "rand" with one such colour,
-    "const" with the mean. After the usual normalisation these are timm's standard normal noise and 0. Masks stay.
+    `mode`: "pixel" fills each pixel with noise of ImageNet's mean and standard deviation, "rand" all with one such
+    colour, "const" with the mean. Normalised, these are timm's standard normal noise and 0. Masks stay.
     """
     modes = ("pixel", "rand", "const")
     if mode not in modes:
         raise ValueError(f'random_erasing: unknown mode "{mode}". Valid: {", ".join(modes)}.')
     if not (0 < scale[0] <= scale[1] < 1 and 0 < ratio[0] <= ratio[1]):
         raise ValueError(
-            f"random_erasing: expected 0 < low <= high, and a scale below 1; got scale={scale}, ratio={ratio}."
+            f"random_erasing: expected 0 < low <= high and a scale below 1, got scale={scale} and ratio={ratio}."
         )
 
     def apply(image, seed):

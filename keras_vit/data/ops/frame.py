@@ -1,8 +1,8 @@
-"""The part of the original image that a preprocessed one shows, and boxes in the one as boxes in the other.
+"""Maps boxes in a preprocessed image back to the original.
 
-A frame is top, left, bottom, right of the preprocessed image as fractions of the original's height and width:
-(0, 0, 1, 1) after resize(512, 512), below 0 and above 1 where an op padded. It is found by moving points through the
-ops, as boxes are, so it is right for every op that moves boxes.
+A frame is the top, left, bottom and right of the preprocessed image as fractions of the original's height and width:
+(0, 0, 1, 1) after resize(512, 512), below 0 and above 1 where an op padded. It is computed by moving points through the
+ops like boxes, so it is correct for every op that moves boxes.
 """
 
 import dataclasses
@@ -13,15 +13,15 @@ import tensorflow as tf
 
 from keras_vit.data.ops.registry import Preprocess, parse
 
-_POINTS = 1025  # on each axis; ops must leave two of them inside the image
+_POINTS = 1025  # per axis; ops must leave two of them inside the image
 
 
 def _ends(moved):
-    """Where the positions 0 and 1 of the preprocessed image were: (2,), from the moved points (n,) of one axis."""
+    """Returns where positions 0 and 1 of the preprocessed image came from, (2,), given one axis's moved points (n,)."""
     steps = moved[1:] != moved[:-1]
     inside = tf.cast(steps[1:] & steps[:-1], tf.int32)  # (n - 2,); points that an op clipped equal a neighbour
     shown = tf.debugging.Assert(
-        tf.reduce_sum(inside) > 1, ["The preprocessing shows too little of the image to say which part it is."]
+        tf.reduce_sum(inside) > 1, ["The preprocessing keeps too little of the image to locate that part."]
     )
     with tf.control_dependencies([shown]):
         first, last = 1 + tf.argmax(inside), _POINTS - 2 - tf.argmax(inside[::-1])
@@ -31,7 +31,7 @@ def _ends(moved):
 
 
 def with_frame(ops: Preprocess, image) -> tuple[tf.Tensor, tf.Tensor]:
-    """A bare image, encoded bytes or pixels (h, w, c), as `ops.image` gives it, and its frame, (4,) float32.
+    """Preprocesses a bare image, encoded bytes or pixels (h, w, c), like `ops.image`; also returns its frame (4,).
 
     Raises:
         ValueError: if an op is random.
@@ -55,7 +55,7 @@ def _frame_function(text):
 
 @functools.lru_cache(maxsize=2**14)
 def frame(text: str, height: int, width: int) -> tuple[float, float, float, float]:
-    """The frame that the preprocessing `text` gives an image of this size: top, left, bottom, right.
+    """Returns the frame (top, left, bottom, right) of an image of this size after the preprocessing `text`.
 
     Raises:
         ValueError: if an op is random.
@@ -65,11 +65,11 @@ def frame(text: str, height: int, width: int) -> tuple[float, float, float, floa
 
 
 def to_original(boxes, frame):
-    """Boxes (..., 4), fractions of a preprocessed image, as fractions of the original; not clipped.
+    """Converts boxes (..., 4) from fractions of a preprocessed image to fractions of the original, without clipping.
 
     Args:
-        boxes: NumPy array or TensorFlow tensor, float32; the result is of the same kind.
-        frame: (4,), or of a shape that broadcasts with the boxes'. From `frame` or `with_frame`.
+        boxes: float32 NumPy array or TensorFlow tensor, like the result.
+        frame: (4,), or a shape that broadcasts with the boxes. From `frame` or `with_frame`.
     """
     in_graph = tf.is_tensor(boxes)
     frame = tf.convert_to_tensor(frame) if in_graph else np.asarray(frame, boxes.dtype)

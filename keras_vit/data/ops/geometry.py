@@ -1,11 +1,11 @@
-"""Ops that move an example's pixels, mask and boxes by the same window and seed: sizes, windows, flips, shifts.
+"""Resizing, cropping, flipping and shifting ops, which move an example's image, mask and boxes together.
 
 - image: pixels (h, w, c).
-- mask: integers (h, w, 1), one per pixel, resampled to the nearest pixel; padding is the example's "void", an integer,
-  or PADDING without one.
+- mask: integers (h, w, 1), one per pixel, resampled to the nearest pixel. Padding is the example's "void", an integer,
+  or else PADDING.
 - boxes: float32 (m, 4), one per object: top, left, bottom, right as fractions of the image's height and width, as in
-  tensorflow-datasets. They are clipped to the window. A box outside keeps its row, with no area, so that rows stay
-  aligned with the objects' labels.
+  tensorflow-datasets. Ops clip them to the window. A box outside keeps its row, with no area, so rows stay aligned
+  with the objects' labels.
 """
 
 from collections.abc import Callable
@@ -16,19 +16,19 @@ import tensorflow as tf
 from keras_vit.data.ops.headers import LARGE
 from keras_vit.data.ops.registry import op
 
-PADDING = 0  # of pixels outside the image, and of masks without void
+PADDING = 0  # for pixels outside the image, and for masks without void
 
 
 def pair(height: int, width: int | None) -> tuple[int, int]:
-    """A size's parameters, one positive integer or two, as (height, width)."""
+    """Returns a size, given as one positive integer or two, as (height, width)."""
     size = (height, height if width is None else width)
     if not all(isinstance(s, int) and s > 0 for s in size):
-        raise ValueError(f"A size is one or two positive integers, got {size}.")
+        raise ValueError(f"Expected a size of one or two positive integers, got {size}.")
     return size
 
 
 def moved(example: dict[str, Any], image: tf.Tensor, move_mask: Callable, move_boxes: Callable) -> dict[str, Any]:
-    """`example` with the new `image`, and with its mask and boxes, if any, moved by the two functions.
+    """Returns the new `image`, with the example's mask and boxes, if any, moved by the two functions.
 
     Raises:
         ValueError: if the mask is still encoded.
@@ -36,7 +36,7 @@ def moved(example: dict[str, Any], image: tf.Tensor, move_mask: Callable, move_b
     result = {"image": image}
     if "mask" in example:
         if example["mask"].dtype == tf.string:
-            raise ValueError('The mask is encoded: begin the preprocessing with "decode".')
+            raise ValueError('The mask is still encoded: start the preprocessing with "decode".')
         result["mask"] = move_mask(example["mask"])
     if "boxes" in example:
         result["boxes"] = move_boxes(example["boxes"])
@@ -44,7 +44,7 @@ def moved(example: dict[str, Any], image: tf.Tensor, move_mask: Callable, move_b
 
 
 def filled_with_void(example: dict[str, Any], move: Callable) -> Callable:
-    """`move`, a function of a mask that pads with PADDING, 0: padding with the example's "void" if it has one."""
+    """Makes `move`, a function that pads masks with PADDING (0), pad with the example's "void" if it has one."""
     if "void" not in example:
         return move
 
@@ -56,12 +56,12 @@ def filled_with_void(example: dict[str, Any], move: Callable) -> Callable:
 
 
 def resized_mask(mask: tf.Tensor, size) -> tf.Tensor:
-    """A mask (h, w, 1) resized to the nearest pixel."""
+    """Resizes a mask (h, w, 1) to the nearest pixel."""
     return tf.image.resize(mask, size, method="nearest")
 
 
 def resized(example: dict[str, Any], size, method: str, antialias: bool) -> dict[str, Any]:
-    """`example` with its image and mask resized to `size`, height and width; boxes are fractions, and stay."""
+    """Resizes an example's image and mask to `size` (height, width); boxes, as fractions, stay."""
     image = tf.image.resize(example["image"], size, method=method, antialias=antialias)
     return moved(example, image, lambda mask: resized_mask(mask, size), lambda boxes: boxes)
 
@@ -69,16 +69,16 @@ def resized(example: dict[str, Any], size, method: str, antialias: bool) -> dict
 def check_pixels(what: str, shape, target) -> tf.Operation:
     """Asserts that an image of `shape`, resized to `target`, (2,) integers each, has at most LARGE pixels."""
     target = [tf.cast(side, tf.int64) for side in (target[0], target[1])]
-    said = f"{what}: the result may have {LARGE} pixels at most, and would have, of an image of"
-    details = [said, shape[0], shape[1], "pixels:", *target]
+    limit = f"{what}: expected a result of at most {LARGE} pixels. The image has height and width"
+    details = [limit, shape[0], shape[1], "and the result would have", *target]
     return tf.debugging.Assert(target[0] * target[1] <= LARGE, details)
 
 
 def boxes_in_window(boxes: tf.Tensor, shape, begin, extent) -> tf.Tensor:
-    """Boxes (m, 4), fractions of an image, as fractions of a window of it, clipped.
+    """Converts boxes from fractions of an image to fractions of a window, clipped.
 
     Args:
-        boxes: top, left, bottom, right.
+        boxes: (m, 4). Top, left, bottom, right.
         shape: (2,) integers. Height and width of the image in pixels.
         begin: (2,) integers. Top and left of the window, possibly outside the image.
         extent: (2,) integers. Height and width of the window.
@@ -89,9 +89,9 @@ def boxes_in_window(boxes: tf.Tensor, shape, begin, extent) -> tf.Tensor:
 
 @op("image", "mask", "boxes")
 def resize(height, width=None, method="bilinear", antialias=True):
-    """resize(256): the shorter side to 256, the longer to scale, rounded down (torchvision); resize(256, 320): both.
+    """resize(256) resizes the shorter side to 256, the longer in proportion, rounded down (torchvision).
 
-    An image so long that the result would exceed LARGE pixels is an error at read time.
+    resize(256, 320) resizes to that height and width. A result above LARGE pixels is an error at read time.
     """
     size = pair(height, width)
 
@@ -110,7 +110,10 @@ def resize(height, width=None, method="bilinear", antialias=True):
 
 @op("image", "mask", "boxes", reads=("void",))
 def central_crop(height, width=None):
-    """The middle height x width pixels, at the even offset of two (as torchvision); pads smaller images with black."""
+    """Crops the central height x width pixels and pads smaller images with black.
+
+    Half offsets round to even, as in torchvision.
+    """
     size = pair(height, width)
 
     def apply(example):
@@ -131,17 +134,17 @@ def central_crop(height, width=None):
 
 @op("image", "mask", "boxes")
 def crop_border(pixels):
-    """Removes a frame of `pixels` from each side; an image with nothing left is an error at read time."""
+    """Removes `pixels` from each side; an image too small for that is an error at read time."""
     if isinstance(pixels, bool) or not isinstance(pixels, int) or pixels < 0:
         raise ValueError(f"crop_border: expected a whole number of pixels, 0 or more, got {pixels!r}.")
 
     def apply(example):
         fixed = example["image"].shape[:2]
         if any(size is not None and size <= 2 * pixels for size in fixed):
-            raise ValueError(f"crop_border({pixels}) leaves nothing of an image of {fixed[0]}x{fixed[1]} pixels.")
+            raise ValueError(f"crop_border({pixels}): nothing is left of an image of {fixed[0]}x{fixed[1]} pixels.")
         shape = tf.shape(example["image"])[:2]
         large = tf.debugging.Assert(
-            tf.reduce_all(shape > 2 * pixels), [f"crop_border({pixels}): got an image of", shape]
+            tf.reduce_all(shape > 2 * pixels), [f"crop_border({pixels}): nothing is left of an image of", shape]
         )
         with tf.control_dependencies([large]):
             kept = shape - 2 * pixels
@@ -160,7 +163,7 @@ def crop_border(pixels):
 
 @op("image", "mask", "boxes", random=True, reads=("void",))
 def random_crop(height, width=None, padding=0):
-    """A random height x width window, after padding each side with `padding` black pixels."""
+    """Pads each side with `padding` black pixels, then crops a random height x width window."""
     size = pair(height, width)
 
     def padded(pixels):
@@ -170,7 +173,7 @@ def random_crop(height, width=None, padding=0):
         image = padded(example["image"])
         shape, window = tf.shape(image), tf.constant((*size, image.shape[-1]))
         fits = tf.debugging.Assert(
-            tf.reduce_all(shape >= window), ["random_crop: expected an image of", window, "or more, got", shape]
+            tf.reduce_all(shape >= window), ["random_crop: expected an image of at least", window, "got", shape]
         )
         with tf.control_dependencies([fits]):
             limit = shape - window + 1
@@ -187,7 +190,7 @@ def random_crop(height, width=None, padding=0):
 
 
 def sampled_window(shape: tf.Tensor, seed, scale, ratio) -> tuple[tf.Tensor, tf.Tensor]:
-    """(top, left) and (height, width), each (2,) int32, of a random window of an image of `shape` (3,)."""
+    """Samples a window of an image of `shape` (3,); returns (top, left) and (height, width), each (2,) int32."""
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
         tf.zeros((1, 0, 4), tf.float32),
@@ -201,18 +204,18 @@ def sampled_window(shape: tf.Tensor, seed, scale, ratio) -> tuple[tf.Tensor, tf.
 
 
 def _slice(pixels, begin, extent):
-    """The window of pixels (h, w, c) at `begin`, (2,), of size `extent`, (2,)."""
+    """Returns the window of pixels (h, w, c) at `begin` (2,) with size `extent` (2,)."""
     window = tf.slice(pixels, tf.concat([begin, [0]], 0), tf.concat([extent, [-1]], 0))
     return tf.ensure_shape(window, (None, None, pixels.shape[-1]))
 
 
 def resized_window(window: tf.Tensor, size: tuple[int, int], method: str) -> tf.Tensor:
-    """A window (h, w, c) resized to float32, antialiased; "auto" keeps uint8 and takes a third of the time."""
+    """Resizes a window (h, w, c) to float32 with antialiasing; "auto" keeps uint8 and takes a third of the time."""
     if method != "auto":
         image = tf.image.resize(window, size, method=method, antialias=True)
     else:
-        # If both sides shrink, area means are as smooth as an antialiased filter. If only one does, it shrinks by at
-        # most the window's aspect: too little to need smoothing.
+        # If both sides shrink, area averaging is as smooth as an antialiased filter. If only one does, it shrinks by
+        # at most the window's aspect: too little to need smoothing.
         shrinks = tf.reduce_all(tf.shape(window)[:2] > size)
         area, bilinear = (
             lambda method=method: tf.image.resize(window, size, method=method) for method in ("area", "bilinear")
@@ -223,14 +226,14 @@ def resized_window(window: tf.Tensor, size: tuple[int, int], method: str) -> tf.
 
 
 def moved_to_window(example, image, shape, begin, extent, size):
-    """An example whose image was cropped to a window and resized, with mask and boxes moved likewise.
+    """Returns the resized crop `image` with the example's mask and boxes moved to the same window.
 
     Args:
-        example: before the crop.
-        image: (height, width, c). After it.
-        shape: (3,) int32. Of the image before the crop.
+        example: dict. The example before the crop.
+        image: (height, width, c). The resized crop.
+        shape: (3,) int32. Shape of the image before the crop.
         begin, extent: (2,) int32 each. The window.
-        size: height and width of `image`.
+        size: (height, width). Size of `image`.
     """
     to_size = lambda mask: tf.ensure_shape(resized_mask(_slice(mask, begin, extent), size), (*size, 1))  # noqa: E731
     return moved(example, image, to_size, lambda boxes: boxes_in_window(boxes, shape[:2], begin, extent))
@@ -238,10 +241,10 @@ def moved_to_window(example, image, shape, begin, extent, size):
 
 @op("image", "mask", "boxes", random=True)
 def random_resized_crop(height, width=None, scale=(0.05, 1.0), ratio=(0.75, 4 / 3), method="auto"):
-    """A random window of `scale` of the area and an aspect within `ratio`, resized to height x width (Inception crop).
+    """Resizes a random window of area `scale` and aspect `ratio` to height x width (Inception crop).
 
-    `method`: "auto" averages areas where a window shrinks both ways and interpolates bilinearly otherwise; "bilinear",
-    "bicubic" and the others of tf.image.resize antialias.
+    `method`: "auto" averages areas if both sides shrink and interpolates bilinearly otherwise; "bilinear", "bicubic"
+    and the other methods of tf.image.resize antialias.
     """
     size = pair(height, width)
 
@@ -257,7 +260,7 @@ def random_resized_crop(height, width=None, scale=(0.05, 1.0), ratio=(0.75, 4 / 
 
 @op("image", "mask", "boxes", random=True)
 def random_flip():
-    """Mirrors left and right with probability 1/2."""
+    """Flips left and right with probability 1/2."""
 
     def mirrored(example):
         top, left, bottom, right = range(4)
@@ -277,7 +280,7 @@ def random_flip():
 
 @op("image", "mask", "boxes", random=True, reads=("void",))
 def random_shift(pixels):
-    """Shifts by up to `pixels` in each direction; black fills the border."""
+    """Shifts by up to `pixels` in each direction and fills the border with black."""
 
     def apply(example, seed):
         offset = tf.random.stateless_uniform((2,), seed, 0, 2 * pixels + 1, tf.int32)

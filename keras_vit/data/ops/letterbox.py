@@ -9,7 +9,7 @@ _PLACES = ("centre", "corner")
 
 
 def fitted(shape: tf.Tensor, size: tuple[int, int], factor=1.0) -> tf.Tensor:
-    """The largest height and width, (2,) int32, with the aspect ratio of `shape` within `factor` times `size`."""
+    """Returns the largest (height, width), (2,) int32, with the aspect ratio of `shape` within `factor` * `size`."""
     sides = tf.cast(shape, tf.float32)
     scale = tf.reduce_min(tf.cast(size, tf.float32) * factor / sides)
     return tf.maximum(tf.cast(tf.round(sides * scale), tf.int32), 1)
@@ -17,10 +17,10 @@ def fitted(shape: tf.Tensor, size: tuple[int, int], factor=1.0) -> tf.Tensor:
 
 @op("image", "mask", "boxes", reads=("void",))
 def letterbox(height, width=None, place="centre", method="bilinear", antialias=True):
-    """letterbox(640): resized to fit into height x width with its aspect ratio kept, then padded with black.
+    """letterbox(640) resizes to fit into 640 x 640 with the aspect ratio kept, then pads with black.
 
-    `place`: "centre" pads on both sides, "corner" below and on the right. For boxes found in the result, frame.py has
-    the way back.
+    `place`: "centre" pads on both sides, "corner" below and on the right. frame.py maps boxes in the result back to the
+    original.
     """
     size = pair(height, width)
     if place not in _PLACES:
@@ -46,10 +46,10 @@ def letterbox(height, width=None, place="centre", method="bilinear", antialias=T
 
 @op("image", "mask", "boxes", random=True)
 def scale_jitter(height, width=None, low=0.1, high=2.0, method="bilinear", antialias=True):
-    """scale_jitter(512): resized to fit into a random factor times 512 x 512, with its aspect ratio kept.
+    """scale_jitter(512) resizes to fit into a random factor times 512 x 512, with the aspect ratio kept.
 
     The factor is uniform between `low` and `high`. Followed by scene_crop(512) it is large-scale jitter
-    (arXiv 2012.07177, Sec. 3; ViTDet). An image that would exceed LARGE pixels is an error at read time.
+    (arXiv 2012.07177, Sec. 3; ViTDet). A result above LARGE pixels is an error at read time.
     """
     size = pair(height, width)
     if not 0 < low <= high:

@@ -1,4 +1,4 @@
-"""Ops that test robustness: pixel shifts, dropped and shuffled patches. Images need a fixed size."""
+"""Ops for robustness tests: shift pixels, drop or shuffle patches. Images need a fixed size."""
 
 import tensorflow as tf
 
@@ -9,26 +9,25 @@ _BORDERS = ("mirror", "black")
 
 
 def _check_size(image, name):
-    """Refuses an image of unknown size, saying where the op belongs."""
     if not image.shape.is_fully_defined():
         raise ValueError(
-            f'{name} needs images of a fixed size, got {tuple(image.shape)}: put it after "central_crop(224)", for'
+            f'{name}: expected images of a fixed size, got {tuple(image.shape)}. Put it after "central_crop(224)", for'
             " example."
         )
 
 
 def _whole(value, name, lowest):
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-        raise ValueError(f"{name}: expected whole numbers of at least {lowest}, got {value!r}.")
+        raise ValueError(f"{name}: expected an integer of at least {lowest}, got {value!r}.")
     return value
 
 
 @op("image", refuses=("mask", "boxes"))
 def shift(down=0, right=0, border="mirror"):
-    """Moves by whole pixels, negative ones up and left. The border fills with the mirror image, or black."""
+    """Moves the image by whole pixels (negative: up and left); fills the border with its mirror image or black."""
     for value in (down, right):
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"shift: expected whole numbers of pixels, got {value!r}.")
+            raise ValueError(f"shift: expected integers, in pixels, got {value!r}.")
     if border not in _BORDERS:
         raise ValueError(f'shift: unknown border "{border}". Valid: {", ".join(_BORDERS)}.')
 
@@ -56,7 +55,7 @@ def _in_patches(image, rows, columns):
 
 
 def _together(patches, rows, columns):
-    """The inverse of _in_patches."""
+    """Inverts _in_patches."""
     _, height, width, c = patches.shape
     x = tf.transpose(tf.reshape(patches, (rows, columns, height, width, c)), (0, 2, 1, 3, 4))
     return tf.reshape(x, (rows * height, columns * width, c))
@@ -69,9 +68,9 @@ def _check_divisible(image, rows, columns, what):
 
 @op("image", random=True)
 def drop_patches(patch, share, fill=0):
-    """Fills a random share of an image's patches, of `patch` pixels or (height, width), with level `fill`.
+    """Fills a random share of an image's patches with level `fill` (arXiv 2105.10497, Sec. 3.1).
 
-    As arXiv 2105.10497, Sec. 3.1. Drops exactly round(share * patches) per image.
+    `patch` is a side in pixels or (height, width). Drops exactly round(share * patches) per image.
     """
     sides = [_whole(side, "drop_patches", 1) for side in (patch if isinstance(patch, tuple) else (patch, patch))]
     if not 0 <= share <= 1:
@@ -86,8 +85,8 @@ def drop_patches(patch, share, fill=0):
         n = rows * columns
         if share and not round(share * n):
             raise ValueError(
-                f"drop_patches: a share of {share} of {n} patches is less than one. Take a larger share, or smaller"
-                f" patches."
+                f"drop_patches: a share of {share} of {n} patches is less than one patch. Use a larger share or smaller"
+                " patches."
             )
         dropped = tf.random.experimental.stateless_shuffle(tf.range(n), seed) < round(share * n)  # (n,)
         x = _in_patches(image, rows, columns)

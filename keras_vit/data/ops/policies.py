@@ -1,10 +1,10 @@
 """Augmentation policies: RandAugment, AutoAugment and TrivialAugment.
 
-Their ops are functions of (image, value, samples, fill): uint8 pixels (h, w, c); a float scalar, the strength computed
-from the level; three samples from [0, 1), for a sign or a position; the grey level for pixels from outside. Only the
+Their ops are functions of (image, value, samples, fill): uint8 pixels (h, w, c); the strength, a float scalar computed
+from the level; three samples from [0, 1) for signs and positions; the grey level of pixels outside the image. Only the
 sampled op runs.
 
-Policies rotate, shear and shift the image alone, so they refuse examples with a mask or boxes.
+Policies rotate, shear and shift only the image, so they refuse examples with a mask or boxes.
 """
 
 import tensorflow as tf
@@ -95,9 +95,9 @@ AUTO_OPS = {
 
 
 def auto_value(name: str, level: float, translate: float, cut: float) -> float:
-    """An op's strength at a level, as in the authors' code; AutoAugment's levels are at most 10.
+    """Returns an op's strength at a level, as in the authors' code; AutoAugment's levels end at 10.
 
-    `translate` and `cut` are pixels at level 10: a shift's length, and half the side of Cutout's square.
+    `translate` and `cut` are the shift and half the side of Cutout's square, in pixels at level 10.
     """
     part = level / 10
     if name in ("color", "contrast", "brightness", "sharpness"):
@@ -136,7 +136,7 @@ TRIVIAL_OPS = {
 
 
 def trivial_value(name: str, level: float) -> float:
-    """An op's strength at level 0 to 30, in the paper's "wide" ranges (arXiv 2103.10158, Table 7)."""
+    """Returns an op's strength at level 0 to 30 in the "wide" ranges (arXiv 2103.10158, Table 7)."""
     part = level / 30
     if name in ("brightness", "color", "contrast", "sharpness", "shear_x", "shear_y"):
         return 0.99 * part
@@ -150,21 +150,21 @@ def trivial_value(name: str, level: float) -> float:
 
 
 def _any_of(ops, fill):
-    """Returns (number, image, value, samples) -> op `number` of a dict of ops, applied."""
+    """Returns a function of (number, image, value, samples) that applies op `number` of a dict of ops."""
     return switch([lambda image, value, samples, op=op: op(image, value, samples, fill) for op in ops.values()])
 
 
 def _index(sample, count):
-    """An index below `count` from a sample in [0, 1)."""
+    """Converts a sample in [0, 1) to an index below `count`."""
     return tf.minimum(tf.cast(sample * count, tf.int32), count - 1)
 
 
 @op("image", random=True, refuses=("mask", "boxes"))
 def rand_augment(layers=2, magnitude=10, translate=100, cut=40, fill=128):
-    """`layers` times one of 16 ops, at strength `magnitude`, 0 to 30 (arXiv 1909.13719, as in EfficientNet and AugReg).
+    """Applies `layers` of 16 ops at strength `magnitude`, 0 to 30 (arXiv 1909.13719, as in EfficientNet and AugReg).
 
-    `translate` and `cut` are pixels at magnitude 10: a shift's length, and half the side of Cutout's square. The
-    defaults suit 224 pixels; for 32 pixels use about 14 and 6.
+    `translate` and `cut` are the shift and half the side of Cutout's square, in pixels at magnitude 10. The defaults
+    suit images of 224 pixels; for 32 pixels use about 14 and 6.
     """
     if layers < 1 or not 0 <= magnitude <= 30:
         raise ValueError(
@@ -186,7 +186,10 @@ def rand_augment(layers=2, magnitude=10, translate=100, cut=40, fill=128):
 
 @op("image", random=True, refuses=("mask", "boxes"))
 def auto_augment(policy="v0", translate=250, fill=128):
-    """A pair of ops from a learned policy (arXiv 1805.09501); "v0" is ImageNet's. `translate`: pixels at level 10."""
+    """Applies a random pair of ops from a learned policy (arXiv 1805.09501); "v0" is ImageNet's.
+
+    `translate` is the shift in pixels at level 10.
+    """
     if policy not in POLICIES:
         raise ValueError(f'auto_augment: unknown policy "{policy}". Valid: {", ".join(POLICIES)}.')
     ops = {**AUTO_OPS, "identity": _fixed(as_uint8)}
@@ -211,7 +214,7 @@ def auto_augment(policy="v0", translate=250, fill=128):
 
 @op("image", random=True, refuses=("mask", "boxes"))
 def trivial_augment(fill=0):
-    """One of 14 ops, its strength sampled per image (arXiv 2103.10158, the "wide" ranges)."""
+    """Applies one of 14 ops at a strength sampled per image (arXiv 2103.10158, "wide" ranges)."""
     table = [[float(trivial_value(name, level)) for level in range(31)] for name in TRIVIAL_OPS]
     applied = _any_of(TRIVIAL_OPS, fill)
 

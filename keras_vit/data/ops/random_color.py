@@ -1,4 +1,4 @@
-"""Random colour, blur and noise: colour jitter, DeiT III's 3-Augment, Gaussian noise."""
+"""Random colour, blur and noise, such as colour jitter, DeiT III's 3-Augment and Gaussian noise."""
 
 import math
 
@@ -11,12 +11,12 @@ from keras_vit.data.ops.registry import as_uint8, op
 
 def _probability(value, name):
     if not 0 <= value <= 1:
-        raise ValueError(f"{name}: expected a probability between 0 and 1, got {value}.")
+        raise ValueError(f"{name}: expected a probability from 0 to 1, got {value}.")
     return value
 
 
 def _maybe(function, probability):
-    """Returns (image, sample in [0, 1)) -> uint8: function(image) if sample < probability, else the image."""
+    """Returns a function of (image, sample) -> uint8: function(image) if sample < probability, else the image."""
 
     def apply(image, sample):
         image = as_uint8(image)
@@ -26,10 +26,10 @@ def _maybe(function, probability):
 
 
 def _range(value, name, middle, lowest, highest):
-    """(low, high) of a color_jitter parameter, a number to add and subtract or a pair; None for no jitter.
+    """Returns a color_jitter parameter, a number around `middle` or a pair, as (low, high); None for no jitter.
 
     Raises:
-        ValueError: for bounds outside `lowest` and `highest`, or in the wrong order.
+        ValueError: if the bounds are outside `lowest` to `highest` or in the wrong order.
     """
     low, high = value if isinstance(value, (tuple, list)) else (max(middle - value, lowest), middle + value)
     if not lowest <= low <= high <= highest:
@@ -42,8 +42,8 @@ def _range(value, name, middle, lowest, highest):
 def color_jitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0, probability=1.0):
     """Changes brightness, contrast, saturation and hue, in a random order per image, like torchvision's ColorJitter.
 
-    A number x gives a factor uniform in [max(0, 1 - x), 1 + x]; for `hue` a turn in [-x, x] of the circle, x at most
-    0.5; a pair is the range itself. With probability 1 - `probability` the image stays.
+    A number x samples the factor uniformly from [max(0, 1 - x), 1 + x], or the hue's shift from [-x, x] of the colour
+    circle, with x at most 0.5. A pair is the range itself. With probability 1 - `probability` the image stays.
     """
     ranges = {
         color.brightness: _range(brightness, "brightness", 1, 0, math.inf),
@@ -74,28 +74,28 @@ def color_jitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0, probabil
 
 @op("image", random=True)
 def random_grayscale(probability=0.1):
-    """With `probability`, greys the image, keeping its channels."""
+    """With `probability`, converts the image to grey but keeps its channels."""
     apply = _maybe(color.grayscale, _probability(probability, "random_grayscale"))
     return lambda image, seed: apply(image, tf.random.stateless_uniform((), seed))
 
 
 @op("image", random=True)
 def solarize(probability=0.2, threshold=128):
-    """With `probability`, inverts pixels of at least `threshold`."""
+    """With `probability`, inverts pixels at or above `threshold`."""
     apply = _maybe(lambda image: color.solarize(image, threshold), _probability(probability, "solarize"))
     return lambda image, seed: apply(image, tf.random.stateless_uniform((), seed))
 
 
 def _radius(sigma):
-    """Three deviations of the widest blur, in pixels. Raises ValueError unless sigma is a positive (low, high)."""
+    """Returns three deviations of the widest blur, in pixels. Raises ValueError unless sigma is a positive pair."""
     if not 0 < sigma[0] <= sigma[1]:
-        raise ValueError(f"gaussian_blur: expected sigma as 0 < low <= high, in pixels, got {sigma}.")
+        raise ValueError(f"gaussian_blur: expected sigma as (low, high) with 0 < low <= high, in pixels, got {sigma}.")
     return max(1, round(3 * sigma[1]))
 
 
 @op("image", random=True)
 def gaussian_blur(probability=0.5, sigma=(0.1, 2.0)):
-    """With `probability`, a Gaussian blur of a standard deviation uniform in `sigma`, in pixels; borders reflect."""
+    """With `probability`, applies a Gaussian blur with deviation uniform in `sigma`, in pixels; borders reflect."""
     radius = _radius(sigma)
     _probability(probability, "gaussian_blur")
 
@@ -109,7 +109,10 @@ def gaussian_blur(probability=0.5, sigma=(0.1, 2.0)):
 
 @op("image", random=True)
 def three_augment(sigma=(0.1, 2.0)):
-    """DeiT III's 3-Augment (arXiv 2204.07118, Sec. 4): grey, solarize or blur. Add its color_jitter(.3, .3, .3)."""
+    """Applies grey, solarize or blur, DeiT III's 3-Augment (arXiv 2204.07118, Sec. 4).
+
+    The paper adds color_jitter(.3, .3, .3).
+    """
     radius = _radius(sigma)
 
     def apply(image, seed):
@@ -129,7 +132,7 @@ def three_augment(sigma=(0.1, 2.0)):
 
 @op("image", random=True)
 def noise(std):
-    """Gaussian noise of standard deviation `std` on the 0..255 scale."""
+    """Adds Gaussian noise of standard deviation `std` on the 0..255 scale."""
     return lambda image, seed: (
         tf.cast(image, tf.float32) + tf.random.stateless_normal(tf.shape(image), seed, stddev=std)
     )

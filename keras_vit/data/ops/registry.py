@@ -1,17 +1,17 @@
 """Preprocessing as text, "decode|resize(256)|central_crop(224)", and the registry of its ops.
 
-`parse` turns text into a Preprocess, which maps an example, a dict, to one whose image is uint8 pixels (h, w, c).
-Training and evaluation call it inside tf.data, export inside the SavedModel: the same text everywhere.
+`parse` turns text into a Preprocess, which maps an example, a dict, to an example with uint8 pixels (h, w, c). Training
+and evaluation call it inside tf.data, export inside the SavedModel: the same text everywhere.
 
-An op is a decorated factory; its parameters are those in the text's brackets. The decorator names the keys that the op
-changes, and says whether it is random.
+An op is a decorated factory; the text's brackets contain its parameters. The decorator names the keys that the op
+changes and says whether it is random.
 
 - An op on one key is a function of its value: `@op("image")` maps pixels (h, w, c) to pixels, `@op("label")` a label
   to a label.
-- An op on several keys maps a dict of those that the example has to a dict of the same keys, and so moves pixels, mask
-  and boxes together.
-- With `reads=("void",)` the op gets a dict with these values, too, if the example has them, and does not return them.
-- With `random=True` the function takes a seed of (2,) integers too, and must be a pure function of both.
+- An op on several keys maps a dict of the keys present in the example to a dict of the same keys, and so moves image,
+  mask and boxes together.
+- With `reads=("void",)` the dict also contains these keys if the example has them; the op does not return them.
+- With `random=True` the function also takes a seed of (2,) integers, and must be a pure function of both.
 
 Values stay on the 0..255 scale. A custom op needs no change here:
 
@@ -34,15 +34,15 @@ import tensorflow as tf
 
 from keras_vit.io.suggest import did_you_mean
 
-# Ops of other vocabularies that are superfluous here.
+# Ops that other libraries have and this one does not need.
 _NOT_NEEDED = {
-    "keep": "A batch holds what `select` takes of each example, by default (image, label): leave it out.",
-    "value_range": "Pixels stay within 0..255, and the model normalises them: leave it out.",
+    "keep": "Leave it out: `select` chooses the values in a batch, by default (image, label).",
+    "value_range": "Leave it out: pixels stay within 0..255, and the model normalises them.",
 }
 
 
 def as_uint8(image: tf.Tensor) -> tf.Tensor:
-    """`image` rounded to uint8; uint8 stays."""
+    """Rounds `image` to uint8; uint8 stays."""
     if image.dtype == tf.uint8:
         return image
     return tf.cast(tf.clip_by_value(tf.round(tf.cast(image, tf.float32)), 0.0, 255.0), tf.uint8)
@@ -53,12 +53,12 @@ class Op:
     """A registered op.
 
     Attributes:
-        name: in the text.
-        factory: parameters -> the function of an example's values.
-        keys: keys of an example that it changes.
-        random: whether its function takes a seed.
-        refuses: keys that an example must not have, since the op would not update them.
-        reads: further keys that the function gets and does not change; it then takes a dict.
+        name: str. Name in the text.
+        factory: callable. Maps parameters to the function of an example's values.
+        keys: tuple of str. Keys of an example that the op changes.
+        random: bool. Whether the function takes a seed.
+        refuses: tuple of str. Keys that an example must not have, since the op would not update them.
+        reads: tuple of str. Further keys that the function gets but does not change; it then takes a dict.
     """
 
     name: str
@@ -69,29 +69,28 @@ class Op:
     reads: tuple[str, ...] = ()
 
     def apply(self, function: Callable, example: dict[str, Any], *seed) -> dict[str, Any]:
-        """The example after `function`, which the factory made.
+        """Applies `function`, made by the factory, to an example.
 
         Raises:
-            ValueError: if the example has a refused key, lacks the op's only key, or loses one of the op's keys.
+            ValueError: if the example has a refused key or lacks the op's only key, or `function` loses a key.
         """
         refused = [key for key in self.refuses if key in example]
         if refused:
             raise ValueError(
-                f"{self.name} moves pixels, and cannot move {' and '.join(refused)} with them. Leave it out, or leave "
+                f"{self.name} moves pixels but cannot move {' and '.join(refused)}. Leave out the op, or leave "
                 f"{' and '.join(refused)} out of the examples."
             )
         if len(self.keys) == 1 and not self.reads:
             (key,) = self.keys
             if key not in example:
-                raise ValueError(f'{self.name} changes "{key}", and the example has only: {", ".join(example)}.')
+                raise ValueError(f'{self.name} changes "{key}", but the example has only: {", ".join(example)}.')
             return {**example, key: function(example[key], *seed)}
         given = {key: example[key] for key in self.keys if key in example}
         read = {key: example[key] for key in self.reads if key in example}
         changed = function({**given, **read}, *seed)
         if set(changed) != set(given):
             raise ValueError(
-                f"{self.name} was given {sorted(given)} and returned {sorted(changed)}: return each key that it is"
-                " given."
+                f"{self.name} got {sorted(given)} but returned {sorted(changed)}: return the keys that it changes."
             )
         return {**example, **changed}
 
@@ -100,28 +99,26 @@ OPS: dict[str, Op] = {}
 
 
 def op(*keys: str, random: bool = False, refuses: tuple[str, ...] = (), reads: tuple[str, ...] = ()) -> Callable:
-    """A decorator that registers an op's factory under the function's name.
+    """Returns a decorator that registers an op's factory under the function's name.
 
     Args:
-        keys: keys of an example that the op changes: "image", "mask", "boxes", "label"...
-        random: whether its function takes a seed.
-        refuses: keys that an example must not have.
-        reads: further keys, such as "void", that the op gets if the example has them, and leaves alone.
+        keys: str. Keys of an example that the op changes: "image", "mask", "boxes", "label"...
+        random: bool. Whether its function takes a seed.
+        refuses: tuple of str. Keys that an example must not have.
+        reads: tuple of str. Further keys, such as "void", that the op gets if present but does not change.
 
     Raises:
         ValueError: without keys, or if the name is taken.
     """
     if not keys or not all(isinstance(key, str) for key in keys):
         raise ValueError(
-            'Name the keys that an op changes: @op("image"), or @op("image", "mask", "boxes", random=True).'
+            f'Expected the keys that the op changes, like @op("image") or @op("image", "mask", "boxes"), got {keys}.'
         )
 
     def register(factory):
         name = factory.__name__
         if name in OPS and OPS[name].factory.__module__ != factory.__module__:
-            raise ValueError(
-                f'There is an op "{name}" already, in {OPS[name].factory.__module__}. Choose another name.'
-            )
+            raise ValueError(f'The op "{name}" exists already, in {OPS[name].factory.__module__}. Choose another name.')
         OPS[name] = Op(name, factory, keys, random, tuple(refuses), tuple(reads))
         return factory
 
@@ -132,7 +129,7 @@ _FUSED: dict[tuple[str, ...], Callable] = {}
 
 
 def fused(first: str, second: str) -> Callable:
-    """Registers a factory, (first op's parameters, second's) -> f(example, seed), for two ops that begin a text."""
+    """Registers a factory, (first op's parameters, second's) -> f(example, seed), for the first two ops of a text."""
 
     def register(factory):
         _FUSED[first, second] = factory
@@ -142,9 +139,9 @@ def fused(first: str, second: str) -> Callable:
 
 
 def _check_shapes(example):
-    """Refuses an example without an image, and masks and boxes in a form that ops do not support."""
+    """Refuses examples without an image, and unsupported masks and boxes."""
     if "image" not in example:
-        raise ValueError(f'An example needs an "image", and this one has only: {", ".join(example)}.')
+        raise ValueError(f'An example needs an "image", but this one has only: {", ".join(example)}.')
     if "mask" in example and example["mask"].dtype != tf.string:
         mask = example["mask"]
         if not mask.dtype.is_integer or not mask.shape.is_compatible_with((None, None, 1)):
@@ -152,25 +149,25 @@ def _check_shapes(example):
         image = example["image"]
         if image.dtype != tf.string and not image.shape[:2].is_compatible_with(mask.shape[:2]):
             raise ValueError(
-                f"The mask has {tuple(mask.shape[:2])} pixels, the image {tuple(image.shape[:2])}: one per pixel is"
-                " needed."
+                f"The mask has {tuple(mask.shape[:2])} pixels, but the image has {tuple(image.shape[:2])}: save the"
+                " mask at the size of its image."
             )
     if "boxes" in example:
         boxes = example["boxes"]
         if boxes.dtype != tf.float32 or not boxes.shape.is_compatible_with((None, 4)):
             raise ValueError(
-                'Expected "boxes" as float32 (m, 4), top, left, bottom, right as fractions of the height and width,'
+                'Expected "boxes" as float32 (m, 4): top, left, bottom, right, as fractions of the height and width;'
                 f" got {boxes.dtype.name} {tuple(boxes.shape)}."
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class Preprocess:
-    """A parsed preprocessing: a function of an example.
+    """Parsed preprocessing: a function of an example.
 
     Attributes:
-        text: the source text.
-        steps: its ops, each with the function that its factory made.
+        text: str. The source text.
+        steps: tuple of (op, function). The ops, each with the function made by its factory.
     """
 
     text: str
@@ -178,17 +175,17 @@ class Preprocess:
 
     @property
     def random(self) -> bool:
-        """Whether any op is random, so that calls need a seed."""
+        """Whether any op is random; if so, calls need a seed."""
         return any(op.random for op, _ in self.steps)
 
     @property
     def label_ops(self) -> tuple[str, ...]:
-        """Names of ops that change the label."""
+        """Names of the ops that change the label."""
         return tuple(op.name for op, _ in self.steps if "label" in op.keys)
 
     def _apply(self, example, seed, keys=None):
         if seed is None and self.random:
-            raise ValueError(f'"{self.text}" has random ops: give a seed of (2,) integers.')
+            raise ValueError(f'"{self.text}" has random ops: pass a seed of (2,) integers.')
         for number, (op, function) in enumerate(self.steps):
             if keys is None or keys & set(op.keys):
                 child = [tf.random.experimental.stateless_fold_in(seed, number)] if op.random else []
@@ -196,14 +193,15 @@ class Preprocess:
         return {**example, "image": as_uint8(example["image"])}
 
     def __call__(self, example: dict[str, Any], seed=None) -> dict[str, Any]:
-        """The example with image, mask, boxes and label preprocessed; its other values stay.
+        """Preprocesses an example's image, mask, boxes and label; other values stay.
 
         Args:
-            example: "image", encoded bytes or pixels (h, w, c), and others; see geometry.py for "mask" and "boxes".
-            seed: (2,) integers. Required if `random`; each op's seed is folded from it and the op's place in the text.
+            example: dict. "image", encoded bytes or pixels (h, w, c), and others; geometry.py defines "mask" and
+                "boxes".
+            seed: (2,) integers. Required if `random`; each op folds its place in the text into the seed.
 
         Raises:
-            ValueError: if the example lacks a key, has a mask or boxes that an op cannot move, or random ops get no
+            ValueError: if the example lacks a key or has a mask or boxes that an op cannot move, or random ops have no
                 seed.
         """
         tensors = {key: tf.convert_to_tensor(example[key]) for key in ("image", "mask", "boxes") if key in example}
@@ -212,12 +210,12 @@ class Preprocess:
         return self._apply(example, seed)
 
     def image(self, image, seed=None) -> tf.Tensor:
-        """A bare image, encoded bytes or pixels (h, w, c), to uint8 pixels (h, w, c); skips ops on labels."""
+        """Preprocesses a bare image, encoded bytes or pixels (h, w, c), to uint8 pixels; skips ops on labels."""
         return self._apply({"image": tf.convert_to_tensor(image)}, seed, {"image"})["image"]
 
 
 def parse_call(expression: str) -> tuple[str, list, dict] | None:
-    """'resize(256)' -> (name, args, kwargs), with literal arguments, never evaluated. None for text of another form."""
+    """'resize(256)' -> (name, args, kwargs); arguments are literals and never evaluated. None for other text."""
     try:
         node = ast.parse(expression, mode="eval").body
         if isinstance(node, ast.Name):
@@ -231,10 +229,10 @@ def parse_call(expression: str) -> tuple[str, list, dict] | None:
 
 
 def parse(text: str) -> Preprocess:
-    """The Preprocess that `text` describes: ops with literal arguments, joined by "|".
+    """Parses preprocessing text: ops with literal arguments, joined by "|".
 
     Raises:
-        ValueError: for an unknown op, with the nearest name, or arguments that the op does not take.
+        ValueError: for an unknown op, with the nearest name, or invalid arguments.
     """
     steps, parameters = [], []
     for expression in filter(None, (part.strip() for part in text.split("|"))):
@@ -258,6 +256,6 @@ def parse(text: str) -> Preprocess:
         parameters.append(bound.arguments)
     fuse = _FUSED.get(tuple(op.name for op, _ in steps[:2]))
     if fuse is not None:
-        # Still two steps: every op's seed is folded from its place in the text.
+        # Keeps two steps, since every op's seed depends on its place in the text.
         steps[:2] = (steps[0][0], lambda example: example), (steps[1][0], fuse(*parameters[:2]))
     return Preprocess(text, tuple(steps))

@@ -1,7 +1,7 @@
-"""Ops for scenes with a mask of classes: scale, crop, pad, and the colours of mmsegmentation's recipes.
+"""Ops for scenes with class masks: scale, crop, pad, and the photometric distortion of mmsegmentation's recipes.
 
-As the ops of geometry.py, they move image, mask and boxes together; what padding brings in is black, and void in the
-mask if the example says what void is, else 0.
+Like the ops in geometry.py, they move image, mask and boxes together. Padding is black in the image, and in the mask
+the example's void, or else 0.
 """
 
 import tensorflow as tf
@@ -9,14 +9,14 @@ import tensorflow as tf
 from keras_vit.data.ops.geometry import boxes_in_window, check_pixels, filled_with_void, moved, pair, resized
 from keras_vit.data.ops.registry import as_uint8, op
 
-_TRIES = 10  # windows that are checked, as in mmsegmentation
+_TRIES = 10  # windows to check, as in mmsegmentation
 
 
 @op("image", "mask", "boxes", random=True)
 def random_scale(low, high, method="bilinear", antialias=True):
-    """random_scale(0.5, 2.0): both sides times one factor, uniform between the two.
+    """random_scale(0.5, 2.0) scales both sides by one factor, uniform between the two.
 
-    An image that would exceed LARGE pixels is an error at read time.
+    A result above LARGE pixels is an error at read time.
     """
     if not 0 < low <= high:
         raise ValueError(f"random_scale: expected 0 < low <= high, got {low} and {high}.")
@@ -33,7 +33,7 @@ def random_scale(low, high, method="bilinear", antialias=True):
 
 
 def _below_right(size):
-    """Returns (pixels (h, w, c), at most `size`) -> (height, width, c), padded below and on the right with 0."""
+    """Returns a function that pads pixels (h, w, c) to `size` with zeros, below and on the right."""
 
     def pad(pixels):
         missing = tf.constant(size) - tf.shape(pixels)[:2]
@@ -45,14 +45,14 @@ def _below_right(size):
 
 @op("image", "mask", "boxes", reads=("void",))
 def pad_to(height, width=None):
-    """pad_to(512): that height and width, padded below and on the right; a larger image is an error at read time."""
+    """pad_to(512) pads to 512 x 512, below and on the right; a larger image is an error at read time."""
     size = pair(height, width)
     pad = _below_right(size)
 
     def apply(example):
         shape = tf.shape(example["image"])[:2]
         fits = tf.debugging.Assert(
-            tf.reduce_all(shape <= size), [f"pad_to{size}: expected an image of that size or smaller, got", shape]
+            tf.reduce_all(shape <= size), [f"pad_to{size}: expected an image of at most that size, got", shape]
         )
         with tf.control_dependencies([fits]):
             image = pad(example["image"])
@@ -63,7 +63,7 @@ def pad_to(height, width=None):
 
 
 def _is_mixed(mask, void, max_share):
-    """Whether a mask (h, w, 1) has two classes or more, each with less than `max_share` of the pixels without void."""
+    """Whether a mask (h, w, 1) has several classes, each with less than `max_share` of the pixels; ignores void."""
     values = tf.cast(tf.reshape(mask, [-1]), tf.int32)
     if void is not None:
         values = tf.boolean_mask(values, values != tf.cast(void, tf.int32))
@@ -75,15 +75,15 @@ def _is_mixed(mask, void, max_share):
 
 @op("image", "mask", "boxes", random=True, reads=("void",))
 def scene_crop(height, width=None, max_share=0.75):
-    """A random height x width window in which no class has `max_share` of the pixels or more; void does not count.
+    """Crops a random height x width window in which every class has less than `max_share` of the pixels.
 
-    Of 10 random windows the first such one, else an 11th, as mmsegmentation's RandomCrop(cat_max_ratio=0.75). An
-    example without a mask, and any with max_share=1, has the first. An image smaller than the window is padded below
-    and on the right.
+    Void does not count. Takes the first suitable of 10 random windows, else an 11th, like mmsegmentation's
+    RandomCrop(cat_max_ratio=0.75); without a mask, or with max_share=1, the first. Pads images smaller than the window
+    below and on the right.
     """
     size = pair(height, width)
     if not 0 < max_share <= 1:
-        raise ValueError(f"scene_crop: expected max_share above 0, at most 1, got {max_share!r}.")
+        raise ValueError(f"scene_crop: expected max_share above 0 and at most 1, got {max_share!r}.")
     pad = _below_right(size)
 
     def apply(example, seed):
@@ -97,7 +97,7 @@ def scene_crop(height, width=None, max_share=0.75):
             return tf.ensure_shape(part, (None, None, pixels.shape[-1]))
 
         def choose(mask):
-            """The place of the first window that suits, 10 if none does."""
+            """Returns the index of the first suitable window, or 10."""
 
             def goes_on(i):
                 return (i < _TRIES) & ~_is_mixed(window(mask, offsets[i]), example.get("void"), max_share)
@@ -117,12 +117,12 @@ def scene_crop(height, width=None, max_share=0.75):
 
 
 def _truncated(pixels):
-    """Floats to the whole numbers of a byte, as mmsegmentation does: clipped, then truncated; still floats."""
+    """Clips floats to 0..255, then truncates them to whole numbers, as mmsegmentation does; still floats."""
     return tf.floor(tf.clip_by_value(pixels, 0.0, 255.0))
 
 
 def _hue_and_saturation(pixels, turn, factor):
-    """Float pixels (h, w, 3), 0..255, with the hue turned by `turn` of the circle and the saturation times `factor`."""
+    """Rotates the hue of float pixels (h, w, 3), 0..255, by `turn` of the circle and scales the saturation."""
     hue, saturation, value = tf.unstack(tf.image.rgb_to_hsv(pixels / 255.0), axis=-1)
     hsv = tf.stack([(hue + turn) % 1.0, tf.minimum(saturation * factor, 1.0), value], -1)
     return tf.round(tf.image.hsv_to_rgb(hsv) * 255.0)
@@ -130,20 +130,20 @@ def _hue_and_saturation(pixels, turn, factor):
 
 @op("image", random=True)
 def photometric_distortion(brightness=32, contrast=(0.5, 1.5), saturation=(0.5, 1.5), hue=18):
-    """mmsegmentation's PhotoMetricDistortion: each of four changes with probability 1/2; the contrast comes second or
-    last, with equal probability.
+    """Applies mmsegmentation's PhotoMetricDistortion: four colour changes, each with probability 1/2.
 
-    In order: adds up to `brightness` levels, or takes them away; multiplies by a factor in `contrast`; multiplies the
-    saturation by one in `saturation`; turns the hue by whole steps of 2 degrees, from -hue to hue - 1. OpenCV's bytes
-    for hue and saturation are coarser: single levels differ. Grey images keep hue and saturation.
+    In order: adds -brightness to `brightness` levels; multiplies by a factor in `contrast`; multiplies the saturation
+    by a factor in `saturation`; rotates the hue by whole steps of 2 degrees, from -hue to hue - 1. With probability 1/2
+    the contrast comes last instead. OpenCV's 8-bit hue and saturation are coarser, so single levels differ. Grey images
+    keep hue and saturation.
     """
     for name, (low, high) in {"contrast": contrast, "saturation": saturation}.items():
         if not 0 <= low <= high:
-            raise ValueError(f"photometric_distortion: {name}={low, high}: expected two numbers, 0 <= low <= high.")
+            raise ValueError(f"photometric_distortion: expected {name} as 0 <= low <= high, got {low, high}.")
     if not 0 <= brightness <= 255 or not isinstance(hue, int) or not 0 <= hue <= 90:
         raise ValueError(
-            f"photometric_distortion: expected a brightness of 0 to 255 and a whole hue of 0 to 90, got {brightness}"
-            f" and {hue}."
+            f"photometric_distortion: expected a brightness of 0 to 255 and an integer hue of 0 to 90, got"
+            f" {brightness} and {hue}."
         )
 
     def apply(image, seed):

@@ -1,4 +1,4 @@
-"""Ops on values: a scale check, a scale factor, one-hot labels."""
+"""Ops on values: check and scale pixels, make labels one-hot."""
 
 import tensorflow as tf
 
@@ -7,7 +7,7 @@ from keras_vit.data.ops.registry import op
 
 @op("image")
 def check(low=0, high=255):
-    """The image unchanged; raises tf.errors.InvalidArgumentError at read time for pixels out of range or not finite."""
+    """Checks pixels and returns the image; out of range or non-finite pixels are an error at read time."""
     if not low <= high:
         raise ValueError(f"check: expected low <= high, got {low} and {high}.")
     what = (
@@ -28,7 +28,7 @@ def check(low=0, high=255):
 
 @op("image")
 def multiply(factor):
-    """Pixels times `factor`, as float32: multiply(255) for images of zeros and ones, such as dSprites'."""
+    """Multiplies pixels by `factor`, as float32: multiply(255) for images of zeros and ones, such as dSprites."""
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
         raise ValueError(f"multiply: expected a positive number, got {factor!r}.")
     return lambda image: tf.cast(image, tf.float32) * factor
@@ -36,16 +36,17 @@ def multiply(factor):
 
 @op("label")
 def one_hot(classes, on=1.0, off=0.0):
-    """A label below `classes` as a row (classes,) of `off` with one `on`; any other label is an error at read time.
+    """Encodes a label as a row (classes,) of `off` with one `on`; a label out of range is an error at read time.
 
-    Only custom code needs this op: losses, mixup and cutmix accept integers and make the rows on the device.
+    Only custom code needs this op: losses, mixup and cutmix accept integers and encode them on the device.
     """
     if not isinstance(classes, int) or classes < 1:
-        raise ValueError(f"one_hot: expected the number of classes, a positive integer, got {classes}.")
+        raise ValueError(f"one_hot: expected classes as a positive integer, got {classes}.")
 
     def apply(label):
         inside = tf.logical_and(label >= 0, label < classes)
-        with tf.control_dependencies([tf.debugging.Assert(inside, [f"one_hot({classes}): got the label", label])]):
+        what = f"one_hot({classes}): expected a label from 0 to {classes - 1}, got"
+        with tf.control_dependencies([tf.debugging.Assert(inside, [what, label])]):
             return tf.one_hot(label, classes, on, off, dtype=tf.float32)
 
     return apply

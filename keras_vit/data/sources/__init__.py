@@ -1,1 +1,1 @@
-"""Where examples come from: one file per kind of source."""
+"""Sources of examples, one file per kind."""

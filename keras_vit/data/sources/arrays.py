@@ -1,4 +1,4 @@
-"""Examples in memory."""
+"""Sources over arrays in memory."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,42 +14,41 @@ from keras_vit.io.void import void_of
 
 
 def _check_pixels(images, name):
-    """Raises ValueError for pixels outside 0..255, or scaled to 0..1: rounding to uint8 would lose them."""
+    """Raises ValueError for pixels outside 0..255 or scaled to 0..1, which rounding to uint8 would lose."""
     if images.dtype == bool or not np.issubdtype(images.dtype, np.number) or np.iscomplexobj(images):
         raise ValueError(f"{name}: expected pixels as numbers 0..255, got {images.dtype}.")
     if not images.size:
         return
     low, high = images.min(), images.max()
     if not np.isfinite([low, high]).all():
-        raise ValueError(f"{name}: the images hold NaN or infinite pixels.")
-    # Floats of only 0.0 and 1.0 lose nothing.
+        raise ValueError(f"{name}: expected pixels 0..255, got NaN or infinity.")
+    # Floats that are all 0.0 or 1.0 lose nothing.
     fractions = 0 <= low and high <= 1 and (images != np.round(images)).any()
     if fractions or low < -0.5 or high >= 255.5:
         fix = "multiply them by 255" if fractions else "undo their normalization, or clip or scale them"
         raise ValueError(
-            f"{name}: expected pixels 0..255, got {low:g} to {high:g}: {fix}. A model normalizes pixels itself."
+            f"{name}: expected pixels 0..255, got {low:g} to {high:g}: {fix}. The model normalizes pixels itself."
         )
 
 
 def _images(images, name):
-    """Images as a uint8 tensor (b, h, w, c), or encoded ones as a string tensor (b,); checks shape and range."""
+    """Checks images and returns them as a uint8 tensor (b, h, w, c), or encoded ones as a string tensor (b,)."""
     if isinstance(images, list | tuple) and images and all(isinstance(image, bytes) for image in images):
         return tf.constant(images)
     try:
         images = np.asarray(images)
     except ValueError:
-        raise ValueError(f"{name}: the images differ in shape; resize them, or give encoded ones (bytes).") from None
+        raise ValueError(f"{name}: the images differ in shape: resize them, or pass encoded images (bytes).") from None
     if images.ndim != 4:
         hint = " Grey images need a last axis: images[..., None]." if images.ndim == 3 else ""
         raise ValueError(
-            f"{name}: expected images (b, h, w, c), or a list of encoded ones (bytes), got shape {images.shape}.{hint}"
+            f"{name}: expected images (b, h, w, c) or a list of encoded images (bytes), got shape {images.shape}.{hint}"
         )
     if images.shape[1] in (1, 3) and images.shape[3] > 4:
         raise ValueError(
-            f"{name}: expected images (b, h, w, c), got shape {images.shape} with the channels first:"
-            " np.moveaxis(images, 1, -1)."
+            f"{name}: expected images (b, h, w, c), got channels first, {images.shape}: use np.moveaxis(images, 1, -1)."
         )
-    if images.dtype.kind == "V":  # bfloat16, not a number to numpy
+    if images.dtype.kind == "V":  # bfloat16, which NumPy does not treat as a number
         images = images.astype("float32")
     if images.dtype != np.uint8:
         _check_pixels(images, name)
@@ -58,7 +57,7 @@ def _images(images, name):
 
 
 def _integers(labels, name):
-    """Labels as int64, from integers or integral floats.
+    """Converts integers or integral floats to int64.
 
     Raises:
         ValueError: for text, NaN and fractions.
@@ -67,7 +66,8 @@ def _integers(labels, name):
         return labels.astype("int64")
     if not np.issubdtype(labels.dtype, np.floating):
         raise ValueError(
-            f"{name}: expected integer labels, got {labels.dtype}: give the names as class_names, and their numbers."
+            f"{name}: expected integer labels, got {labels.dtype}: pass the names as class_names and their numbers as"
+            " labels."
         )
     wrong = labels[labels != np.round(labels)]  # NaN is unequal to itself
     if len(wrong) or not np.isfinite(labels).all():
@@ -76,13 +76,13 @@ def _integers(labels, name):
 
 
 def _labels(labels, class_names, size, name):
-    """(labels (b,) int64, class names)."""
+    """Checks labels and returns (labels (b,) int64, class names)."""
     labels = np.asarray(labels)
     if not size:
         raise ValueError(f"{name} has no images.")
     if labels.ndim != 1 or len(labels) != size:
-        hint = " Of one-hot rows take labels.argmax(-1)." if labels.ndim == 2 and labels.shape[1] > 1 else ""
-        raise ValueError(f"{name}: expected as many labels (b,) as images, got {labels.shape} for {size} images.{hint}")
+        hint = " For one-hot rows use labels.argmax(-1)." if labels.ndim == 2 and labels.shape[1] > 1 else ""
+        raise ValueError(f"{name}: expected one label per image, ({size},), got shape {labels.shape}.{hint}")
     labels = _integers(labels, name)
     if class_names is None:
         class_names = [str(i) for i in range(int(labels.max()) + 1)]
@@ -90,18 +90,18 @@ def _labels(labels, class_names, size, name):
         raise ValueError(f'{name}: expected class_names as a list of names, got "{class_names}".')
     class_names = tuple(map(str, class_names))
     if len(set(class_names)) < len(class_names):
-        raise ValueError(f"{name}: class_names has the same name twice.")
+        raise ValueError(f"{name}: class_names contains a name twice.")
     low, high = labels.min(), labels.max()
     if low < 0 or high >= len(class_names):
-        hint = " Subtract 1: classes are numbered from 0." if (low, high) == (1, len(class_names)) else ""
+        hint = " Subtract 1: classes start at 0." if (low, high) == (1, len(class_names)) else ""
         raise ValueError(
-            f"{name}: the labels range from {low} to {high}, and class_names has {len(class_names)}.{hint}"
+            f"{name}: the labels range from {low} to {high}, but class_names has {len(class_names)} names.{hint}"
         )
     return labels, class_names
 
 
 def _rows(values):
-    """One tensor whose element i is example i's value; ragged if lengths differ."""
+    """Stacks one value per example into a tensor, ragged if the lengths differ."""
     if isinstance(values, list | tuple) and any(isinstance(value, str | bytes) for value in values):
         return tf.constant(values)
     parts = [np.asarray(value) for value in values]
@@ -111,8 +111,7 @@ def _rows(values):
         return tf.constant(np.stack(parts)) if parts else tf.zeros((0,))
     if len({part.shape[1:] for part in parts}) > 1 or parts[0].ndim == 0:
         raise ValueError(
-            "the examples' shapes may differ in their first axis only, got"
-            f" {sorted({part.shape for part in parts})[:5]}"
+            f"expected shapes that differ only in the first axis, got {sorted({part.shape for part in parts})[:5]}"
         )
     return tf.RaggedTensor.from_row_lengths(np.concatenate(parts), [len(part) for part in parts])
 
@@ -122,7 +121,9 @@ def _check_boxes(boxes):
     if boxes.shape[-1] != 4 or boxes.shape.rank != 3:
         raise ValueError(f"expected boxes (b, m, 4), got {tuple(boxes.shape)}")
     if tf.size(values) and not (tf.reduce_min(values) >= 0 and tf.reduce_max(values) <= 1):
-        raise ValueError("boxes are fractions of the image's height and width, from 0 to 1: divide pixels by these")
+        raise ValueError(
+            "expected boxes as fractions of the image's height and width, from 0 to 1: divide pixels by the size"
+        )
 
 
 def _check_mask(mask, images):
@@ -130,18 +131,19 @@ def _check_mask(mask, images):
         return
     if not mask.dtype.is_integer or mask.shape.rank != 4 or mask.shape[-1] != 1:
         raise ValueError(
-            f"expected masks of integers (b, h, w, 1), or encoded ones (bytes), got {mask.dtype.name}"
-            f" {tuple(mask.shape)}"
+            f"expected integer masks (b, h, w, 1) or encoded masks (bytes), got {mask.dtype.name} {tuple(mask.shape)}"
         )
     if images.dtype != tf.string and mask.shape[1:3] != images.shape[1:3]:
-        raise ValueError(f"the masks are {tuple(mask.shape[1:3])} pixels, the images {tuple(images.shape[1:3])}")
+        raise ValueError(
+            f"expected masks of the images' size, {tuple(images.shape[1:3])}, got {tuple(mask.shape[1:3])} pixels"
+        )
 
 
 def _classes_of_pixels(masks, class_names, name):
-    """Masks of integers in the dtype that holds their void; encoded ones stay.
+    """Converts integer masks to the dtype that fits void; encoded masks stay.
 
     Raises:
-        ValueError: for values that are neither classes nor void.
+        ValueError: for values that are neither a class nor void.
     """
     if masks.dtype == tf.string:
         return masks
@@ -151,25 +153,25 @@ def _classes_of_pixels(masks, class_names, name):
     if not tf.reduce_all(fits):
         wrong = tf.boolean_mask(values, ~fits)[0]
         raise ValueError(
-            f"{name}: a mask has the value {wrong}; class_names has {len(class_names)} names, for 0 to"
-            f" {len(class_names) - 1}, and {void} is void."
+            f"{name}: a mask has the value {wrong}; expected 0 to {len(class_names) - 1} for the {len(class_names)}"
+            f" class_names, or {void} for void."
         )
     return tf.cast(values, tf.uint8 if void < 256 else tf.int32)
 
 
 def _lengths(rows):
-    """(b,) the length of each example's first axis."""
+    """Returns the length of each example's first axis, (b,)."""
     return rows.row_lengths().numpy() if isinstance(rows, tf.RaggedTensor) else np.full(*rows.shape[:2])
 
 
 def _checked_objects(tensors, class_names, name):
-    """The largest number of objects in one image.
+    """Checks boxes and labels and returns the largest number of objects in one image.
 
     Raises:
-        ValueError: for boxes and labels of different numbers of objects, and labels that are not classes.
+        ValueError: if the numbers of boxes and labels differ, or labels are not classes.
     """
     if "boxes" not in tensors:
-        raise ValueError(f'{name}: features["labels"] are of objects, and need features["boxes"].')
+        raise ValueError(f'{name}: features["labels"], the labels of objects, need features["boxes"].')
     boxes, labels = (_lengths(tensors[key]) for key in ("boxes", "labels"))
     wrong = np.flatnonzero(boxes != labels)
     if len(wrong):
@@ -178,20 +180,20 @@ def _checked_objects(tensors, class_names, name):
     values = tf.reshape(getattr(tensors["labels"], "flat_values", tensors["labels"]), [-1]).numpy()
     if values.size and not (0 <= values.min() and values.max() < len(class_names)):
         raise ValueError(
-            f"{name}: the labels of objects range from {values.min()} to {values.max()}, and class_names has"
-            f" {len(class_names)}, numbered from 0."
+            f"{name}: the labels of objects range from {values.min()} to {values.max()}; expected 0 to"
+            f" {len(class_names) - 1} for the {len(class_names)} class_names."
         )
     return int(boxes.max())
 
 
 def _feature(key, values, images):
-    """The checked tensor of one further feature.
+    """Checks one further feature and returns it as a tensor.
 
     Raises:
-        ValueError: for a reserved key, another number of examples, or malformed masks and boxes.
+        ValueError: for a reserved key, a wrong number of examples, or malformed masks and boxes.
     """
     if key in ("image", "label"):
-        raise ValueError("give images and labels as the first two arguments")
+        raise ValueError("pass images and labels as the first two arguments")
     if len(values) != len(images):
         raise ValueError(f"expected one value per image, {len(images)}, got {len(values)}")
     rows = _rows(values)
@@ -201,7 +203,7 @@ def _feature(key, values, images):
     if key == "mask":
         _check_mask(rows, images)
     if key == "labels" and not rows.dtype.is_integer:
-        raise ValueError(f"expected integers (m,) for each image, one per object, got {rows.dtype.name}")
+        raise ValueError(f"expected integers (m,) per image, one per object, got {rows.dtype.name}")
     return rows
 
 
@@ -213,28 +215,27 @@ def from_arrays(
     features: dict[str, Any] | None = None,
     colors: Sequence[tuple[int, int, int]] | None = None,
 ) -> RandomAccess:
-    """A source over arrays.
+    """Makes a source from arrays.
 
     Args:
-        images: (b, h, w, c), pixels 0..255; floats are rounded to uint8. Or a list of encoded images, bytes.
-        labels: (b,) integers or integral floats; None for examples without a class.
-        class_names: in label order; None for "0", "1", ... Without labels they name the values of masks, 0, 1, ...,
-            and 255 (65535 with 255 classes or more) is void; or the classes of objects, features["labels"].
-        name: in messages.
-        features: further {key: one value per example}: "mask", integers (b, h, w, 1) or a list of encoded PNGs;
-            "boxes", (m, 4) per example, fractions of height and width; "labels", (m,) per example; "id"... Arrays in a
-            list may differ in their first axis.
-        colors: (red, green, blue) of each class in pictures of masks; None for default colours.
+        images: (b, h, w, c), or a list of bytes. Pixels 0..255, with floats rounded to uint8, or encoded images.
+        labels: (b,) integers or integral floats, or None for examples without a class.
+        class_names: sequence of str, in label order; by default "0", "1", ... Without labels they name the values of
+            masks, with void 255 (65535 for 255 classes or more), or the classes of objects, features["labels"].
+        name: str. Name in messages.
+        features: dict of one value per example. "mask", integers (b, h, w, 1) or a list of encoded PNGs; "boxes",
+            (m, 4) per example, as fractions of height and width; "labels", (m,) per example; "id"... Arrays in a list
+            may differ in their first axis.
+        colors: sequence of (red, green, blue). Colour of each class in pictures of masks; None for default colours.
 
     Raises:
-        ValueError: for other shapes, unequal lengths, pixels outside 0..255, or labels and values of masks without a
-            name.
+        ValueError: for wrong shapes, unequal lengths, pixels outside 0..255, or labels and mask values without a name.
     """
     images, tensors = _images(images, name), {}
     if labels is not None:
         labels, class_names = _labels(labels, class_names, len(images), name)
     elif class_names is not None and not {"mask", "labels"} & set(features or {}):
-        raise ValueError(f"{name}: class_names name labels, and labels is None.")
+        raise ValueError(f"{name}: class_names needs labels, but labels is None.")
     elif not len(images):
         raise ValueError(f"{name} has no images.")
     for key, values in (features or {}).items():

@@ -1,4 +1,4 @@
-"""Class names in label order, from a file next to the data; and names that look alike."""
+"""Reads class names in label order from a file next to the data, and finds names that look alike."""
 
 import collections
 import unicodedata
@@ -10,14 +10,14 @@ from keras_vit.io.paths import locate, read_text
 
 
 def class_names(folder: str, choice: str) -> tuple[str, ...] | None:
-    """The class names that `choice` gives: a number of classes, or a file next to the data with one name per line.
+    """Returns class names from a number of classes, or from a file with one name per line.
 
     Args:
-        folder: the data's folder.
-        choice: text, such as "1000" or "names.txt"; "" for the folder's labels.txt, if any.
+        folder: str. Folder of the data.
+        choice: str. "1000" or "names.txt", relative to the folder; "" for its labels.txt, if any.
 
     Returns:
-        A tuple of names in label order; None if `choice` is "" and there is no labels.txt.
+        Names in label order; None if `choice` is "" and there is no labels.txt.
 
     Raises:
         FileNotFoundError: if the named file does not exist.
@@ -32,13 +32,13 @@ def class_names(folder: str, choice: str) -> tuple[str, ...] | None:
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if not names or twice:
         raise ValueError(
-            f'"{path}" should hold one class name per line: {f"twice: {twice[:5]}" if twice else "it is empty"}.'
+            f'"{path}": expected one class name per line, got {f"{twice[:5]} twice" if twice else "an empty file"}.'
         )
     return names
 
 
 def _alike(names):
-    """Groups of names that differ only in case, spaces or Unicode form."""
+    """Groups names that differ only in case, spaces or Unicode form."""
     groups = collections.defaultdict(list)
     for name in names:
         groups[" ".join(unicodedata.normalize("NFKC", name).casefold().split())].append(name)
@@ -46,8 +46,8 @@ def _alike(names):
 
 
 def doubts(source: str, names: Sequence[str]) -> Iterator[str]:
-    """Possible mistakes in a source's class names: a single one, and names that look alike."""
+    """Yields warnings about a source's class names: a single class, and names that look alike."""
     if len(names) == 1:
-        yield f'{source}: all images are of one class, "{names[0]}": there is nothing to classify.'
+        yield f'{source}: all images have the same class, "{names[0]}": there is nothing to classify.'
     for group in _alike(names):
-        yield f"{source}: classes that differ only in case or spaces: {', '.join(map(repr, group))}."
+        yield f"{source}: these classes differ only in case or spaces: {', '.join(map(repr, group))}."

@@ -1,17 +1,17 @@
 """Class labels derived from features of a tensorflow-datasets example: "clevr?label=count(objects, 3, 10)".
 
-    label=FEATURE                  a class label of another name: label=label_azimuth
-    label=group(FEATURE, n)        a label's k classes in n groups of neighbours: class c is in floor(c * n / k)
+    label=FEATURE                  another class label: label=label_azimuth
+    label=group(FEATURE, n)        a label's k classes in n groups of neighbours: class c is in group floor(c * n / k)
     label=count(FEATURE, low, high)
                                    the number of objects; low is class 0, and a number outside low..high is an error
     label=least(FEATURE[COLUMN], edge, ...)
-                                   the smallest value over the objects: class i is above i of the ascending edges; a
-                                   value equal to an edge is in the class below
+                                   the smallest value over the objects: class i exceeds i of the ascending edges; a
+                                   value equal to an edge belongs to the class below
     ..., where=FEATURE, among=("Car", ...))
-                                   only over objects whose class label FEATURE is one of these; with none, the value
-                                   is infinite: the last class
+                                   counts only objects with one of these class labels; without any, the value is
+                                   infinite, the last class
 
-FEATURE is a name, or a path into nested features: objects.location. Arguments are literals, never evaluated. VTAB's
+FEATURE is a name, or a path into nested features: objects.location. Arguments are literals and never evaluated. VTAB's
 tasks on CLEVR, dSprites, KITTI and SmallNORB need these (arXiv 1910.04867, as in the authors' task_adaptation).
 """
 
@@ -30,11 +30,11 @@ _FORMS = 'label=FEATURE, "group(FEATURE, n)", "count(FEATURE, low, high)" or "le
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """A label of a data set's examples.
+    """A class label.
 
     Attributes:
-        class_names: in label order.
-        of: an example, a dict as tensorflow-datasets decodes it -> its label, a scalar int64 tensor.
+        class_names: tuple of str, in label order.
+        of: callable. Maps an example, a dict decoded by tensorflow-datasets, to its label, a scalar int64 tensor.
     """
 
     class_names: tuple[str, ...]
@@ -42,7 +42,7 @@ class Label:
 
 
 def _path(node, text):
-    """A feature's path of names: objects.location -> ("objects", "location")."""
+    """Parses a feature's path: objects.location -> ("objects", "location")."""
     if isinstance(node, ast.Name):
         return (node.id,)
     if isinstance(node, ast.Attribute):
@@ -53,14 +53,14 @@ def _path(node, text):
 
 
 def value_at(example: dict[str, Any], path: tuple[str, ...]) -> Any:
-    """The value at a path in nested dicts."""
+    """Returns the value at a path in nested dicts."""
     for name in path:
         example = example[name]
     return example
 
 
 def feature_at(features: Any, path: tuple[str, ...]) -> Any:
-    """The feature at a path in tensorflow-datasets' features, also through sequences of dicts.
+    """Returns the feature at a path in tensorflow-datasets' features; passes through sequences of dicts.
 
     Raises:
         ValueError: if it does not exist, with the nearest name.
@@ -74,19 +74,19 @@ def feature_at(features: Any, path: tuple[str, ...]) -> Any:
             valid = []
         if name not in valid:
             missing, near = ".".join(path[: depth + 1]), did_you_mean(name, valid)
-            raise ValueError(f'There is no feature "{missing}".{near} Valid: {", ".join(valid) or "none"}.')
+            raise ValueError(f'Unknown feature "{missing}".{near} Valid: {", ".join(valid) or "none"}.')
         feature = inner[name]
     return feature
 
 
 def _class_label(features, path):
-    """The names of a class label. Raises ValueError for a feature of another kind."""
+    """Returns the names of a class label. Raises ValueError for other features."""
     feature = feature_at(features, path)
     inner = getattr(feature, "feature", feature)
     if not hasattr(inner, "num_classes"):
         valid = [name for name in features if hasattr(features[name], "num_classes")]
         raise ValueError(
-            f'The feature "{".".join(path)}" should be a ClassLabel, and is {type(inner).__name__}. Valid:'
+            f'Expected the feature "{".".join(path)}" to be a ClassLabel, got {type(inner).__name__}. Valid:'
             f" {', '.join(valid) or 'none'}."
         )
     return tuple(inner.names)
@@ -98,18 +98,20 @@ def _integers(values, expected):
 
 
 def _group(features, path, count):
-    """Label: a label's classes in groups of neighbours."""
+    """Returns the Label of a class label's groups of neighbours."""
     names = _class_label(features, path)
     _integers([count], "the number of groups")
     if not 1 < count <= len(names):
-        raise ValueError(f'"{".".join(path)}" has {len(names)} classes; expected 2 to {len(names)} groups, got {count}')
+        raise ValueError(
+            f'expected 2 to {len(names)} groups of the {len(names)} classes of "{".".join(path)}", got {count}'
+        )
     groups = [[name for i, name in enumerate(names) if i * count // len(names) == group] for group in range(count)]
     class_names = tuple(group[0] if len(group) == 1 else f"{group[0]}-{group[-1]}" for group in groups)
     return Label(class_names, lambda example: tf.cast(value_at(example, path), tf.int64) * count // len(names))
 
 
 def _count(features, path, low, high):
-    """Label: the number of objects, from `low` to `high`."""
+    """Returns the Label of the number of objects, from `low` to `high`."""
     feature_at(features, path)
     _integers([low, high], "the lowest and the highest number")
     if not 0 <= low < high:
@@ -127,7 +129,7 @@ def _count(features, path, low, high):
 
 
 def _least(features, path, column, edges, where, among):
-    """Label: the smallest value of a column over the objects, binned by ascending edges."""
+    """Returns the Label of a column's smallest value over the objects, binned by ascending edges."""
     feature_at(features, path)
     if not edges or not all(isinstance(edge, int | float) for edge in edges) or list(edges) != sorted(set(edges)):
         raise ValueError(f"expected edges in ascending order, got {', '.join(map(repr, edges)) or 'none'}")
@@ -137,7 +139,7 @@ def _least(features, path, column, edges, where, among):
         wrong = [name for name in among if name not in valid]
         if wrong or not among:
             raise ValueError(
-                f'among= should name classes of "{".".join(where)}", got {among!r}. Valid: {", ".join(valid)}'
+                f'expected among= to name classes of "{".".join(where)}", got {among!r}. Valid: {", ".join(valid)}'
             )
         kinds = [valid.index(name) for name in among]
 
@@ -156,10 +158,10 @@ def _least(features, path, column, edges, where, among):
 
 
 def _label_of_call(node, features, text):
-    """The Label of a call's syntax tree."""
+    """Returns the Label of a call's syntax tree."""
     word = node.func.id
     if word not in ("group", "count", "least"):
-        raise ValueError(f'there is no word "{word}".{did_you_mean(word, ("group", "count", "least"))} Valid: {_FORMS}')
+        raise ValueError(f'unknown function "{word}".{did_you_mean(word, ("group", "count", "least"))} Valid: {_FORMS}')
     if not node.args:
         raise ValueError(f"{word} needs a feature. Valid: {_FORMS}")
     first, column = node.args[0], None
@@ -180,14 +182,14 @@ def _label_of_call(node, features, text):
 
 
 def parse_label(text: str, features: Any) -> Label:
-    """The Label that `text`, the value of the option label=, describes.
+    """Parses the value of the option label=.
 
     Args:
-        text: see the module's docstring.
-        features: the data set's features in tensorflow-datasets.
+        text: str. See the module's docstring.
+        features: tensorflow-datasets' features of the dataset.
 
     Raises:
-        ValueError: for text of another form, and unknown features or classes.
+        ValueError: for malformed text and unknown features or classes.
     """
     try:
         node = ast.parse(text.strip(), mode="eval").body

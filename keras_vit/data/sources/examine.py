@@ -1,4 +1,4 @@
-"""Finds huge image files and copies before decoding. It reads every file, so only prepare and deduplicate call it."""
+"""Finds huge images and duplicate files before decoding. Reads every file, so only prepare and deduplicate use it."""
 
 import collections
 import hashlib
@@ -16,12 +16,12 @@ from keras_vit.io.paths import in_threads
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted, listed
 
-_LARGEST = 100  # files, in bytes, whose size in pixels is checked
-_SAMPLE = 4096  # bytes compared first
+_LARGEST = 100  # largest files, in bytes, for which the pixels are counted
+_SAMPLE = 4096  # bytes to compare first
 
 
 def _bytes(path):
-    """A file's length; None if empty or gone."""
+    """Returns a file's length; None if it is empty or missing."""
     try:
         return os.stat(path).st_size or None
     except OSError:
@@ -29,7 +29,7 @@ def _bytes(path):
 
 
 def _sample(path):
-    """A few bytes from a file's middle; None if unreadable."""
+    """Reads a few bytes from a file's middle; None if unreadable."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size // 2 - _SAMPLE // 2))
@@ -39,7 +39,7 @@ def _sample(path):
 
 
 def _digest(path):
-    """A file's hash; None if unreadable."""
+    """Hashes a file; None if unreadable."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
@@ -48,7 +48,7 @@ def _digest(path):
 
 
 def _finer(groups, key):
-    """Groups of paths, divided by key(path); drops paths with key None and paths left alone."""
+    """Divides groups of paths by key(path); drops paths with key None and groups of one."""
     members = [(number, path) for number, group in enumerate(groups) for path in group]
     finer = collections.defaultdict(list)
     for (number, path), value in zip(members, in_threads(key, [path for _, path in members])):
@@ -58,7 +58,7 @@ def _finer(groups, key):
 
 
 def copies(paths: Sequence[str]) -> list[list[str]]:
-    """Groups of non-empty files with equal contents, in the order of `paths`."""
+    """Groups non-empty files with equal contents, in the order of `paths`."""
     groups = [list(dict.fromkeys(paths))]
     for key in (_bytes, _sample, _digest):
         groups = _finer(groups, key)
@@ -66,7 +66,7 @@ def copies(paths: Sequence[str]) -> list[list[str]]:
 
 
 def pixel_size(path: str) -> tuple[int, int] | None:
-    """An image's (width, height) by its header; None if illegible."""
+    """Reads an image's (width, height) from its header; None if unreadable."""
     try:
         with opened(path, format_inside(path)) as image:
             return image.size
@@ -75,7 +75,7 @@ def pixel_size(path: str) -> tuple[int, int] | None:
 
 
 def giants(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """{path: (width, height)} of images above LARGE pixels, slow to decode, among the largest files."""
+    """Finds images above LARGE pixels, which decode slowly, among the largest files: {path: (width, height)}."""
     if len(paths) > _LARGEST:
         lengths = [length or 0 for length in in_threads(_bytes, paths)]
         paths = [path for _, path in heapq.nlargest(_LARGEST, zip(lengths, paths))]
@@ -84,7 +84,7 @@ def giants(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
 
 
 def warn_of_files(*sources: Source) -> None:
-    """Warns about huge images and identical files among the sources' image files, by name. Skips files in buckets."""
+    """Warns about huge images and duplicate files of the sources, by name. Skips files in buckets."""
     with_files = [source for source in sources if isinstance(source, RandomAccess) and source.names is not None]
     paths = [path for source in with_files for path in image_files(source) if "://" not in path]
     with stage("Looking for huge images and copies"):
@@ -92,13 +92,13 @@ def warn_of_files(*sources: Source) -> None:
     if huge:
         shown = [f"{path} ({width} x {height})" for path, (width, height) in huge.items()]
         logging.warning(
-            "%s of more than %s pixels, slow to decode every time: %s. Shrink them, or all images at once: keras-vit"
+            "%s of more than %s pixels, slow to decode every time: %s. Shrink them, or shrink all images with keras-vit"
             " prepare --resize=512.",
             *(counted(len(huge), "image"), f"{LARGE:,}", listed(shown)),
         )
     if same:
         logging.warning(
-            "%s with the same contents as another, such as %s. What is trained on may be in the evaluation too, or in"
-            " two classes.",
+            "%s with the same contents as another, such as %s. A training image may also be an evaluation image, or"
+            " belong to two classes.",
             *(counted(sum(len(group) - 1 for group in same), "file"), " = ".join(same[0][:2])),
         )

@@ -1,8 +1,8 @@
-"""A folder of images. In "folder:PATH" the containing folder is an image's class; "images:PATH" has no classes.
+"""Folders of images. In "folder:PATH" an image's folder is its class; "images:PATH" has no classes.
 
-A folder is any tree, local or in a bucket. Top-level folders train, val, test of "folder:" are splits; without them all
-of it is "train", whose slices "train[:90%]" and "train[90%:]" hold all classes in proportion (stratified.py). Opening
-lists names: it opens no image unless its name has no ending. data/sources/examine.py looks into files.
+A folder is any tree, local or in a bucket. Top-level folders train, val and test of "folder:" are splits; without them,
+everything is "train", with stratified slices "train[:90%]" and "train[90%:]" (stratified.py). Opening a folder only
+lists names, and opens images without an extension. data/sources/examine.py reads the files.
 """
 
 import collections
@@ -30,16 +30,16 @@ from keras_vit.io.suggest import counted, did_you_mean, listed
 
 
 def _class_files(tree):
-    """(folder, name) of each image in a class folder."""
+    """Lists (folder, name) of the images in class folders."""
     return [(place, name) for place, name in tree.files() if place]
 
 
 def check_folder(root):
-    """Raises FileNotFoundError for a path that is not a folder, saying what is there."""
+    """Raises FileNotFoundError if a path is not a folder."""
     if tf.io.gfile.isdir(root):
         return
     if tf.io.gfile.exists(root):
-        raise FileNotFoundError(f'"{root}" is a file; expected a folder of images. Unpack an archive first.')
+        raise FileNotFoundError(f'Expected a folder of images, but "{root}" is a file. Unpack archives first.')
     above, name = os.path.split(root.rstrip("/"))
     beside = tf.io.gfile.listdir(above or ".") if tf.io.gfile.isdir(above or ".") else []
     near = did_you_mean(name, [other.rstrip("/") for other in beside])
@@ -47,12 +47,12 @@ def check_folder(root):
 
 
 def _split_trees(root, work):
-    """({split: Tree}, the Tree of the top alone) if `root` contains splits, else ({"train": the whole Tree}, None).
+    """Returns ({split: Tree}, top level Tree) if `root` contains splits, else ({"train": whole Tree}, None).
 
-    A folder train, val or test that holds images but no class folders is an ordinary class, not a split.
+    A folder train, val or test with images but no class folders is an ordinary class, not a split.
 
     Raises:
-        ValueError: if splits and classes cannot be told apart.
+        ValueError: if splits and classes are ambiguous.
     """
     whole = top(root, work)
     named = {name: canonical(name) for name in whole.folders[""] if canonical(name) in SPLITS}
@@ -61,46 +61,44 @@ def _split_trees(root, work):
         return {"train": walk(root, work)}, None
     splits = {named[name]: tree for name, tree in trees.items()}
     if len(splits) < len(named):
-        raise ValueError(
-            f'The folder "{root}" has several folders for one split: {", ".join(named)}. Put them together.'
-        )
+        raise ValueError(f'The folder "{root}" has several folders for one split: {", ".join(named)}. Merge them.')
     if "train" not in splits:
         first = next(iter(named))
         raise ValueError(
-            f'The folder "{root}" has {", ".join(named)} and no train, whose folders are the classes. Add it; or take'
-            f' one folder as a whole: "folder:{os.path.join(root, first)}", split "train".'
+            f'The folder "{root}" has {", ".join(named)} but no train, which defines the classes. Add it, or open one'
+            f' folder as a whole: "folder:{os.path.join(root, first)}", split "train".'
         )
     if list(splits) == ["train"]:
         others = [name for name in whole.folders[""] if name not in named]
         classes = [name for name in others if any(walk(os.path.join(root, name), work).files())]
         if classes:
             raise ValueError(
-                f'The folder "{root}" has train, which is the name of a split, and beside it other folders of images:'
-                f" {listed(classes)}. If they are classes, put the folders in train beside them; to use train alone,"
+                f'The folder "{root}" has train, the name of a split, and other folders of images next to it:'
+                f" {listed(classes)}. If these are classes, move the folders in train next to them; to use only train,"
                 f' write "folder:{root}/train".'
             )
     return splits, whole
 
 
 def _class_of(place):
-    """A folder's class, normalised: systems such as macOS encode accents differently."""
+    """Returns a folder's class in normal form: macOS and others encode accents differently."""
     return unicodedata.normalize("NFC", os.fsencode(place).decode(errors="replace"))
 
 
 def _no_images(tree):
-    """The error for a folder without images in class folders; says what it holds."""
+    """Returns the error for a folder without images in class folders."""
     outside = tree.images.get("", [])
     if outside:
         contents = f"{counted(len(outside), 'image')} and no class folders"
     else:
         contents = told(tree.ignored) or "nothing"
     return ValueError(
-        f'The folder "{tree.root}" has no images in class folders: it holds {contents}. Expected PATH/CLASS/IMAGE.'
+        f'The folder "{tree.root}" has no images in class folders; it contains {contents}. Expected PATH/CLASS/IMAGE.'
     )
 
 
 def _ignored(root, trees, whole):
-    """{reason: paths} that all splits and the folder above them leave out."""
+    """Collects {reason: paths} of everything ignored in the splits and the folder above them."""
     every = collections.defaultdict(list)
     for tree in [*trees.values(), whole] if whole else trees.values():
         shown = lambda path, tree=tree: os.path.relpath(os.path.join(tree.root, path), root)  # noqa: E731
@@ -116,14 +114,14 @@ def _ignored(root, trees, whole):
 
 
 def _tell(title, found, ignored):
-    """Reports in one line what was found and ignored; warns if something ignored may be wanted."""
+    """Logs one line about found and ignored files; warns if an ignored file may be wanted."""
     loud = any(not reason.expected for reason in ignored)
     text = f"{title}: {found}; ignored: {told(ignored)}." if ignored else f"{title}: {found}."
     log_once(logging.WARNING if loud else logging.INFO, text)
 
 
 def _found(files, classes):
-    """ "2,310 images of 2 classes (cat, dog)", or the number in each split."""
+    """Describes files: "2,310 images of 2 classes (cat, dog)", or the number in each split."""
     if len(files) == 1:
         images = counted(len(files["train"]), "image")
     else:
@@ -132,12 +130,12 @@ def _found(files, classes):
 
 
 def _classes(files):
-    """The sorted classes of a split's (folder, name)."""
+    """Sorts the classes of a split's (folder, name)."""
     return sorted({_class_of(place) for place in {place for place, _ in files}})
 
 
 def _containers(classes):
-    """{class: classes in its folder} of the classes that contain others."""
+    """Returns {class: classes in its folder} for classes that contain others."""
     inside = collections.defaultdict(list)
     for name in classes:
         parts = name.split("/")
@@ -147,18 +145,18 @@ def _containers(classes):
 
 
 def _doubts(name, files, classes):
-    """Possible mistakes: classes alike, inside others, named like splits or missing in a split, and a single class."""
+    """Yields warnings about classes that look alike, are nested, named like splits, missing in a split, or alone."""
     yield from doubts(name, classes)
     containers = _containers(classes)
     if containers:
         outer, inner = next((outer, inside[0]) for outer, inside in containers.items())
         yield (
             f"{name}: class folders with both images and class folders: {listed(list(containers))}. {outer} and {inner}"
-            f" are two classes; for torchvision's ImageFolder they are one, {outer.partition('/')[0]}."
+            f" are two classes; torchvision's ImageFolder treats them as one, {outer.partition('/')[0]}."
         )
     taken = [c for c in classes if len(files) == 1 and canonical(c) in SPLITS]
     if taken:
-        yield f"{name}: {listed(taken)} holds images and no class folders, and is taken as a class, not as a split."
+        yield f"{name}: {listed(taken)} has images but no class folders, so it is a class, not a split."
     for split in files:
         missing = sorted(set(classes) - set(_classes(files[split])))
         if missing and files[split]:
@@ -166,7 +164,7 @@ def _doubts(name, files, classes):
 
 
 def _nested_splits(classes):
-    """(folder, its splits) of the first class folder that holds train and another split; None without one."""
+    """Finds the first class folder with train and another split: (folder, its splits), or None."""
     splits = collections.defaultdict(dict)
     for name in classes:
         parts = name.split("/")
@@ -179,17 +177,12 @@ def _nested_splits(classes):
 
 
 def _check_classes(root, split, files, classes):
-    """Refuses split folders that would become classes, and a split with a class that train lacks.
-
-    Raises:
-        ValueError: saying what was expected, with train's nearest class.
-    """
+    """Raises ValueError for split folders that would become classes, and for classes that train lacks."""
     nested = _nested_splits(classes)
     if nested and nested[0]:
         raise ValueError(
-            f'The folder "{root}" has splits inside {nested[0]}: {", ".join(nested[1])}. Expected them at the top, and'
-            " the class folders in them: SPLIT/CLASS/IMAGE. If this folder has that layout, write"
-            f' "folder:{os.path.join(root, nested[0])}".'
+            f'The folder "{root}" has splits inside {nested[0]}: {", ".join(nested[1])}. Expected SPLIT/CLASS/IMAGE. If'
+            f' {nested[0]} has this layout, write "folder:{os.path.join(root, nested[0])}".'
         )
     if nested or all(canonical(name) in SPLITS for name in classes):
         words = [name for name in classes if canonical(name) in SPLITS]
@@ -199,7 +192,7 @@ def _check_classes(root, split, files, classes):
     unknown = sorted(set(_classes(files[split])) - set(classes))
     if unknown:
         near = did_you_mean(unknown[0], classes)
-        raise ValueError(f'Split "{split}" of "{root}" has classes that train does not have: {listed(unknown)}.{near}')
+        raise ValueError(f'Split "{split}" of "{root}" has classes that train lacks: {listed(unknown)}.{near}')
 
 
 _read: contextvars.ContextVar[dict | None] = contextvars.ContextVar("folders that were read", default=None)
@@ -207,7 +200,7 @@ _read: contextvars.ContextVar[dict | None] = contextvars.ContextVar("folders tha
 
 @contextlib.contextmanager
 def folders_read_once() -> Iterator[None]:
-    """A context in which the names in a folder are read once for all its splits, not once for each."""
+    """Context that reads the names in a folder once for all its splits."""
     known = _read.get()
     token = _read.set({} if known is None else known)
     try:
@@ -217,7 +210,7 @@ def folders_read_once() -> Iterator[None]:
 
 
 def _once(key, read):
-    """`read()`, or within `folders_read_once` what it returned before for this key."""
+    """Returns read(); within `folders_read_once`, caches the result by key."""
     known = _read.get()
     if known is None:
         return read()
@@ -227,7 +220,7 @@ def _once(key, read):
 
 
 def _labelled(root):
-    """({split: Tree}, the Tree of the top alone or None, {split: (folder, name) of its images})"""
+    """Reads a folder of classes: ({split: Tree}, top level Tree or None, {split: (folder, name) of its images})."""
     with stage(f"Reading the folder {root}", unit="files") as work:
         trees, whole = _split_trees(root, work)
         # If a file is in several splits, test and val take precedence over train.
@@ -237,7 +230,7 @@ def _labelled(root):
 
 
 def _unlabelled(root):
-    """(the Tree, (folder, name) of its images)"""
+    """Reads a folder of images: (Tree, (folder, name) of its images)."""
     with stage(f"Reading the folder {root}", unit="files") as work:
         tree = walk(root, work)
         (files,) = each_once([(tree, list(tree.files()))])
@@ -245,13 +238,13 @@ def _unlabelled(root):
 
 
 def folder(path: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
-    """The source of `split` of the folder `path`, relative to `data_dir`, if given.
+    """Opens a split of the folder `path`, relative to `data_dir` if given.
 
-    One line reports what was found and ignored. No image is decoded: a damaged one fails when read.
+    Logs one line about found and ignored files. Decodes no image, so damaged images fail when read.
 
     Raises:
         FileNotFoundError: if there is no such folder.
-        ValueError: if it has no images in class folders, lacks the split, or it is unclear which folders are classes.
+        ValueError: if it has no images in class folders, lacks the split, or its classes are ambiguous.
     """
     root, title = locate(path, data_dir), f"folder:{path}"
     check_folder(root)
@@ -259,8 +252,8 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
     asked = canonical(split_name(split))
     if asked not in trees:
         raise MissingSplit(
-            f'The folder "{root}" has no split "{asked}"; it has: {", ".join(trees)}. '
-            'Without folders named train, val or test, slice: "train[:80%]" and "train[80%:]".',
+            f'The folder "{root}" has no split "{asked}". Valid: {", ".join(trees)}. '
+            'Without folders named train, val or test, use slices: "train[:80%]" and "train[80%:]".',
             trees,
         )
     for needed in ("train", asked):
@@ -281,7 +274,7 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
 
 
 def images(path: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
-    """The source of all images below the folder `path`, each file once, in a fixed random order, without labels.
+    """Opens all images below the folder `path`, each file once, in a fixed random order, without labels.
 
     A relative path is relative to `data_dir`, if given.
 
@@ -292,10 +285,10 @@ def images(path: str, split: str = "train", data_dir: str | None = None) -> Rand
     root, title = locate(path, data_dir), f"images:{path}"
     check_folder(root)
     if canonical(split_name(split)) != "train":
-        raise ValueError(f'"{title}" has no split "{split}": all of it is "train". Slice that: "train[90%:]".')
+        raise ValueError(f'"{title}" has no split "{split}": everything is "train". Use slices: "train[90%:]".')
     tree, files = _once((images, root), lambda: _unlabelled(root))
     if not files:
-        raise ValueError(f'The folder "{root}" has no images: it holds {told(tree.ignored) or "nothing"}.')
+        raise ValueError(f'The folder "{root}" has no images; it contains {told(tree.ignored) or "nothing"}.')
     _tell(title, counted(len(files), "image"), tree.ignored)
     shuffled = list(files)
     random.Random(0).shuffle(shuffled)

@@ -1,4 +1,4 @@
-"""Image files: formats by ending and first bytes; reading, with Pillow where TensorFlow lacks the format."""
+"""Identifies image formats by extension and first bytes, and reads those that TensorFlow lacks with Pillow."""
 
 import dataclasses
 import functools
@@ -30,10 +30,10 @@ class Format:
     """An image format.
 
     Attributes:
-        endings: of file names, in lower case.
-        start: what the first HEAD bytes match.
-        names: Pillow's, of the readers that may open it.
-        module: of the library that reads it; "" for TensorFlow, which leaves odd ones to Pillow.
+        endings: tuple of str. File extensions, in lower case.
+        start: bytes. Pattern of the first HEAD bytes.
+        names: tuple of str. Names of the Pillow readers that may open it.
+        module: str. Module of the library that reads it; "" for TensorFlow, which leaves odd files to Pillow.
     """
 
     endings: tuple[str, ...]
@@ -42,7 +42,7 @@ class Format:
     module: str = "PIL"
 
 
-# Those with weaker marks come last.
+# Formats with weaker signatures come last.
 FORMATS = {
     "JPEG": Format((".jpg", ".jpeg", ".jpe", ".jfif", ".jif", ".mpo"), rb"\xff\xd8\xff", ("JPEG", "MPO"), ""),
     "PNG": Format((".png", ".apng"), rb"\x89PNG", ("PNG",), ""),
@@ -84,18 +84,18 @@ NEEDS_HEIF = "to read them: pip install pillow-heif"
 
 
 def ending(name: str) -> str:
-    """A file name's ending in lower case, with its dot; "" unless it names a file type."""
+    """Returns a file name's extension in lower case, with its dot, or "" if it is not a file type."""
     text = os.path.splitext(name)[1].lower()
     return text if _NAMED_ENDING.fullmatch(text) else ""
 
 
 def format_of_start(start: bytes) -> str | None:
-    """The format of a file that starts with `start`, HEAD bytes; None if not an image."""
+    """Returns the format of a file from its first HEAD bytes; None if not an image."""
     return next((name for name, row in FORMATS.items() if re.match(row.start, start, re.DOTALL)), None)
 
 
 def format_inside(path: str) -> str | None:
-    """The format of a file by its first bytes; None if not an image, or unreadable."""
+    """Reads the format of a file from its first bytes; None if not an image, or unreadable."""
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             return format_of_start(file.read(HEAD))
@@ -109,9 +109,9 @@ def is_readable(name: str) -> bool:
 
 
 def format_of(path: str) -> str | None:
-    """The format of a file by its name's ending.
+    """Returns the format of a file by its extension.
 
-    Opens the file only without an ending, or if a library would be missing for its format: it may hold another.
+    Opens the file only without an extension, or if the format's library is missing: the content may differ.
     """
     kind = ending(path)
     name = _BY_ENDING.get(kind)
@@ -129,56 +129,56 @@ def _with_heif():
 
 
 def opened(file, name: str):
-    """The Pillow image of a file of format `name`, with only its header read."""
+    """Opens a file of format `name` as a Pillow image; reads only its header."""
     from PIL import Image
 
     if FORMATS[name].module == "pillow_heif":
         _with_heif()
     with _opening, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of large sizes, which are checked here, and of damaged EXIF data
+        warnings.simplefilter("ignore")  # about large sizes, checked elsewhere, and damaged EXIF data
         return Image.open(file, formats=FORMATS[name].names)
 
 
 def _depth(image):
-    """The bits of a Pillow image's grey levels if more than 8, else None."""
+    """Returns the bits of a Pillow image's grey levels if more than 8, else None."""
     if image.mode.startswith("I;16"):
         return image.tag_v2[_BITS][0] if image.format == "TIFF" else 16
     return 16 if (image.mode, image.format) == ("I", "PPM") else None  # Pillow scales these to 0..65535
 
 
 def _warn_of_few_levels(values, bits, path):
-    """Warns once if 8 bits leave little of an image of more, such as a microscope's 12 bits in 16."""
+    """Warns once if conversion to 8 bits loses most levels, such as of a microscope's 12 bits in 16."""
     if values.max() < 2 ** (bits - 3):
         log_once(
             logging.WARNING,
-            f"{path or 'An image'} uses less than an eighth of the range of its {bits}-bit values, and is nearly black"
-            " in 8 bits. If others are like it, scale all to the whole range first.",
+            f"{path or 'An image'} uses less than an eighth of the range of its {bits}-bit values and becomes nearly"
+            " black in 8 bits. If others are like it, scale all to the full range first.",
             "few levels",
         )
 
 
 def _warn_of_pages(image, path):
-    """Warns once about a TIFF of several pages, such as a scan or a microscope's stack."""
+    """Warns once about a TIFF with several pages, such as a scan or a microscope's stack."""
     if image.format == "TIFF" and image.tag_v2.next:
         log_once(
             logging.WARNING,
-            f"{path or 'A TIFF'} has several pages, and only the first is read, as of all TIFFs. To use the others,"
-            " save each page as a file.",
+            f"{path or 'A TIFF'} has several pages, but only the first page of a TIFF is read. To use the others, save"
+            " each page as a file.",
             "pages",
         )
 
 
 def _pixels(image, path):
-    """A Pillow image made upright, 8-bit, grey or RGB; `path` is its name in warnings, or ""."""
+    """Converts a Pillow image to upright, 8-bit grey or RGB; `path` is its name in warnings, or ""."""
     from PIL import Image, ImageOps
 
     _warn_of_pages(image, path)
     limit, bits = MAX_PIXELS // 2, _depth(image)
     if image.width * image.height > limit:
-        raise ValueError(f"The image has too many pixels: {limit} at most. It has {image.width * image.height}")
+        raise ValueError(f"The image is too large: expected at most {limit} pixels, got {image.width * image.height}")
     if image.mode in ("I", "F") and bits is None:
         raise ValueError(
-            f"its pixels are {'floats' if image.mode == 'F' else 'signed or 32-bit integers'}; expected 8 to 16 bits"
+            f"expected pixels of 8 to 16 bits, got {'floats' if image.mode == 'F' else 'signed or 32-bit integers'}"
         )
     image = ImageOps.exif_transpose(image)
     if bits is not None:
@@ -189,23 +189,23 @@ def _pixels(image, path):
 
 
 def _converted(encoded, path):
-    """An image's bytes, read by Pillow, as a BMP or PNG that TensorFlow reads, 8-bit and upright.
+    """Converts an image's bytes with Pillow to a BMP or PNG for TensorFlow, 8-bit and upright.
 
-    BMP costs a tenth of PNG's time; PNG is for grey, which BMP has only through a palette.
+    BMP takes a tenth of PNG's time; grey images become PNG, since BMP would need a palette.
     """
     from PIL import Image, UnidentifiedImageError
 
     name = format_of_start(encoded[:HEAD])
     if name is None:
-        return encoded  # decoding says that this is no image
+        return encoded  # decoding will report that this is not an image
     try:
         pixels = _pixels(opened(io.BytesIO(encoded), name), path)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     except Image.DecompressionBombError:
-        raise ValueError(f"{name}: The image has too many pixels: {MAX_PIXELS // 2} at most") from None
+        raise ValueError(f"{name}: The image is too large: expected at most {MAX_PIXELS // 2} pixels") from None
     except UnidentifiedImageError:
-        raise ValueError(f"Damaged {name}, or of a kind that Pillow does not read") from None
+        raise ValueError(f"Damaged {name}, or a variant that Pillow does not support") from None
     except Exception as error:  # Pillow raises many kinds of errors for damaged files
         raise ValueError(f"Damaged {name}: {error}") from None
     file = io.BytesIO()
@@ -217,23 +217,23 @@ def to_known_format(encoded: bytes, path: str = "") -> bytes:
     """Converts an image that needs Pillow to a format that TensorFlow supports, 8-bit and upright; other bytes stay.
 
     Args:
-        encoded: the file's bytes.
-        path: its name in warnings.
+        encoded: bytes. Contents of the file.
+        path: str. Name in warnings.
 
     Raises:
-        ValueError: if it is unreadable, has too many pixels, or float or 32-bit pixels.
+        ValueError: if it is unreadable, too large, or has float or 32-bit pixels.
     """
     return _converted(encoded, path) if needs_pillow(tf.constant(encoded)) else encoded
 
 
 def _converted_array(encoded, path):
-    """`_converted` of tf.numpy_function's arguments: bytes in a graph, arrays of them eagerly."""
+    """`_converted` for tf.numpy_function, which passes bytes in a graph and arrays eagerly."""
     encoded, path = (np.asarray(value, object).item() for value in (encoded, path))
     return _converted(encoded, printable(os.fsdecode(path)))
 
 
 def in_known_format(encoded: tf.Tensor, path: tf.Tensor | bytes = b"") -> tf.Tensor:
-    """`to_known_format` of scalar string tensors, in a graph."""
+    """`to_known_format` for scalar string tensors, in a graph."""
 
     def converted():
         return tf.ensure_shape(tf.numpy_function(_converted_array, [encoded, path], tf.string, stateful=False), ())
@@ -242,14 +242,14 @@ def in_known_format(encoded: tf.Tensor, path: tf.Tensor | bytes = b"") -> tf.Ten
 
 
 def read_image(path: tf.Tensor) -> tf.Tensor:
-    """The bytes of image file `path`, scalar string tensors, in a format that `decode` supports. Runs in a graph."""
+    """Reads image file `path`, a scalar string tensor, in a format that `decode` supports. Runs in a graph."""
     return in_known_format(tf.io.read_file(path), path)
 
 
 def source_of_files(
     title: str, class_names: Sequence[str], labels: np.ndarray | None, files: Sequence[str]
 ) -> RandomAccess:
-    """The source of image files, in this order; `title` is its name in messages, `labels` (n,) classes or None."""
+    """Makes a source of image files in this order; `title` is its name in messages, `labels` (n,) classes or None."""
     paths = tf.constant([os.fsencode(file) for file in files])
 
     def lookup(i):

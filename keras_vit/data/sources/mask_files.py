@@ -1,7 +1,7 @@
-"""Mask files: their stored values, without any conversion of colours, and the class numbers that these stand for.
+"""Reads the stored values of mask files, without colour conversion, and maps them to class numbers.
 
-A PNG is read by TensorFlow, by palette index or grey value, or by colour; TIFF, BMP, GIF, PNM and lossless WebP by
-Pillow. Formats that lose information are refused: a changed value is another class.
+TensorFlow reads PNG by palette index, grey value or colour; Pillow reads TIFF, BMP, GIF, PNM and lossless WebP. Lossy
+formats are refused, since a changed value is another class.
 """
 
 import dataclasses
@@ -18,24 +18,24 @@ from keras_vit.data.sources.base import RandomAccess, Records
 from keras_vit.data.sources.image_files import HEAD, format_of_start, opened, read_image
 from keras_vit.io.void import void_of
 
-COLOR = 1 << 24  # added to a colour's 0xRRGGBB, which tells it from a grey value or an index
+COLOR = 1 << 24  # added to a colour's 0xRRGGBB, to distinguish it from a grey value or an index
 _LOSSY = ("JPEG", "AVIF", "HEIC", "JPEG 2000")
 _LOSSLESS = ("PNG", "TIFF", "BMP", "GIF", "WebP", "PNM")
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "I", "I;16", "I;16B", "I;16L", "I;16N")
 
 
 def value_text(value: int) -> str:
-    """A stored value in messages: "11", or "colour (64, 0, 128)"."""
+    """Formats a stored value for messages: "11", or "colour (64, 0, 128)"."""
     return f"colour {rgb(value)}" if value >= COLOR else str(value)
 
 
 def rgb(value: int) -> tuple[int, int, int]:
-    """(red, green, blue) of a stored colour."""
+    """Returns (red, green, blue) of a stored colour."""
     return (value >> 16 & 255, value >> 8 & 255, value & 255)
 
 
 def code_of(color: Sequence[int]) -> int:
-    """The stored value of (red, green, blue)."""
+    """Returns the stored value of (red, green, blue)."""
     return COLOR | color[0] << 16 | color[1] << 8 | color[2]
 
 
@@ -43,33 +43,33 @@ def _refuse_lossy(encoded, name):
     lossy = name in _LOSSY or (name == "WebP" and encoded[12:16] != b"VP8L")
     if lossy:
         raise ValueError(
-            f"The mask is a {name}, which does not keep values exactly: they would be other classes at every edge."
-            " Save masks as PNG, from the original labels."
+            f"The mask is a {name}, a lossy format that creates wrong classes at every edge. Save masks as PNG, from"
+            " the original labels."
         )
     if name not in _LOSSLESS:
-        raise ValueError(f"The mask is {name or 'no image of a known format'}; expected a PNG.")
+        raise ValueError(f"Expected a mask as PNG, got {name or 'an unknown format'}.")
 
 
 def _plain(image):
-    """A Pillow image of a mask as one of mode L, I;16 or RGB with the stored values."""
+    """Converts a Pillow image of a mask to mode L, I;16 or RGB with the stored values."""
     from PIL import Image
 
     if image.info.get("compression") == "jpeg":
-        raise ValueError("The mask is a TIFF with JPEG inside, which does not keep values exactly: save it as PNG.")
+        raise ValueError("The mask is a TIFF with JPEG compression, which is lossy: save it as PNG.")
     if image.mode not in _MODES:
-        raise ValueError(f"The mask has pixels of the kind {image.mode}; expected integers of 1 to 16 bits, or RGB.")
+        raise ValueError(f"Expected mask pixels as integers of 1 to 16 bits, or RGB, got Pillow's mode {image.mode}.")
     if image.mode in ("RGB", "RGBA"):
         return image.convert("RGB")
     values = np.asarray(image.getchannel(0) if image.mode in ("LA", "PA") else image)
     if values.min() < 0 or values.max() > 65535:
         raise ValueError(
-            f"The mask has the value {values.min() if values.min() < 0 else values.max()}; expected 0 to 65535."
+            f"Expected mask values from 0 to 65535, got {values.min() if values.min() < 0 else values.max()}."
         )
     return Image.fromarray(values.astype("uint8" if values.max() < 256 else "uint16"))
 
 
 def _as_png(encoded):
-    """The bytes of a mask in another format as a PNG with the same values."""
+    """Converts the bytes of a mask in another format to a PNG with the same values."""
     name = format_of_start(encoded[:HEAD])
     _refuse_lossy(encoded, name)
     file = io.BytesIO()
@@ -87,10 +87,10 @@ def _as_png_array(encoded):
 
 
 def in_png(encoded: tf.Tensor) -> tf.Tensor:
-    """The bytes of a mask, a scalar string tensor, as a PNG, in a graph.
+    """Converts the bytes of a mask, a scalar string tensor, to PNG, in a graph.
 
     Raises:
-        ValueError: at run time, for lossy and unknown formats and kinds of pixels.
+        ValueError: at run time, for lossy or unknown formats and unsupported pixels.
     """
 
     def converted():
@@ -100,19 +100,19 @@ def in_png(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def stored(encoded: tf.Tensor, with_colors: bool) -> tf.Tensor:
-    """A mask's stored values, int32 (h, w, 1): grey values, palette indices, or COLOR + 0xRRGGBB.
+    """Decodes a mask's stored values, int32 (h, w, 1): grey values, palette indices, or COLOR + 0xRRGGBB.
 
     Args:
-        encoded: a PNG, a scalar string tensor.
-        with_colors: whether there is a table of colours; without one RGB masks must have three equal channels, and are
-            read as grey.
+        encoded: scalar string tensor. A PNG.
+        with_colors: bool. Whether a table of colours exists; without one, the channels of RGB masks must be equal, and
+            are read as grey.
 
     Raises:
-        InvalidArgumentError: at run time, for colours without a table, and for more than 8 bits per channel.
+        InvalidArgumentError: at run time, for colours without a table, or more than 8 bits per channel.
     """
 
     def colors():
-        few = tf.debugging.Assert(png_bits(encoded) == 8, ["The mask has RGB colours of 16 bits: save it with 8."])
+        few = tf.debugging.Assert(png_bits(encoded) == 8, ["The mask has 16-bit RGB colours: save it with 8 bits."])
         with tf.control_dependencies([few]):
             pixels = tf.cast(png_colors(tf.identity(encoded)), tf.int32)
         red, green, blue = tf.split(pixels, 3, -1)
@@ -121,8 +121,8 @@ def stored(encoded: tf.Tensor, with_colors: bool) -> tf.Tensor:
         colored = ((red != green) | (green != blue))[..., 0]
         first = tf.concat([tf.where(colored), [[0, 0]]], 0)[0]
         message = tf.strings.format(
-            "The mask has colours and there is no table of them: the pixel in row {}, column {} is ({}, {}, {}). List"
-            " colours and names in a file, with lines such as road,128,64,128, and give it with ?colors=FILE.",
+            "The mask has colours but no table defines them: the pixel in row {}, column {} is ({}, {}, {}). List"
+            " colours and names in a file, with lines such as road,128,64,128, and pass it as ?colors=FILE.",
             [*tf.unstack(first), *tf.unstack(pixels[first[0], first[1]], 3)],
         )
         with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(colored), [message])]):
@@ -134,14 +134,14 @@ def stored(encoded: tf.Tensor, with_colors: bool) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Mapping:
-    """What stored values stand for.
+    """The meaning of stored values.
 
     Attributes:
-        classes: {stored value: class number}.
-        ignored: stored values of void.
-        names: of the classes.
-        void: the value of void in what `canonical` returns.
-        colors: of the classes, or None.
+        classes: dict. Class number of each stored value.
+        ignored: frozenset of int. Stored values that mean void.
+        names: tuple of str. Class names.
+        void: int. Value of void in the result of `canonical`.
+        colors: tuple of (red, green, blue), or None. Class colours.
     """
 
     classes: dict[int, int]
@@ -160,17 +160,17 @@ class Mapping:
         return any(value >= COLOR for value in self.classes)
 
     def expected(self) -> str:
-        """The valid values, in messages."""
+        """Lists the valid values for messages."""
         shown = [value_text(value) for value in sorted(self.all)]
         return ", ".join(shown[:12]) + ("..." if len(shown) > 12 else "")
 
 
 class _Numbers:
-    """The class number or void of stored values, -1 for values outside the mapping."""
+    """Maps stored values to class numbers or void, and values outside the mapping to -1."""
 
     def __init__(self, mapping: Mapping):
         grey = {value: number for value, number in mapping.all.items() if value < COLOR}
-        self._table = np.full(max(grey, default=0) + 2, -1, "int32")  # the last is of all higher values
+        self._table = np.full(max(grey, default=0) + 2, -1, "int32")  # the last entry serves all higher values
         self._table[list(grey)] = list(grey.values())
         self._codes = sorted(value for value in mapping.all if value >= COLOR) or [COLOR]
         self._of_codes = np.array([mapping.all.get(code, -1) for code in self._codes], "int32")
@@ -186,42 +186,40 @@ class _Numbers:
         return tf.reshape(number, tf.shape(values))
 
     def of_palette(self, encoded, ids):
-        """`ids` by index, after a check that the palette's colours, if the table has them, are of the same classes."""
+        """Returns `ids` by index after checking that the palette's colours, if in the table, agree with them."""
         pixels = tf.cast(png_colors(encoded), tf.int32)
         by_color = self.of_colors(COLOR + tf.reduce_sum(pixels * [65536, 256, 1], -1, keepdims=True))
         same = tf.reduce_any(by_color < 0) | tf.reduce_all(by_color == ids)
-        message = (
-            "The mask's palette has the table's colours at other indices: save it as RGB, or in the table's order."
-        )
+        message = "The mask's palette orders the colours unlike the table: save it as RGB, or in the table's order."
         with tf.control_dependencies([tf.debugging.Assert(same, [message])]):
             return tf.identity(ids)
 
 
 def _checked(mapping, values, ids):
-    """`ids` (h, w, 1) of `values`, after a check that all are in the mapping and some are not void."""
+    """Returns the `ids` (h, w, 1) of `values` after checking that the mapping has all and some are not void."""
     wrong = ids[..., 0] < 0
     row, column = tf.unstack(tf.concat([tf.where(wrong), [[0, 0]]], 0)[0])
     value = values[row, column, 0]
     color = tf.strings.format("the colour ({}, {}, {})", [value // 65536 % 256, value // 256 % 256, value % 256])
     shown = tf.where(value >= COLOR, color, tf.strings.format("the value {}", value))
-    message = ["The mask has", shown, "in row", row, "column", column, "and expected are", mapping.expected()]
-    message += ["Correct it, or list it: ?classes=FILE, ?colors=FILE, ?values=0,1,... or ?ignore=VALUE."]
+    message = ["The mask has", shown, "in row", row, "column", column, "but expected are", mapping.expected()]
+    message += ["Correct or list it: ?classes=FILE, ?colors=FILE, ?values=0,1,... or ?ignore=VALUE."]
     some = tf.reduce_any(ids != mapping.void)
     checks = [
         tf.debugging.Assert(~tf.reduce_any(wrong), message),
-        tf.debugging.Assert(some, ["The mask is all void: no pixel has a class, so nothing can be learnt of it."]),
+        tf.debugging.Assert(some, ["The mask is all void: no pixel has a class to learn from."]),
     ]
     with tf.control_dependencies(checks):
         return tf.cast(ids, tf.uint8 if mapping.void < 256 else tf.int32)
 
 
 def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns a function: a mask, PNG bytes (a scalar string tensor) or integers (h, w, 1) -> class numbers and void.
+    """Returns a function from a mask, PNG bytes (a scalar string) or integers (h, w, 1), to class numbers and void.
 
     The result is uint8, or int32 if void is 65535.
 
     Raises:
-        InvalidArgumentError: at run time, for values outside the mapping, and a mask that is all void.
+        InvalidArgumentError: at run time, for values outside the mapping, or a mask that is all void.
     """
     numbers = _Numbers(mapping)
 
@@ -241,14 +239,14 @@ def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
 
 
 def own_classes(names: Sequence[str], colors: Sequence[tuple[int, int, int]] | None = None) -> Mapping:
-    """The Mapping of masks of class numbers and void, as sources hand them out."""
+    """Returns the Mapping of masks that already contain class numbers and void."""
     void = void_of(len(names))
     shown = None if colors is None else tuple((int(red), int(green), int(blue)) for red, green, blue in colors)
     return Mapping({i: i for i in range(len(names))}, frozenset([void]), tuple(names), void, shown)
 
 
 def with_classes(mapping: Mapping) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Returns a function: an example with a mask as stored, a dict -> with class numbers as its mask, and void."""
+    """Returns a function that maps an example's stored mask to class numbers, and adds "void"."""
     apply = canonical(mapping)
 
     def parse(example):
@@ -260,7 +258,7 @@ def with_classes(mapping: Mapping) -> Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def records_of_masks(source: Records, mapping: Mapping) -> Records:
-    """`source`, whose examples have a mask as stored, encoded or integers, with masks of classes."""
+    """Returns `source` with its masks, encoded or integers, mapped to class numbers."""
     classes = with_classes(mapping)
 
     return dataclasses.replace(
@@ -273,7 +271,7 @@ def records_of_masks(source: Records, mapping: Mapping) -> Records:
 
 
 def source_of_masks(title: str, mapping: Mapping, pairs: Sequence[tuple[str, str]]) -> RandomAccess:
-    """The source of (image path, mask path) pairs in this order; `title` is its name in messages."""
+    """Makes a source of (image path, mask path) pairs in this order; `title` is its name in messages."""
     images, masks = (tf.constant([os.fsencode(pair[i]) for pair in pairs]) for i in (0, 1))
 
     def lookup(i):

@@ -1,9 +1,9 @@
-"""Which mask belongs to which image of a folder, and to which split: by the names of folders and files alone.
+"""Pairs a folder's images with masks, and finds their splits, by the names of folders and files.
 
-A part of a path says what lies below: images ("images", "JPEGImages", "leftImg8bit"), masks ("masks", "labels",
-"annotations", "gtFine", "SegmentationClass", "trainannot") or a split ("train", "training", "val"). What is left of the
-path is the same for an image and its mask, but for a mark of the name, as in a_L.png or a_leftImg8bit.png. Where no
-folder says "masks", they lie beside the images and the mark tells: a.jpg, a_mask.png.
+Parts of a path mark images ("images", "JPEGImages", "leftImg8bit"), masks ("masks", "labels", "annotations", "gtFine",
+"SegmentationClass", "trainannot") or a split ("train", "training", "val"). The rest of the path is the same for an
+image and its mask, except for a mark in the name, as in a_L.png or a_leftImg8bit.png. Without a folder of masks, they
+are next to the images and recognized by the mark: a.jpg, a_mask.png.
 """
 
 import collections
@@ -32,9 +32,9 @@ _PART = (
     re.compile(rf"{_ROLE}[_\-. ](?P<split>{_SPLIT})", re.IGNORECASE),
     re.compile(rf"(?P<split>{_SPLIT})", re.IGNORECASE),
 )
-# Other renderings beside the masks of Cityscapes.
+# Cityscapes' other renderings of its masks.
 _NO_MASK = re.compile(r"_(?:color|instanceids|instancetrainids)$", re.IGNORECASE)
-# (before, after) the name that an image and its mask share.
+# (prefix, suffix) around the name that an image and its mask share.
 _IMAGE_MARKS = [("", mark) for mark in ("_leftImg8bit", "_image", "_img", "_rgb", "_sat")] + [
     (mark, "") for mark in ("image_", "img_", "image-", "img-", "image", "img")
 ]
@@ -51,14 +51,14 @@ _NAMED = 3
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """What `find_pairs` found.
+    """Result of `find_pairs`.
 
     Attributes:
-        splits: {split: [(image path, mask path)]}, sorted.
-        without_mask: {split: image paths}.
-        without_image: {split: mask paths}.
-        outside: paths in no split of `splits`.
-        parts: names of the folders, in lower case, that told masks from images.
+        splits: dict. Sorted (image path, mask path) of each split.
+        without_mask: dict. Image paths of each split.
+        without_image: dict. Mask paths of each split.
+        outside: list of str. Paths in none of the splits.
+        parts: frozenset of str. Lower-case names of the folders that marked masks.
     """
 
     splits: dict[str, list[tuple[str, str]]]
@@ -68,7 +68,7 @@ class Pairs:
     parts: frozenset[str]
 
     def told(self, split: str) -> list[str]:
-        """What has no partner, in words."""
+        """Describes the files without a partner."""
         rows = [
             (self.without_mask[split], "image", "without a mask"),
             (self.without_image[split], "mask", "of no image"),
@@ -80,13 +80,13 @@ class Pairs:
         ]
         if self.outside:
             names = listed([os.path.basename(path) for path in self.outside], _NAMED)
-            texts.append(f"{counted(len(self.outside), 'file')} in no split with masks ({names})")
+            texts.append(f"{counted(len(self.outside), 'file')} outside the splits with masks ({names})")
         return texts
 
 
 @dataclasses.dataclass(frozen=True)
 class _File:
-    """An image or mask: its path, split ("" for none), what its folders say it is, and the rest of its name."""
+    """An image or mask: path, split ("" for none), role marked by its folders, and the rest of its name."""
 
     path: str
     split: str
@@ -97,7 +97,7 @@ class _File:
 
 
 def _meaning(part, own):
-    """(role, split) that a part of a path gives, "" for none; `own` are {part: role} of the options."""
+    """Returns the (role, split) that a part of a path marks, "" for none; `own` is {part: role} of the options."""
     if part in own:
         return own[part], ""
     for pattern in _PART:
@@ -110,14 +110,14 @@ def _meaning(part, own):
 
 
 def _without_doubles(files):
-    """Without Cityscapes' masks of training ids, if those of label ids are there too."""
+    """Drops Cityscapes' masks of training ids if masks of label ids exist."""
     if any(file.stem.endswith("_labelIds") for file in files):
         return [file for file in files if not file.stem.endswith("_labelTrainIds")]
     return files
 
 
 def _files(tree: Tree, own: dict[str, str], role: str = "") -> list[_File]:
-    """The files of a tree with what their paths say; `role` is that of all of them, if known."""
+    """Lists a tree's files with the meaning of their paths; `role`, if given, is the role of all."""
     found = []
     for folder, name in tree.files():
         parts = folder.split("/") if folder else []
@@ -136,7 +136,7 @@ def _files(tree: Tree, own: dict[str, str], role: str = "") -> list[_File]:
 
 
 def _unmarked(stem, mark):
-    """A name without its mark; None if it lacks it."""
+    """Removes the mark from a name; None if the name lacks it."""
     before, after = mark
     if len(stem) > len(before) + len(after) and stem.startswith(before) and stem.endswith(after):
         return stem[len(before) : len(stem) - len(after)]
@@ -144,13 +144,13 @@ def _unmarked(stem, mark):
 
 
 def _frequent(files, marks):
-    """No mark, and those that at least half of the files have."""
+    """Returns no mark, and the marks that at least half of the files have."""
     common = [mark for mark in marks if 2 * sum(_unmarked(f.stem, mark) is not None for f in files) >= len(files)]
     return [("", ""), *common]
 
 
 def _keys(files, mark, whole):
-    """{(split, place, name without the mark): files}; without the place unless `whole`."""
+    """Groups files as {(split, place, name without the mark): files}; ignores the place unless `whole`."""
     found = collections.defaultdict(list)
     for file in files:
         name = _unmarked(file.stem, mark)
@@ -160,7 +160,7 @@ def _keys(files, mark, whole):
 
 
 def _matched(images, masks, suffix):
-    """(image keys, mask keys) by the marks that pair the most."""
+    """Returns (image keys, mask keys) for the marks that make the most pairs."""
     best = None
     mask_marks = [("", suffix)] if suffix else _frequent(masks, _MASK_MARKS)
     for whole in (True, False):
@@ -176,7 +176,7 @@ def _matched(images, masks, suffix):
 
 
 def _beside(files, suffix):
-    """(images, masks) of files in the same folders, by the mask's mark."""
+    """Separates files in the same folders into (images, masks) by the mask's mark."""
     names = set()
     for mark in [("", ""), *_IMAGE_MARKS]:
         names |= {(file.split, file.place, _unmarked(file.stem, mark)) for file in files}
@@ -190,18 +190,18 @@ def _beside(files, suffix):
 
 
 def _check_one_each(keys, what, root):
-    """Raises ValueError if two files would be one image's, or mask."""
+    """Raises ValueError if two files are candidates for one image or mask."""
     twice = next((files for files in keys.values() if len(files) > 1), None)
     if twice:
         names = " and ".join(os.path.relpath(file.path, root) for file in twice[:2])
         raise ValueError(
-            f'The folder "{root}" has two {what} of one name: {names}. Remove one, or name the folders:'
+            f'The folder "{root}" has two {what} with one name: {names}. Remove one, or name the folders:'
             ' "?images=FOLDER&masks=FOLDER".'
         )
 
 
 def _lists(root):
-    """{split: stems} of VOC's lists; {} without any."""
+    """Reads VOC's lists: {split: stems}, or {} without any."""
     folder = os.path.join(root, _LISTS)
     if not tf.io.gfile.isdir(folder):
         return {}
@@ -213,7 +213,7 @@ def _lists(root):
 
 
 def _by_lists(lists, pairs, images, masks):
-    """(splits, without mask, without image) of VOC's lists; `pairs`, `images` and `masks` are by stem."""
+    """Returns (splits, without mask, without image) by VOC's lists; `pairs`, `images`, `masks` are dicts by stem."""
     splits, without_mask, without_image = {}, {}, {}
     for split, stems in lists.items():
         splits[split] = [pairs[stem] for stem in stems if stem in pairs]
@@ -223,12 +223,12 @@ def _by_lists(lists, pairs, images, masks):
 
 
 def _left(files, split, paired):
-    """The sorted paths of a split's files outside `paired`."""
+    """Sorts the paths of a split's files that are not in `paired`."""
     return sorted(file.path for file in files if file.split == split and file.path not in paired)
 
 
 def _by_parts(pairs, images, masks):
-    """(splits, without mask, without image, outside) by the splits that paths name; `pairs` are by key."""
+    """Returns (splits, without mask, without image, outside) by the splits in paths; `pairs` is a dict by key."""
     paired = {path for pair in pairs.values() for path in pair}
     names = list(dict.fromkeys(key[0] for key in sorted(pairs) if key[0])) or [""]
     splits, without_mask, without_image = {}, {}, {}
@@ -241,33 +241,32 @@ def _by_parts(pairs, images, masks):
 
 
 def _all_files(root, chosen, work):
-    """Files below the root, or in the two folders that the options name."""
+    """Lists the files below the root, or in the two folders named by the options."""
     given = {chosen[role]: role for role in ("images", "masks") if chosen[role]}
     if len(given) == 1 or (chosen["images"] and chosen["images"] == chosen["masks"]):
-        raise ValueError('The options images= and masks= name two folders: give both, "?images=FOLDER&masks=FOLDER".')
+        raise ValueError('Expected two folders, "?images=FOLDER&masks=FOLDER": name both, and different ones.')
     folders = {role: locate(folder, root) for folder, role in given.items()}
     if given and all(tf.io.gfile.isdir(folder) for folder in folders.values()):
         return [file for role, folder in folders.items() for file in _files(walk(folder, work), {}, role)]
     files = _files(walk(root, work), given)
     for folder, role in given.items():
         if not any(file.role == role for file in files):
-            raise ValueError(f'There is no folder "{folder}" ({role}=) with images in "{root}".')
+            raise ValueError(f'"{root}" has no folder "{folder}" ({role}=) with images.')
     return files
 
 
 def _none_found(root, images, masks):
-    """The error for a folder without pairs."""
+    """Returns the error for a folder without pairs."""
     if images and masks:
         shown = f"{os.path.relpath(images[0].path, root)} and {os.path.relpath(masks[0].path, root)}"
         return ValueError(
-            f'In "{root}" none of {counted(len(images), "image")} has a mask of its name among'
-            f" {counted(len(masks), 'mask')}, such as {shown}. Give them the same names, or say what the masks' end in:"
-            ' "?suffix=_mask".'
+            f'In "{root}" the names of {counted(len(images), "image")} and {counted(len(masks), "mask")} do not match,'
+            f' such as {shown}. Give them the same names, or specify the masks\' suffix: "?suffix=_mask".'
         )
-    what = f"{counted(len(images), 'image')} and no masks" if images else f"{counted(len(masks), 'mask')} and no images"
+    what = f"{counted(len(images), 'image')} but no masks" if images else f"{counted(len(masks), 'mask')} but no images"
     return ValueError(
-        f'The folder "{root}" has {what if images or masks else "no images"}. Expected images and masks in folders of'
-        ' such names, or a_mask.png beside a.jpg; name others with "?images=FOLDER&masks=FOLDER".'
+        f'The folder "{root}" has {what if images or masks else "no images"}. Expected folders named images and masks,'
+        ' or a_mask.png next to a.jpg; name other folders with "?images=FOLDER&masks=FOLDER".'
     )
 
 
@@ -275,11 +274,12 @@ def find_pairs(root: str, chosen: dict[str, str], work: Stage) -> Pairs:
     """Pairs the images and masks below the folder `root`.
 
     Args:
-        chosen: the options "images", "masks" and "suffix", "" for none.
-        work: counts the files.
+        root: str. Path of the folder.
+        chosen: dict. Options "images", "masks" and "suffix", "" for none.
+        work: Stage. Counts the files.
 
     Raises:
-        ValueError: if there are no pairs, or two files for one image or mask.
+        ValueError: without pairs, or with two files for one image or mask.
     """
     files = _all_files(root, chosen, work)
     masks = _without_doubles([file for file in files if file.role == "masks"])

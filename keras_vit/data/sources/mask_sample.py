@@ -1,4 +1,4 @@
-"""Looks into a sample of masks, to learn what their values stand for, and reports that in one line."""
+"""Finds the meaning of masks' values from a sample, and reports it in one line."""
 
 from collections.abc import Sequence
 
@@ -16,43 +16,43 @@ from keras_vit.io.paths import in_threads
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted, listed
 
-MEANINGS = ("classes", "colors", "values", "ignore")  # the options that say what values stand for
-SAMPLE = 100  # masks looked at when the classes are known
-_MOST = 2000  # masks looked at to find the classes
-_SHOWN = 30  # classes with their share in the report
+MEANINGS = ("classes", "colors", "values", "ignore")  # options that define the meaning of values
+SAMPLE = 100  # masks to inspect if the classes are known
+_MOST = 2000  # masks to inspect to find the classes
+_SHOWN = 30  # classes to report with their share
 
 
 def _spread(items, most):
-    """At most so many items, evenly spaced."""
+    """Returns at most `most` items, evenly spaced."""
     return items if len(items) <= most else [items[i * len(items) // most] for i in range(most)]
 
 
 def _found(names, results, complete):
-    """The Found of masks by name; a result is a list of (stored value, pixels), or the reason of a failure."""
+    """Makes a Found from names and results, lists of (stored value, pixels) or the reason for a failure."""
     by_name = dict(zip(names, results))
     failed = {name: result for name, result in by_name.items() if isinstance(result, str)}
     return Found({name: dict(result) for name, result in by_name.items() if name not in failed}, failed, complete)
 
 
 def _listed(result):
-    """A result for a cache of JSON data."""
+    """Converts a result to JSON data for the cache."""
     return list(result.items()) if isinstance(result, dict) else result
 
 
 def look(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
-    """What a sample of the masks of (image path, mask path) holds; all masks, up to a limit, if there is no table."""
+    """Counts values in a sample of (image path, mask path) pairs; without a table in all, up to a limit."""
     sample = _spread(pairs, SAMPLE if table is not None else _MOST)
     with_colors = table is not None and table.colors is not None
 
     def count():
-        with stage("Looking into masks", len(sample), "masks") as work:
+        with stage("Reading masks", len(sample), "masks") as work:
 
             def one(pair):
                 result = count_values(*pair, with_colors)
                 work.advance()
                 return _listed(result)
 
-            return [one(sample[0]), *in_threads(one, sample[1:])]  # the first traces, before the threads
+            return [one(sample[0]), *in_threads(one, sample[1:])]  # the first call traces, so it precedes the threads
 
     files = [path for pair in sample for path in pair]
     results = cached_answer(f"values of masks, colors={with_colors}", files, count)
@@ -60,10 +60,11 @@ def look(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
 
 
 def look_into_records(source: Records, table: Table | None) -> Found:
-    """What the first masks of a source of records hold; of more records if there is no table.
+    """Counts values in the first masks of a source of records; in more masks without a table.
 
     Args:
-        source: of examples with a "mask", encoded or integers.
+        source: Records. Its examples have a "mask", encoded or integers.
+        table: Table of classes, or None.
     """
     most, with_colors = SAMPLE if table is not None else _MOST, table is not None and table.colors is not None
 
@@ -74,7 +75,7 @@ def look_into_records(source: Records, table: Table | None) -> Found:
         return list(zip(values.tolist(), counts.tolist()))
 
     def count():
-        with stage(f"Looking into masks of {source.name}"):
+        with stage(f"Reading masks of {source.name}"):
             masks = source.ordered().map(tf.autograph.experimental.do_not_convert(lambda example: example["mask"]))
             return [one(mask) for mask in masks.take(most).as_numpy_iterator()]
 
@@ -85,44 +86,43 @@ def look_into_records(source: Records, table: Table | None) -> Found:
 
 
 def _values(text):
-    """The option values= as integers; None for ""."""
+    """Parses the option values= into integers; None for ""."""
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
-        raise ValueError(f"values={text}: expected different stored values in the order of the classes: 0,7,8,11.")
+        raise ValueError(f"values={text}: expected distinct stored values in class order, such as 0,7,8,11.")
     return [int(part) for part in parts] or None
 
 
 def check_mask_options(text: str, chosen: dict[str, str]) -> None:
-    """Raises ValueError for options of labels beside the option mask=, and for those of masks without it.
+    """Raises ValueError for label options combined with mask=, and for mask options without it.
 
     Args:
-        text: the source.
-        chosen: its options.
+        text: str. The source.
+        chosen: dict. Its options.
     """
     others = ("label", "first_label", "labels") if chosen["mask"] else ("colors", "values", "ignore")
     given = [f"{key}={chosen[key]}" for key in others if chosen.get(key)]
     if given:
-        problem = (
-            "is of labels, and mask= of masks" if chosen["mask"] else "is of masks, and there is no column of them"
-        )
-        raise ValueError(f'"{text}": {given[0]} {problem}. Examples have one or the other.')
+        problem = "is for labels, but mask= selects masks" if chosen["mask"] else "needs a column of masks"
+        raise ValueError(f'"{text}": {given[0]} {problem}. Examples have either labels or masks.')
 
 
 def _check_usable(title, mapping, found):
-    """Warns about masks that cannot be used among those looked at.
+    """Warns about unusable masks in the sample.
 
     Raises:
-        ValueError: if they are most of them.
+        ValueError: if most are unusable.
     """
     wrong = found.failed | wrong_values(mapping, found)
     if not wrong:
         return
     path, why = next(iter(wrong.items()))
     total = len(found.counts) + len(found.failed)
-    text = f'{title}: of {counted(total, "mask")} {len(wrong)} cannot be used, such as "{path}": {why}.'
+    text = f'{title}: {len(wrong)} of {counted(total, "mask")} cannot be used, such as "{path}": {why}.'
     if 2 * len(wrong) > total:
         raise ValueError(
-            f"{text} Expected the values {mapping.expected()}; see the options classes=, colors=, values= and ignore=."
+            f"{text} Expected the values {mapping.expected()}; specify others with classes=, colors=, values= or"
+            " ignore=."
         )
     log_once(logging.WARNING, text)
 
@@ -130,16 +130,17 @@ def _check_usable(title, mapping, found):
 def understood(
     title: str, table: Table | None, values: str, ignore: str, found: Found, zero_is_void: bool = False
 ) -> Mapping:
-    """The Mapping of masks that hold `found`; warns about some of them that cannot be used.
+    """Returns the Mapping of masks with the values `found`, and warns about unusable masks.
 
     Args:
-        title: of the source.
-        table: of the classes, if there is one.
-        values, ignore: the options.
-        zero_is_void: see `find_mapping`.
+        title: str. Name of the source.
+        table: Table of classes, or None.
+        values, ignore: str. The options.
+        found: Found. Values of the sampled masks.
+        zero_is_void: bool. See `find_mapping`.
 
     Raises:
-        ValueError: if most cannot be used, or the meaning of values is unclear.
+        ValueError: if most masks are unusable, or the meaning of values is unclear.
     """
     if not found.counts:
         bad, why = next(iter(found.failed.items()))
@@ -158,13 +159,16 @@ def report(
     table: Table | None,
     ignored: Sequence[str] = (),
 ) -> None:
-    """Reports in one line what was found; warns if something was ignored.
+    """Logs one line about the masks' values; warns if files were ignored.
 
     Args:
-        title: of the source, with its split.
-        count: of its images.
-        where: what the masks looked at belong to, such as "train".
-        ignored: what, in words.
+        title: str. Name of the source, with its split.
+        count: int. Number of images.
+        where: str. Split of the sampled masks, such as "train".
+        mapping: Mapping. Meaning of the values.
+        found: Found. Values of the sampled masks.
+        table: Table of classes, or None.
+        ignored: sequence of str. Descriptions of ignored files.
     """
     part, void = shares(mapping, found)
     order = sorted(range(len(part)), key=lambda i: -part[i])
@@ -172,7 +176,7 @@ def report(
     looked = len(found.counts) + len(found.failed)
     of = f"{'all masks' if found.complete else counted(looked, 'mask')} of {where}"
     text = (
-        f"{title}: {counted(count, 'image')} with masks of {counted(len(mapping.names), 'class')}; by the pixels of"
+        f"{title}: {counted(count, 'image')} with masks of {counted(len(mapping.names), 'class')}; share of pixels in"
         f" {of}: {listed(shown, _SHOWN)}"
     )
     values = [value_text(value) for value in sorted(mapping.ignored) if value in found.values]

@@ -1,4 +1,4 @@
-"""Tables of the classes of masks, as data sets and labelling tools write them: names, stored values, colours.
+"""Tables of mask classes from datasets and labelling tools: names, stored values, colours.
 
 classes.txt, class_names.txt    one name per line, or "7 road"
 _classes.csv (Roboflow)         Pixel Value, Class
@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from keras_vit.io.paths import locate, read_text
 
-# Files that are looked for, the best first.
+# Files to look for, best first.
 FILES = (
     "_classes.csv",
     "class_dict.csv",
@@ -40,7 +40,7 @@ _VOID = re.compile(r"_*(void|unlabell?ed|ignored?|undefined|unknown|don'?t ?care
 
 
 def is_void_name(name: str) -> bool:
-    """Whether a class of that name stands for pixels without a class."""
+    """Whether a class name means pixels without a class."""
     return _VOID.fullmatch(name.strip()) is not None
 
 
@@ -49,11 +49,11 @@ class Table:
     """A table of classes.
 
     Attributes:
-        path: of its file; "" for one that is built in.
-        names: in order, void ones too.
-        values: stored in grey masks and palettes, one per name; None for 0, 1, 2...
-        colors: one (red, green, blue) per name; None without.
-        void: stored values of pixels without a class.
+        path: str. Path of its file; "" for a built-in table.
+        names: tuple of str. Names in order, including void.
+        values: tuple of int. Values in grey masks and palettes, one per name; None for 0, 1, 2...
+        colors: tuple of (red, green, blue), one per name, or None.
+        void: tuple of int. Stored values of pixels without a class.
     """
 
     path: str
@@ -64,13 +64,13 @@ class Table:
 
 
 def _column(header, words):
-    """The position of the first column named by one of `words`, or None."""
+    """Returns the position of the first column named by one of `words`, or None."""
     plain = [cell.strip().lower() for cell in header]
     return next((plain.index(word) for word in words if word in plain), None)
 
 
 def _of_columns(path, lines):
-    """The Table of a file whose first line names columns; None if it does not."""
+    """Reads a Table from a file with a header line; None without a header."""
     delimiter = next((d for d in "\t,;" if d in lines[0]), ",")
     rows = list(csv.reader(lines, delimiter=delimiter))
     header = rows[0]
@@ -84,12 +84,12 @@ def _of_columns(path, lines):
         values = None if value is None else tuple(int(row[value]) for row in rows)
         colors = None if None in channels else tuple(tuple(int(row[c]) for c in channels) for row in rows)
     except (IndexError, ValueError) as error:
-        raise ValueError(f'"{path}" has a line unlike its header {header}: {error}.') from None
+        raise ValueError(f'"{path}" has a line that does not match its header {header}: {error}.') from None
     return Table(path, names, values, colors)
 
 
 def _of_lines(path, lines):
-    """The Table of a file without a header."""
+    """Reads a Table from a file without a header."""
     lines = [line.strip() for line in lines if not re.match(r"#(?![0-9a-fA-F]{6}\b)", line.strip())]
     for pattern, name in ((_COLOR_FIRST, 4), (_COLOR_LAST, 1)):
         matches = [pattern.fullmatch(line) for line in lines]
@@ -100,12 +100,12 @@ def _of_lines(path, lines):
     matches = [_VALUE_FIRST.fullmatch(line) for line in lines]
     if lines and all(matches):
         return Table(path, tuple(match[2].strip() for match in matches), tuple(int(match[1]) for match in matches))
-    # LabelMe's first line stands for -1, which is stored as 255.
+    # LabelMe's first line means -1, stored as 255.
     return Table(path, tuple(line for line in lines if line != "__ignore__"))
 
 
 def _checked(table):
-    """`table` after checks of its names, values and colours."""
+    """Checks the names, values and colours of a table and returns it."""
     what = {"name": table.names, "value": table.values or (), "colour": table.colors or ()}
     for noun, items in what.items():
         twice = sorted({item for item in items if items.count(item) > 1})
@@ -113,17 +113,19 @@ def _checked(table):
             raise ValueError(f'"{table.path}" has a {noun} twice: {twice[:3]}. Give each class a different {noun}.')
     wrong = [color for color in table.colors or () if max(color) > 255]
     if wrong:
-        raise ValueError(f'"{table.path}" has the colour {wrong[0]}; expected red, green and blue from 0 to 255.')
+        raise ValueError(f'"{table.path}": expected red, green and blue from 0 to 255, got {wrong[0]}.')
     if not table.names or not all(table.names):
-        raise ValueError(f'"{table.path}" names no class, or has an empty name.')
+        raise ValueError(
+            f'"{table.path}" has {"an empty name" if table.names else "no names"}. Give each class a name.'
+        )
     return table
 
 
 def read_table(path: str) -> Table:
-    """The Table in a file of one of the forms above.
+    """Reads a Table from a file in one of the formats above.
 
     Raises:
-        FileNotFoundError: if there is none.
+        FileNotFoundError: if there is no such file.
         ValueError: if it is empty, or repeats a name, value or colour.
     """
     lines = [unicodedata.normalize("NFC", line) for line in read_text(path).splitlines() if line.strip()]
@@ -135,7 +137,7 @@ def read_table(path: str) -> Table:
 
 
 def _in_order_of(names, table):
-    """`table`, which has colours, in the order of `names` of another Table; None unless it has all of them."""
+    """Returns the Table `names` with the colours of `table`; None if a name has no colour."""
     own = {name.lower(): i for i, name in enumerate(table.names)}
     if not {name.lower() for name in names.names} <= own.keys():
         return None
@@ -143,15 +145,16 @@ def _in_order_of(names, table):
 
 
 def find_table(root: str, classes: str, colors: str, search: bool = True) -> Table | None:
-    """The Table that the options choose, else that of a file in the folder; None without any.
+    """Finds the Table of the options, or of a file in the folder; None without one.
 
     Args:
-        classes: a file, or a number of classes; "" to look for one.
-        colors: a file with colours; "" to look for one.
-        search: whether to look for files that the options do not name.
+        root: str. The folder.
+        classes: str. A file, or a number of classes; "" to look for a file.
+        colors: str. A file with colours; "" to look for one.
+        search: bool. Whether to look for files that the options do not name.
 
     Raises:
-        FileNotFoundError, ValueError: as read_table; if the names and the colours are of different classes.
+        FileNotFoundError, ValueError: as read_table; also if names and colours belong to different classes.
     """
     if classes.isdecimal():
         named = Table("", tuple(str(i) for i in range(int(classes))))
@@ -159,7 +162,7 @@ def find_table(root: str, classes: str, colors: str, search: bool = True) -> Tab
         named = read_table(locate(classes, root)) if classes else None
     colored = read_table(locate(colors, root)) if colors else None
     if colored is not None and colored.colors is None:
-        raise ValueError(f'"{colored.path}" has no colours; expected lines such as "road,128,64,128".')
+        raise ValueError(f'"{colored.path}" has no colours. Expected lines such as "road,128,64,128".')
     places = [root, *(os.path.join(root, part) for part in ("train", "SegmentationClass"))]
     paths = [os.path.join(place, name) for name in FILES for place in places]
     there = [path for path in paths if search and tf.io.gfile.exists(path)]
@@ -176,7 +179,7 @@ def find_table(root: str, classes: str, colors: str, search: bool = True) -> Tab
     table = _in_order_of(named, colored)
     if table is None:
         missing = [name for name in named.names if name.lower() not in {other.lower() for other in colored.names}]
-        raise ValueError(f'"{colored.path}" has no colour for {missing[:5]} of "{named.path}".')
+        raise ValueError(f'"{colored.path}" has no colours for {missing[:5]} of "{named.path}": add them.')
     return table
 
 
@@ -205,7 +208,7 @@ _CITYSCAPES = (
 
 
 def cityscapes(train_ids: bool) -> Table:
-    """Cityscapes' 19 classes: by label id, or by the ids 0..18 of training."""
+    """Returns Cityscapes' 19 classes by label id, or by training id 0..18."""
     names, values, colors = zip(*_CITYSCAPES)
     if train_ids:
         return Table("", names, None, colors)
@@ -219,7 +222,7 @@ _VOC = (
 
 
 def _voc_color(number):
-    """VOC's colour of a class: the bits of its number, dealt to the three channels from the top."""
+    """Returns VOC's colour of a class: the bits of its number, dealt to the three channels from the top."""
     channels = [0, 0, 0]
     for bit in range(8):
         for c in range(3):
@@ -228,6 +231,6 @@ def _voc_color(number):
 
 
 def voc() -> Table:
-    """VOC's 21 classes."""
+    """Returns VOC's 21 classes."""
     names = tuple(_VOC.split())
     return Table("", names, None, tuple(_voc_color(i) for i in range(len(names))))

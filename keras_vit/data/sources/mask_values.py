@@ -1,7 +1,7 @@
-"""Which stored value of a mask stands for which class, and which for none (void).
+"""Maps stored values of masks to classes and void.
 
-A table gives names and perhaps values and colours; without one, the values found in the masks are the classes. Usual
-conventions are followed where the data leave no doubt, and reported; where they do, the option ignore= is asked for.
+A table gives names and perhaps values and colours; without one, the values found in the masks are the classes. Common
+conventions apply, and are reported, if the data are unambiguous; otherwise an error asks for the option ignore=.
 """
 
 import collections
@@ -20,18 +20,18 @@ from keras_vit.io.suggest import did_you_mean, listed
 from keras_vit.io.void import VOID, void_of
 
 _ORIENTATION = 0x0112  # EXIF's tag
-_MOST_VALUES = 1000  # classes that masks without names may have
+_MOST_VALUES = 1000  # classes without names, at most
 _BINARY = ("background", "foreground")
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What the masks looked at hold.
+    """Values of the sampled masks.
 
     Attributes:
-        counts: for each legible mask, by path, {stored value: pixels}.
-        failed: {path: reason} of the others.
-        complete: whether these are all masks.
+        counts: dict. {stored value: pixels} of each readable mask, by path.
+        failed: dict. Reasons for the others, by path.
+        complete: bool. Whether the sample is all masks.
     """
 
     counts: dict[str, dict[int, int]]
@@ -44,13 +44,13 @@ class Found:
         return sorted(set().union(*self.counts.values()))
 
     def with_value(self, value: int) -> str:
-        """The path of the first mask with a value."""
+        """Returns the path of the first mask with a value."""
         return next(path for path, counts in self.counts.items() if value in counts)
 
 
 @functools.cache
 def _counter(with_colors):
-    """Returns a mask's bytes -> (stored values, pixels of each, (height, width)), traced once per process."""
+    """Returns a function, traced once per process: a mask's bytes -> (stored values, their counts, (height, width))."""
 
     def count(encoded):
         mask = stored(in_png(encoded), with_colors)
@@ -61,7 +61,7 @@ def _counter(with_colors):
 
 
 def count_encoded(encoded: tf.Tensor, with_colors: bool) -> dict[int, int] | str:
-    """{stored value: pixels} of a mask's bytes, or the reason why they cannot be used."""
+    """Counts pixels by stored value, or returns the reason why a mask's bytes are unusable."""
     try:
         values, counts, _ = _counter(with_colors)(encoded)
     except (tf.errors.OpError, ValueError) as error:
@@ -70,29 +70,29 @@ def count_encoded(encoded: tf.Tensor, with_colors: bool) -> dict[int, int] | str
 
 
 def _upright_size(path):
-    """An image's (height, width) as it is shown, by its header; None if illegible: decoding says why."""
+    """Reads an image's upright (height, width) from its header; None if unreadable, which decoding reports."""
     try:
         with opened(path, format_inside(path)) as image:
             turned = image.getexif().get(_ORIENTATION, 1) >= 5
             return image.size if turned else image.size[::-1]
-    except Exception:  # Pillow raises errors of any kind
+    except Exception:  # Pillow raises many kinds of errors
         return None
 
 
 def count_values(image: str, mask: str, with_colors: bool) -> dict[int, int] | str:
-    """{stored value: pixels} of a mask file, or the reason why it cannot be used with its image."""
+    """Counts pixels by stored value, or returns the reason why a mask file is unusable with its image."""
     try:
         values, counts, size = _counter(with_colors)(tf.io.read_file(os.fsencode(mask)))
     except (tf.errors.OpError, ValueError) as error:
         return reason(error)
     expected, size = _upright_size(image), tuple(size.numpy().tolist())
     if expected not in (None, size):
-        return f"it has {size} pixels (height, width), and its image, upright, {expected}"
+        return f"its size (height, width) is {size}, but its upright image has {expected}"
     return dict(zip(values.numpy().tolist(), counts.numpy().tolist()))
 
 
 def _ignored(text, table):
-    """(stored values of void, void names) of the option ignore=."""
+    """Parses the option ignore= into (stored values of void, names of void)."""
     values, names = set(), set()
     known = {name.lower(): name for name in table.names} if table else {}
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -104,14 +104,14 @@ def _ignored(text, table):
             values.add(code_of(bytes.fromhex(part[1:])))
         else:
             raise ValueError(
-                f"ignore={part}: expected stored values such as 255 or 0,255, colours such as #000000, or names of"
-                f" classes.{did_you_mean(part, known.values())}"
+                f"ignore={part}: expected stored values such as 255 or 0,255, colours such as #000000, or class"
+                f" names.{did_you_mean(part, known.values())}"
             )
     return values, names
 
 
 def _numbers(table, values, ignored, zero_is_void):
-    """(stored value of each name of the table, stored values of void) in grey masks and palettes."""
+    """Returns (stored value of each name in the table, stored values of void) for grey masks and palettes."""
     names, count = table.names, len(table.names)
     if values is not None:
         return values, ignored
@@ -124,7 +124,7 @@ def _numbers(table, values, ignored, zero_is_void):
 
 
 def _check_one_above(table, ignored, found):
-    """Refuses masks with one value more than names, of which it is unknown what it means."""
+    """Refuses masks with one value more than names: its meaning is ambiguous."""
     count = len(table.names)
     extra = [value for value in found.values if count <= value < COLOR and value != VOID and value not in ignored]
     if extra != [count] or any(map(is_void_name, table.names)):
@@ -132,14 +132,14 @@ def _check_one_above(table, ignored, found):
     first = "0 is void and the classes are numbered from 1: add ?ignore=0"
     last = f"{count} is void: add ?ignore={count}"
     raise ValueError(
-        f'The masks have the values {found.values[0]} to {count}, as in "{found.with_value(count)}", and there are'
+        f'The masks have the values {found.values[0]} to {count}, as in "{found.with_value(count)}", for'
         f" {count} classes ({listed(list(table.names), 3)}). Either {last}. Or {first}."
         f' Options follow the folder: "masks:FOLDER?ignore={count}".'
     )
 
 
 def _of_table(table, values, ignore, keep_void, zero_is_void, found):
-    """The Mapping of the values of masks by a table."""
+    """Returns the Mapping of mask values by a table."""
     ignored, void_names = ignore
     if not keep_void:
         void_names = void_names | {name for name in table.names if is_void_name(name)}
@@ -147,7 +147,7 @@ def _of_table(table, values, ignore, keep_void, zero_is_void, found):
         _check_one_above(table, ignored, found)
     numbers, ignored = _numbers(table, values, ignored, zero_is_void)
     if len(numbers) != len(table.names):
-        raise ValueError(f"values= gives {len(numbers)} values for {len(table.names)} classes: one for each is needed.")
+        raise ValueError(f"values=: expected one value per class, {len(table.names)}, got {len(numbers)}.")
     colors = [None] * len(numbers) if table.colors is None else [code_of(color) for color in table.colors]
     rows = list(zip(table.names, numbers, colors))
     kept = [row for row in rows if row[0] not in void_names and row[1] not in ignored and row[2] not in ignored]
@@ -161,18 +161,18 @@ def _of_table(table, values, ignore, keep_void, zero_is_void, found):
 
 
 def _two_values(table, found):
-    """The second value of masks that hold 0 and one other, if a table of at most two classes fits such; else None."""
+    """Returns the second value of masks with two values, 0 and another, unless a table contradicts; else None."""
     greys = [value for value in found.values if value < COLOR]
     fits = table is None or (len(table.names) <= 2 and table.values is None and table.colors is None)
     return greys[1] if fits and len(greys) == 2 and greys[0] == 0 and greys == found.values else None
 
 
 def _of_values(values, ignored, found):
-    """The Mapping of masks without a table: each value is a class."""
+    """Returns the Mapping of masks without a table: each value is a class."""
     if len(found.values) > _MOST_VALUES:
         raise ValueError(
-            f"The masks have {len(found.values):,} different values, too many for classes: they may number objects, or"
-            " measure depth. For masks of classes name these: ?classes=FILE."
+            f"The masks have {len(found.values):,} different values, too many for classes: they may number objects or"
+            " measure depth. If they are classes, name them: ?classes=FILE."
         )
     if values is None:
         values = [value for value in found.values if value not in ignored and value != VOID]
@@ -184,16 +184,17 @@ def _of_values(values, ignored, found):
 def find_mapping(
     table: Table | None, values: Sequence[int] | None, ignore: str, zero_is_void: bool, found: Found
 ) -> Mapping:
-    """The Mapping of masks that hold `found`.
+    """Returns the Mapping of masks with the values `found`.
 
     Args:
-        table: of classes; None if there is none.
-        values: stored values of the classes in order, by the option values=; None for 0, 1, ...
-        ignore: the option: stored values, #rrggbb or names, separated by commas; "none"; "" by convention.
-        zero_is_void: whether the layout says so, as ADE20K's.
+        table: Table of classes, or None.
+        values: sequence of int. Stored values in class order, from the option values=; None for 0, 1, ...
+        ignore: str. The option: comma-separated stored values, #rrggbb or names; "none"; or "" for conventions.
+        zero_is_void: bool. Whether the dataset's layout implies it, like ADE20K's.
+        found: Found. Values of the sampled masks.
 
     Raises:
-        ValueError: if it is in doubt which value is void, or there are fewer than two classes.
+        ValueError: if void is ambiguous, or there are fewer than two classes.
     """
     keep_void = ignore == "none"
     ignored = (set(), set()) if keep_void else _ignored(ignore, table)
@@ -211,15 +212,15 @@ def find_mapping(
     if len(mapping.names) < 2:
         shown = listed([value_text(value) for value in found.values])
         raise ValueError(
-            f"The masks have the values {shown}, which are {len(mapping.names)} class and"
-            f" {'void' if mapping.ignored else 'no void'}: there is nothing to tell apart. With"
-            " ?ignore=none every value is a class."
+            f"The masks have the values {shown}, {len(mapping.names)} class and"
+            f" {'void' if mapping.ignored else 'no void'}: expected at least 2 classes. With ?ignore=none every value"
+            " is a class."
         )
     return mapping
 
 
 def wrong_values(mapping: Mapping, found: Found) -> dict[str, str]:
-    """{path: reason} of the masks looked at that hold a value outside the mapping, or nothing but void."""
+    """Finds sampled masks with a value outside the mapping, or with only void: {path: reason}."""
     wrong = {}
     for path, counts in found.counts.items():
         outside = [value for value in counts if value not in mapping.all]
@@ -231,7 +232,7 @@ def wrong_values(mapping: Mapping, found: Found) -> dict[str, str]:
 
 
 def shares(mapping: Mapping, found: Found) -> tuple[list[float], float]:
-    """(share of the labelled pixels of each class, share of void among all pixels) in the masks looked at."""
+    """Returns (each class's share of the labelled pixels, void's share of all pixels) in the sampled masks."""
     total = collections.Counter()
     for counts in found.counts.values():
         total.update(counts)

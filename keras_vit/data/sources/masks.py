@@ -1,16 +1,16 @@
-"""Images with a mask of classes each, in folders: "masks:PATH". The mask has a class number for every pixel, or void.
+"""Folders of images with class masks: "masks:PATH". A mask has a class number, or void, for every pixel.
 
-Names of folders and files pair images with masks (mask_pairs.py); a file of classes, or the values found, say what the
-values of masks stand for (mask_values.py). "masks:PATH?images=photos&masks=drawn" names the folders; further options:
+Folder and file names pair images with masks (mask_pairs.py); a file of classes, or the values found, define the
+meaning of stored values (mask_values.py). "masks:PATH?images=photos&masks=drawn" names the folders; further options:
 
-    suffix   what names of masks end in, such as _mask
+    suffix   suffix of mask names, such as _mask
     classes  a file of class names, or their number
     colors   a file of colours and names, for RGB masks
-    values   the classes' stored values in order, such as 0,7,8,11
-    ignore   stored values, colours (#000000) or names of what is void; none
+    values   stored values of the classes in order, such as 0,7,8,11
+    ignore   stored values, colours (#000000) or names that mean void; or "none"
 
-Annotations of COCO, LabelMe or YOLO in the folder are drawn as masks (data/annotations), unless masks= names a folder.
-Masks handed out hold class numbers from 0 in the order of `class_names`, and `void` (io/void.py).
+COCO, LabelMe and YOLO annotations in the folder are drawn as masks (data/annotations), unless masks= names a folder.
+The resulting masks contain class numbers from 0, in the order of `class_names`, and `void` (io/void.py).
 """
 
 import os
@@ -31,7 +31,7 @@ _OPTIONS = ("images", "masks", "suffix", *MEANINGS)
 
 
 def _built_in(parts, masks):
-    """The Table of a well-known data set, by its folders' and files' names; None for others."""
+    """Returns the Table of a well-known dataset, recognized by folder and file names; None for others."""
     stems = [os.path.splitext(os.path.basename(path))[0] for path in masks]
     if "gtfine" in parts or any(stem.endswith(("_gtFine_labelIds", "_gtFine_labelTrainIds")) for stem in stems[:1]):
         return cityscapes(stems[0].endswith("TrainIds"))
@@ -40,7 +40,7 @@ def _built_in(parts, masks):
 
 
 def _ignored_by_layout(parts, table, ignore):
-    """(ignore, is 0 void): the option, or what the data set's own layout says."""
+    """Returns (ignore, whether 0 is void), from the option or the dataset's layout."""
     if ignore or table is None:
         return ignore, False
     if os.path.basename(table.path) == "objectInfo150.txt":
@@ -50,14 +50,14 @@ def _ignored_by_layout(parts, table, ignore):
 
 
 def masks(path: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
-    """The source of `split` of a folder of images and masks, relative to `data_dir`, if given.
+    """Opens a split of a folder of images and masks, relative to `data_dir` if given.
 
-    Opening reads the values of a sample of the masks, or of up to 2,000 if no file names the classes. One line reports
-    what was found.
+    Reads a sample of the masks, or up to 2,000 masks if no file names the classes, and logs one line about them.
 
     Args:
-        path: the folder, with options.
-        split: as the folders say; all is "train" if they do not. Slices are of a fixed random order.
+        path: str. The folder, with options.
+        split: str. A split named by the folders, else "train". Slices use a fixed random order.
+        data_dir: str. Base of a relative path.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -75,11 +75,11 @@ def masks(path: str, split: str = "train", data_dir: str | None = None) -> Rando
     asked = canonical(split_name(split))
     if not pairs.splits.get(asked):
         raise MissingSplit(
-            f'The folder "{root}" has no split "{asked}" with masks; it has: {", ".join(pairs.splits)}. A slice is one,'
-            f' too: "{next(iter(pairs.splits))}[80%:]".',
+            f'The folder "{root}" has no split "{asked}" with masks. Valid: {", ".join(pairs.splits)}, and slices such'
+            f' as "{next(iter(pairs.splits))}[80%:]".',
             [name for name in pairs.splits if pairs.splits[name]],
         )
-    # The classes of every split are those of train.
+    # All splits use the classes of train.
     known_by = next(name for name in (*SPLITS, asked) if pairs.splits.get(name))
     files = [mask for _, mask in pairs.splits[known_by]]
     table = find_table(root, chosen["classes"], chosen["colors"]) or _built_in(pairs.parts, files)

@@ -1,8 +1,8 @@
 """Subsets of a source by position or by name, and the names and labels of its examples.
 
-Leaving out by name is for near-duplicates of a test set, and for pictures whose removal was requested. An example's
-name is the one in messages: its image's path, or "FILE, record NUMBER". A file of names has one per line; lines that
-begin with "# " are comments. A name may be shortened from the left at a "/": "cat/a.jpg" is "/data/photos/cat/a.jpg".
+Exclusion by name serves for near-duplicates of a test set and for removal requests. An example's name is the one in
+messages: the image's path, or "FILE, record NUMBER". A file of names has one per line; lines that start with "# " are
+comments. Names may be shortened from the left at a "/": "cat/a.jpg" matches "/data/photos/cat/a.jpg".
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from keras_vit.io.paths import read_text
 
 
 def read_names(path: str | os.PathLike) -> list[str]:
-    """The names in a file, one per line.
+    """Reads names from a file, one per line.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -31,12 +31,12 @@ def read_names(path: str | os.PathLike) -> list[str]:
 
 
 def _names(source):
-    """Returns number -> name, a scalar string tensor, for a RandomAccess source."""
+    """Returns a RandomAccess source's function from number to name, a scalar string tensor."""
     return source.names or (lambda i: tf.strings.join([f"{source.name}, example ", tf.strings.as_string(i)]))
 
 
 def example_names(source: Source) -> list[str]:
-    """The names of all examples of a source, in order."""
+    """Lists the names of a source's examples, in order."""
     if isinstance(source, Records):
         records = ((path, n) for path, skip, take in source.files for n in range(skip, skip + take))
         return [record_name(path, n) for path, n in records if n not in source.excluded.get(path, ())]
@@ -45,7 +45,7 @@ def example_names(source: Source) -> list[str]:
 
 
 def names_at(source: Source, numbers: Sequence[int]) -> list[str]:
-    """The names of the examples at positions `numbers`; reads nothing."""
+    """Lists the names of the examples at positions `numbers`; reads no example."""
     if not isinstance(source, Records):
         return example_names(_picked(source, np.asarray(numbers, "int64")))
     starts = np.cumsum([0, *source.counts])
@@ -59,7 +59,7 @@ def names_at(source: Source, numbers: Sequence[int]) -> list[str]:
 
 
 def digest(source: Source) -> str:
-    """A checksum of a source's examples and order: of their names, or of files and positions. Reads nothing."""
+    """Computes a checksum of a source's examples and order from names, or files and positions; reads no example."""
     if isinstance(source, Records):
         names = [f"{path} {skip} {take} {sorted(source.excluded.get(path, ()))}" for path, skip, take in source.files]
     elif isinstance(source, RandomAccess) and source.names is None:
@@ -70,7 +70,7 @@ def digest(source: Source) -> str:
 
 
 def digest_of_files(source: Source) -> str | None:
-    """A checksum of a source's files and their order, also after their folder has moved; None for other sources."""
+    """Computes a checksum of a source's files and order, which survives moving their folder; None without files."""
     if not isinstance(source, RandomAccess) or source.names is None:
         return None
     names = example_names(source)
@@ -79,12 +79,12 @@ def digest_of_files(source: Source) -> str | None:
 
 
 def labels_of(source: Source) -> np.ndarray:
-    """A source's labels (size,) int64, in order. Reads records once, without decoding images.
+    """Returns a source's labels in order, (size,) int64. Reads records once, without decoding images.
 
     Raises:
-        ValueError: if the examples have no labels, or one outside the classes.
+        ValueError: if the examples have no labels, or a label is not a class.
     """
-    targets = source.void is not None or source.most_objects is not None  # of pixels, or of objects
+    targets = source.void is not None or source.most_objects is not None  # for pixels or objects
     if source.labels is None if isinstance(source, RandomAccess) else not source.class_names or targets:
         raise ValueError(f"{source.name} has no labels.")
     if isinstance(source, RandomAccess):
@@ -97,7 +97,7 @@ def labels_of(source: Source) -> np.ndarray:
 
 
 def _picked(source, numbers):
-    """A RandomAccess source of the examples `numbers`, in that order."""
+    """Returns a RandomAccess source of the examples `numbers`, in that order."""
     places = tf.constant(numbers, tf.int64)
 
     def lookup(i):
@@ -112,7 +112,7 @@ def _picked(source, numbers):
 
 @dataclasses.dataclass(frozen=True)
 class _RecordSubset(Records):
-    """Records whose `ordered` and `keys` give only the examples `numbers`."""
+    """Records with only the examples `numbers` in `ordered` and `keys`."""
 
     numbers: np.ndarray = ()
 
@@ -129,13 +129,13 @@ class _RecordSubset(Records):
 
 
 def _around(source, numbers):
-    """(Records of only the files that hold the examples `numbers`, from first to last of them; their numbers there)"""
+    """Narrows Records to the files with the examples `numbers`; returns them and the examples' numbers there."""
     counts = source.counts
     starts, files, places, before = np.cumsum([0, *counts]), [], [], 0
     for i in np.unique(np.searchsorted(starts, numbers, side="right") - 1):
         path, skip, take = source.files[i]
         count, own = counts[i], numbers[slice(*np.searchsorted(numbers, starts[i : i + 2]))] - starts[i]
-        if count == take:  # else some are left out, and a number is not a position in the file
+        if count == take:  # with excluded records, a number is not a position in the file
             skip, take, own = skip + int(own[0]), int(own[-1] - own[0]) + 1, own - own[0]
             count = take
         files.append((path, skip, take))
@@ -145,10 +145,10 @@ def _around(source, numbers):
 
 
 def subset(source: Source, numbers) -> Source:
-    """The examples at `numbers`, ascending positions, as a source for evaluation_batches.
+    """Returns the examples at `numbers`, ascending positions, as a source for evaluation_batches.
 
-    Random access reads only these examples. Records reads only the files that hold them, each up to the last, and
-    decodes only these.
+    RandomAccess reads only these examples. Records reads only the files that contain them, each up to the last one,
+    and decodes only these.
     """
     numbers = np.asarray(numbers, "int64")
     if isinstance(source, RandomAccess):
@@ -160,7 +160,7 @@ def subset(source: Source, numbers) -> Source:
 
 
 def _matches(name, names):
-    """The element of the set `names` that is `name`, whole or shortened from the left; None without one."""
+    """Returns the element of `names` that equals `name`, or `name` shortened from the left; None without a match."""
     while name not in names:
         _, slash, name = name.partition("/")
         if not slash:
@@ -169,11 +169,11 @@ def _matches(name, names):
 
 
 def without(source: Source, names: Iterable[str]) -> Source:
-    """`source` without the examples of those names; warns with the number of names that match none, as in a slice.
+    """Excludes examples by name; warns about names that match no example, as in a slice.
 
     Args:
-        source: from `open_source` or `from_arrays`.
-        names: text, as from `example_names`, whole or shortened from the left.
+        source: Source. From `open_source` or `from_arrays`.
+        names: iterable of str. Names as from `example_names`, complete or shortened from the left.
 
     Raises:
         ValueError: if no name matches, or no example is left.
@@ -184,16 +184,16 @@ def without(source: Source, names: Iterable[str]) -> Source:
     matches = {i: match for i, match in matches.items() if match is not None}
     if names and not matches:
         raise ValueError(
-            f"None of the {len(names)} names to leave out, such as {min(names)!r}, is an example of {source.name}, such"
-            f" as {every[0]!r}."
+            f"None of the {len(names)} names to exclude, such as {min(names)!r}, matches an example of {source.name},"
+            f" such as {every[0]!r}."
         )
     if len(matches) == len(every):
-        raise ValueError(f"All {len(every)} examples of {source.name} would be left out.")
+        raise ValueError(f"The names would exclude all {len(every)} examples of {source.name}.")
     unknown = names - set(matches.values())
     if unknown:
-        text = "%d of %d names to leave out are not examples of %s: %s..."
+        text = "%d of %d names to exclude are not examples of %s: %s..."
         logging.warning(text, len(unknown), len(names), source.name, min(unknown))
-    logging.info("%s: %d of %d examples are excluded by data.exclude.", source.name, len(matches), len(every))
+    logging.info("%s: data.exclude excludes %d of %d examples.", source.name, len(matches), len(every))
     if not isinstance(source, Records):
         return _picked(source, np.setdiff1d(np.arange(source.size), sorted(matches)))
     excluded = {path: set(numbers) for path, numbers in source.excluded.items()}

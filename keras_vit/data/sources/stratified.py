@@ -1,4 +1,4 @@
-"""Stratified slices of labelled files: "train[:80%]" and "train[80%:]" both hold every class, in proportion."""
+"""Stratified slices of labelled files: "train[:80%]" and "train[80%:]" both contain every class, in proportion."""
 
 import random
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from keras_vit.io.suggest import counted, listed
 
 
 def stratified(labels: np.ndarray) -> np.ndarray:
-    """Positions (n,) of examples in a fixed order that spreads each class evenly; random within a class.
+    """Orders examples so that each class is spread evenly, at random within the class; returns positions (n,).
 
-    Example i of a class of m comes at the fraction (i + 1/2) / m of the order, except that the first example of every
-    class with several comes before all other examples, and its last one after them.
+    Example i of a class of m is at the fraction (i + 1/2) / m of the order, except that the first example of every
+    class with several comes before all others, and the last one after them.
 
     Args:
-        labels: (n,) integers from 0.
+        labels: (n,) integers from 0. Classes.
     """
     shuffled = list(range(len(labels)))
     random.Random(0).shuffle(shuffled)
@@ -35,16 +35,16 @@ def stratified(labels: np.ndarray) -> np.ndarray:
 
 
 def positions(title: str, split: str, labels: np.ndarray, class_names: Sequence[str]) -> np.ndarray:
-    """Positions (m,) of the examples of a split, such as "train[:80%]", in `stratified` order.
+    """Returns the positions (m,) of a split's examples, such as "train[:80%]", in `stratified` order.
 
-    A percent slice keeps an example of every class that has several on both sides of a cut, and says so if that
-    changes its size. Warns about classes that the slice lacks.
+    Percent slices keep examples of every class with several on both sides of a cut, and report a change of size. Warns
+    about classes that the slice lacks.
 
     Args:
-        title: the source's name in messages.
-        split: a split, with or without a slice.
-        labels: (n,) integers, of the whole split.
-        class_names: in label order.
+        title: str. Name of the source in messages.
+        split: str. A split, with or without a slice.
+        labels: (n,) integers. Classes in the whole split.
+        class_names: sequence of str, in label order.
     """
     counts = np.bincount(labels, minlength=len(class_names))
     start, stop = split_range(split, len(labels), int((counts > 1).sum()))
@@ -53,8 +53,8 @@ def positions(title: str, split: str, labels: np.ndarray, class_names: Sequence[
     if stop - start != plain[1] - plain[0]:
         log_once(
             logging.INFO,
-            f"{title}, {split}: {counted(stop - start, 'image')} instead of {plain[1] - plain[0]:,}, so that every"
-            " class with several images has some on both sides of the cut.",
+            f"{title}, {split}: {counted(stop - start, 'image')} instead of {plain[1] - plain[0]:,}, so every class"
+            " with several images has some on both sides of the cut.",
         )
     lacks = (counts > 0) & (np.bincount(labels[chosen], minlength=len(class_names)) == 0)
     missing = [name for name, absent in zip(class_names, lacks) if absent]

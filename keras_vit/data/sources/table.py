@@ -1,10 +1,10 @@
-"""A table of images and classes: "csv:PATH" with a header line, or "jsonl:PATH" with one object per line.
+"""Tables of images and classes: "csv:PATH" with a header line, or "jsonl:PATH" with one object per line.
 
 Columns: image path (image, path, file or filename), class (label or class) and, optionally, split (split).
 "csv:PATH?image=photo&label=breed&split=fold" names others; "csv:PATH?labels=none" has no classes. Relative paths are
-relative to the table's folder. Commas, semicolons, tabs or "|" separate cells, whichever gives the header columns.
+relative to the table's folder. Cells are separated by commas, semicolons, tabs or "|", whichever fits the header.
 
-A column mask, without one of classes, or that of the option mask= has the paths of masks (see masks.py).
+A column mask without a column of classes, or the column of the option mask=, contains the paths of masks (masks.py).
 """
 
 import collections
@@ -41,32 +41,33 @@ _COLUMNS = {
     "mask": ("mask", "mask_path", "segmentation"),
 }
 _MOST_CLASSES = 1_000_000
-# Integers become 1.0 in a column with a missing one.
+# pandas writes integers as 1.0 in a column with missing values.
 _INTEGER = re.compile(r"[-+]?\d+(\.0*)?", re.ASCII)
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE | re.ASCII)
 _MISSING = ("nan", "na", "n/a", "<na>", "null")  # missing values in other software
 
-# Text, except the line number; "" for no label or mask.
+# All str except line, an int; "" without a label or mask.
 Row = collections.namedtuple("Row", "image label split mask line")
 
 
 def _wanted(text, chosen):
-    """{"image", "label", "split": accepted column names}, from the options; without "label" for labels=none, and with
-    "mask" instead for masks.
+    """Returns {"image", "label", "split": accepted column names} from the options.
+
+    labels=none drops "label"; masks replace it by "mask".
 
     Raises:
-        ValueError: for label options combined with labels=none, or another value.
+        ValueError: if labels= is not "none", or is combined with label options.
     """
     if chosen["labels"] not in ("", "none"):
         raise ValueError(
-            f'"{text}": labels={chosen["labels"]}: expected none, for images without classes. To name a column, write'
-            " label=."
+            f'"{text}": labels={chosen["labels"]}: expected labels=none, for images without classes. To name a column,'
+            " use label=."
         )
     clash = [name for name in ("label", "classes", "first_label") if chosen["labels"] and chosen[name]]
     if clash:
         raise ValueError(
-            f'"{text}": labels=none, for images without classes, contradicts {clash[0]}={chosen[clash[0]]}: leave out'
-            " one of them."
+            f'"{text}": labels=none, for images without classes, contradicts {clash[0]}={chosen[clash[0]]}: remove one'
+            " of them."
         )
     without = {"label"} if chosen["mask"] else {"label", "mask"} if chosen["labels"] else {"mask"}
     kinds = [kind for kind in _COLUMNS if kind not in without]
@@ -74,43 +75,43 @@ def _wanted(text, chosen):
 
 
 def _check_columns(path, wanted, header, found):
-    """Raises ValueError for a header that lacks a column, naming those it has."""
+    """Raises ValueError if the header lacks a column."""
     for kind, valid in wanted.items():
         if kind not in found and (kind != "split" or valid != _COLUMNS["split"]):
             without = ' Images without classes are "?labels=none".' if kind == "label" else ""
             raise ValueError(
-                f'"{path}" has the columns {header}; none is the {kind}\'s, {" or ".join(valid)}. The first line names'
-                f' the columns; name another one: "{path}?{kind}=COLUMN".{without}'
+                f'"{path}": expected a column for the {kind}, {" or ".join(valid)}, in the first line, got {header}.'
+                f' Name another column: "{path}?{kind}=COLUMN".{without}'
             )
 
 
 def _text(value):
-    """A value as text, with 1.0 as 1; None unless it is text or a number."""
+    """Converts text or a number to text, with 1.0 as 1; None for other values."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return None if isinstance(value, bool) or not isinstance(value, str | int | float) else str(value).strip()
 
 
 def _is_of_masks(kind, text):
-    """Whether a table has a column of masks and none of classes, by its first line."""
+    """Whether a table's first line has a column of masks and none of classes."""
     try:
         if kind == "csv":
             readers = [csv.reader(io.StringIO(text, newline=""), delimiter=d) for d in DELIMITERS]
             names = [name for reader in readers for name in next(reader, [])]
         else:
             names = list(json.loads(next((line for line in io.StringIO(text) if line.strip()), "{}")))
-    except (csv.Error, json.JSONDecodeError, TypeError):  # reading the rows says what is wrong
+    except (csv.Error, json.JSONDecodeError, TypeError):  # reading the rows reports the error
         return False
     cells = {str(name).strip().lower() for name in names}
     return bool(cells & set(_COLUMNS["mask"])) and not cells & set(_COLUMNS["label"])
 
 
 def _read(kind, path, text, wanted):
-    """A table's Rows, from its text."""
+    """Yields a table's Rows."""
     rows = list((csv_rows if kind == "csv" else jsonl_rows)(path, text, wanted))
     if not rows:
         raise ValueError(f'"{path}" has no rows.')
-    # A line of JSON may lack columns of the first.
+    # Lines of JSON may have different columns.
     header = list(dict.fromkeys(column for _, row in rows for column in row))
     found = columns(wanted, header)
     _check_columns(path, wanted, header, found)
@@ -120,20 +121,20 @@ def _read(kind, path, text, wanted):
             if which == "mask" and row.get(found[which]) in (None, ""):
                 values[which] = ""  # an image without a mask
             elif not text or "\0" in text:
-                expected = f'column "{found[which]}" should hold the {which}, got {row.get(found[which])!r}'
+                expected = f'expected the {which} in column "{found[which]}", got {row.get(found[which])!r}'
                 raise ValueError(f'"{path}", line {line}: {expected}.')
         label = unicodedata.normalize("NFC", values.get("label", ""))
         yield Row(values["image"], label, canonical(values.get("split", "train")), values.get("mask", ""), line)
 
 
 def _check_names(path, rows):
-    """Raises ValueError, naming a line, for labels that cannot be classes: missing, measures, numbers among names."""
-    listed = "If they are classes all the same, list them in labels.txt beside the table, or with ?classes=FILE."
+    """Raises ValueError for labels that cannot be classes: missing, measurements, or numbers among names."""
+    listed = "If they are classes, list them in labels.txt next to the table, or pass ?classes=FILE."
     for row in rows:
         if row.label.lower() in _MISSING:
             raise ValueError(
-                f'"{path}", line {row.line}: the label is missing, it says "{row.label}". Leave out rows without a'
-                f" class. {listed}"
+                f'"{path}", line {row.line}: the label is missing ("{row.label}"). Remove rows without a class.'
+                f" {listed}"
             )
     numbers = [row for row in rows if _NUMBER.fullmatch(row.label)]
     others = [row for row in rows if not _NUMBER.fullmatch(row.label)]
@@ -145,37 +146,34 @@ def _check_names(path, rows):
     if numbers:
         fraction = next(row.label for row in rows if not _INTEGER.fullmatch(row.label))
         raise ValueError(
-            f'"{path}": the labels are numbers such as {fraction}, not classes. A model that predicts numbers'
-            f" (regression) needs a task of your own: docs/tasks.md. {listed}"
+            f'"{path}": the labels are numbers such as {fraction}, not classes. Regression needs a custom task:'
+            f" docs/tasks.md. {listed}"
         )
 
 
 def _of_numbers(path, rows, names, first):
-    """(labels from 0, class names) of integer labels; `first` is the first class's label."""
+    """Returns (labels from 0, class names) for integer labels that start at `first`."""
     labels = [int(row.label.partition(".")[0]) - first for row in rows]
     low, top = min(labels), max(labels)
     if low < 0:
         row = rows[labels.index(low)]
         raise ValueError(
-            f'"{path}", line {row.line}: the label is {row.label}, and classes are numbered from {first}. Leave out'
-            " rows without a class."
+            f'"{path}", line {row.line}: expected a label of at least {first}, got {row.label}. Remove rows without a'
+            " class."
         )
     if names is None and top >= _MOST_CLASSES:
         raise ValueError(
-            f'"{path}": the labels range up to {top}, and integers number the classes. Write names, or 0, 1, 2...'
+            f'"{path}": expected integer labels as class numbers, got up to {top}. Use names, or 0, 1, 2...'
         )
     if names is None:
         names = tuple(str(i + first) for i in range(top + 1))
         if low == 1:
-            text = (
-                "%s: no row has the label 0, so class 0 is empty. If the classes are numbered from 1, add"
-                ' "?first_label=1".'
-            )
+            text = '%s: no row has the label 0, so class 0 is empty. If the classes start at 1, add "?first_label=1".'
             log_once(logging.WARNING, text % path)
     if top >= len(names):
         row = rows[labels.index(top)]
         fix = (
-            ' The labels begin with 1: if so do the classes, add "?first_label=1".'
+            ' The labels start at 1: if the classes do, too, add "?first_label=1".'
             if low == 1 and top == len(names)
             else ""
         )
@@ -187,7 +185,7 @@ def _of_numbers(path, rows, names, first):
 
 
 def _numbered(path, rows, names, first_label):
-    """(integer labels of `rows`, class names). Text labels are sorted into classes; integers are class numbers."""
+    """Returns (integer labels, class names). Classes are the sorted text labels; integers are class numbers."""
     texts = [row.label for row in rows]
     if names is not None and not first_label and set(texts) <= set(names):
         pass  # names that look like numbers
@@ -209,7 +207,7 @@ def _numbered(path, rows, names, first_label):
 
 
 def _paths(folder, names):
-    """The paths of files that a table names."""
+    """Resolves the file names in a table."""
     windows = next((name for name in names if "\\" in name), None)
     if windows and not tf.io.gfile.exists(os.path.join(folder, windows)):
         names = [name.replace("\\", "/") for name in names]
@@ -217,7 +215,7 @@ def _paths(folder, names):
 
 
 def _names_in(folder, work):
-    """The names in a folder; none if it does not exist."""
+    """Lists the names in a folder; none if it does not exist."""
     work.advance()
     try:
         return set(tf.io.gfile.listdir(folder or "."))
@@ -226,7 +224,7 @@ def _names_in(folder, work):
 
 
 def _missing(paths, work):
-    """{missing path: a file there that differs only in case, or ""}. Lists folders instead of checking each file."""
+    """Finds {missing path: file that differs only in case, or ""}. Lists folders instead of checking each file."""
     folders = sorted({os.path.dirname(path) for path in paths})
     names = dict(zip(folders, in_threads(lambda folder: _names_in(folder, work), folders)))
     doubtful = [path for path in dict.fromkeys(paths) if os.path.basename(path) not in names[os.path.dirname(path)]]
@@ -238,7 +236,7 @@ def _missing(paths, work):
 
 
 def _without_missing(table, paths, rows, work):
-    """Positions of rows whose image exists; reports the others.
+    """Returns the positions of rows with existing images; reports the others.
 
     Raises:
         FileNotFoundError: if none exists.
@@ -248,14 +246,14 @@ def _without_missing(table, paths, rows, work):
     if not lost:
         return range(len(rows))
     first, line = paths[lost[0]], rows[lost[0]].line
-    near = f' There is "{gone[first]}": upper and lower case count.' if gone[first] else ""
+    near = f' Did you mean "{gone[first]}"? Names are case-sensitive.' if gone[first] else ""
     if len(lost) == len(rows):
         raise FileNotFoundError(
-            f'"{table}", line {line}: there is no file "{first}"; paths are relative to the folder of the table.{near}'
+            f'"{table}", line {line}: there is no file "{first}". Paths are relative to the folder of the table.{near}'
         )
     log_once(
         logging.WARNING,
-        f'"{table}": ignored: {counted(len(lost), "row")} of {len(rows):,} whose file is missing, such as "{first}" in'
+        f'"{table}": ignored {counted(len(lost), "row")} of {len(rows):,} with missing files, such as "{first}" in'
         f" line {line}.{near}",
     )
     kept = set(range(len(rows))) - set(lost)
@@ -263,7 +261,7 @@ def _without_missing(table, paths, rows, work):
 
 
 def _check_repeated(table, paths, rows):
-    """Warns about images named by several rows; raises ValueError if their classes differ."""
+    """Warns about images in several rows; raises ValueError if their classes differ."""
     first, again, elsewhere = {}, [], []
     for path, row in zip(paths, rows):
         known = first.setdefault(path if "://" in path else os.path.normpath(path), row)
@@ -271,8 +269,8 @@ def _check_repeated(table, paths, rows):
             continue
         if known.label != row.label:
             raise ValueError(
-                f'"{table}", line {row.line}: the image "{row.image}" is of the class "{row.label}" here, and of'
-                f' "{known.label}" in line {known.line}. An image has one class.'
+                f'"{table}", line {row.line}: the image "{row.image}" has the class "{row.label}" here but'
+                f' "{known.label}" in line {known.line}. Expected one class per image.'
             )
         (again if known.split == row.split else elsewhere).append(row)
     what = {
@@ -281,12 +279,12 @@ def _check_repeated(table, paths, rows):
     }
     for where, repeated in what.items():
         if repeated:
-            text = f'"{table}": {counted(len(repeated), "row")} with an image that an earlier row names'
+            text = f'"{table}": {counted(len(repeated), "row")} with an image of an earlier row'
             log_once(logging.WARNING, f"{text}, {where}. The first is line {repeated[0].line}.")
 
 
 def _masks(title, split, chosen, folder, rows, paths):
-    """The source of rows with masks; `paths` are their images."""
+    """Makes a source of rows with masks; `paths` are their images."""
     path, asked = title.partition(":")[2], canonical(split_name(split))
     drawn = [i for i, row in enumerate(rows) if row.mask]
     if not drawn:
@@ -295,7 +293,7 @@ def _masks(title, split, chosen, folder, rows, paths):
     empty = {name: sum(row.split == name and not row.mask for row in rows) for name in {row.split for row in rows}}
 
     def pairs(name):
-        """(image path, mask path) of the rows of a split whose files exist."""
+        """Returns (image path, mask path) of a split's rows with existing files."""
         own = [i for i in drawn if rows[i].split == name]
         with stage(f"Looking for the images of {path}", unit="folders") as work:
             for files in (paths, masks):
@@ -303,7 +301,7 @@ def _masks(title, split, chosen, folder, rows, paths):
                 own = [own[i] for i in there]
         return [(paths[i], masks[i]) for i in own]
 
-    # The classes of every split are those of train.
+    # All splits use the classes of train.
     known_by = "train" if any(rows[i].split == "train" for i in drawn) else asked
     own, table = pairs(asked), find_table(folder, chosen["classes"], chosen["colors"])
     known = own if known_by == asked else pairs(known_by)
@@ -316,21 +314,23 @@ def _masks(title, split, chosen, folder, rows, paths):
 
 
 def table(kind: str, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
-    """The source of the rows of `split`; all rows are "train" without a split column. No labels with labels=none.
+    """Opens the rows of a split; without a split column, all rows are "train".
 
-    Slices hold the classes in proportion (stratified.py). Labels are class names, or numbers from 0 or
-    the option first_label=; all splits share the classes. A file labels.txt next to the table, or the option classes=
-    (a number of classes, or another such file), fixes the classes and their order. Rows whose image is missing are
-    skipped, with a warning. With a column of masks the examples have these instead of labels, and the options colors=,
-    values= and ignore= say what they hold.
+    Slices are stratified (stratified.py). Labels are class names, or numbers from 0 or the option first_label=; all
+    splits share the classes. A file labels.txt next to the table, or the option classes= (a number of classes or
+    another file), fixes the classes and their order. With labels=none there are no labels. Rows with missing images are
+    skipped with a warning. A column of masks replaces the labels; the options colors=, values= and ignore= define the
+    masks' values.
 
     Args:
-        kind: "csv" or "jsonl".
-        text: the table's path and options; relative to `data_dir`, if given.
+        kind: str. "csv" or "jsonl".
+        text: str. Path of the table, relative to `data_dir` if given, and options.
+        split: str. A split, with or without a slice.
+        data_dir: str. Base of a relative path.
 
     Raises:
         FileNotFoundError: if the table or all images are missing.
-        ValueError: naming the line, for rows without an image or label and invalid labels; for unknown splits and
+        ValueError: for rows without an image or label and invalid labels, with their line; for unknown splits and
             columns.
     """
     options = ("image", "label", "split", "classes", "first_label", "labels", "mask", "colors", "values", "ignore")
@@ -353,8 +353,7 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
     valid = list(dict.fromkeys(row.split for row in rows))
     if name not in valid:
         raise MissingSplit(
-            f'"{path}" has no split "{name}"; it has: {", ".join(valid[:10])}. A slice is one, too:'
-            f' "{valid[0]}[80%:]".',
+            f'"{path}" has no split "{name}". Valid: {", ".join(valid[:10])}, and slices such as "{valid[0]}[80%:]".',
             valid,
         )
     if chosen["mask"]:

@@ -1,4 +1,4 @@
-"""The rows of tables: CSV with a header line and any usual delimiter, or an object in JSON on each line."""
+"""Reads rows of tables: CSV with a header line and any usual delimiter, or one JSON object per line."""
 
 import csv
 import io
@@ -11,7 +11,7 @@ DELIMITERS = (",", ";", "\t", "|")
 
 
 def columns(wanted: Mapping[str, Sequence[str]], header: Sequence[str]) -> dict[str, str]:
-    """{kind: header column} of the kinds {kind: accepted names} that a header has, in any case."""
+    """Finds the wanted columns, {kind: accepted names}, in a header: {kind: header column}. Ignores case."""
     found = {}
     for kind, valid in wanted.items():
         spellings = [*((name, name) for name in header), *((name.strip().lower(), name) for name in header)]
@@ -21,15 +21,15 @@ def columns(wanted: Mapping[str, Sequence[str]], header: Sequence[str]) -> dict[
 
 
 def csv_rows(path: str, text: str, wanted: Mapping[str, Sequence[str]]) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line number, {column: text}) of each row.
+    """Yields (line number, {column: text}) of each row.
 
     Args:
-        path: for messages.
-        text: of the table.
-        wanted: {kind: accepted names} of columns, by which the delimiter is found; a column "split" may be missing.
+        path: str. Path in messages.
+        text: str. Contents of the table.
+        wanted: dict. Accepted names of each kind of column, which determine the delimiter; "split" is optional.
 
     Raises:
-        ValueError: naming the line, for malformed rows.
+        ValueError: for malformed rows, with the line.
     """
     split = lambda delimiter: csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)  # noqa: E731
     usual = "\t" if path.lower().endswith(".tsv") else ","
@@ -43,8 +43,8 @@ def csv_rows(path: str, text: str, wanted: Mapping[str, Sequence[str]]) -> Itera
         for cells in reader:
             if len(cells) > len(header) and any(cells[len(header) :]):
                 raise ValueError(
-                    f'"{path}", line {reader.line_num}: {len(cells)} cells, and the header names {len(header)}: put'
-                    " quotation marks around a text that contains the delimiter."
+                    f'"{path}", line {reader.line_num}: expected {len(header)} cells, as in the header, got'
+                    f" {len(cells)}. Quote text that contains the delimiter."
                 )
             if any(cells):
                 yield reader.line_num, dict(itertools.zip_longest(header, cells[: len(header)]))
@@ -53,10 +53,10 @@ def csv_rows(path: str, text: str, wanted: Mapping[str, Sequence[str]]) -> Itera
 
 
 def jsonl_rows(path: str, text: str, wanted: Any = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, {column: value}) of each non-empty line.
+    """Yields (line number, {column: value}) of each non-empty line.
 
     Raises:
-        ValueError: naming the line, if it is not an object in JSON.
+        ValueError: for a line that is not a JSON object, with its number.
     """
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():

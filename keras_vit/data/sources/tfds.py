@@ -15,16 +15,16 @@ from keras_vit.io.cache import cached_answer
 from keras_vit.io.paths import locate, split_options
 from keras_vit.io.suggest import nearest
 
-# Keys of an example that options may fill, besides image and label.
+# Keys of an example that options may set, besides image and label.
 _FURTHER = ("labels", "boxes", "crowd", "difficult", "area", "mask", "text", "id")
 
 
 class NotPrepared(ValueError):
-    """A dataset known to tensorflow-datasets whose data is missing."""
+    """A tensorflow-datasets dataset without prepared data."""
 
 
 def _check_kind(name, features, key, path, kind):
-    """Raises ValueError unless a feature is of class `kind`, naming those that are."""
+    """Raises ValueError unless a feature has the class `kind`; the message names valid features."""
     try:
         feature = feature_at(features, path)
     except ValueError:
@@ -32,19 +32,19 @@ def _check_kind(name, features, key, path, kind):
     if isinstance(feature, kind):
         return
     valid = [other for other in features if isinstance(features[other], kind)]
-    problem = f"is {type(feature).__name__}" if feature else "is not there"
+    problem = type(feature).__name__ if feature else "no such feature"
     fix = (
         f' Write "{name}?{key}={valid[0]}". Valid: {", ".join(valid)}.'
         if valid
-        else " The dataset has no feature of that kind."
+        else " The dataset has no feature of this kind."
     )
     raise ValueError(
-        f'"{name}": its feature "{".".join(path)}" should be one {kind.__name__} per example, but {problem}.{fix}'
+        f'"{name}": expected the feature "{".".join(path)}" to be one {kind.__name__} per example, got {problem}.{fix}'
     )
 
 
 def _further(name, features, chosen):
-    """{key: path} of the options for further features. Raises ValueError for unknown features."""
+    """Parses the options for further features into {key: path}. Raises ValueError for unknown features."""
     paths = {key: tuple(chosen[key].split(".")) for key in _FURTHER if chosen[key]}
     for key, path in paths.items():
         try:
@@ -55,10 +55,10 @@ def _further(name, features, chosen):
 
 
 def _label(name, features, text, further):
-    """The Label of the option label=; None if the examples have other targets and no label was requested.
+    """Returns the Label of the option label=; None if the examples have other targets and no label was requested.
 
     Raises:
-        ValueError: as derived_labels says.
+        ValueError: see derived_labels.py.
     """
     import tensorflow_datasets as lib
 
@@ -74,7 +74,7 @@ def _label(name, features, text, further):
 
 
 def _parser(features, image, label, further):
-    """Returns serialized record -> the example, a dict; image and mask stay encoded."""
+    """Returns a function from a serialized record to the example, a dict; image and mask stay encoded."""
     import tensorflow_datasets as lib
 
     encoded = [image, *(path[0] for key, path in further.items() if key == "mask" and len(path) == 1)]
@@ -89,7 +89,7 @@ def _parser(features, image, label, further):
 
 
 def _class_feature(features, path):
-    """The names of the classes in a mask's feature; None if it has no names."""
+    """Returns the Table of a mask feature's class names; None without names."""
     import tensorflow_datasets as lib
 
     feature = feature_at(features, path)
@@ -98,14 +98,14 @@ def _class_feature(features, path):
 
 
 def _of_masks(source, known, chosen, data_dir, table):
-    """`source` with masks of classes.
+    """Returns `source` with class masks.
 
     Args:
-        source: Records with masks as stored.
-        known: the source of the split whose masks say what there is, train.
-        chosen: the options.
-        data_dir: the folder of files that these name.
-        table: of the feature itself, or None.
+        source: Records. The masks have stored values.
+        known: Records. Split with the masks to sample, train.
+        chosen: dict. The options.
+        data_dir: str. Folder of the files that the options name.
+        table: Table of the feature, or None.
     """
     given = find_table(data_dir or "", chosen["classes"], chosen["colors"], search=False) or table
     found = look_into_records(known, given)
@@ -115,7 +115,7 @@ def _of_masks(source, known, chosen, data_dir, table):
 
 
 def _names_of_objects(features, further):
-    """The names of the classes of labels=, if examples have boxes= too, and no mask; None for others."""
+    """Returns the class names of labels= if the examples also have boxes= and no mask; otherwise None."""
     import tensorflow_datasets as lib
 
     if not {"boxes", "labels"} <= further.keys() or "mask" in further:
@@ -126,7 +126,7 @@ def _names_of_objects(features, further):
 
 
 def _of_objects(source, names):
-    """`source`, whose examples have boxes and labels, with all that detection takes; reads all records, once."""
+    """Completes a source of boxes and labels for detection; reads all records once."""
 
     def most():
         counts = source.ordered().map(lambda example: tf.shape(example["labels"])[0]).ignore_errors()
@@ -139,7 +139,7 @@ def _of_objects(source, names):
 
 
 def _unknown(name, data_dir, error=None):
-    """The message about an unknown dataset, with the nearest names, and a folder or file of that name."""
+    """Returns the message for an unknown dataset, with the nearest names or the file of that name."""
     import tensorflow_datasets as lib
 
     path = locate(name, data_dir)
@@ -149,14 +149,12 @@ def _unknown(name, data_dir, error=None):
     near = nearest(name, known, 3)
     text = f'tensorflow-datasets has no "{name}"' + (f" in {data_dir}" if data_dir else "")
     if os.path.isfile(path):
-        return (
-            f"{text}, but it is a file: a table is csv:{name}; an archive has to be unpacked, and is then folder:PATH."
-        )
-    return f"{text}." + (f" Did you mean {' or '.join(near)}?" if near else "") + " A folder of images is folder:PATH."
+        return f"{text}, but a file has this name. Open a table as csv:{name}; unpack an archive and open folder:PATH."
+    return f"{text}." + (f" Did you mean {' or '.join(near)}?" if near else "") + " Open a folder as folder:PATH."
 
 
 def _builder(name, data_dir):
-    """tensorflow-datasets' builder `name`. Raises ValueError if there is none."""
+    """Returns tensorflow-datasets' builder `name`. Raises ValueError if it does not exist."""
     import tensorflow_datasets as lib
 
     if os.path.isfile(locate(name, data_dir)) or not name[:1].isidentifier():  # a path
@@ -169,17 +167,17 @@ def _builder(name, data_dir):
         if not os.path.isdir(locate(name, data_dir)):
             raise
         raise ValueError(
-            f'"{name}" is a folder: write folder:{name} if you mean its images. As a dataset: {error}'
+            f'"{name}" is a folder: write folder:{name} to open its images. As a dataset: {error}'
         ) from None
 
 
 def _records(name, text, builder, split, parse, class_names, buffer):
-    """The Records of a split. Raises ValueError for unknown ones."""
+    """Returns the Records of a split. Raises ValueError for unknown splits."""
     try:
         instructions = builder.info.splits[split].file_instructions
     except (KeyError, ValueError) as error:
         valid = ", ".join(builder.info.splits)
-        raise ValueError(f'"{name}" has no split "{split}"; its splits: {valid}. ({error})') from None
+        raise ValueError(f'"{name}" has no split "{split}". Valid: {valid}. ({error})') from None
     files = tuple(
         (str(i.filename), int(i.skip), int(i.take if i.take >= 0 else i.examples_in_shard)) for i in instructions
     )
@@ -187,21 +185,20 @@ def _records(name, text, builder, split, parse, class_names, buffer):
 
 
 def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = None, buffer: int = 10_000) -> Records:
-    """The source of a tensorflow-datasets dataset.
+    """Opens a tensorflow-datasets dataset.
 
     Args:
-        text: "cifar10", "imagenet2012:5.*.*", "my_dataset/config"... Options image= and label= name the image and class
-            features, by default "image" and "label"; label= may also derive the class, see derived_labels.py. labels=,
-            boxes=, mask=, text= and id= name further features, nested ones as objects.bbox; with any of these the label
-            is optional. With boxes= and labels= examples are of objects, for which crowd=, difficult= and area= name
-            features, too. With classes=, colors=, values= or ignore= (see masks.py) masks are of classes, and there are
-            no labels.
-        split: with slices: "train[:90%]".
-        data_dir: the prepared data, also in a bucket; None for tensorflow-datasets' default.
-        buffer: records in the shuffle buffer.
+        text: str. "cifar10", "imagenet2012:5.*.*", "my_dataset/config"... Options image= and label= name the image and
+            class features, by default "image" and "label"; label= may also derive the class (derived_labels.py).
+            labels=, boxes=, mask=, text= and id= name further features, nested ones like objects.bbox, and make the
+            label optional. boxes= and labels= select objects, for which crowd=, difficult= and area= name further
+            features. classes=, colors=, values= or ignore= (masks.py) select class masks instead of labels.
+        split: str. A split, with or without a slice: "train[:90%]".
+        data_dir: str. Folder of the prepared data, local or in a bucket; None for tensorflow-datasets' default.
+        buffer: int. Size of the shuffle buffer, in records.
 
     Raises:
-        ValueError: if the dataset is not prepared, or lacks the split or features.
+        ValueError: if the dataset is not prepared, or lacks the split or a feature.
     """
     import tensorflow_datasets as lib
 
@@ -209,7 +206,7 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
     builder = _builder(name, data_dir)
     if not builder.info.splits:
         raise NotPrepared(
-            f'"{name}" is not prepared in {builder.data_path}. Prepare it once, with network: '
+            f'"{name}" is not prepared in {builder.data_path}. Prepare it once, with network access: '
             f"tfds build {name} --data_dir={data_dir or '~/tensorflow_datasets'}; or point --data_dir at it."
         )
     features = builder.info.features
@@ -218,8 +215,8 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
     table = _class_feature(features, further["mask"]) if "mask" in further else None
     of_masks = any(chosen[key] for key in MEANINGS) or (table is not None and "label" not in features)
     if of_masks and ("mask" not in further or chosen["label"]):
-        fix = "name their feature with mask=" if "mask" not in further else "leave out label="
-        raise ValueError(f'"{text}": {", ".join(f"{key}=" for key in MEANINGS)} are of masks of classes: {fix}.')
+        fix = "name the masks' feature with mask=" if "mask" not in further else "remove label="
+        raise ValueError(f'"{text}": {", ".join(f"{key}=" for key in MEANINGS)} are for class masks: {fix}.')
     label = None if of_masks else _label(name, features, chosen["label"], further)
     class_names = () if label is None else label.class_names
     parse = _parser(features, chosen["image"], label, further)

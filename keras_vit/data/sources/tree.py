@@ -1,7 +1,7 @@
-"""The image files below a folder, each real file once, and what else is there.
+"""Finds the image files below a folder, each real file once, and reports the files that it ignores.
 
-Files and folders left by operating systems, file servers and tools are not images. Links are followed unless they lead
-to a folder that contains them or is read anyway: loops end, and nothing is found twice. Buckets have no links.
+Ignores the metadata of operating systems, file servers and tools. Follows links unless they lead to a folder that
+contains them or is read anyway, so loops end and no file is found twice. Buckets have no links.
 """
 
 import bisect
@@ -17,26 +17,26 @@ from keras_vit.io.paths import in_threads
 from keras_vit.io.progress import Stage
 from keras_vit.io.suggest import counted, listed
 
-# Hidden ones, such as .git, .DS_Store, .ipynb_checkpoints and ._a.jpg, and those of Windows, macOS, Linux and file
-# servers.
+# Hidden names, such as .git, .DS_Store, .ipynb_checkpoints and ._a.jpg, and names used by Windows, macOS, Linux and
+# file servers.
 _METADATA = re.compile(
     r"\..*|__macosx|__pycache__|@eadir|@recycle|@tmp|#recycle|#snapshot|\$recycle\.bin|system volume information|"
     r"lost\+found|network trash folder|temporary items|thumbs\.db|ehthumbs(_vista)?\.db|desktop\.ini|icon\r",
     re.IGNORECASE,
 )
 _FILE, _FOLDER, _FILE_LINK, _FOLDER_LINK = "file", "folder", "file link", "folder link"
-_NAMED = 3  # paths shown per reason
+_NAMED = 3  # paths to show per reason
 
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """Why something is ignored, as in "2 folders of metadata".
+    """The reason to ignore a path, as in "2 folders of metadata".
 
     Attributes:
-        noun: what it is, in the singular; "" where `text` says it.
-        text: what follows the noun.
-        expected: whether it is normal and needs no warning.
-        named: whether to show names.
+        noun: str. Noun in the singular; "" if `text` includes it.
+        text: str. Text after the noun.
+        expected: bool. Whether it is normal and needs no warning.
+        named: bool. Whether to show names.
     """
 
     noun: str
@@ -54,14 +54,14 @@ BROKEN_LINK = Reason("link", "to nothing")
 UNREADABLE = Reason("folder", "that cannot be read")
 SPECIAL = Reason("special file", "")
 NO_IMAGES = Reason("folder", "without images")
-BESIDE = Reason("folder", "beside the splits")
+BESIDE = Reason("folder", "next to the splits")
 _TEXT_FILES = ".txt .md .csv .tsv .json .jsonl .xml .yaml .yml .html .db .ini .npy".split()
 
 
 def _of_kind(ending, fix=""):
-    """The reason for files with that ending; `fix` says how to read them."""
+    """Returns the reason for files with an extension; `fix` tells how to read them."""
     if not ending:
-        return Reason("file", "of no known format")
+        return Reason("file", "of unknown format")
     return Reason("", f"{ending} ({fix})" if fix else ending, expected=ending in _TEXT_FILES, named=False)
 
 
@@ -72,21 +72,21 @@ def _told(reason, names):
 
 
 def told(ignored: dict[Reason, list[str]]) -> str:
-    """ "3 .txt, 2 folders of metadata (.git, __MACOSX)", most frequent first; "" for nothing."""
+    """Describes ignored paths, most frequent first: "3 .txt, 2 folders of metadata (.git, __MACOSX)", or ""."""
     order = sorted(ignored, key=lambda reason: (-len(ignored[reason]), reason.text))
     return ", ".join(_told(reason, ignored[reason]) for reason in order)
 
 
 @dataclasses.dataclass
 class Tree:
-    """What `walk` found.
+    """Result of `walk`.
 
     Attributes:
-        root: the folder.
-        images: {folder relative to the root: its images' names}; "" is the root.
-        folders: {folder: names of its subfolders that were read}.
-        linked: {image path relative to the root: real path} of images that are links or below one.
-        ignored: {reason: paths relative to the root}.
+        root: str. The folder.
+        images: dict. Image names of each folder, by its path relative to the root; "" is the root.
+        folders: dict. Names of the subfolders read, by folder.
+        linked: dict. Real paths of images that are, or are below, links, by path relative to the root.
+        ignored: dict. Paths relative to the root, by reason.
     """
 
     root: str
@@ -100,14 +100,14 @@ class Tree:
         self.ignored.setdefault(reason, []).append(path)
 
     def files(self, place: str = "") -> Iterator[tuple[str, str]]:
-        """(folder, name) of all images below a folder: each folder's, then its subfolders'."""
+        """Yields (folder, name) of all images below a folder: its own, then those in subfolders."""
         yield from ((place, name) for name in self.images.get(place, ()))
         for name in self.folders.get(place, ()):
             yield from self.files(os.path.join(place, name))
 
 
 def _kind(entry):
-    """The kind of an os.scandir entry, or the reason to ignore it. Only links cost a system call."""
+    """Returns the kind of an os.scandir entry, or the reason to ignore it. Only links cost a system call."""
     try:
         kind = _FOLDER if entry.is_dir() else _FILE if entry.is_file() else None
     except OSError:  # circular links
@@ -120,7 +120,7 @@ def _kind(entry):
 
 
 def _remote_kinds(folder):
-    """[(name, kind)] in a bucket's folder, from its markers: a query per file would take long."""
+    """Lists (name, kind) in a bucket's folder by its markers: a query per file would be slow."""
     names = tf.io.gfile.listdir(folder)
     may_be = [name for name in names if not name.endswith("/") and ending(name) not in ENDINGS]
     folders = {name for name in may_be if tf.io.gfile.isdir(os.path.join(folder, name))}
@@ -128,7 +128,7 @@ def _remote_kinds(folder):
 
 
 def _kinds(folder):
-    """[(name, kind or reason to ignore)] of a folder's entries, sorted by name."""
+    """Lists (name, kind or reason to ignore) of a folder's entries, sorted by name."""
     if "://" in folder:
         return sorted(_remote_kinds(folder))
     with os.scandir(folder) as entries:
@@ -136,7 +136,7 @@ def _kinds(folder):
 
 
 def _why_no_image(path):
-    """The reason to ignore a file; None for an image."""
+    """Returns the reason to ignore a file; None for an image."""
     name = format_of(path)
     if name is None:
         return _of_kind(ending(path))
@@ -144,7 +144,7 @@ def _why_no_image(path):
 
 
 def _entries(folder, work):
-    """[(name, kind or reason)] of a folder's entries, sorted by name; None if unreadable."""
+    """Like `_kinds`, but ignores metadata and files other than images; None if the folder is unreadable."""
     try:
         kinds = _kinds(folder)
     except (OSError, tf.errors.OpError):
@@ -176,7 +176,7 @@ class _Walk:
         self.real, self.read = {"": _real(root)}, set()
 
     def follow(self, place):
-        """[place of a linked folder], or [] if it leads back to a folder that contains it."""
+        """Returns [place] of a linked folder, or [] if the link leads to a folder that contains it."""
         self.real[place] = _real(os.path.join(self.tree.root, place))
         if not any(_contains(self.real[place], self.real[above]) for above in ("", os.path.dirname(place))):
             return [place]
@@ -184,7 +184,7 @@ class _Walk:
         return []
 
     def new(self, places):
-        """Those of `places` not read yet."""
+        """Returns the `places` not read yet."""
         new = []
         for place in places:
             if self.real[place] in self.read:
@@ -224,15 +224,15 @@ class _Walk:
 
 
 def walk(root: str, work: Stage) -> Tree:
-    """Reads a folder and all folders in it, one depth at a time.
+    """Reads a folder and all its subfolders, one level at a time.
 
     Args:
-        root: a folder, local or in a bucket.
-        work: counts the files.
+        root: str. A folder, local or in a bucket.
+        work: Stage. Counts the files.
     """
     state, level = _Walk(root), [""]
     while level or state.links:
-        # Links last: a folder in the tree is read at its real place.
+        # Links come last, so a folder in the tree is read at its real place.
         level = state.new(level or state.follow(state.links.pop(0)))
         listed = in_threads(lambda place: _entries(os.path.join(root, place), work), level)
         level = [name for place, entries in zip(level, listed) for name in state.enter(place, entries)]
@@ -240,7 +240,7 @@ def walk(root: str, work: Stage) -> Tree:
 
 
 def top(root: str, work: Stage) -> Tree:
-    """The contents of the folder itself; `folders[""]` names its subfolders, which are not read."""
+    """Reads only the top level of a folder; `folders[""]` names its subfolders."""
     state = _Walk(root)
     folders = state.enter("", _entries(root, work))
     state.tree.folders[""] = sorted([*folders, *state.links])
@@ -248,13 +248,13 @@ def top(root: str, work: Stage) -> Tree:
 
 
 def each_once(trees: Sequence[tuple[Tree, list[tuple[str, str]]]]) -> list[list[tuple[str, str]]]:
-    """Each tree's images, (folder, name), without links to files found elsewhere; compares paths, opens no file.
+    """Drops links to files found elsewhere from each tree's images, (folder, name). Opens no file.
 
     A file found several times counts at its real place, or else at its first link in the order of the trees; elsewhere
     its tree ignores it.
 
     Args:
-        trees: each tree with those of its images to consider.
+        trees: sequence of (tree, images). Each tree with its images to consider.
     """
     if not any(tree.linked for tree, _ in trees):
         return [files for _, files in trees]

@@ -1,4 +1,4 @@
-"""Writes a table of image files and labels, FOLDER/table.jsonl for "jsonl:FOLDER/table.jsonl", and its labels.txt."""
+"""Writes a table of image files and labels, FOLDER/table.jsonl, and its labels.txt."""
 
 import json
 import os
@@ -16,15 +16,15 @@ _TABLE, _CLASSES = "table.jsonl", "labels.txt"
 
 
 def image_files(source: Source) -> list[str]:
-    """The absolute paths of a source's images, in order.
+    """Returns the absolute paths of a source's images, in order.
 
     Raises:
         ValueError: if the source's images are not separate files.
     """
     if not isinstance(source, RandomAccess) or source.names is None:
         raise ValueError(
-            f"{source.name} has no image files, and a table names files: take folder:PATH, images:PATH, csv:PATH or"
-            " jsonl:PATH. Write the images of another source to files first."
+            f"{source.name} has no image files to list in a table. Use folder:PATH, images:PATH, csv:PATH or"
+            " jsonl:PATH, or write the images of another source to files first."
         )
     batches = tf.data.Dataset.range(source.size).map(source.names).batch(1000).as_numpy_iterator()
     paths = (os.fsdecode(name) for batch in batches for name in batch)
@@ -32,17 +32,17 @@ def image_files(source: Source) -> list[str]:
 
 
 def names_for_table(class_names: Sequence[str]) -> tuple[str, ...]:
-    """The classes' names in a table: their own, or numbers unless these are distinct lines of text."""
+    """Returns class names for a table: unchanged if they are distinct lines of text, else numbers."""
     names = tuple(unicodedata.normalize("NFC", name) for name in class_names)
     lines = all(name.splitlines() == [name.strip()] for name in names)
     return names if lines and len(set(names)) == len(names) else tuple(map(str, range(len(names))))
 
 
 def check_table_folder(folder: str, class_names: Sequence[str]) -> None:
-    """Raises ValueError if the folder's labels.txt has other classes than the table to write."""
+    """Raises ValueError if the folder's labels.txt has different classes."""
     path = os.path.join(folder, _CLASSES)
     if tf.io.gfile.exists(path) and read_text(path).splitlines() != list(class_names):
-        raise ValueError(f'"{path}" has other classes. Use another folder.')
+        raise ValueError(f'"{path}" has different classes. Use another folder.')
 
 
 def write_table(folder: str, class_names: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:

@@ -88,7 +88,7 @@ def test_objectnets_folder_says_its_classes(mappings, monkeypatch):
     with pytest.raises(ValueError, match="objectnet shares 113 classes with ImageNet.* 2"):
         measured(names, labels, dataset="objectnet", mapping=str(mappings), preprocess="decode(1)")
     monkeypatch.setitem(mapped.DATASETS, "objectnet", mapped.Row(2, border=2))
-    with pytest.raises(ValueError, match=r"crop_border\(2\) leaves nothing"):  # of images of one pixel
+    with pytest.raises(ValueError, match=r"crop_border\(2\): nothing is left"):  # of images of one pixel
         measured(names, labels, dataset="objectnet", mapping=str(mappings))
     evaluation = measured(names, labels, dataset="objectnet", mapping=str(mappings), preprocess="decode(1)")
     assert evaluation.measures["examples"] == 40

@@ -9,12 +9,12 @@ from keras_vit.data.ops.corruption.filters import filtered, framed, gaussian, zo
 
 
 def gaussian_blur(x: tf.Tensor, draws, sigma: float) -> tf.Tensor:
-    """A Gaussian blur of `sigma` pixels; border pixels repeat."""
+    """Applies a Gaussian blur of `sigma` pixels; border pixels repeat."""
     return gaussian(x, sigma)
 
 
 def disk(radius: int, alias: float) -> np.ndarray:
-    """A disk of `radius` pixels with sum 1, its edge blurred by a Gaussian of `alias` pixels, like OpenCV's."""
+    """Returns a disk kernel of `radius` pixels and sum 1, its edge blurred by a Gaussian of `alias` pixels (OpenCV)."""
     reach = max(radius, 8)
     offsets = np.arange(-reach, reach + 1)
     kernel = (offsets[:, None] ** 2 + offsets**2 <= radius**2).astype("float32")
@@ -27,20 +27,20 @@ def disk(radius: int, alias: float) -> np.ndarray:
 
 
 def defocus_blur(x: tf.Tensor, draws, radius: int, alias: float) -> tf.Tensor:
-    """A lens out of focus: each point becomes a disk."""
+    """Blurs like a lens out of focus: each point becomes a disk."""
     return filtered(x, disk(radius, alias))
 
 
 def _shuffled(pixels, offsets, reach):
-    """uint8 pixels (n, c) of an image (h, w) after a pass, last pixel first, in which each takes the one at its offset.
+    """Replaces each pixel by the one at its offset, in one pass from the last pixel to the first.
 
-    The authors' code means to swap the two; NumPy copies, since both sides are views. A pixel takes what its source has
-    become if the source's turn came earlier: doubling follows such chains.
+    The authors' code means to swap the two, but NumPy copies, since both sides are views. If a source pixel was
+    replaced earlier in the pass, its new value counts: pointer doubling follows such chains.
 
     Args:
-        pixels: (h * w, c).
-        offsets: (h, w, 2) integers: right, down.
-        reach: width of the border whose pixels take no turn.
+        pixels: (h * w, c). The image's pixels.
+        offsets: (h, w, 2) integers. Right, down.
+        reach: int. Width of the border that stays.
     """
     height, width = offsets.shape[:2]
     n = height * width
@@ -56,7 +56,7 @@ def _shuffled(pixels, offsets, reach):
 
 
 def glass_blur(x: tf.Tensor, draws, sigma: float, reach: int, passes: int) -> tf.Tensor:
-    """Frosted glass: a blur, pixels mixed with others up to `reach` away, a blur."""
+    """Frosts like glass: blurs, mixes pixels within `reach`, blurs again."""
     height, width, channels = x.shape
     pixels = tf.reshape(tf.floor(gaussian(x, sigma) * 255), (height * width, channels))
     for _ in range(passes):
@@ -65,7 +65,7 @@ def glass_blur(x: tf.Tensor, draws, sigma: float, reach: int, passes: int) -> tf
 
 
 def along(x: tf.Tensor, radius: int, sigma: float, degrees: tf.Tensor) -> tf.Tensor:
-    """Smears one way by half a Gaussian of 2 * radius + 1 taps, as ImageMagick's motion blur; border pixels repeat."""
+    """Smears in one direction by half a Gaussian of 2 * radius + 1 taps (ImageMagick's motion blur); borders repeat."""
     width = 2 * radius + 1
     taps = np.exp(-0.5 * np.square(np.arange(width) / sigma))
     radians = degrees * (math.pi / 180)
@@ -78,11 +78,11 @@ def along(x: tf.Tensor, radius: int, sigma: float, degrees: tf.Tensor) -> tf.Ten
 
 
 def motion_blur(x: tf.Tensor, draws, radius: int, sigma: float) -> tf.Tensor:
-    """A moving camera, within 45 degrees of the horizontal."""
+    """Blurs like a moving camera, within 45 degrees of the horizontal."""
     return along(x, radius, sigma, draws.uniform((), -45, 45))
 
 
 def zoom_blur(x: tf.Tensor, draws, last: float, step: float) -> tf.Tensor:
-    """The mean of the image and of its centre enlarged by 1, 1 + step... up to `last`."""
+    """Averages the image and its centre enlarged by 1, 1 + step... up to `last`."""
     factors = np.arange(1, last, step)
     return tf.add_n([x, *(zoomed(x, factor) for factor in factors)]) / (len(factors) + 1)

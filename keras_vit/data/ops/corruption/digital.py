@@ -20,7 +20,7 @@ def hsv_of(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def rgb_of(hue: tf.Tensor, saturation: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """The inverse of hsv_of: (h, w, 3)."""
+    """Inverts hsv_of: hue, saturation, value, each (h, w) -> pixels (h, w, 3)."""
     sector = tf.floor(hue * 6)
     f = hue * 6 - sector
     p, q, t = value * (1 - saturation), value * (1 - f * saturation), value * (1 - (1 - f) * saturation)
@@ -57,7 +57,7 @@ def elastic_transform(x: tf.Tensor, draws, stretch: float, sigma: float, skew: f
 
 
 def _box_matrix(size: int, target: int) -> np.ndarray:
-    """(target, size): Pillow's box filter of a row, from `size` to `target` pixels."""
+    """Returns the matrix (target, size) of Pillow's box filter for a row, from `size` to `target` pixels."""
     scale = size / target
     matrix = np.zeros((target, size))
     for i in range(target):
@@ -76,14 +76,14 @@ def _boxed(x, height, width):
 
 
 def pixelate(x: tf.Tensor, draws, share: float) -> tf.Tensor:
-    """Shrinks the sides to a share and enlarges again by a box filter."""
+    """Shrinks the sides to `share`, then enlarges them again, both by a box filter."""
     height, width = x.shape[:2]
     small = _boxed(tf.round(x * 255), max(int(height * share), 1), max(int(width * share), 1))
     return _boxed(small, height, width) / 255
 
 
 def jpeg_compression(x: tf.Tensor, draws, quality: int) -> tf.Tensor:
-    """Encodes as JPEG of quality 1 to 100, with colour at half resolution, and decodes."""
+    """Encodes as JPEG of quality 1 to 100, with colour at half resolution, and decodes again."""
     encoded = tf.io.encode_jpeg(tf.cast(tf.round(x * 255), tf.uint8), quality=quality)
     decoded = tf.io.decode_jpeg(encoded, channels=3, dct_method="INTEGER_ACCURATE")
     return tf.cast(tf.ensure_shape(decoded, x.shape), x.dtype) / 255

@@ -8,9 +8,9 @@ def folded(places, n: int, border: str):
     """Maps places outside 0..n - 1 inside: "nearest" a a|a b c|c c, "symmetric" b a|a b c|c b, "mirror" c b|a b c|b a.
 
     Args:
-        places: integer array or tensor.
-        n: number of places inside.
-        border: the rule.
+        places: integer array or tensor. Positions along an axis.
+        n: int. Length of the axis.
+        border: str. "nearest", "symmetric" or "mirror".
     """
     lib = tf if tf.is_tensor(places) else np
     if border == "nearest" or n == 1:
@@ -21,7 +21,7 @@ def folded(places, n: int, border: str):
 
 
 def gaussian_matrix(n: int, sigma: float, border: str = "nearest", truncate: float = 4.0) -> np.ndarray:
-    """(n, n): the Gaussian filter of n pixels, cut off at `truncate` deviations, as SciPy's gaussian_filter1d."""
+    """Returns SciPy's gaussian_filter1d of n pixels as a matrix (n, n), truncated at `truncate` deviations."""
     radius = int(truncate * sigma + 0.5)
     offsets = np.arange(-radius, radius + 1)
     taps = np.exp(-0.5 * np.square(offsets / sigma))
@@ -32,7 +32,7 @@ def gaussian_matrix(n: int, sigma: float, border: str = "nearest", truncate: flo
 
 
 def gaussian(x: tf.Tensor, sigma: float, border: str = "nearest", truncate: float = 4.0) -> tf.Tensor:
-    """A Gaussian blur of standard deviation `sigma` pixels."""
+    """Applies a Gaussian blur of standard deviation `sigma` pixels."""
     rows, columns = (gaussian_matrix(n, sigma, border, truncate) for n in x.shape[:2])
     blurred = tf.tensordot(rows, x, 1)  # h h, h w ... -> h w ...
     return tf.einsum("vw,hw...->hv...", columns, blurred)
@@ -47,14 +47,14 @@ def framed(x: tf.Tensor, radius: int, border: str) -> tf.Tensor:
 
 
 def filtered(x: tf.Tensor, kernel: np.ndarray, border: str = "mirror") -> tf.Tensor:
-    """Correlates each channel of (h, w, c) with a square kernel of odd size."""
+    """Correlates each channel of x (h, w, c) with a square kernel of odd size."""
     kernel = np.asarray(kernel, "float64")
     taps = np.repeat(kernel[:, :, None, None], x.shape[-1], axis=2)  # (size, size, c, 1)
     return tf.nn.depthwise_conv2d(framed(x, len(kernel) // 2, border)[None], taps, (1, 1, 1, 1), "VALID")[0]
 
 
 def between(x: tf.Tensor, places: np.ndarray, axis: int) -> tf.Tensor:
-    """Pixels at fractional places (m,) of an axis, interpolated linearly between neighbours."""
+    """Interpolates pixels linearly at fractional places (m,) of an axis."""
     low = np.clip(np.floor(places).astype("int64"), 0, max(x.shape[axis] - 2, 0))
     share = (places - low).reshape([-1 if i == axis else 1 for i in range(len(x.shape))])
     below, above = (tf.gather(x, np.minimum(index, x.shape[axis] - 1), axis=axis) for index in (low, low + 1))
@@ -62,7 +62,7 @@ def between(x: tf.Tensor, places: np.ndarray, axis: int) -> tf.Tensor:
 
 
 def zoomed(x: tf.Tensor, factor: float) -> tf.Tensor:
-    """Its centre enlarged by a factor of at least 1 to full size: SciPy's zoom of order 1, cropped to the centre."""
+    """Enlarges the centre to full size by a factor of at least 1: SciPy's zoom of order 1, then a central crop."""
     for axis in (0, 1):
         n = x.shape[axis]
         kept = int(np.ceil(n / factor))
@@ -73,7 +73,7 @@ def zoomed(x: tf.Tensor, factor: float) -> tf.Tensor:
 
 
 def at(x: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor, border: str) -> tf.Tensor:
-    """Pixels of (h, w, c) at fractional rows and columns, each (h', w'), interpolated bilinearly."""
+    """Interpolates pixels (h, w, c) bilinearly at fractional rows and columns, each (h', w')."""
     top, left = tf.floor(rows), tf.floor(columns)
     down, right = (rows - top)[..., None], (columns - left)[..., None]
     height, width = x.shape[:2]

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 
 class Draws:
-    """Random float64 tensors, each a pure function of the seed, (2,) integers, and of the number of earlier draws."""
+    """Draws random float64 tensors, each a pure function of the (2,) integer seed and the number of earlier draws."""
 
     def __init__(self, seed):
         self._seed, self._count = seed, 0
@@ -14,38 +14,38 @@ class Draws:
         return tf.random.experimental.stateless_fold_in(self._seed, self._count)
 
     def normal(self, shape) -> tf.Tensor:
-        """Mean 0, standard deviation 1."""
+        """Draws from a standard normal distribution."""
         return tf.random.stateless_normal(shape, self._next(), dtype=tf.float64)
 
     def uniform(self, shape, low=0.0, high=1.0) -> tf.Tensor:
-        """From `low` to `high`."""
+        """Draws uniformly from `low` to `high`."""
         return tf.random.stateless_uniform(shape, self._next(), low, high, tf.float64)
 
     def integers(self, shape, low: int, high: int) -> tf.Tensor:
-        """int32, from `low` to `high` - 1."""
+        """Draws int32 uniformly from `low` to `high` - 1."""
         return tf.random.stateless_uniform(shape, self._next(), low, high, tf.int32)
 
     def poisson(self, rate) -> tf.Tensor:
-        """Counts, one per element of `rate`."""
+        """Draws a Poisson count per element of `rate`."""
         return tf.random.stateless_poisson(tf.shape(rate), self._next(), rate, tf.float64)
 
 
 def gaussian_noise(x: tf.Tensor, draws, deviation: float) -> tf.Tensor:
-    """Normal noise."""
+    """Adds normal noise."""
     return x + deviation * draws.normal(x.shape)
 
 
 def shot_noise(x: tf.Tensor, draws, photons: float) -> tf.Tensor:
-    """Photon counts of a sensor that averages `photons` for white."""
+    """Simulates photon counts of a sensor that averages `photons` for white."""
     return draws.poisson(x * photons) / photons
 
 
 def impulse_noise(x: tf.Tensor, draws, share: float) -> tf.Tensor:
-    """Turns a share of the values, channel by channel, black or white."""
+    """Sets a share of the values to black or white, each channel separately."""
     hit, white = draws.uniform(x.shape) <= share, draws.uniform(x.shape) <= 0.5
     return tf.where(hit, tf.cast(white, x.dtype), x)
 
 
 def speckle_noise(x: tf.Tensor, draws, deviation: float) -> tf.Tensor:
-    """Normal noise proportional to the pixel."""
+    """Adds normal noise proportional to the pixel."""
     return x + x * deviation * draws.normal(x.shape)

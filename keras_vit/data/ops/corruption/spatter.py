@@ -1,6 +1,6 @@
-"""Spatter, water or mud on a lens, on pixels (h, w, 3), float64 from 0 to 1, and OpenCV's functions for it.
+"""Spatter of water or mud on pixels (h, w, 3), float64 from 0 to 1, and the OpenCV functions that it needs.
 
-Those take levels 0..255 (h, w), whole numbers as float64.
+The latter take levels 0..255 (h, w), whole numbers as float64.
 """
 
 import numpy as np
@@ -19,13 +19,13 @@ def _filtered(levels, kernel, border):
 
 
 def _moved(x, down, right):
-    """x (h, w) shifted: each pixel becomes the one `down` and `right` of it, 0 outside."""
+    """Shifts x (h, w): each pixel becomes the one `down` and `right` of it, or 0 outside."""
     height, width = x.shape
     return tf.pad(x, [[2, 2], [2, 2]])[2 + down : 2 + down + height, 2 + right : 2 + right + width]
 
 
 def _spread(strong, weak):
-    """Strong pixels and the weak ones, (h, w) bool, connected to them through weak ones."""
+    """Returns the strong pixels and all weak pixels connected to them through weak ones; masks (h, w) bool."""
 
     def grown(mask):
         levels = tf.cast(mask, tf.float32)[None, ..., None]
@@ -39,7 +39,7 @@ def _spread(strong, weak):
 
 
 def edges(levels: tf.Tensor, low: float, high: float) -> tf.Tensor:
-    """OpenCV's Canny edges (h, w) bool: 3 x 3 Sobel, |dx| + |dy|, thinned across the edge, two thresholds."""
+    """Finds OpenCV's Canny edges (h, w) bool: 3 x 3 Sobel, |dx| + |dy|, thinning across the edge, two thresholds."""
     sobel = np.outer((1, 2, 1), (-1, 0, 1))
     dx, dy = (_filtered(levels, kernel, "nearest") for kernel in (sobel, sobel.T))
     size = tf.abs(dx) + tf.abs(dy)
@@ -56,7 +56,7 @@ def edges(levels: tf.Tensor, low: float, high: float) -> tf.Tensor:
 
 
 def distances(mask: tf.Tensor, farthest: int) -> tf.Tensor:
-    """Distances (h, w) to the nearest true pixel, at most `farthest`, in steps of a 5 x 5 mask: OpenCV's DIST_L2."""
+    """Returns distances (h, w) to the nearest true pixel, capped at `farthest`: OpenCV's DIST_L2 with a 5 x 5 mask."""
     offsets = [(i, j) for i in range(-2, 3) for j in range(-2, 3) if tuple(sorted((abs(i), abs(j)))) in _STEPS]
     far = tf.constant(float(farthest), tf.float64)
 
@@ -69,7 +69,7 @@ def distances(mask: tf.Tensor, farthest: int) -> tf.Tensor:
 
 
 def equalized(levels: tf.Tensor) -> tf.Tensor:
-    """Levels with an evened histogram, as OpenCV's equalizeHist."""
+    """Equalizes the histogram, like OpenCV's equalizeHist."""
     counts = tf.math.bincount(
         tf.cast(tf.reshape(levels, [-1]), tf.int32), minlength=256, maxlength=256, dtype=tf.float64
     )
@@ -85,7 +85,7 @@ def _box(levels):
 
 
 def _drops(layer):
-    """Intensity of the water, (h, w) from 0 to 1: bright at the drops' edges."""
+    """Returns the water's intensity (h, w), 0 to 1, bright at the drops' edges."""
     levels = tf.floor(layer * 255)
     distance = equalized(tf.floor(_box(distances(edges(levels, 50, 150), _FARTHEST))))
     relief = tf.clip_by_value(_filtered(distance, [[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], "mirror"), 0.0, 255.0)
@@ -96,7 +96,7 @@ def _drops(layer):
 def spatter(
     x: tf.Tensor, draws, mean: float, deviation: float, sigma: float, least: float, amount: float, is_mud: bool
 ) -> tf.Tensor:
-    """Drops where smooth noise exceeds `least`: water, added times `amount`, or mud with edges blurred by `amount`."""
+    """Adds drops where smooth noise exceeds `least`: water times `amount`, or mud with edges blurred by `amount`."""
     layer = gaussian(mean + deviation * draws.normal(x.shape[:2]), sigma)
     inside = layer >= least
     if not is_mud:

@@ -13,10 +13,10 @@ class Corruption:
     """A corruption.
 
     Attributes:
-        kind: noise, blur, weather or digital.
-        function: (x, draws, *row) -> x; see the package's docstring.
-        rows: its parameters at strengths 1 to 5.
-        is_extra: whether it is one of the four that the authors keep for validation.
+        kind: str. noise, blur, weather or digital.
+        function: callable. (x, draws, *row) -> x; see the package's docstring.
+        rows: tuple of tuples. Parameters at strengths 1 to 5.
+        is_extra: bool. Whether the authors reserve it for validation.
     """
 
     kind: str

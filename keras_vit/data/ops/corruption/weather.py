@@ -20,7 +20,7 @@ def snow(
     sigma: float,
     kept: float,
 ) -> tf.Tensor:
-    """Flakes: noise above `least`, enlarged and smeared downwards, over a paler image."""
+    """Adds flakes, noise above `least` that is enlarged and smeared downwards, to a paler image."""
     height, width = x.shape[:2]
     layer = zoomed(mean + deviation * draws.normal((height, width)), zoom)
     layer = tf.clip_by_value(tf.where(layer < least, tf.zeros_like(layer), layer), 0.0, 1.0)
@@ -31,7 +31,7 @@ def snow(
 
 
 def plasma(draws, height: int, width: int, decay: float) -> tf.Tensor:
-    """Clouds (height, width) from 0 to 1: the diamond-square fractal; each scale divides its noise by `decay`."""
+    """Returns diamond-square clouds (height, width) from 0 to 1; each scale divides the noise by `decay`."""
     grid, wobble = tf.zeros((1, 1), tf.float64), 100.0  # a torus; each round doubles its sides
     while grid.shape[0] < max(height, width):
 
@@ -49,14 +49,14 @@ def plasma(draws, height: int, width: int, decay: float) -> tf.Tensor:
 
 
 def fog(x: tf.Tensor, draws, amount: float, decay: float) -> tf.Tensor:
-    """Adds clouds, then darkens all to the original maximum."""
+    """Adds clouds, then scales down to the original maximum."""
     brightest = tf.reduce_max(x)
     clouds = plasma(draws, x.shape[0], x.shape[1], decay)[..., None]
     return (x + amount * clouds) * brightest / (brightest + amount)
 
 
 def _needles(draws, height, width):
-    """Crystals (height, width) from 0 to 1: bright streaks from random points in six directions, denser in clouds."""
+    """Returns crystals (height, width) from 0 to 1: streaks in six directions from random points, denser in clouds."""
     clouds = plasma(draws, height, width, 1.7)
     layers = []
     for direction in range(6):
@@ -67,7 +67,7 @@ def _needles(draws, height, width):
 
 
 def frost(x: tf.Tensor, draws, kept: float, amount: float) -> tf.Tensor:
-    """Bluish white crystals. The authors use photographs of frost, so errors are not comparable with theirs."""
+    """Adds bluish white crystals. The authors use photographs of frost, so errors are not comparable with theirs."""
     layer = 0.2 + 0.8 * _needles(draws, *x.shape[:2])
     return kept * x + amount * layer[..., None] * tf.constant((0.86, 0.94, 1.0), x.dtype)
 
