@@ -43,8 +43,8 @@ def test_difficult_objects_are_marked_unless_they_are_crowds():
     "changed, message",
     [
         ({"labels": [np.zeros(0, int), [1], [0]]}, "image 2 has 2 boxes and 1 labels"),
-        ({"labels": [np.zeros(0, int), [2], [0, 1]]}, "range from 0 to 2, and class_names has 2"),
-        ({"boxes": None}, r'features\["labels"\] are of objects'),
+        ({"labels": [np.zeros(0, int), [2], [0, 1]]}, "range from 0 to 2; expected 0 to 1 for the 2 class_names"),
+        ({"boxes": None}, r'features\["labels"\], the labels of objects, need'),
     ],
 )
 def test_objects_that_do_not_fit_are_refused(changed, message):

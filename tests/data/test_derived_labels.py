@@ -89,19 +89,19 @@ def test_the_nearest_vehicle_and_none():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("counts(objects, 3, 10)", 'there is no word "counts". Did you mean "count"'),
-        ("count(objcts, 3, 10)", 'There is no feature "objcts". Did you mean "objects"'),
+        ("counts(objects, 3, 10)", 'unknown function "counts". Did you mean "count"'),
+        ("count(objcts, 3, 10)", 'Unknown feature "objcts". Did you mean "objects"'),
         ("count(objects)", "count takes a feature and 2 numbers"),
         ("count(objects, 10, 3)", "0 <= low < high"),
-        ("group(id, 4)", 'feature "id" should be a ClassLabel, and is Text. Valid: label_x_position'),
+        ("group(id, 4)", 'feature "id" to be a ClassLabel, got Text. Valid: label_x_position'),
         ("least(objects.location[2], 3, 2)", "edges in ascending order, got 3, 2"),
         ("least(objects.location[2], 3, where=objects.type)", "both where=FEATURE and among="),
         (
             'least(objects.location[2], 3, where=objects.type, among=("Bus",))',
-            'should name classes of "objects.type", .*Valid: Car, Van',
+            'to name classes of "objects.type", .*Valid: Car, Van',
         ),
         ("least(objects.location[x], 3)", "malformed node|a column"),
-        ("__import__('os')", "there is no word|Cannot read|malformed"),
+        ("__import__('os')", "unknown function|Cannot read|malformed"),
         ("count(", "Cannot read"),
     ],
 )
@@ -189,11 +189,11 @@ def test_a_prepared_dataset_gives_masks_and_boxes(streets):
 
 def test_prepared_datasets_without_what_is_named(streets):
     with pytest.raises(
-        ValueError, match='feature "label" should be one ClassLabel per example, but is not there. Write "made_streets'
+        ValueError, match='feature "label" to be one ClassLabel per example, got no such feature. Write "made_streets'
     ):
         open_source("made_streets", "train", streets)
     with pytest.raises(
-        ValueError, match='made_streets[?]boxes=objects.box": There is no feature "objects.box". Did you mean "bbox"'
+        ValueError, match='made_streets[?]boxes=objects.box": Unknown feature "objects.box". Did you mean "bbox"'
     ):
         open_source("made_streets?boxes=objects.box", "train", streets)
     with pytest.raises(ValueError, match='"label=count'):
@@ -231,7 +231,7 @@ def test_a_prepared_dataset_gives_masks_of_classes(streets, tmp_path, monkeypatc
         assert (example["mask"] == tf.io.decode_image(example["image"])[0, 0, 0].numpy()).all()
     source = open_source("made_streets?mask=segmentation&ignore=11", "train", streets)
     assert source.class_names == ("10", "12")
-    with pytest.raises(ValueError, match="are of masks of classes: name their feature with mask="):
+    with pytest.raises(ValueError, match="are for class masks: name the masks' feature with mask="):
         open_source("made_streets?classes=3", "train", streets)
-    with pytest.raises(ValueError, match="are of masks of classes: leave out label="):
+    with pytest.raises(ValueError, match="are for class masks: remove label="):
         open_source("made_streets?classes=3&mask=segmentation&label=label_azimuth", "train", streets)

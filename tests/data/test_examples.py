@@ -146,13 +146,13 @@ def test_what_a_batch_cannot_hold_is_refused():
     ("features", "message"),
     [
         ({"mask": IMAGES[:2, ..., :1]}, r'features\["mask"\]: expected one value per image, 10, got 2'),
-        ({"mask": IMAGES}, r"expected masks of integers \(b, h, w, 1\)"),
-        ({"mask": IMAGES[:, :2, :, :1]}, r"the masks are \(2, 6\) pixels, the images \(4, 6\)"),
+        ({"mask": IMAGES}, r"expected integer masks \(b, h, w, 1\)"),
+        ({"mask": IMAGES[:, :2, :, :1]}, r"masks of the images' size, \(4, 6\), got \(2, 6\) pixels"),
         ({"boxes": [np.full((1, 4), 30.0)] * N}, "boxes are fractions of the image's height and width"),
         ({"boxes": [np.zeros((2, 3))] * N}, r"expected boxes \(b, m, 4\), got \(10, 2, 3\)"),
         ({"labels": [[0.5]] * N}, "expected integers .*, one per object, got float64"),
         ({"label": np.arange(N)}, "give images and labels as the first two arguments"),
-        ({"x": [np.zeros((2, i)) for i in range(N)]}, "may differ in their first axis only"),
+        ({"x": [np.zeros((2, i)) for i in range(N)]}, "differ only in the first axis"),
     ],
 )
 def test_features_that_do_not_fit(features, message):
@@ -161,7 +161,7 @@ def test_features_that_do_not_fit(features, message):
 
 
 def test_arrays_without_labels_have_no_class_names():
-    with pytest.raises(ValueError, match="class_names name labels"):
+    with pytest.raises(ValueError, match="class_names needs labels"):
         from_arrays(IMAGES, class_names=["a"])
 
 

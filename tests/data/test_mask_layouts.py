@@ -95,7 +95,7 @@ def test_slices_are_disjoint_and_complete(tmp_path):
     parts = [example_names(opened(tmp_path, "", split)) for split in ("train[:80%]", "train[80%:]")]
     assert [len(part) for part in parts] == [8, 2]
     assert sorted(sum(parts, [])) == [f"{tmp_path}/images/{i}.jpg" for i in range(10)]
-    with pytest.raises(MissingSplit, match='has no split "val" with masks; it has: train. A slice is one'):
+    with pytest.raises(MissingSplit, match='has no split "val" with masks. Valid: train, and slices'):
         opened(tmp_path, "", "val")
 
 

@@ -34,7 +34,7 @@ def test_a_table_may_name_masks(kind, tmp_path, told):
     source = open_source(f"{kind}:{tmp_path}/table.{kind}?ignore=0&classes=names.txt", "train")
     assert (source.size, source.class_names, source.void) == (2, ("road", "tree"), 255)
     np.testing.assert_array_equal(read(source), np.uint8(ROOMS - 1))
-    assert any("ignored: 1 row of 3 whose file is missing, such as" in text and "x.png" in text for text in told())
+    assert any("ignored 1 row of 3 with missing files, such as" in text and "x.png" in text for text in told())
     assert any(text.endswith("void 33.3% (stored as 0); ignored: 1 image without a mask.") for text in told())
 
 
@@ -46,8 +46,8 @@ def test_a_table_has_masks_or_labels(tmp_path):
     assert open_source(f"csv:{tmp_path}/a.csv", "train").class_names == ("cat",)
     assert open_source(f"csv:{tmp_path}/a.csv?mask=mask", "train").class_names == ("sky", "road", "tree")
     for options, message in {
-        "a.csv?mask=mask&label=label": "label=label is of labels, and mask= of masks",
-        "a.csv?ignore=0": "ignore=0 is of masks, and there is no column of them",
+        "a.csv?mask=mask&label=label": "label=label is for labels, but mask= selects masks",
+        "a.csv?ignore=0": "ignore=0 needs a column of masks",
         "b.csv": "no row has a mask",
     }.items():
         with pytest.raises(ValueError, match=message):
@@ -93,7 +93,7 @@ def test_records_of_other_writers_have_a_key_of_masks(tmp_path):
     assert (source.class_names, source.size, source.void) == (("road", "tree"), 2, 255)
     for example in source.ordered().as_numpy_iterator():
         np.testing.assert_array_equal(example["mask"][..., 0], np.uint8(ROOMS - 1))
-    with pytest.raises(ValueError, match="label=x is of labels, and mask= of masks"):
+    with pytest.raises(ValueError, match="label=x is for labels, but mask= selects masks"):
         open_source(f"tfrecord:{tmp_path}?image=img&mask=seg&label=x", "val")
 
 
@@ -131,7 +131,7 @@ def test_arrays_may_be_masks_of_classes(encoded):
     assert example["mask"].dtype == example["void"].dtype == tf.uint8 and example["void"] == 255
     np.testing.assert_array_equal(example["mask"][..., 0], values)
     if not encoded:
-        with pytest.raises(ValueError, match="a mask has the value 2; class_names has 2 names, for 0 to 1, and 255 is"):
+        with pytest.raises(ValueError, match="a mask has the value 2; expected 0 to 1 for the 2 class_names, or 255"):
             from_arrays(images, None, names[:2], features={"mask": masks})
 
 

@@ -39,43 +39,43 @@ ROTATED = photo((3, 4), exif=UPRIGHT)
 
 # (files, options, what is said): refused when the folder is opened.
 REFUSED = {
-    "names_differ": ({"images/a.jpg": photo(), "masks/b.png": png(ROOMS)}, "", "none of 1 image has a mask of its"),
-    "no_masks": ({"images/a.jpg": photo()}, "", "has 1 image and no masks. Expected images and masks in folders"),
-    "no_images": ({"masks/a.png": png(ROOMS)}, "", "has 1 mask and no images"),
+    "names_differ": ({"images/a.jpg": photo(), "masks/b.png": png(ROOMS)}, "", "1 image and 1 mask do not match"),
+    "no_masks": ({"images/a.jpg": photo()}, "", "has 1 image but no masks. Expected folders named images and masks"),
+    "no_images": ({"masks/a.png": png(ROOMS)}, "", "has 1 mask but no images"),
     "nothing": ({"classes.txt": NAMES}, "", "has no images"),
-    "two_masks": (rooms(**{"masks/0.bmp": b""}), "", "has two masks of one name: masks/0.bmp and masks/0.png"),
-    "two_images": (rooms(**{"images/0.png": photo()}), "", "has two images of one name: images/0.jpg and images/0.png"),
+    "two_masks": (rooms(**{"masks/0.bmp": b""}), "", "has two masks with one name: masks/0.bmp and masks/0.png"),
+    "two_images": (rooms(**{"images/0.png": photo()}), "", "has two images with one name: images/0.jpg and"),
     "option": (rooms(), "?clases=3", 'has the option "clases=3". Valid: images=, masks=, suffix=, classes='),
-    "half_an_option": (rooms(), "?masks=masks", "images= and masks= name two folders: give both"),
-    "no_such_folder": (rooms(), "?images=images&masks=drawn", 'There is no folder "drawn" .masks=. with images'),
-    "jpegs": (everywhere(photo(), suffix=".jpg"), "", "The mask is a JPEG, which does not keep values exactly"),
-    "lossy_webp": (everywhere(save(pil.fromarray(ROOMS), "WEBP"), suffix=".webp"), "", "The mask is a WebP, which"),
+    "half_an_option": (rooms(), "?masks=masks", "name both, and different ones"),
+    "no_such_folder": (rooms(), "?images=images&masks=drawn", 'has no folder "drawn" .masks=. with images'),
+    "jpegs": (everywhere(photo(), suffix=".jpg"), "", "The mask is a JPEG, a lossy format"),
+    "lossy_webp": (everywhere(save(pil.fromarray(ROOMS), "WEBP"), suffix=".webp"), "", "The mask is a WebP, a lossy"),
     "colors_without_table": (everywhere(painted(), names=""), "", r"them: the pixel in row 0, column 0 is \(10, 20"),
-    "one_class": (everywhere(png(ROOMS * 0), names=""), "", "values 0, which are 1 class and void: there is nothing"),
+    "one_class": (everywhere(png(ROOMS * 0), names=""), "", "values 0, 1 class and void: expected at least 2"),
     "one_above": (everywhere(png(ROOMS + 1)), "", r"values 1 to 3, .* Either 3 is void: add \?ignore=3. Or 0 is void"),
     "objects": (
         {"images/a.jpg": photo((40, 40)), "masks/a.png": png(LARGE)}, "", "1,600 different values, too many for classes"
     ),
     "unknown_name": (rooms(), "?ignore=trees", 'ignore=trees: expected stored values .* Did you mean "tree"?'),
-    "value_twice": (rooms(), "?values=0,1,1", "values=0,1,1: expected different stored values"),
-    "values_too_few": (rooms(), "?values=0,1", "values= gives 2 values for 3 classes"),
-    "no_names": (rooms(names=" \n"), "", "names no class"),
+    "value_twice": (rooms(), "?values=0,1,1", "values=0,1,1: expected distinct stored values"),
+    "values_too_few": (rooms(), "?values=0,1", "expected one value per class, 3, got 2"),
+    "no_names": (rooms(names=" \n"), "", "has no names"),
     "name_twice": (rooms(names="a\na\n"), "", "has a name twice: ..a.."),
     "color_twice": (rooms(names="", **{"class_dict.csv": "name,r,g,b\na,1,1,1\nb,1,1,1"}), "", "has a colour twice"),
-    "color_too_large": (rooms(names="", **{"label_colors.txt": "300 0 0 a"}), "", r"has the colour \(300, 0, 0\)"),
-    "odd_line": (rooms(names="", **{"class_dict.csv": "name,r,g,b\na,1,1"}), "", "has a line unlike its header"),
-    "no_colors": (rooms(), "?colors=classes.txt", "classes.txt. has no colours; expected lines such as"),
+    "color_too_large": (rooms(names="", **{"label_colors.txt": "300 0 0 a"}), "", r"to 255, got \(300, 0, 0\)"),
+    "odd_line": (rooms(names="", **{"class_dict.csv": "name,r,g,b\na,1,1"}), "", "has a line that does not match its"),
+    "no_colors": (rooms(), "?colors=classes.txt", "classes.txt. has no colours. Expected lines such as"),
     "missing_color": (
-        rooms(**{"other.csv": "name,r,g,b\nsky,1,2,3"}), "?colors=other.csv", "has no colour for .'road', 'tree'."
+        rooms(**{"other.csv": "name,r,g,b\nsky,1,2,3"}), "?colors=other.csv", "has no colours for .'road', 'tree'."
     ),
     "missing_file": (rooms(), "?classes=names.txt", "Cannot read .*names.txt"),
     "values_outside": (
-        everywhere(png(ROOMS * 9)), "", "of 3 masks 3 cannot be used, .*it has the value 9.* Expected the values 0, 1"
+        everywhere(png(ROOMS * 9)), "", "3 of 3 masks cannot be used, .*it has the value 9.* Expected the values 0, 1"
     ),
-    "all_void": (everywhere(png(ROOMS * 0 + 255)), "", "of 3 masks 3 cannot be used, .*it is all void"),
-    "floats": (everywhere(tiff(ROOMS.astype("float32")), suffix=".tif"), "", "pixels of the kind F; expected integers"),
-    "negative": (everywhere(tiff(ROOMS.astype("int32") - 1), suffix=".tif"), "", "The mask has the value -1"),
-    "wide_colors": (everywhere(wide_colors(), names="", **{"class_dict.csv": TABLE}), "", "RGB colours of 16 bits"),
+    "all_void": (everywhere(png(ROOMS * 0 + 255)), "", "3 of 3 masks cannot be used, .*it is all void"),
+    "floats": (everywhere(tiff(ROOMS.astype("float32")), suffix=".tif"), "", "as integers of .* got Pillow's mode F"),
+    "negative": (everywhere(tiff(ROOMS.astype("int32") - 1), suffix=".tif"), "", "from 0 to 65535, got -1"),
+    "wide_colors": (everywhere(wide_colors(), names="", **{"class_dict.csv": TABLE}), "", "16-bit RGB colours"),
 }  # fmt: skip
 
 
@@ -92,16 +92,16 @@ BROKEN = {
     "size": (rooms(png(ROOMS[:2])), "differ in size .*: the mask has 2, 4 and the image 3, 4 Save the mask at"),
     "twice_the_size": (rooms(png(ROOMS.repeat(2, 0).repeat(2, 1))), "the mask has 6, 8 and the image 3, 4"),
     "not_turned": (rooms() | {"images/0.jpg": ROTATED}, "The mask fits the image as stored, before its EXIF data"),
-    "value": (rooms(png(ROOMS + ROOMS // 2 * 2)), "The mask has the value 4 in row 1 column 2 and expected are 0, 1"),
+    "value": (rooms(png(ROOMS + ROOMS // 2 * 2)), "The mask has the value 4 in row 1 column 2 but expected are 0, 1"),
     "color": (
         rooms(png(np.dstack([ROOMS] * 3)), others=painted(), names="", **{"class_dict.csv": TABLE}),
         r"The mask has the colour \(0, 0, 0\) in row 0 column 0",
     ),
     "all_void": (rooms(png(ROOMS * 0 + 255)), "The mask is all void: no pixel has a class"),
-    "jpeg": (rooms(photo()), "The mask is a JPEG, which does not keep values exactly"),
+    "jpeg": (rooms(photo()), "The mask is a JPEG, a lossy format"),
     "cut_short": (rooms(png(ROOMS)[:60]), "Invalid PNG|PNG"),
-    "empty": (rooms(b""), "The mask is no image of a known format"),
-    "text": (rooms(b"no image, but a line of text"), "The mask is no image of a known format"),
+    "empty": (rooms(b""), "Expected a mask as PNG, got an unknown format"),
+    "text": (rooms(b"no image, but a line of text"), "Expected a mask as PNG, got an unknown format"),
 }  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def test_a_palette_with_the_colors_of_other_classes_is_refused(tmp_path):
     write(tmp_path, files | {"class_dict.csv": TABLE, "masks/1.png": palette(ROOMS, COLORS.values())})
     source = opened(tmp_path)
     np.testing.assert_array_equal(read(source, "1.jpg"), ROOMS)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="palette has the table's colours at other indices"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="palette orders the colours unlike the table"):
         read(source)
 
 

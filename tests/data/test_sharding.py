@@ -132,7 +132,8 @@ def test_hosts_have_the_files_of_records_to_themselves(records):
 
 def test_too_few_files_say_what_to_do(records):
     with pytest.raises(
-        ValueError, match=r"2 files for 4 hosts.* at least 4 files, use at most 2 hosts, .*--data_service"
+        ValueError,
+        match=r"2 files, but each of the 4 hosts .*Write 4 files or more, use at most 2 hosts, .*--data_service",
     ):
         training_batches(records(3, 3), FIXED, 8, shard=(1, 4))
 

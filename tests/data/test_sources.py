@@ -79,7 +79,7 @@ def test_digits_are_the_stratified_split_of_scikit_learn():
     assert (source.size, open_source("digits", "train").size) == (360, 1437)
     np.testing.assert_array_equal([example["label"] for example in examples], expected_labels)
     np.testing.assert_allclose([example["image"].ravel() for example in examples], expected * 255 / 16, atol=0.5)
-    with pytest.raises(ValueError, match="Its splits: train, test"):
+    with pytest.raises(ValueError, match="Valid: train, test"):
         open_source("digits", "validation")
 
 
@@ -152,14 +152,14 @@ _FRACTIONS = np.linspace(0, 1, 32).reshape(2, 4, 4, 1)
         ([np.zeros((4, 4, 3)), np.zeros((5, 4, 3))], [0, 1], "differ in shape"),
         (_FRACTIONS, [0, 1], "expected pixels 0..255, got 0 to 1: multiply them by 255"),
         (_FRACTIONS * 4 - 2, [0, 1], "got -2 to 2: undo their normalization"),
-        (np.full((2, 4, 4, 1), np.nan), [0, 1], "NaN or infinite"),
+        (np.full((2, 4, 4, 1), np.nan), [0, 1], "got NaN or infinity"),
         (_FOUR.astype(bool), [0, 1], "expected pixels as numbers 0..255, got bool"),
         (_FOUR[:0], [], "arrays has no images"),
-        (_FOUR, [0], "as many labels"),
-        (_FOUR, [[1, 0], [0, 1]], r"one-hot rows take labels.argmax\(-1\)"),
+        (_FOUR, [0], "one label per image"),
+        (_FOUR, [[1, 0], [0, 1]], r"one-hot rows use labels.argmax\(-1\)"),
         (_FOUR, [0, -1], "the labels range from -1"),
         (_FOUR, [0.0, 0.5], "expected integer labels, got 0.5"),
-        (_FOUR, ["cat", "dog"], "give the names as class_names"),
+        (_FOUR, ["cat", "dog"], "pass the names as class_names"),
     ],
 )
 def test_arrays_that_do_not_fit(images, labels, message):
@@ -170,7 +170,7 @@ def test_arrays_that_do_not_fit(images, labels, message):
 @pytest.mark.parametrize(
     ("class_names", "message"),
     [
-        (["a", "b"], "range from 1 to 2, and class_names has 2. Subtract 1"),
+        (["a", "b"], "range from 1 to 2, but class_names has 2 names. Subtract 1"),
         ("abc", "a list of names"),
         (["a", "b", "a"], "the same name twice"),
     ],
@@ -298,7 +298,7 @@ def test_the_kind_of_a_path_follows_from_what_is_there(tmp_path, monkeypatch):
 def test_folders_without_images_are_clear_errors(tmp_path):
     with pytest.raises(FileNotFoundError, match="There is no folder"):
         open_source(f"folder:{tmp_path}/none", "train")
-    with pytest.raises(ValueError, match="no images in class folders: it holds nothing"):
+    with pytest.raises(ValueError, match="no images in class folders; it contains nothing"):
         open_source(f"folder:{tmp_path}", "train")
     (tmp_path / "class").mkdir()
     (tmp_path / "class" / "a.txt").write_text("x")
@@ -337,7 +337,7 @@ def test_tensorflow_datasets_by_version_and_feature(shared_data):
     with pytest.raises(ValueError, match="only: 3.0.2"):
         open_source("cifar10:2.0.0", "test", folder)
     with pytest.raises(
-        ValueError, match='"id" should be one ClassLabel per example, but is Text. Write "cifar10[?]label=label"'
+        ValueError, match='"id" to be one ClassLabel per example, got Text. Write "cifar10[?]label=label"'
     ):
         open_source("cifar10?label=id", "test", folder)
     with pytest.raises(ValueError, match='has the option "labl=id". Valid: image=, label='):
@@ -364,7 +364,7 @@ def test_arrays_may_be_encoded():
     images = [tf.io.encode_png(np.full((4, 4, 3), i, "uint8")).numpy() for i in range(3)]
     source = from_arrays(images, [0, 1, 1])
     assert collect(source.ordered()) == [{"image": image, "label": label} for image, label in zip(images, [0, 1, 1])]
-    with pytest.raises(ValueError, match="as many labels"):
+    with pytest.raises(ValueError, match="one label per image"):
         from_arrays(images, [0])
 
 
@@ -383,7 +383,8 @@ def test_excluded_names_that_match_no_example(tmp_path):
     path.write_text("# a comment\ncat/a.jpg\n\n")
     assert read_names(path) == ["cat/a.jpg"]
     with pytest.raises(
-        ValueError, match="None of the 1 names to leave out, such as 'cat/a.jpg', is an example of arrays, such as 'arr"
+        ValueError,
+        match="None of the 1 names to exclude, such as 'cat/a.jpg', matches an example of arrays, such as 'arr",
     ):
         without(numbered(3), read_names(path))
     with pytest.raises(ValueError, match="All 2 examples"):

@@ -54,7 +54,7 @@ def test_a_size_that_changes_and_a_class_on_one_side_are_reported(caplog):
     assert len(first) == 4 and len(second) == 3
     texts = [record.getMessage() for record in caplog.records]
     assert (
-        "folder:photos, train[90%:]: 3 images instead of 1, so that every class with several images has some on both"
+        "folder:photos, train[90%:]: 3 images instead of 1, so every class with several images has some on both"
         " sides of the cut." in texts
     )
     assert "folder:photos: train[90%:] has no images of 1 class: class3." in texts

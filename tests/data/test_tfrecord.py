@@ -282,7 +282,7 @@ def test_flipped_bytes_are_named(tmp_path):
         open_source(f"tfrecord:{tmp_path}", "train")
     source = open_source(f"tfrecord:{tmp_path}?classes=3", "train")
     assert source.example_name(1, 1) == f"{tmp_path}/b.tfrecord, record 1"
-    with pytest.raises(tf.errors.InvalidArgumentError, match="The record, or one before it in its file, is damaged"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="This record, or one before it in the file, is damaged"):
         source.read(source.key_of(1, 1))
 
 

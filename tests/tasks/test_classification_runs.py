@@ -162,7 +162,7 @@ def test_one_class_is_refused(tmp_path, photos):
 def test_a_folder_without_images_is_refused(tmp_path):
     (tmp_path / "texts" / "class").mkdir(parents=True)
     (tmp_path / "texts" / "class" / "notes.txt").write_text("no image")
-    with pytest.raises(ValueError, match="no images in class folders: it holds 1 .txt"):
+    with pytest.raises(ValueError, match="no images in class folders; it contains 1 .txt"):
         training_run.run(of_photos(tmp_path / "texts"), tmp_path / "none")
     assert not (tmp_path / "none").exists()
 

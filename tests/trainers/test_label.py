@@ -138,7 +138,7 @@ def test_a_table_without_a_test_split_says_what_a_run_evaluates_on(run_label, ph
     assert "--config.data.evaluation=train[90%:]\nThe table has no split test" in printed
     assert "--labelled=SOURCE --test" in printed
     assert json.loads((photos / "out" / "label.json").read_text())["splits"] == {"train": 16}
-    with pytest.raises(ValueError, match='no split "test"; it has: train. A slice is one, too: "train.80%:."'):
+    with pytest.raises(ValueError, match='no split "test". Valid: train, and slices such as "train.80%:."'):
         open_source(f"jsonl:{photos}/out/table.jsonl", "test")
 
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_labelled_says_why(run_label, photos, teacher):
         run_label(labelled=f"folder:{photos}/photos")
     (photos / "out").mkdir(exist_ok=True)
     (photos / "out" / "labels.txt").write_text("a\nb\n")
-    with pytest.raises(ValueError, match='labels.txt" has other classes. Use another folder'):
+    with pytest.raises(ValueError, match='labels.txt" has different classes. Use another folder'):
         run_label()
     more = open_source(f"images:{photos}/more", "train")
     features = keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=None)
@@ -181,10 +181,10 @@ def test_images_without_classes(photos):
     assert [name for part in parts for name in example_names(part)] == example_names(source)
     example = next(iter(source.ordered().as_numpy_iterator()))
     assert example.keys() == {"image"}
-    with pytest.raises(ValueError, match='has no split "test": all of it is "train"'):
+    with pytest.raises(ValueError, match='has no split "test": everything is "train"'):
         open_source(f"images:{photos}/more", "test")
     with pytest.raises(FileNotFoundError, match="There is no folder"):
         open_source(f"images:{photos}/nowhere", "train")
     (photos / "empty").mkdir()
-    with pytest.raises(ValueError, match="has no images: it holds nothing"):
+    with pytest.raises(ValueError, match="has no images; it contains nothing"):
         open_source(f"images:{photos}/empty", "train")

@@ -52,7 +52,7 @@ REFUSED = {
     "csv: no coordinate": (csv_folder, [], r"a row for each box"),
     "csv: no class": (csv_folder, ["filename,xmin,ymin,xmax,ymax", "a.jpg,2,1,5,4"], "It lacks: label: label or class"),
     "csv: no rows": (csv_folder, [HEADER], "has no rows"),
-    "csv: more cells": (csv_folder, [HEADER, f"{ROW},7"], r"line 2: 9 cells, and the header names 8"),
+    "csv: more cells": (csv_folder, [HEADER, f"{ROW},7"], r"line 2: expected 8 cells, as in the header, got 9"),
     "csv: no image": (csv_folder, [HEADER, ",10,8,cat,2,1,5,4"], "line 2: the cell of the image is empty"),
     "csv: image gone": (csv_folder, [HEADER, "b.jpg,10,8,cat,2,1,5,4"], r'its images, such as "b.jpg", are in none of'),
 }
@@ -186,7 +186,7 @@ def test_what_labelme_ignores_has_no_box(tmp_path):
 
 def test_classes_that_differ_in_case_are_a_warning(tmp_path, logged):
     open_source(f"boxes:{voc_folder(tmp_path, voc_xml(voc_object(), voc_object('Cat', 0, 0, 3, 3)))}", "train")
-    assert "classes that differ only in case or spaces: 'Cat', 'cat'" in logged[-1]
+    assert "these classes differ only in case or spaces: 'Cat', 'cat'" in logged[-1]
 
 
 def test_a_folder_without_annotations_says_what_is_expected(tmp_path):
