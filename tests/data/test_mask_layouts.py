@@ -84,7 +84,9 @@ def test_missing_partners_are_told_by_name_and_count(tmp_path, told):
 def test_one_line_says_what_was_found(tmp_path, told):
     write(tmp_path, everywhere(png(np.where(ROOMS == 1, 255, ROOMS).astype("uint8"))))
     opened(tmp_path)
-    line = f"masks:{tmp_path}, train: 3 images with masks of 3 classes; by the pixels of all masks of train: sky 50.0%,"
+    line = (
+        f"masks:{tmp_path}, train: 3 images with masks of 3 classes; share of pixels in all masks of train: sky 50.0%,"
+    )
     assert [text for text in told() if text.startswith(line)][0].endswith(
         "tree 50.0%, road 0.0%; void 33.3% (stored as 255)."
     )
@@ -133,7 +135,7 @@ def test_camvid(told, shared_data):
     files = sorted((shared_data / "camvid" / "trainannot").iterdir())
     sample = np.concatenate([np.asarray(pil.open(files[i * 367 // 100])).ravel() for i in range(100)])
     road, void = (sample[sample < 11] == 3).mean(), (sample == 11).mean()
-    assert f"by the pixels of 100 masks of train: Road {road:.1%}" in line
+    assert f"share of pixels in 100 masks of train: Road {road:.1%}" in line
     assert line.endswith(f"; void {void:.1%} (stored as 11).")
 
 

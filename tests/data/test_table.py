@@ -91,7 +91,7 @@ def test_without_classes_nothing_says_what_they_are(photos):
         open_source(text, "train")
     with pytest.raises(ValueError, match="labels=none, for images without classes, contradicts classes=3"):
         open_source(text + "?labels=none&classes=3", "train")
-    with pytest.raises(ValueError, match="labels=no: expected none"):
+    with pytest.raises(ValueError, match="labels=no: expected labels=none"):
         open_source(text + "?labels=no", "train")
 
 

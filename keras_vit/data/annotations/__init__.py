@@ -1,1 +1,1 @@
-"""Annotations that draw regions: COCO JSON, LabelMe JSON and YOLO text files, in one common form, and their masks."""
+"""Reads COCO, LabelMe, YOLO, VOC and CSV annotations into a common form, and draws masks from them."""

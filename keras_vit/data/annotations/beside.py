@@ -1,4 +1,4 @@
-"""Annotations in one file for each image: which image a file belongs to."""
+"""Matches annotation files with images, for formats with one file per image."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -13,14 +13,14 @@ _AT_A_TIME = 256  # files
 
 
 def image_of(path: str, stated: str, existing: files.Existing, folders: Sequence[str], by_name: bool = False) -> str:
-    """The path of the image of a file of annotations, where it should be if it is missing.
+    """Returns the path of an annotation file's image, or its expected path if it is missing.
 
     Args:
-        path: of the file.
-        stated: the image's path, as the file states it; "" without one.
-        existing: which files exist.
-        folders: names of folders beside the file's own, which may hold images.
-        by_name: whether an image of the file's own name comes before the stated one.
+        path: str. Path of the annotation file.
+        stated: str. Image path stated in the file, or "".
+        existing: Existing. The files that exist.
+        folders: sequence of str. Names of sibling folders that may contain images.
+        by_name: bool. Whether an image with the file's name takes precedence over the stated path.
     """
     folder, name = os.path.split(path)
     stem, stated = os.path.splitext(name)[0], stated.replace("\\", "/")
@@ -36,7 +36,7 @@ def image_of(path: str, stated: str, existing: files.Existing, folders: Sequence
 
 
 def _endings(stem, names):
-    """The endings, as they are spelled, of the images with this name."""
+    """Lists the extensions, as spelled, of the images with this name."""
     return [end for kind in ENDINGS for end in (kind, kind.upper()) if stem + end in names]
 
 
@@ -46,16 +46,17 @@ def pictures(
     picture: Callable[[str, Any, files.Existing], Picture | None],
     ignored: Ignored | None,
 ) -> Iterator[Picture]:
-    """The Picture of each file, of which many are read together.
+    """Yields the Picture of each file; reads many files at a time.
 
     Args:
-        paths: of the files.
-        parse: path -> its contents.
-        picture: path, contents, which files exist -> the Picture; None to leave it out.
-        ignored: counts images without a file beside those with one; None where they belong to other splits.
+        paths: sequence of str. Annotation files.
+        parse: callable. Maps a path to its contents.
+        picture: callable. Maps (path, contents, Existing) to a Picture, or None to skip it.
+        ignored: dict that counts images without annotations next to annotated images; None if they belong to other
+            splits.
 
     Raises:
-        ValueError: for two files of one image; as `parse`.
+        ValueError: if two files annotate one image; see also `parse`.
     """
     existing, owner = files.Existing(), {}
     for start in range(0, len(paths), _AT_A_TIME):
@@ -65,7 +66,9 @@ def pictures(
             if found is None:
                 continue
             if found.path in owner:
-                raise ValueError(f'"{owner[found.path]}" and "{path}" annotate the same image, "{found.path}".')
+                raise ValueError(
+                    f'"{owner[found.path]}" and "{path}" annotate the same image, "{found.path}". Remove one.'
+                )
             owner[found.path] = path
             yield found
     for folder in () if ignored is None else sorted({os.path.dirname(path) for path in owner}):

@@ -1,10 +1,10 @@
-"""COCO JSON, as COCO, Roboflow and CVAT write it: polygons, and run lengths as lists or compressed.
+"""COCO JSON, as written by COCO, Roboflow and CVAT: polygons, and run lengths as lists or compressed.
 
     PATH/annotations/instances_train2017.json, PATH/train2017/*.jpg or PATH/images/train2017/*.jpg     COCO, CVAT
     PATH/train/_annotations.coco.json, PATH/train/*.jpg                                                Roboflow
     PATH/any.json, PATH/*.jpg or PATH/images/*.jpg                                                     one split
 
-Regions have no order in COCO: crowds are lowest, then larger regions, so that small objects stay visible.
+COCO does not order regions: crowds are lowest, then larger regions, so small objects stay visible.
 """
 
 import collections
@@ -20,12 +20,12 @@ from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout,
 from keras_vit.io.suggest import listed
 
 _MARKS = re.compile(r'"(?:annotations|categories|licenses|info|images)"\s*:')
-_OTHERS = ("captions", "person_keypoints", "image_info", "panoptic")  # of COCO, beside instances
+_OTHERS = ("captions", "person_keypoints", "image_info", "panoptic")  # COCO's files other than instances
 OVERLAPS = "crowds below, then larger regions below smaller ones"
 
 
 def is_coco(path: str) -> bool:
-    """Whether a JSON file looks like COCO's, by its name and start."""
+    """Whether a JSON file looks like COCO's, judged by its name and start."""
     if path.endswith(".coco.json"):
         return True
     start = files.start_of(path)
@@ -33,7 +33,7 @@ def is_coco(path: str) -> bool:
 
 
 def json_files(root: str) -> list[str]:
-    """The COCO files of a folder, each of its split folders, and its folder "annotations"."""
+    """Lists the COCO files of a folder, its split folders, and its folder "annotations"."""
     folders = [root, os.path.join(root, "annotations"), *files.folders_of_splits(root).values()]
     paths = [os.path.join(folder, name) for folder in folders for name in files.names_in(folder)]
     found = [path for path in paths if path.lower().endswith(".json") and is_coco(path)]
@@ -42,15 +42,15 @@ def json_files(root: str) -> list[str]:
 
 
 def find(path: str, images: str = "", boxes: bool = False) -> Layout | None:
-    """COCO annotations in a folder, or in the JSON file `path`, all of which is "train"; None if there are none.
+    """Finds COCO annotations in a folder or a JSON file, which is all "train"; None without any.
 
     Args:
-        path: local, or in a bucket.
-        images: the folder of the images; "" to look for it.
-        boxes: whether boxes are wanted, not regions with an outline.
+        path: str. Folder or file, local or in a bucket.
+        images: str. Folder of the images; "" to look for it.
+        boxes: bool. Whether to read boxes instead of outlined regions.
 
     Raises:
-        ValueError: if several files hold one split.
+        ValueError: if several files contain one split.
     """
     alone = path.lower().endswith(".json")
     found = [path] if alone and is_coco(path) else [] if alone else json_files(path)
@@ -60,34 +60,34 @@ def find(path: str, images: str = "", boxes: bool = False) -> Layout | None:
 
 
 def _entries(content, key, path):
-    """The list of objects `key`, each with an id.
+    """Returns the list `key` of objects, each with an id.
 
     Raises:
-        ValueError: if it is missing or holds anything else.
+        ValueError: if it is missing or malformed.
     """
     entries = content.get(key)
     if not isinstance(entries, list):
         hint = " It has segments_info: panoptic masks are PNGs." if "segments_info" in str(content)[:10_000] else ""
-        raise ValueError(f'"{path}" has no list "{key}": expected images, annotations and categories.{hint}')
+        raise ValueError(f'"{path}" has no list "{key}". Expected images, annotations and categories.{hint}')
     kinds = int if key == "categories" else int | str
     fits = lambda entry: isinstance(entry, dict) and isinstance(entry.get("id"), kinds)  # noqa: E731
     wrong = next((entry for entry in entries if not fits(entry)), None)
     if wrong is not None:
-        raise ValueError(f'"{path}": {key} should be objects with a number as id, got {str(wrong)[:80]}.')
+        raise ValueError(f'"{path}": expected {key} as objects with a number as id, got {str(wrong)[:80]}.')
     return entries
 
 
 def _twice(values):
-    """The first value that occurs again; None without one."""
+    """Returns the first repeated value, or None."""
     seen = set()
     return next((value for value in values if value in seen or seen.add(value)), None)
 
 
 def _categories(content, path, ignored):
-    """{id: name} by id, without Roboflow's category 0, which only groups the others.
+    """Returns {id: name}, sorted by id, without Roboflow's category 0, which only groups the others.
 
     Raises:
-        ValueError: for none, a repeated id or name, or one without a name.
+        ValueError: without categories, and for repeated ids and repeated or missing names.
     """
     entries = sorted(_entries(content, "categories", path), key=lambda entry: entry["id"])
     names = {entry["id"]: str(entry.get("name", "")).strip() for entry in entries}
@@ -101,14 +101,14 @@ def _categories(content, path, ignored):
         again = _twice(names.values())
     if again is not None or not names or not all(names.values()):
         what = (
-            "there are none" if not names else f'"{again}" is there twice' if again is not None else "a name is missing"
+            "there are none" if not names else f'"{again}" occurs twice' if again is not None else "a name is missing"
         )
         raise ValueError(f'"{path}": category ids and names must be unique: {what}.')
     return names
 
 
 def _boxed(annotation, label, size, name, ignored):
-    """A Region with the box of an annotation, or else its segmentation.
+    """Makes a Region from an annotation's box, or else its segmentation.
 
     Raises:
         Fault: if both are missing, or one is malformed.
@@ -126,19 +126,19 @@ def _boxed(annotation, label, size, name, ignored):
 
 
 def _region(annotation, label, size, name, ignored):
-    """A Region of an annotation.
+    """Makes a Region from an annotation's segmentation.
 
     Raises:
-        Fault: if its segmentation is missing or malformed.
+        Fault: if it is missing or malformed.
     """
     segmentation = annotation.get("segmentation")
     crowd = bool(annotation.get("iscrowd"))
     if not segmentation:
-        raise Fault(f"{name} ({label}) has a box and no segmentation; boxes are for object detection")
+        raise Fault(f"{name} ({label}) has a box but no segmentation; boxes are for object detection")
     if isinstance(segmentation, dict):
         counts, covered = run_lengths.runs(segmentation, name)
         if size is not None and covered != size:
-            raise Fault(f"{name}: run lengths of {covered} pixels (height, width), and its image has {size}")
+            raise Fault(f"{name}: run lengths for {covered} pixels (height, width), but its image has {size}")
         return Region(label, name, (), counts, crowd=crowd)
     if not isinstance(segmentation, list):
         raise Fault(f"{name}: expected polygons or run lengths, got {str(segmentation)[:60]}")
@@ -148,7 +148,7 @@ def _region(annotation, label, size, name, ignored):
 
 
 def _picture(path, entry, annotations, names, ignored, boxes):
-    """The Picture of an image's entry, its regions in the order of OVERLAPS, or of the file for boxes."""
+    """Makes the Picture of an image's entry, with regions in the order of OVERLAPS, and boxes in that of the file."""
     try:
         size = form.stated_size(entry.get("height"), entry.get("width"))
     except Fault as fault:
@@ -170,12 +170,12 @@ def _picture(path, entry, annotations, names, ignored, boxes):
 
 
 def _check_annotations(annotations, names, path, boxes):
-    """Raises ValueError for unknown categories, and for none with what is wanted: boxes, or else segmentations."""
+    """Raises ValueError for unknown categories, and if no annotation has a box or, unless `boxes`, a segmentation."""
     known = lambda number: isinstance(number, int) and number in names  # noqa: E731
     unknown = next((a for a in annotations if not known(a.get("category_id"))), None)
     if unknown is not None:
         raise ValueError(
-            f'"{path}": annotation {unknown["id"]} has the category_id {unknown.get("category_id")!r}; categories are'
+            f'"{path}": annotation {unknown["id"]} has the unknown category_id {unknown.get("category_id")!r}. Valid:'
             f" {listed([f'{number} ({name})' for number, name in names.items()])}."
         )
     if boxes and not any(a.get("bbox") or a.get("segmentation") for a in annotations):
@@ -189,7 +189,7 @@ def _check_annotations(annotations, names, path, boxes):
 
 
 def _file_names(entries, path):
-    """Each image's file name, with "/".
+    """Returns each image's file name, with "/".
 
     Raises:
         ValueError: if one is missing, or two images share an id or a file.
@@ -200,14 +200,12 @@ def _file_names(entries, path):
     for what, values in (("the id", [entry["id"] for entry in entries]), ("the file", names)):
         again = _twice(values)
         if again is not None:
-            raise ValueError(
-                f'"{path}": two images have {what} {again!r}, so it is unclear whose annotations are whose.'
-            )
+            raise ValueError(f'"{path}": two images have {what} {again!r}, so their annotations are ambiguous.')
     return names
 
 
 def _pictures(content, paths, existing, names, ignored, boxes) -> Iterator[Picture]:
-    """The Picture of each image whose file exists."""
+    """Yields the Picture of each image with an existing file."""
     own: dict[Any, list] = collections.defaultdict(list)
     known, seen = {entry["id"] for entry in content["images"]}, set()
     for annotation in content["annotations"]:
@@ -227,17 +225,17 @@ def _pictures(content, paths, existing, names, ignored, boxes) -> Iterator[Pictu
 
 
 def read(path: str, split: str, images: str = "", boxes: bool = False) -> Annotations:
-    """The annotations of a COCO file.
+    """Reads the annotations in a COCO file.
 
     Args:
-        path: of the JSON file.
-        split: what it holds, to look for its images.
-        images: their folder; "" to look for it.
-        boxes: whether boxes are wanted, not regions with an outline.
+        path: str. The JSON file.
+        split: str. Its split, used to look for the images.
+        images: str. Folder of the images; "" to look for it.
+        boxes: bool. Whether to read boxes instead of outlined regions.
 
     Raises:
-        FileNotFoundError: if there is no such file, or none of the images is found.
-        ValueError: if it is not COCO's form, has boxes only where outlines are wanted, or ids are repeated or unknown.
+        FileNotFoundError: if the file or all images are missing.
+        ValueError: if the file is malformed, ids are repeated or unknown, or outlines are missing.
     """
     content = files.read_json(path)
     ignored: Ignored = collections.defaultdict(list)

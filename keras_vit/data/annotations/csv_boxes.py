@@ -1,9 +1,9 @@
-"""CSV of boxes: a row for each object with its image, class and corners; an image without objects has empty cells.
+"""CSV boxes: one row per object with image, class and corners; an image without objects has empty cells.
 
     PATH/train.csv, PATH/train/_annotations.csv, PATH/annotations/train_labels.csv..., or one file with a column split
 
-TensorFlow's object detection writes filename, width, height, class, xmin, ymin, xmax, ymax; other names are in COLUMNS.
-Coordinates are pixels; or fractions, if all are between 0 and 1.
+TensorFlow's object detection writes filename, width, height, class, xmin, ymin, xmax, ymax; COLUMNS lists other names.
+Coordinates are pixels, or fractions if all are between 0 and 1.
 """
 
 import collections
@@ -43,7 +43,7 @@ _Rows = list[tuple[int, dict[str, str]]]  # (line, {kind of column: text})
 
 
 def _header(path):
-    """{kind: column} by the first line of a file."""
+    """Reads {kind: column} from the first line of a file."""
     first = next(iter(files.start_of(path).lstrip("\ufeff").splitlines()), "")
     found = [
         columns({**COLUMNS, **_FURTHER}, next(csv.reader(io.StringIO(first), delimiter=d), [])) for d in DELIMITERS
@@ -56,17 +56,17 @@ def _has_boxes(path):
 
 
 def _rows(path) -> _Rows:
-    """The rows of a table.
+    """Reads the rows of a table.
 
     Raises:
-        ValueError: naming the columns, if one is missing, or the line, if it is malformed.
+        ValueError: for missing columns and malformed lines.
     """
     found = list(csv_rows(path, read_text(path), COLUMNS))
     names = _header(path)
     missing = [kind for kind in COLUMNS if kind not in names]
     if missing:
         accepted = "; ".join(f"{kind}: {' or '.join(COLUMNS[kind])}" for kind in missing)
-        raise ValueError(f'"{path}": its first line should name the columns. It lacks: {accepted}.')
+        raise ValueError(f'"{path}": expected column names in the first line, which lacks {accepted}.')
     if not found:
         raise ValueError(f'"{path}" has no rows.')
     return [(line, {kind: (row.get(name) or "").strip() for kind, name in names.items()}) for line, row in found]
@@ -79,14 +79,14 @@ def _tables(path):
 
 
 def find(path: str, images: str = "") -> Layout | None:
-    """Tables of boxes in a folder, or the table `path`; None if there are none.
+    """Finds tables of boxes in a folder, or opens the table `path`; None without any.
 
     Args:
-        path: local, or in a bucket.
-        images: the folder of the images; "" to look for it.
+        path: str. Folder or table, local or in a bucket.
+        images: str. Folder of the images; "" to look for it.
 
     Raises:
-        ValueError: if several tables hold one split.
+        ValueError: if several tables contain one split.
     """
     alone = path.lower().endswith(_ENDINGS)
     tables = [path] if alone else _tables(path)
@@ -111,13 +111,13 @@ def _number(text):
 
 
 def _are_fractions(rows: _Rows):
-    """Whether all coordinates are between 0 and 1, and one is between them."""
+    """Whether all coordinates are from 0 to 1, and some are strictly between."""
     numbers = [_number(row[side]) for _, row in rows for side in _SIDES]
     return any(0 < number < 1 for number in numbers) and not any(number > 1 for number in numbers)
 
 
 def _region(line, row):
-    """A Region of a row; None for that of an image without objects.
+    """Makes a Region from a row; None for an image without objects.
 
     Raises:
         Fault: if a cell is missing or malformed.
@@ -127,7 +127,7 @@ def _region(line, row):
         return None
     name = f"line {line}"
     if empty:
-        raise Fault(f"{name}: the cells {listed(empty)} are empty, and others are not")
+        raise Fault(f"{name}: the cells {listed(empty)} are empty, but others are not")
     yes = {kind: row.get(kind, "").lower() in ("1", "1.0", "true") for kind in ("crowd", "difficult")}
     return Region(row["label"], name, box=form.box([row[side] for side in _SIDES], name), **yes)
 
@@ -143,7 +143,7 @@ def _picture(image, rows: _Rows):
 
 
 def _pictures(own: dict[str, _Rows], existing, ignored) -> Iterator[Picture]:
-    """The Picture of each image, {path: rows}, whose file exists."""
+    """Yields the Picture of each image, {path: rows}, with an existing file."""
     for image, rows in own.items():
         if image in existing:
             yield _picture(image, rows)
@@ -152,18 +152,18 @@ def _pictures(own: dict[str, _Rows], existing, ignored) -> Iterator[Picture]:
 
 
 def read(path: str, split: str, images: str = "", whole: bool = True, rows: _Rows | None = None) -> Annotations:
-    """The annotations in a table; class names are those of its rows.
+    """Reads the annotations in a table; its rows define the class names.
 
     Args:
-        path: of the table.
-        split: what is read, to look for its images.
-        images: their folder; "" to look for it.
-        whole: whether the images beside those of the table belong to no other split.
-        rows: of the split; None for all.
+        path: str. The table.
+        split: str. The split, used to look for the images.
+        images: str. Folder of the images; "" to look for it.
+        whole: bool. Whether the table covers all images, so that others next to them belong to no other split.
+        rows: list of (line, row). Rows of the split; None for all.
 
     Raises:
-        FileNotFoundError: if there is no such file, or none of the images is found.
-        ValueError: if columns are missing, or a line is malformed.
+        FileNotFoundError: if the table or all images are missing.
+        ValueError: for missing columns and malformed lines.
     """
     rows = _rows(path) if rows is None else rows
     ignored: Ignored = collections.defaultdict(list)

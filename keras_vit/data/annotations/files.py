@@ -1,4 +1,4 @@
-"""Files of annotations: JSON with the line of an error, and which image files exist."""
+"""Reads annotation files, with lines in errors, and finds the image files that they name."""
 
 import json
 import os
@@ -13,30 +13,30 @@ from keras_vit.data.splits import SPLITS, canonical
 from keras_vit.io.paths import in_threads, read_text
 from keras_vit.io.suggest import did_you_mean, listed
 
-_START = 4096  # bytes that tell one format from another
-_TRIED = 5  # file names that are looked for in a folder
+_START = 4096  # bytes that identify a format
+_TRIED = 5  # file names to look for in a folder
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Reads the object in a JSON file.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: naming the line, if it is not JSON; or if it is not an object.
+        ValueError: if it is not JSON, with the line, or not an object.
     """
     try:
         content = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise ValueError(f'"{path}", line {error.lineno}: not JSON: {error.msg}.') from None
     except RecursionError:
-        raise ValueError(f'"{path}": not annotations: its lists are nested too deeply.') from None
+        raise ValueError(f'"{path}": expected annotations, got lists that are nested too deeply.') from None
     if not isinstance(content, dict):
         raise ValueError(f'"{path}": expected an object of annotations, got a {type(content).__name__}.')
     return content
 
 
 def start_of(path: str) -> str:
-    """The first characters of a file; "" if it cannot be read."""
+    """Reads the first characters of a file; "" if unreadable."""
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             return file.read(_START).decode(errors="replace")
@@ -45,7 +45,7 @@ def start_of(path: str) -> str:
 
 
 def names_in(folder: str) -> list[str]:
-    """The sorted names in a folder, without hidden ones and without a bucket's "/"; [] if it does not exist."""
+    """Lists the names in a folder, sorted, without hidden names and a bucket's "/"; [] if it does not exist."""
     try:
         return sorted(name.rstrip("/") for name in tf.io.gfile.listdir(folder or ".") if not name.startswith("."))
     except tf.errors.OpError:
@@ -53,7 +53,7 @@ def names_in(folder: str) -> list[str]:
 
 
 def below(folder: str, end: str) -> list[str]:
-    """The files in a folder and below it with this ending, in any case, sorted; without hidden ones."""
+    """Lists the files below a folder with this extension, in any case, sorted, without hidden files."""
     try:
         found = [os.path.join(place, name) for place, _, names in tf.io.gfile.walk(folder) for name in names]
     except tf.errors.OpError:
@@ -63,7 +63,7 @@ def below(folder: str, end: str) -> list[str]:
 
 
 def split_of(path: str) -> str:
-    """The split that a file's name or its folder's says: "instances_val2017.json" is "val"; "train" without one."""
+    """Returns the split in a file's name or its folder's: "instances_val2017.json" is "val"; "train" by default."""
     folder, name = os.path.split(path)
     words = [re.sub(r"\d+$", "", word) for word in re.split(r"[^A-Za-z0-9]+", os.path.splitext(name)[0])]
     found = [canonical(word) for word in [*words, os.path.basename(folder)] if canonical(word) in SPLITS]
@@ -71,7 +71,7 @@ def split_of(path: str) -> str:
 
 
 def by_split(found: Iterable[str], root: str) -> dict[str, str]:
-    """{split: file}, by the names of files in `root`.
+    """Assigns the files in `root` to splits by their names: {split: file}.
 
     Raises:
         ValueError: if several belong to one split.
@@ -81,15 +81,15 @@ def by_split(found: Iterable[str], root: str) -> dict[str, str]:
         split = split_of(file)
         if split in splits:
             raise ValueError(
-                f'"{root}" has several files for the split "{split}": {splits[split]}, {file}. Name one of them instead'
-                " of the folder, or put train, val or test in their names."
+                f'"{root}" has several files for the split "{split}": {splits[split]}, {file}. Open one of them instead'
+                " of the folder, or add train, val or test to their names."
             )
         splits[split] = file
     return splits
 
 
 def folders_of_splits(root: str) -> dict[str, str]:
-    """{split: folder} of the folders train, val (valid, validation) and test in `root`.
+    """Finds the folders train, val (valid, validation) and test in `root`: {split: folder}.
 
     Raises:
         ValueError: if two are the same split.
@@ -101,26 +101,26 @@ def folders_of_splits(root: str) -> dict[str, str]:
             if split in found:
                 raise ValueError(
                     f'The folder "{root}" has several folders for one split: {os.path.basename(found[split])}, {name}.'
-                    " Put them together."
+                    " Merge them."
                 )
             found[split] = os.path.join(root, name)
     return found
 
 
 class Existing:
-    """Which files exist, by listing each folder once."""
+    """The files that exist; lists each folder once."""
 
     def __init__(self):
         self._names: dict[str, frozenset[str]] = {}
 
     def list(self, folders: Iterable[str]) -> None:
-        """Lists folders, many at once."""
+        """Lists folders in parallel."""
         new = [folder for folder in dict.fromkeys(folders) if folder not in self._names]
-        if new:  # threads cost more than a look
+        if new:  # starting threads is expensive
             self._names.update(zip(new, in_threads(lambda folder: frozenset(names_in(folder)), new)))
 
     def names(self, folder: str) -> frozenset[str]:
-        """The names in a folder."""
+        """Returns the names in a folder."""
         self.list([folder])
         return self._names[folder]
 
@@ -130,7 +130,7 @@ class Existing:
 
 
 def _candidates(path, split):
-    """Folders that may hold the images of a file of annotations."""
+    """Yields folders that may contain the images of an annotation file."""
     folder, stem = os.path.split(os.path.splitext(path)[0])
     above = os.path.dirname(folder)
     words = [stem.partition("_")[2], split, *([] if split != "val" else ["valid", "validation"])]
@@ -141,17 +141,17 @@ def _candidates(path, split):
 
 
 def image_paths(path: str, split: str, images: str, names: Sequence[str], existing: Existing) -> list[str]:
-    """The path of each image that a file of annotations names.
+    """Returns the path of each image that an annotation file names.
 
     Args:
-        path: of the file.
-        split: what it holds.
-        images: the folder of the images; "" to look for it.
-        names: of the images, with "/".
-        existing: which files exist.
+        path: str. The annotation file.
+        split: str. Its split.
+        images: str. Folder of the images; "" to look for it.
+        names: sequence of str. Image names, with "/".
+        existing: Existing. The files that exist.
 
     Raises:
-        FileNotFoundError: if none of the first ones is found.
+        FileNotFoundError: if no image in a sample is found.
     """
     folders = [images] if images else list(dict.fromkeys([os.path.dirname(path), *_candidates(path, split)]))
     tried = names[:: max(1, len(names) // _TRIED)]
@@ -161,13 +161,13 @@ def image_paths(path: str, split: str, images: str, names: Sequence[str], existi
                 return [os.path.join(folder, plain(name)) for name in names]
     near = did_you_mean(os.path.basename(names[0]), existing.names(folders[0]))
     raise FileNotFoundError(
-        f'"{path}": its images, such as "{names[0]}", are in none of {listed(folders, 12)}.{near} Name their folder:'
-        f' "...?images=FOLDER".'
+        f'"{path}": no images, such as "{names[0]}", found in {listed(folders, 12)}.{near} Specify their folder:'
+        ' "...?images=FOLDER".'
     )
 
 
 def unlisted(paths: Iterable[str], existing: Existing) -> Iterator[str]:
-    """Image files that stand beside the listed ones."""
+    """Yields image files next to the listed ones."""
     own: dict[str, set[str]] = {}
     for path in paths:
         folder, name = os.path.split(path)

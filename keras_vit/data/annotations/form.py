@@ -1,7 +1,7 @@
-"""The common form of annotations: images, and regions in them. Each format's file reads into it.
+"""The common form of annotations, images and their regions, into which every format is read.
 
-What is wrong with one image (an odd number of coordinates, NaN) is kept as its fault, and fails like a damaged file
-when the image is read: named, and counted against the run's limit. What covers no pixel is left out and counted.
+An error in one image's annotations (an odd number of coordinates, NaN) is stored as its fault. Reading the image then
+fails like a damaged file: named, and counted against the run's limit. Regions without a pixel are dropped and counted.
 """
 
 import collections
@@ -13,27 +13,27 @@ import numpy as np
 
 from keras_vit.data.sources.tree import Reason
 
-_FARTHEST = 1e6  # pixels or fractions: coordinates beyond are damaged, and would overflow
-BESIDE = 1.0  # pixels that annotation tools may draw beyond the image
+_FARTHEST = 1e6  # in pixels or fractions; larger coordinates are damaged and would overflow
+BESIDE = 1.0  # pixels that annotation tools may draw outside the image
 
 FEW_POINTS = Reason("polygon", "with fewer than 3 points")
-CLIPPED = Reason("region", "that reaches beyond its image, cut off there")
-OUTSIDE = Reason("region", "outside of its image")
+CLIPPED = Reason("region", "clipped at the image's border")
+OUTSIDE = Reason("region", "outside the image")
 SAME_ID = Reason("annotation", "with the id of another")
-OTHER_IMAGE = Reason("annotation", "of an image that is not listed")
-NOT_AN_AREA = Reason("shape", "that has no area")
+OTHER_IMAGE = Reason("annotation", "of an unlisted image")
+NOT_AN_AREA = Reason("shape", "without an area")
 NOT_LISTED = Reason("image", "without an entry in the annotations")
-MISSING = Reason("image", "whose file is missing")
+MISSING = Reason("image", "with a missing file")
 NO_REGION = Reason("image", "without regions")
 NO_IMAGE = Reason("label file", "without an image")
 PARENT = Reason("category", "that only groups the others", expected=True)
 NO_AREA = Reason("box", "without an area")
 TWICE = Reason("box", "that repeats one of its class")
-SWAPPED = Reason("box", "with swapped corners, put in order")
+SWAPPED = Reason("box", "with swapped corners, corrected")
 OTHER_XML = Reason("XML file", "of another kind")
 NO_XML = Reason("name", "in ImageSets without an XML file")
 TO_IGNORE = Reason("box", "labelled __ignore__ or _background_", expected=True)
-NOTED = (CLIPPED, SAME_ID, SWAPPED)  # used all the same
+NOTED = (CLIPPED, SAME_ID, SWAPPED)  # reported but used
 
 NO_CLASSES = ("__ignore__", "_background_")  # labels of LabelMe
 
@@ -42,7 +42,7 @@ Ignored = dict[Reason, list[str]]  # {reason: names}
 
 
 class Fault(ValueError):
-    """What is wrong with the annotations of one image; its message names the region."""
+    """An error in the annotations of one image; its message names the region."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,14 +50,14 @@ class Region:
     """One annotated object or area.
 
     Attributes:
-        label: the name of its class.
-        name: in messages, such as "annotation 7" or "line 3".
-        polygons: (n, 2) float64 vertices x, y of each; the region is their union.
-        runs: (n,) int64 pixels outside and inside of the region in turn, down the columns; None without.
-        box: top, left, bottom, right, if the annotation has one.
-        crowd: whether it stands for a group of objects.
-        difficult: whether detectors need not find it.
-        pixels: its area in pixels, if the annotation states it.
+        label: str. Class name.
+        name: str. Name in messages, such as "annotation 7" or "line 3".
+        polygons: tuple of (n, 2) float64. Vertices x, y of each polygon; the region is their union.
+        runs: (n,) int64. Alternating counts of pixels outside and inside the region, down the columns; or None.
+        box: (top, left, bottom, right), or None.
+        crowd: bool. Whether it is a group of objects.
+        difficult: bool. Whether detectors may miss it.
+        pixels: float. Area in pixels, if the annotation states it.
     """
 
     label: str
@@ -71,7 +71,7 @@ class Region:
 
     @property
     def area(self) -> float:
-        """Its size in pixels, or as a fraction of the image."""
+        """Area in pixels, or as a fraction of the image."""
         inside = 0.0 if self.runs is None else float(self.runs[1::2].sum())
         return inside + sum(_polygon_area(polygon) for polygon in self.polygons)
 
@@ -81,10 +81,10 @@ class Picture:
     """An image and its regions, later ones above earlier ones.
 
     Attributes:
-        path: of the image file.
-        size: (height, width) as the annotations state it; None if they do not.
-        regions: see Region.
-        fault: why the image cannot be used; "" if it can.
+        path: str. The image file.
+        size: (height, width) stated by the annotations, or None.
+        regions: list of Region.
+        fault: str. Why the image is unusable; "" if it is usable.
     """
 
     path: str
@@ -98,11 +98,11 @@ class Annotations:
     """The annotations of one split.
 
     Attributes:
-        pictures: read as they are needed; once.
-        class_names: in order, as the files declare them; None if only the regions name them.
-        fractions: whether coordinates are fractions of the image's width and height, not pixels.
-        where: the file or folder that holds them.
-        ignored: {reason: names}; complete after the last picture.
+        pictures: iterator of Picture. Read on demand, once.
+        class_names: tuple of str, in the order declared by the files; None if only regions name classes.
+        fractions: bool. Whether coordinates are fractions of the image's width and height, not pixels.
+        where: str. The file or folder of the annotations.
+        ignored: dict. Names by reason; complete after the last picture.
     """
 
     pictures: Iterator[Picture]
@@ -117,11 +117,11 @@ class Layout:
     """Annotations found in a folder.
 
     Attributes:
-        format: its name in messages.
-        overlaps: which of two regions is on top, in words.
-        splits: {split: a function that reads its annotations}.
-        files: {split: the files that hold them}.
-        class_names: in order, if one file declares them for all splits; else None.
+        format: str. Name of the format in messages.
+        overlaps: str. Describes which of two regions is on top.
+        splits: dict. A function that reads the annotations of each split.
+        files: dict. The files of each split.
+        class_names: tuple of str, in order, if one file declares them for all splits; else None.
     """
 
     format: str
@@ -138,23 +138,23 @@ def _polygon_area(points):
 
 
 def polygon(numbers: Sequence[float], name: str) -> np.ndarray:
-    """The (n, 2) float64 vertices of a flat list x, y, x, y...
+    """Converts a flat list x, y, x, y... to vertices (n, 2) float64.
 
     Args:
-        numbers: from a file.
-        name: of the region, for messages.
+        numbers: sequence of numbers. From a file.
+        name: str. The region's name in messages.
 
     Raises:
-        Fault: if it is not a list of pairs of finite numbers.
+        Fault: if they are not pairs of finite numbers.
     """
     try:
         flat = np.array(numbers, "float64")
     except (TypeError, ValueError):
         raise Fault(f"{name}: expected a polygon as numbers x, y, x, y..., got {str(numbers)[:60]}") from None
     if flat.ndim != 1:
-        raise Fault(f"{name}: expected a polygon as one list x, y, x, y..., got lists in a list")
+        raise Fault(f"{name}: expected a polygon as one list x, y, x, y..., got nested lists")
     if len(flat) % 2:
-        raise Fault(f"{name}: a polygon has {len(flat)} coordinates; expected pairs x, y")
+        raise Fault(f"{name}: expected a polygon as pairs x, y, got {len(flat)} coordinates")
     wrong = flat[~(np.abs(flat) <= _FARTHEST)]  # NaN, too
     if len(wrong):
         raise Fault(f"{name}: a polygon has the coordinate {wrong[0]:g}")
@@ -162,11 +162,11 @@ def polygon(numbers: Sequence[float], name: str) -> np.ndarray:
 
 
 def box(numbers: Sequence[Any], name: str) -> Box:
-    """The box of the numbers left, top, right, bottom.
+    """Converts left, top, right, bottom to a Box.
 
     Args:
-        numbers: from a file, or texts of them.
-        name: of the region, for messages.
+        numbers: sequence of numbers or str. From a file.
+        name: str. The region's name in messages.
 
     Raises:
         Fault: if they are not four finite numbers.
@@ -182,10 +182,10 @@ def box(numbers: Sequence[Any], name: str) -> Box:
 
 
 def stated_size(height: Any, width: Any) -> tuple[int, int] | None:
-    """(height, width) of an image as a file states them, numbers or texts; None if one is missing or 0.
+    """Converts an image's stated height and width, numbers or text, to (height, width); None if one is missing or 0.
 
     Raises:
-        Fault: if they are not numbers of pixels.
+        Fault: if they are not valid sizes.
     """
     if height in (None, "") or width in (None, ""):
         return None
@@ -194,16 +194,16 @@ def stated_size(height: Any, width: Any) -> tuple[int, int] | None:
     except (TypeError, ValueError, OverflowError):
         size = -1, -1
     if not all(0 <= side <= _FARTHEST for side in size):
-        raise Fault(f"its height is {str(height)[:60]!r} and its width {str(width)[:60]!r}")
+        raise Fault(f"expected a size in pixels, got height {str(height)[:60]!r} and width {str(width)[:60]!r}")
     return size if all(size) else None
 
 
 def box_of(region: Region, size: tuple[int, int] | None) -> Box | None:
-    """The box of a region, or around it; None if it has no extent.
+    """Returns a region's box, or its bounding box; None if it is empty.
 
     Args:
-        region: with a box, polygons or runs.
-        size: (height, width) of its image, needed for runs.
+        region: Region with a box, polygons or runs.
+        size: (height, width) of its image, required for runs.
     """
     if region.box is not None:
         return region.box
@@ -217,13 +217,13 @@ def box_of(region: Region, size: tuple[int, int] | None) -> Box | None:
 
 
 def _around_runs(runs, height):
-    """The box around pixels that are given as runs down the columns; None without any."""
+    """Returns the bounding box of runs down the columns; None if they are empty."""
     ends = np.cumsum(runs)[1::2]
     starts, ends = (ends - runs[1::2])[runs[1::2] > 0], ends[runs[1::2] > 0]
     if not len(ends):
         return None
     first, last = starts // height, (ends - 1) // height
-    if (first < last).any():  # a run that goes on in the next column reaches from top to bottom
+    if (first < last).any():  # a run that continues in the next column spans the full height
         top, bottom = 0, height
     else:
         top, bottom = int((starts % height).min()), int(((ends - 1) % height).max()) + 1
@@ -231,7 +231,7 @@ def _around_runs(runs, height):
 
 
 def with_area(polygons: Iterable[np.ndarray], name: str, ignored: Ignored) -> tuple[np.ndarray, ...]:
-    """The polygons with 3 points or more; the others, which contain no pixel, are counted."""
+    """Keeps polygons with 3 points or more; counts the others, which contain no pixel."""
     kept = []
     for points in polygons:
         if len(points) < 3:
@@ -242,12 +242,12 @@ def with_area(polygons: Iterable[np.ndarray], name: str, ignored: Ignored) -> tu
 
 
 def _beyond(polygons, limits, beside):
-    """(polygons,) bool each: whether a polygon lies outside of its image, and whether it reaches beyond it.
+    """Returns whether each polygon lies outside its image, and whether it crosses the border, both (polygons,) bool.
 
     Args:
-        polygons: (n, 2) x, y of each.
+        polygons: list of (n, 2). Vertices x, y.
         limits: (height, width) of the image, in the polygons' units.
-        beside: how far beyond the image does not count.
+        beside: float. Tolerance around the image.
     """
     starts = np.cumsum([0, *map(len, polygons[:-1])])
     together, far = np.concatenate(polygons), np.array(limits, "float64")[::-1]
@@ -256,12 +256,12 @@ def _beyond(polygons, limits, beside):
 
 
 def checked(picture: Picture, ignored: Ignored, fractions: bool) -> Picture:
-    """The picture without regions that lie outside of it; counts those, and others that reach beyond it.
+    """Drops regions outside the image; counts them, and regions that cross its border.
 
     Args:
-        picture: changed in place.
-        ignored: where to count.
-        fractions: whether its polygons are fractions of its width and height.
+        picture: Picture. Changed in place.
+        ignored: dict that counts the regions.
+        fractions: bool. Whether the polygons are fractions of width and height.
     """
     picture.regions = [region for region in picture.regions if region.polygons or region.runs is not None]
     limits = (1.0, 1.0) if fractions else picture.size

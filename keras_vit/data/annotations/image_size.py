@@ -1,4 +1,4 @@
-"""The size of an encoded image as viewers show it, mostly from its header."""
+"""Reads the upright size of an encoded image, mostly from its header."""
 
 import tensorflow as tf
 
@@ -23,13 +23,13 @@ def _of_other(encoded):
 
 
 def size_and_orientation(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """(upright (height, width), (2,) int32; EXIF's orientation, () int32) of an image that `decode` reads.
+    """Returns an image's upright (height, width), (2,) int32, and EXIF orientation, () int32.
 
     Args:
-        encoded: scalar string tensor.
+        encoded: scalar string tensor. An image that `decode` supports.
 
     Raises:
-        InvalidArgumentError: at run time, for an illegible header, or too many pixels.
+        InvalidArgumentError: at run time, for an unreadable header or too many pixels.
     """
     start = tf.strings.substr(encoded, 0, 2)
     kinds = {b"\xff\xd8": _of_jpeg, b"\x89P": _of_png}
@@ -38,10 +38,10 @@ def size_and_orientation(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     size = tf.where(turned >= 5, size[::-1], size)
     pixels = tf.reduce_prod(tf.cast(size, tf.int64))
     fits = (pixels <= MAX_PIXELS) & tf.reduce_all(size > 0)
-    with tf.control_dependencies([tf.debugging.Assert(fits, ["The image has an impossible size:", size])]):
+    with tf.control_dependencies([tf.debugging.Assert(fits, ["The image has an invalid size:", size])]):
         return tf.ensure_shape(tf.identity(size), (2,)), tf.ensure_shape(turned, ())
 
 
 def upright_size(encoded: tf.Tensor) -> tf.Tensor:
-    """The size alone."""
+    """Returns only the size."""
     return size_and_orientation(encoded)[0]

@@ -1,9 +1,9 @@
-"""LabelMe JSON: one file for each image, with the shapes of its regions.
+"""LabelMe JSON: one file per image, with the shapes of its regions.
 
     PATH/a.jpg and PATH/a.json, or PATH/train/..., PATH/val/...
 
-Later shapes cover earlier ones, as in LabelMe's own exports. `__ignore__` is void and `_background_` the background
-there, and here. Polygons, rectangles, circles and masks have an area; lines and points are left out and counted.
+As in LabelMe's exports, later shapes cover earlier ones, `__ignore__` is void and `_background_` is the background.
+Polygons, rectangles, circles and masks have an area; lines and points are dropped and counted.
 """
 
 import base64
@@ -21,7 +21,7 @@ from keras_vit.io.suggest import listed
 
 OVERLAPS = "later shapes above earlier ones"
 _NO_AREA = ("line", "linestrip", "point", "points")
-_FLAT = 0.05  # pixels between a circle and the polygon that stands for it
+_FLAT = 0.05  # pixels between a circle and its polygon
 
 
 def is_labelme(path: str) -> bool:
@@ -31,11 +31,11 @@ def is_labelme(path: str) -> bool:
 
 
 def find(path: str, boxes: bool = False) -> Layout | None:
-    """LabelMe annotations in a folder; None if its first JSON files are of another kind.
+    """Finds LabelMe annotations in a folder; None if its first JSON files have another format.
 
     Args:
-        path: local, or in a bucket.
-        boxes: whether boxes are wanted, not regions with an outline.
+        path: str. Folder, local or in a bucket.
+        boxes: bool. Whether to read boxes instead of outlined regions.
     """
     parts = files.folders_of_splits(path)
     folders = {split: found for split, folder in parts.items() if (found := files.below(folder, ".json"))}
@@ -47,7 +47,7 @@ def find(path: str, boxes: bool = False) -> Layout | None:
 
 
 def _circle(points):
-    """A circle, given by its centre and a point on it, as a polygon."""
+    """Converts a circle, given by its centre and a point on it, to a polygon."""
     (x, y), edge = points
     radius = math.hypot(edge[0] - x, edge[1] - y)
     corners = max(12, math.ceil(math.pi / math.sqrt(2 * _FLAT / max(radius, 1.0))))
@@ -56,7 +56,7 @@ def _circle(points):
 
 
 def _rectangle(points):
-    """Two opposite corners, or all four, as a polygon."""
+    """Converts two opposite corners, or all four, to a polygon."""
     if len(points) != 2:
         return points
     (left, top), (right, bottom) = points.min(0), points.max(0)
@@ -64,31 +64,31 @@ def _rectangle(points):
 
 
 def _of_count(shape, points, name):
-    """The polygon of a shape.
+    """Converts a shape to a polygon.
 
     Raises:
-        Fault: for a rectangle or circle of another number of points.
+        Fault: for a rectangle or circle with a wrong number of points.
     """
     if shape == "polygon":
         return points
     valid = {"rectangle": (2, 4), "circle": (2,)}[shape]
     if len(points) not in valid:
-        raise Fault(f"{name}: a {shape} has {' or '.join(map(str, valid))} points, not {len(points)}")
+        raise Fault(f"{name}: expected {' or '.join(map(str, valid))} points for a {shape}, got {len(points)}")
     return _rectangle(points) if shape == "rectangle" else _circle(points)
 
 
 def _mask_runs(text, points, size, name):
-    """The run lengths of a shape "mask": a PNG in base64, whose corners are two points of the image.
+    """Converts a shape "mask", a base64 PNG placed by two corner points, to run lengths.
 
     Raises:
-        Fault: if it cannot be read, or does not fit into the image.
+        Fault: if it is unreadable or does not fit into the image.
     """
     from PIL import Image
 
     try:
         inside = np.asarray(Image.open(io.BytesIO(base64.b64decode(text, validate=True)), formats=("PNG",))) > 0
     except (OSError, TypeError, binascii.Error):
-        raise Fault(f"{name}: its mask should be a PNG in base64, and cannot be read") from None
+        raise Fault(f"{name}: expected its mask as a base64 PNG, but it cannot be read") from None
     if size is None or inside.ndim != 2 or not len(points):
         raise Fault(f"{name}: a mask needs the image's imageHeight and imageWidth, its points, and grey pixels")
     left, top = (int(value) for value in np.round(points.min(0)))
@@ -104,13 +104,13 @@ def _mask_runs(text, points, size, name):
 
 
 def _region(shape, number, size, ignored, path) -> Region | None:
-    """A Region of one shape; None for one without an area.
+    """Makes a Region from a shape; None without an area.
 
     Raises:
         Fault: if it is malformed.
     """
     if not isinstance(shape, dict):
-        raise Fault(f"shape {number} should be an object, got {str(shape)[:60]}")
+        raise Fault(f"shape {number}: expected an object, got {str(shape)[:60]}")
     label, kind = str(shape.get("label") or "").strip(), shape.get("shape_type") or "polygon"
     name = f"shape {number} ({label})"
     if not label:
@@ -135,12 +135,10 @@ def _region(shape, number, size, ignored, path) -> Region | None:
 
 
 def _picture(path, content, existing, ignored, boxes) -> Picture | None:
-    """The Picture of one JSON file; None if its image is missing."""
+    """Makes the Picture of a JSON file; None if its image is missing."""
     image = beside.image_of(path, str(content.get("imagePath") or ""), existing, ("images",))
     if image not in existing:
-        embedded = (
-            " (it is only inside of the JSON, as imageData: save it beside it)" if content.get("imageData") else ""
-        )
+        embedded = " (only inside the JSON, as imageData: save it next to the file)" if content.get("imageData") else ""
         ignored[form.MISSING].append(f"{image}{embedded}")
         return None
     shapes, size = content.get("shapes"), None
@@ -156,19 +154,19 @@ def _picture(path, content, existing, ignored, boxes) -> Picture | None:
 
 
 def read(folder: str, paths: list[str], boxes: bool = False) -> Annotations:
-    """The annotations in LabelMe's JSON files; class names are those of the shapes.
+    """Reads the annotations in LabelMe's JSON files; the shapes define the class names.
 
     Args:
-        folder: that holds them.
-        paths: of the files.
-        boxes: whether boxes are wanted, not regions with an outline.
+        folder: str. Folder of the files.
+        paths: list of str. The JSON files.
+        boxes: bool. Whether to read boxes instead of outlined regions.
 
     Raises:
-        ValueError: if one of them is COCO's.
+        ValueError: if a file has another format.
     """
     others = [path for path in paths[:3] if not is_labelme(path)]
     if others:
-        raise ValueError(f'"{folder}" holds LabelMe\'s JSON files and others, such as {listed(others)}: separate them.')
+        raise ValueError(f'"{folder}" mixes LabelMe\'s JSON files with others, like {listed(others)}. Separate them.')
     ignored: Ignored = collections.defaultdict(list)
     picture = lambda path, content, existing: _picture(path, content, existing, ignored, boxes)  # noqa: E731
     return Annotations(beside.pictures(paths, files.read_json, picture, ignored), None, False, folder, ignored)

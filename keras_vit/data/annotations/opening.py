@@ -1,4 +1,4 @@
-"""What opening a source of annotations takes, for masks as for boxes: the split, the class names, and faults."""
+"""Steps to open a source of annotations, for masks and boxes: find the split and class names, and report faults."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from keras_vit.io.suggest import counted
 
 
 def asked_split(layout: Layout, split: str, root: str) -> str:
-    """The split that a slice is of, by its standard name.
+    """Returns the standard name of the split in `split`, which may be a slice.
 
     Raises:
         MissingSplit: if the annotations have no such split.
@@ -25,28 +25,29 @@ def asked_split(layout: Layout, split: str, root: str) -> str:
     asked = canonical(split_name(split))
     if asked not in layout.splits:
         raise MissingSplit(
-            f'"{root}" has no split "{asked}"; its {layout.format} annotations have: {", ".join(layout.splits)}. A'
-            f' slice is one, too: "{next(iter(layout.splits))}[80%:]".',
+            f'"{root}" has no split "{asked}" in its {layout.format} annotations. Valid: {", ".join(layout.splits)},'
+            f' and slices such as "{next(iter(layout.splits))}[80%:]".',
             layout.splits,
         )
     return asked
 
 
 def _used_names(pictures):
-    """The sorted classes of regions."""
+    """Sorts the classes of regions."""
     return tuple(sorted({region.label for picture in pictures for region in picture.regions}))
 
 
 def _declared(
     title: str, layout: Layout, split: str, annotations: Annotations, own: Callable[[], Sequence[str]]
 ) -> tuple[str, ...]:
-    """The class names that train gives to all splits.
+    """Returns the class names of train, which all splits share.
 
     Args:
-        title: of the source; names depend on whether it is of masks or of boxes.
-        layout: with its splits.
-        split: whose annotations are `annotations`.
-        own: the names of that split.
+        title: str. Name of the source; class names differ between masks and boxes.
+        layout: Layout. The annotations found.
+        split: str. Split of `annotations`.
+        annotations: Annotations of that split.
+        own: callable. Returns the class names of that split.
     """
     if layout.class_names is not None:
         return layout.class_names
@@ -64,16 +65,16 @@ def _declared(
 
 
 def check_some(title: str, annotations: Annotations, pictures: Sequence[tuple[str, str]]) -> None:
-    """Warns about images whose annotations cannot be used.
+    """Warns about images with unusable annotations.
 
     Args:
-        title: of the source.
-        annotations: of a split.
-        pictures: its (path, fault).
+        title: str. Name of the source.
+        annotations: Annotations of a split.
+        pictures: sequence of (path, fault).
 
     Raises:
         FileNotFoundError: if no image is found.
-        ValueError: if the annotations of all images are.
+        ValueError: if the annotations of all images are unusable.
     """
     if not pictures:
         raise FileNotFoundError(f'"{annotations.where}": no image can be used: {told(annotations.ignored)}.')
@@ -92,22 +93,22 @@ def check_some(title: str, annotations: Annotations, pictures: Sequence[tuple[st
 def names_of(
     title: str, root: str, layout: Layout, split: str, annotations: Annotations, classes: str
 ) -> tuple[str, ...]:
-    """The class names of all splits: in the annotations, in a file such as the option `classes`, or those of train.
+    """Returns the class names of all splits: from the annotations, the file `classes`, labels.txt, or train.
 
     Args:
-        title: of the source.
-        root: its folder or file.
-        layout: with its splits.
-        split: the one that is read.
-        annotations: of that split.
-        classes: the option, "" without.
+        title: str. Name of the source.
+        root: str. Its folder or file.
+        layout: Layout. The annotations found.
+        split: str. The split to read.
+        annotations: Annotations of that split.
+        classes: str. The option, or "".
 
     Raises:
         FileNotFoundError, ValueError: if there is no such file, or no image can be used.
     """
     if annotations.class_names is not None:
         if classes:
-            raise ValueError(f'"{title}": classes={classes}: {annotations.where} names the classes already.')
+            raise ValueError(f'"{title}": remove classes={classes}: {annotations.where} already names the classes.')
         return _declared(title, layout, split, annotations, lambda: annotations.class_names)
     pictures = list(annotations.pictures)
     annotations.pictures = iter(pictures)
@@ -117,7 +118,7 @@ def names_of(
 
 
 def advancing(pictures: Iterable[Picture], work: Stage) -> Iterator[Picture]:
-    """`pictures`, each of which advances a stage."""
+    """Yields `pictures` and advances a stage for each."""
     for picture in pictures:
         work.advance()
         yield picture

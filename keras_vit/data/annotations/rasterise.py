@@ -1,8 +1,8 @@
-"""Polygons and run lengths to masks, in TensorFlow ops: also inside tf.data and on the workers of a data service.
+"""Draws polygons and run lengths as masks in TensorFlow ops, also in tf.data and on the workers of a data service.
 
 The pixel rule is COCO's: masks equal those of pycocotools (`frPyObjects`, `decode`) bit for bit. A pixel belongs to a
-polygon if its centre, (column + 0.5, row + 0.5), is inside; vertices are first rounded to a fifth of a pixel, and a
-polygon that crosses itself is filled by the even-odd rule. What lies outside of the image is cut off. Several polygons
+polygon if its centre, (column + 0.5, row + 0.5), is inside; vertices are first rounded to a fifth of a pixel, and
+self-intersecting polygons are filled by the even-odd rule. Polygons are clipped at the image's border. Several polygons
 of one region are united.
 
 Pixels are numbered down the columns, as in COCO's run lengths: pixel (y, x) of an image h pixels high is x * h + y.
@@ -17,14 +17,14 @@ _CENTRE = FIFTHS // 2  # a pixel's centre lies between its fifths 2 and 3
 
 
 def to_fifths(points: np.ndarray) -> np.ndarray:
-    """Pixel coordinates, float64, as pycocotools rounds them: integers, in fifths of a pixel."""
+    """Rounds pixel coordinates, float64, to integral fifths of a pixel, like pycocotools."""
     return np.trunc(FIFTHS * points + 0.5)
 
 
 def group_numbers(count: tf.Tensor) -> tf.Tensor:
-    """The group of each member of consecutive groups of `count` (n,) int32 members: (2, 0, 1) -> (0, 0, 2).
+    """Numbers each member of consecutive groups of `count` (n,) int32 members by its group: (2, 0, 1) -> (0, 0, 2).
 
-    tf.repeat needs memory for as many members in every group as in the largest.
+    tf.repeat would pad every group to the size of the largest.
     """
     first = tf.cumsum(count, exclusive=True)
     begun = tf.scatter_nd(first[:, None], tf.ones_like(first), [tf.reduce_sum(count) + 1])
@@ -32,13 +32,13 @@ def group_numbers(count: tf.Tensor) -> tf.Tensor:
 
 
 def _members(count):
-    """(group, place in it) of each member of consecutive groups of `count` (n,) int32 members."""
+    """Returns (group, place in it) of each member of consecutive groups of `count` (n,) int32 members."""
     group = group_numbers(count)
     return group, tf.range(tf.size(group)) - tf.gather(tf.cumsum(count, exclusive=True), group)
 
 
 def _following(rings):
-    """The index of the vertex after each one in its ring; `rings` (n,) int32 numbers, ascending."""
+    """Returns the index of each vertex's successor in its ring; `rings` (n,) int32 is ascending."""
     number = tf.range(tf.size(rings))
     first = tf.math.segment_min(number, rings)  # of each ring
     last = tf.concat([rings[1:] != rings[:-1], [True]], 0)[: tf.size(rings)]
@@ -46,7 +46,7 @@ def _following(rings):
 
 
 def _crossed_columns(start, end, width):
-    """(first, count) of the columns whose centres lie between each edge's x coordinates, in fifths, int32."""
+    """Returns (first, count), int32, of the columns with centres between each edge's x coordinates, in fifths."""
     low, high = tf.minimum(start, end), tf.maximum(start, end)
     first = tf.maximum(-((_CENTRE - low) // FIFTHS), 0)
     last = tf.minimum((high - _CENTRE - 1) // FIFTHS, width - 1)
@@ -54,11 +54,11 @@ def _crossed_columns(start, end, width):
 
 
 def _heights(x, y, x_end, y_end, column):
-    """Where edges cross the centres of columns: y in fifths, rounded as pycocotools does it, int32.
+    """Returns y, int32 in fifths, where edges cross the centres of columns, rounded like pycocotools.
 
     Args:
-        x, y, x_end, y_end: (n,) int32 edges, in fifths.
-        column: (n,) int32 columns that they cross.
+        x, y, x_end, y_end: (n,) int32. Edges, in fifths.
+        column: (n,) int32. The columns that they cross.
     """
     steep = tf.abs(x_end - x) < tf.abs(y_end - y)
     turned = tf.where(steep, y > y_end, x > x_end)
@@ -74,7 +74,7 @@ def _heights(x, y, x_end, y_end, column):
     before = column * FIFTHS + _CENTRE
     flat = tf.minimum(flat_height(before - x), flat_height(before + 1 - x))
 
-    # A steep edge has a point at each y; it crosses at the last one before the column's centre, on either side of it.
+    # A steep edge has a point at each y; it crosses at the last point before the column's centre, from either side.
     def is_before(step):
         beyond = tf.cast(exact(x) + run * exact(step) + 0.5, tf.int32) > before
         return beyond != (run > 0)
@@ -88,12 +88,12 @@ def _heights(x, y, x_end, y_end, column):
 def polygon_spans(
     points: tf.Tensor, rings: tf.Tensor, height: tf.Tensor, width: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The spans of pixels inside polygons.
+    """Returns the spans of pixels inside polygons.
 
     Args:
-        points: (n, 2) int32 vertices x, y, in fifths of a pixel; a ring closes by itself.
-        rings: (n,) int32, ascending: the polygon of each vertex.
-        height, width: int32 scalars, of the image.
+        points: (n, 2) int32. Vertices x, y, in fifths of a pixel; rings close automatically.
+        rings: (n,) int32, ascending. Polygon of each vertex.
+        height, width: () int32. Size of the image.
 
     Returns:
         (ring, start, end), each (m,) int32, by ring and start; some may be empty.
@@ -106,7 +106,7 @@ def polygon_spans(
     x, y, x_end, y_end = (tf.gather(value, edge) for value in (x, y, x_end, y_end))
     crossing = _heights(x, y, x_end, y_end, column)
     row = tf.clip_by_value((crossing + _CENTRE) // FIFTHS, 0, height)
-    # Even-odd: between the first and second crossing, the third and fourth... A closed ring has an even number.
+    # Even-odd: fill between the first and second crossing, the third and fourth... A closed ring has an even number.
     size = tf.cast(height * width + 1, tf.int64)
     place = tf.cast(tf.gather(rings, edge), tf.int64) * size + tf.cast(column * height + row, tf.int64)
     place = tf.sort(place)
@@ -115,11 +115,11 @@ def polygon_spans(
 
 
 def run_spans(counts: tf.Tensor, regions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The spans of run lengths.
+    """Returns the spans of run lengths.
 
     Args:
-        counts: (n,) int32, alternately the pixels outside and inside of a region; an even number for each region.
-        regions: (n,) int32, ascending: the region of each count.
+        counts: (n,) int32. Alternating counts of pixels outside and inside a region, an even number per region.
+        regions: (n,) int32, ascending. Region of each count.
 
     Returns:
         (region, start, end), each (n / 2,) int32.
@@ -138,16 +138,16 @@ def painted(
     height: tf.Tensor,
     width: tf.Tensor,
 ) -> tf.Tensor:
-    """A mask (h, w, 1), of the dtype of `values`, in which later regions cover earlier ones.
+    """Draws a mask (h, w, 1) with the dtype of `values`, in which later regions cover earlier ones.
 
     Args:
-        order: (m,) int32, the region of each span.
-        start, end: (m,) int32 spans.
-        values: (regions,) the value of each region.
-        background: the value of pixels in no region.
-        height, width: int32 scalars.
+        order: (m,) int32. Region of each span.
+        start, end: (m,) int32. The spans.
+        values: (regions,). Value of each region.
+        background: int. Value of pixels in no region.
+        height, width: () int32. Size of the mask.
     """
-    # Between two neighbouring ends of spans nothing changes: the topmost region is found for each such stretch.
+    # Find the topmost region of each stretch between neighbouring ends of spans, where nothing changes.
     bounds = tf.sort(tf.concat([start, end], 0))
     bounds = tf.boolean_mask(bounds, tf.concat([bounds[1:] != bounds[:-1], [True]], 0)[: tf.size(bounds)])
     first, last = tf.searchsorted(bounds, start), tf.searchsorted(bounds, end)
@@ -156,7 +156,7 @@ def painted(
     top = tf.math.unsorted_segment_max(tf.gather(order, span) + 1, stretch, tf.size(bounds))
     values = tf.concat([tf.cast([background], values.dtype), values], 0)
     levels = tf.concat([values[:1], tf.gather(values, tf.maximum(top, 0))], 0)
-    # The sum of all changes before a pixel is its value, also where unsigned integers wrap around.
+    # A pixel's value is the sum of all changes before it, even if unsigned integers wrap around.
     changes = tf.scatter_nd(bounds[:, None], levels[1:] - levels[:-1], [height * width + 1])
     pixels = tf.cumsum(changes)[:-1] + values[0]
     return tf.transpose(tf.reshape(pixels, (width, height)))[..., None]  # (w * h) -> (w, h) -> (h, w, 1)

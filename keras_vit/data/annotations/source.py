@@ -1,6 +1,6 @@
-"""The source of images whose masks are drawn from annotations: "masks:PATH", where PATH holds COCO, LabelMe or YOLO.
+"""Sources of images with masks drawn from annotations: "masks:PATH" with COCO, LabelMe or YOLO files in PATH.
 
-Pixels in no region are of the class "background", number 0, or void with the option background=void.
+Pixels in no region belong to the class "background", number 0, or are void with the option background=void.
 """
 
 import os
@@ -29,19 +29,19 @@ from keras_vit.io.void import void_of
 
 OPTIONS = ("background", "images", "classes", "ignore")
 BACKGROUND = "background"
-_SAMPLE = 100  # images whose masks are drawn for the report
-_SHOWN = 30  # classes in the report
+_SAMPLE = 100  # masks to draw for the report
+_SHOWN = 30  # classes to report
 
 
 def find(path: str, images: str = "") -> Layout | None:
-    """The annotations in a folder, or in a JSON or YAML file; None if there are none.
+    """Finds annotations in a folder, or in a JSON or YAML file; None without any.
 
     Args:
-        path: local, or in a bucket.
-        images: the folder of COCO's images; "" to look for it.
+        path: str. Folder or file, local or in a bucket.
+        images: str. Folder of COCO's images; "" to look for it.
 
     Raises:
-        ValueError: if it is unclear which file is meant.
+        ValueError: if several files are candidates.
     """
     images = locate(images, path if tf.io.gfile.isdir(path) else os.path.dirname(path)) if images else ""
     return yolo.find(path) or coco.find(path, images) or (labelme.find(path) if tf.io.gfile.isdir(path) else None)
@@ -52,13 +52,13 @@ def _is_background(name):
 
 
 class _Numbers:
-    """The class number of each label.
+    """Maps labels to class numbers.
 
     Attributes:
-        names: of the classes, in order.
-        void: the value of pixels without a class.
-        background: the value of pixels in no region.
-        ignored: labels that stand for void.
+        names: tuple of str. Class names, in order.
+        void: int. Value of pixels without a class.
+        background: int. Value of pixels in no region.
+        ignored: list of str. Labels that mean void.
     """
 
     def __init__(self, declared: Sequence[str], background_is_void: bool, ignore: str):
@@ -67,7 +67,7 @@ class _Numbers:
         unknown = [name for name in chosen if name.lower() not in known and name != "none"]
         if unknown:
             raise ValueError(
-                f"ignore={ignore}: {unknown[0]} is not a class; expected none, or classes separated by commas:"
+                f"ignore={ignore}: {unknown[0]} is not a class. Expected none, or comma-separated classes:"
                 f" {listed(list(declared))}.{did_you_mean(unknown[0], declared)}"
             )
         is_void = lambda name: name.lower() in map(str.lower, chosen) or (not chosen and is_void_name(name))  # noqa: E731
@@ -83,12 +83,12 @@ class _Numbers:
             self._number |= dict.fromkeys(filter(_is_background, declared), 0)
         if len(names) < 2:
             raise ValueError(
-                f"The annotations have {counted(len(names), 'class')} ({listed(names)}) and void: there is nothing to"
-                " tell apart. Without ?background=void the pixels in no region are a class."
+                f"Expected at least 2 classes, but the annotations have {counted(len(names), 'class')}"
+                f" ({listed(names)}) and void. Without ?background=void, the pixels in no region are a class."
             )
 
     def value_of(self, region: Region, picture: Picture) -> int:
-        """The value that a region draws.
+        """Returns the value of a region's pixels.
 
         Raises:
             ValueError: for an unknown label.
@@ -96,14 +96,14 @@ class _Numbers:
         number = self._number.get(region.label)
         if number is None:
             raise ValueError(
-                f'{region.name} of "{picture.path}" has the class "{region.label}", which is not one of the'
-                f" {len(self.names)}: {listed(list(self.names))}.{did_you_mean(region.label, self._number)}"
+                f'{region.name} of "{picture.path}" has the unknown class "{region.label}".'
+                f"{did_you_mean(region.label, self._number)} Valid: {listed(list(self.names))}."
             )
         return number
 
 
 def _with_regions(pictures: Iterator[Picture], needed: bool, ignored) -> Iterator[Picture]:
-    """`pictures`; without those that have no region, if these are needed."""
+    """Yields `pictures`; if `needed`, drops and counts pictures without regions."""
     for picture in pictures:
         if needed and not picture.regions and not picture.fault:
             ignored[form.NO_REGION].append(picture.path)
@@ -112,7 +112,7 @@ def _with_regions(pictures: Iterator[Picture], needed: bool, ignored) -> Iterato
 
 
 def _source(title, table: Table, numbers: _Numbers, order) -> RandomAccess:
-    """The source of the images `order`, (m,) positions in the table."""
+    """Makes a source of the images at positions `order`, (m,), in the table."""
     paths = tf.constant([os.fsencode(path) for path in table.paths])
     order = tf.constant(order, tf.int64)
     draw = mask_drawer(table)
@@ -123,7 +123,7 @@ def _source(title, table: Table, numbers: _Numbers, order) -> RandomAccess:
     def parse(example):
         mask = draw(example["number"], example["image"])
         some = tf.reduce_any(mask != tf.cast(numbers.void, mask.dtype))
-        what = "The mask is all void: no pixel has a class, so nothing can be learnt of it."
+        what = "The mask is all void: no pixel has a class to learn from."
         with tf.control_dependencies([tf.debugging.Assert(some, [what])]):
             mask = tf.identity(mask)
         return {"image": example["image"], "mask": mask, "void": tf.constant(numbers.void, mask.dtype)}
@@ -135,7 +135,7 @@ def _source(title, table: Table, numbers: _Numbers, order) -> RandomAccess:
 
 
 def _shares(source: RandomAccess) -> tuple[int, np.ndarray]:
-    """(masks drawn, pixels of each class and of void) of a sample of a source's images; skips those that fail."""
+    """Draws a sample of a source's masks, skipping failures; returns (their number, pixels of each class and void)."""
     classes = len(source.class_names)
 
     def count(i):
@@ -156,7 +156,7 @@ def _shares(source: RandomAccess) -> tuple[int, np.ndarray]:
 
 
 def _report(title, split, layout, table, numbers, source, ignored):
-    """Reports in one line what was found; warns if some of it is ignored."""
+    """Logs one line about the annotations; warns if some are ignored."""
     looked, pixels = _shares(source)
     part = pixels[:-1] / max(pixels[:-1].sum(), 1)
     shown = [f"{numbers.names[i]} {part[i]:.1%}" for i in np.argsort(-part, kind="stable")]
@@ -165,7 +165,7 @@ def _report(title, split, layout, table, numbers, source, ignored):
     lost = {reason: names for reason, names in ignored.items() if names and reason not in form.NOTED}
     text = (
         f"{title}, {split}: {counted(len(table.paths), 'image')} with {layout.format} annotations of"
-        f" {counted(len(numbers.names), 'class')} ({layout.overlaps}); by the pixels of {counted(looked, 'mask')}:"
+        f" {counted(len(numbers.names), 'class')} ({layout.overlaps}); share of pixels in {counted(looked, 'mask')}:"
         f" {listed(shown, _SHOWN)}; void {pixels[-1] / max(pixels.sum(), 1):.1%}"
     )
     text += f"; void is {listed(numbers.ignored)}" if numbers.ignored else ""
@@ -177,23 +177,23 @@ def _report(title, split, layout, table, numbers, source, ignored):
 
 
 def annotated(layout: Layout, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
-    """The source of `split` of annotations.
+    """Opens a split of annotations as masks.
 
     Args:
-        layout: from `find`.
-        text: the path, with options: background=void; classes=, a file that gives the order of LabelMe's labels;
-            ignore=, names of classes that are void.
-        split: a split or a slice of one; slices are of a fixed random order.
-        data_dir: base of a relative path.
+        layout: Layout. From `find`.
+        text: str. The path, with options: background=void; classes=, a file with the order of LabelMe's labels;
+            ignore=, class names that mean void.
+        split: str. A split, or a slice of its fixed random order.
+        data_dir: str. Base of a relative path.
 
     Raises:
         FileNotFoundError: if no image is found.
-        ValueError: if the annotations are of no use, or the split is missing.
+        ValueError: if the annotations are unusable, or the split is missing.
     """
     path, chosen = split_options(text, **dict.fromkeys(OPTIONS, ""))
     root, title = locate(path, data_dir), f"masks:{path}"
     if chosen["background"] not in ("", "void"):
-        raise ValueError(f'"{text}": background={chosen["background"]}: expected void.')
+        raise ValueError(f'"{text}": expected background=void, got background={chosen["background"]}.')
     asked = asked_split(layout, split, root)
     with stage(f"Reading the annotations in {root}", unit="images") as work:
         annotations, is_void = layout.splits[asked](), chosen["background"] == "void"

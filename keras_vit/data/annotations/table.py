@@ -1,7 +1,7 @@
-"""Annotations in memory as a few arrays, from which a mask is drawn when its image is read.
+"""Stores annotations in memory as a few arrays and draws each mask when its image is read.
 
-COCO's 118,000 training images take 200 MB. All of it is TensorFlow: masks are drawn in parallel, by the workers of a
-data service, too, and are the same after a run resumes.
+COCO's 118,000 training images take 200 MB. Masks are drawn in TensorFlow, so in parallel, also by the workers of a data
+service, and identically after a run resumes.
 """
 
 import dataclasses
@@ -17,19 +17,19 @@ from keras_vit.data.annotations.rasterise import FIFTHS, group_numbers, painted,
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The regions of n images; "parts" are polygons and runs, in the order in which they are drawn.
+    """The regions of n images; "parts" are polygons and runs, in drawing order.
 
     Attributes:
-        paths: (n,) of the image files.
-        faults: (n,) why an image cannot be used; "" if it can.
-        sizes: (n, 2) int32 stated heights and widths; 0 if not stated.
-        parts: (n + 1,) int64, where each image's parts begin.
-        values: (parts,) what each draws, uint8 or int32.
-        points: (parts + 1,) int64, where each part's vertices begin.
-        vertices: (vertices, 2) x and y: int32 fifths of a pixel, or float32 fractions of width and height.
-        runs: (parts + 1,) int64, where each part's counts begin.
-        counts: (counts,) int32.
-        background: the value where no part is.
+        paths: (n,) str. The image files.
+        faults: (n,) str. Why an image is unusable; "" if it is usable.
+        sizes: (n, 2) int32. Stated heights and widths; 0 if not stated.
+        parts: (n + 1,) int64. Start of each image's parts.
+        values: (parts,) uint8 or int32. Value of each part.
+        points: (parts + 1,) int64. Start of each part's vertices.
+        vertices: (vertices, 2). x and y, as int32 fifths of a pixel or float32 fractions of width and height.
+        runs: (parts + 1,) int64. Start of each part's counts.
+        counts: (counts,) int32. Run lengths.
+        background: int. Value of pixels in no part.
     """
 
     paths: list[str]
@@ -45,7 +45,7 @@ class Table:
 
 
 def _starts(sizes):
-    """Where groups of these sizes begin, and the end: (2, 3) -> (0, 2, 5)."""
+    """Returns the starts of groups of these sizes, and the end: (2, 3) -> (0, 2, 5)."""
     return np.concatenate([[0], np.cumsum(sizes, dtype="int64")]).astype("int64")
 
 
@@ -60,14 +60,14 @@ def make_table(
     wide: bool,
     background: int,
 ) -> Table:
-    """The Table of pictures.
+    """Makes the Table of pictures.
 
     Args:
-        pictures: read once.
-        value_of: region, its picture -> what it draws.
-        fractions: whether coordinates are fractions, not pixels.
-        wide: whether values exceed 255.
-        background: the value where no region is.
+        pictures: iterable of Picture. Read once.
+        value_of: callable. Maps a region and its picture to the value to draw.
+        fractions: bool. Whether coordinates are fractions, not pixels.
+        wide: bool. Whether values exceed 255.
+        background: int. Value of pixels in no region.
     """
     paths, faults, sizes, parts, values, points, runs = [], [], [], [], [], [], []
     vertices, counts = [], []
@@ -106,22 +106,22 @@ def make_table(
 
 
 def _check_size(stated, size):
-    """An assertion that an image has the size for which it was annotated."""
+    """Asserts that an image has its annotated size."""
     fits = tf.reduce_all(stated == size) | (stated[0] == 0)
     hint = tf.where(
         tf.reduce_all(stated == size[::-1]),
-        "It is turned upright by its EXIF data after that: remove this from the image, or annotate it upright.",
-        "Annotate the image itself, or export both at one size.",
+        "The EXIF data turns the image upright: remove the data, or annotate the upright image.",
+        "Annotate this image, or export both at the same size.",
     )
     message = ["The annotations are for another size (height, width):", stated, "the image has", size, hint]
     return tf.debugging.Assert(fits, message)
 
 
 def mask_drawer(table: Table) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Returns a function: number of an image, int64, and its encoded bytes -> its mask (h, w, 1); for graphs.
+    """Returns a function from an image's number, int64, and encoded bytes to its mask (h, w, 1); for graphs.
 
     Raises:
-        InvalidArgumentError: at run time, for an image with a fault, or of another size than stated.
+        InvalidArgumentError: at run time, for an image with a fault or a size unlike the stated one.
     """
     faults, sizes = tf.constant(table.faults), tf.constant(table.sizes)
     parts, values = tf.constant(table.parts), tf.constant(table.values)
@@ -129,7 +129,7 @@ def mask_drawer(table: Table) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     runs, counts = tf.constant(table.runs), tf.constant(table.counts)
 
     def owned(starts, items, first, last):
-        """The items of the image's parts, and the part of each, from 0."""
+        """Returns the items of the image's parts, and each one's part, from 0."""
         bounds = starts[first : last + 1]
         own = items[bounds[0] : bounds[-1]]
         return own, group_numbers(tf.cast(bounds[1:] - bounds[:-1], tf.int32))

@@ -1,10 +1,10 @@
-"""Pascal VOC XML: one file for each image, with the boxes of its objects.
+"""Pascal VOC XML: one file per image, with the boxes of its objects.
 
     PATH/Annotations/a.xml, PATH/JPEGImages/a.jpg, PATH/ImageSets/Main/train.txt...     VOC; ImageSets may be missing
     PATH/a.xml, PATH/a.jpg, or PATH/train/..., PATH/valid/...                           LabelImg, Roboflow, CVAT
 
-The image of a file has its name, or that of its <filename>. Pixels of VOC itself are numbered from 1, and its boxes
-include their last row and column: 1 is subtracted from xmin and ymin there. Other tools write the corners themselves.
+A file's image has its name, or the name in <filename>. VOC's dataset numbers pixels from 1 and includes the last row
+and column of a box, so 1 is subtracted from its xmin and ymin. Other tools write the corners.
 """
 
 import collections
@@ -22,21 +22,21 @@ _ROOT = re.compile(r"<annotation[\s>]")
 _OF_VOC = re.compile(r"The VOC\d{4} Database", re.IGNORECASE)
 _UNSAFE = re.compile(r"<!(?:DOCTYPE|ENTITY)", re.IGNORECASE)
 _SETS = (*SPLITS, "trainval")
-_IMAGES = ("JPEGImages", "images")  # folders beside that of the files
+_IMAGES = ("JPEGImages", "images")  # folders next to that of the files
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
 def read_xml(path: str) -> ElementTree.Element:
-    """The root of an XML file, without document types and entities, which could expand without bound.
+    """Reads the root of an XML file; refuses document types and entities, which could expand without bound.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: naming the line, if it is not XML, or has a DOCTYPE.
+        ValueError: if it is not XML or has a DOCTYPE, with the line.
     """
     text = read_text(path)
     if unsafe := _UNSAFE.search(text):
         line = text.count("\n", 0, unsafe.start()) + 1
-        raise ValueError(f'"{path}", line {line}: annotations need no {unsafe[0]}, which is not read: remove it.')
+        raise ValueError(f'"{path}", line {line}: {unsafe[0]} is not supported: remove it.')
     try:
         return ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
@@ -44,7 +44,7 @@ def read_xml(path: str) -> ElementTree.Element:
 
 
 def _image_sets(path):
-    """{split: names without an ending} of ImageSets/Main; those of single classes, as cat_train.txt, are not read."""
+    """Reads {split: names without extension} from ImageSets/Main; skips lists of one class, such as cat_train.txt."""
     folder = os.path.join(path, "ImageSets", "Main")
     stems = {canonical(os.path.splitext(name)[0]): name for name in files.names_in(folder) if name.endswith(".txt")}
     sets = {}
@@ -55,7 +55,7 @@ def _image_sets(path):
 
 
 def _of_sets(found, sets):
-    """({split: XML files}, {split: names without one})."""
+    """Returns ({split: XML files}, {split: names without a file})."""
     by_stem = {os.path.splitext(os.path.basename(file))[0]: file for file in found}
     stem = lambda name: name if name in by_stem else os.path.splitext(name)[0]  # noqa: E731
     own = {split: [by_stem[stem(name)] for name in names if stem(name) in by_stem] for split, names in sets.items()}
@@ -64,7 +64,7 @@ def _of_sets(found, sets):
 
 
 def find(path: str) -> Layout | None:
-    """VOC's annotations in a folder; None if its first XML files are of another kind."""
+    """Finds VOC annotations in a folder; None if its first XML files have another format."""
     parts = files.folders_of_splits(path)
     folders = {split: found for split, folder in parts.items() if (found := files.below(folder, ".xml"))}
     lost: dict[str, list[str]] = {}  # of ImageSets
@@ -86,7 +86,7 @@ def _text(element, tag):
 
 
 def _region(element, number, first):
-    """A Region of one <object>.
+    """Makes a Region from an <object>.
 
     Raises:
         Fault: if its name or box is missing or malformed.
@@ -105,7 +105,7 @@ def _region(element, number, first):
 
 
 def _picture(path, root, existing, ignored):
-    """The Picture of one XML file; None if it is of another kind, or its image is missing."""
+    """Makes the Picture of an XML file; None if it has another format, or its image is missing."""
     if root.tag != "annotation":
         ignored[form.OTHER_XML].append(path)
         return None
@@ -123,12 +123,12 @@ def _picture(path, root, existing, ignored):
 
 
 def read(folder: str, paths: list[str], lost: list[str] | None = None) -> Annotations:
-    """The annotations in XML files; class names are those of the objects.
+    """Reads the annotations in XML files; the objects define the class names.
 
     Args:
-        folder: that holds them.
-        paths: of the files.
-        lost: names without a file that ImageSets lists for the split; None without ImageSets.
+        folder: str. Folder of the files.
+        paths: list of str. The XML files.
+        lost: list of str. Names in the split's ImageSets without a file; None without ImageSets.
     """
     ignored: Ignored = collections.defaultdict(list)
     ignored[form.NO_XML] += lost or []

@@ -1,11 +1,11 @@
-"""YOLO text files, as Ultralytics, Roboflow and CVAT write them.
+"""YOLO text files, as written by Ultralytics, Roboflow and CVAT.
 
     PATH/data.yaml: names, and for train, val and test a folder, a list of folders, or a text file of image paths
     .../images/a.jpg and .../labels/a.txt: on each line a class number and x y x y..., fractions of width and height;
                                                 for boxes also centre x, centre y, width, height
 
-An image without a text file, or with an empty one, has no regions. Lines have no order: smaller regions are above
-larger ones, as Ultralytics draws overlapping masks.
+An image with an empty or no text file has no regions. YOLO does not order lines: smaller regions are above larger
+ones, as Ultralytics draws overlapping masks.
 """
 
 import collections
@@ -28,16 +28,16 @@ from keras_vit.io.suggest import counted, listed
 
 OVERLAPS = "larger regions below smaller ones"
 _BOX = 5  # numbers on a line for detection: class, centre x and y, width, height
-_MOST = 2.0  # coordinates beyond are pixels, not fractions
+_MOST = 2.0  # larger coordinates are pixels, not fractions
 _NAMES = re.compile(r"^\s*names\s*:", re.MULTILINE)  # other YAML files are not read
 _KEYS = ("train", "val", "valid", "validation", "test")
 
 
 def _yaml(path):
-    """The mapping in a YAML file.
+    """Reads the mapping in a YAML file.
 
     Raises:
-        ValueError: naming the line, if it is not YAML, or not a mapping.
+        ValueError: if it is not YAML, with the line, or not a mapping.
     """
     try:
         content = yaml.safe_load(read_text(path))
@@ -51,15 +51,15 @@ def _yaml(path):
 
 
 def _names(content, path):
-    """The class names, in order.
+    """Returns the class names, in order.
 
     Raises:
-        ValueError: if they are missing, repeated, not numbered from 0, or of another number than nc.
+        ValueError: if they are missing, repeated, not numbered from 0, or contradict nc.
     """
     names = content.get("names")
     if isinstance(names, dict):
         if sorted(names, key=str) != sorted(range(len(names)), key=str):
-            raise ValueError(f'"{path}": names should be numbered 0, 1, 2..., got {listed(list(map(str, names)))}.')
+            raise ValueError(f'"{path}": expected names numbered 0, 1, 2..., got {listed(list(map(str, names)))}.')
         names = [names[number] for number in range(len(names))]
     if not isinstance(names, list) or not names:
         raise ValueError(f'"{path}": expected names, a list of classes, got {str(names)[:60]}.')
@@ -67,12 +67,12 @@ def _names(content, path):
     if len(set(names)) < len(names) or not all(names):
         raise ValueError(f'"{path}": class names must be unique: {listed(names)}.')
     if content.get("nc", len(names)) != len(names):
-        raise ValueError(f'"{path}": nc is {content["nc"]}, and there are {counted(len(names), "name")}.')
+        raise ValueError(f'"{path}": nc is {content["nc"]}, but there are {counted(len(names), "name")}.')
     return tuple(names)
 
 
 def _place(root, base, text):
-    """A path of data.yaml that exists; Roboflow's begin with "../" though they start from the file's folder."""
+    """Resolves a path in data.yaml, or returns "". Roboflow's start with "../" but are relative to its folder."""
     text = str(text).replace("\\", "/")
     plain = text
     while plain.startswith(("../", "./")):
@@ -85,7 +85,7 @@ def _place(root, base, text):
 
 @dataclasses.dataclass(frozen=True)
 class _Described:
-    """A data.yaml: its folder, the folder from which its paths start, its own path, and the class names."""
+    """A data.yaml: its folder, the base of its paths, its path, and the class names."""
 
     root: str
     base: str
@@ -94,7 +94,7 @@ class _Described:
 
 
 def _image_files(described, texts, split):
-    """The image files of one split.
+    """Lists the image files of a split.
 
     Raises:
         FileNotFoundError: if a folder or list does not exist.
@@ -103,7 +103,7 @@ def _image_files(described, texts, split):
     for text in texts if isinstance(texts, list) else [texts]:
         place = _place(root, base, text)
         if not place:
-            raise FileNotFoundError(f'"{path}": {split} is "{text}", and there is no such folder or file in "{root}".')
+            raise FileNotFoundError(f'"{path}": {split} is "{text}", but "{root}" has no such folder or file.')
         if place.lower().endswith(".txt"):
             lines = [line.strip() for line in read_text(place).splitlines() if line.strip()]
             found += [_place(root, base, line) or os.path.join(root, line) for line in lines]
@@ -114,17 +114,17 @@ def _image_files(described, texts, split):
 
 
 def _label_file(image):
-    """The text file of an image: in the folder "labels" beside "images", or beside the image."""
+    """Returns the text file of an image: in the folder "labels" next to "images", or next to the image."""
     before, images, after = image.rpartition("/images/")
     return os.path.splitext(f"{before}/labels/{after}" if images else image)[0] + ".txt"
 
 
 def find(path: str, boxes: bool = False) -> Layout | None:
-    """The annotations that a data.yaml in a folder describes, or the YAML file `path`; None without one.
+    """Finds the annotations described by a folder's data.yaml or the YAML file `path`; None without one.
 
     Args:
-        path: local, or in a bucket.
-        boxes: whether boxes are wanted, not regions with an outline.
+        path: str. Folder or file, local or in a bucket.
+        boxes: bool. Whether to read boxes instead of outlined regions.
 
     Raises:
         ValueError: for folders "images" and "labels" without a data.yaml.
@@ -138,7 +138,7 @@ def find(path: str, boxes: bool = False) -> Layout | None:
     if not contents:
         if {"images", "labels"} <= set(names) and any(name.endswith(".txt") for name in _below(root, "labels")):
             raise ValueError(
-                f'"{root}" has images and labels of YOLO, and no data.yaml, which names the classes. Add one: "names:'
+                f'"{root}" has YOLO images and labels, but no data.yaml with the class names. Add one: "names:'
                 ' [cat, dog]", "train: images/train", "val: images/val".'
             )
         return None
@@ -156,20 +156,20 @@ def find(path: str, boxes: bool = False) -> Layout | None:
 
 
 def _below(root, name):
-    """The names in a folder and its folders."""
+    """Yields the names in a folder and its subfolders."""
     for entry in files.names_in(os.path.join(root, name)):
         yield entry
         yield from files.names_in(os.path.join(root, name, entry)) if "." not in entry else ()
 
 
 def _centred(values, name):
-    """The box of the numbers centre x, centre y, width, height."""
+    """Converts centre x, centre y, width, height to a Box."""
     x, y, width, height = values
     return form.box((x - width / 2, y - height / 2, x + width / 2, y + height / 2), name)
 
 
 def _region(line, number, names, path, ignored, boxes):
-    """A Region of one line.
+    """Makes a Region from a line.
 
     Raises:
         ValueError: for an unknown class.
@@ -179,8 +179,8 @@ def _region(line, number, names, path, ignored, boxes):
     name = f"line {number}"
     if not first.isdecimal() or int(first) >= len(names):
         raise ValueError(
-            f'"{path}", line {number}: the class is "{first[:20]}"; there are {counted(len(names), "class")}, numbered'
-            f" from 0: {listed(names)}."
+            f'"{path}", line {number}: expected a class from 0 to {len(names) - 1}, got "{first[:20]}". The classes'
+            f" are {listed(names)}."
         )
     if len(rest) + 1 == _BOX and not boxes:
         raise Fault(f"{name} is a box of 4 numbers; boxes are for object detection (boxes:PATH)")
@@ -193,7 +193,7 @@ def _region(line, number, names, path, ignored, boxes):
         raise Fault(f"{name}: expected the 4 numbers of a box, or pairs x y of a polygon, got {len(values)}")
     points = form.polygon(values, name)
     if len(points) and np.abs(points).max() > _MOST:
-        raise Fault(f"{name}: the coordinate {np.abs(points).max():g}; expected fractions of width and height, 0 to 1")
+        raise Fault(f"{name}: expected fractions of width and height, 0 to 1, got {np.abs(points).max():g}")
     if is_box:
         return Region(names[int(first)], name, box=_centred(values, name))
     polygons = form.with_area([points], f'{name} of "{path}"', ignored)
@@ -201,7 +201,7 @@ def _region(line, number, names, path, ignored, boxes):
 
 
 def _picture(image, path, text, names, ignored, boxes):
-    """The Picture of one image, its regions in the order of OVERLAPS, or of the file for boxes."""
+    """Makes the Picture of an image, with regions in the order of OVERLAPS, and boxes in that of the file."""
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     try:
         regions = [_region(line, number, names, path, ignored, boxes) for number, line in lines]
@@ -220,33 +220,33 @@ def _pictures(images, names, ignored, texts, boxes) -> Iterator[Picture]:
 
 
 def _check_texts(texts, path, split, boxes):
-    """Raises ValueError if there are no lines, or all are boxes where outlines are wanted."""
+    """Raises ValueError if there are no lines, or all are boxes and `boxes` is false."""
     lines = (line.split() for text in texts.values() for line in text.splitlines() if line.strip())
     lengths = [len(line) for line in lines]
     if lengths and set(lengths) == {_BOX} and not boxes:
         raise ValueError(
-            f'"{path}": all {counted(len(lengths), "line")} of {split} are boxes: they are for object detection'
+            f'"{path}": all {counted(len(lengths), "line")} of {split} are boxes, which are for object detection'
             " (boxes:PATH). Export the data with polygons (YOLO segmentation)."
         )
     if not lengths:
         raise ValueError(
-            f'"{path}": the images of {split} have no annotations: expected text files in a folder "labels" beside'
-            ' "images", or beside the images.'
+            f'"{path}": the images of {split} have no annotations. Expected text files in a folder "labels" next to'
+            ' "images", or next to the images.'
         )
 
 
 def read(described: _Described, texts: str | list[str], split: str, boxes: bool = False) -> Annotations:
-    """The annotations of one split.
+    """Reads the annotations of a split.
 
     Args:
-        described: by a data.yaml.
-        texts: folders or lists of the images, as it names them.
-        split: its name in messages.
-        boxes: whether boxes are wanted, not regions with an outline.
+        described: _Described. The data.yaml.
+        texts: str or list of str. Folders or lists of images, as named there.
+        split: str. Name in messages.
+        boxes: bool. Whether to read boxes instead of outlined regions.
 
     Raises:
         FileNotFoundError: if no image is found.
-        ValueError: without annotations or with boxes only where outlines are wanted, and, later, for unknown classes.
+        ValueError: without annotations or outlines, and, later, for unknown classes.
     """
     path, names, existing = described.path, described.names, files.Existing()
     ignored: Ignored = collections.defaultdict(list)

@@ -32,29 +32,33 @@ def category(number):
 REFUSED = {
     "voc: cut short": (voc_folder, "<annotation>\n<object>", r'a.xml", line 2: not XML'),
     "voc: two roots": (voc_folder, "<annotation></annotation>\n<annotation/>", r'a.xml", line 2: not XML: junk'),
-    "voc: entities": (voc_folder, BOMB, r'a.xml", line 2: annotations need no <!DOCTYPE'),
+    "voc: entities": (voc_folder, BOMB, r'a.xml", line 2: <!DOCTYPE is not supported'),
     "voc: only an entity": (
         voc_folder,
         "<annotation>\n\n<!ENTITY b 'b'></annotation>",
-        "line 3: annotations need no <!ENT",
+        "line 3: <!ENT",
     ),
     "voc: no objects": (voc_folder, voc_xml(), "no image of train has a box"),
     "coco: not json": (coco_boxes, '{"images": [],\n}', r'json", line 2: not JSON'),
     "coco: no annotations": (coco_boxes, coco_content([]), "has no annotations with a bbox or a segmentation"),
-    "coco: unknown category": (coco_boxes, category(2), r"category_id 2; categories are 1 \(cat\), 3 \(dog\)"),
-    "coco: no category": (coco_boxes, {"bbox": BOX, "category_id": None}, "has the category_id None"),
-    "yolo: unknown class": (yolo_boxes, "2 .5 .5 .1 .1", 'line 1: the class is "2"; there are 2 classes'),
-    "yolo: a name": (yolo_boxes, f"{LINE}\ncat .5 .5 .1 .1", 'a.txt", line 2: the class is "cat"'),
-    "yolo: negative": (yolo_boxes, "-1 .5 .5 .1 .1", 'the class is "-1"'),
-    "yolo: a float": (yolo_boxes, "0.0 .5 .5 .1 .1", 'the class is "0.0"'),
+    "coco: unknown category": (coco_boxes, category(2), r"category_id 2. Valid: 1 \(cat\), 3 \(dog\)"),
+    "coco: no category": (coco_boxes, {"bbox": BOX, "category_id": None}, "has the unknown category_id None"),
+    "yolo: unknown class": (yolo_boxes, "2 .5 .5 .1 .1", 'line 1: expected a class from 0 to 1, got "2"'),
+    "yolo: a name": (yolo_boxes, f"{LINE}\ncat .5 .5 .1 .1", 'a.txt", line 2: expected a class .* got "cat"'),
+    "yolo: negative": (yolo_boxes, "-1 .5 .5 .1 .1", 'expected a class .* got "-1"'),
+    "yolo: a float": (yolo_boxes, "0.0 .5 .5 .1 .1", 'expected a class .* got "0.0"'),
     "yolo: no lines": (yolo_boxes, "", "the images of train have no annotations"),
     "labelme: not json": (labelme_folder, '{"shapes": [\n', r'b.json", line 2: not JSON'),
     "csv: no coordinate": (csv_folder, [], r"a row for each box"),
-    "csv: no class": (csv_folder, ["filename,xmin,ymin,xmax,ymax", "a.jpg,2,1,5,4"], "It lacks: label: label or class"),
+    "csv: no class": (
+        csv_folder,
+        ["filename,xmin,ymin,xmax,ymax", "a.jpg,2,1,5,4"],
+        "which lacks label: label or class",
+    ),
     "csv: no rows": (csv_folder, [HEADER], "has no rows"),
     "csv: more cells": (csv_folder, [HEADER, f"{ROW},7"], r"line 2: expected 8 cells, as in the header, got 9"),
     "csv: no image": (csv_folder, [HEADER, ",10,8,cat,2,1,5,4"], "line 2: the cell of the image is empty"),
-    "csv: image gone": (csv_folder, [HEADER, "b.jpg,10,8,cat,2,1,5,4"], r'its images, such as "b.jpg", are in none of'),
+    "csv: image gone": (csv_folder, [HEADER, "b.jpg,10,8,cat,2,1,5,4"], r'no images, such as "b.jpg", found in'),
 }
 
 
@@ -89,22 +93,22 @@ FAULTY = {
     "voc: no xmin": (voc_xml(voc_object(xmin=None)), "expected a box of four numbers"),
     "voc: no box": (voc_xml("<object><name>cat</name></object>"), r"object 1 \(cat\) has no bndbox"),
     "voc: no name": (voc_xml(voc_object(""), voc_object()), "object 1 has no name"),
-    "voc: size": (voc_xml(voc_object(), size=("eight", 10)), "its height is 'eight' and its width '10'"),
-    "voc: absurd size": (voc_xml(voc_object(), size=(10**20, 10)), "its height is '100000000000000000000'"),
+    "voc: size": (voc_xml(voc_object(), size=("eight", 10)), "got height 'eight' and width '10'"),
+    "voc: absurd size": (voc_xml(voc_object(), size=(10**20, 10)), "got height '100000000000000000000'"),
     "coco: nan": ([NAN, 1, 3, 3], "annotation 1: its box has the coordinate nan"),
     "coco: absurd": ([2, 1, 1e12, 3], r"the coordinate 1e\+12"),
     "coco: three": ([2, 1, 3], r"expected a box of four numbers, got \[2, 1, 3\]"),
     "coco: text": (["a", 1, 3, 3], "expected a box of four numbers"),
     "coco: an object": ({"bbox": {"x": 1}}, "expected a box of four numbers"),
     "coco: nothing": ({"bbox": []}, r"annotation 1 \(cat\) has neither bbox nor segmentation"),
-    "coco: runs": ({"segmentation": {"size": [8, 10], "counts": [3]}}, "the run lengths cover 3 pixels"),
-    "yolo: pixels": ("0 20 30 10 10", "the coordinate 30; expected fractions"),
+    "coco: runs": ({"segmentation": {"size": [8, 10], "counts": [3]}}, "expected run lengths for 8 x 10 pixels, got 3"),
+    "yolo: pixels": ("0 20 30 10 10", "0 to 1, got 30"),
     "yolo: three": ("0 .5 .5 .1", "expected the 4 numbers of a box, or pairs x y of a polygon, got 3"),
     "yolo: confidence": ("0 .5 .5 .1 .1 .9", "or pairs x y of a polygon, got 5"),
     "yolo: nan": ("0 nan .5 .1 .1", "the coordinate nan"),
     "yolo: text": ("0 a .5 .1 .1", "expected numbers"),
     "yolo: commas": ("0 .5, .5, .1, .1", "expected numbers"),
-    "labelme: one corner": (shape(((5, 4),), kind="rectangle"), "a rectangle has 2 or 4 points, not 1"),
+    "labelme: one corner": (shape(((5, 4),), kind="rectangle"), "expected 2 or 4 points for a rectangle, got 1"),
     "labelme: nan": (shape(((NAN, 1), (5, 4)), kind="rectangle"), "the coordinate nan"),
     "labelme: no label": (shape(label=""), "shape 1 has no label"),
     "labelme: unknown shape": (shape(kind="spiral"), 'shape_type "spiral"'),
@@ -112,7 +116,7 @@ FAULTY = {
     "csv: a cell": ("a.jpg,10,8,cat,,1,5,4", "line 2: the cells left are empty"),
     "csv: no class": ("a.jpg,10,8,,2,1,5,4", "line 2: the cells label are empty"),
     "csv: absurd": ("a.jpg,10,8,cat,2,1,5e8,4", r"the coordinate 5e\+08"),
-    "csv: size": ("a.jpg,ten,8,cat,2,1,5,4", "its height is '8' and its width 'ten'"),
+    "csv: size": ("a.jpg,ten,8,cat,2,1,5,4", "got height '8' and width 'ten'"),
 }
 FOLDERS = {
     "voc": voc_folder,
@@ -132,18 +136,18 @@ def test_broken_boxes_are_a_fault_of_their_image(tmp_path, case):
 
 COUNTED = {
     "no width": ([2, 1, 0, 3], [BOX], "without an area"),
-    "outside": ([20, 1, 3, 3], [BOX], "outside of its image"),
-    "beside": ([10, 1, 3, 3], [BOX], "outside of its image"),
-    "before": ([-5, 1, 5, 3], [BOX], "outside of its image"),
-    "beyond": ([5, 1, 50, 3], [BOX, [5, 1, 5, 3]], "that reaches beyond its image, cut off there"),
-    "around": ([-9, -9, 50, 50], [BOX, [0, 0, 10, 8]], "that reaches beyond its image, cut off there"),
-    "swapped": ([8, 7, -3, -3], [BOX, [5, 4, 3, 3]], "with swapped corners, put in order"),
+    "outside": ([20, 1, 3, 3], [BOX], "outside the image"),
+    "beside": ([10, 1, 3, 3], [BOX], "outside the image"),
+    "before": ([-5, 1, 5, 3], [BOX], "outside the image"),
+    "beyond": ([5, 1, 50, 3], [BOX, [5, 1, 5, 3]], "clipped at the image's border"),
+    "around": ([-9, -9, 50, 50], [BOX, [0, 0, 10, 8]], "clipped at the image's border"),
+    "swapped": ([8, 7, -3, -3], [BOX, [5, 4, 3, 3]], "with swapped corners, corrected"),
     "repeated": (BOX, [BOX], "that repeats one of its class"),
     "repeated by another class": ({"bbox": BOX, "category_id": 3}, [BOX, BOX], None),
     "beyond by a pixel": ([5, 1, 6, 3], [BOX, [5, 1, 5, 3]], None),
     "id of another": ({"bbox": [5, 1, 3, 3], "id": 1}, [BOX, [5, 1, 3, 3]], "with the id of another"),
-    "of no image": ({"bbox": BOX, "image_id": 9}, [BOX], "of an image that is not listed"),
-    "image_id of another kind": ({"bbox": BOX, "image_id": {}}, [BOX], "of an image that is not listed"),
+    "of no image": ({"bbox": BOX, "image_id": 9}, [BOX], "of an unlisted image"),
+    "image_id of another kind": ({"bbox": BOX, "image_id": {}}, [BOX], "of an unlisted image"),
     "2 points": ({"segmentation": [[1, 1, 2, 2]]}, [BOX], "with fewer than 3 points"),
     "no pixel": ({"segmentation": {"size": [8, 10], "counts": [80]}}, [BOX], None),
 }
@@ -164,7 +168,7 @@ def test_files_that_do_not_belong_together_are_counted(tmp_path):
     text(tmp_path / "gone.xml", voc_xml(voc_object(), image="gone.jpg"))
     text(tmp_path / "other.xml", "<settings/>")
     reported = table(tmp_path)[1]
-    assert reported == {"whose file is missing": 1, "of another kind": 1, "without an entry in the annotations": 1}
+    assert reported == {"with a missing file": 1, "of another kind": 1, "without an entry in the annotations": 1}
 
 
 def test_labels_without_an_image_are_counted(tmp_path):
@@ -181,7 +185,7 @@ def test_two_files_of_one_image_are_refused(tmp_path):
 def test_what_labelme_ignores_has_no_box(tmp_path):
     shapes = [shape(), shape(label="__ignore__"), shape(((1, 1), (3, 3)), kind="line")]
     found, reported = table(labelme_folder(tmp_path, shapes))
-    assert len(found.boxes) == 1 and set(reported) == {"labelled __ignore__ or _background_", "that has no area"}
+    assert len(found.boxes) == 1 and set(reported) == {"labelled __ignore__ or _background_", "without an area"}
 
 
 def test_classes_that_differ_in_case_are_a_warning(tmp_path, logged):

@@ -74,7 +74,7 @@ def test_image_sets_give_the_splits_of_voc(tmp_path):
     assert [os.path.basename(path) for path in found.paths] == ["a.JPG", "b.JPG"]
     assert reported == {"in ImageSets without an XML file": 1}
     assert len(table(tmp_path, "val")[0].paths) == 1
-    with pytest.raises(MissingSplit, match="VOC annotations have: train, val"):
+    with pytest.raises(MissingSplit, match="VOC annotations. Valid: train, val"):
         opened(tmp_path, "test")
 
 

@@ -130,17 +130,17 @@ REFUSED = {
     "panoptic": ({"images": WHOLE["images"], "segments_info": 0}, 'has no list "annotations".*panoptic masks are PNGs'),
     "boxes": (coco_content([annotation(segmentation=[], bbox=[1, 1, 2, 2])]), "boxes are for object detection"),
     "captions": (coco_content([{"id": 1, "image_id": 1, "category_id": 1, "caption": "cat"}]), "has no segmentation"),
-    "unknown category": (coco_content([annotation(category=2)]), "category_id 2; categories are 1 .cat., 3 .dog."),
+    "unknown category": (coco_content([annotation(category=2)]), "category_id 2. Valid: 1 .cat., 3 .dog."),
     "no category": (coco_content([annotation(category=None)]), "category_id None"),
     "list as category": (coco_content([annotation(category=[1])]), r"category_id \[1\]"),
-    "category twice": (coco_content([annotation()], categories=((1, "cat"), (1, "dog"))), '"1" is there twice'),
-    "name twice": (coco_content([annotation()], categories=((1, "cat"), (2, "cat"))), '"cat" is there twice'),
+    "category twice": (coco_content([annotation()], categories=((1, "cat"), (1, "dog"))), '"1" occurs twice'),
+    "name twice": (coco_content([annotation()], categories=((1, "cat"), (2, "cat"))), '"cat" occurs twice'),
     "no name": (coco_content([annotation()], categories=((1, ""),)), "a name is missing"),
     "image twice": (WHOLE | {"images": 2 * WHOLE["images"]}, "two images have the id 1"),
     "file twice": (coco_content([annotation()], images=("a.jpg", "a.jpg")), "two images have the file 'a.jpg'"),
     "no file name": (WHOLE | {"images": [{"id": 1}]}, "image 1 has no file_name"),
-    "no id": (WHOLE | {"images": [{"file_name": "a.jpg"}]}, "should be objects with a number as id"),
-    "no image is there": (coco_content([annotation()], images=("A.jpg",)), 'its images, such as "A.jpg", are in none'),
+    "no id": (WHOLE | {"images": [{"file_name": "a.jpg"}]}, "as objects with a number as id"),
+    "no image is there": (coco_content([annotation()], images=("A.jpg",)), 'no images, such as "A.jpg", found in'),
 }
 
 
@@ -152,7 +152,7 @@ def test_broken_coco_files_are_refused(tmp_path, case):
 
 
 FAULTY = {
-    "odd": ([SQUARE[:7]], "annotation 1: a polygon has 7 coordinates; expected pairs x, y"),
+    "odd": ([SQUARE[:7]], "annotation 1: expected a polygon as pairs x, y, got 7"),
     "nan": ([[NAN, *SQUARE[1:]]], "annotation 1: a polygon has the coordinate nan"),
     "infinite": ([[float("inf"), *SQUARE[1:]]], "the coordinate inf"),
     "huge": ([[1e12, *SQUARE[1:]]], r"the coordinate 1e\+12"),
@@ -160,11 +160,11 @@ FAULTY = {
     "nested": ([[SQUARE]], "one list x, y, x, y"),
     "word": ("polygon", "expected polygons or run lengths, got polygon"),
     "no box either": ([], "boxes are for object detection"),
-    "too short": ({"size": list(SIZE), "counts": [17, 3]}, "the run lengths cover 20 pixels"),
-    "negative": ({"size": list(SIZE), "counts": [90, -10]}, "the run lengths cover 80 pixels"),
-    "other size": ({"size": [4, 20], "counts": [0, 80]}, r"run lengths of \(4, 20\) pixels"),
+    "too short": ({"size": list(SIZE), "counts": [17, 3]}, "got 20 pixels"),
+    "negative": ({"size": list(SIZE), "counts": [90, -10]}, "got 80 pixels"),
+    "other size": ({"size": [4, 20], "counts": [0, 80]}, r"run lengths for \(4, 20\) pixels"),
     "no size": ({"counts": [0, 80]}, "expected run lengths as"),
-    "damaged text": ({"size": list(SIZE), "counts": "a0 3"}, "does not occur in compressed run lengths"),
+    "damaged text": ({"size": list(SIZE), "counts": "a0 3"}, "in compressed run lengths"),
 }
 
 
@@ -179,12 +179,12 @@ def test_broken_annotations_are_a_fault_of_their_image(tmp_path, case):
 
 REPORTED = {
     "few points": ([annotation(), annotation(2, segmentation=([1, 1, 2, 2],))], "1 polygon with fewer than 3 points"),
-    "outside": ([annotation(), annotation(2, segmentation=([20, 1, 30, 1, 25, 9],))], "1 region outside of its image"),
+    "outside": ([annotation(), annotation(2, segmentation=([20, 1, 30, 1, 25, 9],))], "1 region outside the image"),
     "reaches beyond": (
         [annotation(), annotation(2, segmentation=([8, 1, 15, 1, 9, 2],))],
-        "used: 1 region that reaches",
+        "used: 1 region clipped",
     ),
-    "of no image": ([annotation(), annotation(2, image=9)], "1 annotation of an image that is not listed"),
+    "of no image": ([annotation(), annotation(2, image=9)], "1 annotation of an unlisted image"),
     "id twice": ([annotation(), annotation()], "used: 1 annotation with the id of another"),
 }
 
@@ -200,7 +200,7 @@ def test_missing_and_additional_images_are_reported(tmp_path, logged):
     coco_folder(tmp_path, [annotation()], images=("a.jpg", "gone.jpg"))
     picture(tmp_path / "more.jpg")
     assert opened(tmp_path).size == 1
-    assert "1 image whose file is missing" in logged[0] and "gone.jpg" in logged[0]
+    assert "1 image with a missing file" in logged[0] and "gone.jpg" in logged[0]
     assert "1 image without an entry in the annotations" in logged[0] and "more.jpg" in logged[0]
 
 

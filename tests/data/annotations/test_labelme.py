@@ -58,12 +58,15 @@ LABELMES = {
     "odd points": ([shape(((2, 1), (5, 1), (5,)))], "expected points as pairs"),
     "no label": ([shape(label="")], "shape 1 has no label"),
     "unknown shape": ([shape(kind="spiral")], 'shape_type "spiral"; expected polygon, rectangle, circle or mask'),
-    "rectangle of 3": ([shape(((1, 1), (2, 2), (3, 3)), kind="rectangle")], "a rectangle has 2 or 4 points, not 3"),
-    "circle of 1": ([shape(((1, 1),), kind="circle")], "a circle has 2 points, not 1"),
-    "no mask": ([shape(((1, 1), (2, 2)), kind="mask", mask="AAAA")], "should be a PNG in base64"),
+    "rectangle of 3": (
+        [shape(((1, 1), (2, 2), (3, 3)), kind="rectangle")],
+        "expected 2 or 4 points for a rectangle, got 3",
+    ),
+    "circle of 1": ([shape(((1, 1),), kind="circle")], "expected 2 points for a circle, got 1"),
+    "no mask": ([shape(((1, 1), (2, 2)), kind="mask", mask="AAAA")], "as a base64 PNG"),
     "nan": ([shape(((NAN, 1), (5, 1), (5, 4)))], "the coordinate nan"),
     "no shapes": ("shapes", 'has no list "shapes"'),
-    "not a shape": ([3], "shape 1 should be an object"),
+    "not a shape": ([3], "shape 1: expected an object"),
 }
 
 
@@ -76,14 +79,14 @@ def test_broken_labelme_files_are_named(tmp_path, case):
 
 def test_labelme_says_that_an_image_is_only_inside_of_the_json(tmp_path):
     text(tmp_path / "a.json", labelme_content([shape()], imageData="AAAA"))
-    with pytest.raises(FileNotFoundError, match="only inside of the JSON"):
+    with pytest.raises(FileNotFoundError, match="only inside the JSON"):
         opened(tmp_path)
 
 
 def test_labelme_refuses_unknown_classes(tmp_path):
     labelme_folder(tmp_path / "train", [shape(), shape(label="dog")])
     labelme_folder(tmp_path / "val", [shape(label="dgo")])
-    with pytest.raises(ValueError, match='"dgo", which is not one of the 3.*Did you mean "dog"'):
+    with pytest.raises(ValueError, match='unknown class "dgo".*Did you mean "dog"'):
         opened(tmp_path, "val")
 
 

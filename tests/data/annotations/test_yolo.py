@@ -24,12 +24,12 @@ def test_yolo_reads_lists_of_images_as_cvat_writes_them(tmp_path):
 
 
 YOLOS = {
-    "unknown class": ("7 0 0 1 0 1 1", 'line 1: the class is "7"; there are 2 classes'),
-    "name": ("cat 0 0 1 0 1 1", 'the class is "cat"'),
-    "boxes": ("0 .5 .5 .2 .2\n1 .5 .5 .1 .1", "all 2 lines of train are boxes: they are for object detection"),
+    "unknown class": ("7 0 0 1 0 1 1", 'line 1: expected a class from 0 to 1, got "7"'),
+    "name": ("cat 0 0 1 0 1 1", 'expected a class .* got "cat"'),
+    "boxes": ("0 .5 .5 .2 .2\n1 .5 .5 .1 .1", "all 2 lines of train are boxes, which are for object detection"),
     "a box": (f"0 {fractions(SQUARE)}\n0 .5 .5 .2 .2", "line 2 is a box of 4 numbers; boxes are for object detection"),
     "odd": ("0 0 0 1 0 1 1 .5", "a polygon has 7 coordinates"),
-    "pixels": ("0 20 30 40 30 40 60", "the coordinate 60; expected fractions"),
+    "pixels": ("0 20 30 40 30 40 60", "0 to 1, got 60"),
     "text": ("0 a b c d e f", "expected numbers"),
     "nan": ("0 nan 0 1 0 1 1", "the coordinate nan"),
     "empty": ("\n", "have no annotations"),
@@ -48,8 +48,8 @@ DESCRIPTIONS = {
     "no folder": ("names: [cat, dog]\ntrain: photos\n", 'train is "photos", and there is no such folder'),
     "no splits": ("names: [cat, dog]\n", "names no folder of images"),
     "names twice": ("names: [cat, cat]\ntrain: train/images\n", "class names must be unique"),
-    "gaps": ("names: {0: cat, 2: dog}\ntrain: train/images\n", "should be numbered 0, 1, 2"),
-    "another nc": ("nc: 3\nnames: [cat, dog]\ntrain: train/images\n", "nc is 3, and there are 2 names"),
+    "gaps": ("names: {0: cat, 2: dog}\ntrain: train/images\n", "expected names numbered 0, 1, 2"),
+    "another nc": ("nc: 3\nnames: [cat, dog]\ntrain: train/images\n", "nc is 3, but there are 2 names"),
 }
 
 
@@ -65,5 +65,5 @@ def test_broken_descriptions_of_yolo_are_refused(tmp_path, case):
 def test_yolo_without_a_description_is_refused(tmp_path):
     picture(tmp_path / "images" / "a.jpg")
     text(tmp_path / "labels" / "a.txt", "0 0 0 1 0 1 1")
-    with pytest.raises(ValueError, match="no data.yaml, which names the classes"):
+    with pytest.raises(ValueError, match="no data.yaml with the class names"):
         yolo.find(str(tmp_path))
