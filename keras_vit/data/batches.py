@@ -22,7 +22,7 @@ _KEPT = 16  # traced functions and datasets per source
 
 
 def image_and_label(example: dict[str, Any]) -> tuple:
-    """(image, label) of an example, for classification.
+    """Returns (image, label) of an example, for classification.
 
     Raises:
         ValueError: if the example has no label.
@@ -36,10 +36,10 @@ def image_and_label(example: dict[str, Any]) -> tuple:
 
 
 def _check_outputs(outputs, text):
-    """Raises ValueError unless `select` returned (x, y) or (x, y, weights) of the fixed shapes that batches need."""
+    """Raises ValueError unless `select` returned (x, y) or (x, y, weights) of fixed shapes."""
     if not isinstance(outputs, tuple) or len(outputs) not in (2, 3):
         raise ValueError(
-            f"select= should return (x, y) or (x, y, weights), and returned {type(outputs).__name__}: {outputs}."
+            f"Expected select= to return (x, y) or (x, y, weights), got {type(outputs).__name__}: {outputs}."
         )
     for spec in tf.nest.flatten(outputs[0]):
         if not spec.shape.is_fully_defined():
@@ -50,13 +50,16 @@ def _check_outputs(outputs, text):
     for spec in tf.nest.flatten(outputs[1:]):
         if not spec.shape.is_fully_defined():
             raise ValueError(
-                f"select= returns a target of shape {tuple(spec.shape)}, and a batch needs fixed shapes: pad it to a"
-                " fixed number of rows."
+                f"Expected select= to return targets of fixed shape, got {tuple(spec.shape)}: pad them to a fixed"
+                " number of rows."
             )
 
 
 def _selected(source, ops, select, seed):
-    """Returns (row number, key) -> what `select` makes of the preprocessed example with its own seed, (2,) int64."""
+    """Returns a function of (row number, key) that reads and preprocesses the example and applies `select`.
+
+    The example has its own seed, (2,) int64.
+    """
 
     def prepare(number, key):
         own = fold(seed, number)
@@ -67,8 +70,8 @@ def _selected(source, ops, select, seed):
 
 
 def _kept(source, make, ops, select, *key):
-    """What make() returns, or returned before for the same key, which the source caches: tracing takes up to seconds,
-    and a run needs the same for the shape check, every evaluation and the report.
+    """Returns make(), cached in the source by key: tracing may take seconds, and the shape check, every evaluation and
+    the report need the same result.
     """
     key = (ops.text, tuple(op for op, _ in ops.steps), select, *key)
     if not isinstance(select, Hashable):
@@ -82,7 +85,7 @@ def _kept(source, make, ops, select, *key):
 
 
 def _traced(source, ops, select, seed, element_spec):
-    """The ConcreteFunction of `_selected`, taking (number, key); raises like `_check_outputs`."""
+    """Traces `_selected` as a ConcreteFunction of (number, key); raises like `_check_outputs`."""
 
     def make():
         made = tf.function(_selected(source, ops, select, seed), autograph=False).get_concrete_function(*element_spec)
@@ -95,9 +98,9 @@ def _traced(source, ops, select, seed, element_spec):
 def example_spec(
     source: Source, preprocess: str, select: Select = image_and_label, training: bool = True, seed: int | None = None
 ) -> tuple:
-    """The specs of one example as `training_batches` yields it: (x, y) or (x, y, weights). Traces; reads no data.
+    """Returns the specs of an example from `training_batches`, (x, y) or (x, y, weights); traces, but reads no data.
 
-    Without `training`, as `evaluation_batches` yields it with `seed`.
+    With training=False, of an example from `evaluation_batches` with `seed`.
 
     Raises:
         ValueError: for an invalid preprocessing.
@@ -111,14 +114,14 @@ def example_spec(
 
 
 def _mapped(source, keys, ops, select, seed, rows, batches=None):
-    """(fallible_map of a dataset of (number, key), the function that it maps)"""
+    """Returns (fallible_map of a dataset of (number, key), the function that it maps)."""
     function = _traced(source, ops, select, seed, keys.element_spec)
     ids_of = lambda number, key: tf.concat([number[:, None], source.ids(key)], 1)  # noqa: E731
     return fallible_map(keys, function, ids_of, rows, batches), function
 
 
 def _with_failed_replaced(errors, function, source):
-    """Maps the batches of fallible_map, replacing each failed row by the nearest good one."""
+    """Returns a function that replaces failed rows in batches of fallible_map by the nearest good row."""
 
     @tf.autograph.experimental.do_not_convert
     def replace(values, good, failed, ids):
@@ -141,38 +144,38 @@ def training_batches(
     deterministic: bool = True,
     select: Select = image_and_label,
 ) -> tf.data.Dataset:
-    """Endless (x, y), by default images (b, h, w, c) uint8 and labels (b,): a pure function of (seed, step).
+    """Yields endless (x, y), by default images (b, h, w, c) uint8 and labels (b,): a pure function of (seed, step).
 
     Each row of the stream has its own augmentation seed, independent of threads. With random access, the hosts' batches
     of a step, concatenated, equal the single-host batch bit for bit; records are split among hosts by file. An example
     that cannot be read or decoded is replaced by the nearest good one in its batch and added to `errors`.
 
     Args:
-        source: from `open_source` or `from_arrays`.
-        preprocess: text; see data/ops/registry.py.
-        batch_size: rows of the global batch.
-        seed: of the order and the augmentation.
-        start_step: global batches to skip.
+        source: Source. From `open_source` or `from_arrays`.
+        preprocess: str. Preprocessing text; see data/ops/registry.py.
+        batch_size: int. Rows of the global batch.
+        seed: int. Seed of the order and the augmentation.
+        start_step: int. Global batches to skip.
         shard: (index, count). This host takes rows index * batch_size / count to (index + 1) * batch_size / count.
-        replicas: batches that this host's rows of a step are split into.
-        service: "grpc://host:port" of a tf.data service whose workers prepare the batches. Hosts receive them first
-            come, first served, each example once; neither the order nor the point at which a run resumes is then exact.
-        errors: an ExampleErrors that counts unusable examples; None for a new one with a limit of 100.
-        deterministic: False takes records from whichever file is ready, so that a slow file delays nothing; their order
-            and the point at which a run resumes are then not exact. Random access is not affected.
-        select: preprocessed example, a dict -> (x, y) or (x, y, weights), structures of tensors of fixed shapes. Draw
-            random numbers from the example's "seed", (2,) int64: they are then the same on any number of devices, and
-            after a resume.
+        replicas: int. Batches into which this host's rows of a step are split.
+        service: str. "grpc://host:port" of a tf.data service that prepares the batches. Hosts receive each example
+            once, first come, first served; the order and resuming are then not exact.
+        errors: ExampleErrors. Counts unusable examples; None for a new one with a limit of 100.
+        deterministic: bool. False reads records from whichever file is ready, so a slow file delays nothing; the order
+            and resuming are then not exact. Does not affect random access.
+        select: callable. Maps a preprocessed example, a dict, to (x, y) or (x, y, weights), structures of tensors of
+            fixed shapes. Draw random numbers from the example's "seed", (2,) int64, to get the same on any number of
+            devices and after resuming.
 
     Raises:
-        ValueError: if the batch cannot be split evenly, the images have no fixed size, there are fewer files of records
-            than hosts, no data service answers, or the examples lack what `select` needs.
+        ValueError: if the batch cannot be split evenly, the images have no fixed size, there are fewer record files
+            than hosts, no data service answers, or the examples lack a value that `select` needs.
     """
     ops, host, errors = parse(preprocess), HostShard(batch_size, *shard, replicas), errors or ExampleErrors()
     if service is None:
         keys = source.shuffled_keys(seed, start_step, host)
     else:
-        # Any host may get any batch, so each batch is one step to the service.
+        # Any host may receive any batch, so the service treats each batch as one step.
         keys = source.served_keys(seed, start_step * host.count * replicas, HostShard(host.per_replica))
     dataset, function = _mapped(source, keys, ops, select, seed, host.per_replica)
     if service is not None:
@@ -187,16 +190,16 @@ def training_batches(
 
 
 def _per_row(values, like):
-    """Values (b,) reshaped to (b, 1, ...) to broadcast with `like`, (b, ...)."""
+    """Reshapes values (b,) to (b, 1, ...), to broadcast with `like`, (b, ...)."""
     return tf.reshape(values, (-1, *[1] * (like.shape.rank - 1)))
 
 
 def _check_evaluation(ops, text, seed):
     """Refuses random ops without a seed and ops on labels."""
     if ops.random and seed is None:
-        raise ValueError(f'Evaluation must not be random, but its preprocessing is "{text}".')
+        raise ValueError(f'Evaluation must not be random: remove random ops from "{text}", or pass a seed.')
     if ops.label_ops:
-        raise ValueError(f'Evaluation takes labels as integers: leave {", ".join(ops.label_ops)} out of "{text}".')
+        raise ValueError(f'Evaluation needs integer labels: remove {", ".join(ops.label_ops)} from "{text}".')
 
 
 def evaluation_batches(
@@ -209,12 +212,12 @@ def evaluation_batches(
     select: Select = image_and_label,
     seed: int | None = None,
 ) -> tf.data.Dataset:
-    """One pass in order: (x, y, weights), by default images (b, h, w, c) uint8, labels (b,) and weights (b,) float32.
+    """Yields (x, y, weights) in order, once; by default images (b, h, w, c) uint8, labels (b,), weights (b,) float32.
 
     Every host gets the same number of batches; the last ones are padded with weight 0. An example that cannot be read
-    or decoded becomes zeros with weight 0 and is added to `errors`. Weights that `select` returns are multiplied by
-    these. `seed` allows random ops: row n's seed is folded from it, so that its pixels are the same in each pass, on
-    any number of hosts. See `training_batches` for the other arguments.
+    or decoded becomes zeros with weight 0 and is added to `errors`. These weights multiply those of `select`. `seed`
+    allows random ops: each row's seed is folded from it, so its pixels are the same in each pass, on any number of
+    hosts. See `training_batches` for the other arguments.
 
     Raises:
         ValueError: if the preprocessing has random ops without a seed or ops on labels, or the batch cannot be split
@@ -229,7 +232,7 @@ def evaluation_batches(
 
 
 def _evaluated(source, ops, host, errors, select, seed):
-    """The dataset of `evaluation_batches`."""
+    """Makes the dataset of `evaluation_batches`."""
     batches = -(-source.size // host.batch_size) * host.replicas
     keys = tf.data.Dataset.zip(host.row_numbers(), source.keys(host))
     dataset, function = _mapped(source, keys, ops, select, seed, host.per_replica, batches)

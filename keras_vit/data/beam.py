@@ -1,7 +1,7 @@
-"""Writes a source as TFRecord files on many machines with Apache Beam: like records.write, but in another order.
+"""Writes a source as TFRecord files on many machines with Apache Beam, like records.write but in another order.
 
-Workers read and encode the source in pieces. A hash of its name and the seed gives each example its file and its place
-in it, so that files are about equal in size. They are moved into place when all are written.
+Workers read and encode the source in pieces. A hash of an example's name and the seed determines its file and place, so
+files have about equal sizes. They are moved into place when all are complete.
 """
 
 import dataclasses
@@ -30,30 +30,30 @@ _PIECE = 1000  # random-access examples that a worker reads at a time
 
 @functools.cache
 def _source(data, split, data_dir, exclude):
-    """A source, opened once per worker."""
+    """Opens a source, once per worker."""
     source = open_source(data, split, data_dir)
     return without(source, exclude) if exclude else source
 
 
 def pieces(source: Source) -> int:
-    """The number of pieces to read a source in: its files, or ranges of examples."""
+    """Returns the number of pieces of a source: its files, or ranges of examples."""
     return len(source.files) if isinstance(source, Records) else -(-source.size // _PIECE)
 
 
 def piece(source: Source, number: int) -> Source:
-    """Piece `number` of a source."""
+    """Returns piece `number` of a source."""
     if isinstance(source, Records):
         return dataclasses.replace(source, files=(source.files[number],))
     return subset(source, range(number * _PIECE, min((number + 1) * _PIECE, source.size)))
 
 
 def place(name: str, seed: int) -> int:
-    """An example's position in the shuffled order: a 64-bit hash."""
+    """Returns an example's position in the shuffled order, a 64-bit hash."""
     return int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(errors="replace"), digest_size=8).digest(), "big")
 
 
 class _Encode(beam.DoFn):
-    """Piece number -> (file number, (place, name, record, was it shrunk, None)); (..., None, False, why) on failure."""
+    """Maps a piece number to (file number, (place, name, record, shrunk, None)), or (..., None, False, why)."""
 
     def __init__(self, where, count, resize, quality, seed):
         self._where, self._count, self._seed = where, count, seed
@@ -91,7 +91,7 @@ class _Write(beam.DoFn):
 
 
 def _read_told(files):
-    """The summaries that `_Write` left, file by file."""
+    """Yields the summaries written by `_Write`, file by file, and removes them."""
     for number in range(len(files.names)):
         path = files.partial_path(number) + ".json"
         with tf.io.gfile.GFile(path) as file:
@@ -117,12 +117,12 @@ def write_by_beam(
     """Writes the examples of a source, shuffled, to a folder that all workers share.
 
     Args:
-        data, split, data_dir: as for `open_source`, which each worker calls.
-        folder, name, as_split, count, overwrite: as for records.write.Files.
-        resize, quality: as for records.write.encoder.
-        seed: of the order.
-        exclude: names of examples to leave out.
-        options: Beam's, such as ("--runner=FlinkRunner",); DirectRunner by default.
+        data, split, data_dir: see `open_source`, which each worker calls.
+        folder, name, as_split, count, overwrite: see records.write.Files.
+        resize, quality: see records.write.encoder.
+        seed: int. Seed of the order.
+        exclude: sequence of str. Names of examples to exclude.
+        options: sequence of str. Beam's options, such as ("--runner=FlinkRunner",); DirectRunner by default.
 
     Returns:
         {"examples", "bytes", "shrunk": numbers, "skipped": {name: why} of examples that do not decode}.
@@ -152,8 +152,8 @@ def write_by_beam(
         skipped = {name: why for part in told for name, why in part["skipped"].items()}
         if not all(counts):
             raise ValueError(
-                f"{counts.count(0)} of the {count} files would be empty: {len(skipped)} of {source.size} images do not"
-                f" decode. Take fewer --shards. {dict(list(skipped.items())[:3])}"
+                f"{counts.count(0)} of the {count} files would be empty, since {len(skipped)} of {source.size} images"
+                f" cannot be decoded. Use fewer --shards. {dict(list(skipped.items())[:3])}"
             )
         files.put_in_place(counts)
     totals = {key: sum(part[key] for part in told) for key in ("examples", "bytes", "shrunk")}

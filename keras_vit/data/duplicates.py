@@ -1,9 +1,9 @@
-"""Near-duplicates across sets of images, left out of pre-training (arXiv 2010.11929, 4.1; Kolesnikov et al. 2020).
+"""Finds near-duplicates across image sets, to exclude from pre-training (arXiv 2010.11929, 4.1).
 
-Images are compared as grey thumbnails (n, 32, 32) uint8. Matrix products first compare the low frequencies, 35 numbers
-per image, of all images with all others, also mirrored and slightly shifted. Similar pairs are then overlaid in many
-positions and sizes, and their edges correlated. The correlation stays near 1 after recompression, resizing, a change of
-brightness, a crop of up to a tenth or a mirroring, but not between different photos.
+Images are compared as grey thumbnails (n, 32, 32) uint8. First, matrix products compare the low frequencies, 35 numbers
+per image, of all pairs, also mirrored and slightly shifted. Then similar pairs are overlaid in many positions and
+sizes, and their edges correlated. The correlation stays near 1 after recompression, resizing, a change of brightness, a
+crop of up to a tenth or mirroring, but not between different photos.
 """
 
 import concurrent.futures
@@ -27,11 +27,9 @@ SIDE = 32
 THRESHOLD = 0.9
 
 _LOW = 6  # frequencies per axis
-_PART = (
-    28  # side of the part of a thumbnail in the first comparison: its centre, and for the test image also its corners
-)
+_PART = 28  # side of the part of a thumbnail to compare first: the centre, and of test images also the corners
 _OFFSETS = ((2, 2), (0, 0), (0, 4), (4, 0), (4, 4))
-# Correlations of low frequencies above which pairs go on: the best pairs of each image, or all its pairs.
+# Correlations of low frequencies above which each image's best pairs, or all its pairs, are compared further.
 _SIMILAR, _VERY_SIMILAR = 0.75, 0.88
 _BEST = 8  # pairs per image
 _WINDOW = 22  # side of the window of edges to compare
@@ -39,7 +37,7 @@ _SIZES = (26, 27, 29, 30, 32, 34, 36, 38, 40)  # sizes to try for the other imag
 _SHIFT = 4  # pixels in each direction
 _ROUGH = 0.3  # largest drop in correlation one step away from the right position and size
 _EVIDENCE = 18.0  # see _is_duplicate
-_PRODUCTS = 2**26  # products computed at a time: a quarter of a gigabyte
+_PRODUCTS = 2**26  # products to compute at a time: a quarter of a gigabyte
 _SHOWN = 48  # pairs in the picture
 _SHOWN_SIDE = 128
 _CHUNK = 500  # pairs per thread at a time
@@ -47,11 +45,12 @@ _CHUNK = 500  # pairs per thread at a time
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Image number `train` of one set nearly duplicates image number `test` of the other.
+    """A pair of near-duplicates: image number `train` of one set and image number `test` of the other.
 
     Attributes:
-        correlation: of the edges, at most 1.
-        flipped: whether one is the other's mirror image.
+        test, train: int. Positions in the sets.
+        correlation: float. Correlation of the edges, at most 1.
+        flipped: bool. Whether one is the other's mirror image.
     """
 
     test: int
@@ -61,19 +60,19 @@ class Pair:
 
 
 def thumbnail(pixels: tf.Tensor) -> tf.Tensor:
-    """A grey thumbnail (32, 32) uint8 of pixels uint8 (h, w, 3); ignores the aspect ratio. Runs in a graph."""
+    """Shrinks pixels uint8 (h, w, 3) to a grey thumbnail (32, 32) uint8; ignores the aspect ratio. Runs in a graph."""
     grey = tf.image.rgb_to_grayscale(tf.cast(pixels, tf.float32))
     return as_uint8(tf.image.resize(grey, (SIDE, SIDE), antialias=True)[..., 0])
 
 
 def _cosines():
-    """The first rows of the discrete cosine transform (DCT-II, orthonormal but for the first row), (6, 28)."""
+    """Returns the first rows of the DCT-II, (6, 28), orthonormal except for the first row."""
     frequency, place = np.arange(_LOW)[:, None], np.arange(_PART)
     return (np.cos(np.pi * (place + 0.5) * frequency / _PART) * np.sqrt(2 / _PART)).astype("float32")
 
 
 def descriptors(thumbnails: np.ndarray, y: int = 2, x: int = 2) -> np.ndarray:
-    """Low frequencies of thumbnails (n, 32, 32), cut at (y, x), each times its frequency, since high ones are weak.
+    """Computes low frequencies of thumbnails (n, 32, 32), cropped at (y, x); multiplies each by its frequency.
 
     Returns:
         (n, 35) float32 of length 1, or nearly 0 for an image of a single colour.
@@ -86,7 +85,7 @@ def descriptors(thumbnails: np.ndarray, y: int = 2, x: int = 2) -> np.ndarray:
 
 
 def candidates(train: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """Pairs of thumbnails with similar low frequencies: (m, 3) integers (test, train, 1 if mirrored else 0)."""
+    """Finds pairs of thumbnails with similar low frequencies: (m, 3) integers (test, train, 1 if mirrored else 0)."""
     pairs, centres = [], descriptors(train).T
     rows = max(1, _PRODUCTS // len(train))
     for start in range(0, len(test), rows):
@@ -106,26 +105,26 @@ def candidates(train: np.ndarray, test: np.ndarray) -> np.ndarray:
 
 
 def _edges(images):
-    """The gradients of the blurred images: (n, h, w) -> (n, h - 4, w - 4, 2)."""
+    """Computes gradients of the blurred images: (n, h, w) -> (n, h - 4, w - 4, 2)."""
     blurred = images[:, :-2] + 2 * images[:, 1:-1] + images[:, 2:]
     blurred = (blurred[:, :, :-2] + 2 * blurred[:, :, 1:-1] + blurred[:, :, 2:]) / 16
     return np.stack([blurred[:, 2:, 1:-1] - blurred[:, :-2, 1:-1], blurred[:, 1:-1, 2:] - blurred[:, 1:-1, :-2]], -1)
 
 
 def _resizing(size):
-    """The matrix (size, 32) that resizes one side of a thumbnail."""
+    """Returns the matrix (size, 32) that resizes one side of a thumbnail."""
     return tf.image.resize(tf.eye(SIDE)[..., None], (size, SIDE), antialias=True)[..., 0].numpy()
 
 
 def _window_energies(edges):
-    """The sum of squares of each window of edges: (n, m, m, 2) -> (n, m - 21, m - 21)."""
+    """Sums the squares in each window of edges: (n, m, m, 2) -> (n, m - 21, m - 21)."""
     sums = np.pad((edges * edges).sum(-1).cumsum(1).cumsum(2), ((0, 0), (1, 0), (1, 0)))
     w = _WINDOW
     return np.maximum(sums[:, w:, w:] - sums[:, :-w, w:] - sums[:, w:, :-w] + sums[:, :-w, :-w], 0)
 
 
 def _correlations(a, b, resizing, step):
-    """Best correlations (n,) of the centre of `a` with `b` (n, 32, 32), over sizes of `b` and each `step`-th offset."""
+    """Finds the best correlations (n,) of `a`'s centre with `b` (n, 32, 32), over sizes and each `step`-th offset."""
     edges = _edges(a)
     margin = (edges.shape[1] - _WINDOW) // 2
     edges = edges[:, margin : margin + _WINDOW, margin : margin + _WINDOW]
@@ -138,32 +137,32 @@ def _correlations(a, b, resizing, step):
         for y in places:
             for x in places:
                 product = np.einsum("nhwc,nhwc->n", edges, other[:, y : y + _WINDOW, x : x + _WINDOW])
-                # Noise of 1 per pixel: images of a single colour resemble nothing.
+                # Noise of 1 per pixel, so that images of a single colour match nothing.
                 best = np.maximum(best, product / (np.sqrt(energy * energies[:, y, x]) + _WINDOW**2))
     return best
 
 
 def _detail(images):
-    """The number of pixels that the edges of each image cover, (n,); small for a bird in the sky."""
+    """Estimates the number of pixels that each image's edges cover, (n,); small for a bird in the sky."""
     energy = (_edges(images) ** 2).sum(-1).reshape(len(images), -1)
     return energy.sum(1) ** 2 / np.maximum((energy * energy).sum(1), 1e-6)
 
 
 def _is_duplicate(correlation, detail, threshold):
-    """Whether edges agree better than by chance: Fisher's z, in standard deviations, must be high as well.
+    """Whether edges agree better than by chance: Fisher's z, in standard deviations, must also be high.
 
-    Silhouettes against an empty sky correlate at .9 by chance; `detail` is the number of observations.
+    Silhouettes against an empty sky correlate at .9 by chance. `detail` is the number of observations.
     """
     evidence = np.arctanh(np.minimum(correlation, 0.9999)) * np.sqrt(detail)
     return (correlation > threshold) & (evidence > _EVIDENCE)
 
 
 def near_duplicates(train: np.ndarray, test: np.ndarray, threshold: float = THRESHOLD) -> list[Pair]:
-    """Images of `train` that nearly duplicate an image of `test`: Pairs in the order of `test`, best correlation first.
+    """Finds images of `train` that nearly duplicate an image of `test`: Pairs in the order of `test`, best first.
 
     Args:
-        train, test: thumbnails (n, 32, 32) uint8.
-        threshold: correlation above which two images are duplicates.
+        train, test: (n, 32, 32) uint8. Thumbnails.
+        threshold: float. Correlation above which two images are duplicates.
     """
     similar = candidates(train, test)
     resizing = [_resizing(size) for size in _SIZES]
@@ -189,7 +188,7 @@ def near_duplicates(train: np.ndarray, test: np.ndarray, threshold: float = THRE
 
 
 def _collect(source, text):
-    """(names, thumbnails (n, 32, 32) uint8, labels or -1) of the examples that decode; warns about the others."""
+    """Returns (names, thumbnails (n, 32, 32) uint8, labels or -1) of readable examples; warns about the others."""
 
     def work(example, pixels):
         return thumbnail(pixels), example.get("label", -1)
@@ -205,12 +204,12 @@ def _collect(source, text):
                 names.append(name)
             progress.advance()
     if not names:
-        raise ValueError(f"None of the {source.size} images of {text} decodes.")
+        raise ValueError(f"None of the {source.size} images of {text} can be decoded.")
     return names, thumbnails[: len(names)], labels
 
 
 def _pictures(source, names):
-    """{name: (128, 128, 3) uint8} of the examples with those names."""
+    """Reads the examples with these names as {name: (128, 128, 3) uint8}."""
 
     def small(example, pixels):
         return (as_uint8(tf.image.resize(pixels, (_SHOWN_SIDE, _SHOWN_SIDE), antialias=True)),)
@@ -222,8 +221,9 @@ def _write_pictures(path, pairs, train, test):
     """Writes the pairs with the lowest correlation as a PNG, side by side, the test image on the left.
 
     Args:
-        pairs: a list of {"train": name, "test": name, "correlation": number, "flipped": bool}.
-        train, test: the sources.
+        path: str. The file to write.
+        pairs: list of {"train": name, "test": name, "correlation": number, "flipped": bool}.
+        train, test: Source. The two sets.
     """
     import matplotlib.figure
 
@@ -245,12 +245,12 @@ def _write_pictures(path, pairs, train, test):
 
 
 def deduplicate(train: Source, test: Source, output: str, threshold: float = THRESHOLD) -> dict[str, Any]:
-    """Writes the names of `train` examples that nearly duplicate one of `test`; returns the report.
+    """Writes the names of `train` examples that nearly duplicate a `test` example; returns the report.
 
     Args:
-        train, test: sources.
-        output: path of the list of names, ending in .txt; the pairs are written next to it as .json and .png.
-        threshold: correlation above which two images are duplicates.
+        train, test: Source. The two sets.
+        output: str. Path of the list of names, ending in .txt; the pairs are written next to it as .json and .png.
+        threshold: float. Correlation above which two images are duplicates.
     """
     warn_of_files(train, test)
     (train_names, train_thumbnails, train_labels), (test_names, test_thumbnails, test_labels) = (

@@ -1,4 +1,4 @@
-"""Examples that cannot be read or decoded: a run skips and names them, and stops when there are too many."""
+"""Handles examples that cannot be read or decoded: a run skips and names them, and stops if there are too many."""
 
 import ast
 import contextlib
@@ -17,11 +17,11 @@ DESCRIBED_WRONGLY = "The source is described wrongly:"  # prefix of failures tha
 
 
 class WrongDescription(ValueError):
-    """An example contradicts the description of its source; skipping it would let others fail or be misread."""
+    """An example contradicts the description of its source, so others would fail or be misread, too."""
 
 
 def wrong_description(name: str, found: str) -> WrongDescription | None:
-    """The WrongDescription for `found`, why example `name` failed, unless it is the example's fault: then None."""
+    """Returns a WrongDescription if `found`, the reason why example `name` failed, is not the example's fault."""
     return WrongDescription(f"{name}. {found}") if found.startswith(DESCRIBED_WRONGLY) else None
 
 
@@ -34,12 +34,12 @@ def _line(name, reason):
 
 
 class ExampleErrors:
-    """The failed examples of a run, passed to training_batches and evaluation_batches as `errors`.
+    """Failed examples of a run, passed to training_batches and evaluation_batches as `errors`.
 
     Attributes:
-        limit: how many examples may fail; one more raises.
-        added: called with each new line of the report, or None.
-        names: {name: reason} in the order of failure.
+        limit: int. How many examples may fail; one more raises.
+        added: callable or None. Called with each new line of the report.
+        names: dict. Reasons by name, in order of failure.
 
     Raises:
         ValueError: if the limit is negative.
@@ -47,17 +47,17 @@ class ExampleErrors:
 
     def __init__(self, limit: int = 100, added: Callable[[str], None] | None = None):
         if limit < 0:
-            raise ValueError(f"Expected a limit of 0 or more failed examples, got {limit}.")
+            raise ValueError(f"Expected a limit of at least 0 failed examples, got {limit}.")
         self.limit, self.names, self.added = limit, {}, added
         self._error: ValueError | None = None
         self._lock = threading.Lock()
 
     def add(self, name: str, reason: Callable[[], str]) -> None:
-        """Counts a failed example once and warns about it; `reason` is called once.
+        """Counts a failed example and warns about it, once per name; calls `reason` once.
 
         Raises:
             TooManyErrors: above the limit.
-            WrongDescription: if the reason begins with DESCRIBED_WRONGLY.
+            WrongDescription: if the reason starts with DESCRIBED_WRONGLY.
         """
         with self._lock:
             if name in self.names:
@@ -74,23 +74,23 @@ class ExampleErrors:
                 logging.warning("Skipping %s: %s", printable(name), self.names[name])
             elif len(self.names) == _NAMED + 1:
                 logging.warning(
-                    "More than %d examples failed: from now on they are counted and not named here.", _NAMED
+                    "More than %d examples failed: from now on they are only counted, not named here.", _NAMED
                 )
             if len(self.names) > self.limit:
-                self.stop(f"More than {self.limit} examples cannot be used, {name} among them: {self.names[name]} ")
+                self.stop(f"More than {self.limit} examples cannot be used, including {name}: {self.names[name]} ")
 
     def stop(self, what: str) -> None:
-        """Raises the TooManyErrors that `raised` passes on to the user."""
+        """Raises TooManyErrors, which `raised` passes on to the user."""
         self._error = TooManyErrors(
-            f"{what.strip()} Fix or remove the files that the warnings name, or raise the limit:"
-            " --config.data.broken_limit of training, --broken_limit of evaluate, probe, vtab and predict,"
+            f"{what.strip()} Fix or remove the files named in the warnings, or raise the limit:"
+            " --config.data.broken_limit for training, --broken_limit for evaluate, probe, vtab and predict,"
             " ExampleErrors(limit=...) in a script."
         )
         raise self._error
 
     @contextlib.contextmanager
     def raised(self) -> Iterator[None]:
-        """A context for reading batches that raises the original of an error that TensorFlow wrapped inside a dataset.
+        """Context for reading batches that raises the original of an error that TensorFlow wrapped inside a dataset.
 
         Raises:
             TooManyErrors, WrongDescription: from `add`.
@@ -103,7 +103,7 @@ class ExampleErrors:
             raise
 
     def report(self) -> str:
-        """One line per failed example, its name and reason separated by a tab; "" if there are none."""
+        """Returns one line per failed example, name and reason separated by a tab, or ""."""
         return "".join(_line(name, reason) for name, reason in self.names.items())
 
 
@@ -111,7 +111,7 @@ def _plain(line):
     return ast.literal_eval(line).decode(errors="replace") if line[:2] in ("b'", 'b"') else line
 
 
-# TensorFlow's messages that name other formats than can be read, and what they mean here.
+# Replacements for messages of TensorFlow that list other formats than we support.
 _OURS = (
     ("Unknown image file format", "It is not an image of a known format."),
     ("Input is empty", "It is empty: there are no bytes."),
@@ -119,7 +119,7 @@ _OURS = (
 
 
 def reason(error: Exception) -> str:
-    """The message of a TensorFlow error, without its location in the program and graph."""
+    """Extracts the message of a TensorFlow error, without its location in the program and graph."""
     _, failed, lines = str(error).partition(" to be true. Summarized data: ")  # tf.debugging.Assert outside a graph
     if failed:
         return " ".join(map(_plain, lines.split("\n")))
@@ -128,28 +128,28 @@ def reason(error: Exception) -> str:
     _, failed, what = message.rpartition("assertion failed: ")  # [what] [number]...; in a dataset after the location
     if failed:
         message = what.strip("[]").replace("] [", " ")
-    message = message.removeprefix("ValueError: ")  # from Python inside a graph
+    message = message.removeprefix("ValueError: ")  # raised in Python inside a graph
     return next((ours for theirs, ours in _OURS if message.startswith(theirs)), message) or type(error).__name__
 
 
 def why(function: Callable[[], Any]) -> str:
-    """The reason why `function`, which reads a failed example, fails."""
+    """Returns the reason why `function`, which reads a failed example, fails."""
     try:
         function()
     except (tf.errors.OpError, ValueError) as error:
         return reason(error)
-    return "it could not be read at first, but could a moment later"
+    return "the first attempt to read it failed, but a second one succeeded"
 
 
 def report_errors(failed: tf.Tensor, ids: tf.Tensor, errors: ExampleErrors, function: Callable, source) -> tf.Tensor:
     """Adds the failed rows to `errors`, in a graph. Returns a tensor to wait for.
 
     Args:
-        failed: (b,) bool, of fallible_map.
-        ids: of fallible_map: (row number, *source.ids(key)).
-        errors: an ExampleErrors.
-        function: the function of (number, key) that failed; called again to find out why.
-        source: the source of the keys.
+        failed: (b,) bool. From fallible_map.
+        ids: serialized (n, m) int64. From fallible_map: (row number, *source.ids(key)).
+        errors: ExampleErrors. Receives the failed examples.
+        function: callable. The function of (number, key) that failed; called again to find the reason.
+        source: Source of the keys.
     """
 
     def add(failed, ids):
@@ -166,17 +166,17 @@ def report_errors(failed: tf.Tensor, ids: tf.Tensor, errors: ExampleErrors, func
 
 
 def _nearest(good):
-    """For each row of (b,) bool the nearest good row, the upper one of two."""
+    """Returns each row's nearest good row, the upper one of two; `good` is (b,) bool."""
     row = tf.range(tf.size(good))
     distance = tf.abs(row[:, None] - row[None])  # b b
     return tf.argmin(tf.where(good[None], distance, tf.size(good)), 1)
 
 
 def replaced(values, good: tf.Tensor, errors: ExampleErrors):
-    """`values` with each bad row replaced by the nearest good one, in a graph. Raises TooManyErrors if none is good."""
+    """Replaces bad rows of `values` by the nearest good row, in a graph. Raises TooManyErrors if none is good."""
 
     def stop(rows):
-        errors.stop(f"None of the {rows} examples of a batch can be used, so nothing can replace them.")
+        errors.stop(f"None of the {rows} examples of a batch can be used.")
 
     def replace():
         none = lambda: tf.numpy_function(stop, [tf.size(good)], tf.bool)  # noqa: E731

@@ -1,12 +1,12 @@
-"""Maps examples, a fixed number at a time, and marks those that fail.
+"""Maps examples, a fixed number in parallel, and marks failures.
 
 tf.data.AUTOTUNE is slower (docs/performance.md), and deleting an iterator of a tuned dataset, as at the end of `fit`,
 sometimes takes up to a minute.
 
-`Dataset.ignore_errors` silently drops a failing row. `fallible_map` marks it, row by row inside the graph, so that it
-also works in a tf.data service's workers. Each row carries its place in its batch, and each batch is followed by an end
-row, which cannot fail. Copies of the next row, marked, fill missing places. The ids of a batch's examples travel with
-its end row, since a dropped row can report nothing.
+`Dataset.ignore_errors` silently drops a failing row. `fallible_map` marks it, inside the graph, so it also works in the
+workers of a tf.data service. Each row carries its place in its batch, and each batch ends with an end row, which cannot
+fail. Marked copies of the next row fill missing places. The end row carries the ids of the batch's examples, since a
+dropped row can report nothing.
 """
 
 import os
@@ -15,20 +15,20 @@ from typing import Any
 
 import tensorflow as tf
 
-# Examples come out in order, so others must run while a slow one is read. Each holds a decoded image: two per core.
+# Results are in order, so others must run while a slow one is read. Each stores a decoded image: two per core.
 EXAMPLES = max(16, 2 * (os.cpu_count() or 1))
 _no_autograph = tf.autograph.experimental.do_not_convert  # converting takes longer than tracing
 
 
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """`dataset` without tuning, inherited by datasets made from it."""
+    """Turns off tuning for `dataset` and datasets made from it."""
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
 
 
 def _extended(value, size):
-    """The rows of `value`, padded with zeros to `size` rows."""
+    """Pads `value` with zeros to `size` rows."""
     missing = tf.concat([[size - tf.shape(value)[0]], tf.shape(value)[1:]], 0)
     return tf.ensure_shape(tf.concat([value, tf.zeros(missing, value.dtype)], 0), (size, *value.shape[1:]))
 
@@ -38,9 +38,9 @@ def _zeros(spec):
 
 
 def _all_places(places):
-    """For Dataset.scan over surviving rows (place (n,), rows (n, ...)), with places cycling through 0 to `places` - 1.
+    """Returns a step for Dataset.scan over surviving rows (place (n,), rows (n, ...)), with places 0 to `places` - 1.
 
-    The state is the place of the last row; the output (present (m,) bool, rows (m, ...)) has one row per place.
+    The state is the place of the last row. The output (present (m,) bool, rows (m, ...)) has one row per place.
     """
 
     @_no_autograph
@@ -62,18 +62,18 @@ def _all_places(places):
 def fallible_map(
     examples: tf.data.Dataset, function: Any, ids_of: Callable, rows: int, batches: int | None = None
 ) -> tf.data.Dataset:
-    """`examples` mapped by `function`, in batches, with failed rows marked.
+    """Maps `examples` by `function` in batches and marks failed rows.
 
     Args:
-        examples: a dataset of tuples, the function's arguments.
-        function: a ConcreteFunction, example -> structure of tensors of static shapes; it may fail.
-        ids_of: a batch of examples -> their ids, (n, m) int64.
-        rows: the size of a batch.
-        batches: the number of batches, padded with zeros; None for an endless dataset.
+        examples: dataset of tuples. Arguments of the function.
+        function: ConcreteFunction. Maps an example to a structure of tensors of static shapes; may fail.
+        ids_of: callable. Maps a batch of examples to their ids, (n, m) int64.
+        rows: int. Size of a batch.
+        batches: int. Number of batches, padded with zeros; None for an endless dataset.
 
     Returns:
         A dataset of (values (rows, ...), good (rows,) bool, failed (rows,) bool, ids: serialized (n, m) int64). Padding
-        rows are neither good nor failed. Values of rows that are not good are meaningless.
+        rows are neither good nor failed. Only good rows have meaningful values.
     """
     examples = examples.batch(rows)
     if batches is not None:

@@ -1,4 +1,4 @@
-"""How many pixels the masks of a source have of each class, for class weights."""
+"""Counts the pixels of each class in a source's masks, for class weights."""
 
 import numpy as np
 import tensorflow as tf
@@ -7,18 +7,18 @@ from keras_vit.data.ops.decode_mask import decode_mask
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.selection import subset
 
-MOST = 500  # masks that are read
+MOST = 500  # masks to read
 
 
 def count_pixels(source: Source, most: int = MOST) -> np.ndarray:
-    """Pixels of each class, (classes,) int64, in at most `most` masks spread over a source; broken ones are left out.
+    """Counts pixels of each class, (classes,) int64, in at most `most` masks spread over a source; skips broken masks.
 
     Raises:
         ValueError: if the examples have no masks.
     """
     classes = len(source.class_names)
     if source.void is None or not classes:
-        raise ValueError(f"{source.name} has no masks of classes to count.")
+        raise ValueError(f"{source.name} has no class masks to count.")
     if most < source.size:
         source = subset(source, np.unique(np.linspace(0, source.size - 1, most).astype(int)))
 

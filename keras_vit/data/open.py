@@ -36,18 +36,17 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
     """The source that `text` names.
 
     Args:
-        text: "digits"; "folder:PATH"; "images:PATH", without classes; "masks:PATH", images and masks of classes;
-            "boxes:PATH", images and boxes of objects;
-            "csv:PATH" or "jsonl:PATH"; "tfrecord:PATH", a folder or a glob; or a tensorflow-datasets name, "cifar10",
-            "cifar10:3.0.2". A path alone is taken by what is there: see source_names. Options follow a "?":
-            "csv:PATH?label=breed".
-        split: "train", "train[:90%]"...
-        data_dir: base of relative paths and folder of prepared tensorflow-datasets; None for the working directory and
-            tensorflow-datasets' default. Paths may be in a bucket: gs://...
-        buffer: records in the shuffle buffer of sources read in order.
+        text: str. "digits"; "folder:PATH"; "images:PATH", without classes; "masks:PATH", with class masks;
+            "boxes:PATH", with boxes of objects; "csv:PATH" or "jsonl:PATH"; "tfrecord:PATH", a folder or a glob; or a
+            tensorflow-datasets name, "cifar10", "cifar10:3.0.2". source_names.py infers the kind of a path without
+            one. Options follow a "?": "csv:PATH?label=breed".
+        split: str. "train", "train[:90%]"...
+        data_dir: str. Base of relative paths and folder of prepared tensorflow-datasets; None for the working directory
+            and tensorflow-datasets' default. Paths may be in a bucket: gs://...
+        buffer: int. Size of the shuffle buffer of sources read in order, in records.
 
     Raises:
-        FileNotFoundError, ValueError: for an unknown kind, or as the source says.
+        FileNotFoundError, ValueError: for an unknown kind, or raised by the source.
     """
     text = with_kind(text, data_dir)
     kind, colon, rest = text.partition(":")
@@ -55,16 +54,14 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
         return digits(split)
     if kind in _KINDS:
         if not rest:
-            raise ValueError(f'"{text}" names no path. Write "{kind}:PATH".')
+            raise ValueError(f'"{text}" has no path. Write "{kind}:PATH".')
         if rest.partition("?")[0] == "PATH":  # the placeholder in packaged configs
             raise ValueError(
-                f'"{text}" stands for data of yours: write {kind}: and the path of your'
+                f'"{text}" is a placeholder for your data: write {kind}: and the path of your'
                 f" {'folder' if kind in _FOLDERS else 'file'}."
             )
         return _KINDS[kind](rest, split, data_dir, buffer)
     if colon and not _VERSION.fullmatch(rest.partition("?")[0]):
         near = did_you_mean(f"{kind}:", [f"{name}:" for name in _KINDS])
-        raise ValueError(
-            f'"{text}" is not a source: there is no kind "{kind}".{near} Valid: {_VALID} ("cifar10:3.0.2").'
-        )
+        raise ValueError(f'"{text}": unknown kind of source "{kind}".{near} Valid: {_VALID} ("cifar10:3.0.2").')
     return tfds(text, split, data_dir, buffer)

@@ -1,4 +1,4 @@
-"""Colour palettes for reducing pixels, found by k-means on a source's pixels (iGPT, section 3 of the paper)."""
+"""Colour palettes found by k-means on a source's pixels (iGPT, Sec. 3)."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ import tensorflow as tf
 from keras_vit.data.batches import training_batches
 from keras_vit.data.sources.base import Source
 
-_ROWS = 4096  # pixels compared with all colours at a time
-_BATCH = 64  # images read at a time
+_ROWS = 4096  # pixels to compare with all colours at a time
+_BATCH = 64  # images to read at a time
 
 
 def nearest_colors(image: Any, palette: np.ndarray) -> tf.Tensor:
-    """The index of each pixel's nearest colour, the first of ties: (h, w, c), (colors, c) -> (n,) int32."""
+    """Returns the index of each pixel's nearest colour, the first of ties: (h, w, c), (colors, c) -> (n,) int32."""
     palette = tf.constant(palette, tf.float32)
     pixels = tf.reshape(tf.cast(image, tf.float32), (-1, palette.shape[1]))  # (h, w, c) -> (n, c)
     # |x - p|^2 - |x|^2, (n, colors)
@@ -22,7 +22,7 @@ def nearest_colors(image: Any, palette: np.ndarray) -> tf.Tensor:
 
 
 def _assigned(pixels, colors):
-    """(index of each pixel's nearest colour, squared distance), each (m,)."""
+    """Returns (index of each pixel's nearest colour, squared distance), each (m,)."""
     numbers, distances = [], []
     for part in (pixels[i : i + _ROWS] for i in range(0, len(pixels), _ROWS)):
         far = (colors**2).sum(-1) - 2.0 * part @ colors.T + (part**2).sum(-1)[:, None]  # (rows, colors)
@@ -32,7 +32,7 @@ def _assigned(pixels, colors):
 
 
 def _spread(pixels, counts, colors, rng):
-    """Initial colours by k-means++: each is drawn from the pixels by squared distance to the nearest one so far."""
+    """Draws initial colours by k-means++: pixels with probability by squared distance to the nearest colour so far."""
     chosen = [rng.choice(len(pixels), p=counts / counts.sum())]
     distance = ((pixels - pixels[chosen[0]]) ** 2).sum(-1)
     while len(chosen) < colors:
@@ -43,13 +43,13 @@ def _spread(pixels, counts, colors, rng):
 
 
 def fit_palette(pixels: np.ndarray, colors: int = 512, seed: int = 0, rounds: int = 20) -> np.ndarray:
-    """The palette that k-means finds in pixels: whole numbers (colors, c) float32, darkest first.
+    """Finds a palette in pixels by k-means: whole numbers (colors, c) float32, darkest first.
 
     Args:
-        pixels: (..., c), values 0..255.
-        colors: size of the palette.
-        seed: of the initial colours, which k-means++ spreads over the pixels.
-        rounds: most rounds of k-means.
+        pixels: (..., c), 0..255.
+        colors: int. Size of the palette.
+        seed: int. Seed of the initial colours, drawn by k-means++.
+        rounds: int. Largest number of k-means iterations.
 
     Raises:
         ValueError: if the pixels have fewer distinct colours.
@@ -58,7 +58,7 @@ def fit_palette(pixels: np.ndarray, colors: int = 512, seed: int = 0, rounds: in
     pixels, counts = np.unique(np.rint(pixels.reshape(-1, pixels.shape[-1])), axis=0, return_counts=True)
     pixels, counts = pixels.astype("float64"), counts.astype("float64")
     if len(pixels) < colors:
-        raise ValueError(f"The pixels have {len(pixels)} different colours: a palette cannot have {colors}.")
+        raise ValueError(f"Expected pixels of at least {colors} colours, the size of the palette, got {len(pixels)}.")
     found = _spread(pixels, counts, colors, np.random.default_rng(seed))
     numbers = None
     for _ in range(rounds):
@@ -73,7 +73,7 @@ def fit_palette(pixels: np.ndarray, colors: int = 512, seed: int = 0, rounds: in
 
 
 def sample_pixels(source: Source, preprocess: str, count: int, seed: int = 0, per_image: int = 64) -> np.ndarray:
-    """About `count` pixels (n, c) from random places of random preprocessed images; the same for the same seed."""
+    """Samples about `count` pixels (n, c) from random places of preprocessed images; a pure function of the seed."""
     rng, found = np.random.default_rng(seed), []
     images = -(-count // per_image)
     select = lambda example: (example["image"], tf.zeros(()))  # noqa: E731

@@ -1,4 +1,4 @@
-"""One pass over a source outside training, which names each example, and the reason for each that does not decode."""
+"""Reads a source once outside training and names each example, with a reason for each that cannot be decoded."""
 
 import functools
 from collections.abc import Callable, Collection, Iterator
@@ -17,7 +17,7 @@ _BATCH = 64
 
 @functools.cache
 def _decoder():
-    """`decode_image` for bytes, compiled once per process: tracing its many branches takes seconds."""
+    """Compiles `decode_image` for bytes once per process: tracing its many branches takes seconds."""
     return tf.function(decode_image, [tf.TensorSpec((), tf.string)], autograph=False)
 
 
@@ -33,7 +33,7 @@ def _decoded(source, example_id):
 
 
 def _keys(source, seed, only):
-    """The keys of one pass, as tuples; see `scan`."""
+    """Yields the keys of one pass, as tuples; see `scan`."""
     if seed is None:
         keys = source.keys()
     else:
@@ -47,7 +47,7 @@ def _keys(source, seed, only):
 
 
 def _id(source, key):
-    """The id (m,) int64 of a key, a tuple."""
+    """Returns the id (m,) int64 of a key, a tuple."""
     batch = tuple(part[None] for part in key)
     return source.ids(batch if len(batch) > 1 else batch[0])[0]
 
@@ -58,15 +58,15 @@ def scan(
     """Reads, decodes and maps every example of a source once.
 
     Args:
-        source: from `open_source` or `from_arrays`.
-        work: (example, a dict; pixels (h, w, 3) uint8 of its image) -> tuple of tensors of static shapes. Runs in a
-            graph.
-        seed: of a shuffled order; None for the source's order.
-        only: names of the examples to map, in the source's order; None for all.
+        source: Source. From `open_source` or `from_arrays`.
+        work: callable. Maps an example, a dict, and its pixels (h, w, 3) uint8 to a tuple of tensors of static shapes.
+            Runs in a graph.
+        seed: int. Seed of a shuffled order; None for the source's order.
+        only: collection of str. Names of the examples to map, in the source's order; None for all.
 
     Yields:
-        (name, arrays from `work`, None) for each example; at the end (name, None, reason) for each that does not
-        decode.
+        (name, arrays from `work`, None) for each example; at the end (name, None, reason) for each that cannot be
+        decoded.
 
     Raises:
         WrongDescription: at the end, for an example that contradicts the description of its source.

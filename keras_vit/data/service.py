@@ -1,4 +1,4 @@
-"""The tf.data service: other machines prepare the examples."""
+"""Prepares examples on other machines with the tf.data service."""
 
 import re
 import socket
@@ -10,11 +10,11 @@ _HOW = "Start one with tf.data.experimental.service.DispatchServer, and workers 
 
 
 def _check_answers(service, seconds=5):
-    """Raises ValueError unless a dispatcher accepts connections there: TensorFlow would wait without a message."""
+    """Raises ValueError unless a dispatcher accepts connections; TensorFlow would wait silently."""
     match = _ADDRESS.fullmatch(service)
     if not match:
         raise ValueError(
-            f'Expected the data service as "grpc://HOST:PORT", the address of its dispatcher, got "{service}". {_HOW}'
+            f'Expected the address of the data service\'s dispatcher, "grpc://HOST:PORT", got "{service}". {_HOW}'
         )
     try:
         socket.create_connection((match["host"].strip("[]"), int(match["port"])), seconds).close()
@@ -23,15 +23,16 @@ def _check_answers(service, seconds=5):
 
 
 def distribute(dataset: tf.data.Dataset, service: str, job: str) -> tf.data.Dataset:
-    """`dataset` prepared by the service's workers, with the same shapes.
+    """Prepares `dataset` on the service's workers; shapes stay.
 
-    Readers of one `job` receive elements first come, first served, each once; a dying worker's elements are lost.
+    Readers of one `job` receive each element once, first come, first served; the elements of a dying worker are lost.
     Workers split the elements of the dataset's source (for HostShard.row_numbers: steps).
 
     Args:
-        dataset: the same for all readers.
-        service: "grpc://host:port" of the dispatcher.
-        job: its name. A dispatcher serves a known job to every reader that names it, whatever the reader's dataset.
+        dataset: tf.data.Dataset. The same for all readers.
+        service: str. "grpc://host:port" of the dispatcher.
+        job: str. Name of the job. A dispatcher serves a known job to every reader that names it, whatever the reader's
+            dataset.
 
     Raises:
         ValueError: if no dispatcher answers within seconds.

@@ -1,7 +1,7 @@
-"""The rows of the global batches that a host prepares.
+"""Assigns rows of the global batches to hosts.
 
 A step's global batch is split into contiguous parts, one per host, and each part into batches, one per replica.
-Concatenated in that order, the hosts' batches are the batch of a single host.
+Concatenated in this order, the hosts' batches equal the batch of a single host.
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ class HostShard:
     """One host's rows in a stream of global batches. Row r of step s has number s * batch_size + r.
 
     Attributes:
-        batch_size: rows of the global batch.
-        index, count: the host is number `index` of `count`.
-        replicas: batches that the host's rows of a step are split into.
+        batch_size: int. Rows of the global batch.
+        index, count: int. The host is number `index` of `count`.
+        replicas: int. Batches into which the host's rows of a step are split.
 
     Raises:
         ValueError: if `index` is not below `count`, or the batch cannot be split evenly.
@@ -34,14 +34,14 @@ class HostShard:
         if not 0 <= self.index < self.count:
             raise ValueError(f"shard=({self.index}, {self.count}): expected (index, count) with 0 <= index < count.")
         if self.replicas < 1:
-            raise ValueError(f"replicas={self.replicas}: expected 1 or more, the replicas of each host.")
+            raise ValueError(f"replicas={self.replicas}: expected at least 1 replica per host.")
         parts = self.count * self.replicas
         if self.batch_size < 1 or self.batch_size % parts:
             below = max(self.batch_size, 0) // parts * parts
             nearest = f"{below} or {below + parts}" if below else f"{parts}"
             raise ValueError(
-                f"batch_size={self.batch_size} is the global batch, which {parts} replicas (hosts: {self.count},"
-                f" replicas per host: {self.replicas}) cannot share evenly. Nearest sizes that they can: {nearest}."
+                f"batch_size={self.batch_size}, the global batch, cannot be split evenly among {parts} replicas (hosts:"
+                f" {self.count}, replicas per host: {self.replicas}). Nearest valid sizes: {nearest}."
             )
 
     @property
@@ -55,7 +55,7 @@ class HostShard:
         return self.per_host // self.replicas
 
     def row_numbers(self, start_step: int = 0) -> tf.data.Dataset:
-        """An endless dataset of the host's row numbers from a step on. A tf.data service splits it by step."""
+        """Yields the host's row numbers from a step on, endlessly. A tf.data service splits them by step."""
 
         @tf.autograph.experimental.do_not_convert
         def of_step(step):
@@ -65,7 +65,7 @@ class HostShard:
         return tf.data.Dataset.range(start_step, ENDLESS).flat_map(of_step)
 
     def select(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """The host's elements of a dataset of all rows in order."""
+        """Selects the host's elements from a dataset of all rows in order."""
         if self.count == 1:
             return dataset
         parts = dataset.skip(self.index * self.per_host).window(self.per_host, shift=self.batch_size)
@@ -73,7 +73,7 @@ class HostShard:
         return parts.flat_map(tf.autograph.experimental.do_not_convert(rows))
 
     def count_below(self, size: int) -> int:
-        """How many of rows 0 to `size` - 1 are the host's."""
+        """Counts the host's rows among rows 0 to `size` - 1."""
         steps, rest = divmod(size, self.batch_size)
         return steps * self.per_host + min(max(rest - self.index * self.per_host, 0), self.per_host)
 

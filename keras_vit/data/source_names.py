@@ -1,4 +1,4 @@
-"""A source's kind from its path: "PHOTOS" is "folder:PHOTOS". Imports nothing of ours, so that help needs no engine."""
+"""Infers a source's kind from its path: "PHOTOS" is "folder:PHOTOS". Imports none of our modules: help is fast."""
 
 import glob
 import itertools
@@ -8,7 +8,7 @@ import re
 KINDS = ("folder", "images", "masks", "boxes", "csv", "jsonl", "tfrecord")
 _ENDINGS = re.compile(r"\.(?:(csv|tsv)|(jsonl)|(tfrecords?(?:-\d+-of-\d+)?))$", re.IGNORECASE)
 _TFDS = "~/tensorflow_datasets"
-# Folders of images and of masks; below them or beside the second are splits or images.
+# Folders of images and of masks, which may contain splits.
 _WITH_MASKS = (
     *(("images", name) for name in ("masks", "labels", "annotations", "mask")),
     *(("train", name) for name in ("trainannot", "train_masks", "train_labels", "train_mask")),
@@ -17,9 +17,9 @@ _WITH_MASKS = (
     ("leftImg8bit", "gtFine"),
 )
 _COCO = ("*.coco.json", "train/*.coco.json", "annotations/instances_*.json")
-_YOLO = ("labels/*.txt", "labels/*/*.txt", "train/labels/*.txt")  # beside data.yaml
+_YOLO = ("labels/*.txt", "labels/*/*.txt", "train/labels/*.txt")  # next to data.yaml
 _VOC = ("Annotations/*.xml", "annotations/*.xml", "train/*.xml")
-_MOST = 1000  # entries looked at
+_MOST = 1000  # entries to check
 _MASK_ENDINGS = (".png", ".tif", ".tiff", ".bmp", ".gif")
 
 
@@ -28,7 +28,7 @@ def _has(folder, pattern):
 
 
 def _is_prepared(path, folder):
-    """Whether a folder is a dataset that tensorflow-datasets prepared, by any config and version, or named like one."""
+    """Whether a folder is a prepared tensorflow-datasets dataset, of any config and version, or has the name of one."""
     if any(_has(folder, f"{depth}dataset_info.json") for depth in ("", "*/", "*/*/")):
         return True
     prepared = os.path.expanduser(os.path.join(os.environ.get("TFDS_DATA_DIR", _TFDS), path))
@@ -40,12 +40,12 @@ def _has_any(folder, patterns):
 
 
 def _has_annotations(folder):
-    """Whether a folder has files of COCO or YOLO, by their names."""
+    """Whether a folder has COCO or YOLO files, judged by their names."""
     return _has_any(folder, _COCO) or (_has(folder, "data.yaml") and _has_any(folder, _YOLO))
 
 
 def _has_masks(folder):
-    """Whether a folder has one of images and one of masks, by their names and an image in the second; or a_mask.png."""
+    """Whether a folder has folders named for images and masks, with an image in the latter, or files a_mask.png."""
     if _has(folder, "*_mask.png") or _has(folder, "train/*_mask.png"):
         return True
     for images, masks in _WITH_MASKS:
@@ -60,7 +60,7 @@ def _has_masks(folder):
 
 
 def _kind(path, data_dir):
-    """The kind of a path, or None for a name of tensorflow-datasets."""
+    """Returns the kind of a path, or None for a tensorflow-datasets name."""
     if ending := _ENDINGS.search(path):
         return ("csv", "jsonl", "tfrecord")[ending.lastindex - 1]
     if "://" in path:  # in a bucket
@@ -81,16 +81,15 @@ def _kind(path, data_dir):
 
 
 def with_kind(text: str, data_dir: str | os.PathLike | None = None) -> str:
-    """A source's text with the kind of its path in front.
+    """Prefixes a source's text with the kind of its path.
 
-    "PHOTOS" becomes "folder:PHOTOS", "images:PHOTOS" if the folder has no subfolders, "masks:PHOTOS" if it has
-    folders of images and of masks, or annotations of COCO or YOLO, or "boxes:PHOTOS" if it has VOC's XML files;
-    "table.csv" becomes "csv:table.csv". A text with its kind, "digits" and a name of tensorflow-datasets stay: also
-    where it is the name of a folder that tensorflow-datasets prepared.
+    "PHOTOS" becomes "folder:PHOTOS", "images:PHOTOS" if the folder has no subfolders, "masks:PHOTOS" if it has folders
+    of images and masks, or COCO or YOLO annotations, or "boxes:PHOTOS" if it has VOC's XML files; "table.csv" becomes
+    "csv:table.csv". Text with a kind, "digits" and tensorflow-datasets names, including prepared folders, stay.
 
     Args:
-        text: as --data and --config.data.source take it, options after a "?" included.
-        data_dir: base of relative paths.
+        text: str. A source as in --data and --config.data.source, with options after a "?".
+        data_dir: str. Base of relative paths.
     """
     path = text.partition("?")[0]
     kind, colon, rest = path.partition(":")
@@ -101,10 +100,10 @@ def with_kind(text: str, data_dir: str | os.PathLike | None = None) -> str:
 
 
 def in_kind_of(text: str, like: str, data_dir: str | os.PathLike | None = None) -> str:
-    """A source's text for a recipe or run with the source `like`: if that is of masks, so is a folder without a kind.
+    """Gives a source without a kind the kind of the source `like` of a recipe or run, if that is masks or boxes.
 
-    "SCENES" becomes "masks:SCENES" for `like` "masks:PATH", and "boxes:SCENES" for "boxes:PATH", also if it could be
-    read as masks; any other text stays.
+    "SCENES" becomes "masks:SCENES" for `like` "masks:PATH", and "boxes:SCENES" for "boxes:PATH", even if it could be
+    read as masks; other text stays.
     """
     kind = like.partition(":")[0]
     others = {"masks": ("folder", "images"), "boxes": ("folder", "images", "masks", "csv")}.get(kind, ())

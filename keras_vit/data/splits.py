@@ -1,4 +1,4 @@
-"""Splits with slices, written as in tensorflow-datasets: "train", "train[:90%]", "test[100:200]"."""
+"""Splits and slices, written as in tensorflow-datasets: "train", "train[:90%]", "test[100:200]"."""
 
 import itertools
 import re
@@ -10,7 +10,7 @@ _SPLIT = re.compile(r"(?P<name>[\w.\-]+)(?:\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%
 
 
 class MissingSplit(ValueError):
-    """An unknown split of a source; `splits` are those that it has."""
+    """An unknown split of a source; `splits` are the valid ones."""
 
     def __init__(self, message: str, splits: Iterable[str]):
         super().__init__(message)
@@ -18,9 +18,9 @@ class MissingSplit(ValueError):
 
 
 def _bound(text, size, default, margin=0):
-    """One bound of a slice as an index; percents are rounded to whole examples, `margin` of them on both sides.
+    """Converts a bound of a slice to an index; rounds percents, leaving at least `margin` examples on both sides.
 
-    Percents count from the front before rounding, so that train[:90%] and train[-10%:] are disjoint and complete.
+    Percents count from the front before rounding, so train[:90%] and train[-10%:] are disjoint and complete.
     """
     if text is None:
         return default
@@ -32,7 +32,7 @@ def _bound(text, size, default, margin=0):
 
 
 def canonical(name: str) -> str:
-    """The standard name of a split, in any case: "training" is "train"; "valid" and "validation" are "val"."""
+    """Returns a split's standard name; ignores case. "training" is "train"; "valid" and "validation" are "val"."""
     return _WORDS.get(name.lower(), name.lower() if name.lower() in SPLITS else name)
 
 
@@ -49,13 +49,13 @@ def split_name(split: str) -> str:
 
 
 def split_range(split: str, size: int, margin: int = 0, check: bool = True) -> tuple[int, int]:
-    """The (start, stop) of `split` in `size` examples.
+    """Returns (start, stop) of `split` in `size` examples.
 
     Args:
-        split: "train", "train[:90%]"...
-        size: number of examples, at least twice `margin`.
-        margin: examples that a cut in percent leaves on both of its sides.
-        check: whether to refuse an empty slice.
+        split: str. "train", "train[:90%]"...
+        size: int. Number of examples, at least twice `margin`.
+        margin: int. Examples that a cut in percent leaves on both sides.
+        check: bool. Whether to refuse an empty slice.
 
     Raises:
         ValueError: if the slice is empty.
@@ -65,8 +65,8 @@ def split_range(split: str, size: int, margin: int = 0, check: bool = True) -> t
     start, stop = _bound(match["start"], size, 0, margin), _bound(match["stop"], size, size, margin)
     if check and start >= stop:
         raise ValueError(
-            f'The split "{split}" is empty, since "{split_name(split)}" has {size} examples in all. Take a larger'
-            " slice, or add examples."
+            f'The split "{split}" is empty: "{split_name(split)}" has {size} examples. Use a larger slice, or add'
+            " examples."
         )
     return start, stop
 
@@ -74,7 +74,7 @@ def split_range(split: str, size: int, margin: int = 0, check: bool = True) -> t
 def overlap(first: str, second: str) -> bool:
     """Whether two splits of the same data share examples, judged by their text: "train" and "train[:10%]" do.
 
-    Percent slices are not compared with numeric ones, which would take the number of examples.
+    Does not compare percent slices with numeric ones, which would need the number of examples.
     """
     parts = ([_SPLIT.fullmatch(part.strip()) for part in split.split("+")] for split in (first, second))
     return any(a and b and _share(a, b) for a, b in itertools.product(*parts))

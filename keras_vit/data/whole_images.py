@@ -1,4 +1,4 @@
-"""Images at their own size, one by one, for models that see images of any size; with masks where there are some."""
+"""Yields images at their original size, one by one, with masks if there are any."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,18 +11,18 @@ from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.errors import ExampleErrors
 from keras_vit.data.sources.base import RandomAccess, Source
 
-_READ = 4  # images read together
+_READ = 4  # images to read at a time
 
 
 def without_masks(source: Source) -> Source:
-    """The images of a source of masks, so that a broken mask costs none; records keep their masks, checked before."""
+    """Drops a source's masks, so broken masks lose no image; records keep their masks, which were checked before."""
     if source.void is None or not isinstance(source, RandomAccess) or source.parse is None:
         return source
     return dataclasses.replace(source, parse=lambda example: {"image": example["image"]}, void=None)
 
 
 def _serialised(example: dict[str, Any]) -> tuple:
-    """An image and its mask, or "", as scalars, whose shape is known whatever their size."""
+    """Serializes an image and its mask, or "", as scalars, so that all examples have one shape."""
     mask = tf.io.serialize_tensor(tf.cast(example["mask"][..., 0], tf.int32)) if "mask" in example else tf.constant("")
     return tf.io.serialize_tensor(example["image"]), mask
 
@@ -30,12 +30,12 @@ def _serialised(example: dict[str, Any]) -> tuple:
 def whole_images(
     source: Source, channels: int, errors: ExampleErrors
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
-    """(position, pixels (h, w, c) uint8, mask (h, w) int32 or None) of the readable examples, in order.
+    """Yields (position, pixels (h, w, c) uint8, mask (h, w) int32 or None) of the readable examples, in order.
 
     Args:
-        source: of images, with or without masks.
-        channels: of the pixels.
-        errors: gets the others.
+        source: Source of images, with or without masks.
+        channels: int. Channels of the pixels.
+        errors: ExampleErrors. Receives the unreadable examples.
     """
     batches = evaluation_batches(source, f"decode({channels})", _READ, errors=errors, select=_serialised)
     positions = iter(range(source.size))

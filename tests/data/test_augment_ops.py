@@ -231,7 +231,7 @@ def test_one_hot_makes_rows_of_labels_in_training():
     smoothed = parse("one_hot(4, on=0.9, off=0.1)")
     rows = [smoothed({"image": PHOTO, "label": label})["label"] for label in labels]
     np.testing.assert_allclose(rows, 0.1 + 0.8 * np.eye(4)[labels], rtol=1e-6)
-    with pytest.raises(ValueError, match="leave one_hot out"):
+    with pytest.raises(ValueError, match="remove one_hot from"):
         evaluation_batches(source, "one_hot(3)", 8)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"one_hot\(2\): expected a label from 0 to 1, got"):
         parse("one_hot(2)")({"image": tf.constant(PHOTO), "label": tf.constant(2)})

@@ -103,11 +103,11 @@ def test_twenty_are_named_and_too_many_are_an_error_that_says_what_to_do(warning
     batches = training_batches(with_failing(16, {1, 2, 3, 9}), TEXT, 8, errors=errors)
     with pytest.raises(
         TooManyErrors,
-        match=r"^More than 2 examples cannot be used, arrays, example \d+ among them: It is not an image.*broken_limit",
+        match=r"^More than 2 examples cannot be used, including arrays, example \d+: It is not an image.*broken_limit",
     ):
         with errors.raised():
             collect(batches, 4)
-    with pytest.raises(ValueError, match="limit of 0 or more"):
+    with pytest.raises(ValueError, match="limit of at least 0"):
         ExampleErrors(limit=-1)
 
 

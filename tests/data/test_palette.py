@@ -34,7 +34,7 @@ def test_it_is_the_same_for_a_seed_and_sorted_by_brightness():
 def test_more_colours_than_there_are_is_refused():
     grey = np.arange(10)[:, None].repeat(3, axis=0)
     assert fit_palette(grey, 10).tolist() == [[i] for i in range(10)]
-    with pytest.raises(ValueError, match="10 different colours: a palette cannot have 11"):
+    with pytest.raises(ValueError, match="at least 11 colours, the size of the palette, got 10"):
         fit_palette(grey, 11)
 
 

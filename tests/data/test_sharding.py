@@ -176,9 +176,9 @@ def test_evaluation_parses_only_a_hosts_own_records(records):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((10, (0, 4), 1), "batch_size=10 .*hosts: 4, replicas per host: 1.*Nearest sizes that they can: 8 or 12"),
-        ((12, (0, 2), 8), "batch_size=12 .* 16 replicas .*Nearest sizes that they can: 16"),
-        ((0, (0, 1), 1), "Nearest sizes that they can: 1"),
+        ((10, (0, 4), 1), "batch_size=10 .*hosts: 4, replicas per host: 1.*Nearest valid sizes: 8 or 12"),
+        ((12, (0, 2), 8), "batch_size=12 .* 16 replicas .*Nearest valid sizes: 16"),
+        ((0, (0, 1), 1), "Nearest valid sizes: 1"),
         ((8, (2, 2), 1), r"shard=\(2, 2\): expected"),
         ((8, (0, 1), 0), "replicas=0: expected"),
     ],
@@ -240,5 +240,5 @@ def test_a_service_that_does_not_answer_is_a_clear_error():
         port = server.getsockname()[1]
     with pytest.raises(ValueError, match=f'No dispatcher .* answers at "grpc://localhost:{port}".*DispatchServer'):
         training_batches(arrays(), FIXED, 8, service=f"grpc://localhost:{port}")
-    with pytest.raises(ValueError, match='Expected the data service as "grpc://HOST:PORT".*got "localhost:5000"'):
+    with pytest.raises(ValueError, match='"grpc://HOST:PORT", got "localhost:5000"'):
         training_batches(arrays(), FIXED, 8, service="localhost:5000")

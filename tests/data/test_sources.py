@@ -215,7 +215,7 @@ def test_folders_named_as_splits_are_splits(tmp_path):
             write_image(tmp_path / split / f"class{i % 2}" / f"{i}.jpg", i)
     sizes = {split: open_source(f"folder:{tmp_path}", split).size for split in ("train", "val", "test")}
     assert sizes == {"train": 4, "val": 2, "test": 3}
-    with pytest.raises(ValueError, match='no split "dev"; it has: '):
+    with pytest.raises(ValueError, match='no split "dev". Valid: '):
         open_source(f"folder:{tmp_path}", "dev")
 
 
@@ -252,7 +252,7 @@ def test_a_folder_may_be_below_data_dir_or_in_another_file_system(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("folder:PATH", "stands for data of yours: write folder: and the path of your folder"),
+        ("folder:PATH", "is a placeholder for your data: write folder: and the path of your folder"),
         ("{}/none", 'There is no folder "/'),
         ("cifar11", '^tensorflow-datasets has no "cifar11". Did you mean .*cifar10'),
     ],
@@ -349,10 +349,10 @@ def test_tensorflow_datasets_by_version_and_feature(shared_data):
     [
         (
             "foldr:photos",
-            'no kind "foldr". Did you mean "folder:"[?] Valid: a path, "digits", "folder:PATH", "images:PATH"',
+            'unknown kind of source "foldr". Did you mean "folder:"[?] Valid: a path, "digits", "folder:PATH"',
         ),
-        ("zip:photos.zip", 'no kind "zip". Valid: '),
-        ("folder:", 'names no path. Write "folder:PATH"'),
+        ("zip:photos.zip", 'unknown kind of source "zip". Valid: '),
+        ("folder:", 'has no path. Write "folder:PATH"'),
     ],
 )
 def test_unknown_kinds_list_the_valid_ones(text, message):

@@ -118,7 +118,7 @@ def test_a_broken_training_image_ends_a_few_shot_evaluation(tmp_path):
             FewShot(source="folder", shots=(3,)).evaluate(splits)
         others = np.setdiff1d(np.arange(source.size), broken)  # only what was drawn is needed
         np.testing.assert_array_equal(splits.train(others)[1], source.labels[others])
-    with pytest.raises(TooManyErrors, match="--broken_limit of evaluate"):
+    with pytest.raises(TooManyErrors, match="--broken_limit for evaluate"):
         list(Embedder(model, "decode(1)|resize(8, 8)", 1, errors=ExampleErrors(0)).batches(source))
     alone = subset(source, np.array([broken]))
     with pytest.raises(ValueError, match="^None of the 1 examples of folder:.* can be used"):

@@ -1,1 +1,1 @@
-"""TFRecord files: reading, writing and indexing them."""
+"""Reads, writes and indexes TFRecord files."""

@@ -1,4 +1,4 @@
-"""dataset.json, next to TFRecord files: what a run must know before it reads them.
+"""dataset.json, which describes the TFRecord files next to it.
 
     {"name": "photos", "class_names": ["cat", "dog"],
      "features": {"image": "image/encoded", "label": "image/class/label"},
@@ -6,10 +6,10 @@
      "bytes": {"photos-train-00000-of-00002.tfrecord": 60213870, ...}}
 
 `features` are the examples' keys, `first_label` is the first class's label, `splits` gives the records per file, and
-`bytes` each file's length, which reveals damage; files of version 0.3 and before lack it. Records of segmentation have
-the features image and mask, and the masks, PNGs, hold the numbers of classes and void (data/masks.py); `colors` are the
-classes', if there are any. Records of detection have image, boxes and labels, and `most_objects` gives the largest
-number of objects in an image of each split.
+`bytes` each file's length, which reveals damage; files from version 0.3 and earlier lack it. Segmentation records have
+the features image and mask; masks are PNGs of class numbers and void (data/sources/masks.py), and `colors`, optional,
+are the class colours. Detection records have image, boxes and labels; `most_objects` is the largest number of objects
+in an image, by split.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from keras_vit.io.paths import read_text
 
 NAME = "dataset.json"
 FEATURES = {"image": "image/encoded", "label": "image/class/label"}  # tf-slim's keys
-FEATURES_OF_BOXES = {  # as TensorFlow's object detection names them
+FEATURES_OF_BOXES = {  # keys of TensorFlow's object detection
     "image": "image/encoded",
     "boxes": "image/object/bbox",
     "labels": "image/object/class/label",
@@ -54,17 +54,17 @@ class Description:
         return "mask" in self.features
 
     def own_split(self, split: str) -> str | None:
-        """The spelling of `split` here: itself or a synonym, as "validation" for "val"; None if it is absent."""
+        """Returns `split` as spelled here, such as "validation" for "val"; None if it is missing."""
         if split in self.splits:
             return split
         return next((name for name in self.splits if canonical(name) == canonical(split)), None)
 
 
 def read_description(folder: str) -> Description | None:
-    """The Description in `folder`; None without a dataset.json.
+    """Reads the Description in `folder`; None without a dataset.json.
 
     Raises:
-        ValueError: if dataset.json has another form.
+        ValueError: if dataset.json is malformed.
     """
     path = os.path.join(folder, NAME)
     if not tf.io.gfile.exists(path):

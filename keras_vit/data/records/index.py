@@ -1,4 +1,4 @@
-"""Record counts of files without a dataset.json, from reading them once, kept in the cache folder."""
+"""Counts the records of files without a dataset.json, once, and caches the counts."""
 
 import concurrent.futures
 import struct
@@ -16,7 +16,7 @@ FRAME = 16  # bytes around a record: its length (8) and two checksums (4 each)
 
 
 def count_records(path: str) -> int:
-    """The number of records in a TFRecord file, from their lengths alone.
+    """Counts the records in a TFRecord file; reads only their lengths.
 
     Raises:
         ValueError: if it is not a complete TFRecord file.
@@ -29,16 +29,14 @@ def count_records(path: str) -> int:
             place += struct.unpack("<Q", file.read(8))[0] + FRAME
             count += 1
     if place != size:
-        what = (
-            f"record {count} does not end where the file does. It was cut short, or is damaged; copy or write it again."
-        )
-        what = "it is compressed by gzip, which is not supported; decompress it." if is_gzip else what
+        what = f"record {count} does not end with the file, which is truncated or damaged. Copy or write it again."
+        what = "gzip compression is not supported. Decompress it." if is_gzip else what
         raise ValueError(f'"{path}" is not a complete TFRecord file: {what}')
     return count
 
 
 def record_counts(paths: list[str]) -> list[int]:
-    """The number of records in each file, with a progress bar; from the cache if the files are unchanged."""
+    """Counts the records in each file, with a progress bar; uses the cache if the files are unchanged."""
 
     def count():
         logging.info("Counting the records of %d files, once.", len(paths))

@@ -1,8 +1,8 @@
-"""TFRecord files of tf.train.Example: "tfrecord:FOLDER", written by trainers.prepare, or "tfrecord:GLOB", any others.
+"""TFRecord files of tf.train.Example: "tfrecord:FOLDER", written by keras-vit prepare, or "tfrecord:GLOB", any others.
 
 An example has the image's bytes under image/encoded and its integer label under image/class/label, or under other keys:
-"tfrecord:GLOB?image=KEY&label=KEY&first_label=1&classes=names.txt". With a dataset.json next to the files, nothing is
-read at the start; it may say that examples have a mask of classes instead of a label, as "?mask=KEY" does without one.
+"tfrecord:GLOB?image=KEY&label=KEY&first_label=1&classes=names.txt". A dataset.json next to the files describes them, so
+opening reads no records. It, or else "?mask=KEY", may declare class masks instead of labels.
 """
 
 import dataclasses
@@ -34,11 +34,11 @@ from keras_vit.io.suggest import listed
 
 _WILDCARD = re.compile(r"[*?\[]")
 _SHARD = re.compile(r"(?P<base>.*)-(?P<number>\d+)-of-(?P<count>\d+)[^/]*")
-_OTHER_FILES = (".txt", ".json", ".partial", ".csv", ".md")  # that may lie next to records
+_OTHER_FILES = (".txt", ".json", ".partial", ".csv", ".md")  # may be next to records
 
 
 def _matching(pattern):
-    """The files that a glob matches, sorted, without hidden files and other kinds."""
+    """Lists the files that a glob matches, sorted, without hidden files and other formats."""
     folder, names = os.path.split(pattern)
     if tf.io.gfile.isdir(folder):  # its name may look like a glob
         paths = [os.path.join(folder, name) for name in fnmatch.filter(tf.io.gfile.listdir(folder), names)]
@@ -50,14 +50,14 @@ def _matching(pattern):
 
 
 def _by_split(files, asked):
-    """{split: files whose names contain its word, as in train-00000-of-01024}; all "train" if no name has a split."""
+    """Assigns files to splits by words in their names, such as train-00000-of-01024; all "train" without any."""
     words = {path: {canonical(word) for word in re.split(r"[^A-Za-z0-9]+", os.path.basename(path))} for path in files}
     named = {split: [path for path in files if split in words[path]] for split in (*SPLITS, asked)}
     return {split: paths for split, paths in named.items() if paths} or {"train": files}
 
 
 def _check_all_shards(files):
-    """Raises FileNotFoundError if files of a set such as train-00000-of-00003 are missing."""
+    """Raises FileNotFoundError if a numbered set such as train-00000-of-00003 is incomplete."""
     shards = {path: _SHARD.fullmatch(path) for path in files}
     for base, count in sorted({(match["base"], match["count"]) for match in shards.values() if match}):
         there = {
@@ -67,14 +67,13 @@ def _check_all_shards(files):
         missing = [f"{base}-{number}-of-{count}" for number in numbers if number not in there]
         if missing:
             raise FileNotFoundError(
-                f"{len(missing)} of {int(count)} files are missing: {listed(missing, 3)}. To read only those that are"
-                " there, give a "
-                f'glob: "tfrecord:{base}-*".'
+                f"{len(missing)} of {int(count)} files are missing: {listed(missing, 3)}. To read only the existing"
+                f' files, use a glob: "tfrecord:{base}-*".'
             )
 
 
 def _first_record(path):
-    """The keys of a file's first record."""
+    """Returns the keys of a file's first record."""
     try:
         for record in tf.data.TFRecordDataset(path).take(1).as_numpy_iterator():
             return sorted(tf.train.Example.FromString(record).features.feature)
@@ -84,7 +83,7 @@ def _first_record(path):
 
 
 def _damaged(files):
-    """(path, reason) of the first file that cannot be read to its end; None if all can."""
+    """Finds the first damaged file: (path, reason), or None."""
     for path in files:
         try:
             for _ in tf.data.TFRecordDataset(path):
@@ -95,9 +94,9 @@ def _damaged(files):
 
 
 def _range_of_labels(files, key):
-    """The smallest and the largest label; reads all records, once."""
+    """Finds the smallest and largest label; reads all records once."""
     logging.info(
-        "Reading the labels of %d files, once. A labels.txt next to them, or classes=NUMBER, would save that.",
+        "Reading the labels of %d files, once. A labels.txt next to them, or classes=NUMBER, would avoid this.",
         len(files),
     )
 
@@ -121,7 +120,7 @@ def _range_of_labels(files, key):
 
 
 def _numbers_as_names(pattern, files, key, first):
-    """Class names "0", "1", ... where only labels define the classes; `first` is the first class's label.
+    """Returns class names "0", "1", ... up to the largest label; `first` is the first class's label.
 
     Raises:
         ValueError: for labels below the first.
@@ -129,34 +128,31 @@ def _numbers_as_names(pattern, files, key, first):
     low, high = _range_of_labels(files, key)
     if low < first:
         raise ValueError(
-            f'The files "{pattern}" have the label {low}, and classes are numbered from {first}. Leave out records'
-            ' without a class; "?first_label=NUMBER" says which label the first class has.'
+            f'The files "{pattern}" have the label {low}; expected at least {first}. Remove records without a class, or'
+            ' specify the first class\'s label: "?first_label=NUMBER".'
         )
     if low == 1 > first:
-        text = (
-            "%s: no record has the label 0, so class 0 is empty. If the classes are numbered from 1, add"
-            ' "?first_label=1".'
-        )
+        text = '%s: no record has the label 0, so class 0 is empty. If the classes start at 1, add "?first_label=1".'
         log_once(logging.WARNING, text % pattern)
     return tuple(str(i) for i in range(high - first + 1))
 
 
 def _describe(pattern, files, split, chosen):
-    """The Description of files without a dataset.json; counts only the records of `split`.
+    """Makes the Description of files without a dataset.json; counts only the records of `split`.
 
     Raises:
         ValueError: if no file belongs to the split, or the first record lacks the keys.
     """
     splits = _by_split(files, split)
     if split not in splits:
-        raise ValueError(f'The files "{pattern}" have no split "{split}"; their names say: {", ".join(splits)}.')
+        raise ValueError(f'The names of the files "{pattern}" have no split "{split}". Valid: {", ".join(splits)}.')
     usual = FEATURES_OF_MASKS if chosen["mask"] else FEATURES
     features = {kind: chosen[kind] or key for kind, key in usual.items()}
     keys = _first_record(splits[split][0])
     for kind, key in features.items():
         if key not in keys:
             raise ValueError(
-                f'"{splits[split][0]}" has no "{key}" in its first record, but {keys}. Say "{pattern}?{kind}=KEY".'
+                f'"{splits[split][0]}" has no "{key}" in its first record, only {keys}. Write "{pattern}?{kind}=KEY".'
             )
     first = int(chosen["first_label"] or 0)
     names = () if chosen["mask"] else class_names(os.path.dirname(pattern), chosen["classes"])
@@ -167,19 +163,19 @@ def _describe(pattern, files, split, chosen):
 
 
 def _check_sizes(counts, description):
-    """Raises ValueError if one of the files {path: records} has changed in length. Opens no file."""
+    """Raises ValueError if a file of {path: records} has changed in length. Opens no file."""
     for path, stat in zip(counts, in_threads(tf.io.gfile.stat, counts)):
         size, least = description.bytes.get(os.path.basename(path)), counts[path] * FRAME
         if stat.length < least or size not in (None, stat.length):
             expected = f"{least:,} or more" if size is None else f"{size:,}"
             raise ValueError(
-                f'"{path}" has {stat.length:,} bytes, and should have {expected} by {NAME}: it was cut short or'
-                " changed. Copy or write it again."
+                f'"{path}" has {stat.length:,} bytes; expected {expected} by {NAME}. It was truncated or changed: copy'
+                " or write it again."
             )
 
 
 def _described(description, pattern, files, split):
-    """{path: records} of the files of `split` that match the pattern, according to dataset.json.
+    """Returns {path: records} of the files of `split` that match the pattern, as listed in dataset.json.
 
     Raises:
         FileNotFoundError: if a file is missing.
@@ -187,7 +183,7 @@ def _described(description, pattern, files, split):
     """
     own = description.own_split(split)
     if own is None:
-        raise ValueError(f'"{pattern}" has no split "{split}"; it has: {", ".join(description.splits)}.')
+        raise ValueError(f'"{pattern}" has no split "{split}". Valid: {", ".join(description.splits)}.')
     folder, names = os.path.split(pattern)
     named = {os.path.join(folder, name): n for name, n in description.splits[own].items()}
     wanted = {path: n for path, n in named.items() if fnmatch.fnmatch(os.path.basename(path), names)}
@@ -205,7 +201,7 @@ def _described(description, pattern, files, split):
 
 
 def _cut(counts, start, stop):
-    """(path, records to skip, records to take) of each file with records from `start` to `stop`."""
+    """Returns (path, records to skip, records to take) of each file with records from `start` to `stop`."""
     parts, before = [], 0
     for path, count in counts.items():
         skip, end = max(start - before, 0), min(stop - before, count)
@@ -216,7 +212,7 @@ def _cut(counts, start, stop):
 
 
 def _parser(features, first_label, classes):
-    """Returns serialized record -> {image, label from 0}. A label outside the classes fails the whole source."""
+    """Returns a function from a record to {image, label from 0}. A label outside the classes fails the whole source."""
     image, label = features["image"], features["label"]
     expected = {image: tf.io.FixedLenFeature((), tf.string), label: tf.io.FixedLenFeature((), tf.int64)}
 
@@ -228,8 +224,8 @@ def _parser(features, first_label, classes):
             " label"
         )
         fix = (
-            'here. If the classes are numbered from 1, add "?first_label=1"; classes= sets their number. In'
-            " dataset.json they are first_label and class_names."
+            'here. If the classes start at 1, add "?first_label=1"; classes= sets their number. In dataset.json, change'
+            " first_label and class_names."
         )
         valid = (number >= 0) & (number < classes)
         with tf.control_dependencies([tf.debugging.Assert(valid, [what, example[label], fix])]):
@@ -239,7 +235,7 @@ def _parser(features, first_label, classes):
 
 
 def _object_parser(features):
-    """Returns serialized record -> an example of objects, as detection takes it."""
+    """Returns a function from a record to an example of objects for detection."""
     image, boxes = features["image"], features["boxes"]
     number = lambda dtype: tf.io.FixedLenSequenceFeature((), dtype, allow_missing=True)  # noqa: E731
     sides = [f"{boxes}/{side}" for side in ("ymin", "xmin", "ymax", "xmax")]
@@ -270,7 +266,7 @@ def _object_parser(features):
 
 
 def _stored_masks(name, description, parts, buffer):
-    """The source of records with masks as stored."""
+    """Makes a source of records with stored masks."""
     keys = {kind: description.features[kind] for kind in ("image", "mask")}
     expected = {key: tf.io.FixedLenFeature((), tf.string) for key in keys.values()}
 
@@ -282,7 +278,7 @@ def _stored_masks(name, description, parts, buffer):
 
 
 def _with_meaning(source, pattern, files, chosen):
-    """`source` of masks as stored with masks of classes, as the options and the masks of train say."""
+    """Maps a source's stored masks to classes, as defined by the options and the masks of train."""
     folder, splits = os.path.dirname(pattern), _by_split(files, "train")
     table = find_table(folder, chosen["classes"], chosen["colors"])
     known = source
@@ -296,16 +292,17 @@ def _with_meaning(source, pattern, files, chosen):
 
 
 def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffer: int = 10_000) -> Records:
-    """The source of `split` in TFRecord files.
+    """Opens a split of TFRecord files.
 
-    Without a dataset.json, file names give the split ("train-00000-of-01024"), records are counted once and the number
+    Without a dataset.json, file names give the split ("train-00000-of-01024"), records are counted once and the counts
     cached, and class names come from labels.txt next to the files or classes=FILE, else "0", "1", ... With mask=KEY
-    examples have masks, whose values have the options of data/sources/masks.py, and no labels.
+    examples have masks instead of labels, with the options of data/sources/masks.py for their values.
 
     Args:
-        text: a folder or a glob, with options; relative to `data_dir`, if given.
-        split: with slices, which number records in file order.
-        buffer: records in the shuffle buffer.
+        text: str. A folder or a glob, relative to `data_dir` if given, with options.
+        split: str. A split, or a slice of its records in file order.
+        data_dir: str. Base of a relative path.
+        buffer: int. Size of the shuffle buffer, in records.
 
     Raises:
         FileNotFoundError: if there are no such files, or a numbered set is incomplete.
@@ -334,8 +331,7 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
         given = [key for key, value in chosen.items() if value]
         if given:
             raise ValueError(
-                f'"{text}" has options ({", ".join(given)}), but {NAME} in "{folder}" already says this: leave them'
-                " out."
+                f'"{text}": remove the options {", ".join(given)}, which {NAME} in "{folder}" already defines.'
             )
         counts = _described(description, pattern, files, split_name(split))
     parts = _cut(counts, *split_range(split, sum(counts.values())))
