@@ -1,4 +1,4 @@
-"""Tasks: what a model learns, one file per task. base.py defines what a task is."""
+"""Tasks define what a model learns, one file per task. base.py defines the interface."""
 
 import importlib
 import importlib.util
@@ -32,7 +32,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _imported(place: str):
-    """The module of a dotted name or of a path to a Python file."""
+    """Imports a module from a dotted name or the path of a Python file."""
     if not place.endswith(".py"):
         try:
             return importlib.import_module(place)
@@ -52,25 +52,25 @@ def _imported(place: str):
 
 
 def find_task(name: str) -> type[Task]:
-    """The Task class with that name.
+    """Returns the Task class with this name.
 
     Args:
-        name: a key of TASKS, or your own class: "package.module:Class", "path/to/file.py:Class".
+        name: str. A key of TASKS, or your own class: "package.module:Class" or "path/to/file.py:Class".
 
     Raises:
-        ValueError: an unknown name, a missing module or class, or a class that is not a Task.
+        ValueError: for an unknown name, a missing module or class, or a class that is not a Task.
     """
     place, colon, attribute = name.rpartition(":")
     if not colon:
         if name not in TASKS:
             raise ValueError(
-                f'Unknown task "{name}".{did_you_mean(name, TASKS)} Valid: {", ".join(TASKS)}; or your own, as'
+                f'Unknown task "{name}".{did_you_mean(name, TASKS)} Valid: {", ".join(TASKS)}; or your own class,'
                 ' "package.module:Class" or "path/to/file.py:Class".'
             )
         return getattr(importlib.import_module(f"{__name__}.{name}"), TASKS[name])
     task = getattr(_imported(place), attribute, None)
     if not isinstance(task, type) or not issubclass(task, Task):
         raise ValueError(
-            f'"{name}" is not a task: {attribute} should be a subclass of keras_vit.tasks.Task in {place}.'
+            f'"{name}" is not a task: expected {attribute} in {place} to be a subclass of keras_vit.tasks.Task.'
         )
     return task

@@ -25,7 +25,7 @@ class AutoregressiveOptions:
     """Options in `config.objective`.
 
     Attributes:
-        palette: "kmeans" for colours found in the training images, as in the paper; "grid" for evenly spread ones.
+        palette: str. "kmeans" finds colours in the training images, as in the paper; "grid" spaces them evenly.
     """
 
     palette: str = "kmeans"
@@ -37,14 +37,16 @@ class AutoregressiveOptions:
 
 
 class Autoregressive(Task):
-    """Predicts each pixel's colour from those before it: a ViT of patch size 1 with config.model.palette colours."""
+    """Predicts each pixel's colour from those before: a ViT of patch size 1 with config.model.palette colours."""
 
     score = Score("loss", title="nats per pixel", higher_is_better=False)
     Options = AutoregressiveOptions
-    _model: Any = None  # its palette defines the labels
+    _model: Any = None  # whose palette defines the labels
 
     def select(self, example):
-        """(image, its pixels' colours (n,)). Building the pipeline reads the palette: a resumed run keeps its own."""
+        """Returns (image, colours of its pixels (n,)). The palette is read while the pipeline is built, so a resumed
+        run keeps its palette.
+        """
         with tf.init_scope():  # variables have no values in the pipeline's graph
             palette = self._model.palette
         return example["image"], nearest_colors(example["image"], palette)
@@ -55,9 +57,7 @@ class Autoregressive(Task):
 
     def check_model(self, model, source):
         if not isinstance(model, ImageGPT):
-            raise ValueError(
-                f"Next-pixel prediction is evaluated on a keras_vit.ImageGPT, got a {type(model).__name__}."
-            )
+            raise ValueError(f"Next-pixel prediction needs a keras_vit.ImageGPT, got a {type(model).__name__}.")
         self._model = model
 
     def build(self, source):

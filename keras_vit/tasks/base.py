@@ -1,6 +1,6 @@
-"""A task: everything in a run that depends on what the model learns.
+"""The interface of tasks: everything in a run that depends on what the model learns.
 
-Runs, sweeps, seeds, strategies, resuming, export and the binaries ask the task; they know nothing about classes or
+Runs, sweeps, seeds, strategies, resuming, export and the binaries use this interface and know nothing about classes or
 accuracy. A new task is a subclass of Task in one file and a config that names it: `config.task = "classification"`, or
 "package.module:Class" or "path/to/file.py:Class" for your own.
 """
@@ -28,11 +28,11 @@ class Score:
     """The measure that ranks runs.
 
     Attributes:
-        name: a measure in the task's evaluation, such as "top1".
-        title: name in tables and pictures.
-        higher_is_better: whether larger values are better.
-        percent: whether to show it as a percentage.
-        curve: name in metrics.jsonl, for learning curves.
+        name: str. A measure in the task's evaluation, such as "top1".
+        title: str. Name in tables and pictures.
+        higher_is_better: bool. Whether larger values are better.
+        percent: bool. Whether to show it as a percentage.
+        curve: str. Name in metrics.jsonl, for learning curves.
     """
 
     name: str
@@ -54,11 +54,11 @@ class Score:
         return f"{self.title}, {self.unit}" if self.unit else self.title
 
     def scaled(self, value: float) -> float:
-        """The value as shown."""
+        """Returns the value to show."""
         return 100 * value if self.percent else value
 
     def text(self, measures: dict[str, float]) -> str:
-        """The score in `measures`, with its standard deviation if present; "-" without a score."""
+        """Formats the score in `measures`, with its standard deviation if present; "-" without a score."""
         if measures.get(self.name) is None:
             return "-"
         deviation = measures.get(f"{self.name}_std")
@@ -68,31 +68,30 @@ class Score:
         )
 
     def is_in(self, measures: dict[str, float]) -> bool:
-        """Whether the measures contain a finite score; NaN cannot be compared."""
+        """Whether the measures contain a finite score, since NaN cannot be compared."""
         return measures.get(self.name) is not None and math.isfinite(measures[self.name])
 
     def rank(self, measures: dict[str, float]) -> tuple[float, float]:
-        """A key that is larger for better runs; a smaller loss breaks ties. ValueError without a score."""
+        """Returns a key that is larger for better runs; a smaller loss breaks ties. ValueError without a score."""
         if self.name not in measures:
             raise ValueError(
-                f'The evaluation has no measure "{self.name}", which is the task\'s score. It has:'
-                f" {', '.join(measures)}."
+                f'The evaluation has no measure "{self.name}", the task\'s score. It has: {", ".join(measures)}.'
             )
         loss = measures.get("loss", math.inf)
         value = measures[self.name] if self.higher_is_better else -measures[self.name]
         return value, -loss if math.isfinite(loss) else -math.inf
 
     def rank_of(self, record: dict[str, float]) -> tuple[float, float]:
-        """`rank` of a record of metrics.jsonl, or of the logs of fit; ValueError without `curve`."""
+        """Ranks a record of metrics.jsonl or the logs of fit, like `rank`; ValueError without `curve`."""
         if self.curve not in record:
             raise ValueError(
-                f'The run\'s evaluations have no "{self.curve}", by which --config.keep_best and'
-                f" --config.early_stopping choose: set them to False and None. There are: {', '.join(record)}."
+                f'The run\'s evaluations have no "{self.curve}", required by --config.keep_best and'
+                f" --config.early_stopping: set them to False and None. Available: {', '.join(record)}."
             )
         return self.rank({"loss": record.get("val_loss", math.inf), self.name: record[self.curve]})
 
 
-# Config keys that only some tasks read, and their values without effect.
+# Config keys that only some tasks read, and their neutral values.
 OPTIONS = {
     "mixup": (None, 0),
     "cutmix": (None, 0),
@@ -107,14 +106,14 @@ OPTIONS = {
 
 
 def predict(model, x):
-    """The model's output (n, ...) float32 for arrays of n examples, on one device."""
+    """Computes the model's output (n, ...) float32 for arrays of n examples, on one device."""
     n = len(keras.tree.flatten(x)[0])
     batches = (keras.tree.map_structure(lambda array, i=i: array[i : i + _BATCH], x) for i in range(0, n, _BATCH))
     return np.concatenate([model.predict_on_batch(batch) for batch in batches], dtype="float32")
 
 
 def _against_truth(model, samples):
-    """[report section of predicted against true numbers]; [] unless the model returns one number per example."""
+    """Returns [report section of predicted against true numbers], or [] unless the output is one number per example."""
     x, y = samples
     if keras.tree.is_nested(y) or keras.tree.is_nested(model.output) or y.dtype.kind != "f" or not y.size == len(y) > 1:
         return []
@@ -124,7 +123,7 @@ def _against_truth(model, samples):
 
 
 def _is_random(preprocess):
-    """Whether a preprocessing text is random; ops unknown to this process, such as custom ones, count as random."""
+    """Whether a preprocessing text is random; ops unknown to this process, such as custom ops, count as random."""
     try:
         return parse(preprocess).random
     except ValueError:
@@ -132,7 +131,7 @@ def _is_random(preprocess):
 
 
 def _training_note(config):
-    """A sentence on how training curves differ from evaluation curves; "" if they do not, or if it is unknown."""
+    """Explains how training curves differ from evaluation curves; "" if they do not, or if it is unknown."""
     if not config or "data" not in config:
         return ""
     augmented = "augmented " if _is_random(config.data.train_preprocess) else ""
@@ -140,36 +139,34 @@ def _training_note(config):
     if not augmented and not mixed:
         return ""
     images = f"{augmented}images" + (f", mixed by {mixed}" if mixed else "")
-    return f"Training is measured on {images}; evaluation on the images as they are."
+    return f"Training is measured on {images}; evaluation on unchanged images."
 
 
 @dataclasses.dataclass(frozen=True)
 class NoOptions:
-    """Options of a task without options."""
+    """The options of a task without any."""
 
 
 def _options(task, values):
-    """A task's own options from {name: value}; ValueError for an unknown name, with the nearest one."""
+    """Makes a task's options from {name: value}; ValueError for an unknown name, with the nearest name."""
     valid = [field.name for field in dataclasses.fields(task.Options)]
     for name in values:
         if name not in valid:
-            known = (
-                f"{did_you_mean(name, valid)} Valid: {', '.join(valid)}." if valid else " It has no options of its own."
-            )
+            known = f"{did_you_mean(name, valid)} Valid: {', '.join(valid)}." if valid else " It has no options."
             raise ValueError(f'The task {task.__name__} has no option "{name}" (--config.objective.{name}).{known}')
     return task.Options(**values)
 
 
 class Task:
-    """What a model learns. Subclasses define `select`, `build` and `loss`, and override other defaults as needed.
+    """Base class of tasks. Subclasses define `select`, `build` and `loss`, and override other defaults as needed.
 
     Attributes:
-        score: the measure that ranks runs.
-        reads: the keys of OPTIONS that the task reads; a config that sets any other is refused.
-        Options: a frozen dataclass of the task's own options, with defaults.
-        samples: how many evaluated examples `report` receives, spread over the split; None for the first 500.
-        config: the run's ConfigDict.
-        options: Options from `config.objective`.
+        score: Score. The measure that ranks runs.
+        reads: tuple of str. Keys of OPTIONS that the task reads; a config that sets another key is refused.
+        Options: frozen dataclass of the task's options, with defaults.
+        samples: int. How many evaluated examples `report` receives, spread over the split; None for the first 500.
+        config: ConfigDict. The run's config.
+        options: Options. From `config.objective`.
     """
 
     score = Score("loss", higher_is_better=False)
@@ -199,89 +196,89 @@ class Task:
         """Raises ValueError for sources that the task cannot learn from."""
 
     def select(self, example: dict[str, Any]) -> tuple:
-        """A preprocessed example as (x, y) or (x, y, weight), in a graph: x for the model, y for the loss.
+        """Maps a preprocessed example to (x, y) or (x, y, weight), in a graph: x for the model, y for the loss.
 
-        Draw random numbers with TensorFlow's stateless ops from `example["seed"]`, (2,) int64: then runs resume
-        exactly, and every strategy sees the same.
+        Draw random numbers with TensorFlow's stateless ops from `example["seed"]`, (2,) int64, so that runs resume
+        exactly and all strategies draw the same numbers.
         """
         raise NotImplementedError
 
     # Model
 
     def build(self, source: Any) -> keras.Model:
-        """A new model with random weights, for the training source."""
+        """Builds a model with random weights for the training source."""
         raise NotImplementedError
 
     def load(self, source: Any) -> keras.Model:
-        """The model `config.init`, adapted to the training source; ValueError if the task takes no checkpoint."""
+        """Loads `config.init`, adapted to the training source; ValueError if the task takes no checkpoint."""
         raise ValueError(
-            f"The task {type(self).__name__} starts from random weights; it cannot start from"
-            f' config.init="{self.config.init}".'
+            f"The task {type(self).__name__} starts from random weights and cannot start from"
+            f' config.init="{self.config.init}": leave it out.'
         )
 
     def adapted(self, described: dict[str, Any], source: Any) -> dict[str, Any] | None:
-        """Arguments of the ViT or BiT that `load` makes of one with the arguments `described`; None if unknown.
+        """Returns the arguments of the ViT or BiT that `load` would make from a model with arguments `described`.
 
-        For plans, which read no weights; refuses what `load` refuses.
+        For plans, which read no weights; raises like `load`. None if unknown.
         """
         return None
 
     def model(self, source: Any) -> keras.Model:
-        """The run's initial model: `config.init`, or one with random weights."""
+        """Returns the run's initial model: `config.init`, or a model with random weights."""
         return self.load(source) if self.config.init else self.build(source)
 
     def fit_head(self, model: keras.Model, source: Any, strategy: Any, errors: Any) -> None:
-        """Fits a new model's head on frozen features of the training source, in place: `config.head="probe"`.
+        """Fits a new model's head on frozen features of the training source, in place, for `config.head="probe"`.
 
-        Unreadable images are added to `errors`, the run's ExampleErrors.
+        Adds unreadable images to `errors`, the run's ExampleErrors.
         """
         raise ValueError(f"The task {type(self).__name__} has no head for --config.head=probe. Valid: reset, keep.")
 
     def check_model(self, model: keras.Model, source: Any) -> None:
-        """Raises ValueError for data that the model cannot be evaluated on."""
+        """Raises ValueError if the model cannot be evaluated on the source."""
 
     # Training
 
     def loss(self, source: Any) -> keras.losses.Loss:
-        """The loss, for `compile`."""
+        """Returns the loss for `compile`."""
         raise NotImplementedError
 
     def metrics(self, model: keras.Model) -> list[keras.metrics.Metric] | dict[str, list[keras.metrics.Metric]]:
-        """Metrics for training and evaluation, which weight examples; for several outputs, {name: list}."""
+        """Returns weighted metrics for training and evaluation; for several outputs, {name: list}."""
         return []
 
     def mixing(self, model: keras.Model) -> Any:
-        """On-device mixing of a training batch's examples, such as training.Mixup, or None."""
+        """Returns a layer that mixes a training batch's examples on the device, such as training.Mixup, or None."""
         return None
 
     # Evaluation
 
     def deliver(self, model: keras.Model) -> keras.Model:
-        """The model that a run evaluates and saves as model.keras: the trained one, or a part of it.
+        """Returns the model to evaluate and save as model.keras: the trained model or a part of it.
 
-        `config.evals` measure it during training, too: it shares the trained model's weights.
+        It shares the trained model's weights, so `config.evals` also measure it during training.
         """
         return model
 
     def evaluator(self) -> Evaluator:
-        """The evaluator of a finished run on its evaluation split; by default, the task's loss and metrics."""
+        """Returns the evaluator of a finished run on its evaluation split; by default, the task's loss and metrics."""
         return evaluation.LossAndMetrics(self.loss, self.metrics)
 
     def summary(self, measures: dict[str, float]) -> str:
-        """The measures in one line."""
+        """Formats the measures in one line."""
         examples = counted(measures["examples"], "example")
         return f"{self.score.title} {self.score.text(measures)}{self.score.unit}, {examples}"
 
     def report(
         self, model: keras.Model, evaluation: Evaluation, samples: tuple[np.ndarray, ...], records: list[dict]
     ) -> list[str]:
-        """The sections of the run's report, as HTML.
+        """Returns the sections of the run's report, as HTML.
 
         Args:
-            model: from `deliver`.
-            evaluation: from `evaluator`.
-            samples: (x, y), arrays of evaluated examples.
-            records: of metrics.jsonl.
+            model: keras.Model. From `deliver`.
+            evaluation: Evaluation. From `evaluator`.
+            samples: (x, y). Arrays of evaluated examples.
+            records: list of dict. Records of metrics.jsonl.
         """
         return [
             html_report.table([*self._shown(evaluation.measures), ("parameters", model.count_params())]),
@@ -290,7 +287,7 @@ class Task:
         ]
 
     def _shown(self, measures):
-        """(name, value) pairs of the measures, score first."""
+        """Returns (name, value) pairs of the measures, score first."""
         others = {name: value for name, value in measures.items() if name != self.score.name}
         score = (
             [(self.score.title, f"{self.score.text(measures)}{self.score.unit}")] if self.score.name in measures else []
@@ -298,7 +295,7 @@ class Task:
         return [*score, *others.items()]
 
     def _learning_curves(self, records):
-        """The section with curves of the loss and the score."""
+        """Returns the section with curves of the loss and the score."""
         score, metric = self.score, self.score.curve.removeprefix("val_")
         title, percent = (score.label, score.percent) if metric != "loss" else ("loss", False)
         return html_report.learning_curves(records, metric, title, percent, _training_note(self.config))

@@ -1,4 +1,4 @@
-"""Image classification: the paper's task, and the default of every config."""
+"""Image classification, the paper's task and the default of every config."""
 
 from absl import logging
 
@@ -19,18 +19,18 @@ from keras_vit.training import Accuracy, Cutmix, Mixup, MixupOrCutmix
 from keras_vit.training.losses import LOSSES, balanced_class_weights
 
 HEADS = ("reset", "keep", "probe")  # config.head
-_VARIANT = "B/16"  # of a model with random weights, unless config.model.variant says otherwise
+_VARIANT = "B/16"  # default variant of a model with random weights
 
 
 def variant(config):
-    """The name of the variant to build with random weights."""
+    """Returns the name of the variant to build with random weights."""
     return config.model.variant or _VARIANT
 
 
 def check_variant(config, spec):
-    """Refuses a config.model.variant other than that of the model in `config.init`, whose spec is `spec`.
+    """Refuses a config.model.variant that contradicts `spec`, the spec of the model in `config.init`.
 
-    Fields that config.model sets itself are left to `load`, which refuses what does not fit the weights.
+    Skips fields that config.model sets: `load` checks whether they fit the weights.
     """
     name, family = config.model.variant, families.find(spec)
     if name is None:
@@ -45,20 +45,20 @@ def check_variant(config, spec):
     if differences:
         held = families.variant_of(spec)
         raise ValueError(
-            f"--config.model.variant={name} is not the model in {config.init}"
-            f"{f', a {held}' if held else ''}: {'; '.join(differences)}. Leave the variant out"
+            f"--config.model.variant={name} does not match the model in {config.init}"
+            f"{f', a {held}' if held else ''}: {'; '.join(differences)}. Remove the variant"
             " (--config.model.variant=None), or start from another model."
         )
 
 
 def spec_overrides(config):
-    """The spec's fields that the config sets."""
+    """Returns the spec's fields that the config sets."""
     arguments = ("variant", "image_size", "channels", "remat")
     return {name: value for name, value in config.model.items() if name not in arguments and value is not None}
 
 
 def model_arguments(config):
-    """The config's model arguments, for a new or an initial model, without variant, classes and head."""
+    """Returns the config's model arguments, for a new or an initial model, without variant, classes and head."""
     model = config.model
     arguments = {name: model[name] for name in ("image_size", "channels", "remat")}
     return {**arguments, "preprocessing": config.data.eval_preprocess, "dtype": config.dtype, **spec_overrides(config)}
@@ -71,14 +71,14 @@ def check_resample(config):
 
 
 def loaded(config, **changes):
-    """The model `config.init` with the config's arguments, positions resampled by `config.resample`, and `changes`."""
+    """Loads `config.init` with the config's arguments and `changes`; resamples positions by `config.resample`."""
     model = load(config.init, resample=config.resample or None, **model_arguments(config), **changes)
     check_variant(config, model.spec)
     return model
 
 
 def adapted(config, described, **changes):
-    """The arguments of the model that `loaded` returns if `config.init` holds one with the arguments `described`."""
+    """Returns the arguments of the model that `loaded` would return for a checkpoint with arguments `described`."""
     check_variant(config, described["variant"])
     return adapted_arguments(described, **model_arguments(config), **changes)
 
@@ -87,15 +87,15 @@ _RULES = {"balanced": lambda source: balanced_class_weights(source.class_counts(
 
 
 def class_weights(text, source, rules=_RULES):
-    """One weight per class from the name of a rule or text such as "1,2.5,1"; None without text.
+    """Returns one weight per class, from the name of a rule or text such as "1,2.5,1"; None without text.
 
     Args:
-        text: config.loss.class_weights.
-        source: of the training examples.
-        rules: {name: source -> weights}.
+        text: str. config.loss.class_weights.
+        source: Source of the training examples.
+        rules: dict. Functions from a source to weights, by name.
 
     Raises:
-        ValueError: other text, or a wrong number of weights.
+        ValueError: for other text, or a wrong number of weights.
     """
     if not text:
         return None
@@ -115,15 +115,15 @@ def class_weights(text, source, rules=_RULES):
 
 
 def _check_same_count(classes, source):
-    """Refuses to keep a head whose number of classes differs from the data's."""
+    """Refuses to keep a head with a different number of classes."""
     if classes != len(source.class_names):
         raise ValueError(
-            f"The model has {classes} classes, the data {len(source.class_names)}: use --config.head=reset."
+            f"The model has {classes} classes, but the data has {len(source.class_names)}: use --config.head=reset."
         )
 
 
 class Classification(Task):
-    """A ViT, hybrid or BiT with a linear head: one class per image, or several with the sigmoid loss and label rows."""
+    """A ViT, hybrid or BiT with a linear head: one class per image, or several with the sigmoid loss."""
 
     score = Score("top1", title="top-1", percent=True, curve="val_accuracy")
     reads = tuple(OPTIONS)
@@ -135,7 +135,7 @@ class Classification(Task):
             raise ValueError(f'Unknown config.head="{head}".{did_you_mean(head, HEADS)} Valid: {", ".join(HEADS)}.')
         if head == "probe" and self.config.loss.name != "softmax":
             raise ValueError(
-                f"--config.head=probe fits one class per image, and --config.loss.name={self.config.loss.name} is for"
+                f"--config.head=probe fits one class per image, but --config.loss.name={self.config.loss.name} is for"
                 " several: set --config.head=reset."
             )
         check_resample(self.config)
@@ -143,11 +143,11 @@ class Classification(Task):
     def check_data(self, train, held_out):
         data = self.config.data
         if not train.class_names:
-            raise ValueError(f"{data.source}, {data.train}, has no class labels, which classification needs.")
+            raise ValueError(f"Classification needs class labels, but {data.source}, {data.train}, has none.")
         if len(train.class_names) == 1:
             raise ValueError(
-                f'{data.source}, {data.train}, has one class, "{train.class_names[0]}", so that there is nothing to'
-                " learn: add the images of another class, in a folder or with a label of their own."
+                f'{data.source}, {data.train}, has one class, "{train.class_names[0]}", so there is nothing to learn:'
+                " add images of another class, in another folder or with another label."
             )
         if train.class_names != held_out.class_names:
             raise ValueError(
@@ -164,7 +164,7 @@ class Classification(Task):
         return self._frozen(model)
 
     def _head(self, source):
-        """Arguments of `load` for the initial model's head."""
+        """Returns the arguments of `load` for the initial model's head."""
         reset = self.config.head != "keep"
         return {
             "head": "reset" if reset else "keep",
@@ -184,15 +184,15 @@ class Classification(Task):
         return arguments
 
     def _check_order(self, model, source):
-        """Refuses to keep a head whose classes are in another order than the data's; warns if their names differ."""
+        """Refuses to keep a head with the data's classes in another order; warns if the names differ."""
         own, names = model.class_names, tuple(source.class_names)
         found = SAME if own is None else compared(own, names)
         if found == SAME:
             return
         if found == REORDERED:
             raise ValueError(
-                f"{self.config.init} has the classes of the data in another order: {own[:5]}..., the data"
-                f" {names[:5]}... Its head would be wrong: use --config.head=reset."
+                f"{self.config.init} orders the classes differently, {own[:5]}..., from the data, {names[:5]}... Its"
+                " head would be wrong: use --config.head=reset."
             )
         logging.warning(
             "Keeping the head of %s, whose class names differ from the data's: %s..., %s...",
@@ -202,7 +202,7 @@ class Classification(Task):
         )
 
     def fit_head(self, model, source, strategy, errors):
-        """A linear probe: the head is fitted in closed form on the features of all training images, as evaluated."""
+        """Fits a linear probe in closed form on the features of all training images, preprocessed as for evaluation."""
         with strategy.scope():
             options = {"verbose": strategy.chief, "errors": errors}
             embedder = Embedder(model, self.config.data.eval_preprocess, self.config.batch_size, **options)
@@ -214,7 +214,7 @@ class Classification(Task):
                 head.kernel.assign(kernel.reshape(head.kernel.shape))
                 head.bias.assign(bias)
         logging.info(
-            "The head begins as a linear probe: %.1f%% of the training images are right, each without itself.",
+            "The head starts as a linear probe with a leave-one-out accuracy of %.1f%% on the training images.",
             100 * found["accuracy"],
         )
 
@@ -223,7 +223,7 @@ class Classification(Task):
         check_classes(model, source)
 
     def _frozen(self, model):
-        """The model with the config's frozen layers."""
+        """Freezes the layers named by the config."""
         if self.config.linear_probe:
             freeze_all_but_head(model)
         elif self.config.freeze:
@@ -242,7 +242,7 @@ class Classification(Task):
         return [Accuracy()] + ([Accuracy(k=5, name="top5")] if model.classes > 5 else [])
 
     def mixing(self, model):
-        """Mixup or cutmix; if both are on, one of them per batch."""
+        """Returns mixup or cutmix, or a layer that picks one of them per batch if both are on."""
         mixup, cutmix, classes, seed = self.config.mixup, self.config.cutmix, model.classes, self.config.seed
         if mixup and cutmix:
             return MixupOrCutmix(mixup, cutmix, classes, seed)
@@ -266,7 +266,7 @@ class Classification(Task):
 
 
 def _facts(model, measures):
-    """(name, value) pairs of the measures and the model."""
+    """Returns (name, value) pairs of the measures and the model."""
     titles = {"top1": "top-1", "top5": "top-5", "mean_recall": "mean recall", "ece": "calibration error (ECE)"}
     shares = [(title, f"{measures[name]:.2%}") for name, title in titles.items() if name in measures]
     others = [(name, value) for name, value in measures.items() if name not in titles]
@@ -275,7 +275,7 @@ def _facts(model, measures):
 
 
 def _classes(details, names):
-    """Sections about the classes: the confusion matrix of a few or the recall distribution of many, and the table."""
+    """Returns sections on the classes: confusion matrix (few) or distribution of recalls (many), and the table."""
     sections = []
     if "confusion" in details and len(names) <= html_report.MATRIX:
         sections.append(html_report.confusion(details["confusion"], names))
@@ -285,7 +285,7 @@ def _classes(details, names):
 
 
 def _examples(model, details, samples, names):
-    """Sections with images: the most confused pairs, predictions, and a ViT's attention."""
+    """Returns sections with images: the most confused pairs, predictions, and a ViT's attention."""
     images, labels = samples
     if not len(images):
         return []

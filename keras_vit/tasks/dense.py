@@ -1,4 +1,4 @@
-"""Tasks with a head on an encoder's maps: segmentation and detection."""
+"""Base of tasks with a head on an encoder's feature maps: segmentation and detection."""
 
 from typing import Any, ClassVar
 
@@ -18,25 +18,25 @@ HEADS = ("reset", "keep")  # config.head
 
 
 def plain_options(options: Any) -> dict[str, Any]:
-    """A head's options as a dict, from a dict, a ConfigDict or None."""
+    """Converts a head's options, a dict, a ConfigDict or None, to a dict."""
     return options.to_dict() if isinstance(options, ConfigDict) else dict(options or {})
 
 
 class DenseTask(Task):
-    """A ViT, hybrid or BiT with the head `config.objective.head`, which has options `config.objective.head_options`.
+    """A ViT, hybrid or BiT with the head `config.objective.head`, built with `config.objective.head_options`.
 
-    Subclasses set Model, their class of models, and define `around` and `copy_head`.
+    Subclasses set Model, the class of the model, and define `around` and `copy_head`.
     """
 
     Model: ClassVar[type]
     reads = ("head", "resample", "freeze", "linear_probe")
 
     def around(self, encoder: Any, source: Any, head: str, head_options: dict[str, Any], **arguments: Any) -> Any:
-        """A Model of the source's classes on an encoder, or on the name of a variant with its arguments."""
+        """Builds a Model for the source's classes on an encoder, or on a variant's name with its arguments."""
         raise NotImplementedError
 
     def copy_head(self, model: Any, trained: Any) -> None:
-        """Gives `model` the weights of the head of `trained`, a Model built alike; ValueError if they do not fit."""
+        """Copies the head's weights from `trained`, a similar Model, to `model`; ValueError if they do not fit."""
         raise NotImplementedError
 
     def check_config(self) -> None:
@@ -47,7 +47,7 @@ class DenseTask(Task):
         check_resample(self.config)
 
     def check_same_classes(self, train: Any, held_out: Any) -> None:
-        """Refuses two sources of different classes."""
+        """Raises ValueError if two sources have different classes."""
         data = self.config.data
         if train.class_names != held_out.class_names:
             raise ValueError(
@@ -64,7 +64,7 @@ class DenseTask(Task):
         return self._frozen(self.around(variant(self.config), source, options.head, options.head_options, **arguments))
 
     def load(self, source: Any) -> keras.Model:
-        """The encoder in `config.init` with a new head; with config.head="keep" a Model keeps its own."""
+        """Loads the encoder in `config.init` with a new head; config.head="keep" keeps a Model's head."""
         if self.config.head == "keep":
             trained = load(self.config.init)
             if isinstance(trained, self.Model):
@@ -79,7 +79,7 @@ class DenseTask(Task):
         return adapted(self.config, described, head="drop")
 
     def _frozen(self, model):
-        """The model with the config's frozen layers."""
+        """Freezes the layers named by the config."""
         if self.config.linear_probe:
             for layer in model.get_encoder().layers:
                 layer.trainable = False
@@ -88,7 +88,7 @@ class DenseTask(Task):
         return model
 
     def _kept(self, trained, source):
-        """The Model in `config.init` with its head, at the config's image size."""
+        """Adapts the Model in `config.init`, with its head, to the config's image size."""
         config, options = self.config, self.options
         self._check_head(trained, source)
         check_variant(config, trained.spec)
@@ -101,26 +101,28 @@ class DenseTask(Task):
             self.copy_head(model, trained)
         except ValueError as error:
             raise ValueError(
-                f"--config.objective.head_options={options.head_options}: the head in {config.init} has"
-                f" {trained.head_options}, and its weights do not fit ({error}). Leave the options out, or start with a"
-                " new head: --config.head=reset."
+                f"--config.objective.head_options={options.head_options} does not fit the weights of the head in"
+                f" {config.init}, which has {trained.head_options} ({error}). Remove the options, or start with a new"
+                " head: --config.head=reset."
             ) from error
         return model
 
     def _check_head(self, trained, source):
-        """Refuses to keep a head of another kind, or of other classes."""
+        """Refuses to keep a head of another kind or with other classes."""
         init, names = self.config.init, tuple(source.class_names)
         new = "start with a new head: --config.head=reset"
         if trained.head_name != self.options.head:
             raise ValueError(
-                f"The model in {init} has the head {trained.head_name}, the config {self.options.head}: keep the"
-                f" model's, --config.objective.head={trained.head_name}, or {new}."
+                f"The model in {init} has the head {trained.head_name}, but the config has {self.options.head}: keep"
+                f" the model's head, --config.objective.head={trained.head_name}, or {new}."
             )
         if trained.classes != len(names):
-            raise ValueError(f"The model in {init} has {trained.classes} classes, the data {len(names)}: {new}.")
+            raise ValueError(
+                f"The model in {init} has {trained.classes} classes, but the data has {len(names)}: {new}."
+            )
         own = trained.class_names
         if own is not None and compared(own, names) != SAME:
             raise ValueError(
-                f"The model in {init} has the classes {own[:5]}, the data {names[:5]}: its head would be wrong, so"
+                f"The model in {init} has the classes {own[:5]}, but the data has {names[:5]}. Its head would be wrong:"
                 f" {new}."
             )

@@ -25,17 +25,18 @@ _SHOWN = 8  # images in a report
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """config.objective: arguments of keras_vit.DINO with the paper's values for ViT-S/16, durations as in a config,
-    crops.
+    """config.objective: arguments of keras_vit.DINO, durations and crops, with the paper's values for ViT-S/16.
 
     Attributes:
-        outputs, hidden, bottleneck, depth, scale: of the projection heads.
-        local_size, local_crops: pixels and number of the small crops.
-        momentum, center_momentum: of the teacher (initial value) and its centre.
-        student_temperature: of the student.
-        temperature, first_temperature, temperature_warmup: of the teacher: final, initial, and duration of the rise.
+        outputs, hidden, bottleneck, depth, scale: see keras_vit.DINO. Shape of the projection heads.
+        local_size: int or (height, width). Size of the small crops, in pixels.
+        local_crops: int. Number of small crops.
+        momentum, center_momentum: float. Initial momentum of the teacher, and momentum of its centre.
+        student_temperature: float. Temperature of the student.
+        temperature, first_temperature: float. Final and initial temperature of the teacher.
+        temperature_warmup: duration over which the teacher's temperature rises.
         frozen: duration for which the head's last layer is frozen.
-        first_crop, second_crop, local_crop: preprocessing texts of the crops, with {size} for height and width.
+        first_crop, second_crop, local_crop: str. Preprocessing of the crops, with {size} for height and width.
     """
 
     outputs: int = 65_536
@@ -73,15 +74,15 @@ _PASSED_ON = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class OfTraining(LossAndMetrics):
-    """Loss and metrics of the trained `model` (None outside its run), of which a run delivers only the encoder."""
+    """Loss and metrics of the trained `model`, None outside its run; the run delivers only the encoder."""
 
     model: keras.Model | None = None
 
     def prepare(self, setting):
         if self.model is None:
             raise ValueError(
-                "A run of DINO leaves an encoder, which has no loss of its own. Measure its features:"
-                " --evals=\"knn(source='cifar10')\", or the verb probe."
+                "A DINO run delivers an encoder, which has no loss. Measure its features:"
+                " --evals=\"knn(source='cifar10')\", or keras-vit probe."
             )
         return super().prepare(dataclasses.replace(setting, model=self.model))
 
@@ -102,12 +103,12 @@ class SelfDistillation(Task):
         self._crops()
 
     def _sizes(self):
-        """(height, width) of large and small crops; the model checks them."""
+        """Returns (height, width) of large and small crops; the model checks them."""
         sizes = (self.config.model.image_size, self.options.local_size)
         return [tuple(size) if isinstance(size, (tuple, list)) else (size, size) for size in sizes]
 
     def _crops(self):
-        """Preprocessing of the two large crops and the small one."""
+        """Parses the preprocessing of the two large crops and the small crop."""
         options, (large, small) = self.options, self._sizes()
         texts = {"first_crop": large, "second_crop": large, "local_crop": small}
         try:
@@ -116,7 +117,7 @@ class SelfDistillation(Task):
             raise ValueError(f"config.objective.first_crop, second_crop or local_crop: {error}") from None
 
     def select(self, example: dict[str, Any]) -> tuple:
-        """({"global": (2, h, w, c), "local": (v, h, w, c)}, 0); each crop's seed is folded from the example's."""
+        """Returns ({"global": (2, h, w, c), "local": (v, h, w, c)}, 0); folds each crop's seed from the example's."""
         first, second, local = self._crops()
         sizes, count = self._sizes(), self.options.local_crops
 
@@ -125,8 +126,8 @@ class SelfDistillation(Task):
             pixels = preprocess.image(example["image"], seed if preprocess.random else None)
             if not pixels.shape[:2].is_compatible_with(size):
                 raise ValueError(
-                    f'"{preprocess.text}" gives crops of {tuple(pixels.shape[:2])} pixels, expected {size}: write'
-                    " {size} in it."
+                    f'"{preprocess.text}": expected crops of {size} pixels, got {tuple(pixels.shape[:2])}: use {{size}}'
+                    " in the text."
                 )
             return tf.ensure_shape(pixels, (*size, self.config.model.channels))
 
@@ -140,21 +141,21 @@ class SelfDistillation(Task):
         return self._around(encoder, source)
 
     def load(self, source: Any) -> keras.Model:
-        """DINO on the weights of a trained model, without its head."""
+        """Makes a DINO with the weights of a trained model, without its head."""
         return self._around(loaded(self.config, head="drop"), source)
 
     def adapted(self, described: dict[str, Any], source: Any) -> dict[str, Any]:
         return adapted(self.config, described, head="drop")
 
     def _steps(self, name, source, total):
-        """The option `name`, a duration, in steps of a run of `total` steps."""
+        """Converts the option `name`, a duration, to steps of a run of `total` steps."""
         try:
             return resolve_steps(getattr(self.options, name), self.config.batch_size, source.size, total)
         except ValueError as error:
             raise ValueError(f"--config.objective.{name}: {error}") from None
 
     def _around(self, encoder, source):
-        """A DINO around an encoder."""
+        """Makes a DINO around an encoder."""
         config, options = self.config, self.options
         total = resolve_steps(config.total, config.batch_size, source.size)
         steps = {
@@ -163,14 +164,14 @@ class SelfDistillation(Task):
         }
         if steps["frozen_steps"] >= total:
             raise ValueError(
-                f'--config.objective.frozen="{options.frozen}" is {counted(steps["frozen_steps"], "step")}, and the run'
-                f" has {total:,}: the last layer of the head would never learn. Choose a shorter one, such as 10%, or a"
-                " longer --config.total."
+                f'--config.objective.frozen="{options.frozen}" is {counted(steps["frozen_steps"], "step")}, but the run'
+                f" has {total:,}: the last layer of the head would never learn. Choose a shorter duration, such as 10%,"
+                " or a longer --config.total."
             )
         if steps["temperature_steps"] > total:
             logging.warning(
-                '--config.objective.temperature_warmup="%s" is longer than the run of %s steps: the temperature of the'
-                " teacher does not reach %s.",
+                '--config.objective.temperature_warmup="%s" is longer than the run of %s steps: the teacher\'s'
+                " temperature will not reach %s.",
                 options.temperature_warmup,
                 f"{total:,}",
                 options.temperature,
@@ -184,7 +185,7 @@ class SelfDistillation(Task):
         return [TeacherEntropy()]
 
     def deliver(self, model: keras.Model) -> keras.Model:
-        """The teacher's encoder."""
+        """Returns the teacher's encoder."""
         self._trained = model
         return model.get_encoder()
 

@@ -11,7 +11,7 @@ from keras_vit.tasks.base import OPTIONS
 from keras_vit.tasks.classification import Classification, class_weights
 from keras_vit.training import Agreement, HardDistillation, SoftDistillation, StudentAccuracy, TeacherAccuracy
 
-# config.objective.kind: (loss, options it takes, arguments that differ from the loss's defaults).
+# config.objective.kind: (loss, options that it takes, arguments that differ from the loss's defaults).
 KINDS = {
     "hard": (HardDistillation, ("alpha",), {}),
     "soft": (SoftDistillation, ("alpha", "temperature"), {}),
@@ -21,7 +21,7 @@ _OF_LABELS = ("label_smoothing", "class_weights")
 
 
 class Distillation(Classification):
-    """One class per image, taught by `config.objective.teacher`; the run delivers the student alone."""
+    """One class per image, taught by `config.objective.teacher`; the run delivers only the student."""
 
     reads = tuple(key for key in OPTIONS if key != "loss.name")
 
@@ -30,14 +30,14 @@ class Distillation(Classification):
         """config.objective.
 
         Attributes:
-            teacher: anything keras_vit.load takes: a path, run directory or published name of a ViT, a BiT or a model
-                built on one.
-            kind: "hard" (the teacher's class as a second label: DeiT), "soft" (its probabilities: Hinton, DeiT), or
-                "consistent" (its probabilities alone, without labels: FunMatch).
-            alpha: the teacher's share of the loss; None for .5 (hard) or .9 (soft).
-            temperature: of the soft kinds; None for 3 (soft) or 1 (consistent).
-            teacher_size: pixels, a number or (height, width), to resample the teacher to; None for its own. Images are
-                resized.
+            teacher: str. Anything that keras_vit.load accepts: a path, run directory or published name of a ViT, a BiT
+                or a model built on one.
+            kind: str. "hard" (the teacher's class as a second label: DeiT), "soft" (its probabilities: Hinton, DeiT) or
+                "consistent" (only its probabilities, without labels: FunMatch).
+            alpha: float. The teacher's share of the loss; None for .5 (hard) or .9 (soft).
+            temperature: float. Temperature of the soft kinds; None for 3 (soft) or 1 (consistent).
+            teacher_size: int or (height, width). Size in pixels to which to resample the teacher; None for its
+                original size. Images are resized.
         """
 
         teacher: str | None = None
@@ -56,25 +56,25 @@ class Distillation(Classification):
             )
         if not options.teacher:
             raise ValueError(
-                "Distillation needs a teacher with the classes of the data: --config.objective.teacher=runs/TEACHER, a"
-                " file or a published name."
+                "Distillation needs a teacher with the data's classes: set --config.objective.teacher to a run"
+                " directory (runs/TEACHER), a file or a published name."
             )
         taken = KINDS[options.kind][1]
         for name in ("alpha", "temperature"):
             if getattr(options, name) is not None and name not in taken:
-                raise ValueError(f'config.objective.{name} has no effect with kind="{options.kind}": leave it out.')
+                raise ValueError(f'config.objective.{name} has no effect with kind="{options.kind}": remove it.')
         for name in _OF_LABELS if options.kind == "consistent" else ():
             if self.config.loss[name]:
                 raise ValueError(
-                    f'--config.loss.{name} has no effect with kind="consistent", which uses no labels: leave it out.'
+                    f'--config.loss.{name} has no effect with kind="consistent", which uses no labels: remove it.'
                 )
 
     def model(self, source):
-        student = super().model(source)  # first, so that its random weights do not depend on the teacher
+        student = super().model(source)  # first, to keep its random weights independent of the teacher
         return Distilled(student, self._teacher())
 
     def _teacher(self):
-        """The teacher at the requested size, computing in the run's precision."""
+        """Loads the teacher at the requested size, in the run's precision."""
         options = self.options
         teacher = load(
             options.teacher, **({} if options.teacher_size is None else {"image_size": options.teacher_size})
@@ -85,7 +85,7 @@ class Distillation(Classification):
         return teacher
 
     def deliver(self, model):
-        """The student alone, an ordinary classifier."""
+        """Returns only the student, an ordinary classifier."""
         return model.student
 
     def loss(self, source):
@@ -109,7 +109,7 @@ class Distillation(Classification):
 
 
 def _taught(records, options):
-    """The section about the teacher: its agreement with the student, and its own accuracy."""
+    """Returns the section about the teacher: its agreement with the student, and its accuracy."""
     last = next((record for record in reversed(records) if record.get("val_agreement") is not None), None)
     if last is None:
         return []

@@ -17,12 +17,12 @@ from keras_vit.tasks.base import Task
 from keras_vit.tasks.classification import spec_overrides, variant
 
 _SHOWN = 8  # reconstructions in a report
-# Fields that a run may change in its initial model.
+# Fields of the initial model that a run may change.
 _RATES = ("dropout", "attention_dropout", "drop_path", "position_std", "patch_form")
 
 
 class HiddenPatches(Task):
-    """Subclasses name a model, whose constructor takes the task's options, and define `select`, `loss`, `Options`."""
+    """Subclasses define a model class, which takes the task's options, and `select`, `loss` and `Options`."""
 
     model_class: ClassVar[type[MaskedModel]]
 
@@ -67,8 +67,8 @@ class HiddenPatches(Task):
         model, config = load(self.config.init), self.config
         if not isinstance(model, self.model_class):
             raise ValueError(
-                f"{config.init} holds a {type(model).__name__}; {type(self).__name__} continues from a"
-                f" {self.model_class.__name__}."
+                f"{type(self).__name__} expected a {self.model_class.__name__} in {config.init}, got a"
+                f" {type(model).__name__}."
             )
         arguments = model.arguments()
         settings = {"preprocessing": config.data.eval_preprocess, "remat": config.model.remat, "dtype": config.dtype}
@@ -80,17 +80,17 @@ class HiddenPatches(Task):
         missing = dataclasses.asdict(self.options).keys() - described.keys()
         if missing:
             raise ValueError(
-                f"{self.config.init} holds another model; {type(self).__name__} continues from a"
-                f" {self.model_class.__name__}."
+                f"{type(self).__name__} expected a {self.model_class.__name__} in {self.config.init}, got another"
+                " model."
             )
         described = {**described, "variant": dataclasses.asdict(described["variant"])}
         return {**described, "variant": ViTSpec(**self._trained_anew(described))}
 
     def _trained_anew(self, arguments):
-        """Fields of the initial encoder's spec: _RATES from the config, all others from the file.
+        """Returns fields of the initial encoder's spec: _RATES from the config, the others from the file.
 
         Raises:
-            ValueError: the config describes a different model.
+            ValueError: if the config describes a different model.
         """
         config, options = self.config, dataclasses.asdict(self.options)
         spec = dataclasses.asdict(self.spec)
@@ -107,7 +107,7 @@ class HiddenPatches(Task):
         ]
         if differences:
             raise ValueError(
-                f"The model of {config.init} does not match config.model and config.objective; it has"
+                f"The model in {config.init} does not match config.model and config.objective: it has"
                 f" {'; '.join(differences)}. Set them accordingly."
             )
         return {**arguments["variant"], **{name: spec[name] for name in _RATES}}
@@ -121,7 +121,7 @@ class HiddenPatches(Task):
 
         drawn = html_report.embedded(figures.png(picture(model.reconstruct(images))), "reconstructions")
         note = (
-            f"Above the images, in the middle with {model.mask_ratio:.0%} of their patches hidden, below as the model"
-            " predicts these."
+            f"Top: images. Middle: {model.mask_ratio:.0%} of their patches hidden. Bottom: the model's predictions of"
+            " the hidden patches."
         )
         return [*sections, html_report.section("Reconstructions", drawn, note)]

@@ -13,7 +13,7 @@ from keras_vit.training.patch_masks import hide
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Arguments of keras_vit.MaskedAutoencoder, with the paper's values and its decoder for ImageNet."""
+    """Arguments of keras_vit.MaskedAutoencoder, with the paper's values and ImageNet decoder."""
 
     mask_ratio: float = 0.75
     normalise_targets: bool = True
@@ -24,7 +24,7 @@ class Options:
 
 
 class MaskedAutoencoding(HiddenPatches):
-    """keras_vit.MaskedAutoencoder: a ViT that encodes visible patches, and a small decoder, which is discarded."""
+    """keras_vit.MaskedAutoencoder: a ViT that encodes the visible patches, and a small decoder to discard later."""
 
     Options = Options
     model_class = MaskedAutoencoder

@@ -1,4 +1,4 @@
-"""Masked patch prediction (arXiv 2010.11929, appendix B.1.2): the mean colours of patches with corrupted embeddings."""
+"""Masked patch prediction (arXiv 2010.11929, B.1.2): predict the mean colours of patches with corrupted embeddings."""
 
 import dataclasses
 from typing import Any
@@ -20,7 +20,7 @@ class Options:
 
 
 class MaskedPatches(HiddenPatches):
-    """keras_vit.MaskedPatchPredictor: a ViT on all patches that predicts the corrupted ones."""
+    """keras_vit.MaskedPatchPredictor: a ViT that sees all patches and predicts the corrupted ones."""
 
     Options = Options
     model_class = MaskedPatchPredictor

@@ -28,17 +28,17 @@ _SHOWN = 6  # examples in a report
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """config.objective: the head, and what the loss consists of.
+    """config.objective: the head and the terms of the loss.
 
     Attributes:
-        head: a row of keras_vit.models.heads.dense.HEADS.
-        head_options: the head's own arguments, such as {"taps": (2, 5, 8, 11), "norm": "group"}.
-        auxiliary: weight of the auxiliary heads' losses, 0.4 in the papers; 0 for none. For "eomt" that of the
+        head: str. A row of keras_vit.models.heads.dense.HEADS.
+        head_options: dict. Arguments of the head, such as {"taps": (2, 5, 8, 11), "norm": "group"}.
+        auxiliary: float. Weight of the auxiliary heads' losses, 0.4 in the papers, or 0. For "eomt", weight of the
             predictions before the last blocks, 1 in the paper.
-        cross_entropy, dice, focal: weights of these losses.
-        gamma: of the focal loss.
-        ohem_thresh, ohem_min_kept: the cross-entropy counts only pixels whose class has a lower probability than this,
-            and at least so many per image; None for all pixels.
+        cross_entropy, dice, focal: float. Weights of these losses.
+        gamma: float. Exponent of the focal loss.
+        ohem_thresh: float. The cross-entropy counts only pixels with a lower probability of their class; None for all.
+        ohem_min_kept: int. Smallest number of pixels per image to count.
     """
 
     head: str = "setr_pup"
@@ -60,17 +60,17 @@ _OF_THE_LOSS = ("cross_entropy", "dice", "focal", "gamma", "ohem_thresh", "ohem_
 
 
 def _pixel_weights(kind, source):
-    """`pixel_class_weights` of a source, or of a plan, which has no masks."""
+    """Computes `pixel_class_weights` of a source, or of a plan, which has no masks."""
     counts = count_pixels(source) if isinstance(source, Source) else source.class_counts()
     return pixel_class_weights(counts.tolist(), kind)
 
 
-# Of config.loss.class_weights, by the pixels of each class.
+# Rules of config.loss.class_weights, based on the pixels of each class.
 _RULES = {kind: functools.partial(_pixel_weights, kind) for kind in ("balanced", "log")}
 
 
 class Segmentation(DenseTask):
-    """A ViT, hybrid or BiT with a dense head, `config.objective.head`: one class per pixel, or void."""
+    """A ViT, hybrid or BiT with the dense head `config.objective.head`: one class, or void, per pixel."""
 
     score = Score("miou", title="mIoU", percent=True, curve="val_miou")
     Model = SegmentationModel
@@ -82,18 +82,18 @@ class Segmentation(DenseTask):
         super().check_config()
         if self.options.head == MASKS:
             self._check_masks()
-        self._loss(None, VOID, 2)  # refuses its options
+        self._loss(None, VOID, 2)  # checks its options
 
     def _check_masks(self):
-        """Refuses options of the losses of pixels, and a head that only predicts."""
+        """Refuses options of pixel losses with a mask head, and training without auxiliary predictions."""
         options, loss, given = self.options, self.config.loss, Options()
         names = [f"objective.{n}" for n in _OF_THE_LOSS if getattr(options, n) != getattr(given, n)]
         names += [f"loss.{name}" for name in ("label_smoothing", "class_weights") if loss[name]]
         if names:
             listed = ", ".join(f"config.{name}" for name in names)
             raise ValueError(
-                f"--config.objective.head={MASKS} compares masks, not pixels: {listed} would have no effect. Write"
-                f" --config=segmentation:{MASKS}, and leave {'it' if len(names) == 1 else 'them'} out."
+                f"--config.objective.head={MASKS} compares masks, not pixels, so {listed} would have no effect. Use"
+                f" --config=segmentation:{MASKS}, and remove {'it' if len(names) == 1 else 'them'}."
             )
         if not options.auxiliary:
             raise ValueError(
@@ -107,18 +107,18 @@ class Segmentation(DenseTask):
         for source, split in ((train, data.train), (held_out, data.evaluation)):
             if getattr(source, "void", VOID) is None or not source.class_names:
                 raise ValueError(
-                    f"{data.source}, {split}, has no masks, which segmentation needs: give a folder of images and masks"
+                    f"Segmentation needs masks, but {data.source}, {split}, has none: pass a folder of images and masks"
                     " as --data=masks:FOLDER, or another source with masks (docs/segmentation.md)."
                 )
         if len(train.class_names) == 1:
             raise ValueError(
-                f'{data.source}, {data.train}, has one class, "{train.class_names[0]}", so that there is nothing to'
-                " learn: what is not of the class needs a class too, such as background."
+                f'{data.source}, {data.train}, has one class, "{train.class_names[0]}", so there is nothing to learn:'
+                " the other pixels need a class, too, such as background."
             )
         self.check_same_classes(train, held_out)
 
     def select(self, example: dict[str, Any]) -> tuple:
-        """(image (h, w, c), mask (h, w))."""
+        """Returns (image (h, w, c), mask (h, w))."""
         return example["image"], example["mask"][..., 0]
 
     # Model
@@ -139,7 +139,7 @@ class Segmentation(DenseTask):
         )
 
     def copy_head(self, model, trained):
-        """With the auxiliary heads that are in both."""
+        """Copies the head and the auxiliary heads that both models have."""
         ours, theirs = model.decoder, trained.decoder
         pairs = [(ours.head, theirs.head), (ours.neck, theirs.neck)]
         pairs += [(own, other) for (_, own), (_, other) in zip(ours.auxiliary, theirs.auxiliary)]
@@ -150,7 +150,7 @@ class Segmentation(DenseTask):
     def check_model(self, model: keras.Model, source: Any) -> None:
         if getattr(source, "void", VOID) is None:
             raise ValueError(
-                f"{source.name} has no masks to evaluate on: give images and masks, such as --data=masks:FOLDER."
+                f"{source.name} has no masks to evaluate on: pass images and masks, such as --data=masks:FOLDER."
             )
         super().check_model(model, source)
 
@@ -177,7 +177,7 @@ class Segmentation(DenseTask):
     # Evaluation
 
     def deliver(self, model: keras.Model) -> keras.Model:
-        """The model without auxiliary heads."""
+        """Returns the model without auxiliary heads."""
         return model.without_auxiliary()
 
     def evaluator(self) -> evaluators.Evaluator:
@@ -198,15 +198,15 @@ class Segmentation(DenseTask):
 
 
 def _measured_at(details):
-    """The size at which an evaluation was made, in words."""
+    """Describes the image size of an evaluation."""
     if "window" not in details:
         return "the model's image size"
     how = "by sliding windows" if details["window"] == "slide" else "resized from the model's"
-    return f"the images' own size, {how}{', with flips' if details['flips'] else ''}"
+    return f"the images' original size, {how}{', with flips' if details['flips'] else ''}"
 
 
 def _facts(model, measures, details):
-    """(name, value) pairs of the measures and the model."""
+    """Returns (name, value) pairs of the measures and the model."""
     titles = {
         "miou": "mIoU",
         "pixel_accuracy": "pixel accuracy",
@@ -221,13 +221,13 @@ def _facts(model, measures, details):
 
 
 def _own_pictures(evaluation):
-    """The section of the evaluation's own pictures of examples."""
+    """Returns the section with the evaluation's pictures of examples."""
     drawn = [html_report.embedded(figures.png(pixels), name) for name, pixels in evaluation.pictures.items()]
     return [html_report.section("Predictions", "".join(drawn), evaluators.Segmentation.caption)] if drawn else []
 
 
 def _examples(model, samples, names, colors):
-    """The section of examples, from the worst to the best."""
+    """Returns the section of examples, from worst to best."""
     images, truths = samples
     if not len(images):
         return ""

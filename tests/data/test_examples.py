@@ -151,7 +151,7 @@ def test_what_a_batch_cannot_hold_is_refused():
         ({"boxes": [np.full((1, 4), 30.0)] * N}, "boxes are fractions of the image's height and width"),
         ({"boxes": [np.zeros((2, 3))] * N}, r"expected boxes \(b, m, 4\), got \(10, 2, 3\)"),
         ({"labels": [[0.5]] * N}, "expected integers .*, one per object, got float64"),
-        ({"label": np.arange(N)}, "give images and labels as the first two arguments"),
+        ({"label": np.arange(N)}, "pass images and labels as the first two arguments"),
         ({"x": [np.zeros((2, i)) for i in range(N)]}, "differ only in the first axis"),
     ],
 )

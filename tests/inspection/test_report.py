@@ -129,7 +129,7 @@ def test_a_single_evaluation_is_a_table(written):
 def test_training_and_its_note_say_what_was_done_to_the_images(written):
     config = config_files.load_config("digits_pretrain")
     config.mixup = None
-    augmented = "Training is measured on augmented images; evaluation on the images as they are."
+    augmented = "Training is measured on augmented images; evaluation on unchanged images."
     assert augmented in written(RECORDS, config=config).page.text
     config.mixup = 0.2
     assert "on augmented images, mixed by mixup; evaluation" in written(RECORDS, config=config).page.text

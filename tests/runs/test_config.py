@@ -235,7 +235,7 @@ def test_a_head_that_stays_has_the_classes_in_the_datas_order(config, tmp_path, 
     config.model = {"variant": None, "image_size": 8, "channels": 1, "remat": False}
     config.data.eval_preprocess = "decode(1)"
     images = np.zeros((3, 8, 8, 1), "uint8")
-    with pytest.raises(ValueError, match=r"m.keras has the classes of the data in another order.*--config.head=reset"):
+    with pytest.raises(ValueError, match=r"m.keras orders the classes differently.*--config.head=reset"):
         Classification(config).load(from_arrays(images, [0, 1, 2], class_names=("b", "a", "c")))
     with caplog.at_level("WARNING"):
         Classification(config).load(from_arrays(images, [0, 1, 2], class_names=("a", "b", "d")))

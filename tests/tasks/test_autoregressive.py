@@ -103,7 +103,7 @@ def test_a_classifier_is_fine_tuned_from_the_run_and_evaluated(done, tmp_path, e
     for name in ("patch_encoder", "block_00"):
         for a, b in zip(model.get_layer(name).get_weights(), done.model.get_layer(name).get_weights()):
             np.testing.assert_array_equal(a, b)
-    with pytest.raises(ValueError, match="evaluated on a keras_vit.ImageGPT, got a ViT"):
+    with pytest.raises(ValueError, match="needs a keras_vit.ImageGPT, got a ViT"):
         find_task("autoregressive")(done.config).check_model(model, None)
 
 

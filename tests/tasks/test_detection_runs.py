@@ -155,7 +155,7 @@ def test_a_detector_keeps_its_head_at_another_size_or_gets_a_new_one(done):
     assert not all(np.array_equal(*pair) for pair in zip(fresh.head.get_weights(), old.head.get_weights()))
     config.update(head="keep")
     config.objective.head = "yolos"
-    with pytest.raises(ValueError, match="has the head dense, the config yolos"):
+    with pytest.raises(ValueError, match="has the head dense, but the config has yolos"):
         task_of(config).model(source)
 
 

@@ -113,13 +113,13 @@ def test_its_plan_counts_what_trains(config):
         ),
         (
             {"first_crop": "random_resized_crop(12)"},
-            r"gives crops of \(12, 12\) pixels, expected \(16, 16\): write {size} in it",
+            r"expected crops of \(16, 16\) pixels, got \(12, 12\): use {size} in",
         ),
         ({"local_size": 7}, "local_size|divisible"),
         (
             {"frozen": "100%"},
             (
-                'config.objective.frozen="100%" is 6 steps, and the run has 6: the last layer of the head would never'
+                'config.objective.frozen="100%" is 6 steps, but the run has 6: the last layer of the head would never'
                 " learn"
             ),
         ),
@@ -137,7 +137,7 @@ def test_options_that_make_no_sense_are_clear_errors(config, options, message):
 
 
 def test_the_encoder_of_a_run_has_no_loss_to_evaluate(config):
-    with pytest.raises(ValueError, match="leaves an encoder.*--evals"):
+    with pytest.raises(ValueError, match="delivers an encoder.*--evals"):
         task_of(config).evaluator().prepare(None)
 
 

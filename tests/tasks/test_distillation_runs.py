@@ -122,7 +122,7 @@ def test_its_plan_knows_the_student(config):
     ("options", "message"),
     [
         ({"kind": "hrad"}, 'Unknown config.objective.kind="hrad". Did you mean "hard"'),
-        ({"teacher": None}, "Distillation needs a teacher with the classes of the data"),
+        ({"teacher": None}, "Distillation needs a teacher with the data's classes"),
         ({"temperature": 2.0}, 'config.objective.temperature has no effect with kind="hard"'),
         ({"kind": "consistent", "alpha": 0.5}, 'config.objective.alpha has no effect with kind="consistent"'),
         ({"kind": "consistent"}, 'config.loss.label_smoothing has no effect with kind="consistent"'),

@@ -109,8 +109,8 @@ def test_the_binary_evaluates_it(done, binary, tmp_path):
         ("clasification", 'Unknown task "clasification". Did you mean "classification"'),
         ("no.such.module:Ink", 'module "no.such.module" cannot be imported'),
         ("/none/ink.py:Ink", 'file "/none/ink.py" does not exist'),
-        (INK.replace(":Ink", ":Score"), "is not a task: Score should be a subclass"),
-        (INK.replace(":Ink", ":Inc"), "is not a task: Inc should be"),
+        (INK.replace(":Ink", ":Score"), "is not a task: expected Score in .* to be a subclass"),
+        (INK.replace(":Ink", ":Inc"), "is not a task: expected Inc in"),
     ],
 )
 def test_unknown_tasks_are_clear_errors(name, message):
@@ -129,7 +129,7 @@ def test_options_that_a_task_would_ignore_are_refused(config, tmp_path):
 
 def test_a_task_that_cannot_start_from_a_checkpoint_says_so(config, tmp_path):
     config.init = "some/model.keras"
-    with pytest.raises(ValueError, match="Ink starts from random weights; it cannot start from config.init"):
+    with pytest.raises(ValueError, match="Ink starts from random weights and cannot start from config.init"):
         run(config, tmp_path)
 
 
@@ -165,9 +165,7 @@ class Doubling(find_task(INK)):
 
 def test_a_task_has_options_and_says_what_a_run_leaves(config):
     config.task = "classification"
-    with pytest.raises(
-        ValueError, match=r'no option "factor" \(--config.objective.factor\). It has no options of its own'
-    ):
+    with pytest.raises(ValueError, match=r'no option "factor" \(--config.objective.factor\). It has no options'):
         find_task("classification")(config_with(config, factor=3.0))
     with pytest.raises(ValueError, match=r'no option "facto" .* Did you mean "factor"'):
         Doubling(config_with(config, facto=3.0))

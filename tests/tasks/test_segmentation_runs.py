@@ -239,13 +239,15 @@ def test_a_head_that_would_be_wrong_is_not_kept(done):
     config.update(init=str(done.folder), head="keep")
     source = in_memory("masks:scenes", "train")
     for names, message in (
-        (("a", "b"), "has 3 classes, the data 2: start with a new head: --config.head=reset"),
-        (("box", "ground", "stripe"), "its head would be wrong"),
+        (("a", "b"), "has 3 classes, but the data has 2: start with a new head: --config.head=reset"),
+        (("box", "ground", "stripe"), "Its head would be wrong"),
     ):
         with pytest.raises(ValueError, match=message):
             task_of(config).model(dataclasses.replace(source, class_names=names))
     config.objective.head, config.objective.head_options = "linear", {}
-    with pytest.raises(ValueError, match="has the head setr_pup, the config linear.*--config.objective.head=setr_pup"):
+    with pytest.raises(
+        ValueError, match="has the head setr_pup, but the config has linear.*--config.objective.head=setr_pup"
+    ):
         task_of(config).model(source)
 
 
@@ -340,7 +342,7 @@ def test_data_without_masks_and_other_classes_are_refused(config):
     images = np.zeros((2, 32, 32, 3), "uint8")
     plain, task = from_arrays(images, [0, 1], class_names=("a", "b")), task_of(config)
     masks = in_memory("masks:scenes", "train")
-    with pytest.raises(ValueError, match="has no masks, which segmentation needs: .*masks:FOLDER"):
+    with pytest.raises(ValueError, match="Segmentation needs masks, but .*masks:FOLDER"):
         task.check_data(plain, plain)
     other = ConfigDict({"void": 255, "class_names": ("ground", "box")})
     with pytest.raises(ValueError, match="classes of .* differ"):
