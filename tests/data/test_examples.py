@@ -138,7 +138,7 @@ def test_what_a_batch_cannot_hold_is_refused():
         labels_of(source)
     with pytest.raises(ValueError, match="arrays has no labels to count"):
         source.class_counts()
-    with pytest.raises(ValueError, match="pass count"):
+    with pytest.raises(ValueError, match="as count"):
         RandomAccess("x", (), None, lambda i: {})
 
 
