@@ -148,7 +148,7 @@ def test_what_a_batch_cannot_hold_is_refused():
         ({"mask": IMAGES[:2, ..., :1]}, r'features\["mask"\]: expected one value per image, 10, got 2'),
         ({"mask": IMAGES}, r"expected integer masks \(b, h, w, 1\)"),
         ({"mask": IMAGES[:, :2, :, :1]}, r"masks of the images' size, \(4, 6\), got \(2, 6\) pixels"),
-        ({"boxes": [np.full((1, 4), 30.0)] * N}, "boxes are fractions of the image's height and width"),
+        ({"boxes": [np.full((1, 4), 30.0)] * N}, "boxes as fractions of the image's height and width"),
         ({"boxes": [np.zeros((2, 3))] * N}, r"expected boxes \(b, m, 4\), got \(10, 2, 3\)"),
         ({"labels": [[0.5]] * N}, "expected integers .*, one per object, got float64"),
         ({"label": np.arange(N)}, "pass images and labels as the first two arguments"),

@@ -176,8 +176,8 @@ def test_evaluation_parses_only_a_hosts_own_records(records):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((10, (0, 4), 1), "batch_size=10 .*hosts: 4, replicas per host: 1.*Nearest valid sizes: 8 or 12"),
-        ((12, (0, 2), 8), "batch_size=12 .* 16 replicas .*Nearest valid sizes: 16"),
+        ((10, (0, 4), 1), "batch_size=10, .*hosts: 4, replicas per host: 1.*Nearest valid sizes: 8 or 12"),
+        ((12, (0, 2), 8), "batch_size=12, .* 16 replicas .*Nearest valid sizes: 16"),
         ((0, (0, 1), 1), "Nearest valid sizes: 1"),
         ((8, (2, 2), 1), r"shard=\(2, 2\): expected"),
         ((8, (0, 1), 0), "replicas=0: expected"),

@@ -206,7 +206,7 @@ def test_with_a_description_no_file_is_opened(tmp_path, cache):
     assert open_source(f"tfrecord:{tmp_path}/0*", "train").size == 2
     with pytest.raises(ValueError, match='no split "test". Valid: train'):
         open_source(f"tfrecord:{tmp_path}", "test")
-    with pytest.raises(ValueError, match=r"has options \(classes\), but dataset.json"):
+    with pytest.raises(ValueError, match=r"remove the options classes, which dataset.json"):
         open_source(f"tfrecord:{tmp_path}?classes=3", "train")
     (tmp_path / "1.tfrecord").unlink()
     with pytest.raises(FileNotFoundError, match="1 of 2 files are missing: .*1.tfrecord"):
