@@ -302,7 +302,7 @@ def test_trains_may_be_a_class(tmp_path, told):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["test/cat/a.png", "test/dog/b.png"], 'has test and no train.*"folder:.*/test", split "train"'),
+        (["test/cat/a.png", "test/dog/b.png"], 'has test but no train.*"folder:.*/test", split "train"'),
         (["train/cat/a.png", "Train/cat/b.png"], "several folders for one split: Train, train"),
         (["cat/train/a.png", "cat/test/b.png"], "has splits inside cat: test, train.*SPLIT/CLASS/IMAGE"),
         (["cat/a.png", "train/b.png", "test/c.png"], "has no class folders in test, train"),

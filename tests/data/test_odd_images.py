@@ -315,7 +315,7 @@ def test_a_png_has_its_header_first():
     """libpng passes over chunks that it does not know, and what is told of the size would be theirs."""
     data = _save(_PHOTO, "PNG")
     data = data[:8] + _chunk(b"aaAa", struct.pack(">II", 8, 8)) + data[8:] + bytes(20_000)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="The PNG does not begin with its header"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="The PNG does not start with its header"):
         parse("decode").image(data)
 
 
