@@ -1,4 +1,6 @@
-"""Finds near-duplicates across image sets, to exclude from pre-training (arXiv 2010.11929, 4.1).
+"""Finds near-duplicates across image sets, to exclude from pre-training.
+
+See arXiv 2010.11929, 4.1, and Kolesnikov et al. 2020.
 
 Images are compared as grey thumbnails (n, 32, 32) uint8. First, matrix products compare the low frequencies, 35 numbers
 per image, of all pairs, also mirrored and slightly shifted. Then similar pairs are overlaid in many positions and
@@ -72,7 +74,7 @@ def _cosines():
 
 
 def descriptors(thumbnails: np.ndarray, y: int = 2, x: int = 2) -> np.ndarray:
-    """Computes low frequencies of thumbnails (n, 32, 32), cropped at (y, x); multiplies each by its frequency.
+    """Computes low frequencies of thumbnails (n, 32, 32), cropped at (y, x), times frequency, since high ones are weak.
 
     Returns:
         (n, 35) float32 of length 1, or nearly 0 for an image of a single colour.

@@ -1,4 +1,4 @@
-"""Infers a source's kind from its path: "PHOTOS" is "folder:PHOTOS". Imports none of our modules: help is fast."""
+"""Infers a source's kind from its path: "PHOTOS" is "folder:PHOTOS". Imports no engine, to keep help fast."""
 
 import glob
 import itertools

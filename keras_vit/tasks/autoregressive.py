@@ -41,7 +41,7 @@ class Autoregressive(Task):
 
     score = Score("loss", title="nats per pixel", higher_is_better=False)
     Options = AutoregressiveOptions
-    _model: Any = None  # whose palette defines the labels
+    _model: Any = None  # its palette defines the labels
 
     def select(self, example):
         """Returns (image, colours of its pixels (n,)). The palette is read while the pipeline is built, so a resumed

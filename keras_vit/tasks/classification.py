@@ -195,7 +195,7 @@ class Classification(Task):
                 " head would be wrong: use --config.head=reset."
             )
         logging.warning(
-            "Keeping the head of %s, whose class names differ from the data's: %s..., %s...",
+            "Keeping the head of %s, although its class names differ from the data's: %s..., %s...",
             self.config.init,
             own[:5],
             names[:5],

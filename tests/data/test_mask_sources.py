@@ -46,7 +46,7 @@ REFUSED = {
     "two_masks": (rooms(**{"masks/0.bmp": b""}), "", "has two masks with one name: masks/0.bmp and masks/0.png"),
     "two_images": (rooms(**{"images/0.png": photo()}), "", "has two images with one name: images/0.jpg and"),
     "option": (rooms(), "?clases=3", 'has the option "clases=3". Valid: images=, masks=, suffix=, classes='),
-    "half_an_option": (rooms(), "?masks=masks", "name both, and different ones"),
+    "half_an_option": (rooms(), "?masks=masks", "Expected two different folders"),
     "no_such_folder": (rooms(), "?images=images&masks=drawn", 'has no folder "drawn" .masks=. with images'),
     "jpegs": (everywhere(photo(), suffix=".jpg"), "", "The mask is a JPEG, a lossy format"),
     "lossy_webp": (everywhere(save(pil.fromarray(ROOMS), "WEBP"), suffix=".webp"), "", "The mask is a WebP, a lossy"),

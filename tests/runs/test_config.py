@@ -239,4 +239,4 @@ def test_a_head_that_stays_has_the_classes_in_the_datas_order(config, tmp_path, 
         Classification(config).load(from_arrays(images, [0, 1, 2], class_names=("b", "a", "c")))
     with caplog.at_level("WARNING"):
         Classification(config).load(from_arrays(images, [0, 1, 2], class_names=("a", "b", "d")))
-    assert "whose class names differ from the data's" in caplog.text
+    assert "although its class names differ from the data's" in caplog.text

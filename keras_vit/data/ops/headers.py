@@ -9,7 +9,7 @@ LARGE = 2**25  # a JPEG with more pixels is decoded at a half or a quarter of it
 
 
 def checked(encoded: tf.Tensor, is_fine: tf.Tensor, *message: Any) -> tf.Tensor:
-    """Returns `encoded`; asserts `is_fine`, else raises an error with the message."""
+    """Returns `encoded` after asserting `is_fine`; `message` describes the error."""
     with tf.control_dependencies([tf.debugging.Assert(is_fine, list(message))]):
         return tf.identity(encoded)
 

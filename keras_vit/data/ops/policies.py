@@ -161,7 +161,7 @@ def _index(sample, count):
 
 @op("image", random=True, refuses=("mask", "boxes"))
 def rand_augment(layers=2, magnitude=10, translate=100, cut=40, fill=128):
-    """Applies `layers` of 16 ops at strength `magnitude`, 0 to 30 (arXiv 1909.13719, as in EfficientNet and AugReg).
+    """Applies one of 16 ops, `layers` times, at strength `magnitude`, 0 to 30 (arXiv 1909.13719, as in AugReg).
 
     `translate` and `cut` are the shift and half the side of Cutout's square, in pixels at magnitude 10. The defaults
     suit images of 224 pixels; for 32 pixels use about 14 and 6.

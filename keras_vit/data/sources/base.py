@@ -14,7 +14,7 @@ both have:
 
 - `keys(shard)`: one pass in order.
 - `shuffled_keys(seed, start_step, shard)`: endless passes of (number, key), a pure function of the arguments.
-- `served_keys(seed, start_step, shard)`: the same for a tf.data service, whose workers share it in any order.
+- `served_keys(seed, start_step, shard)`: the same for the workers of a tf.data service, which share it in any order.
 - `ordered(shard)`, `shuffled(...)`: the examples, for scripts: dicts, and (number, dict).
 
 Row numbers are unique over all hosts of a run, since augmentation seeds are folded from them.

@@ -244,7 +244,7 @@ def _all_files(root, chosen, work):
     """Lists the files below the root, or in the two folders named by the options."""
     given = {chosen[role]: role for role in ("images", "masks") if chosen[role]}
     if len(given) == 1 or (chosen["images"] and chosen["images"] == chosen["masks"]):
-        raise ValueError('Expected two folders, "?images=FOLDER&masks=FOLDER": name both, and different ones.')
+        raise ValueError('Expected two different folders for images and masks: "?images=FOLDER&masks=FOLDER".')
     folders = {role: locate(folder, root) for folder, role in given.items()}
     if given and all(tf.io.gfile.isdir(folder) for folder in folders.values()):
         return [file for role, folder in folders.items() for file in _files(walk(folder, work), {}, role)]
