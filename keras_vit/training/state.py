@@ -15,7 +15,12 @@ _MIXINGS = {cls.__name__: cls for cls in (Mixup, Cutmix, MixupOrCutmix, SceneMix
 
 
 def _frozen(layer, path=()):
-    """The paths, tuples of names, of the outermost frozen layers in a layer; the empty path is the layer itself."""
+    """The paths, tuples of names, of the outermost frozen layers in a layer; the empty path is the layer itself.
+
+    Not inputs: they have no weights, and their names depend on the models that were built before.
+    """
+    if isinstance(layer, keras.layers.InputLayer):
+        return []
     if not layer.trainable:
         return [path]
     children = layer._flatten_layers(include_self=False, recursive=False)
@@ -49,7 +54,7 @@ def restore(model: keras.Model, state: Any) -> None:
         return
     try:
         frozen, micro_batches, mixing = state.get("frozen", []), state.get("micro_batches", 1), state.get("mixing")
-        layers = [_find(model, path) for path in frozen]
+        layers = [_find(model, path) for path in frozen if not _is_input(path)]
         if type(micro_batches) is not int or micro_batches < 1:
             raise ValueError(f"micro_batches={micro_batches!r}")
         if state.get("activation") not in (None, *ACTIVATIONS):
@@ -63,6 +68,11 @@ def restore(model: keras.Model, state: Any) -> None:
         # A layer from a config may be frozen without the layers in it, and setting the same value again has no effect.
         layer.trainable = True
         layer.trainable = False
+
+
+def _is_input(path):
+    """Whether a path is an input, which releases up to 0.4 listed: "image", or "left_image" of a model "left"."""
+    return path == "image" or path.endswith("_image")
 
 
 def _find(model, path):

@@ -12,6 +12,7 @@ from small_models import data
 import keras_vit
 from keras_vit.models import freeze, freeze_all_but_head
 from keras_vit.training import AdamW, Cutmix, Mixup, MixupOrCutmix, SigmoidCrossEntropy, SoftmaxCrossEntropy
+from keras_vit.training.state import restore
 
 X, Y = data(8)
 
@@ -121,6 +122,23 @@ def test_frozen_layers_stay_frozen(tiny, tmp_path):
         for way, copy in copies.items():
             assert trainable(copy) == trainable(model), (name, way)
             np.testing.assert_array_equal(copy(X), model(X))
+
+
+@pytest.mark.parametrize("cls", [keras_vit.SegmentationModel, keras_vit.DetectionModel])
+def test_a_frozen_encoder_of_a_model_with_a_dense_head_stays_frozen(tiny, cls, tmp_path):
+    """Whatever its name: the input of a model called "vit" is "image", that of another is not."""
+    for name in ("vit", "left"):
+        model = cls(tiny(classes=None, name=name), classes=3)
+        for layer in model.get_encoder().layers:  # with the input
+            layer.trainable = False
+        for way, copy in reloaded(model, tmp_path / "m.keras").items():
+            assert trainable(copy) == trainable(model) != [], (name, way)
+
+
+def test_inputs_among_the_frozen_layers_of_older_files_are_left_out(tiny):
+    model = tiny(name="left")
+    restore(model, {"frozen": ["image", "head"]})
+    assert not model.get_layer("head").trainable
 
 
 def test_frozen_layers_of_a_bit_and_of_a_model_with_another_head_stay_frozen(tiny, tmp_path):
