@@ -1,10 +1,10 @@
-"""Boundary F-score of masks: how many boundary pixels of each class have one of the same class near them.
+"""Boundary F-score of masks: how well the predicted outlines of each class match the true ones.
 
-A boundary pixel of a class has a neighbour to the left, right, above or below with another class; void is none, and
-predictions count only where the mask has a class. Precision is the share of predicted boundary pixels with a true one
-of their class within the tolerance (Euclidean distance), recall the share of true ones with a predicted one (Csurka et
-al., BMVC 2013, section 3). Pixels are summed over the data set before the ratios, which Csurka averages over images;
-the score is the mean over the classes that have a boundary in masks or predictions.
+A boundary pixel of a class has a neighbour to the left, right, above or below with another class; void does not count
+as one, and predictions count only where the mask has a class. Precision is the share of predicted boundary pixels with
+a true one of their class within the tolerance (Euclidean distance), recall the share of true ones with a predicted one
+(Csurka et al., BMVC 2013, section 3). We sum pixels over the data set, where Csurka averages ratios over images; the
+score is the mean over the classes with a boundary in masks or predictions.
 """
 
 import math
@@ -17,13 +17,13 @@ from keras_vit.training.segmentation_losses import VOID
 from keras_vit.training.segmentation_scores import CountingMetric, count_where, mean_where
 
 TOLERANCE = 0.0075  # share of the image's diagonal, as in the paper
-_OWN, _OTHER = -1, -2  # where there is no boundary; different, so that these never match
+_OWN, _OTHER = -1, -2  # pixels without a boundary; different, so that they never match
 
 
 def boundary_classes(classes: Any, nothing: int) -> Any:
-    """The class of each boundary pixel, `nothing` elsewhere: (b, h, w) int32, negative for void -> the same."""
+    """The class of each boundary pixel, `nothing` elsewhere; both (b, h, w) int32, with negative `classes` for void."""
     found = ops.zeros_like(classes, dtype="bool")
-    pairs = (classes[:, :-1], classes[:, 1:]), (classes[:, :, :-1], classes[:, :, 1:])  # of neighbours
+    pairs = (classes[:, :-1], classes[:, 1:]), (classes[:, :, :-1], classes[:, :, 1:])  # neighbours
     for axis, (first, second) in enumerate(pairs, start=1):
         differ = ops.logical_and(first != second, ops.logical_and(first >= 0, second >= 0))
         for pad in ((0, 1), (1, 0)):  # the first of each pair, then the second
@@ -40,7 +40,7 @@ def _offsets(tolerance):
 
 
 def near(own: Any, other: Any, tolerance: float) -> Any:
-    """Which pixels of `own` have an equal one in `other` within `tolerance` pixels: (b, h, w) each."""
+    """Which pixels of `own` have an equal one in `other` within `tolerance` pixels; all (b, h, w)."""
     radius, offsets = math.floor(tolerance), ops.convert_to_tensor(_offsets(tolerance))
     padded = ops.pad(other, [(0, 0), (radius, radius), (radius, radius)], constant_values=_OTHER)
 
@@ -52,18 +52,20 @@ def near(own: Any, other: Any, tolerance: float) -> Any:
 
 
 def boundary_counts(masks: Any, predicted: Any, classes: int, void: int, tolerance: float) -> Any:
-    """Boundary pixels of each class: (classes, 4) int32: predicted ones that are near, predicted, true near, true.
+    """Boundary pixels of each class, (classes, 4) int32: predicted near a true one, predicted, true near one, true.
 
     Args:
-        masks: (b, h, w) int32, a class or `void`.
-        predicted: (b, h, w) int32 classes.
-        tolerance: in pixels.
+        masks: (b, h, w) int32. Classes or `void`.
+        predicted: (b, h, w) int32. Classes.
+        classes: number of classes.
+        void: value of pixels without a class.
+        tolerance: largest distance in pixels.
     """
     labelled = ops.logical_and(masks != void, masks < classes)
     true = boundary_classes(ops.where(labelled, masks, -1), _OTHER)
     found = boundary_classes(ops.where(labelled, predicted, -1), _OWN)
     near_true = near(found, true, tolerance)
-    # `near` wants the pixels without boundary of its second argument to be _OTHER.
+    # `near` expects _OTHER for pixels without a boundary in its second argument.
     swapped = ops.where(true == _OTHER, _OWN, true), ops.where(found == _OWN, _OTHER, found)
     near_found = near(*swapped, tolerance)
 
@@ -72,7 +74,7 @@ def boundary_counts(masks: Any, predicted: Any, classes: int, void: int, toleran
 
 
 def f_scores(counts: Any, xp: Any = np) -> tuple[Any, Any]:
-    """(F-score of each class, where it is defined), each (classes,), of `boundary_counts`; `xp`: NumPy or keras.ops."""
+    """(F-scores, which of them are defined), (classes,) each, from `boundary_counts`; `xp` is NumPy or keras.ops."""
     precision = counts[:, 0] / xp.maximum(counts[:, 1], 1)
     recall = counts[:, 2] / xp.maximum(counts[:, 3], 1)
     both = precision + recall
@@ -81,7 +83,7 @@ def f_scores(counts: Any, xp: Any = np) -> tuple[Any, Any]:
 
 
 class BoundaryScores(CountingMetric):
-    """The mean F-score of the classes' boundaries; arguments of update_state as in training.SegmentationScores.
+    """Mean boundary F-score of the classes. `update_state` takes the arguments of training.SegmentationScores.
 
     Args:
         classes: number of classes.
@@ -107,7 +109,7 @@ class BoundaryScores(CountingMetric):
         masks = ops.reshape(ops.cast(y_true, "int32"), ops.shape(predicted))
         if sample_weight is not None:
             masks = ops.where(ops.reshape(sample_weight, (-1, 1, 1)) > 0, masks, self.void)
-        pixels = self.tolerance * math.hypot(*y_pred.shape[1:3]) + 1e-6  # rounding must not make 6 pixels 5
+        pixels = self.tolerance * math.hypot(*y_pred.shape[1:3]) + 1e-6  # keeps rounding from turning 6 pixels into 5
         self.add(boundary_counts(masks, predicted, self.classes, self.void, pixels))
 
     def result(self):

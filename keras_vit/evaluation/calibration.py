@@ -17,8 +17,8 @@ from keras_vit.evaluation.registry import Chart, Evaluation, Evaluator, Setting,
 from keras_vit.evaluation.reliability import BINS, Reliability, log_softmax
 from keras_vit.models.taps import ends_in_probabilities
 
-_ROWS = 4096  # of logits converted to float64 at once
-_COLDEST, _HOTTEST = 0.01, 100.0  # temperatures
+_ROWS = 4096  # logits to convert to float64 at once
+_COLDEST, _HOTTEST = 0.01, 100.0  # limits of the temperature
 
 
 def _slopes(logits, labels, inverse):
@@ -37,25 +37,25 @@ def _slopes(logits, labels, inverse):
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
     """The temperature that minimises the negative log-likelihood of logits / temperature.
 
-    Newton's method on the inverse, in which the likelihood is convex, kept inside a bracket. Temperatures are 0.01 to
-    100: if all predictions are right, or no better than chance, the optimum is unbounded, and a warning says so.
+    Bracketed Newton's method on the inverse temperature, in which the loss is convex. The result is limited to 0.01 to
+    100, with a warning if the optimum is unbounded: when all predictions are right, or no better than chance.
 
     Args:
         logits: (n, classes).
         labels: (n,) integers.
 
     Raises:
-        ValueError: other shapes, or no examples.
+        ValueError: wrong shapes, or no examples.
     """
     logits, labels = np.asarray(logits), np.asarray(labels)
     if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
         raise ValueError(
-            f"Expected logits (n, classes) and labels (n,), n above 0, got {logits.shape} and {labels.shape}."
+            f"Expected logits (n, classes) and labels (n,) with n above 0, got {logits.shape} and {labels.shape}."
         )
     low, high, inverse = 1 / _HOTTEST, 1 / _COLDEST, 1.0
     if _slopes(logits, labels, low)[0] >= 0 or _slopes(logits, labels, high)[0] <= 0:
         best = _HOTTEST if _slopes(logits, labels, low)[0] >= 0 else _COLDEST
-        logging.warning("The likelihood has no best temperature from %g to %g: taking %g.", _COLDEST, _HOTTEST, best)
+        logging.warning("No temperature from %g to %g maximises the likelihood: using %g.", _COLDEST, _HOTTEST, best)
         return best
     for _ in range(200):
         first, second = _slopes(logits, labels, inverse)
@@ -71,14 +71,14 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 @register("calibration")
 @dataclasses.dataclass(frozen=True)
 class Calibration(Evaluator):
-    """ECE and negative log-likelihood before and after temperature scaling. Logits of the fitted images stay in memory.
+    """ECE and negative log-likelihood before and after temperature scaling. Keeps the fitted images' logits in memory.
 
     Attributes:
         source: a data source, as in config.data.source; None for the run's own.
         split: split of that source to measure, "test" by default.
         fit: split to fit the temperature on; None to fit on every other image of `split` and measure the rest.
-        preprocess: preprocessing text; None for that of the run, or else the model's own.
-        bins: intervals of confidence.
+        preprocess: preprocessing text; None for the run's, or else the model's.
+        bins: number of confidence intervals.
     """
 
     score: ClassVar[str] = "ece"
@@ -93,14 +93,17 @@ class Calibration(Evaluator):
         if not isinstance(self.bins, int) or isinstance(self.bins, bool) or self.bins < 1:
             raise ValueError(f"calibration: bins={self.bins!r}: expected a whole number above 0.")
         if self.fit is not None and self.source is None:
-            raise ValueError("calibration: fit= names a split of source=, which is missing.")
+            raise ValueError(f'calibration: fit="{self.fit}" is a split of source=, which is missing. Set source=.')
 
     def _splits(self, source, data_dir):
         """(source to fit the temperature on, source to measure)."""
         if self.fit is not None:
             return open_source(self.source, self.fit, data_dir), source
         if source.size < 2:
-            raise ValueError(f"{source.name} has {source.size} images: halves to fit and to measure need two and more.")
+            raise ValueError(
+                f"{source.name} has {source.size} images: calibration needs at least 2, to fit on one half and measure"
+                " the other."
+            )
         return subset(source, np.arange(0, source.size, 2)), subset(source, np.arange(1, source.size, 2))
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
@@ -109,7 +112,7 @@ class Calibration(Evaluator):
         check_classes(model, source)
         if ends_in_probabilities(model):
             raise ValueError(
-                "calibration needs logits, and the model ends in a softmax or sigmoid: leave the activation out of the"
+                "calibration needs logits, but the model ends in a softmax or sigmoid: remove this activation from the"
                 " model."
             )
         fitted, measured = self._splits(source, setting.data_dir)
@@ -151,7 +154,7 @@ def _evaluation(before: Reliability, after: Reliability, about: dict) -> Evaluat
     }
     intervals = {"calibration": before.intervals(), "calibration_scaled": after.intervals()}
     curves = {
-        "as it is": intervals["calibration"],
+        "unscaled": intervals["calibration"],
         f"temperature {after.temperature:.3g}": intervals["calibration_scaled"],
     }
     return Evaluation(measures, {**about, **intervals}, {"reliability": Chart("reliability", curves)})

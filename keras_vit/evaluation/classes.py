@@ -1,4 +1,4 @@
-"""Whether a model's classes are the data's, in the same order: equal counts alone do not show it."""
+"""Checks that model and data have the same classes in the same order; equal counts are not enough."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +10,9 @@ SAME, REORDERED, OTHER = "same", "reordered", "other"
 
 
 def compared(own: Sequence[str], names: Sequence[str]) -> str:
-    """SAME, REORDERED or OTHER: how two equally long lists of class names compare.
+    """Compares two equally long lists of class names: SAME, REORDERED or OTHER.
 
-    Numbers from 0 on, in order, match any names; ImageNet's synsets, in order, match its names in words.
+    The numbers 0, 1, 2... match any names; ImageNet's synsets, in order, match its names in words.
     """
     own, names = tuple(own), tuple(names)
     if own == names:
@@ -30,35 +30,36 @@ def check_class_count(classes: int | None, source: Any) -> None:
     """Raises ValueError if the model has no classes, or the data has a different number of them."""
     if classes is None:
         raise ValueError(
-            "The model does not say which classes its outputs are: name them, vit.with_head(layer, class_names=[...]),"
-            " in the order of the data."
+            "The model's outputs are not known to be classes. Name them in the data's order:"
+            " vit.with_head(layer, class_names=[...])."
         )
     if len(source.class_names) != classes:
         raise ValueError(
             f"The model has {classes} classes, the data {len(source.class_names)}. If some have no examples here, list"
-            " all of them, in the model's order: one per line in labels.txt beside the table, or"
+            " all of them in the model's order, one per line, in labels.txt beside the table or with"
             " csv:PATH?classes=FILE."
         )
 
 
 def check_classes(model: Any, source: Any) -> None:
-    """Raises ValueError if the data's classes are not the model's, one by one; without names only counts matter."""
+    """Raises ValueError unless model and data have the same classes in order; without class names, as many."""
     check_class_count(model.output_shape[-1], source)
     check_class_names(model, source)
 
 
 def check_class_names(model: Any, source: Any) -> None:
-    """Raises ValueError if the classes of model and data, equally many, differ in names or order."""
+    """Raises ValueError if the class names of model and data, equal in number, differ or are reordered."""
     own, names = getattr(model, "class_names", None), tuple(source.class_names)
     found = SAME if own is None else compared(own, names)
     if found == REORDERED:
         raise ValueError(
-            f"The model has the classes of {source.name} in another order, {own[:5]}, the data {names[:5]}: right"
-            " answers would count as wrong. List the images in a table with the model's order, csv:PATH?classes=FILE."
+            f"The model has the classes of {source.name} in another order: {own[:5]}, the data {names[:5]}. Correct"
+            " predictions would count as wrong. List the images in a table with the model's order:"
+            " csv:PATH?classes=FILE."
         )
     if found == OTHER:
         raise ValueError(
-            f"The model's classes are {own[:10]}, those of {source.name} {names[:10]}. If they are the same, in this"
-            " order, give the model the data's names: keras_vit.load(MODEL, class_names=FILE), or"
-            " --load.class_names=FILE, one a line."
+            f"The model's classes are {own[:10]}, those of {source.name} {names[:10]}. If they are the same in this"
+            " order, load the model with the data's names: keras_vit.load(MODEL, class_names=FILE) or"
+            " --load.class_names=FILE, one per line."
         )

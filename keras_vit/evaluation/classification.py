@@ -17,8 +17,8 @@ from keras_vit.evaluation.reliability import CalibrationError
 from keras_vit.io.suggest import counted, listed
 from keras_vit.training import Accuracy, Model, SoftmaxCrossEntropy
 
-MOST_CLASSES = 1000  # largest number of classes with counted confusions: the matrix grows quadratically
-WHOLE_MATRIX = 100  # classes up to which the details hold the whole confusion matrix, above it the most confused pairs
+MOST_CLASSES = 1000  # largest number of classes with a confusion matrix, which grows quadratically
+WHOLE_MATRIX = 100  # largest number of classes with the whole matrix in the details; above, the most confused pairs
 PAIRS = 100
 
 
@@ -26,7 +26,7 @@ def confused_pairs(confusion, count: int = PAIRS) -> list[list[int]]:
     """The most frequent mistakes as [true class, predicted class, examples], most frequent first.
 
     Args:
-        confusion: (classes, classes), rows true, columns predicted.
+        confusion: (classes, classes). Rows are true classes, columns predicted ones.
         count: largest number of pairs.
     """
     wrong = np.array(confusion, "int64")
@@ -46,8 +46,8 @@ def _shares(parts, wholes):
 class ClassCounts(keras.metrics.Metric):
     """Balanced accuracy: the mean recall over classes with examples.
 
-    Counts the predictions of every class for each true class; without `confusion`, only examples, correct ones and
-    predictions.
+    Counts predictions by true and predicted class; without `confusion`, only examples, correct predictions and
+    predictions of each class.
     """
 
     _direction = "up"
@@ -83,7 +83,7 @@ class ClassCounts(keras.metrics.Metric):
     def details(self) -> dict[str, list]:
         """Results per class, and confusions; undefined shares are None.
 
-        "per_class" holds recalls, "precision" precisions, "examples_per_class" counts. "confusion" is the matrix, rows
+        "per_class" lists recalls, "precision" precisions, "examples_per_class" counts. "confusion" is the matrix, rows
         true, columns predicted; above WHOLE_MATRIX classes "most_confused" replaces it (see confused_pairs).
         """
         counts = ops.convert_to_numpy(self.counts)
@@ -101,7 +101,7 @@ class ClassCounts(keras.metrics.Metric):
 
 
 def both_ways(model: Model) -> Model:
-    """The model with logits averaged over an image and its mirror image: twice the time, slightly better accuracy."""
+    """A model that averages logits over each image and its mirror image: slightly more accurate in twice the time."""
     mirrored = model(ops.flip(model.input, axis=2))  # (b, h, w, c), left to right
     mean = Model(model.input, (model.output + mirrored) / 2)
     mean.jit_compile = model.jit_compile
@@ -109,15 +109,15 @@ def both_ways(model: Model) -> Model:
 
 
 def _warn_of_unread_classes(source, counted_examples):
-    """Warns about classes in the source without a counted example: all their images are unreadable."""
+    """Warns about classes in the source without a readable image."""
     if not isinstance(source, RandomAccess) or source.labels is None:
         return
     rows = zip(source.class_names, source.class_counts(), counted_examples)
     unread = [name for name, there, read in rows if there and not read]
     if unread:
         logging.warning(
-            "%s: no image of %s could be read for the evaluation: %s. The measures say nothing about %s. Fix or remove"
-            " the files that were skipped, so that others are held out instead.",
+            "%s: no evaluation image of %s could be read: %s. The measures say nothing about %s. Fix or remove the"
+            " skipped files, so that others are held out instead.",
             *(source.name, counted(len(unread), "class"), listed(unread), "it" if len(unread) == 1 else "them"),
         )
 
@@ -130,7 +130,7 @@ class Classification(Evaluator):
     Attributes:
         source: a data source, as in config.data.source; None for the run's own.
         split: the split of that source, "test" by default.
-        preprocess: preprocessing text; None for that of the run, or else the model's own.
+        preprocess: preprocessing text; None for the run's, or else the model's.
         flips: whether to average logits over each image and its mirror image; report it with the accuracy.
     """
 

@@ -1,4 +1,4 @@
-"""Data of evaluators: sources, preprocessing, and images for pictures."""
+"""Data for evaluators: sources, preprocessing, and images for pictures."""
 
 import dataclasses
 from typing import Any
@@ -16,7 +16,7 @@ from keras_vit.inspection import tiles
 
 
 def default_preprocessing(model) -> str:
-    """The model's own text, or else big_vision's: a resize to 8/7 of its size (256 for 224) and a central crop."""
+    """The model's own text, or else big_vision's: resize to 8/7 of the image size (256 for 224), central crop."""
     if getattr(model, "preprocessing", None):
         return model.preprocessing
     height, width, channels = model.input_shape[1:]
@@ -26,20 +26,20 @@ def default_preprocessing(model) -> str:
 
 
 def _default_split(source, split, data_dir):
-    """`split`, or for "test" what stands for it in a source that lacks it."""
+    """`split`, or the source's usual substitute for a missing test split."""
     found = usual_splits(source, data_dir)[1] if split == "test" else split
     if found != split:
-        logging.info('%s has no split test: evaluating on %s. Another: split="...".', source, found)
+        logging.info('%s has no test split: evaluating on %s. To use another, set split="...".', source, found)
     return found
 
 
 def source_of(evaluator: Any, setting: Setting, split: str = "test") -> tuple[Setting, Any, str]:
     """(setting, source, preprocessing text) of an evaluator with the options source, split and preprocess.
 
-    `split` is the default; data without a split test have another in its place.
+    `split` is the default; a source without a test split uses its usual substitute.
 
     Raises:
-        ValueError: if neither evaluator nor run names data, or for a split without a source.
+        ValueError: neither evaluator nor run has data, or the evaluator has a split but no source.
     """
     source, preprocess = setting.source, setting.preprocess
     if evaluator.source is not None:
@@ -49,11 +49,11 @@ def source_of(evaluator: Any, setting: Setting, split: str = "test") -> tuple[Se
             source, preprocess = open_source(evaluator.source, split, setting.data_dir), None
     elif evaluator.split is not None:
         raise ValueError(
-            f'The evaluator "{type(evaluator).__name__}": split="{evaluator.split}" names a split of source=, which is'
-            " missing; the run's own data has its split already."
+            f'The evaluator "{type(evaluator).__name__}" has split="{evaluator.split}" but no source. Set source=, or'
+            " leave out split to use the run's evaluation data."
         )
     if source is None:
-        raise ValueError(f'The evaluator "{type(evaluator).__name__}" needs data: give its source.')
+        raise ValueError(f'The evaluator "{type(evaluator).__name__}" needs data: set its source.')
     return setting, source, evaluator.preprocess or preprocess or default_preprocessing(setting.model)
 
 
@@ -61,7 +61,7 @@ _SMALLEST = 64  # smallest side, in pixels, of an image in a picture
 
 
 def spread_images(source: Source, preprocess: str, count: int) -> np.ndarray:
-    """At most `count` readable images (n, h, w, c) uint8, evenly spread over a source; ValueError if there are none."""
+    """At most `count` readable images (n, h, w, c) uint8, evenly spread over a source; ValueError without any."""
     places = np.unique(np.linspace(0, source.size - 1, min(count, source.size)).astype(int))
     batches = evaluation_batches(
         subset(source, places), preprocess, len(places), select=lambda example: (example["image"], 0)
@@ -74,7 +74,7 @@ def spread_images(source: Source, preprocess: str, count: int) -> np.ndarray:
 
 
 def sheet(images: np.ndarray, columns: int) -> np.ndarray:
-    """Images (m, h, w, c) uint8 in rows of `columns` on white, small ones enlarged: (height, width, 3)."""
+    """Arranges images (m, h, w, c) uint8 in rows of `columns` on white, enlarging small ones: (height, width, 3)."""
     colours = images[..., :3] if images.shape[-1] >= 3 else np.repeat(images[..., :1], 3, axis=-1)
     larger = -(-_SMALLEST // min(images.shape[1:3]))
     whole = tiles.sheet(tiles.enlarged(colours, larger), columns)

@@ -1,4 +1,4 @@
-"""Features of a frozen model, by batch, for evaluators that fit a classifier on them."""
+"""Features of a frozen model, by batch, for evaluators that fit a classifier to them."""
 
 import dataclasses
 import functools
@@ -25,32 +25,34 @@ DTYPES = ("float32", "float16")
 
 
 def encoder_of(model: keras.Model) -> keras.Model:
-    """The model whose features are measured: the result of `get_encoder`, or a plain Keras model itself."""
+    """The model to take features from: the result of `get_encoder`, or a plain Keras model itself."""
     return model.get_encoder() if hasattr(model, "get_encoder") else model
 
 
 def mean_of_block(model: keras.Model, block: int) -> keras.KerasTensor:
-    """A ViT's or BiT's block, averaged over patches: symbolic (b, d) float32. ValueError if there is no such block."""
+    """Output of a ViT's or BiT's block, averaged over patches: symbolic (b, d) float32. ValueError if it has no such
+    block.
+    """
     return keras.ops.mean(
         keras.ops.cast(taps.feature_map(model, block), "float32"), axis=(1, 2)
     )  # (b, h, w, d) -> (b, d)
 
 
 class Embedder:
-    """Embeds the images of a source with a model and its weights at the time of the call.
+    """Computes features of a source's images, with the model's weights at the time of the call.
 
     Args:
         model: a ViT or BiT, or a model built on one. Create it and its Embedder in the scope of the strategy.
         preprocess: preprocessing text.
         batch_size: images per batch.
-        dtype: of the returned features: float32, or float16 to halve the memory.
+        dtype: "float32", or "float16" to halve the memory of the features.
         verbose: whether to show progress.
-        output: a tensor (b, d) of the model to compute instead of the features, such as its logits.
-        select: a preprocessed example -> (image, integers), to replace the label.
+        output: (b, d) tensor of the model to compute instead of the features, such as its logits.
+        select: function from a preprocessed example to (image, integers), which replace the label.
         errors: collects unreadable images; None for a new ExampleErrors with a limit of 100 for each source.
 
     Raises:
-        ValueError: another dtype, or a model without features.
+        ValueError: an unknown dtype, or a model without features.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class Embedder:
             features[part], labels[part], numbers[part] = batch, truth, places
             n += len(batch)
         if features is None:
-            raise ValueError(f"{source.name} has no images that can be embedded.")
+            raise ValueError(f"None of the images of {source.name} can be used: the warnings say why.")
         return features[:n], labels[:n], numbers[:n]
 
     def __call__(self, source) -> tuple[np.ndarray, np.ndarray]:
@@ -129,11 +131,11 @@ class FeatureSplits:
     """The features of a training and a test split.
 
     Args:
-        embedder: an Embedder.
-        train, test: sources of the same classes.
+        embedder: Embedder of the images.
+        train, test: sources with the same classes.
         keep: whether to keep all features in memory for several evaluators; otherwise training features are computed on
             demand, and test features by batch.
-        data_dir: where other splits of the data are read from.
+        data_dir: folder with other splits of the data.
     """
 
     def __init__(self, embedder: Embedder, train: Any, test: Any, keep: bool = False, data_dir: str | None = None):
@@ -165,8 +167,8 @@ class FeatureSplits:
             features, labels = self.embedder(subset(self.train_source, numbers))
         if len(labels) < len(numbers):
             raise ValueError(
-                f"{len(numbers) - len(labels)} training images of {self.train_source.name} cannot be read; the warnings"
-                " name them. All sampled examples are needed: fix or remove them."
+                f"{len(numbers) - len(labels)} sampled training images of {self.train_source.name} cannot be read; the"
+                " warnings name them. Fix or remove them."
             )
         return features, labels
 
@@ -208,11 +210,11 @@ class FeatureEvaluator(Evaluator):
 
     Attributes:
         source: a data source, as in config.data.source.
-        train, test: its splits; by default train and test, or else those of `usual_splits`.
+        train, test: splits of that source; by default train and test, or else those of `usual_splits`.
         preprocess: preprocessing text; None for the model's own, or a resize to 8/7 of its size and a central crop.
-        dtype: of the features: float32 or float16.
-        block: number of a block, negative from the end, whose output, averaged over patches, replaces the features
-            (iGPT is best in its middle); None for the features.
+        dtype: "float32" or "float16" features.
+        block: index of a block, negative from the end, to use its output, averaged over patches, as features (iGPT is
+            best in its middle). None for the model's features.
     """
 
     source: str | None = None
@@ -226,35 +228,35 @@ class FeatureEvaluator(Evaluator):
         raise NotImplementedError
 
     def check(self, splits: FeatureSplits) -> None:
-        """Refuses invalid splits before embedding; warns if test images were fitted."""
+        """Rejects invalid splits before embedding; warns if training and test splits overlap."""
         if overlap(self.train, self.test):
             logging.warning(
-                "The splits %s and %s share images: %s is tested on what it was fitted on, and its accuracy says"
-                " nothing of other images. Splits that share none: train[:90%%] and train[90%%:].",
+                "The splits %s and %s share images: %s is tested on training images, and its accuracy says nothing"
+                " about others. Use disjoint splits, such as train[:90%%] and train[90%%:].",
                 self.train,
                 self.test,
                 type(self).__name__,
             )
 
     def about(self, preprocess: str) -> dict[str, Any]:
-        """The data behind the results."""
+        """The data and preprocessing, for the details."""
         block = {} if self.block is None else {"block": self.block}
         return {"source": self.source, "train": self.train, "test": self.test, "preprocess": preprocess, **block}
 
     def check_options(self) -> None:
         if self.source is None:
             raise ValueError(
-                'An evaluator on frozen features needs data to fit on: give its source, such as source="cifar10".'
+                'An evaluator on frozen features needs training data: set its source, such as source="cifar10".'
             )
 
     def _with_splits(self, data_dir):
-        """This evaluator with splits that its source has, if none were chosen."""
+        """This evaluator with its source's usual splits if none were chosen."""
         if self.source is None or (self.train, self.test) != ("train", "test"):
             return self
         train, test = usual_splits(self.source, data_dir)
         if test != "test":
             logging.info(
-                '%s has no split test: fitting on %s, testing on %s. Others: train="...", test="...".',
+                '%s has no test split: fitting on %s, testing on %s. To use others, set train="..." and test="...".',
                 *(self.source, train, test),
             )
         return dataclasses.replace(self, train=train, test=test)

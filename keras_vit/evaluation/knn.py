@@ -10,7 +10,7 @@ from keras_vit.evaluation.features import FeatureEvaluator, FeatureSplits, test_
 from keras_vit.evaluation.registry import Evaluation, register
 from keras_vit.io.progress import stage
 
-_ROWS = 512  # of test features compared at a time
+_ROWS = 512  # test features to compare at once
 
 
 def _unit(features):
@@ -28,7 +28,7 @@ def knn_scores(
 ) -> np.ndarray:
     """(n, classes) float32 scores: each of the k nearest neighbours adds exp(cosine / temperature) for its class.
 
-    Each row is divided by its nearest neighbour's vote, so that small temperatures do not overflow.
+    Each row is divided by its nearest neighbour's vote to keep small temperatures from overflowing.
 
     Args:
         train_features, train_labels: (m, d) and (m,).
@@ -43,7 +43,7 @@ def knn_scores(
     if not temperature > 0:
         raise ValueError(f"temperature={temperature}: expected a number above 0.")
     if not 1 <= k <= len(train_features):
-        raise ValueError(f"k={k} neighbours: expected 1 to {len(train_features)}, the training examples.")
+        raise ValueError(f"k={k} neighbours: expected 1 to {len(train_features)}, the number of training examples.")
     train, votes = _unit(train_features), np.zeros((len(test_features), classes), "float32")
     for start in range(0, len(test_features), _ROWS):
         cosine = _unit(test_features[start : start + _ROWS]) @ train.T  # (rows, m)
@@ -58,7 +58,7 @@ def knn_scores(
 @register("knn")
 @dataclasses.dataclass(frozen=True)
 class NearestNeighbours(FeatureEvaluator):
-    """Weighted k-nearest-neighbour classification by test batch; training features stay in memory.
+    """Weighted k-nearest-neighbour classification by test batch; keeps the training features in memory.
 
     Attributes:
         source, train, test, preprocess, dtype, block: as in FeatureEvaluator.
@@ -73,9 +73,8 @@ class NearestNeighbours(FeatureEvaluator):
     def __post_init__(self):
         if overlap(self.train, self.test):
             raise ValueError(
-                f'knn: the splits train="{self.train}" and test="{self.test}" share images, each of which would be its'
-                ' own nearest neighbour. Take splits that share none, such as train="train[:90%]" and'
-                ' test="train[90%:]".'
+                f'knn: the splits train="{self.train}" and test="{self.test}" share images, and each would be its own'
+                ' nearest neighbour. Use disjoint splits, such as train="train[:90%]" and test="train[90%:]".'
             )
 
     def evaluate(self, splits: FeatureSplits) -> Evaluation:

@@ -29,9 +29,9 @@ class PseudoLabels:
     """Labels of a source's readable images.
 
     Attributes:
-        numbers: (n,) int64, ascending positions in the source.
-        labels: (n,) int64, most probable classes.
-        confidence: (n,) float32, their probabilities.
+        numbers: (n,) int64. Ascending positions in the source.
+        labels: (n,) int64. Most probable classes.
+        confidence: (n,) float32. Probabilities of the labels.
         broken: {name: reason} of unreadable images.
     """
 
@@ -50,32 +50,31 @@ def check_teacher(model: Any) -> None:
     """Raises ValueError for a model that is not a classifier."""
     if getattr(model, "classes", None) is None:
         raise ValueError(
-            f'"{model.name}" has no classes, and so no labels to give: take a model that was trained to classify.'
+            f'"{model.name}" has no classes to label images with: use a model that was trained to classify.'
         )
     if model.classes < 2:
-        raise ValueError(
-            "The model has one class, and would give every image the same label: take one with two or more."
-        )
+        raise ValueError("The model has one class and would give every image the same label: use one with two or more.")
     if model.image_size is None:
-        raise ValueError(f'"{model.name}" does not take images of a fixed size: its input is {model.input_shape}.')
+        raise ValueError(f'"{model.name}" needs a fixed image size, but its input is {model.input_shape}.')
     if hasattr(model, "has_zero_head") and model.has_zero_head():
         raise ValueError(
-            "The model's head is all zeros, as before any training: its labels would mean nothing. Train it first."
+            "The model's head is all zeros, as before training, so its labels would be meaningless. Train it first."
         )
 
 
 def pseudo_labels(model: Any, source: Any, batch_size: int = 64, broken_limit: int | None = None) -> PseudoLabels:
-    """The most probable class of every image of a source, with the model's own preprocessing, as in `model.classify`.
+    """Predicts the most probable class of each image, with the model's own preprocessing, as `model.classify` does.
 
-    Memory holds only a number, a label and a probability per image.
+    Keeps only a position, a label and a probability per image in memory.
 
     Args:
-        model: a classifier from `keras_vit.load`.
-        source: a data source; its labels are ignored.
+        model: classifier from `keras_vit.load`.
+        source: data source; its labels are ignored.
+        batch_size: images per batch.
         broken_limit: largest number of unreadable images; None for no limit.
 
     Raises:
-        ValueError: the model cannot label (`check_teacher`), answers with NaN, or too many images are unreadable.
+        ValueError: a model that cannot label (see `check_teacher`) or returns NaN, or too many unreadable images.
     """
     check_teacher(model)
     probabilities, text = probabilities_of(model), preprocessing_text(model)
@@ -89,7 +88,10 @@ def pseudo_labels(model: Any, source: Any, batch_size: int = 64, broken_limit: i
             outputs = np.asarray(model.predict_on_batch(np.asarray(images)), "float32")
             rows = np.asarray(keras.ops.convert_to_numpy(probabilities(outputs)))[good]  # (b, c)
             if not np.isfinite(rows).all():
-                raise ValueError("The model's answer is not finite for some images: it has diverged, and cannot label.")
+                raise ValueError(
+                    "The model's outputs are not finite for some images: it has diverged and cannot label them. Use an"
+                    " earlier checkpoint."
+                )
             numbers.append(first * batch_size + good)
             labels.append(rows.argmax(-1))
             confidence.append(rows.max(-1))
@@ -107,8 +109,8 @@ def confident(
         labels, confidence: (n,) each.
         classes: number of classes.
         lowest: smallest confidence to keep.
-        per_class: rows per class: the most confident ones (first rows win ties), repeated if there are too few; empty
-            classes get none. None keeps all rows.
+        per_class: rows per class: the most confident ones (earlier rows win ties), repeated if there are too few; none
+            for empty classes. None keeps all rows.
     """
     kept = np.flatnonzero(confidence >= lowest)
     if per_class is None:
@@ -122,14 +124,14 @@ def confident(
 
 
 def _positions(source, class_names):
-    """Each label's class among `class_names`; ValueError if the source has other classes."""
+    """Position in `class_names` of each class of the source; ValueError if the classes differ."""
     own = tuple(source.class_names)
     if own == tuple(class_names):
         return list(range(len(own)))
     if len(set(own)) < len(own) or sorted(own) != sorted(class_names):
         raise ValueError(
-            f"{source.name} has the {len(own)} classes {own[:5]}..., and the model labels with {len(class_names)}: "
-            f"{tuple(class_names)[:5]}... They have to be the same; take the model that was trained on this data."
+            f"{source.name} has the {len(own)} classes {own[:5]}..., but the model has {len(class_names)}:"
+            f" {tuple(class_names)[:5]}... Use the model that was trained on this data."
         )
     return [class_names.index(name) for name in own]
 
@@ -149,7 +151,7 @@ def _known_rows(known, class_names, names):
 
 
 def _report(found, chosen, new, names, rows):
-    """label.json: results for the images and the table's rows."""
+    """The content of label.json: numbers of images, and of rows by split and class."""
     times = collections.Counter(chosen.tolist())
     counts = collections.Counter(names[found.labels[i]] for i in times)
     return {
@@ -173,7 +175,7 @@ def write_labels(
     per_class: int | None = None,
     batch_size: int = 64,
 ) -> dict[str, Any]:
-    """Writes a table of a source's pseudo labels; returns its report, also in label.json.
+    """Writes a source's pseudo labels as a table; returns the report that label.json contains.
 
     Args:
         model, source, batch_size: as for `pseudo_labels`.
@@ -182,7 +184,7 @@ def write_labels(
         lowest, per_class: as for `confident`.
 
     Raises:
-        ValueError: sources without image files, different classes, or no image with sufficient confidence.
+        ValueError: sources without image files, different classes, or no image above the confidence threshold.
         OSError: the folder is not writable.
     """
     check_teacher(model)
@@ -199,7 +201,7 @@ def write_labels(
         highest = (
             f"the highest confidence is {found.confidence[new].max():.3f}"
             if new.any()
-            else "none is new and can be read"
+            else "no image is both new and readable"
         )
         raise ValueError(f"No image of {source.name} is labelled with a confidence of {lowest:g} or more: {highest}.")
     rows += [

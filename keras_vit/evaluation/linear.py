@@ -16,7 +16,7 @@ from keras_vit.evaluation.registry import Evaluation, register
 from keras_vit.io.progress import stage
 
 _BIAS_COLUMN = 100.0  # so large that the penalty on the bias is negligible
-_ROWS = 8192  # of features converted to float64 at once
+_ROWS = 8192  # features to convert to float64 at once
 RIDGE_STRENGTHS = tuple(4.0**i for i in range(10, -3, -1))  # l2, strongest first
 LOGISTIC_STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # scikit-learn's C, strongest penalty first
 
@@ -71,17 +71,17 @@ def ridge_head(
 def probe_head(
     features: np.ndarray, labels: np.ndarray, classes: int, seed: int = 0
 ) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, float]]:
-    """Ridge regression scaled to logits, for few images per class too, of which nothing is held out.
+    """Ridge regression scaled to logits, fitted on all examples; also suits few images per class.
 
-    The penalty is the number of features, as on average for whitened ones. The scale gives the lowest cross-entropy of
-    examples that were left out, whose scores follow in closed form (Allen's PRESS).
+    The penalty is the number of features, a good average for whitened ones. The scale minimises the leave-one-out
+    cross-entropy, from scores in closed form (Allen's PRESS).
 
     Args:
-        features, labels, classes: as in `ridge_head`, of two or more examples.
-        seed: of the 5,000 examples that are left out one by one, if there are more.
+        features, labels, classes: as in `ridge_head`; two or more examples.
+        seed: seed for sampling the examples to leave out, if there are more than 5,000.
 
     Returns:
-        the head, and {"scale", "accuracy", "loss"}, the last two when leaving one out.
+        (head, {"scale", "accuracy", "loss"}), with leave-one-out accuracy and loss.
     """
     mean, std = _whitening(features)
     prior = 2.0 * np.bincount(labels, minlength=classes) / len(labels) - 1.0  # the mean of the targets, +1 and -1
@@ -114,10 +114,10 @@ def logistic_head(
     Args:
         features, labels, classes: as in `ridge_head`. A class without examples scores -inf.
         c: weight of the summed loss relative to half of |kernel|^2; smaller values penalise more.
-        max_iter: iterations of L-BFGS; warns if that is too few.
+        max_iter: largest number of L-BFGS iterations; warns if they do not suffice.
 
     Raises:
-        ImportError: without scikit-learn.
+        ImportError: scikit-learn is not installed.
         ValueError: all examples are of one class.
     """
     try:
@@ -127,7 +127,7 @@ def logistic_head(
     mean, std = _whitening(features)
     fitted = LogisticRegression(C=c, max_iter=max_iter).fit((np.asarray(features, "float64") - mean) / std, labels)
     if fitted.n_iter_.max() >= max_iter:
-        logging.warning("Logistic regression with C=%g stopped after %d iterations, before it converged.", c, max_iter)
+        logging.warning("Logistic regression with C=%g did not converge in %d iterations.", c, max_iter)
     coefficients, intercepts = fitted.coef_, fitted.intercept_
     if len(coefficients) == 1:  # for two classes scikit-learn returns only the second's row
         coefficients, intercepts = (np.concatenate([-a / 2, a / 2]) for a in (coefficients, intercepts))
@@ -145,21 +145,21 @@ def scores(features: np.ndarray, head: tuple[np.ndarray, np.ndarray]) -> np.ndar
 
 
 def accuracy(features, labels, head):
-    """Share of features (n, d) whose label scores best."""
+    """Share of correctly classified features (n, d)."""
     return float((scores(features, head).argmax(axis=-1) == labels).mean())
 
 
 def best_penalty(accuracies: Mapping[float, float]) -> float:
-    """The penalty with the highest accuracy of {penalty: accuracy}, in order; the middle of several, which are logged.
+    """The most accurate penalty of {penalty: accuracy}, in order of strength; logs ties and takes the middle one.
 
-    With few held-out examples, neighbouring penalties often tie: the first one would be the strongest or weakest.
+    With few held-out examples, neighbouring penalties often tie; the first would be the strongest or weakest.
     """
     most = max(accuracies.values())
     tied = [penalty for penalty, share in accuracies.items() if share == most]
     best = tied[(len(tied) - 1) // 2]
     if len(tied) > 1:
         logging.info(
-            "%d of %d penalties tie at %.2f%%, %s: taking the middle one, %g.",
+            "%d of %d penalties tie at %.2f%%, %s: using the middle one, %g.",
             *(len(tied), len(accuracies), 100 * most, ", ".join(f"{penalty:g}" for penalty in tied), best),
         )
     return best
@@ -169,19 +169,19 @@ def sweep(fit, features, labels, strengths, seed=0, what="a linear classifier"):
     """Picks the best penalty on a random fifth of the examples, then fits on all of them.
 
     Args:
-        fit: (features, labels, strength) -> a head.
+        fit: function (features, labels, strength) -> head.
         features, labels: (n, d) and (n,).
         strengths: penalties to try, strongest first.
-        seed: of the held-out fifth.
-        what: name shown in the progress.
+        seed: seed for sampling the held-out fifth.
+        what: name in the progress display.
 
     Returns:
-        the head, the strength, and {strength: accuracy on the held-out fifth}.
+        (head, strength, {strength: accuracy on the held-out fifth}).
     """
     order = np.random.default_rng(seed).permutation(len(labels))
     held_out, kept = order[: len(order) // 5], order[len(order) // 5 :]
     if not len(held_out):
-        raise ValueError(f"A sweep holds out a fifth of the examples, so it needs at least 5, got {len(labels)}.")
+        raise ValueError(f"A sweep holds out a fifth of the examples: expected at least 5, got {len(labels)}.")
     accuracies = {}
     with stage(f"Fitting {what}", len(strengths) + 1, "fits") as work:
         for strength in strengths:
@@ -193,9 +193,9 @@ def sweep(fit, features, labels, strengths, seed=0, what="a linear classifier"):
 
 
 class _Swept(FeatureEvaluator):
-    """A linear classifier on all training features, its penalty chosen on a held-out fifth.
+    """A linear classifier on all training features, with a penalty chosen on a held-out fifth.
 
-    A subclass defines `strength`, the penalty's name, and `fit`.
+    A subclass defines `fit` and `strength`, the penalty's name.
     """
 
     strength = ""

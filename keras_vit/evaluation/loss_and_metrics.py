@@ -1,4 +1,4 @@
-"""Evaluate a model's loss and metrics by batch, inside its strategy, in memory independent of the data's size."""
+"""Evaluate a model's loss and metrics by batch in its strategy; memory does not grow with the data."""
 
 import dataclasses
 import sys
@@ -18,7 +18,7 @@ from keras_vit.training import Model
 
 
 def check_head(model):
-    """Raises ValueError for a model whose head is still all zeros: its outputs are meaningless."""
+    """Raises ValueError if the model's head is still all zeros, so that its outputs are meaningless."""
     if hasattr(model, "check_head"):
         model.check_head()
 
@@ -29,7 +29,10 @@ def check_preprocessing(preprocess, source, model, select=image_and_label, seed=
     given = keras.tree.map_structure(lambda t: tuple(t.shape), spec)
     expected = keras.tree.map_structure(lambda t: tuple(t.shape[1:]), model.input)
     if given != expected:
-        raise ValueError(f'The preprocessing "{preprocess}" gives images of {given}, the model takes {expected}.')
+        raise ValueError(
+            f'The preprocessing "{preprocess}" gives images of {given}, the model takes {expected}: change the'
+            " preprocessing, or load the model for this image size."
+        )
 
 
 class Examples(keras.metrics.Sum):
@@ -60,13 +63,13 @@ def _with_examples(metrics, outputs):
 def metrics_runner(setting: Setting, loss, metrics) -> Callable[..., dict[str, float]]:
     """Returns measure(source, preprocess, seed=None), which runs the model over a source once, in the strategy.
 
-    Compiles the model here, once for all sources with images of its size. `measure` takes a data source, its
-    preprocessing text, and a seed for its random ops; it returns {name: number} with "examples", "loss" and the
-    metrics, or raises ValueError if no example is readable.
+    Compiles the model once, for all sources with images of its size. `measure` takes a data source, its preprocessing
+    text, and a seed for its random ops; it returns {name: number} with "examples", "loss" and the metrics, or raises
+    ValueError if no example is readable.
 
     Args:
-        setting: a Setting.
-        loss, metrics: as for `compile`, a dict or list for several outputs. Metrics weight examples, and keep their
+        setting: the model and its environment.
+        loss, metrics: as for `compile`; a dict or list for several outputs. Metrics weight examples and keep their
             state after each run. Without a loss, "loss" is meaningless.
     """
     model, errors = setting.model, setting.errors or ExampleErrors()
@@ -113,8 +116,8 @@ class LossAndMetrics(Evaluator):
     """A loss and metrics on the run's own evaluation split.
 
     Attributes:
-        loss: source -> a Keras loss.
-        metrics: model -> new Keras metrics, which weight examples.
+        loss: function from the source to a Keras loss.
+        metrics: function from the model to new Keras metrics, which weight examples.
     """
 
     loss: Callable
@@ -122,7 +125,7 @@ class LossAndMetrics(Evaluator):
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         if setting.source is None:
-            raise ValueError("LossAndMetrics evaluates on a run's own data, and there is none.")
+            raise ValueError("LossAndMetrics needs a run's evaluation data, got none: set the source of the Setting.")
         source, preprocess = setting.source, setting.preprocess
         check_preprocessing(preprocess, source, setting.model, setting.select)
 
@@ -135,6 +138,6 @@ class LossAndMetrics(Evaluator):
 
 
 def counted_rows(labels: Any, classes: int, sample_weight: Any) -> Any:
-    """One-hot rows (b, classes) of the labels; zeros for examples with weight 0."""
+    """One-hot labels (b, classes), with zeros for examples of weight 0."""
     rows = ops.one_hot(labels, classes)
     return rows if sample_weight is None else rows * ops.cast(sample_weight > 0, rows.dtype)[:, None]

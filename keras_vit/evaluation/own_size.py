@@ -1,4 +1,4 @@
-"""Scores of masks at their images' own size, as `SegmentationModel.segment` makes them: resized or window by window."""
+"""Scores of `SegmentationModel.segment`: masks at the images' original size, resized or from windows."""
 
 import dataclasses
 import math
@@ -21,10 +21,10 @@ class Counts:
     """Sums over the images of a source.
 
     Attributes:
-        images: their number.
-        confusion: pixels of each true class (rows) by predicted class, (k, k) int64.
-        boundaries: sums of `boundary_counts`, (k, 4) int64; None without a tolerance.
-        examples: (image (h, w, c) uint8, mask (h, w), predicted (h, w)) of some, at the model's size, for pictures.
+        images: number of images.
+        confusion: (k, k) int64. Pixels by true class (rows) and predicted class.
+        boundaries: (k, 4) int64. Sums of `boundary_counts`; None without a tolerance.
+        examples: [(image (h, w, c) uint8, mask (h, w), predicted (h, w))] to draw, at the model's size.
     """
 
     images: int
@@ -34,7 +34,7 @@ class Counts:
 
 
 def _nearest(mask, size):
-    """A mask (h, w) at another size, each pixel from the nearest one."""
+    """Resizes a mask (h, w) by nearest-neighbour interpolation."""
     rows, columns = (((np.arange(new) + 0.5) * old / new).astype(int) for new, old in zip(size, mask.shape))
     return mask[rows][:, columns]
 
@@ -61,15 +61,15 @@ def count(
     shown: Sequence[int],
     errors: ExampleErrors,
 ) -> Counts:
-    """The Counts of a source's masks.
+    """Segments a source's images and counts pixels against its masks.
 
     Args:
-        segmenter: of the model to measure.
-        source: of images and masks.
+        segmenter: Segmenter of the model to measure.
+        source: data source of images and masks.
         void: value of pixels without a class.
-        tolerance: of boundaries, as a share of each image's diagonal; None to leave them out.
+        tolerance: boundary tolerance as a share of each image's diagonal; None to leave boundaries out.
         shown: positions of the examples to return.
-        errors: gets unreadable examples.
+        errors: collects unreadable examples.
     """
     classes, size = len(source.class_names), segmenter.model.image_size
     matrix, edges, examples = np.zeros((classes, classes), "int64"), np.zeros((classes, 4), "int64"), []
@@ -79,7 +79,7 @@ def count(
             pair = ops.convert_to_tensor(mask[None]), ops.convert_to_tensor(predicted[None])  # (1, h, w)
             matrix += ops.convert_to_numpy(confusion(*pair, classes, void))
             if tolerance is not None:
-                pixels = tolerance * math.hypot(*mask.shape) + 1e-6  # rounding must not make 6 pixels 5
+                pixels = tolerance * math.hypot(*mask.shape) + 1e-6  # keeps rounding from turning 6 pixels into 5
                 edges += ops.convert_to_numpy(boundary_counts(*pair, classes, void, pixels))
             if position in shown:
                 examples.append((resized_image(image, size), _nearest(mask, size), _nearest(predicted, size)))

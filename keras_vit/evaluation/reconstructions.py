@@ -1,4 +1,4 @@
-"""Reconstructions of images by a model trained on hidden patches: pictures, and their signal-to-noise ratio."""
+"""Reconstructions by a masked image model: pictures, and their signal-to-noise ratio."""
 
 import dataclasses
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Reconstructions(Evaluator):
 
     Attributes:
         source, split: the images, split "test" by default; without a source, the run's evaluation data.
-        preprocess: preprocessing text; None for the run's or the model's.
+        preprocess: preprocessing text; None for the run's, or else the model's.
         images: number of images, spread evenly over the source.
         mask_ratio: share of hidden patches; None for the model's own.
         seed: seed of the hidden patches, the same at each step.
@@ -39,8 +39,8 @@ class Reconstructions(Evaluator):
 
     score: ClassVar[str] = "psnr"
     caption: ClassVar[str] = (
-        "Each column is an image: as it is, with hidden patches in grey, and with these as the model predicts them."
-        " psnr, in dB, is of the predicted pixels: the higher, the closer."
+        "Each column shows an image, the image with hidden patches in grey, and the model's reconstruction of them."
+        " psnr: peak signal-to-noise ratio of the reconstructed pixels in dB; higher is better."
     )
 
     source: str | None = None

@@ -1,7 +1,7 @@
 """Evaluators, and their registry by name.
 
-An evaluator is a frozen dataclass whose fields are its options. Before training, `prepare` opens its data and refuses
-what cannot work; it returns a function that evaluates the model with its current weights. `@register` adds your own.
+An evaluator is a frozen dataclass with its options as fields. Before training, `prepare` opens the data and rejects
+invalid options; it returns a function that evaluates the model with its current weights. `@register` adds your own.
 """
 
 import ast
@@ -19,14 +19,14 @@ from keras_vit.io.suggest import did_you_mean
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """A chart of an evaluation, as numbers.
+    """The data of a chart.
 
     Attributes:
-        kind: "lines", {name: (xs, ys)}, ys from 0 on; "bars", {name: number}; or "reliability", {name: [[examples,
-            accuracy, mean confidence], ...]}.
-        values: data to draw.
-        x_label, y_label: axis labels; bars have only the first, reliability none.
-        logarithmic: whether lines may have a logarithmic x axis, as for 1, 2, 4, 8.
+        kind: "lines", "bars" or "reliability".
+        values: {name: (xs, ys)} for lines, drawn from y = 0; {name: number} for bars; {name: [[examples, accuracy,
+            mean confidence], ...]} for reliability.
+        x_label, y_label: axis labels; bars use only the first, reliability neither.
+        logarithmic: whether lines may have a logarithmic x axis, for values such as 1, 2, 4, 8.
     """
 
     kind: str
@@ -43,8 +43,8 @@ class Evaluation:
     Attributes:
         measures: {name: number}, for logs and tables.
         details: further content of the JSON file.
-        charts: {name: Chart}, drawn next to the JSON if matplotlib is installed.
-        pictures: {name: pixels (h, w, 3) uint8}, such as reconstructed images; a run keeps those of every step.
+        charts: {name: Chart}, drawn next to the JSON file if matplotlib is installed.
+        pictures: {name: (h, w, 3) uint8}, such as reconstructed images; a run keeps those of every step.
     """
 
     measures: dict[str, float]
@@ -58,14 +58,14 @@ class Setting:
     """The model to evaluate, and its environment.
 
     Attributes:
-        model: created in the scope of `strategy`.
-        strategy: a keras_vit.strategy.
+        model: Keras model, created in the scope of `strategy`.
+        strategy: Strategy from `keras_vit.strategy`.
         batch_size: examples per batch, over all replicas.
-        data_dir: folder of tensorflow-datasets' prepared data, and base of relative paths.
-        source: the run's open evaluation source, for evaluators that name no data; or None.
+        data_dir: folder with data prepared by tensorflow-datasets, and base of relative paths.
+        source: the run's evaluation source, for evaluators without their own; or None.
         preprocess: preprocessing text of `source`; None for the model's own.
-        select: a preprocessed example of `source` -> (x, y).
-        errors: collects failed examples; None for a new ExampleErrors in each evaluation.
+        select: function from a preprocessed example of `source` to (x, y).
+        errors: ExampleErrors that collects failed examples; None for a new one in each evaluation.
         verbose: whether to show progress.
     """
 
@@ -84,10 +84,10 @@ class Evaluator:
     """Base class of evaluators, which are frozen dataclasses.
 
     Attributes:
-        score: the measure that compares models.
+        score: measure by which to compare models.
         higher_is_better: whether larger scores are better.
-        title: name in reports; "" for its registry name in words.
-        caption: caption of its pictures in the report.
+        title: name in reports; "" for the registered name in words.
+        caption: caption of the pictures in the report.
     """
 
     score: ClassVar[str] = "top1"
@@ -96,7 +96,7 @@ class Evaluator:
     caption: ClassVar[str] = ""
 
     def check_options(self) -> None:
-        """Raises ValueError for options that cannot work with any model."""
+        """Raises ValueError for options that are invalid for every model."""
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         """Opens the data; returns a function that evaluates `setting.model` with its current weights.
@@ -129,7 +129,7 @@ _MODULES = {
 
 
 def find_evaluator(name: str) -> type[Evaluator] | None:
-    """The evaluator class of that name, or None."""
+    """The evaluator class registered as `name`, or None."""
     if name in _MODULES:
         importlib.import_module(f"keras_vit.evaluation.{_MODULES[name]}")
     return EVALUATORS.get(name)
@@ -146,7 +146,8 @@ def register(name: str) -> Callable[[type[Evaluator]], type[Evaluator]]:
         if not cls.__module__.startswith("keras_vit."):
             find_evaluator(name)  # registers the package's own evaluator of that name
         if name in EVALUATORS and EVALUATORS[name].__qualname__ != cls.__qualname__:
-            raise ValueError(f'The evaluator "{name}" is already registered, as {EVALUATORS[name].__qualname__}.')
+            taken = EVALUATORS[name].__qualname__
+            raise ValueError(f'The evaluator "{name}" is already registered, as {taken}. Choose another name.')
         EVALUATORS[name] = cls
         return cls
 
@@ -154,10 +155,10 @@ def register(name: str) -> Callable[[type[Evaluator]], type[Evaluator]]:
 
 
 def make_evaluator(name: str, options: dict[str, Any]) -> Evaluator:
-    """The evaluator of that name with {field: value}.
+    """Creates the evaluator registered as `name` with options {field: value}.
 
     Raises:
-        ValueError: an unknown name or option, with the nearest valid one, or an invalid value.
+        ValueError: an unknown name or option (the message suggests a valid one), or an invalid value.
     """
     evaluator: Any = find_evaluator(name)
     if evaluator is None:
@@ -181,8 +182,8 @@ def _alternatives(node):
 
 def _unreadable(text, example="source='digits'"):
     return (
-        f'Cannot read the evaluator "{text}". Write a name, or name(option=value), several joined by "|"; text needs'
-        f" quotes: {example}."
+        f'Cannot parse the evaluator "{text}". Write name or name(option=value), join several with "|", and quote'
+        f" strings: {example}."
     )
 
 
@@ -204,12 +205,12 @@ def _name_and_options(node):
 
 
 def parse_evaluators(text: str) -> dict[str, Evaluator]:
-    """{name: evaluator} from text such as "classification|few_shot(source='cifar10', shots=(1, 5))", in its order.
+    """Parses text such as "classification|few_shot(source='cifar10', shots=(1, 5))" to {name: evaluator}, in order.
 
     Values are literals; nothing is executed.
 
     Raises:
-        ValueError: invalid text, a repeated name, and as `make_evaluator`.
+        ValueError: invalid text, a repeated name, or an error of `make_evaluator`.
     """
     evaluators = {}
     if not text.strip("| "):

@@ -1,7 +1,7 @@
 """Reliability: predictions counted by intervals of confidence (Guo et al. 2017, arXiv 1706.04599).
 
 Confidence is a prediction's softmax probability; the intervals (0, 1/bins], (1/bins, 2/bins]... have equal widths.
-`sums` (bins, 3) holds each interval's examples, correct ones, and summed confidence.
+`sums` (bins, 3) contains each interval's number of examples, correct predictions, and summed confidence.
 """
 
 import keras
@@ -38,7 +38,7 @@ class Reliability:
         bins: number of intervals.
 
     Attributes:
-        sums: (bins, 3): examples, correct ones, summed confidence.
+        sums: (bins, 3). Examples, correct predictions, and summed confidence of each interval.
     """
 
     def __init__(self, temperature: float = 1.0, bins: int = BINS):
@@ -87,7 +87,7 @@ class CalibrationError(keras.metrics.Metric):
         self.bins = bins
         self.sums = self.add_variable(
             shape=(bins, 3), initializer="zeros", name="sums"
-        )  # examples, right ones, confidences
+        )  # examples, correct predictions, summed confidence
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         p = ops.softmax(ops.cast(y_pred, "float32"), axis=-1)  # (b, c)

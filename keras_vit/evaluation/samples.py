@@ -1,4 +1,4 @@
-"""Pictures by an ImageGPT: new images, and completions of images from their upper half."""
+"""Images sampled by an ImageGPT, and its completions of images from their upper half."""
 
 import dataclasses
 from typing import ClassVar
@@ -15,23 +15,22 @@ _COLUMNS = 8  # images in a row
 @register("samples")
 @dataclasses.dataclass(frozen=True)
 class Samples(Evaluator):
-    """Pictures of an ImageGPT's samples, and of its completions of evaluation images; the seed is the same at each
-    step.
+    """Draws samples of an ImageGPT and completions of evaluation images, with the same seed at each step.
 
     Attributes:
         source, split: images to complete, split "test" by default; without a source, the run's.
-        preprocess: preprocessing text; None for the run's or the model's.
+        preprocess: preprocessing text; None for the run's, or else the model's.
         count: number of samples.
         images: number of images to complete, spread over the source.
         completions: number of completions per image.
-        rows: rows to keep of each image; None for half of them.
+        rows: number of rows to keep of each image; None for half of them.
         temperature, top_k, seed: as in ImageGPT.sample.
     """
 
     score: ClassVar[str] = "samples"
     caption: ClassVar[str] = (
-        "Drawn: samples of the model. Completions: a row for each image: the image, the part of it that the model sees,"
-        " and what it makes of that."
+        "Drawn: samples of the model. Completions: each row shows an image, the part that the model sees, and its"
+        " completions of it."
     )
 
     source: str | None = None
@@ -48,9 +47,7 @@ class Samples(Evaluator):
     def prepare(self, setting):
         model = setting.model
         if not isinstance(model, ImageGPT):
-            raise ValueError(
-                f'The evaluator "samples" needs a keras_vit.ImageGPT, which draws images; got a {type(model).__name__}.'
-            )
+            raise ValueError(f'The evaluator "samples" needs a keras_vit.ImageGPT, got a {type(model).__name__}.')
         if min(self.count, self.images, self.completions) < 1:
             raise ValueError(
                 f"count={self.count}, images={self.images}, completions={self.completions}: each must be 1 or more."

@@ -1,4 +1,4 @@
-"""Evaluation of models that give every pixel a class: mIoU, accuracies, boundaries, and pictures of examples."""
+"""Evaluation of segmentation models: mIoU, accuracies, boundaries, and pictures of examples."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ def image_and_mask(example: dict[str, Any]) -> tuple:
     """(image (h, w, c), mask (h, w)) of an example; ValueError if it has no mask."""
     if "mask" not in example:
         raise ValueError(
-            'The examples have no "mask", a class for every pixel: give a source of images and masks, such as'
+            'The examples have no "mask" with a class for every pixel: use a source of images and masks, such as'
             " masks:FOLDER."
         )
     return example["image"], example["mask"][..., 0]
@@ -52,8 +52,8 @@ def example_rows(images: np.ndarray, masks: np.ndarray, predicted: np.ndarray, n
 
     Args:
         images: (n, h, w, c) uint8.
-        masks, predicted: (n, h, w) classes.
-        names, colors: of the classes.
+        masks, predicted: (n, h, w). Classes.
+        names, colors: names and colours of the classes.
     """
     rows = []
     for i, (image, mask, found) in enumerate(zip(images, masks, predicted)):
@@ -83,24 +83,24 @@ def _of_logits(setting):
 @register("segmentation")
 @dataclasses.dataclass(frozen=True)
 class Segmentation(Evaluator):
-    """mIoU, pixel and mean accuracy and boundary F-score of a class per pixel.
+    """mIoU, pixel accuracy, mean accuracy and boundary F-score of predicted masks.
 
-    They are measured at the model's image size or, with a `window`, at each image's own, as `segment` makes masks.
+    Measures at the model's image size or, with a `window`, at each image's original size, as in `segment`.
 
     Attributes:
         source: a data source with masks, as in config.data.source; None for the run's own.
         split: the split of that source, "test" by default.
-        preprocess: preprocessing text; None for that of the run, or else the model's own.
-        tolerance: of boundaries, as a share of the image's diagonal; None leaves the boundary score out.
+        preprocess: preprocessing text; None for the run's, or else the model's.
+        tolerance: boundary tolerance as a share of the image's diagonal; None leaves the boundary score out.
         pictures: number of examples to draw, spread over the source.
-        window: "whole" or "slide" as in `SegmentationModel.segment`, at images' own size, without a loss; None for the
-            model's size.
+        window: "whole" or "slide" as in `SegmentationModel.segment`, at the images' original size and without a loss;
+            None for the model's size.
         overlap, scale, flips: as in `segment`, with a window.
     """
 
     score: ClassVar[str] = "miou"
     caption: ClassVar[str] = (
-        "Each row is an image, its true classes, those predicted, and where they are wrong (magenta); pixels without a"
+        "Each row shows an image, its true classes, the predicted ones, and the errors in magenta. Pixels without a"
         " true class are black in the last picture and do not count."
     )
 
@@ -124,7 +124,7 @@ class Segmentation(Evaluator):
         if self.window is None and (self.flips or self.scale is not None):
             raise ValueError('segmentation: flips and scale need a window: window="whole" or window="slide".')
         if self.window is not None and self.preprocess is not None:
-            raise ValueError("segmentation: preprocess is for the model's size: leave it out, or the window.")
+            raise ValueError("segmentation: preprocess has no effect with a window: leave out one of them.")
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         setting, source, preprocess = source_of(self, setting)
@@ -166,12 +166,12 @@ class Segmentation(Evaluator):
         return measured
 
     def _at_own_size(self, setting, source):
-        """A function that returns the Evaluation at the images' own size."""
+        """A function that returns the Evaluation at the images' original size."""
         model, void, how = setting.model, _void(source), (self.window, self.overlap, self.scale, self.flips)
         if not segments(model):
             raise ValueError(f'segmentation: a window needs a SegmentationModel, and "{model.name}" is not one.')
         if setting.strategy.hosts > 1:
-            raise ValueError("segmentation: a window works in one process only: leave it out.")
+            raise ValueError("segmentation: a window works only in a single process: leave it out.")
         segmenter, shown = Segmenter(model, *how, batch_size=setting.batch_size), _spread(source, self.pictures)
 
         def evaluate():
@@ -194,7 +194,7 @@ def _void(source):
 
 
 def _evaluation(measures, source, confusion, boundaries):
-    """The Evaluation of a confusion matrix (k, k), boundary counts (k, 4) or None, and other measures."""
+    """Evaluation from a confusion matrix (k, k), boundary counts (k, 4) or None, and other measures."""
     if not confusion.sum():
         raise ValueError(f"None of the pixels of {source.name} has a class: all are void, {_void(source)}.")
     measures = {**measures, **{name: float(value) for name, value in scores(confusion).items()}}

@@ -1,6 +1,6 @@
 """Few-shot evaluation (arXiv 2010.11929, section 4.1): ridge regression on frozen features of a few examples per class.
 
-What the paper leaves open follows big_vision: whitened features, a constant column for the bias, l2 = 2^10.
+Details that the paper leaves open follow big_vision: whitened features, a constant column for the bias, l2 = 2^10.
 """
 
 import dataclasses
@@ -25,17 +25,16 @@ L2 = 2.0**10
 
 
 def draw(labels, class_names, count, seed):
-    """Samples `count` examples per class: positions (classes, count) in random order, whose first k columns are k
-    shots.
+    """Samples `count` examples per class: positions (classes, count) in random order; the first k columns are k shots.
 
     Args:
         labels: (n,) integers.
-        class_names: in the order of the labels.
+        class_names: class names in the order of the labels.
         count: examples per class.
         seed: seed of the order.
 
     Raises:
-        ValueError: names classes with fewer examples.
+        ValueError: classes with fewer examples, which the message lists.
     """
     by_class = np.split(
         np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels, minlength=len(class_names)))[:-1]
@@ -44,7 +43,7 @@ def draw(labels, class_names, count, seed):
     if short:
         raise ValueError(
             f"shots={count} needs {counted(count, 'example')} of every class. {len(short)} of {len(class_names)}"
-            f" classes have fewer: {listed(short)}. Take fewer shots, or a larger part of the data."
+            f" classes have fewer: {listed(short)}. Use fewer shots, or a larger part of the data."
         )
     rng = np.random.default_rng(seed)
     return np.stack([rng.permutation(numbers)[:count] for numbers in by_class])
@@ -57,7 +56,7 @@ def _heads(features, labels, draws, shots, l2):
 
 
 def _penalty(features, labels, draws, shots, penalties, validation):
-    """The l2 whose heads do best on `validation`, (features, labels)."""
+    """The l2 of the most accurate heads on `validation`, (features, labels)."""
     if len(penalties) == 1:
         return penalties[0]
     heads = {l2: _heads(features, labels, draws, shots, l2) for l2 in penalties}
@@ -65,7 +64,7 @@ def _penalty(features, labels, draws, shots, penalties, validation):
 
 
 def _result(runs, l2, penalties):
-    """Result for a number of shots, from its draws' accuracies."""
+    """Result for one number of shots from the accuracies of its draws."""
     chosen = {"l2": l2} if len(penalties) > 1 else {}
     return {"mean": float(np.mean(runs)), "std": float(np.std(runs)), "runs": runs, **chosen}
 
@@ -84,24 +83,24 @@ def few_shot(
     """Accuracy of a linear classifier fitted on a few examples per class.
 
     Args:
-        train_features, train_labels: (m, d) and (m,), to sample from.
-        test_features, test_labels: (n, d) and (n,), all classified.
+        train_features, train_labels: (m, d) and (m,). Examples to sample from.
+        test_features, test_labels: (n, d) and (n,). Examples to classify.
         shots: numbers of examples per class.
-        seeds: one draw and one result for each.
-        l2: penalty; or several, chosen on `validation` for each number of shots.
+        seeds: seeds, one per draw.
+        l2: penalty, or several to choose from on `validation` for each number of shots.
         validation: (features, labels) to choose among several l2.
-        draws: results of `draw`, positions in train_features for each seed, instead of `seeds`.
+        draws: results of `draw`, positions in train_features, instead of `seeds`.
 
     Returns:
         {shots: {"mean", "std", "runs"}}, accuracies from 0 to 1; std is the population's, over the draws. With several
-            l2 also "l2", the chosen one.
+            l2, also "l2", the chosen one.
 
     Raises:
         ValueError: too few examples of a class, or several l2 without `validation`.
     """
     penalties = np.atleast_1d(l2).tolist()
     if len(penalties) > 1 and validation is None:
-        raise ValueError(f"To choose among several l2, {penalties}, give validation=(features, labels).")
+        raise ValueError(f"l2={penalties}: to choose among several penalties, pass validation=(features, labels).")
     if draws is None:
         names = [str(i) for i in range(1 + max(train_labels.max(), test_labels.max()))]
         draws = [draw(train_labels, names, max(shots), seed) for seed in seeds]
@@ -132,8 +131,8 @@ class FewShot(FeatureEvaluator):
         source, train, test, preprocess, dtype, block: as in FeatureEvaluator.
         shots: numbers of examples per class: (1, 5), or "1,5".
         seeds: seeds of the draws.
-        l2: penalty; or several, chosen on `validation` for each number of shots.
-        validation: a split to choose among several l2.
+        l2: penalty, or several to choose from on `validation` for each number of shots.
+        validation: split on which to choose among several l2.
     """
 
     title: ClassVar[str] = "Few-shot"
@@ -149,7 +148,7 @@ class FewShot(FeatureEvaluator):
         object.__setattr__(self, "l2", tuple(float(penalty) for penalty in penalties))
         if np.size(self.l2) > 1 and self.validation is None:
             raise ValueError(
-                f"few_shot: l2 has {len(self.l2)} penalties. Name a split to choose among them, such as"
+                f"few_shot: l2 has {len(self.l2)} penalties. Set a split to choose among them, such as"
                 " validation=train[90%:], and leave it out of train."
             )
 
@@ -163,8 +162,8 @@ class FewShot(FeatureEvaluator):
         shared = [split for split in (self.train, self.test) if self.validation and overlap(self.validation, split)]
         if shared:
             logging.warning(
-                "few_shot: the split validation=%s shares images with %s, so that the penalty is chosen on images that"
-                " are fitted or tested.",
+                "few_shot: the split validation=%s shares images with %s, so the penalty is chosen on training or test"
+                " images.",
                 self.validation,
                 " and ".join(shared),
             )

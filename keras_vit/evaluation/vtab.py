@@ -1,4 +1,4 @@
-"""VTAB-1k (arXiv 1910.04867) by frozen features: a classifier per available task, and the means of the three groups."""
+"""VTAB-1k (arXiv 1910.04867) on frozen features: a classifier per available task, and the means of the three groups."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ TRAIN = "train[:800]"
 
 @dataclasses.dataclass(frozen=True)
 class VtabTask:
-    """A task.
+    """A VTAB task.
 
     Attributes:
-        group: natural, specialized or structured.
+        group: "natural", "specialized" or "structured".
         source: data source.
-        held_out: split of the 200 examples that complete the 1000, after train's first 800.
+        held_out: split of the 200 examples that complete train's first 800 to 1000.
         test: test split.
         zero_one: whether pixels are 0 and 1.
     """
@@ -35,16 +35,16 @@ class VtabTask:
 
     @property
     def train(self) -> str:
-        """The split of the 1000."""
+        """The split of the 1000 training examples."""
         return f"{TRAIN}+{self.held_out}"
 
     def preprocess(self, height: int, width: int) -> str:
-        """Resizes the whole image to that size, as in the benchmark."""
+        """Preprocessing text that resizes the whole image, as in the benchmark."""
         return f"decode{'|multiply(255)' * self.zero_one}|resize({height}, {width})"
 
 
 def missing(tasks: Mapping[str, VtabTask], data_dir: str | None) -> dict[str, str]:
-    """{task: reason} of the tasks whose data is not in `data_dir`; ValueError for unsuitable data."""
+    """{task: reason} of the tasks without data in `data_dir`; ValueError for unsuitable data."""
     found = {}
     for name, task in tasks.items():
         try:
@@ -58,13 +58,13 @@ def evaluator_of(task: VtabTask, method: str, model: Any) -> Evaluator:
     """The evaluator of a task by `method`, one of METHODS."""
     channels = model.input_shape[-1]
     if channels != 3:
-        raise ValueError(f"VTAB's images are in colour, and the model takes {channels} channels.")
+        raise ValueError(f"VTAB needs a model for colour images, with 3 channels, got one with {channels}.")
     options = {"source": task.source, "train": task.train, "test": task.test}
     return make_evaluator(method, {**options, "preprocess": task.preprocess(*model.input_shape[1:3])})
 
 
 def measured(tasks: Mapping[str, VtabTask], method: str, setting: Setting) -> dict[str, dict[str, Any]]:
-    """{task: measures and details} of tasks with available data, by `method`, one of METHODS."""
+    """Evaluates tasks with available data by `method`, one of METHODS: {task: measures and details}."""
     prepared = {name: evaluator_of(task, method, setting.model).prepare(setting) for name, task in tasks.items()}
     results = {}
     with stage("Measuring the tasks", len(prepared), "tasks") as work:
@@ -76,12 +76,11 @@ def measured(tasks: Mapping[str, VtabTask], method: str, setting: Setting) -> di
 
 
 def means(tasks: Mapping[str, VtabTask], top1: Mapping[str, float]) -> dict[str, tuple[float | None, int, int]]:
-    """{group: (mean top-1, tasks measured, tasks)}, with "all": the mean over tasks, as in the benchmark; None without
-    any.
+    """{group: (mean top-1 or None, tasks measured, tasks)}; "all" has the mean over tasks, as in the benchmark.
 
     Args:
         tasks: all tasks of the benchmark.
-        top1: results of the measured ones.
+        top1: {task: top-1} of the measured tasks.
     """
     groups = {
         group: [name for name, task in tasks.items() if task.group == group]

@@ -63,16 +63,16 @@ def test_a_shift_of_the_logits_changes_nothing():
 def test_without_a_best_temperature_there_is_a_warning(caplog):
     logits, labels = made()
     assert fit_temperature(logits, logits.argmax(-1)) == 0.01
-    assert "no best temperature" in caplog.text
+    assert "No temperature from 0.01 to 100 maximises the likelihood" in caplog.text
     caplog.clear()
     assert fit_temperature(logits, (-logits).argmax(-1)) == 100
-    assert "no best temperature" in caplog.text
+    assert "No temperature from 0.01 to 100 maximises the likelihood" in caplog.text
 
 
 def test_probabilities_are_refused():
     image = keras.Input((8, 8, 1))
     model = keras_vit.Model(image, keras.layers.Dense(10, activation="softmax")(keras.layers.Flatten()(image)))
-    with pytest.raises(ValueError, match="needs logits, and the model ends in a softmax or sigmoid"):
+    with pytest.raises(ValueError, match="needs logits, but the model ends in a softmax or sigmoid"):
         make_evaluator("calibration", {"source": "digits", "preprocess": "decode(1)"}).prepare(Setting(model))
 
 
@@ -101,7 +101,7 @@ def test_the_evaluator_fits_on_one_half_and_measures_the_other():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"bins": 0}, "bins=0"), ({"fit": "train"}, "fit= names a split of source=, which is missing")],
+    [({"bins": 0}, "bins=0"), ({"fit": "train"}, 'fit="train" is a split of source=, which is missing')],
 )
 def test_options_that_cannot_work_are_refused(options, message):
     with pytest.raises(ValueError, match=message):

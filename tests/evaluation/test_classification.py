@@ -61,7 +61,7 @@ def test_a_class_whose_examples_are_all_unreadable_is_named(caplog):
         given_logits(np.eye(3, dtype="float32")), batch_size=2, source=source, preprocess="decode(1)|central_crop(1)"
     )
     assert Classification().prepare(setting)().details["examples_per_class"] == [2, 1, 0]
-    assert "no image of 1 class could be read for the evaluation: fox." in caplog.messages[-1]
+    assert "no evaluation image of 1 class could be read: fox." in caplog.messages[-1]
 
 
 def test_with_flips_the_logits_are_the_mean_of_both_ways():

@@ -71,7 +71,7 @@ def test_of_several_penalties_the_one_best_on_the_validation_part_is_taken(digit
     judged = {l2: few_shot(*part, *validation, shots=(5,), l2=l2)[5]["mean"] for l2 in penalties}
     best = max(judged, key=judged.get)
     assert judged[best] > min(judged.values()) and results[5] == {**single[best], "l2": best}
-    with pytest.raises(ValueError, match="give validation="):
+    with pytest.raises(ValueError, match="pass validation="):
         few_shot(*part, test, truth, l2=penalties)
 
 

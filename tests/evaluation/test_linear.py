@@ -109,9 +109,9 @@ def test_a_sweep_takes_the_middle_of_what_is_best_on_the_fifth_and_fits_on_all(c
 
     head, best, found = sweep(fit, x, labels, (4, 3, 2, 1))
     assert seen == [(4, 80), (3, 80), (2, 80), (1, 80), (3, 100)] and best == 3
-    assert "3 of 4 penalties tie at 100.00%, 4, 3, 2: taking the middle one, 3." in caplog.text
+    assert "3 of 4 penalties tie at 100.00%, 4, 3, 2: using the middle one, 3." in caplog.text
     assert found[4] == found[3] == found[2] > found[1] and accuracy(x, labels, head) > 0.9
-    with pytest.raises(ValueError, match="holds out a fifth of the examples, so it needs at least 5, got 4"):
+    with pytest.raises(ValueError, match="holds out a fifth of the examples: expected at least 5, got 4"):
         sweep(fit, x[:4], labels[:4], (1,))
 
 
@@ -160,10 +160,10 @@ def test_fits_that_take_long_are_announced(caplog):
 
 def test_a_test_on_images_that_were_fitted_is_refused_or_told(caplog):
     splits = {"source": "digits", "train": "train", "test": "train[:10%]"}
-    with pytest.raises(ValueError, match="would be its own nearest neighbour. Take splits that share none"):
+    with pytest.raises(ValueError, match="would be its own nearest neighbour. Use disjoint splits"):
         make_evaluator("knn", splits).check(None)
     make_evaluator("ridge", splits).check(None)
-    assert "The splits train and train[:10%] share images: Ridge is tested on what it was fitted on" in caplog.text
+    assert "The splits train and train[:10%] share images: Ridge is tested on training images" in caplog.text
     caplog.clear()
     for name in ("knn", "logistic"):
         make_evaluator(name, {**splits, "train": "train[10%:]"}).check(None)
@@ -173,4 +173,4 @@ def test_a_test_on_images_that_were_fitted_is_refused_or_told(caplog):
 def test_a_penalty_chosen_on_images_that_are_fitted_is_told(caplog):
     few_shot = make_evaluator("few_shot", {"source": "digits", "l2": (1, 10), "validation": "train[80%:]", "shots": 1})
     few_shot.check(FeatureSplits(None, open_source("digits", "train"), open_source("digits", "test")))
-    assert "validation=train[80%:] shares images with train, so that the penalty is chosen" in caplog.text
+    assert "validation=train[80%:] shares images with train, so the penalty is chosen" in caplog.text

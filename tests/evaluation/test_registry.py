@@ -78,10 +78,10 @@ def test_text_names_evaluators_with_literal_options(brightness):
         ("clasification", 'Unknown evaluator "clasification". Did you mean "classification"'),
         ("few_shot(shot=1)", 'has no option "shot". Did you mean "shots"'),
         ("few_shot(shots='1,x')", "shots='1,x': expected integers above 0"),
-        ("knn(k=__import__('os'))", "Cannot read the evaluator"),
-        ("knn|few_shot(source=digits)", "Cannot read the evaluator .few_shot.*text needs quotes: source='digits'"),
-        ("few_shot(source=folder:x)", "text needs quotes"),
-        ("knn(5)", "Cannot read the evaluator"),
+        ("knn(k=__import__('os'))", "Cannot parse the evaluator"),
+        ("knn|few_shot(source=digits)", "Cannot parse the evaluator .few_shot.*quote strings: source='digits'"),
+        ("few_shot(source=folder:x)", "quote strings"),
+        ("knn(5)", "Cannot parse the evaluator"),
         ("knn|knn", "named twice"),
         ("|", "names no evaluator"),
     ],
@@ -98,13 +98,13 @@ def test_a_name_is_registered_once(brightness):
 
 def test_data_that_cannot_work_is_refused_before_anything_is_evaluated(tiny, pixels):
     source = from_arrays(pixels, [0, 1, 2, 3])
-    with pytest.raises(ValueError, match="needs data to fit on: give its source"):
+    with pytest.raises(ValueError, match="needs training data: set its source"):
         make_evaluator("knn", {}).prepare(Setting(tiny()))
-    with pytest.raises(ValueError, match="needs data: give its source"):
+    with pytest.raises(ValueError, match="needs data: set its source"):
         make_evaluator("classification", {}).prepare(Setting(tiny()))
     own = Setting(tiny(), source=from_arrays(pixels, [0, 1, 2, 3]), preprocess="decode")
     for name in ("classification", "shifts", "calibration"):
-        with pytest.raises(ValueError, match='split="val" names a split of source=, which is missing'):
+        with pytest.raises(ValueError, match='has split="val" but no source'):
             make_evaluator(name, {"split": "val"}).prepare(own)
     with pytest.raises(ValueError, match="has 5 classes, the data 4[.] If some have no examples"):
         make_evaluator("classification", {}).prepare(Setting(tiny(), source=source, preprocess="decode"))

@@ -63,7 +63,7 @@ def planned(config):
         ("optimizer.clip_norm", -1.0, "--config.optimizer.clip_norm=-1.0: expected a number above 0, or None"),
         ("head", "rest", 'Unknown config.head="rest". Did you mean "reset"'),
         ("resample", "bicubik", 'Did you mean "bicubic"'),
-        ("evals.few_shot", {"shots": (1,)}, "config.evals.few_shot: .* needs data to fit on: give its source"),
+        ("evals.few_shot", {"shots": (1,)}, "config.evals.few_shot: .* needs training data: set its source"),
     ],
 )
 def test_what_makes_no_sense_is_refused_without_data(config, key, value, message):

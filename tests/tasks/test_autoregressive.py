@@ -166,7 +166,7 @@ def test_a_picture_shows_the_originals_what_is_kept_and_completions(config, eage
     original, kept, made = (pictures["completions"][8:64:16, x : x + 64 : 16, 0] for x in (8, 66 + 8, 132 + 8))
     np.testing.assert_array_equal(kept[:1], made[:1])
     assert (kept[1:] == 255).all() and np.abs(original[:1].astype(int) - kept[:1]).max() <= 26
-    with pytest.raises(ValueError, match='"samples" needs a keras_vit.ImageGPT, which draws images; got a ViT'):
+    with pytest.raises(ValueError, match='"samples" needs a keras_vit.ImageGPT, got a ViT'):
         make_evaluator("samples", {}).prepare(
             Setting(keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16))
         )

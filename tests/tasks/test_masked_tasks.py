@@ -49,7 +49,7 @@ def test_it_learns_and_reports(done):
     assert last["loss"] < first["loss"] and done.measures["loss"] == pytest.approx(last["val_loss"], rel=1e-5)
     assert 0 <= last.get("knn/top1", 0) <= 1 and last["reconstructions/psnr"] > 0
     assert len(list((done.folder / "pictures").iterdir())) == 2
-    for words in ("Reconstructions", "Each column is an image", "images, step 2", "Learning curves"):
+    for words in ("Reconstructions", "Each column shows an image", "images, step 2", "Learning curves"):
         assert words in done.page
 
 

@@ -149,7 +149,7 @@ def test_what_cannot_be_labelled_says_why(run_label, photos, teacher):
         with pytest.raises(ValueError, match=f"--confidence={confidence}: expected a probability"):
             run_label(confidence=confidence)
     (photos / "photos" / "cat").rename(photos / "photos" / "cow")
-    with pytest.raises(ValueError, match="the 3 classes.*'cow'.*and the model labels with 3.*'cat'"):
+    with pytest.raises(ValueError, match="the 3 classes.*'cow'.*but the model has 3.*'cat'"):
         run_label(labelled=f"folder:{photos}/photos")
     (photos / "out").mkdir(exist_ok=True)
     (photos / "out" / "labels.txt").write_text("a\nb\n")
@@ -157,7 +157,7 @@ def test_what_cannot_be_labelled_says_why(run_label, photos, teacher):
         run_label()
     more = open_source(f"images:{photos}/more", "train")
     features = keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=None)
-    with pytest.raises(ValueError, match="has no classes, and so no labels to give"):
+    with pytest.raises(ValueError, match="has no classes to label images with"):
         write_labels(features, more, str(photos / "x"))
     untrained = keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=3)
     with pytest.raises(ValueError, match="head is all zeros"):

@@ -1,4 +1,4 @@
-"""Another data set's classes as ImageNet's 1000 classes: by synset, number, name, or the data set's own files."""
+"""Maps another data set's classes to ImageNet's 1000: by synset, number, name, or the data set's own files."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from keras_vit.io.suggest import did_you_mean
 
 CLASSES = 1000
 _SYNSET = re.compile(r"n\d{8}")
-ClassMap = tuple[tuple[int, ...], ...]  # for each class of the data, the model's classes, or () without any
+ClassMap = tuple[tuple[int, ...], ...]  # the model's classes for each class of the data, () if it has none
 
 
 def _json(path):
@@ -22,8 +22,7 @@ def _json(path):
 
 
 def objectnet(folder: str) -> dict[str, list[int]]:
-    """{class folder's name: ImageNet's classes} from ObjectNet's folder mappings/; its other classes are not
-    ImageNet's.
+    """{class folder's name: ImageNet's classes} from ObjectNet's folder mappings/, without classes unknown to ImageNet.
 
     Raises:
         FileNotFoundError: one of the four files is missing.
@@ -41,7 +40,7 @@ def objectnet(folder: str) -> dict[str, list[int]]:
         unknown = [name for name in names if class_of.get(number_of.get(name)) is None]
         if unknown or label not in folders:
             name = unknown[0] if unknown else label
-            raise ValueError(f'"{folder}": "{name}" is in one file and not in the others. Copy the folder again.')
+            raise ValueError(f'"{folder}": "{name}" is in one file but not in the others. Copy the folder again.')
         found[folders[label]] = [class_of[number_of[name]] for name in names]
     return found
 
@@ -52,9 +51,7 @@ def _numbers(value, known, path):
     numbers = [known.get(v, v) if isinstance(v, str) else v for v in values]
     wrong = [n for n in numbers if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < CLASSES]
     if wrong:
-        raise ValueError(
-            f'"{path}": {wrong[0]!r} is neither a class from 0 to {CLASSES - 1} nor a synset of ImageNet\'s.'
-        )
+        raise ValueError(f'"{path}": {wrong[0]!r} is neither a class from 0 to {CLASSES - 1} nor an ImageNet synset.')
     return tuple(numbers)
 
 
@@ -63,9 +60,7 @@ def _by_file(names, path, data_dir):
     path = locate(path, data_dir)
     given = objectnet(path) if os.path.isdir(path) else _json(path)
     if not isinstance(given, dict):
-        raise ValueError(
-            f'"{path}": expected an object, {{"class of the data": class or list of classes of ImageNet}}.'
-        )
+        raise ValueError(f'"{path}": expected an object, {{"class of the data": ImageNet class or list of classes}}.')
     unknown = sorted(set(given) - set(names))
     if unknown:
         raise ValueError(
@@ -81,9 +76,9 @@ def class_map(
     """The ClassMap of a data set's classes.
 
     Args:
-        names: class names: synsets, numbers from 0 to 999 (refused if they start at 1), or names among the model's.
+        names: class names: synsets, numbers from 0 to 999 (rejected if they start at 1), or names among the model's.
         model_names: the model's class names in order, or None.
-        path: a JSON table or ObjectNet's folder mappings; None if the names suffice.
+        path: JSON table or ObjectNet's folder mappings; None if the names suffice.
         data_dir: base of a relative `path`.
 
     Raises:
@@ -96,8 +91,8 @@ def class_map(
         found = tuple((known[name],) if name in known else () for name in names)
     elif tuple(names) == tuple(str(i) for i in range(1, len(names) + 1)):
         raise ValueError(
-            f"The data's classes are the numbers from 1 to {len(names)}, as of a table with first_label=1, and"
-            " ImageNet's begin with 0: add &classes=1000 to the table's first_label=1, or map them to ImageNet's with"
+            f"The data's classes are the numbers from 1 to {len(names)}, as in a table with first_label=1, but"
+            " ImageNet's start at 0: add &classes=1000 to the table's first_label=1, or map them to ImageNet's with"
             " mapping=PATH."
         )
     elif all(name.isdecimal() and int(name) < CLASSES for name in names):
@@ -114,7 +109,7 @@ def class_map(
     twice = sorted({number for number in taken if taken.count(number) > 1})
     if twice:
         raise ValueError(
-            f"Several classes of the data are ImageNet's class {twice[0]} ({synsets()[twice[0]]}): they cannot be"
-            f" distinguished."
+            f"Several classes of the data map to ImageNet's class {twice[0]} ({synsets()[twice[0]]}) and cannot be"
+            " distinguished: map each to a different class."
         )
     return found

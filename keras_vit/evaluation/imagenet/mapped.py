@@ -1,4 +1,4 @@
-"""ImageNet models on data sets that share some of its 1000 classes: ImageNet-V2, -A, -R, -Sketch, ObjectNet."""
+"""ImageNet models on data sets with some of its 1000 classes: ImageNet-V2, -A, -R, -Sketch, ObjectNet."""
 
 import dataclasses
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from keras_vit.training import Accuracy, Model, SoftmaxCrossEntropy
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A data set: the number of classes it shares with ImageNet, and the width of its images' frame in pixels."""
+    """A data set: number of classes in common with ImageNet, and width of the images' frame in pixels."""
 
     classes: int
     border: int = 0
@@ -35,7 +35,7 @@ DATASETS = {
 
 
 def _without_border(preprocess, border):
-    """The text with the frame cropped after decoding."""
+    """The preprocessing text with a crop of the frame after decoding."""
     first, bar, rest = preprocess.partition("|")
     return f"{first}|crop_border({border}){bar}{rest}" if border else preprocess
 
@@ -57,13 +57,13 @@ class Mapped(Evaluator):
     """Accuracy among the classes that the data shares with ImageNet; other examples are not counted.
 
     Attributes:
-        source: a data source whose classes are synsets, numbers from 0 to 999, the model's names, or keys of `mapping`;
+        source: a data source; its classes are synsets, numbers from 0 to 999, the model's names, or keys of `mapping`.
             None for the run's own.
         split: the split of that source, "train" by default.
         dataset: a name in DATASETS, to check its number of classes and crop its frame; None for other data.
         mapping: path of a JSON table {class of the data: ImageNet's class number, synset, or a list of these}, or of
             ObjectNet's folder mappings.
-        preprocess: preprocessing text, used as is; None for that of the run, or else the model's own.
+        preprocess: preprocessing text, used unchanged; None for the run's, or else the model's.
     """
 
     source: str | None = None
@@ -77,7 +77,7 @@ class Mapped(Evaluator):
             hint = did_you_mean(str(self.dataset), DATASETS)
             raise ValueError(f'mapped: unknown dataset "{self.dataset}".{hint} Valid: {", ".join(DATASETS)}.')
         if self.dataset == "objectnet" and not self.mapping:
-            raise ValueError("mapped: ObjectNet needs mapping=PATH, the folder mappings that it comes with.")
+            raise ValueError("mapped: ObjectNet needs mapping=PATH, the path of its folder mappings.")
 
     def _groups(self, model, source, data_dir):
         """(group or -1 of each class of the data, groups of the model's classes)."""
@@ -88,12 +88,12 @@ class Mapped(Evaluator):
             used = sorted(set(used) & set(np.unique(labels_of(source)).tolist()))
         if expected and len(used) != expected:
             raise ValueError(
-                f"{self.dataset} shares {expected} classes with ImageNet, and {source.name} {len(used)}: take the whole"
-                " data set, or leave out dataset= to be measured among the classes that are there."
+                f"{self.dataset} shares {expected} classes with ImageNet, but {source.name} {len(used)}: use the whole"
+                " data set, or leave out dataset= to measure among the classes present."
             )
         if len(used) < 2:
             raise ValueError(
-                f"{source.name} shares {len(used)} classes with ImageNet, such as {source.class_names[:3]}: expected 2"
+                f"{source.name} shares {len(used)} of its classes {source.class_names[:3]}... with ImageNet, expected 2"
                 " or more."
             )
         group_of = np.full(len(found), -1)
@@ -105,7 +105,7 @@ class Mapped(Evaluator):
         model = setting.model
         if model.output_shape[-1] != CLASSES:
             raise ValueError(
-                f"mapped is about models of ImageNet's {CLASSES} classes, and this one has {model.output_shape[-1]}."
+                f"mapped needs a model of ImageNet's {CLASSES} classes, got one with {model.output_shape[-1]}."
             )
         if self.preprocess is None and self.dataset:
             preprocess = _without_border(preprocess, DATASETS[self.dataset].border)

@@ -25,8 +25,8 @@ def real_accuracy(predicted: np.ndarray, real: Sequence[Sequence[int]]) -> float
     """Share of images whose predicted class is among their labels; images without labels are not counted.
 
     Args:
-        predicted: logits (n, classes), or classes (n,).
-        real: labels of each of the n images.
+        predicted: (n, classes) logits, or (n,) classes.
+        real: the labels of each of the n images.
 
     Raises:
         ValueError: different numbers of images, or no labels.
@@ -46,7 +46,7 @@ def read_real(path: str | os.PathLike, data_dir: str | None = None) -> list[list
 
     Args:
         path: path of real.json, absolute or relative to `data_dir`.
-        data_dir: a folder, or None for the working directory.
+        data_dir: folder; None for the working directory.
 
     Raises:
         FileNotFoundError: no such file.
@@ -59,7 +59,7 @@ def read_real(path: str | os.PathLike, data_dir: str | None = None) -> list[list
         raise ValueError(f'"{path}" is not JSON: {error}. Expected {_EXPECTED}.') from None
     if not isinstance(real, list) or len(real) != IMAGES or not all(isinstance(labels, list) for labels in real):
         size = f" of {len(real):,}" if isinstance(real, list) else ""
-        raise ValueError(f'"{path}" holds a {type(real).__name__}{size}. Expected {_EXPECTED}.')
+        raise ValueError(f'"{path}" contains a {type(real).__name__}{size}. Expected {_EXPECTED}.')
     wrong = next(
         (label for labels in real for label in labels if not isinstance(label, int) or not 0 <= label < CLASSES), None
     )
@@ -69,9 +69,9 @@ def read_real(path: str | os.PathLike, data_dir: str | None = None) -> list[list
 
 
 def validation_number(name: tf.Tensor) -> tf.Tensor:
-    """The number, 1 to 50,000, in a validation image's name, .../ILSVRC2012_val_000NNNNN.JPEG: graph scalars."""
+    """The number, 1 to 50,000, of a validation image from its name, .../ILSVRC2012_val_000NNNNN.JPEG, in a graph."""
     good = tf.strings.regex_full_match(name, _NAME)
-    what = "ReaL identifies images by name, ILSVRC2012_val_000NNNNN.JPEG, and this one is"
+    what = "ReaL identifies images by name: expected ILSVRC2012_val_000NNNNN.JPEG, got"
     with tf.control_dependencies([tf.debugging.Assert(good, [what, name])]):
         number = tf.strings.to_number(tf.strings.regex_replace(name, _NAME, r"\1"), tf.int32)
     inside = (number >= 1) & (number <= IMAGES)
@@ -80,7 +80,7 @@ def validation_number(name: tf.Tensor) -> tf.Tensor:
 
 
 def with_names(source: Any) -> Any:
-    """A source whose examples have the file name as "id"; ValueError if the source does not know it."""
+    """The source with file names as "id" of its examples; ValueError if it has none."""
     if isinstance(source, RandomAccess):
         if source.names is None:
             raise ValueError(
@@ -99,14 +99,14 @@ def with_names(source: Any) -> Any:
 @register("real")
 @dataclasses.dataclass(frozen=True)
 class Real(Evaluator):
-    """Accuracy by ImageNet's reassessed labels and by the original ones, on all or part of the validation set.
+    """Accuracy on ImageNet's reassessed and original labels, on all or part of the validation set.
 
     Attributes:
         labels: path of real.json.
         source: a data source with file names: a folder or table of ILSVRC2012_val_000NNNNN.JPEG, or
             imagenet2012?id=file_name; None for the run's own.
         split: the split of that source, "validation" by default.
-        preprocess: preprocessing text; None for that of the run, or else the model's own.
+        preprocess: preprocessing text; None for the run's, or else the model's.
     """
 
     score: ClassVar[str] = "real"
@@ -118,12 +118,14 @@ class Real(Evaluator):
 
     def __post_init__(self):
         if not self.labels:
-            raise ValueError(f"real: give labels=PATH, {_EXPECTED}.")
+            raise ValueError(f"real: set labels=PATH, {_EXPECTED}.")
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         model = setting.model
         if model.output_shape[-1] != CLASSES:
-            raise ValueError(f"ReaL is about ImageNet's {CLASSES} classes, and the model has {model.output_shape[-1]}.")
+            raise ValueError(
+                f"ReaL needs a model of ImageNet's {CLASSES} classes, got one with {model.output_shape[-1]}."
+            )
         real = read_real(self.labels, setting.data_dir)
         setting, opened, preprocess = source_of(self, setting, "validation")
         source = with_names(opened)

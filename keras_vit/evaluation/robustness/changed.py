@@ -1,4 +1,4 @@
-"""Accuracy on modified images: the same data repeatedly, with further ops after the preprocessing."""
+"""Accuracy on modified images: one evaluation per change, with further ops after the preprocessing."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ def is_whole(value: object) -> bool:
 
 
 def chosen(value, name: str, valid: Callable[[Any], bool], expected: str) -> tuple:
-    """An option of one or several numbers as a tuple; ValueError if it is empty or a number is not `valid`."""
+    """An option of one or several numbers as a tuple; ValueError if it is empty or a number is invalid."""
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not values or not all(is_whole(v) or isinstance(v, float) for v in values) or not all(map(valid, values)):
         raise ValueError(f"{name}={value!r}: expected {expected}.")
@@ -29,14 +29,14 @@ def chosen(value, name: str, valid: Callable[[Any], bool], expected: str) -> tup
 
 @dataclasses.dataclass(frozen=True)
 class Changed(Evaluator):
-    """Base class: top-1 accuracy on original images and on each change of them.
+    """Base class of evaluators of top-1 accuracy on original and changed images.
 
     A subclass defines `changes` and `summary`.
 
     Attributes:
         source: a data source, as in config.data.source; None for the run's own.
         split: the split of that source, "test" by default.
-        preprocess: preprocessing text, before the changes; None for that of the run, or else the model's own.
+        preprocess: preprocessing text, before the changes; None for the run's, or else the model's.
         seed: seed of random changes, which differ by image but not by model.
     """
 
@@ -51,20 +51,18 @@ class Changed(Evaluator):
             raise ValueError(f"seed={self.seed!r}: expected a whole number.")
 
     def changes(self, model) -> dict[tuple, str]:
-        """{(row, column): the op's text}; ValueError if the model's images do not allow the changes."""
+        """{(row, column): op text}; ValueError if the model's image size does not allow the changes."""
         raise NotImplementedError
 
     def summary(self, clean: float, table: dict[str, dict[str, float]]) -> Evaluation:
-        """The Evaluation from the original images' accuracy and {row: {column: accuracy}}."""
+        """Evaluation from the accuracy on original images and {row: {column: accuracy}}."""
         raise NotImplementedError
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         setting, source, preprocess = source_of(self, setting)
         changes = self.changes(setting.model)
         check_classes(setting.model, source)
-        first = {
-            row: text for (row, _), text in reversed(changes.items())
-        }  # the columns of a row differ in strength only
+        first = {row: text for (row, _), text in reversed(changes.items())}  # columns of a row differ only in strength
         for text in ("", *first.values()):
             check_preprocessing(preprocess + text, source, setting.model, setting.select, seed=self.seed)
 

@@ -17,7 +17,7 @@ ORDERS = ("random", "salient", "least_salient")
 
 
 def _along(clean, table, start, x_label, logarithmic=False):
-    """The Evaluation of accuracies along a numeric axis from `clean` at `start`; a row's mean is over its columns."""
+    """Evaluation of accuracies along a numeric axis that starts with `clean` at `start`; rows average their columns."""
     each = means(table)
     measures = {"clean": clean, "mean": sum(each.values()) / len(each), **each}
     line = [start, *numbers(each)], [100 * value for value in (clean, *each.values())]
@@ -31,8 +31,8 @@ class Shifts(Changed):
 
     Attributes:
         source, split, preprocess: as in Changed.
-        pixels: distances.
-        border: fill of the exposed edge: "mirror" (the mirror image) or "black".
+        pixels: distances in pixels.
+        border: fill of the exposed edge, "mirror" (the mirror image) or "black".
     """
 
     pixels: tuple = SHIFTS
@@ -64,10 +64,10 @@ class Occlusion(Changed):
     Attributes:
         source, split, preprocess, seed: as in Changed.
         shares: shares of filled patches.
-        patch: side in pixels, or (height, width); None for the model's own patches, or 16 without any.
+        patch: side in pixels, or (height, width); None for the model's own patches, or 16 if it has none.
         fill: level of the filled patches, 0 for black.
         order: "random", sampled for each image; "salient" or "least_salient", the patches that a ViT attends to most or
-            least, by attention rollout on the whole image and with its own patches.
+            least by attention rollout on the whole image. These use the model's own patches.
     """
 
     shares: tuple = SHARES
@@ -84,7 +84,7 @@ class Occlusion(Changed):
             )
         if self.order != "random" and self.patch is not None:
             raise ValueError(
-                f'occlusion: order="{self.order}" takes the model\'s own patches: leave out patch={self.patch}.'
+                f'occlusion: order="{self.order}" uses the model\'s own patches: leave out patch={self.patch}.'
             )
         sides = self.patch if isinstance(self.patch, tuple) else (self.patch,)
         if self.patch is not None and not (len(sides) in (1, 2) and all(is_whole(side) and side > 0 for side in sides)):
@@ -101,7 +101,7 @@ class Occlusion(Changed):
         return {(str(share), "random"): f"|drop_patches({patch}, {share}, {self.fill})" for share in self.shares}
 
     def summary(self, clean, table):
-        return _along(clean, table, 0, f"share of the patches that is dropped, {self.order.replace('_', ' ')}")
+        return _along(clean, table, 0, f"share of dropped patches, {self.order.replace('_', ' ')}")
 
     def prepare(self, setting):
         if self.order == "random":
@@ -111,13 +111,13 @@ class Occlusion(Changed):
         check_preprocessing(preprocess, source, setting.model)
         if not getattr(getattr(setting.model, "spec", None), "has_attention", False):
             raise ValueError(
-                f'occlusion: order="{self.order}" needs a ViT, whose attention says where it looks. Take'
+                f'occlusion: order="{self.order}" ranks patches by attention, which this model lacks. Use a ViT, or'
                 ' order="random".'
             )
         n = setting.model.grid[0] * setting.model.grid[1]
         none = [share for share in self.shares if not round(share * n)]
         if none:
-            raise ValueError(f"occlusion: a share of {none[0]} of {n} patches is less than one. Take larger shares.")
+            raise ValueError(f"occlusion: a share of {none[0]} of {n} patches is less than one. Use larger shares.")
 
         def evaluate():
             check_head(setting.model)

@@ -1,4 +1,7 @@
-"""Occlusion of the patches a ViT attends to most or least (arXiv 2105.10497, Sec. 3.1; own rollout, not DINO's)."""
+"""Occlusion of the patches that a ViT attends to most or least.
+
+As in arXiv 2105.10497, Sec. 3.1, but by the model's own attention rollout instead of DINO's attention.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,17 +13,17 @@ from keras_vit.evaluation.registry import Setting
 from keras_vit.inspection.attention import attention_maps
 from keras_vit.io.progress import stage
 
-_IMAGES = 16  # per batch, to bound the memory of all blocks' and heads' attention
+_IMAGES = 16  # per batch, to limit the memory for the attention of all blocks and heads
 
 
 def without_patches(images: np.ndarray, maps: np.ndarray, share: float, most: bool, fill: int = 0) -> np.ndarray:
-    """Images with round(share * patches) patches filled: those with the largest or smallest map values.
+    """Fills round(share * patches) patches of each image: those with the largest or smallest map values.
 
     Args:
         images: (b, height, width, c).
-        maps: (b, h, w), a value per patch; the first patch wins ties.
-        share: of the patches.
-        most: whether to fill the largest.
+        maps: (b, h, w). A value per patch; the first patch wins ties.
+        share: share of patches to fill.
+        most: whether to fill the largest values instead of the smallest.
         fill: level of the filled patches.
 
     Raises:
@@ -40,7 +43,7 @@ def without_patches(images: np.ndarray, maps: np.ndarray, share: float, most: bo
 
 
 def _batches(setting, source, preprocess) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(images, labels, which rows count) of a source."""
+    """Batches of (images, labels, which rows count) of a source."""
     errors = setting.errors or ExampleErrors()
     with errors.raised():
         for images, labels, weights in evaluation_batches(source, preprocess, setting.batch_size, errors=errors):
@@ -50,7 +53,7 @@ def _batches(setting, source, preprocess) -> Iterator[tuple[np.ndarray, np.ndarr
 def accuracies(
     setting: Setting, source, preprocess: str, shares: Sequence[float], most: bool, fill: int
 ) -> tuple[float, dict[str, dict[str, float]], int]:
-    """(top-1 of whole images, {share: {"salient" or "least_salient": top-1}}, examples), by batch.
+    """(top-1 on whole images, {share: {"salient" or "least_salient": top-1}}, number of examples), by batch.
 
     Raises:
         ValueError: the model has no attention, or no image is readable.

@@ -93,7 +93,7 @@ def test_objectnets_folder_says_its_classes(mappings, monkeypatch):
     evaluation = measured(names, labels, dataset="objectnet", mapping=str(mappings), preprocess="decode(1)")
     assert evaluation.measures["examples"] == 40
     (mappings / "objectnet_to_imagenet_1k.json").write_text(json.dumps({"Desk lamp": "floor lamp"}))
-    with pytest.raises(ValueError, match='"floor lamp" is in one file and not in the others'):
+    with pytest.raises(ValueError, match='"floor lamp" is in one file but not in the others'):
         objectnet(str(mappings))
 
 
@@ -130,7 +130,7 @@ def test_mistakes_are_refused(names, options, message):
     ("table", "message"),
     [
         ({"a": 1, "c": 2}, 'maps "c", which is not a class of the data'),
-        ({"a": 1, "b": 1}, "Several classes of the data are ImageNet's class 1 "),
+        ({"a": 1, "b": 1}, "Several classes of the data map to ImageNet's class 1 "),
         ({"a": 1000}, "1000 is neither a class"),
         ({"a": "n00000000"}, "'n00000000' is neither a class"),
         ([1], "expected an object"),

@@ -143,7 +143,7 @@ def test_a_share_of_no_patch_is_refused_in_every_order(tiny):
 
 
 def test_an_order_that_a_model_does_not_have_is_refused(setting):
-    with pytest.raises(ValueError, match="needs a ViT"):
+    with pytest.raises(ValueError, match="ranks patches by attention, which this model lacks"):
         make_evaluator("occlusion", {"order": "salient"}).prepare(setting)
     with pytest.raises(ValueError, match='unknown order "salty". Did you mean "salient"'):
         make_evaluator("occlusion", {"order": "salty"})
