@@ -4,15 +4,15 @@ import numpy as np
 
 
 def principal_components(vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The first principal components of vectors, which are centred first.
+    """The first principal components of the centred vectors.
 
     Args:
         vectors: (m, d).
         count: largest number of components; fewer if m or d is smaller.
 
     Returns:
-        (unit axes (count, d) whose largest entry is positive; scores (m, count); shares of the variance (count,)),
-            float64.
+        (unit axes (count, d), signed to make the largest entry positive; scores (m, count); shares of the variance
+            (count,)), float64.
     """
     x = np.asarray(vectors, "float64")
     x = x - x.mean(0)
@@ -29,13 +29,13 @@ def principal_components(vectors: np.ndarray, count: int) -> tuple[np.ndarray, n
 
 
 def foreground(features: np.ndarray) -> np.ndarray:
-    """The tokens of objects: those on the inner side of the first principal component of all images' tokens.
+    """Finds the tokens of objects by the first principal component of all images' tokens.
 
-    In well-trained models it separates objects from background; the side rarer at the images' borders is the
-    foreground.
+    In well-trained models it separates objects from background; the foreground is the side that is rarer at the images'
+    borders.
 
     Args:
-        features: (b, h, w, d), of several images of the same kind.
+        features: (b, h, w, d). Tokens of several images of the same kind.
 
     Returns:
         (b, h, w) bool.
@@ -55,7 +55,7 @@ def token_colours(features: np.ndarray, mask: np.ndarray | None = None) -> np.nd
 
     Args:
         features: (b, h, w, d).
-        mask: (b, h, w) bool, tokens to colour, such as `foreground`; others are black. None for all.
+        mask: (b, h, w) bool. Tokens to colour, such as `foreground`; others are black. None for all.
 
     Returns:
         (b, h, w, 3), from 0 to 1; components are stretched from their 1st to their 99th percentile.
@@ -65,7 +65,7 @@ def token_colours(features: np.ndarray, mask: np.ndarray | None = None) -> np.nd
     """
     mask = np.ones(features.shape[:-1], bool) if mask is None else mask
     if mask.sum() < 2:
-        raise ValueError(f"token_colours needs two tokens or more, and the mask leaves {mask.sum()} of {mask.size}.")
+        raise ValueError(f"token_colours needs at least 2 tokens, but the mask leaves {mask.sum()} of {mask.size}.")
     _, scores, _ = principal_components(features[mask], 3)  # (b, h, w, d) -> (m, d)
     low, high = np.percentile(scores, (1, 99), axis=0)
     stretched = np.clip((scores - low) / np.maximum(high - low, np.finfo("float64").tiny), 0, 1)

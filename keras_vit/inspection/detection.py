@@ -1,6 +1,6 @@
-"""Pictures of true and detected boxes: what was found, missed, taken for another class, or is a false alarm.
+"""Pictures of true and detected boxes: found, missed, detected as another class, or false alarms.
 
-Colour and line tell the four apart, also without seeing colours. NumPy and Pillow alone.
+Line styles distinguish the four even without colours. Needs only NumPy and Pillow.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ FOUND = ((0, 158, 115), SOLID)
 MISSED = ((240, 228, 66), DASHED)
 FALSE_ALARM = (WRONG, DOTTED)
 OTHER_CLASS = (WRONG, SOLID)
-NOT_COUNTED = ((150, 150, 150), DOTTED)  # crowds, difficult objects, and what was detected of them
+NOT_COUNTED = ((150, 150, 150), DOTTED)  # crowds, difficult objects, and their detections
 KINDS = {
     "found": FOUND,
     "missed": MISSED,
@@ -34,13 +34,13 @@ def marks_of(
     found: np.ndarray,
     names: Sequence[str],
 ) -> list[Mark]:
-    """The marks of an image: objects that were not found, then detections, the most doubtful first.
+    """The marks of an image: missed objects, then detections, lowest score first.
 
     Args:
-        objects: (m, 7) as in `evaluation.AveragePrecision.add`, without padding.
-        boxes, scores, labels: (d, 4), (d,), (d,) detections to draw.
-        found: (d,) the object that each detection found, -1 for none.
-        names: of the classes.
+        objects: (m, 7). As in `evaluation.AveragePrecision.add`, without padding.
+        boxes, scores, labels: (d, 4), (d,), (d,). Detections to draw.
+        found: (d,). Index of the object that each detection found, -1 for none.
+        names: class names.
     """
     words = [drawable(name, number) for number, name in enumerate(names)]
     truth, skipped = objects[:, 4].astype(int), objects[:, 5] > 0
@@ -62,9 +62,9 @@ def sheet(images: Any, marks: Sequence[Sequence[Mark]], columns: int = 2) -> np.
     """Images with their marks, small ones enlarged, in rows of `columns` above a legend: (height, width, 3) uint8.
 
     Args:
-        images: pixels 0..255 (n, h, w, c).
-        marks: of each image, from `marks_of`.
-        columns: images in a row.
+        images: (n, h, w, c). Pixels 0..255.
+        marks: the marks of each image from `marks_of`.
+        columns: images per row.
     """
     drawn = np.stack([draw(enlarged(image), own) for image, own in zip(images, marks)])
     whole = tiles.sheet(drawn, columns, gap=8)

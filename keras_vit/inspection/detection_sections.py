@@ -18,7 +18,7 @@ def precision_recall(curves: dict[str, Sequence[float]], per_class: Sequence[dic
     """Precision against recall at IoU .5: the mean, and the classes with the lowest AP50, at most 8; "" without curves.
 
     Args:
-        curves: of each class that has objects, precisions at evenly spaced recalls.
+        curves: {class: precisions at evenly spaced recalls} of the classes with objects.
         per_class: rows with "name" and "ap50".
     """
     if not curves:
@@ -30,11 +30,11 @@ def precision_recall(curves: dict[str, Sequence[float]], per_class: Sequence[dic
     caption = f"mean of the classes: AP50 {np.mean([ap[name] for name in curves]):.1%}"
     entries = [(color, f"{name}, AP50 {ap[name]:.1%}") for color, name in zip(figures.LINES, shown)]
     note = (
-        "Each score threshold is a point: precision is the share of right detections, recall the share of found"
-        " objects. Dashed: the mean of the classes."
+        "Each score threshold is a point: precision is the share of correct detections, recall the share of objects"
+        " found. Dashed: the mean over the classes."
     )
     if len(shown) < len(curves):
-        note += f" The {len(shown)} classes of {len(curves)} with the lowest AP50."
+        note += f" Shown: the {len(shown)} of {len(curves)} classes with the lowest AP50."
     return section("Precision and recall at IoU .5", legend(entries) + figure_row({caption: picture}), note)
 
 
@@ -46,7 +46,7 @@ def sizes(by_size: dict[str, dict[str, Any]]) -> str:
         title = f'<th scope="row">{size}</th><td>{_RANGES[size]}</td>'
         rows.append([title, *shares, cell(row["objects"])])
     heads = {"objects": "", "pixels": "", **dict.fromkeys(("AP", "AR", "number"), ' class="number"')}
-    note = "AR: the share of the objects that the 100 best detections of an image find, averaged as AP is."
+    note = "AR: the share of objects found by an image's 100 best detections, averaged like AP."
     return section("AP by size", sortable(heads, rows), note)
 
 
@@ -54,8 +54,8 @@ def classes(per_class: Sequence[dict[str, Any]], threshold: float) -> str:
     """A sortable table of the classes, lowest AP first.
 
     Args:
-        per_class: of each class "name", "objects", and shares "ap", "ap50", "precision" and "recall" or None.
-        threshold: the score from which detections count in precision and recall.
+        per_class: rows with "name", "objects", and the shares "ap", "ap50", "precision" and "recall", or None.
+        threshold: smallest score of detections that count in precision and recall.
     """
     known = [row for row in per_class if row["ap"] is not None]
     rows = []
@@ -64,9 +64,7 @@ def classes(per_class: Sequence[dict[str, Any]], threshold: float) -> str:
         rows.append([f'<th scope="row">{own_text(row["name"])}</th>', *shares, cell(row["objects"])])
     heads = {"class": "", **dict.fromkeys((*_COLUMNS.values(), "objects"), ' class="number"')}
     heads["AP"] += ' aria-sort="ascending"'
-    note = (
-        f"AP: the mean over IoU .5 to .95. Precision and recall: of detections with a score of {threshold:.3g} or more."
-    )
+    note = f"AP: the mean over IoU .5 to .95. Precision and recall count detections scoring {threshold:.3g} or more."
     missing = len(per_class) - len(known)
     note += f" {missing} of {len(per_class)} classes have no objects here." if missing else ""
     return section("Classes", sortable(heads, rows), note)
@@ -75,8 +73,8 @@ def classes(per_class: Sequence[dict[str, Any]], threshold: float) -> str:
 def confusion(matrix: Sequence[Sequence[int]], names: Sequence[str], threshold: float) -> str:
     """The confusion matrix (k + 1, k + 1) of objects and detections, the background last."""
     note = (
-        f"Detections with a score of {threshold:.3g} or more, matched at IoU .5. The row background has false alarms,"
-        " the column background missed objects."
+        f"Detections scoring {threshold:.3g} or more, matched at IoU .5. The background row counts false alarms, the"
+        " background column missed objects."
     )
     return f"{html_report.confusion(matrix, [*names, 'background'])}\n<p>{note}</p>"
 

@@ -23,11 +23,11 @@ def patch_distances(grid: tuple[int, int], stride: tuple[float, float]) -> np.nd
 def mean_attention_distance(weights: np.ndarray, grid: tuple[int, int], stride: tuple[float, float]) -> np.ndarray:
     """Distance from a patch to the patches it attends to, weighted by attention and averaged over patches.
 
-    Class token, distillation token and registers have no position: they are left out, and attention is normalised over
-    the patches.
+    Leaves out class token, distillation token and registers, which have no position, and normalises attention over the
+    patches.
 
     Args:
-        weights: (b, k, n, n); the last h*w of the n tokens are patches.
+        weights: (b, k, n, n). The last h*w of the n tokens are patches.
         grid, stride: as in `patch_distances`.
 
     Returns:
@@ -47,7 +47,7 @@ def mean_attention_distance(weights: np.ndarray, grid: tuple[int, int], stride: 
 def attention_entropy(weights: np.ndarray) -> np.ndarray:
     """Entropy of the attention weights, averaged over tokens: (b, k, n, n) -> (b, k) float64, in bits.
 
-    Even attention to m tokens has log2(m) bits, attention to a single one 0.
+    Uniform attention to m tokens has log2(m) bits, attention to a single one 0.
     """
     p = np.asarray(weights, "float64")
     return -(p * np.log2(np.where(p > 0, p, 1))).sum(-1).mean(-1)
@@ -57,10 +57,10 @@ class HeadStatistics(NamedTuple):
     """Statistics of a model's heads, averaged over images.
 
     Attributes:
-        distance: (l, k), mean attention distance per block and head, in pixels.
-        entropy: (l, k), entropy of the attention, in bits.
-        even_distance: distance of even attention to all patches, in pixels.
-        even_entropy: entropy of even attention to all tokens, in bits.
+        distance: (l, k). Mean attention distance per block and head, in pixels.
+        entropy: (l, k). Entropy of the attention, in bits.
+        even_distance: distance of uniform attention to all patches, in pixels.
+        even_entropy: entropy of uniform attention to all tokens, in bits.
     """
 
     distance: np.ndarray
@@ -83,15 +83,15 @@ def head_statistics(
 
     Args:
         model: a ViT, or a functional model that contains one, with one input.
-        images: (b, height, width, c), pixels 0..255. The paper averages over 128.
+        images: (b, height, width, c). Pixels 0..255; the paper averages over 128 images.
         batch_size: images per batch.
-        advance: called with the number of finished images, for progress.
+        advance: function to call with the number of finished images, for progress.
 
     Raises:
         ValueError: a model without attention, no images, or images on another scale.
     """
     if not len(images):
-        raise ValueError("head_statistics needs images (b, height, width, c), and got none.")
+        raise ValueError("head_statistics needs images (b, height, width, c), got none.")
     check_images(model, images)
     encoder, blocks = attention_blocks(model)
     grid, stride = taps.patch_grid(encoder), patch_stride(encoder)

@@ -22,8 +22,8 @@ _COLOURS = (
     "#a07000",
     "#868e96",
 )  # readable on white and black
-_SMALL = 96  # pixels up to which images keep their size, and are shown enlarged
-_LARGE = 256  # the longer side of other images
+_SMALL = 96  # largest side, in pixels, of images that keep their size and are shown enlarged
+_LARGE = 256  # longer side of other images
 
 
 def matplotlib_or_error() -> Any:
@@ -215,7 +215,7 @@ def few_shot_accuracy(results) -> bytes:
 
 
 def _label_each(axes, label, xs, may_be_logarithmic=True):
-    """Scales the x axis to separate the values, and labels each that has room beside its predecessor."""
+    """Scales the x axis to separate the values, and labels each with enough room after its predecessor."""
     xs = sorted({x for x in xs if not math.isnan(x)})
     positive = [x for x in xs if x > 0]
     if may_be_logarithmic and xs[0] >= 0 and positive and positive[-1] >= 4 * positive[0]:
@@ -247,8 +247,8 @@ def lines(
 
     Args:
         series, x_label, y_label: lines and axis labels.
-        label_each: whether the xs are few chosen values: labels each, on a logarithmic axis if they span a factor of 4.
-            Otherwise they are whole numbers, such as steps.
+        label_each: whether to label every x, on a logarithmic axis if the xs span a factor of 4. If False, the xs are
+            whole numbers, such as steps.
         logarithmic: whether label_each may use a logarithmic axis.
         from_zero: whether the y axis starts at 0.
     """
@@ -352,7 +352,7 @@ def png(image) -> bytes:
 
 
 def heat(image, weights) -> np.ndarray:
-    """An image (height, width, c) under a map (h, w) from 0 to 1: (height', width', 3) uint8, small images enlarged."""
+    """An image (height, width, c) under a map (h, w) from 0 to 1: (height', width', 3) uint8, enlarged if small."""
     matplotlib = matplotlib_or_error()
     from PIL import Image
 
@@ -365,7 +365,7 @@ def heat(image, weights) -> np.ndarray:
 
 
 def neighbours(rows) -> bytes:
-    """PNG with a row per (query's pixels, list of (similarity, pixels)); pixels are (h, w, c) uint8 of any size."""
+    """A row per (query pixels, list of (similarity, pixels)); pixels are (h, w, c) uint8 of any size. PNG."""
     columns = 1 + max(len(found) for _, found in rows)
     figure = _empty(1.5 * columns, 1.75 * len(rows))
     grid = figure.subplots(len(rows), columns, squeeze=False)

@@ -14,7 +14,7 @@ def grad_cam(features: np.ndarray, gradients: np.ndarray) -> np.ndarray:
 
     Args:
         features: (b, h, w, d).
-        gradients: (b, h, w, d), of a class's logit with respect to the features.
+        gradients: (b, h, w, d). Gradients of a class's logit with respect to the features.
 
     Returns:
         (b, h, w), each map scaled to a maximum of 1, or all 0 if nothing supports the class.
@@ -54,7 +54,7 @@ def _tap(block):
 
 
 def _check_classes(model, classes, count):
-    """`classes` as integers (b,); ValueError if their number is not `count`, or the model lacks one."""
+    """`classes` as integers (b,); ValueError unless there are `count`, all known to the model."""
     chosen = np.broadcast_to(np.asarray(classes), (count,)) if np.ndim(classes) == 0 else np.asarray(classes)
     outputs = model.output_shape[-1]
     if chosen.shape != (count,) or chosen.dtype.kind not in "iu" or not ((chosen >= 0) & (chosen < outputs)).all():
@@ -80,21 +80,21 @@ def class_maps(
     """Where the model sees a class in images: Grad-CAM.
 
     Args:
-        model: of any family with a head, or built on one, with one input and outputs (b, classes): logits, or
-            probabilities, of which the logarithm is taken.
-        images: (b, height, width, c), pixels 0..255.
-        classes: a class number, or one per image (b,).
-        block: block whose output is weighted, negative from the end. None for the input of a ViT's last block (after
-            it, a class token has already taken in all that the head reads), or for the last normalised feature map of a
-            model without tokens.
+        model: a model of any family with a head, or built on one, with one input and outputs (b, classes): logits, or
+            probabilities, which become log probabilities.
+        images: (b, height, width, c). Pixels 0..255.
+        classes: class number, or (b,) class numbers of the images.
+        block: index of the block to take the output of, negative from the end. None for the input of a ViT's last block
+            (after it, a class token has already gathered all that the head reads), or for the last normalised feature
+            map of a model without tokens.
         batch_size: images per batch.
 
     Returns:
         (b, h, w) on the grid of the tokens or of the feature map, each map scaled to a maximum of 1.
 
     Raises:
-        ValueError: outputs that are not (b, classes), a missing class or block, a block after which the output reads no
-            patch, or images on another scale.
+        ValueError: outputs that are not (b, classes), an unknown class or block, a block after which no patch reaches
+            the output, or images on another scale.
     """
     if len(model.output_shape) != 2:
         raise ValueError(
@@ -119,8 +119,8 @@ def class_maps(
         gradients = _on_grid(encoder, _gradient(score, values))
         if not gradients.any():
             raise ValueError(
-                f"block={block}: no patch has any influence on the output after it, which reads the class token alone,"
-                " or has a head of zeros. Take an earlier block, or train the head."
+                f"block={block}: after it, no patch influences the output, which reads only the class token or has a"
+                " head of zeros. Use an earlier block, or train the head."
             )
         maps.append(grad_cam(_on_grid(encoder, values), gradients))
     return np.concatenate(maps)

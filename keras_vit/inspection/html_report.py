@@ -18,8 +18,8 @@ from keras_vit.inspection import figures
 from keras_vit.inspection.attention import attention_maps
 from keras_vit.io.suggest import counted
 
-MATRIX = 20  # classes up to which the page shows the confusion matrix, above it the distribution of recalls
-ROWS = 1000  # in the table of classes
+MATRIX = 20  # largest number of classes with a confusion matrix; above, the page shows the distribution of recalls
+ROWS = 1000  # rows of the class table
 PAIRS = 12  # most confused pairs
 PICTURES = 6  # steps with an evaluator's pictures
 NAMED = 200  # unusable examples to list
@@ -84,7 +84,7 @@ def image_element(pixels: np.ndarray, alt: str) -> str:
 
 
 def embedded(data: bytes, alt: str) -> str:
-    """An <img> of a PNG file's bytes, in its own size if there is room."""
+    """An <img> of a PNG file's bytes, at its own size if there is room."""
     return f'<img class="sheet" alt="{html.escape(alt)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
 
 
@@ -122,7 +122,7 @@ def cell(value, text: str | None = None) -> str:
 
 
 def curve_points(records: list[dict], key: str, scale: float) -> dict[str, list[tuple[int, float]]]:
-    """{"training": [(step, value)], "evaluation": [(step, value)]} of a metric, as far as the records contain it."""
+    """{"training": [(step, value)], "evaluation": [(step, value)]} of a metric, each only if the records contain it."""
     series = {}
     for line, name in (("training", key), ("evaluation", f"val_{key}")):
         points = [(record["step"], scale * record[name]) for record in records if record.get(name) is not None]
@@ -134,10 +134,10 @@ def learning_curves(records, metric: str = "accuracy", title: str = "", percent:
     """Curves of the loss and a metric over steps; "" without records.
 
     Args:
-        records: of metrics.jsonl; a single one is shown as a table.
-        metric: its name in the records; "val_" prefixes that of evaluation.
-        title: its name on the page.
-        percent: whether to show it times 100.
+        records: records of metrics.jsonl; a single one becomes a table.
+        metric: metric name in the records, prefixed with "val_" for evaluation.
+        title: metric name on the page.
+        percent: whether to show the metric in percent.
         note: text below the pictures.
     """
     titles, scales = {"loss": "loss", metric: title or metric}, {"loss": 1, metric: 100 if percent else 1}
@@ -161,10 +161,10 @@ def evaluator(
     """An evaluator's results during training; "" without any.
 
     Args:
-        name: of the evaluator.
+        name: evaluator name.
         measures: {measure: [(step, value)]}; constant ones, such as a number of examples, are not drawn.
-        pictures: {picture: {step: PNG file}}; at most six steps are shown.
-        caption: of the pictures.
+        pictures: {picture: {step: PNG file}}; shows at most six steps.
+        caption: caption of the pictures.
         title: heading; "" for the name in words.
     """
     title = title or name.replace("_", " ").capitalize()
@@ -192,7 +192,7 @@ def _share(count, whole, shares):
 def confusion(matrix, names, shares: bool = False) -> str:
     """The confusion matrix (classes, classes), rows true, columns predicted, with class names.
 
-    With `shares` each number is a percentage of its row, empty below half of one, for counts of pixels.
+    With `shares`, for counts of pixels, each number is a percentage of its row, blank below 0.5.
     """
     kind = "long" if max(map(len, names)) > 3 else "short"
     head = "".join(f'<th scope="col"><div class="{kind}">{own_text(name)}</div></th>' for name in names)
@@ -216,7 +216,7 @@ def recalls(per_class) -> str:
 def classes(details, names) -> str:
     """A sortable table of the classes, lowest recall first; "" without details.
 
-    `details` holds "per_class" and, optionally, "precision" and "examples_per_class".
+    `details` contains "per_class" and, optionally, "precision" and "examples_per_class".
     """
     keys = {"recall": "per_class", "precision": "precision", "examples": "examples_per_class"}
     columns: dict[str, Any] = {title: details[key] for title, key in keys.items() if key in details}
@@ -233,10 +233,10 @@ def classes(details, names) -> str:
     heads["recall"] += ' aria-sort="ascending"'
     notes = [
         "Recall: the share of a class's examples that are found. Precision: the share of its predictions that are"
-        " right."
+        " correct."
     ]
     if len(order) < len(known):
-        notes.append(f"The {len(order):,} classes with the lowest recall of {len(known):,}.")
+        notes.append(f"Shown: the {len(order):,} of {len(known):,} classes with the lowest recall.")
     if len(known) < len(names):
         notes.append(f"{len(names) - len(known):,} of {len(names):,} classes have no examples here.")
     return section("Classes", sortable(heads, rows), " ".join(notes))
@@ -249,7 +249,7 @@ def confused(pairs, names, examples_per_class, samples=None) -> str:
         pairs: [true, predicted, examples], most frequent first.
         names: class names.
         examples_per_class: (classes,), for the shares.
-        samples: (images, labels, predicted classes) to find a picture of each pair.
+        samples: (images, labels, predicted classes) from which to show an image of each pair.
     """
     items = []
     for true, guess, count in pairs[:PAIRS]:
@@ -266,10 +266,10 @@ def calibration(intervals, error: float) -> str:
     """Confidence against accuracy, from [examples, accuracy, mean confidence] per interval, and the ECE, a share."""
     picture = figures.reliability(intervals, "reliability")
     note = (
-        "A dot is an interval of confidence, larger with more examples: above the line the model is too cautious, below"
-        " it too sure. Confidence is the softmax probability of the predicted class. The expected calibration error"
-        " (ECE) is the distance between accuracy and mean confidence in 15 intervals of equal width, averaged over the"
-        " examples."
+        "Each dot is a range of confidence, larger with more examples: above the line the model is underconfident,"
+        " below it overconfident. Confidence is the softmax probability of the predicted class. The expected"
+        " calibration error (ECE) is the distance between accuracy and mean confidence in 15 ranges of equal width,"
+        " averaged over the examples."
     )
     return section("Calibration", figure_row({f"ECE {error:.2%}": picture}), note)
 
@@ -293,7 +293,7 @@ def predictions(images, labels, logits, names) -> str:
         kind, truth = ("right", "") if true == guess else ("wrong", f"<small>true: {own_text(names[true])}</small>")
         caption = f'<span class="{kind}">{own_text(names[guess])} {share:.0%}</span>{truth}'
         items.append(image_element(image, f"{names[true]}, predicted {names[guess]}") + caption)
-    note = "With the model's confidence; wrong ones first, in red, with the true class below."
+    note = "With the model's confidence. Wrong predictions come first, in red, with the true class below."
     return section("Predictions", _gallery(items), note) if items else ""
 
 
@@ -318,7 +318,7 @@ def against_truth(truth, predicted) -> str:
 def skipped(failed) -> str:
     """The number and names of unusable examples, {name: reason}."""
     if not failed:
-        return section("Left out", "<p>No example: all could be read.</p>")
+        return section("Left out", "<p>None: all examples could be read.</p>")
     count = counted(len(failed), "example")
     rows = [
         [f"<td>{own_text(name)}</td>", f"<td>{own_text(reason)}</td>"] for name, reason in list(failed.items())[:NAMED]

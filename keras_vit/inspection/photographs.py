@@ -1,4 +1,4 @@
-"""Image files from paths, folders and patterns, and their pixels."""
+"""Find image files by path, folder or pattern, and read their pixels."""
 
 import glob
 import os
@@ -57,7 +57,7 @@ def _found(part):
 
 
 def find_images(text: str) -> list[str]:
-    """The image files named by a text, in order, without repetition.
+    """Finds image files, in the order of the text and without duplicates.
 
     Args:
         text: files, folders (recursive) and patterns such as "photos/**/*.jpg", separated by commas; local or in a
@@ -69,12 +69,12 @@ def find_images(text: str) -> list[str]:
     whole = os.path.expanduser(text)
     parts = [text] if os.path.exists(whole) else [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
-        raise FileNotFoundError("No images are named: give files, folders or patterns, separated by commas.")
+        raise FileNotFoundError("No images given: expected files, folders or patterns, separated by commas.")
     return list(dict.fromkeys(file for part in parts for file in _found(part)))
 
 
 def short_names(paths: list[str]) -> list[str]:
-    """Display names of files: their names, or if two are equal, all paths relative to the common folder."""
+    """Display names of files: file names, or paths relative to the common folder if two names are equal."""
     names = [os.path.basename(path) for path in paths]
     if len(set(names)) == len(names):
         return names
@@ -90,15 +90,15 @@ def evenly(count: int, most: int) -> np.ndarray:
 def read_images(
     model: keras.Model, paths: list[str], advance: Callable[[], None] | None = None
 ) -> tuple[np.ndarray, list[str], dict[str, str]]:
-    """The pixels of image files by the model's own preprocessing, without unreadable files.
+    """Reads image files with the model's own preprocessing, and skips unreadable files.
 
     Args:
-        model: a keras_vit.Model with one input of images.
+        model: keras_vit.Model with a single image input.
         paths: image files, local or in a bucket.
-        advance: called after each file, for progress.
+        advance: function to call after each file, for progress.
 
     Returns:
-        (pixels (b, height, width, c) uint8, paths of the files read, {path: why} of the others).
+        (pixels (b, height, width, c) uint8, paths of the files read, {path: reason} of the others).
     """
     pixels, read, failed = [], [], {}
     for path in paths:

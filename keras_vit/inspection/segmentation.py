@@ -1,6 +1,6 @@
 """Pictures that compare a predicted mask with the true one: image, truth, prediction and error, side by side.
 
-Masks are (h, w) class numbers; numbers outside the classes are pixels without a class. NumPy and Pillow alone.
+Masks are (h, w) class numbers; numbers outside the classes are pixels without a class. Needs only NumPy and Pillow.
 """
 
 from collections.abc import Sequence
@@ -40,11 +40,11 @@ __all__ = [
 
 
 def error(image: Any, truth: Any, prediction: Any, classes: int) -> np.ndarray:
-    """Where a prediction is wrong: the image in pale grey, wrong pixels in magenta, those without a true class black.
+    """Shows errors: the image in pale grey, wrong pixels in magenta, pixels without a true class in black.
 
     Args:
-        image: pixels 0..255 (h, w, c).
-        truth, prediction: class numbers (h, w).
+        image: (h, w, c). Pixels 0..255.
+        truth, prediction: (h, w). Class numbers.
         classes: number of classes.
 
     Returns:
@@ -59,7 +59,7 @@ def error(image: Any, truth: Any, prediction: Any, classes: int) -> np.ndarray:
 
 
 def side_by_side(*pictures: np.ndarray, titles: Sequence[str] = (), gap: int = 8) -> np.ndarray:
-    """Pictures (h, w, 3) uint8 of one height next to each other, on white, titles above: (h', w', 3) uint8."""
+    """Pictures (h, w, 3) uint8 of equal height side by side on white, with titles above: (h', w', 3) uint8."""
     parts = []
     for i, picture in enumerate(pictures):
         width = picture.shape[1]
@@ -75,8 +75,8 @@ def comparison(
     """Image, truth, prediction (with truth's void) and error as pictures (h, w, 3) uint8, for `side_by_side`.
 
     Args:
-        image: pixels 0..255 (h, w, c).
-        truth, prediction: class numbers (h, w).
+        image: (h, w, c). Pixels 0..255.
+        truth, prediction: (h, w). Class numbers.
         colors: one per class.
     """
     wrong = error(image, truth, prediction, len(colors))

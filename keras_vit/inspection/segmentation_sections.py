@@ -27,8 +27,8 @@ def class_scores(per_class: Sequence[dict[str, Any]], colors: Sequence[Color]) -
     """A sortable table of the classes with their colours, lowest IoU first.
 
     Args:
-        per_class: of each class "name", and shares "iou", "accuracy", "share" and, optionally, "boundary_f"; None where
-            there is none.
+        per_class: rows with "name", and the shares "iou", "accuracy", "share" and, optionally, "boundary_f"; None if
+            undefined.
         colors: one per class.
     """
     shown = {key: title for key, title in _COLUMNS.items() if any(key in row for row in per_class)}
@@ -41,13 +41,13 @@ def class_scores(per_class: Sequence[dict[str, Any]], colors: Sequence[Color]) -
     heads = {"class": "", **dict.fromkeys(shown.values(), ' class="number"')}
     heads["IoU"] += ' aria-sort="ascending"'
     note = (
-        "IoU: the pixels that are the class in truth and prediction, divided by those that are it in either. Accuracy:"
-        " the share of its pixels that are found."
+        "IoU: the pixels of the class in both truth and prediction, divided by those in either. Accuracy: the share of"
+        " the class's pixels that are found."
     )
     if "boundary_f" in shown:
-        note += " Boundary F: how much of its outlines lies near an outline of the other, truth and prediction in turn."
+        note += " Boundary F: how well predicted outlines match true ones, from the share of each near the other."
     missing = len(per_class) - len(known)
-    note += f" {missing} of {len(per_class)} classes are in no truth and no prediction." if missing else ""
+    note += f" {missing} of {len(per_class)} classes occur in neither truth nor predictions." if missing else ""
     return section("Classes", sortable(heads, rows), note)
 
 
@@ -62,8 +62,8 @@ def comparisons(
     """Image, truth, prediction and error of each example side by side, under a legend; "" without examples.
 
     Args:
-        images: pixels 0..255 (n, h, w, c).
-        truths, predictions: class numbers (n, h, w); others than the classes are pixels without a class.
+        images: (n, h, w, c). Pixels 0..255.
+        truths, predictions: (n, h, w). Class numbers; numbers outside the classes are pixels without a class.
         names, colors: one per class.
     """
     if not len(images):
@@ -71,7 +71,7 @@ def comparisons(
     rows, classes = [], len(names)
     for image, truth, guess in zip(images, truths, predictions):
         counts = truth < classes
-        right = f"{np.mean(truth[counts] == guess[counts]):.1%} of its pixels right" if counts.any() else "no class"
+        right = f"{np.mean(truth[counts] == guess[counts]):.1%} of pixels correct" if counts.any() else "no class"
         pictures = {
             "image": image_element(rgb(image), "image"),
             "truth": _mask_element(truth, colors, "truth"),
@@ -83,5 +83,5 @@ def comparisons(
     present = set(np.unique(truths).tolist()) | set(np.unique(predictions).tolist())
     shown = [number for number in range(classes) if number in present]
     entries = [(colors[i], names[i]) for i in shown] + [(void_color(colors), "no class")] * (max(present) >= classes)
-    note = "Examples spread over the data, the worst first. Magenta in the last picture: wrong; black: no true class."
+    note = "Examples spread over the data, worst first. In the last picture, magenta: wrong; black: no true class."
     return section("Predictions", f"{legend(entries)}\n{''.join(rows)}", note)

@@ -11,7 +11,7 @@ from keras_vit.training.checks.inputs import check_images
 
 SMALLEST = 4  # examples per batch for which the unbiased estimate exists
 _LARGEST = 32
-_BYTES = 2**28  # of a batch's features, about
+_BYTES = 2**28  # approximate memory of a batch's features
 
 
 def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
@@ -21,11 +21,11 @@ def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
     `minibatch_cka`.
 
     Args:
-        x: (m, d), one row per example.
-        y: (m, e), of the same examples.
+        x: (m, d). One row per example.
+        y: (m, e). Rows of the same examples.
 
     Raises:
-        ValueError: other shapes.
+        ValueError: wrong shapes.
     """
     x, y = np.asarray(x, "float64"), np.asarray(y, "float64")
     if x.ndim != 2 or y.ndim != 2 or len(x) != len(y):
@@ -55,11 +55,11 @@ def unbiased_hsic(grams: np.ndarray) -> np.ndarray:
 def minibatch_cka(batches: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
     """Linear CKA between layers from small batches (Nguyen et al. 2021, arXiv 2010.15327, equation 3).
 
-    Averaging unbiased HSIC estimates over batches before dividing keeps batch size and number of features from raising
-    the result. Noise may exceed 1 or fall below 0 slightly.
+    Averages unbiased HSIC estimates over batches before dividing, so that neither batch size nor number of features
+    raises the result. Noise may push it slightly above 1 or below 0.
 
     Args:
-        batches: for each batch, the features (m, ...) of all layers, m 4 or more; may be an iterator.
+        batches: batches of features (m, ...) of all layers, with m at least 4; may be an iterator.
 
     Returns:
         (l, l) float64, symmetric, with ones on the diagonal; NaN for a layer that is constant over all examples.
@@ -73,7 +73,7 @@ def minibatch_cka(batches: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
         rows = [x - x.mean(0) for x in rows]  # only affects rounding
         total = total + unbiased_hsic(np.stack([(x @ x.T).astype("float64") for x in rows]))
     if not np.ndim(total):
-        raise ValueError("minibatch_cka needs at least one batch, and got none.")
+        raise ValueError("minibatch_cka needs at least one batch, got none.")
     own = np.diagonal(total)
     scale = np.sqrt(np.where(own > 0, own, np.nan))
     return total / np.outer(scale, scale)
@@ -91,9 +91,9 @@ def layer_similarity(model: keras.Model, images: Any, advance: Callable[[int], N
     """Linear CKA between the outputs of all blocks; all tokens or positions of an image form one vector.
 
     Args:
-        model: of any family, or a functional model that contains one, with one input.
-        images: (b, height, width, c), pixels 0..255, 4 or more; tens give stable results.
-        advance: called with the number of finished images, for progress.
+        model: a model of any family, or a functional model that contains one, with one input.
+        images: (b, height, width, c). Pixels 0..255 of 4 or more images; tens give stable results.
+        advance: function to call with the number of finished images, for progress.
 
     Returns:
         (l, l) float64; see `minibatch_cka`.
@@ -103,7 +103,7 @@ def layer_similarity(model: keras.Model, images: Any, advance: Callable[[int], N
     """
     if len(images) < SMALLEST:
         raise ValueError(
-            f"CKA compares what layers make of different images, and needs {SMALLEST} or more; got {len(images)}."
+            f"CKA compares layers over different images: expected {SMALLEST} images or more, got {len(images)}."
         )
     check_images(model, images)
     taken = keras.Model(model.input, taps.block_outputs(model))

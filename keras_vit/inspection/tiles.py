@@ -11,7 +11,7 @@ def signed(filters: np.ndarray) -> np.ndarray:
     """Filters as images, each stretched separately, with 0 as grey.
 
     Args:
-        filters: (m, p, q, c); the first three channels are red, green and blue, or with fewer the first is grey.
+        filters: (m, p, q, c). The first three channels are red, green and blue; with fewer, the first is grey.
 
     Returns:
         (m, p, q, 3) uint8.
@@ -49,7 +49,7 @@ def sheet(tiles: np.ndarray, columns: int, gap: int = 2) -> np.ndarray:
 
 
 def stacked(images: list[np.ndarray], gap: int) -> np.ndarray:
-    """Images (h, w, 4) uint8 of one width below each other, with transparent gaps."""
+    """Images (h, w, 4) uint8 of equal width below each other, with transparent gaps."""
     between = np.zeros((gap, images[0].shape[1], 4), "uint8")
     return np.concatenate([part for image in images for part in (between, image)][1:])
 

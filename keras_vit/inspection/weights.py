@@ -17,9 +17,9 @@ class FirstFilters(NamedTuple):
     """The filters applied to the pixels.
 
     Attributes:
-        kernel: (p, q, c, d) float32, d filters, after weight standardisation if any.
+        kernel: (p, q, c, d) float32. d filters, after weight standardisation if any.
         layer: layer name.
-        embeds_patches: whether they embed patches, so that their outputs are the tokens.
+        embeds_patches: whether the filters embed patches, so that their outputs are the tokens.
     """
 
     kernel: np.ndarray
@@ -28,14 +28,13 @@ class FirstFilters(NamedTuple):
 
 
 def first_filters(model: keras.Model) -> FirstFilters:
-    """The filters of a model's or its encoder's first layer; ValueError without a single encoder, or with a palette."""
+    """Filters of the first layer of a model or its encoder; ValueError without a single encoder, or with a palette."""
     encoder, _ = taps.encoder_in(model)
     names = {layer.name for layer in encoder.layers}
     layer = encoder.get_layer(next(name for name in _FIRST if name in names))
     if isinstance(layer, PaletteEncoder):
         raise ValueError(
-            f'"{model.name}" has no filters that see the pixels: each pixel has the embedding of its nearest colour of'
-            " a palette."
+            f'"{model.name}" has no filters on pixels: it embeds each pixel as its nearest colour of a palette.'
         )
     kernel = layer.standardized() if isinstance(layer, StdConv2D) else layer.kernel
     return FirstFilters(keras.ops.convert_to_numpy(kernel).astype("float32"), layer.name, layer.name == "patch_encoder")
@@ -56,7 +55,7 @@ class PatchPositions(NamedTuple):
     """Position embeddings of the patches.
 
     Attributes:
-        table: (h*w, d) float32, row by row.
+        table: (h*w, d) float32. Embeddings, row by row.
         grid: (h, w) patches.
         kind: "learned", "learned2d", "sincos1d" or "sincos2d".
     """
@@ -102,7 +101,7 @@ def position_similarity(table: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
 
 
 def nearest_is_neighbour(similarity: np.ndarray) -> float:
-    """Share of positions whose most similar other one is a neighbour (of up to eight), from `position_similarity`."""
+    """Share of positions most similar to one of their (up to eight) neighbours, from `position_similarity`."""
     h, w = similarity.shape[:2]
     if h * w < 2:
         return 1.0

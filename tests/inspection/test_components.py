@@ -44,5 +44,5 @@ def test_few_tokens_and_few_channels():
     assert token_colours(np.arange(8.0).reshape(1, 2, 2, 2)).shape == (1, 2, 2, 3)
     assert np.isfinite(token_colours(np.ones((1, 2, 2, 4)))).all()
     assert foreground(np.ones((1, 1, 1, 4))).shape == (1, 1, 1)
-    with pytest.raises(ValueError, match="needs two tokens or more, and the mask leaves 1 of 4"):
+    with pytest.raises(ValueError, match="needs at least 2 tokens, but the mask leaves 1 of 4"):
         token_colours(np.ones((1, 2, 2, 4)), np.arange(4).reshape(1, 2, 2) == 2)

@@ -49,9 +49,7 @@ def test_principal_filters_are_scikit_learns():
 def test_the_first_filters_of_every_kind_of_model(tiny):
     vit = first_filters(tiny(patch_size=(4, 2)))
     assert vit.kernel.shape == (4, 2, 3, 16) and vit.layer == "patch_encoder" and vit.embeds_patches
-    with pytest.raises(
-        ValueError, match="has no filters that see the pixels: each pixel has the embedding of its nearest colour"
-    ):
+    with pytest.raises(ValueError, match="has no filters on pixels: it embeds each pixel as its nearest colour"):
         first_filters(tiny("Ti/1", palette=8, pool="gap"))
     stem = first_filters(tiny(image_size=(16, 16), conv_stem=(8,)))
     assert stem.kernel.shape == (3, 3, 3, 8) and stem.layer == "stem_conv1" and not stem.embeds_patches

@@ -90,7 +90,7 @@ def test_models_built_on_ours_are_cut_in_two(tiny, pixels):
 def test_mistakes(tiny, pixels):
     model = tiny()
     with pytest.raises(
-        ValueError, match="block=-1: no patch has any influence on the output after it, which reads the class token"
+        ValueError, match="block=-1: after it, no patch influences the output, which reads only the class token"
     ):
         class_maps(model, pixels, 0, block=-1)
     with pytest.raises(ValueError, match="one output per class"):

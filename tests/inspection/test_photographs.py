@@ -54,7 +54,7 @@ def test_what_is_not_there_is_said(folder):
         names("@/b.pn", folder)
     with pytest.raises(FileNotFoundError, match=r"empty\" is a folder without images"):
         names("@/b.png,@/empty", folder)
-    with pytest.raises(FileNotFoundError, match="No images are named"):
+    with pytest.raises(FileNotFoundError, match="No images given"):
         names(" , ", folder)
 
 

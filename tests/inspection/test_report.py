@@ -147,7 +147,7 @@ def test_what_was_left_out_is_counted_and_named(written):
         errors.add(f"photos/<{i}>\udcff.jpg", lambda: "truncated & short")
     page = written(errors=errors).page
     assert "3 examples could not be used." in page.text and ["photos/<2>?.jpg", "truncated & short"] in page.rows
-    assert "No example: all could be read." in written().page.text
+    assert "None: all examples could be read." in written().page.text
 
 
 def test_it_says_how_it_was_made(written, monkeypatch):
@@ -182,7 +182,7 @@ def test_many_classes_are_a_distribution_and_a_bounded_table():
     assert len(page.rows) == 1 + html_report.ROWS and page.rows[0] == ["class", "recall", "examples"]
     lowest = int(np.nanargmin(np.array(details["per_class"], float)))
     assert page.rows[1][0] == names[lowest]
-    assert "The 1,000 classes with the lowest recall of 1,199." in page.text
+    assert "Shown: the 1,000 of 1,199 classes with the lowest recall." in page.text
 
 
 def test_confused_pairs_are_named_with_their_share_and_a_picture(pixels):

@@ -29,7 +29,7 @@ def test_the_classes_with_their_colours_are_sorted_by_iou():
         ["<b>road</b>", "25.0%", "25.0%", "25.0%", "25.0%"],
         ["sky", "90.0%", "90.0%", "90.0%", "75.0%"],
     ]
-    assert "rgb(128 64 128)" in text and "1 of 3 classes are in no truth and no prediction" in page.text
+    assert "rgb(128 64 128)" in text and "1 of 3 classes occur in neither truth nor predictions" in page.text
 
 
 def test_a_matrix_of_pixels_is_in_percent_of_its_rows():
@@ -44,7 +44,7 @@ def test_pictures_show_truth_and_prediction_in_the_classes_colours():
     guess = np.zeros((1, 40, 60), "int64")
     text = segmentation_sections.comparisons(image, truth, guess, NAMES, COLORS)
     page = Page(html_report.page("x", [text]))
-    assert page.count("img") == 4 and "error: 50.0% of its pixels right" in page.text
+    assert page.count("img") == 4 and "error: 50.0% of pixels correct" in page.text
     legend = re.search(r'<ul class="legend">(.*?)</ul>', text)[1]
     assert "&lt;b&gt;road" in legend and "no class" in legend and "bird" not in legend
     [data, *_] = [attributes["src"] for tag, attributes in page.tags if tag == "img" and attributes["alt"] == "truth"]

@@ -134,7 +134,7 @@ def test_it_leaves_the_model_alone_with_names_colours_and_preprocessing(done):
 
 
 def test_its_report_shows_classes_confusions_and_pictures(done):
-    for words in ("mIoU", "Learning curves", "Confusion matrix", "boundary F", "of its pixels right"):
+    for words in ("mIoU", "Learning curves", "Confusion matrix", "boundary F", "of pixels correct"):
         assert words in done.page, words
     assert all(f"rgb({' '.join(map(str, COLORS[name]))})" in done.page for name in NAMES)
     assert done.page.count('class="compared"') == 4 and f"{done.measures['miou']:.2%}" in done.page

@@ -27,13 +27,13 @@ class Subject:
     """A model and images to inspect.
 
     Attributes:
-        model: a keras_vit.Model with one input of images.
-        pixels: (b, height, width, c), as the model takes them, of all images.
-        names: of all images.
-        shown: numbers of the images to show.
+        model: keras_vit.Model with a single image input.
+        pixels: (b, height, width, c). All images, as the model takes them.
+        names: names of all images.
+        shown: positions of the images to show.
         chosen: class for the maps; None for each image's predicted one.
-        segmenter: the segmentation model whose encoder `model` is; None for other models.
-        detector: the same of a detector.
+        segmenter: segmentation model with `model` as its encoder, or None.
+        detector: detector with `model` as its encoder, or None.
     """
 
     model: Any
@@ -65,20 +65,18 @@ class Subject:
         return InputRange.of(self.model).to_bytes(self.shown_pixels)
 
     def why_no_classes(self) -> str:
-        """A sentence on why there are no class maps; "" if there are."""
+        """Why there are no class maps, in a sentence; "" if there are some."""
         shape = self.model.output_shape
         if self.segmenter is not None:
-            return "There are no maps of one class: the model gives every pixel a class."
+            return "No class maps: the model gives every pixel a class."
         if self.detector is not None:
-            return "There are no maps of one class: the model finds objects."
+            return "No class maps: the model detects objects."
         if not isinstance(self.model.output, keras.KerasTensor) or len(shape) != 2:
-            return f"There are no maps of a class: the model's outputs {shape} are not one number per class."
+            return f"No class maps: the model's outputs {shape} are not one number per class."
         if self.model.classes is None and self.chosen is None:
-            return (
-                "There are no maps of a class: the model has no head, or one whose outputs are not known to be classes."
-            )
+            return "No class maps: the model has no head, or its outputs are not known to be classes."
         if isinstance(self.model, Classifier) and self.model.has_zero_head():
-            return "There are no maps of a class: the head is all zeros, as before any training."
+            return "No class maps: the head is all zeros, as before training."
         return ""
 
     def predictions(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -95,11 +93,11 @@ class Subject:
 
 
 def class_number(model: keras.Model, text: str) -> int:
-    """The class of a name or number; ValueError if the model has no such class."""
+    """The number of a class given by name or number; ValueError if the model has no such class."""
     if is_dense(model):
-        raise ValueError(f'"{model.name}" has outputs for every pixel: there are no maps of one class. Leave it out.')
+        raise ValueError(f'"{model.name}" gives every pixel a class and has no class maps: leave out the class.')
     if finds_objects(model):
-        raise ValueError(f'"{model.name}" finds objects: there are no maps of one class. Leave it out.')
+        raise ValueError(f'"{model.name}" detects objects and has no class maps: leave out the class.')
     names = list(model.class_names or ())
     folded = [name.casefold() for name in names]
     if text.casefold() in folded:
@@ -126,8 +124,8 @@ class Section:
     Attributes:
         title: heading.
         body: HTML.
-        files: {name: PNG bytes} written next to the page.
-        numbers: its part of inspection.json.
+        files: {name: PNG bytes} to write next to the page.
+        numbers: entries of inspection.json.
     """
 
     title: str

@@ -31,13 +31,13 @@ _OURS = re.compile(
 def inspect_model(
     model: keras.Model, pixels: np.ndarray, names: Sequence[str], show: int = 12, chosen_class: int | str | None = None
 ) -> list[Section]:
-    """The sections of a page about a model and what it does with images.
+    """The sections of a page about a model and its response to images.
 
     Args:
-        model: of any family, or a keras_vit.Model built on one, with one input of images; pre-training models show
-            their encoder, segmentation models also the classes of pixels, detectors objects.
-        pixels: (b, height, width, c), from model.preprocess(files). All serve to measure heads and layers.
-        names: of the images, in any script.
+        model: a model of any family, or a keras_vit.Model built on one, with a single image input. For pre-training
+            models the page shows the encoder, for segmentation models also pixel classes, for detectors also objects.
+        pixels: (b, height, width, c). From model.preprocess(files); all are used to measure heads and layers.
+        names: image names, in any script.
         show: number of images to show, spread evenly.
         chosen_class: class number or name for the maps; None for each image's predicted class.
 
@@ -61,7 +61,7 @@ def inspect_model(
 
 
 def _about(subject):
-    """The model's description, without a heading."""
+    """A description of the model, without a heading."""
     model, encoder = subject.model, subject.encoder
     height, width = subject.pixels.shape[1:3]
     whole = subject.segmenter or subject.detector or model
@@ -94,24 +94,24 @@ def _about(subject):
 
 
 def check_place(folder: str | os.PathLike) -> None:
-    """Refuses a folder that is not writable, or where a page would replace anything but an earlier page.
+    """Rejects a folder that is not writable, or where a page would replace anything but an earlier page.
 
     Raises:
         OSError: the folder is not writable.
-        ValueError: it is a file or in a bucket, or holds other files.
+        ValueError: it is a file or in a bucket, or contains other files.
     """
     folder = locate(os.fspath(folder))
     if "://" in folder:
         raise ValueError(f'"{folder}" is in a bucket. Write the page to a local folder, then copy it there.')
     if os.path.isfile(folder):
-        raise ValueError(f'"{folder}" is a file; the page and its pictures are a folder. Give a new folder.')
+        raise ValueError(f'"{folder}" is a file; the page and its pictures need a folder. Give a new folder.')
     there = set(os.listdir(folder)) if os.path.isdir(folder) else set()
     others = {name for name in there if not _OURS.fullmatch(name)}
     if others or there and not {PAGE, _NUMBERS} <= there:  # an index.html without numbers is not ours
         others = sorted(others or there)
         raise ValueError(
-            f'"{folder}" holds other files than a page of inspect, which would be lost:'
-            f" {', '.join(others[:5])}{', ...' if others[5:] else ''}. Give a new or an empty folder."
+            f'"{folder}" contains files that are not from an earlier page and would be lost:'
+            f" {', '.join(others[:5])}{', ...' if others[5:] else ''}. Give a new or empty folder."
         )
     check_folder(os.path.dirname(os.path.abspath(folder)))
 
@@ -129,10 +129,10 @@ def write_page(folder: str | os.PathLike, title: str, parts: Sequence[Section], 
     """Writes index.html, pictures as PNG files, and numbers (inspection.json) to a folder, all or nothing.
 
     Args:
-        folder: local; replaces an earlier page.
-        title: of the page.
-        parts: from `inspect_model`.
-        more: further HTML sections, such as those of inspection.report.
+        folder: local folder; an earlier page is replaced.
+        title: page title.
+        parts: sections from `inspect_model`.
+        more: further HTML sections, such as those of inspection.html_report.
 
     Raises:
         OSError, ValueError: as in `check_place`.
