@@ -28,30 +28,30 @@ def _features_of(model):
 
 
 def check_kinds(model: keras.Model, kinds: Sequence[str]) -> None:
-    """Raises ValueError for unknown kinds of answers, or kinds that the model cannot give."""
+    """Raises ValueError for unknown answers, or answers that the model cannot give."""
     for kind in kinds:
         if kind not in KINDS:
-            raise ValueError(f'There is no answer "{kind}".{did_you_mean(kind, KINDS)} Valid: {", ".join(KINDS)}.')
+            raise ValueError(f'Unknown answer "{kind}".{did_you_mean(kind, KINDS)} Valid: {", ".join(KINDS)}.')
     if not kinds or len(set(kinds)) < len(kinds):
         raise ValueError(f"Expected one or more of {', '.join(KINDS)}, each once, got {list(kinds)}.")
     if model.image_size is None:
-        raise ValueError(f'"{model.name}" does not take one image of fixed size: its input is {model.input_shape}.')
+        raise ValueError(f'"{model.name}" needs a single image input of fixed size, got {model.input_shape}.')
     if set(kinds) == {"features"}:
         return
     if finds_objects(model):
-        raise ValueError(f'"{model.name}" finds objects: use model.detect, or take features alone.')
+        raise ValueError(f'"{model.name}" detects objects: use model.detect, or request only features.')
     if segments(model):
-        raise ValueError(f'"{model.name}" gives every pixel a class: use predict_masks, or take features alone.')
+        raise ValueError(f'"{model.name}" gives every pixel a class: use predict_masks, or request only features.')
     if is_dense(model):
         raise ValueError(
-            f'"{model.name}" has one output per pixel, such as a depth: use model.predict, or take features alone.'
+            f'"{model.name}" has one output per pixel, such as a depth: use model.predict, or request only features.'
         )
     if model.classes is None:
-        raise ValueError(f'"{model.name}" has no classes: take features, or a model that was trained to classify.')
+        raise ValueError(f'"{model.name}" has no classes: request features, or use a model trained to classify.')
     if hasattr(model, "has_zero_head") and model.has_zero_head():
         raise ValueError(
-            "The model's head is all zeros, as before any training: its answers would mean nothing. Train it, or take"
-            " features."
+            "The model's head is all zeros, as before training, so its answers would be meaningless. Train it, or"
+            " request features."
         )
 
 
@@ -62,7 +62,7 @@ def best(probabilities: np.ndarray, names: np.ndarray, top_k: int) -> dict[str, 
 
 
 def columns_of(kinds: Sequence[str], top_k: int, lengths: dict[str, int]) -> tuple[Column, ...]:
-    """The columns of the answers; `lengths` are those of logits and features."""
+    """The columns of the answers; `lengths` are the lengths of logits and features."""
     found = []
     for kind in kinds:
         if kind == "classes":
@@ -77,8 +77,7 @@ def check_finite(outputs: dict[str, np.ndarray]) -> None:
     for name, values in outputs.items():
         if not np.isfinite(values).all():
             raise FloatingPointError(
-                f"The model's {name} are not finite for some images: its training has diverged, or its weights are"
-                " damaged."
+                f"The model's {name} are not finite for some images: training has diverged, or the weights are damaged."
             )
 
 
@@ -93,8 +92,8 @@ class Answers:
         engine: None for Keras, or an engine of `keras_vit.serving.runner`.
 
     Attributes:
-        columns: a tuple of Column.
-        model: pixels -> dict of tensors.
+        columns: tuple of Column.
+        model: Keras model from pixels to a dict of tensors.
 
     Raises:
         ValueError: unsupported answers or engine.

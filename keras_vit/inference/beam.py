@@ -1,4 +1,4 @@
-"""`predict` on many machines, by Apache Beam, with the same files, columns and resuming.
+"""`predict` on many machines with Apache Beam; files, columns and resuming are the same.
 
 Beam's RunInference runs an exported SavedModel; its runner (Flink, Dataflow, or DirectRunner on this machine)
 distributes the work and retries failures. Workers need this package with the extra [beam] and a shared folder, in
@@ -33,42 +33,42 @@ def read_export(folder: str) -> dict[str, Any]:
     path = epath.Path(folder) / METADATA
     if not path.exists() or "signatures" not in (metadata := json.loads(path.read_text())):
         raise ValueError(
-            f'"{folder}" is not a SavedModel of this package, which a pipeline runs: write one with keras-vit export'
+            f'"{folder}" is not a SavedModel of this package, which a pipeline needs: write one with keras-vit export'
             " --model=... --output=FOLDER."
         )
     return metadata
 
 
 def _signatures(metadata, kinds):
-    """{signature: its answers} for the requested answers; ValueError if the export lacks one."""
+    """{signature: answers} that gives the requested answers; ValueError if the export lacks one."""
     has, chosen = metadata["signatures"], {}
     if metadata.get("task") == "segmentation" and set(kinds) != {"features"}:
         raise ValueError(
-            "The export gives every pixel a class, and a pipeline writes no masks: use --answers=features, or predict"
-            " without --beam, which writes masks, with --part=INDEX/COUNT on several machines."
+            "The export gives every pixel a class, but a pipeline cannot write masks: use --answers=features, or leave"
+            " out --beam and use --part=INDEX/COUNT on several machines."
         )
     if metadata.get("task") == "detection" and set(kinds) != {"features"}:
-        raise ValueError("The export finds objects, and a pipeline writes no boxes: use model.detect.")
+        raise ValueError("The export detects objects, but a pipeline cannot write boxes: use model.detect.")
     for kind in kinds:
         name = "features" if kind == "features" else "pixels"
         if kind == "features" and "features" not in has and metadata["classes"] is None:
             name = "serving_default"
         if name not in has or kind != "features" and metadata["classes"] is None:
-            raise ValueError(f'The export does not give "{kind}": its signatures are {", ".join(has)}.')
+            raise ValueError(f'The export has no signature for "{kind}", only {", ".join(has)}.')
         chosen.setdefault(name, []).append(kind)
     return chosen
 
 
 def _length(metadata, signature, output):
-    """Length of a signature's output (b, length), which metadata states as "float32 (b, 192)"."""
+    """Length of a signature's output (b, length), from metadata such as "float32 (b, 192)"."""
     return int(metadata["signatures"][signature]["outputs"][output].rpartition(", ")[2].rstrip(")"))
 
 
 class SavedModelHandler(ModelHandler[np.ndarray, PredictionResult, Any]):
-    """Runs an exported model on batches of pixels (height, width, c) uint8; its answers are dicts of arrays.
+    """Runs an exported model on batches of pixels (height, width, c) uint8; the answers are dicts of arrays.
 
     Args:
-        folder: the SavedModel.
+        folder: SavedModel folder.
         kinds, top_k: as in inference.answers.
         batch_size: largest batch.
     """
@@ -185,15 +185,15 @@ def predict_by_beam(
     """`predict` with an exported model, as an Apache Beam pipeline.
 
     Args:
-        export: SavedModel folder of `keras_vit.export`, readable by all workers.
+        export: SavedModel folder from `keras_vit.export`, readable by all workers.
         data, split, data_dir: as for `open_source`, which the workers call.
         folder: output folder, writable by all workers.
-        options: Beam's options, such as ("--runner=FlinkRunner", "--flink_master=HOST:8081"); default DirectRunner.
+        options: Beam's options, such as ("--runner=FlinkRunner", "--flink_master=HOST:8081"); DirectRunner by default.
         kinds, top_k, preprocess, batch_size, rows_per_file, format: as in `predict`. A worker reads one file's rows at
             a time.
 
     Raises:
-        ValueError: the export cannot give the answers, Beam lacks an option, or the folder holds another job's rows.
+        ValueError: unsupported answers, an option unknown to Beam, or a folder with rows of another job.
     """
     export, folder = locate(export), locate(folder)
     metadata, handler = read_export(export), SavedModelHandler(export, kinds, top_k, batch_size)

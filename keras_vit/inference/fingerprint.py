@@ -1,4 +1,4 @@
-"""A job's fingerprint of its model, a dict for JSON: weights alone determine neither outputs nor class names.
+"""The fingerprint of a job's model, a dict for JSON: weights alone determine neither outputs nor class names.
 
 "weights" and "architecture" are checksums. If classes are requested, "model_class_names" is a list or None, and
 "activation" names the function from logits to probabilities.
@@ -19,7 +19,7 @@ from keras_vit.io.paths import paths_in
 from keras_vit.serving.description import activation_name
 from keras_vit.training.state import KEY as TRAINING
 
-EXPORT = "export "  # prefix of an export's checksums, which differ from its model's
+EXPORT = "export "  # prefix of an export's checksums, which differ from those of its model
 
 # Config entries that change no answer, or that a job records elsewhere. Layer names, also in connections, depend on
 # what else the process has created.
@@ -55,7 +55,7 @@ def _of_classes(names, activation):
 def fingerprint_of_model(model: keras.Model, kinds: Iterable[str]) -> dict[str, Any]:
     """The fingerprint of a model for these kinds of answers.
 
-    It is the same for the same model in every process, and differs with weights, spec, precision or normalisation.
+    It is the same in every process, and changes with weights, spec, precision or normalisation.
     """
     weights = checksum({f"{i:06d}": np.asarray(variable) for i, variable in enumerate(model.weights)})
     own = {"weights": weights, "architecture": _architecture(model)}
@@ -73,7 +73,7 @@ def fingerprint_of_export(folder: str, metadata: dict[str, Any], kinds: Iterable
     if not files or not program.exists():
         lacks = program.name if files else "variables/variables.data-..."
         raise ValueError(
-            f'"{folder}" is not a whole SavedModel: it has no {lacks}. Copy it again, or export the model again.'
+            f'"{folder}" is not a complete SavedModel: it has no {lacks}. Copy it again, or export the model again.'
         )
     weights = checksum({file.name: np.frombuffer(file.read_bytes(), "uint8") for file in files})
     own = {"weights": EXPORT + weights, "architecture": f"{EXPORT}{zlib.crc32(program.read_bytes()):08x}"}

@@ -29,25 +29,25 @@ def image_and_label(example: dict[str, Any]) -> tuple:
 def format_named(name: str) -> Format:
     """The Format of that name; ValueError if it is unknown."""
     if name not in FORMATS:
-        raise ValueError(f'There is no format "{name}".{did_you_mean(name, FORMATS)} Valid: {", ".join(FORMATS)}.')
+        raise ValueError(f'Unknown format "{name}".{did_you_mean(name, FORMATS)} Valid: {", ".join(FORMATS)}.')
     return FORMATS[name]
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A row for each image of a split: split, row (its number), name, label (if the source has classes), answers, and
-    error.
+    """A job that writes a row for each image of a split.
 
-    `error` is why an image could not be read, else null.
+    Columns: split, row (its number), name, label (if the source has classes), answers, and error: why the image could
+    not be read, or null.
 
     Attributes:
-        source: the images.
+        source: data source of the images.
         split: name of the split in the files.
         preprocess: preprocessing text.
         batch_size: images per batch.
         format: a name of FORMATS.
         answers: columns of the answers.
-        shards: the files. They hold whole batches, so that batches are the same after an interruption.
+        shards: output files, made of whole batches, so that batches stay the same after an interruption.
     """
 
     source: Source
@@ -75,8 +75,7 @@ class Job:
         longest = max((column for column in answers), key=lambda column: column.length or 1)
         if min(rows, source.size) * (longest.length or 1) >= 2**31:
             raise ValueError(
-                f"rows_per_file={rows:,} of {longest} are more numbers than a file can have, 2^31: take fewer rows per"
-                " file."
+                f"rows_per_file={rows:,} of {longest} exceeds a file's limit of 2^31 numbers: use fewer rows per file."
             )
         shards = Shards(folder, split, format_named(format).ending, source.size, rows)
         return cls(source, split, preprocess, batch_size, format, tuple(answers), shards)
@@ -90,17 +89,20 @@ class Job:
 
     @property
     def form(self) -> Format:
-        """Format of its files."""
+        """Format of the files."""
         return FORMATS[self.format]
 
     def check_images(self, shape: tuple[int, ...]) -> None:
-        """Raises ValueError if preprocessed images do not have this shape, (height, width, c). Reads no data."""
+        """Raises ValueError unless preprocessed images have this shape, (height, width, c). Reads no data."""
         given = tuple(example_spec(self.source, self.preprocess, image_and_label, training=False)[0].shape)
         if given != shape:
-            raise ValueError(f'The preprocessing "{self.preprocess}" gives images of {given}, the model takes {shape}.')
+            raise ValueError(
+                f'The preprocessing "{self.preprocess}" gives images of {given}, the model takes {shape}: change the'
+                " preprocessing."
+            )
 
     def description(self, fingerprint: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
-        """The job's identity, as JSON: `fingerprint` is the model's, `about` is further information."""
+        """The job's identity for JSON, with the model's `fingerprint` and further information `about` the job."""
         return {
             "split": self.split,
             "rows": self.source.size,
@@ -118,7 +120,7 @@ class Job:
     def batches(
         self, rows: Sequence[int], errors: ExampleErrors
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """(images (b, height, width, c) uint8, labels (n,), good (n,) bool) by batch; padding fills the last images."""
+        """Batches of (images (b, height, width, c) uint8, labels (n,), good (n,) bool); pads the last images."""
         chosen, left = subset(self.source, rows), len(rows)
         for images, labels, weights in evaluation_batches(
             chosen, self.preprocess, self.batch_size, errors=errors, select=image_and_label
@@ -136,7 +138,7 @@ class Job:
         errors: dict[str, str],
         about: str,
     ):
-        """Writes file `number`: each row's label, whether its image was read, answers, and the error by its name."""
+        """Writes file `number`: each row's label, whether its image was read, answers, and {name: error}."""
         rows = self.shards.range(number)
         names = names_at(self.source, rows)
         why = [None if fine else errors.get(name, "it could not be read") for fine, name in zip(good, names)]
@@ -154,7 +156,7 @@ class Job:
         self.form.write(self.shards.path(number), self.columns, table, {**present, "error": ~good}, about)
 
     def broken(self, numbers: Sequence[int]) -> dict[str, str]:
-        """{name: why} of the unreadable images, from these files."""
+        """{name: reason} of the unreadable images in these files."""
         found = {}
         for number in numbers:
             table, present = self.form.read(self.shards.path(number), ("name", "error"))
@@ -164,7 +166,7 @@ class Job:
 
 @contextlib.contextmanager
 def owned_part(files: Any, part: tuple[int, int]) -> Iterator[None]:
-    """A context in which no other process does the same part of a job, of the files of a folder and split."""
+    """A context that locks this part of the job that writes `files`, so that no other process does it."""
     place = os.path.join(files.folder, f"_{file_stem(files.split)}-part-{part[0]}-of-{part[1]}")
     with owned(place):
         yield

@@ -1,4 +1,4 @@
-"""A segmentation model's masks of all images of a source, a PNG file for each. An interrupted job resumes.
+"""Write a segmentation model's masks of a source's images, one PNG file each. An interrupted job resumes.
 
 model = keras_vit.load("runs/streets")
 source = keras_vit.data.open_source("images:PHOTOS", "train")
@@ -36,7 +36,7 @@ CLASSES = "classes.csv"
 
 
 def mask_names(names: list[str]) -> list[str]:
-    """A mask's file name for each image's name: its path below the images' common folder, ending in .png.
+    """Mask file names for image names: the path below the images' common folder, ending in .png.
 
     If two images differ only in their ending, masks keep it: a.jpg.png. Examples without a file get numbers.
     """
@@ -55,9 +55,9 @@ class MaskFiles:
     """The files of a split's masks, in order.
 
     Attributes:
-        folder: local or in a bucket.
-        split: such as "train" or "train[:90%]"; masks are in a folder of that name.
-        names: of the files in that folder.
+        folder: output folder, local or in a bucket.
+        split: split, such as "train" or "train[:90%]", which names the folder of the masks.
+        names: file names in that folder.
     """
 
     ending: ClassVar[str] = ".png"
@@ -87,13 +87,13 @@ def class_table(model: Any) -> bytes:
 
 
 def _take_folder(files, description, free):
-    """`take_folder`, which also refuses a folder where other files have the masks' names."""
+    """Like `take_folder`, but also rejects a folder in which other files have the masks' names."""
     if not epath.Path(description_path(files.folder, files.split)).exists():
         there = len(files.names) - len(files.missing())
         if there:
             raise ValueError(
-                f'"{os.path.join(files.folder, file_stem(files.split))}" holds {there:,} of the files to write, and'
-                f" {files.folder} does not say that they are masks of this job. Give another folder, or delete them."
+                f'"{os.path.join(files.folder, file_stem(files.split))}" contains {there:,} of the files to write, but'
+                f" {files.folder} does not record that they are masks of this job. Use another folder, or delete them."
             )
     take_folder(files, json.loads(json.dumps(description)), free=free)
 
@@ -119,7 +119,7 @@ def _masks(segmenter, images) -> Iterator[tuple[bytes, int]]:
 
 
 def _description(segmenter, source, split):
-    """What the masks in a folder come from."""
+    """The origin of the masks in a folder, for JSON."""
     model = segmenter.model
     names, colors = names_and_colors(model)
     return {
@@ -138,7 +138,7 @@ def _description(segmenter, source, split):
 
 
 def _write(files, segmenter, source, rows, errors):
-    """Writes the masks of these rows; returns their number, without unreadable images."""
+    """Writes the masks of these rows; returns the number of masks written."""
     written = 0
     with stage(f"Segmenting {source.name}", len(rows), "images") as work:
         for png, row in _masks(segmenter, _images(segmenter.model, source, rows, errors)):
@@ -166,30 +166,31 @@ def predict_masks(
 ) -> Report:
     """Writes a mask for every image of a source, FOLDER/SPLIT/NAME.png; skips files that exist.
 
-    A mask has its image's size and class numbers as values, with the classes' colours as its palette, or 16 bits with
-    255 classes or more. NAME is the image's path below the images' common folder. FOLDER/classes.csv names the classes.
+    A mask has its image's size, class numbers as values, and the classes' colours as its palette, or 16 bits with 255
+    classes or more. NAME is the image's path below the images' common folder. FOLDER/classes.csv names the classes.
 
     Args:
-        model: a SegmentationModel, created in the scope of its strategy.
-        source: a data source; its own masks, if any, are not read.
-        folder: local or in a bucket; other splits of the same data can share it.
+        model: SegmentationModel, created in the scope of its strategy.
+        source: data source; its masks, if any, are ignored.
+        folder: output folder, local or in a bucket; other splits of the same data can share it.
         split: name of the split in the files.
         window, overlap, scale, flips: as in `SegmentationModel.segment`.
-        batch_size: windows at a time.
+        batch_size: windows per batch.
         part: (index, count) to share work among processes or machines: this one writes masks index, index + count, ...
-        broken_limit: largest number of unreadable images in this part; None for no limit. They have no mask.
-        about: further information for JSON.
+        broken_limit: largest number of unreadable images, which get no mask, in this part; None for no limit.
+        about: further information for the job's JSON file.
 
     Returns:
         A Report; its files are masks.
 
     Raises:
-        ValueError: for another model, masks of another job or other files in the folder, or too many unreadable images.
-        OSError: if the folder is not writable.
+        ValueError: another kind of model, masks of another job or other files in the folder, or too many unreadable
+            images.
+        OSError: the folder is not writable.
     """
     check_part(part)
     if not segments(model):
-        raise ValueError(f'"{model.name}" does not give every pixel a class. Use predict for classes and features.')
+        raise ValueError(f'"{model.name}" is not a segmentation model: use predict, for classes and features.')
     segmenter, about = Segmenter(model, window, overlap, scale, flips, batch_size), about or {}
     folder = os.path.expanduser(os.fspath(folder))
     files = MaskFiles(folder, split, tuple(mask_names(names_at(source, range(source.size)))))

@@ -1,9 +1,9 @@
-"""Nearest images of a data set, by the cosine of features that `predict` has written.
+"""Find the nearest images of a data set by the cosine of features from `predict`.
 
     index = read_index("features")
     [found] = index.nearest(features_of_cat, k=8)      # Neighbour(similarity, name, split, row), most similar first
 
-scikit-learn searches exactly: all features are in memory, 4 bytes per number, and are compared with each query.
+scikit-learn searches exactly: it keeps all features in memory, 4 bytes per number, and compares each with the query.
 """
 
 import functools
@@ -26,7 +26,7 @@ from keras_vit.io.progress import stage
 
 
 class Neighbour(NamedTuple):
-    """An image of the index: the cosine of its features and the query's, its name, split and row."""
+    """An image of the index: cosine similarity to the query, name, split and row."""
 
     similarity: float
     name: str
@@ -54,8 +54,8 @@ class Index:
 
     Args:
         features: (n, d) float32.
-        names, splits, rows: (n,) per image.
-        descriptions: {split: description of the job that wrote it}.
+        names, splits, rows: (n,). One per image.
+        descriptions: descriptions of the jobs that wrote the features, one per split.
     """
 
     def __init__(self, features, names, splits, rows, descriptions: Sequence[dict[str, Any]] = ()):
@@ -67,31 +67,31 @@ class Index:
         return _scikit_learn().NearestNeighbors(metric="cosine", algorithm="brute").fit(_normalised(self.features))
 
     def check_written_by_model(self) -> None:
-        """Raises ValueError for features that a Beam pipeline wrote with an export: no model can search them."""
+        """Raises ValueError for features from a Beam pipeline with an export, which no model can search."""
         for split, description in self.descriptions.items():
             if description["weights"].startswith(EXPORT):
                 raise ValueError(
-                    f'The features of "{split}" were computed by the export {description.get("model", "unknown")},'
-                    " which cannot be compared with a model: compute them with the model itself, keras-vit predict"
-                    " --answers=features without --beam."
+                    f'The features of "{split}" were computed by the export {description.get("model", "unknown")}, and'
+                    " cannot be compared with those of a model. Compute them with the model itself: keras-vit predict"
+                    " --answers=features, without --beam."
                 )
 
     def check_model(self, model: Any) -> None:
-        """Raises ValueError for a model other than the one that wrote the features."""
+        """Raises ValueError unless this model computed the features."""
         self.check_written_by_model()
         own = fingerprint_of_model(model, ("features",))
         for split, description in self.descriptions.items():
             if any(
                 description.get(key, value) != value for key, value in own.items()
-            ):  # earlier versions wrote the weights alone
+            ):  # earlier versions recorded only the weights
                 raise ValueError(
                     f'The features of "{split}" were computed by another model, {description.get("model", "unknown")},'
-                    " or by other weights of it: search with that one, or write them again into another folder."
+                    " or with other weights: search with that model, or compute them again in another folder."
                 )
 
     @property
     def preprocess(self) -> str | None:
-        """Preprocessing text of the images, and for queries; None if unknown."""
+        """Preprocessing text of the images, also for queries; None if unknown."""
         return next((description["preprocess"] for description in self.descriptions.values()), None)
 
     def nearest(self, features: Any, k: int = 8) -> list[list[Neighbour]]:
@@ -105,7 +105,7 @@ class Index:
         ]
 
     def usual_similarities(self, most: int = 100) -> np.ndarray:
-        """(m,) similarities of at most `most` images, evenly spread over the index, to the nearest other one in it."""
+        """(m,) similarities of at most `most` images, spread over the index, to their nearest neighbours in it."""
         rows = np.unique(np.linspace(0, len(self.names) - 1, most).astype(int))
         distances, _ = self._search.kneighbors(_normalised(self.features[rows]), min(2, len(self.names)))
         return 1 - distances[:, -1]  # the first is the image itself
@@ -117,8 +117,8 @@ def _read_file(form, path):
         return form.read(path, ("features", "name", "row"))
     except (pa.ArrowException, tf.errors.OpError) as error:
         raise ValueError(
-            f'"{path}" is damaged: {getattr(error, "message", None) or error}. Delete it, and run keras-vit predict'
-            " again, as before."
+            f'"{path}" is damaged: {getattr(error, "message", None) or error}. Delete it, and run the same keras-vit'
+            " predict again."
         ) from None
 
 
@@ -129,8 +129,8 @@ def _read_split(folder, description):
     missing = shards.missing()
     if missing:
         raise ValueError(
-            f'"{folder}" is not complete: {len(missing)} of the {shards.count} files of "{description["split"]}" are'
-            f" missing, such as {os.path.basename(shards.path(missing[0]))}. Run keras-vit predict again, as before."
+            f'"{folder}" is incomplete: {len(missing)} of the {shards.count} files of "{description["split"]}" are'
+            f" missing, such as {os.path.basename(shards.path(missing[0]))}. Run the same keras-vit predict again."
         )
     if not any(column.startswith("features[") for column in description["columns"]):
         raise ValueError(
@@ -144,12 +144,12 @@ def _read_split(folder, description):
         if good.any():
             parts.append({"features": table["features"], "name": table["name"][good], "row": table["row"][good]})
     if not parts:
-        raise ValueError(f'"{folder}" has features of no image of "{description["split"]}": none could be read.')
+        raise ValueError(f'"{folder}" has no features of "{description["split"]}": none of its images could be read.')
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def read_index(folder: str | os.PathLike) -> Index:
-    """The features that `predict` has written to a folder, of all splits, without unreadable images.
+    """Reads the features that `predict` has written to a folder, for all splits, without unreadable images.
 
     Raises:
         FileNotFoundError: no features.
@@ -159,15 +159,15 @@ def read_index(folder: str | os.PathLike) -> Index:
     descriptions = read_descriptions(folder)
     if not descriptions:
         raise FileNotFoundError(
-            f'"{folder}" holds no features: write them with keras-vit predict --answers=features --output={folder}.'
+            f'"{folder}" contains no features: write them with keras-vit predict --answers=features --output={folder}.'
         )
     if any(len({d[key] for d in descriptions if key in d}) > 1 for key in ("weights", "architecture")):
-        raise ValueError(f'"{folder}" holds features of different models. Write each into its own folder.')
+        raise ValueError(f'"{folder}" contains features of different models. Write each to its own folder.')
     texts = sorted({description["preprocess"] for description in descriptions})
     if len(texts) > 1:
         raise ValueError(
-            f'"{folder}" holds features of images that were prepared differently, by "{texts[0]}" and "{texts[1]}",'
-            " which cannot be compared: write each into its own folder."
+            f'"{folder}" contains features of differently preprocessed images, by "{texts[0]}" and "{texts[1]}", which'
+            " cannot be compared. Write each to its own folder."
         )
     with stage(f"Reading {folder}"):
         tables = [_read_split(folder, description) for description in descriptions]
@@ -183,7 +183,7 @@ def features_of(model: Any, pixels: np.ndarray, batch_size: int = 64) -> np.ndar
 
 
 def pixels_of(index: Index, found: Sequence[Neighbour]) -> list[np.ndarray]:
-    """Preprocessed images of neighbours, each (height, width, c) uint8, read from the data again.
+    """Reads the neighbours' preprocessed images, each (height, width, c) uint8, from the data again.
 
     Raises:
         ValueError: the data is unknown or has changed.
@@ -198,7 +198,7 @@ def pixels_of(index: Index, found: Sequence[Neighbour]) -> list[np.ndarray]:
         source = open_source(description["data"], split, description.get("data_dir"))
         if digest(source) != description["names"]:
             raise ValueError(
-                f"{source.name} has changed since the features were written: write them again into another folder."
+                f"{source.name} has changed since the features were written: compute them again in another folder."
             )
         numbers = sorted({neighbour.row for neighbour in found if neighbour.split == split})
         batches = evaluation_batches(subset(source, numbers), description["preprocess"], 64, select=image_and_label)

@@ -1,6 +1,6 @@
-"""The files of a job: which rows each holds, which exist, and a check that all belong to the same job.
+"""The files of a job: their rows, which of them exist, and a check that all belong to the same job.
 
-A folder holds a job per split: train-00000-of-00005.parquet and so on, each complete from the moment it appears, and
+A folder contains a job per split: train-00000-of-00005.parquet and so on, each complete from the moment it appears, and
 _train.json, the job's description. Table readers skip names that begin with "_".
 """
 
@@ -32,9 +32,9 @@ class Shards:
     """The files of a split's rows, in order.
 
     Attributes:
-        folder: local or in a bucket.
-        split: such as "train" or "train[:90%]".
-        ending: file name's suffix, ".parquet".
+        folder: output folder, local or in a bucket.
+        split: split, such as "train" or "train[:90%]".
+        ending: suffix of file names, such as ".parquet".
         size: number of rows.
         rows: largest number of rows per file.
     """
@@ -72,7 +72,7 @@ def description_path(folder: str, split: str) -> str:
 
 def _read_description(path):
     """A job's description from its JSON file."""
-    fix = "Restore it, or write the rows again into another folder."
+    fix = "Restore it, or write the rows again to another folder."
     content = read_json(path, fix)
     missing = [key for key in _KEYS if key not in content]
     if missing:
@@ -100,7 +100,7 @@ def _short(value):
 
 
 def _difference(key, before, given):
-    """A description's `key` before and now, in words."""
+    """The change of a description's `key`, in words."""
     if key in _CHECKSUMS:
         what, name = _CHECKSUMS[key]
         return f"{what}, of {before.get(name, 'unknown')}, now of {given.get(name, 'unknown')}"
@@ -111,33 +111,33 @@ def take_folder(shards: Shards, description: Mapping[str, Any], free: tuple[str,
     """Writes the job's description, or checks that the folder's files belong to the same job.
 
     Args:
-        shards: its files.
+        shards: the job's files.
         description: the job's identity, for JSON.
         free: keys of the description that may differ.
 
     Raises:
-        ValueError: names the differences.
+        ValueError: the files belong to another job; the message lists the differences.
     """
     path = epath.Path(description_path(shards.folder, shards.split))
-    fix = "Give another folder, or delete that one."
+    fix = "Use another folder, or delete this one."
     given = json.loads(json.dumps(description))
     if path.exists():
         before = _read_description(path)
         unknown = [key for key in _LATER if key in given and key not in before]
-        # A key in only one of them means other answers, which the columns show.
+        # A key in only one of them means other answers, which differ in the columns.
         in_one = {key for key in _LATER if (key in given) != (key in before)}
         compared = sorted({*before, *given} - {*free, *in_one})
         differs = [key for key in compared if before.get(key) != given.get(key)]
         if differs:
             words = "; ".join(_difference(key, before, given) for key in differs)
-            raise ValueError(f'"{shards.folder}" holds rows of another job: {words}. {fix}')
+            raise ValueError(f'"{shards.folder}" contains rows of another job: {words}. {fix}')
         if unknown and shards.missing():
             raise ValueError(
-                f'"{shards.folder}" was begun by an earlier version of keras_vit, which did not record the'
-                f" {', '.join(unknown)} of its model: rows of another model may be added to it by mistake. {fix}"
+                f'"{shards.folder}" was started by an earlier version of keras_vit, which did not record the'
+                f" {', '.join(unknown)} of its model, so rows of different models might be mixed. {fix}"
             )
         return
     stray = [file.name for file in paths_in(shards.folder, f"{file_stem(shards.split)}-", shards.ending)]
     if stray:
-        raise ValueError(f'"{shards.folder}" has {min(stray)}, and no {path.name} that says what it is. {fix}')
+        raise ValueError(f'"{shards.folder}" contains {min(stray)}, but no {path.name} that describes it. {fix}')
     write_bytes(path, json.dumps(given, indent=1, ensure_ascii=False).encode())

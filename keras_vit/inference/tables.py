@@ -1,5 +1,6 @@
-"""Files of rows: Parquet, by pyarrow, and TFRecords of tf.train.Example. A format is two functions and a row of
-FORMATS.
+"""Tables as files: Parquet, by pyarrow, and TFRecords of tf.train.Example.
+
+A new format needs two functions and a row of FORMATS.
 
 A table is {column: values} of equal length: arrays (n,) or (n, length), or lists. Where `present` (n,) bool is False,
 the row has no answer (its image is unreadable): null in Parquet, no feature in an Example.
@@ -134,10 +135,10 @@ class Format:
     """A file format.
 
     Attributes:
-        ending: file name's suffix.
-        write: (path, columns, table, present, about), all or nothing; `about` is text stored in the file if the format
-            can.
-        read: (path, column names) -> (table of the rows with a value, {name: present}).
+        ending: suffix of file names.
+        write: function (path, columns, table, present, about) that writes a file, all or nothing; `about` is text to
+            store in the file if the format allows it.
+        read: function (path, column names) -> (table of the rows with a value, {name: present}).
     """
 
     ending: str

@@ -74,7 +74,7 @@ def test_the_rows_are_those_of_predict_and_files_that_are_there_are_not_written_
     before = files(out)
     report = predict_by_beam(export, data, str(out), ALL, **SIZES)
     assert report.rows == 4 and report.files == (1, 2, 3) and before.items() < files(out).items()
-    with pytest.raises(ValueError, match="holds rows of another job: columns"):
+    with pytest.raises(ValueError, match="contains rows of another job: columns"):
         predict_by_beam(export, data, str(out), ("features",), **SIZES)
     with pytest.raises(ValueError, match="were computed by the export"):
         read_index(out).check_written_by_model()
@@ -93,7 +93,7 @@ def test_exports_of_the_same_weights_are_told_apart(export, tmp_path):
         file.write(b"more")
     assert fingerprint(other)["weights"] == own["weights"] and fingerprint(other)["architecture"] != own["architecture"]
     shutil.rmtree(other / "variables")
-    with pytest.raises(ValueError, match="is not a whole SavedModel: it has no variables/variables.data"):
+    with pytest.raises(ValueError, match="is not a complete SavedModel: it has no variables/variables.data"):
         fingerprint(other)
 
 
@@ -102,7 +102,7 @@ def test_an_export_that_cannot_answer_is_refused(export, photos, tmp_path):
     features = read_export(export) | {"classes": None}
     features["signatures"] = {"serving_default": features["signatures"]["features"]}
     assert _signatures(features, ("features",)) == {"serving_default": ["features"]}
-    with pytest.raises(ValueError, match='does not give "classes": its signatures are'):
+    with pytest.raises(ValueError, match='has no signature for "classes"'):
         _signatures(features, ("classes",))
     with pytest.raises(ValueError, match="gives every pixel a class.*--part=INDEX/COUNT"):
         _signatures({"signatures": {"pixels": {}}, "classes": 3, "task": "segmentation"}, ("classes",))

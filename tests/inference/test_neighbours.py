@@ -120,7 +120,7 @@ def test_an_index_that_is_missing_incomplete_or_of_two_preparations_is_refused(i
         read_index(index)
     other = json.loads((index / "_train.json").read_text()) | {"split": "other", "preprocess": "decode"}
     (index / "_other.json").write_text(json.dumps(other))
-    with pytest.raises(ValueError, match="prepared differently"):
+    with pytest.raises(ValueError, match="contains features of differently preprocessed images"):
         read_index(index)
 
 

@@ -138,7 +138,7 @@ def test_a_job_in_parts_that_was_stopped_ends_as_one_that_was_not(whole, model, 
     assert sorted(path.name for path in out.iterdir())[0] == "_train.json" and len(list(out.iterdir())) == 4
     assert [description["split"] for description in read_descriptions(str(out))] == ["train"]
     (out / "_train.json").unlink()
-    with pytest.raises(ValueError, match="has train-00000-of-00003.parquet, and no _train.json"):
+    with pytest.raises(ValueError, match="contains train-00000-of-00003.parquet, but no _train.json"):
         predict(model, source, out, ALL, **SIZES)
 
 
@@ -151,7 +151,7 @@ def test_another_engine_answers_the_same_in_files_of_its_own(whole, model, sourc
         assert one["classes"] == other["classes"]
         for name in ("probabilities", "logits", "features") if one["error"] is None else ():
             np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="holds rows of another job: engine 'openvino', now None"):
+    with pytest.raises(ValueError, match="contains rows of another job: engine 'openvino', now None"):
         predict(model, source, tmp_path, ALL, **SIZES)
     with pytest.raises(ValueError, match="Valid: openvino, openvino_bfloat16"):
         predict(model, source, tmp_path / "new", ALL, engine="onnx", **SIZES)
@@ -297,11 +297,11 @@ def test_a_file_of_records_is_whole_or_not_there(tmp_path, monkeypatch):
 def test_what_a_model_cannot_answer_is_refused(model, source, tmp_path):
     headless = every_weight(classes=None)
     headless.preprocessing = model.preprocessing
-    with pytest.raises(ValueError, match="has no classes: take features"):
+    with pytest.raises(ValueError, match="has no classes: request features"):
         predict(headless, source, tmp_path)
-    with pytest.raises(ValueError, match=r'no answer "feature"\. Did you mean "features"'):
+    with pytest.raises(ValueError, match=r'Unknown answer "feature"\. Did you mean "features"'):
         predict(model, source, tmp_path, ("feature",))
-    with pytest.raises(ValueError, match=r'no format "parket"\. Did you mean "parquet"'):
+    with pytest.raises(ValueError, match=r'Unknown format "parket"\. Did you mean "parquet"'):
         predict(model, source, tmp_path, format="parket")
     with pytest.raises(ValueError, match=r"gives images of \(8, 8, 3\), the model takes \(16, 24, 3\)"):
         predict(model, source, tmp_path, preprocess="decode|resize(8, 8)")
@@ -347,5 +347,5 @@ def test_shards_hold_every_row_once():
 
 def test_a_file_with_more_numbers_than_can_be_counted_is_refused():
     many = from_arrays(np.zeros((3_000_000, 1, 1, 1), "uint8"), np.zeros(3_000_000, int))
-    with pytest.raises(ValueError, match=r"rows_per_file=3,000,000 of features\[768\] are more numbers"):
+    with pytest.raises(ValueError, match=r"rows_per_file=3,000,000 of features\[768\] exceeds a file's limit"):
         Job.plan(many, "out", "train", "decode", 100, 3_000_000, "parquet", [Column("features", "numbers", 768)])

@@ -77,14 +77,14 @@ def test_a_job_in_parts_that_was_stopped_ends_as_one_that_was_not(whole, model, 
 
 
 def test_another_job_in_the_folder_is_refused(whole, model, source):
-    with pytest.raises(ValueError, match=r"holds rows of another job: window \['slide'"):
+    with pytest.raises(ValueError, match=r"contains rows of another job: window \['slide'"):
         predict_masks(model, source, whole[0])
 
 
 def test_other_files_are_not_overwritten(model, source, tmp_path):
     (tmp_path / "train" / "b").mkdir(parents=True)
     (tmp_path / "train" / "b" / "1.png").write_bytes(b"mine")
-    with pytest.raises(ValueError, match="holds 1 of the files to write"):
+    with pytest.raises(ValueError, match="contains 1 of the files to write"):
         predict_masks(model, source, tmp_path)
 
 
@@ -118,11 +118,11 @@ def test_images_that_differ_in_their_ending_keep_it():
 
 
 def test_a_classifier_has_no_masks(source, tmp_path):
-    with pytest.raises(ValueError, match="does not give every pixel a class"):
+    with pytest.raises(ValueError, match="is not a segmentation model"):
         predict_masks(every_weight(), source, tmp_path)
 
 
 def test_rows_have_no_masks(model, source, tmp_path):
-    with pytest.raises(ValueError, match="use predict_masks, or take features alone"):
+    with pytest.raises(ValueError, match="use predict_masks, or request only features"):
         predict(model, source, tmp_path)
     assert predict(model, source, tmp_path, ("features",)).rows == 6

@@ -179,7 +179,7 @@ def test_depth_has_no_classes(depth_model, tmp_path):
         (lambda: depth_model.classify(pixels(1)), "gives every pixel a depth, and no classes"),
         (lambda: keras_vit.export(depth_model, tmp_path / "m", top_k=2), "one output per pixel, and no classes"),
         (lambda: keras_vit.export(depth_model, tmp_path / "m", activation="sigmoid"), "has no classes: leave it out"),
-        (lambda: check_kinds(depth_model, ["classes"]), "use model.predict, or take features alone"),
+        (lambda: check_kinds(depth_model, ["classes"]), "use model.predict, or request only features"),
     ):
         with pytest.raises(ValueError, match=message):
             use()
