@@ -1,1 +1,1 @@
-"""A run's meaning and cost, without data and devices."""
+"""Explain a run and estimate its cost, without data and devices."""

@@ -19,10 +19,10 @@ def layer_counts(
     """Rows of a model's layers, in order, with their names in the model.
 
     Args:
-        spec: of any family (`keras_vit.models.make_spec("B/16")`).
+        spec: spec of any family, such as `keras_vit.models.make_spec("B/16")`.
         image_size: pixels, a number or (height, width).
-        classes: of the head; None for no head.
-        channels: of the image.
+        classes: number of classes; None for no head.
+        channels: image channels.
         remat: as in ViT and BiT.
 
     Raises:
@@ -48,6 +48,6 @@ def forward_activations(rows: Iterable[LayerCount]) -> int:
 
 
 def training_activations(rows: Iterable[LayerCount]) -> int:
-    """Number of values that one image's training step keeps for the gradients, if all layers train."""
+    """Number of values that one image's training step keeps for gradients, if all layers train."""
     rows = list(rows)
     return sum(row.kept for row in rows) + max(row.recomputed for row in rows)

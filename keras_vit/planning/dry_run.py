@@ -1,4 +1,4 @@
-"""--dry_run: what a config means and costs."""
+"""--dry_run: explain a config and estimate its cost."""
 
 import math
 import os
@@ -22,7 +22,7 @@ from keras_vit.runs.prepare import check, planned_data
 
 
 def _trained_layers(model):
-    """Names of the layers that train; of more than four, only the first two and the last."""
+    """Names of the trained layers; if more than four, the first two and the last."""
     names = [layer.name for layer in model.layers if layer.trainable_variables]
     return ", ".join(names) if len(names) <= 4 else f"{names[0]}, {names[1]}, ..., {names[-1]}"
 
@@ -51,12 +51,12 @@ def _steps_row(resolved, size):
         f" evaluation every {counted(resolved['evaluate'], 'step')},"
         f" checkpoint every {counted(resolved['checkpoint'], 'step')}"
         + (f"; ends after {counted(patience, 'step')} without a better evaluation" if patience else "")
-        + ("; delivers the best" if resolved["keep_best"] else "")
+        + ("; keeps the best model" if resolved["keep_best"] else "")
     )
 
 
 def _loss_name(prepared):
-    """Name of the loss: an object's, a function's, or Keras' name as text."""
+    """Name of the loss, given as an object, a function, or a Keras name."""
     if "loss.name" in prepared.task.reads:
         return f"{prepared.resolved['loss']['name']} loss"
     loss = prepared.task.loss(prepared.train)
@@ -91,7 +91,7 @@ def _rate_rows(resolved, schedule):
 
 
 def copies(optimizer):
-    """How many values an optimizer keeps per weight."""
+    """Number of values that an optimizer keeps per weight."""
     weight = keras.Variable(np.zeros(1000, "float32"), name="kernel")
     optimizer.build([weight])
     return memory.size(optimizer.variables) // 1000
@@ -116,13 +116,13 @@ def _memory_rows(model, resolved, examples):
     free, is_main = memory.device_memory()
     if free is None:
         return [("memory", text)]
-    text += f"; {'this machine' if is_main else 'the device'} has {short(free, 'B')} left"
+    text += f"; {'this machine' if is_main else 'the device'} has {short(free, 'B')} free"
     sentence, _ = memory.check_fit(step, free, resolved["batch_size"], resolved["micro_batches"], examples=examples)
     return [("memory", text), *([("note", sentence)] if sentence else [])]
 
 
 def _draw_rate(resolved, schedule, workdir):
-    """Writes learning_rate.png if matplotlib is installed; returns a row that says so."""
+    """Writes learning_rate.png if matplotlib is installed; returns a row with its path, or the reason."""
     steps = np.linspace(0, resolved["total"] - 1, 500)
     try:
         png = figures.lines(
@@ -141,11 +141,11 @@ def _computation_row(model, resolved):
     if getattr(model, "spec", None) is None:
         return []
     flops, step = counting.flops(count(model)), training_flops(model)
-    in_all = step * resolved["total"] * resolved["batch_size"]
-    times = {1: "at once that: nothing below the head trains", 3: "at three times that"}
+    total = step * resolved["total"] * resolved["batch_size"]
+    frozen = " (nothing below the head trains)" if round(step / flops, 2) == 1 else ""
     text = (
-        f"{short(flops, 'FLOP')} per image forward; {short(in_all, 'FLOP')} in all,"
-        f" {times.get(round(step / flops, 2), f'at {step / flops:.2g} times that')}"
+        f"{short(flops, 'FLOP')} per image forward, {step / flops:.2g}x that in training{frozen};"
+        f" {short(total, 'FLOP')} in total"
     )
     return [("computation", text)]
 
@@ -154,16 +154,16 @@ def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None
     """A config's plan as text; writes the learning-rate curve to workdir/learning_rate.png.
 
     Args:
-        config: a ConfigDict like configs/lib/common.base().
+        config: ConfigDict like configs/lib/common.base().
         datasets: {name: (classes, {split: examples})} of well-known datasets.
         workdir: folder for the picture, or None for no picture.
-        examples, classes: of a dataset that is neither well known nor on this machine.
+        examples, classes: size of a dataset that is neither well known nor on this machine.
         sweep, runs: values of the flags --sweep and --runs.
         data_dir: base of relative paths.
 
     Raises:
-        OSError: if the picture cannot be written to `workdir`.
-        ValueError: as training, for a dataset of unknown size, and for an invalid sweep.
+        OSError: the picture cannot be written to `workdir`.
+        ValueError: an error that training would raise, a dataset of unknown size, or an invalid sweep.
     """
     if workdir:
         check_folder(locate(os.fspath(workdir)))

@@ -15,7 +15,7 @@ def forward_flops(
 
 
 def run_costs(model: keras.Model, examples: int) -> dict[str, int]:
-    """{"forward_flops": of one image, "training_flops": of all `examples`}; {} for uncountable models."""
+    """{"forward_flops": per image, "training_flops": for all `examples`}; {} if the model cannot be counted."""
     try:
         rows = count(model)
     except ValueError:  # shapes known only at run time
@@ -26,11 +26,10 @@ def run_costs(model: keras.Model, examples: int) -> dict[str, int]:
 
 
 def training_flops(model: keras.Model) -> int:
-    """Operations of one image's training step, for a model that `count` takes.
+    """Operations of one image's training step, for a model that `count` accepts.
 
-    That is the forward pass, plus as much for the gradients of trainable weights, plus as much for those of the
-    activations above the lowest of these: three times the forward pass if all weights train, hardly more than once
-    if only a head does.
+    The sum of the forward pass, as much again for the gradients of trainable weights, and for those of activations down
+    to the lowest trainable layer: three forward passes if all weights train, hardly more than one if only a head does.
     """
     layers = [(row.flops or 0, bool(layer.trainable_variables)) for row, layer in counted_layers(model)]
     lowest = next((i for i, (_, trains) in enumerate(layers) if trains), len(layers))

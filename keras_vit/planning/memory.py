@@ -1,6 +1,6 @@
-"""Memory of a training step: an estimate, and what this machine or device has.
+"""Estimate a training step's memory, and compare it with the memory of this machine or device.
 
-The estimate is of the weights, gradients, optimizer variables and activations. docs/performance.md compares it with
+The estimate covers weights, gradients, optimizer variables and activations. docs/performance.md compares it with
 measurements.
 """
 
@@ -26,7 +26,7 @@ _CGROUPS = (
         "/sys/fs/cgroup/memory/memory.usage_in_bytes",
     ),
 )
-_SHARED = ("one", "mirrored", "multiworker", "data")  # strategies in which each replica holds the whole model
+_SHARED = ("one", "mirrored", "multiworker", "data")  # strategies in which each replica has the whole model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +34,11 @@ class StepMemory:
     """Bytes of a training step on one device.
 
     Attributes:
-        weights: of all variables, in float32.
-        gradients: of the trainable weights.
-        slots: the optimizer's variables.
-        per_image: activations kept for the gradient, or those of a forward pass if that is more.
-        per_image_remat: the same with every block rematerialised.
+        weights: bytes of all variables, in float32.
+        gradients: bytes of the trainable weights' gradients.
+        slots: bytes of the optimizer's variables.
+        per_image: bytes of activations kept for the gradient, or of a forward pass if larger.
+        per_image_remat: `per_image` with every block rematerialised.
     """
 
     weights: int
@@ -49,11 +49,11 @@ class StepMemory:
 
     @property
     def fixed(self) -> int:
-        """What does not depend on the batch."""
+        """Bytes independent of the batch."""
         return self.weights + self.gradients + self.slots
 
     def total(self, images: int) -> int:
-        """Of a step with that many images at a time."""
+        """Bytes of a step with `images` images at a time."""
         return self.fixed + images * self.per_image
 
 
@@ -63,7 +63,7 @@ def size(variables) -> int:
 
 
 def _values_per_image(layers):
-    """Activations of one image's training step, in numbers; `layers` are (row, layer) from the first to the last."""
+    """Number of activations of one image's training step; `layers` are (row, layer) from the first to the last."""
     trains = [bool(layer.trainable_variables) for _, layer in layers]
     lowest = next((i for i, learns in enumerate(trains) if learns), len(layers))
     groups = [row.name.partition("/") for row, _ in layers]
@@ -76,16 +76,16 @@ def _values_per_image(layers):
 
 
 def _is_block(row):
-    """Whether a row is of a block that is not rematerialised."""
+    """Whether a row belongs to a block without rematerialisation."""
     return row.name.rpartition("/")[2].startswith("block_") and not row.recomputed
 
 
 def step_memory(model: keras.Model, slots_per_weight: int) -> StepMemory | None:
-    """The memory of a model's training step; None for layers whose cost is unknown.
+    """The memory of a model's training step; None if the cost of a layer is unknown.
 
     Args:
-        model: the model to train, with or without values.
-        slots_per_weight: values that the optimizer keeps per trainable weight.
+        model: model to train, with or without values.
+        slots_per_weight: number of values that the optimizer keeps per trainable weight.
     """
     try:
         layers = counted_layers(model)
@@ -101,7 +101,7 @@ def step_memory(model: keras.Model, slots_per_weight: int) -> StepMemory | None:
 
 
 def _number(path):
-    """The number in a file of the kernel; None without the file or a limit ("max")."""
+    """The number in a kernel file; None without the file or a limit ("max")."""
     try:
         with open(path) as file:
             text = file.read().strip()
@@ -126,7 +126,7 @@ def available_memory() -> int | None:
 
 
 def _reclaimable(folder):
-    """Bytes of a control group's files in memory, which the kernel drops when memory is needed."""
+    """Bytes of a control group's file cache, which the kernel can reclaim."""
     try:
         with open(os.path.join(folder, "memory.stat")) as file:
             values = dict(line.split() for line in file)
@@ -153,7 +153,7 @@ def device_memory() -> tuple[int | None, bool]:
 
 
 def _advice(step, usable, batch_size, micro_batches, replicas, examples):
-    """What makes a step fit into `usable` bytes; no batch of more than `examples`, unless None."""
+    """Suggests how to fit a step into `usable` bytes, with no batch larger than `examples`, unless None."""
     share = batch_size // replicas
     fits, found = int((usable - step.fixed) // step.per_image), []
     if fits >= 1:
@@ -171,37 +171,37 @@ def _advice(step, usable, batch_size, micro_batches, replicas, examples):
 def check_fit(
     step: StepMemory, free: int, batch_size: int, micro_batches: int, replicas: int = 1, examples: int | None = None
 ) -> tuple[str, bool]:
-    """(a sentence if a step may not fit into memory, or ""; whether it does not).
+    """(warning if a step may not fit into memory, or ""; whether it does not fit).
 
     Args:
-        step: of one device.
-        free: bytes available on it.
-        batch_size, micro_batches: the config's.
+        step: memory of the step on one device.
+        free: bytes available on the device.
+        batch_size, micro_batches: as in the config.
         replicas: number of devices that share a batch.
-        examples: the size of the training split, the largest batch that is advised.
+        examples: size of the training split, the largest batch to suggest.
     """
     needed = step.total(batch_size // replicas // micro_batches)
     if needed <= _NEAR * free:
         return "", False
     problem = "does not fit" if needed > free else "may not fit"
     return (
-        f"A training step {problem} into memory: it takes about {short(needed, 'B')} ({short(step.per_image, 'B')} per"
+        f"A training step {problem} into memory: it needs about {short(needed, 'B')} ({short(step.per_image, 'B')} per"
         f" image, and {short(step.fixed, 'B')} for weights, gradients and the optimizer), and {short(free, 'B')} are"
-        f" free. What helps: {_advice(step, _NEAR * free, batch_size, micro_batches, replicas, examples)}."
+        f" free. Try {_advice(step, _NEAR * free, batch_size, micro_batches, replicas, examples)}."
     ), needed > free
 
 
 def check_memory(model: keras.Model, config: Any, strategy: Strategy, examples: int | None = None) -> None:
-    """Refuses a run whose training step does not fit into the memory of this machine or device; warns near the limit.
+    """Raises ValueError if a training step does not fit into this machine's or device's memory; warns near the limit.
 
     Args:
-        model: the compiled model of the run, whose weights and optimizer are in memory already.
+        model: the run's compiled model, with weights and optimizer already in memory.
         config: the run's ConfigDict.
-        strategy: the run's.
-        examples: the size of its training split.
+        strategy: the run's strategy.
+        examples: size of the training split.
 
     Raises:
-        ValueError: with the keys that help.
+        ValueError: the step does not fit; the message suggests options.
     """
     if strategy.name not in _SHARED:
         return
@@ -214,6 +214,6 @@ def check_memory(model: keras.Model, config: Any, strategy: Strategy, examples: 
     free = free // here + step.weights + step.slots
     sentence, too_much = check_fit(step, free, config.batch_size, config.micro_batches, strategy.replicas, examples)
     if too_much:
-        raise ValueError(f"{sentence} To start anyway: --check_memory=False.")
+        raise ValueError(f"{sentence} To start anyway, pass --check_memory=False.")
     if sentence:
         logging.warning("%s", sentence)

@@ -1,6 +1,6 @@
-"""The costs of the variants and the published models: a row each, counted once in counts.csv (`make generate`).
+"""Costs of variants and published models, one row each, from counts.csv (written by `make generate`).
 
-Imports nothing else of this package: `keras-vit models` reads it without an engine.
+Imports nothing else of this package: `keras-vit models` works without an engine.
 """
 
 import csv
@@ -17,12 +17,12 @@ class ModelCount:
     """A model's row.
 
     Attributes:
-        name: a variant or a published model.
+        name: name of a variant or published model.
         image_size: pixels (height, width).
-        parameters: number of values in its weights.
+        parameters: number of values in the weights.
         flops: operations of one image's forward pass, 2 per multiply-add.
-        forward_bytes, training_bytes: activations of one image in float32, see `counting`.
-        files: formats of its weight files: .npz, safetensors, .pth.
+        forward_bytes, training_bytes: bytes of one image's activations in float32; see `counting`.
+        files: formats of the weight files: .npz, safetensors, .pth.
     """
 
     name: str
@@ -39,7 +39,7 @@ def matching(names: Iterable[str], pattern: str) -> list[str]:
     found = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
     if not found:
         raise ValueError(
-            f'No variant or published model matches "{pattern}". Patterns work as for files: "deit/*", "*L_16*".'
+            f'No variant or published model matches "{pattern}". Use patterns as for files: "deit/*", "*L_16*".'
         )
     return found
 
@@ -54,7 +54,7 @@ def as_csv(models: Iterable[ModelCount]) -> str:
 
 
 def read_counts(pattern: str = "*") -> list[ModelCount]:
-    """The rows of counts.csv whose names match: variants at 224 pixels, published models at the size in their files.
+    """Reads the rows of counts.csv that match: variants at 224 pixels, published models at the size in their files.
 
     Raises:
         ValueError: no name matches.

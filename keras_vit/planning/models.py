@@ -21,7 +21,7 @@ def variants() -> list[str]:
 
 
 def spec_of(variant: str, **fields) -> Spec:
-    """The spec of any family's variant; ValueError for an unknown variant or field."""
+    """The spec of a variant of any family; ValueError for an unknown variant or field."""
     return family_of(variant).make_spec(variant, **fields)
 
 
@@ -39,7 +39,7 @@ def _head_rows(published: Published, spec: Any, image_size: tuple[int, int]) -> 
 
 
 def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[counting.LayerCount]:
-    """Rows of the layers of a variant or a published model, such as "B/16" or "deit/tiny".
+    """Layer rows of a variant or published model, such as "B/16" or "deit/tiny".
 
     `image_size` is in pixels, a number or (height, width); None for 224 or the published model's own.
 

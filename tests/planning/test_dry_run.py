@@ -33,7 +33,7 @@ def test_the_plan_of_h14_is_the_papers_and_takes_no_memory():
     # 632,045,800 with 1000 classes; 18,291 classes and the hidden layer of the head come on top.
     parameters = 632_045_800 + (18_291 - 1000) * 1281 + 1280 * 1281
     assert f"H/14 224 x 224 px, 257 tokens: {parameters:,} parameters, all trained" in text
-    assert "335 GFLOP per image forward; 4,258 EFLOP in all" in text
+    assert "335 GFLOP per image forward, 3x that in training; 4,258 EFLOP in total" in text
     assert "jft300m train[50000:] (302,950,000 examples, 18,291 classes), evaluated on train[:50000] (50,000)" in text
     assert "1,035,474 steps of 4,096 images = 14 epochs of 73,963 steps" in text
     assert (
@@ -134,7 +134,7 @@ def test_a_local_folder_is_counted(photos):
     assert "train[:80%] (16 examples, 2 classes), evaluated on train[80%:] (4)" in text
     assert "at most 64 steps of 32 images drawn from 16;" in text
     assert "ends after 38 steps without a better" in text
-    assert "delivers the best" in text and "all trained" in text and "for a step on one device" in text
+    assert "keeps the best model" in text and "all trained" in text and "for a step on one device" in text
     assert "note --batch_size=32 is more than the 16 training examples" in text
 
 
@@ -166,4 +166,4 @@ def test_only_what_trains_is_counted_backwards(tiny):
 
 def test_a_linear_probe_costs_a_forward_pass_and_says_what_it_trains():
     text = flat(plan("linear_probe:B/16,cifar10"))
-    assert "7,690 trained, in head" in text and "at once that: nothing below the head trains" in text
+    assert "7,690 trained, in head" in text and "1x that in training (nothing below the head trains)" in text

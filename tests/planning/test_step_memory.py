@@ -15,7 +15,7 @@ def test_a_step_is_refused_warned_about_or_fits():
     assert check_fit(STEP, 1500, 16, 1) == ("", False)  # 400 + 16 x 50 = 1200, 80% of 1500
     sentence, too_much = check_fit(STEP, 1400, 16, 1)
     assert not too_much and sentence.startswith(
-        "A training step may not fit into memory: it takes about 1.2 kB (50 B per"
+        "A training step may not fit into memory: it needs about 1.2 kB (50 B per"
     )
     sentence, too_much = check_fit(STEP, 1000, 16, 1)
     assert too_much and "--batch_size=8; --config.micro_batches=2," in sentence
@@ -23,7 +23,7 @@ def test_a_step_is_refused_warned_about_or_fits():
     assert check_fit(STEP, 1000, 32, 4, replicas=4) == ("", False), "2 images at a time on each device"
     assert "--batch_size=64" in check_fit(STEP, 1000, 80, 2, replicas=4)[0]
     sentence, too_much = check_fit(StepMemory(100, 100, 200, 50, 50), 300, 16, 1)
-    assert too_much and sentence.endswith("What helps: a smaller model, or smaller images (--image_size).")
+    assert too_much and sentence.endswith("Try a smaller model, or smaller images (--image_size).")
 
 
 def test_what_a_step_keeps(tiny):
@@ -68,7 +68,7 @@ def test_a_run_that_does_not_fit_is_refused(tiny, monkeypatch):
     model.optimizer.build(model.trainable_variables)
     step = step_memory(model, 2)
     monkeypatch.setattr(memory, "device_memory", lambda: (step.gradients + 63 * step.per_image, True))
-    with pytest.raises(ValueError, match="does not fit into memory.*To start anyway: --check_memory=False"):
+    with pytest.raises(ValueError, match="does not fit into memory.*To start anyway, pass --check_memory=False"):
         memory.check_memory(model, config, Strategy())
     with pytest.raises(ValueError, match="--batch_size=40;"):  # more fit, but there are no more
         memory.check_memory(model, config, Strategy(), examples=40)

@@ -1,1 +1,1 @@
-"""A training step compiled for a TPU slice, without one: its needs, costs and bottlenecks."""
+"""Compile a training step for a TPU slice, without one, to find its memory, cost and bottleneck."""

@@ -1,7 +1,7 @@
 """TPU chips, and slices of them by name: "v5e:4x4".
 
-Rates and memory are from the public datasheets. `clock` is the unit of XLA's cycle estimates: the bfloat16 rate over
-the products per cycle of the chip's matrix units.
+Rates and memory are from the public datasheets. `clock` is the unit of XLA's cycle estimates: the bfloat16 rate divided
+by the products per cycle of the chip's matrix units.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ class Chip:
     """A kind of TPU chip.
 
     Attributes:
-        flops: per second, in bfloat16.
+        flops: operations per second, in bfloat16.
         bandwidth: bytes per second between chip and HBM.
         memory: bytes of HBM.
         interconnect: bytes per second to and from other chips, over all links.
@@ -41,7 +41,7 @@ _EXAMPLES = "v5e:4x4, v6e:2x2, v4:2x2x1, v5p:2x2x1"
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """A TPU slice such as "v5e:4x4": the kind of its chips, a name of CHIPS, and their number."""
+    """A TPU slice such as "v5e:4x4": its name, kind of chip (a name of CHIPS) and number of chips."""
 
     name: str
     kind: str
@@ -53,12 +53,12 @@ class Slice:
 
 
 def parse_slice(name: str) -> Slice:
-    """The slice of that name; ValueError, with the nearest kind, if the name is not a slice."""
+    """Parses a slice's name; ValueError, with the nearest kind of chip, if the name is not a slice."""
     kind, colon, shape = name.strip().partition(":")
     if kind not in CHIPS:
         raise ValueError(
-            f'"{name}" is not a slice of TPUs: there is no chip "{kind}".{did_you_mean(kind, CHIPS)} Write {_EXAMPLES}.'
+            f'"{name}" is not a TPU slice: unknown chip "{kind}".{did_you_mean(kind, CHIPS)} Examples: {_EXAMPLES}.'
         )
     if not colon or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", shape):
-        raise ValueError(f'"{name}" is not a slice of TPUs: expected a shape after the colon. Write {_EXAMPLES}.')
+        raise ValueError(f'"{name}" is not a TPU slice: expected a colon and a shape. Examples: {_EXAMPLES}.')
     return Slice(f"{kind}:{shape}", kind, math.prod(map(int, shape.split("x"))))

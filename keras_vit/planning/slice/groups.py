@@ -1,4 +1,4 @@
-"""Parts of a training step, by the names of layers and gradients in a compiled program."""
+"""Group a compiled training step's costs by the names of layers and gradients."""
 
 import dataclasses
 import re
@@ -26,7 +26,7 @@ ORDER = (*(name for name, _ in _GROUPS), "optimizer", "sums between chips", "cop
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Cost per step of a part of it: name in ORDER, direction ("forward", "backward" or ""), cycles, bytes of HBM."""
+    """Cost of a part of the step: name in ORDER, direction ("forward", "backward" or ""), cycles, bytes of HBM."""
 
     name: str
     direction: str
@@ -50,7 +50,7 @@ def group_of(cost: Cost, optimizer: str) -> tuple[str, str]:
 
 
 def grouped(costs: Iterable[Cost], optimizer: str) -> list[Group]:
-    """Groups of a program's instructions by ORDER, forward before backward, without those that cost nothing."""
+    """Groups of a program's instructions by ORDER, forward before backward, without cost-free ones."""
     totals = {}
     for cost in costs:
         key = group_of(cost, optimizer)

@@ -1,8 +1,8 @@
-"""Reads the text of a program that XLA compiled for a TPU: HBM traffic, estimated cycles, collectives.
+"""Read HBM traffic, estimated cycles and collectives from the text of a program that XLA compiled for a TPU.
 
 `cost_analysis()` counts bytes in any memory. Here only HBM counts: operands and results of the entry computation's
-instructions, with asynchronous copies counted once. A layout with S(1), such as {1,0:T(8,128)S(1)}, is in the chip's
-own memory.
+instructions, with asynchronous copies counted once. A layout with S(1), such as {1,0:T(8,128)S(1)}, is in on-chip
+memory.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ _INSTRUCTION = re.compile(
 )
 _METADATA = re.compile(
     r"(kernel_metadata=\{)\n(.*?)\n(\})", re.DOTALL
-)  # of a kernel: the only multi-line part of instructions
+)  # a kernel's metadata, the only multi-line part of instructions
 _COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%(?P<name>[\w.\-]+) .*\{$")
 # Instructions that only name values in place.
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
@@ -52,13 +52,13 @@ class Instruction:
         name, opcode: as in the text; asynchronous ones are "copy-start" and "copy-done".
         results: (bytes, whether in HBM) of each array in the result.
         operands: names of the instructions that compute its operands.
-        op_name: origin in the traced program, "jit(train_step)/jvp(block_00)/mlp/dot_general"; "" if unknown.
+        op_name: origin in the traced program, such as "jit(train_step)/jvp(block_00)/mlp/dot_general"; "" if unknown.
         cycles: XLA's estimate, or 0.
         calls: a fusion's computation, or None.
         body: a loop's computation, or None; `trips` is the number of iterations.
         kernel: code of a Pallas kernel, or "".
         programs: number of runs of a kernel's program; 0 if unknown, or not a kernel.
-        flops: of a kernel, which XLA does not count.
+        flops: operations of a kernel, which XLA does not count.
     """
 
     name: str
@@ -76,13 +76,13 @@ class Instruction:
 
     @property
     def collective(self) -> str | None:
-        """The kind of collective that it is or starts, or None."""
+        """Kind of the collective that this instruction is or starts, or None."""
         kind = self.opcode.removesuffix("-start")
         return kind if kind in _COLLECTIVES else None
 
     @property
     def moved(self) -> float:
-        """Bytes moved by an asynchronous copy: the smallest of its arrays except its flag."""
+        """Bytes moved by an asynchronous copy: the smallest of its arrays, except the flag."""
         sizes = [size for size, _ in self.results if size > 4]
         return min(sizes, default=0.0)
 
@@ -154,8 +154,8 @@ class Cost:
 class Program:
     """The computations in a compiled program's text; ValueError without an entry computation.
 
-    `bundles` is {instruction: bundles} of its kernels, for which XLA estimates no cycles. One of several equal kernels
-    is enough: XLA compiles only that one.
+    `bundles` is {instruction: bundles} of its kernels, for which XLA estimates no cycles. XLA compiles, and so lists,
+    only one of several equal kernels.
     """
 
     def __init__(self, text: str, bundles: Mapping[str, int] | None = None):
@@ -170,14 +170,14 @@ class Program:
         named = {name: each for here in self._computations.values() for name, each in here.items() if each.kernel}
         self._bundles = {named[name].kernel: count for name, count in (bundles or {}).items() if name in named}
         if self._entry is None:
-            raise ValueError("This is not the text of a compiled program: it has no entry computation.")
+            raise ValueError("Expected the text of a compiled program, got one without an entry computation.")
 
     def costs(self) -> Iterator[Cost]:
         """Cost of each instruction of the entry computation and its loops."""
         yield from self._costs(self._entry, 1)
 
     def holds(self, instruction: Instruction, pattern: str) -> bool:
-        """Whether an instruction, or one fused into it, comes from an op whose name matches the pattern."""
+        """Whether an instruction, or one fused into it, comes from an op with a name that matches the pattern."""
         inside = self._computations.get(instruction.calls, {}).values()
         return any(re.search(pattern, each.op_name) for each in (instruction, *inside))
 

@@ -1,7 +1,7 @@
 """Cycles of Pallas kernels in a TPU program, from the compiler's schedules, since XLA does not estimate them.
 
-A kernel's program is a list of bundles, of which the chip starts one per cycle; layers/tpu/images.py gives its number
-of runs. Waiting for memory is excluded: blocks are prefetched. libtpu writes the schedules to a folder that must be set
+A kernel's program is a list of bundles, and the chip starts one per cycle; layers/tpu/images.py gives its number of
+runs. Waiting for memory is excluded: blocks are prefetched. libtpu writes the schedules to a folder that must be set
 before it is loaded.
 """
 
@@ -20,7 +20,7 @@ _BUNDLES = re.compile(r"total scheduled bundles:\s*(\d+)")
 
 @functools.cache
 def folder() -> pathlib.Path:
-    """The folder of libtpu's schedules; call it before libtpu is loaded. Deleted when the process ends."""
+    """Creates the folder of libtpu's schedules, deleted when the process ends. Call before libtpu is loaded."""
     path = tempfile.mkdtemp(prefix="keras_vit_schedules_")
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     os.environ["LIBTPU_INIT_ARGS"] = f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {_FLAGS.format(folder=path)}".strip()
@@ -28,7 +28,7 @@ def folder() -> pathlib.Path:
 
 
 def read_schedules(path: pathlib.Path) -> dict[str, int]:
-    """{instruction: bundles} of kernels compiled since the last call; deletes the files."""
+    """Reads {instruction: bundles} of the kernels compiled since the last call, and deletes the files."""
     found = {}
     for file in path.iterdir():
         match = _FILE.fullmatch(file.name)

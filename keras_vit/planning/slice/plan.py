@@ -1,4 +1,4 @@
-"""Plans a config's training step on a TPU slice: does it compile and fit, and XLA's predicted cost. Runs nothing."""
+"""Plan a config's training step on a TPU slice: whether it compiles and fits, and XLA's cost estimate. Runs nothing."""
 
 import dataclasses
 import hashlib
@@ -42,8 +42,8 @@ class Compiled:
     Attributes:
         flops, bytes_accessed: XLA's cost analysis plus kernels, which it leaves out; bytes in any memory.
         hbm: bytes read from and written to HBM; None, like `cycles`, if the program cannot be read.
-        cycles: estimate, without collectives.
-        kernel_cycles: part of `cycles` in kernels, by their own schedules.
+        cycles: estimated cycles, without collectives.
+        kernel_cycles: part of `cycles` in kernels, from their own schedules.
         random_cycles: part of `cycles` in instructions that draw random numbers among other work.
         arguments, temporaries, results, code: bytes of memory; results that reuse arguments' memory are not counted.
         sums: {kind: (number, bytes)} of collectives.
@@ -82,7 +82,10 @@ class DoesNotFit(ValueError):
 
     def __init__(self, used: float, limit: float):
         self.used, self.limit = used, limit
-        super().__init__(f"The step needs {used / 2**30:.2f} GiB of a chip's {limit / 2**30:.2f} GiB.")
+        super().__init__(
+            f"The step needs {used / 2**30:.2f} GiB, but a chip has {limit / 2**30:.2f} GiB: use a smaller batch or"
+            " more chips."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +94,9 @@ class Plan:
 
     Attributes:
         where: the slice.
-        batch_size: of all chips.
-        steps, examples: of the whole run, and of its training split.
+        batch_size: global batch size, over all chips.
+        steps: steps of the whole run.
+        examples: size of the training split.
         model_parallel: number of chips that share a matrix, or None.
         compiled: cost of the step.
     """
@@ -138,7 +142,7 @@ class Plan:
 
 
 def _failure(error, where):
-    """A compilation error as one with a fix."""
+    """Turns a compilation error into one that says what was wrong."""
     text = str(error)
     found = next(filter(None, (pattern.search(text) for pattern in _NO_ROOM)), None)
     if found:
@@ -171,7 +175,7 @@ def _read(compiled):
 
 
 def measured(compiled, optimizer, seconds):
-    """The Compiled of a program that JAX compiled."""
+    """The costs of a program that JAX compiled."""
     program, memory, analysis = _read(compiled), compiled.memory_analysis(), compiled.cost_analysis()
     costs = list(program.costs()) if program else []
     accessed = float(analysis.get("bytes accessed", 0))
@@ -209,7 +213,7 @@ def _known(path):
 
 
 def _remembered(question: dict[str, Any], answer: Callable[[], Compiled]) -> Compiled:
-    """answer(), cached, including that a step does not fit."""
+    """Caches answer(), including that a step does not fit."""
     key = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:24]
     path = cache_folder() / "plans" / f"{key}.json"
     known = _known(path)
@@ -221,7 +225,7 @@ def _remembered(question: dict[str, Any], answer: Callable[[], Compiled]) -> Com
         try:
             write_bytes(path, json.dumps(known).encode())
         except OSError as error:
-            logging.warning("%s cannot be written (%s): the plan will be compiled again next time.", path, error)
+            logging.warning("%s cannot be written (%s): the next plan will compile again.", path, error)
     if "used" in known:
         raise DoesNotFit(known["used"], known["limit"])
     return Compiled.from_json(known)
@@ -250,19 +254,19 @@ def make_plan(
 ) -> Plan:
     """The plan of a config with its global batch_size on a slice such as "v5e:4x4".
 
-    Compiles for one to several minutes, once: the cache folder keeps the result for this config, code, and versions of
-    Keras, JAX and libtpu.
+    The first compilation takes one to several minutes; the cache folder keeps its result for this config, code, and
+    versions of Keras, JAX and libtpu.
 
     Args:
-        config: a ConfigDict.
+        config: ConfigDict.
         datasets, examples, classes, data_dir: as for runs.prepare.planned_data.
-        where: the slice.
+        where: name of the slice.
         model_parallel: number of chips that share a matrix.
 
     Raises:
         DoesNotFit: the step needs more memory than a chip has.
         ValueError: an invalid slice, one that cannot divide batch or matrices, or a step that does not compile.
-        ImportError: without libtpu.
+        ImportError: libtpu is not installed.
     """
     check_backend()
     import libtpu
@@ -298,7 +302,7 @@ def make_plan(
 
 
 def with_batch(config: Any, per_chip: int, where: str, **model: Any) -> Any:
-    """A copy of a config with `per_chip` images per chip, as many examples, and `model` in config.model."""
+    """A copy of a config with `per_chip` images per chip, the same number of examples, and `model` in config.model."""
     copy = config.copy_and_resolve_references()
     copy.batch_size = per_chip * parse_slice(where).chips
     with copy.unlocked(), copy.ignore_type():
@@ -309,7 +313,7 @@ def with_batch(config: Any, per_chip: int, where: str, **model: Any) -> Any:
 
 
 def find_batch(plan_of: Callable[[int], Plan], step: int = 8, most: int = MOST_PER_CHIP) -> tuple[int, Plan]:
-    """The largest number of images per chip, a multiple of `step` and at most `most`, that fits, and its plan.
+    """The largest number of images per chip that fits, a multiple of `step` up to `most`, and its plan.
 
     `plan_of` maps images per chip to a plan. Memory grows almost linearly with the batch: the next one to try is where
     the line through the last two plans meets the limit.

@@ -1,4 +1,4 @@
-"""A config's training step, traced on the JAX backend and compiled for a TPU slice by libtpu, on any machine.
+"""Trace a config's training step on the JAX backend and compile it for a TPU slice with libtpu, on any machine.
 
 It is the run's own step: the task's model, loss, metrics and mixing, the config's optimizer, `model.train_step`, and a
 strategy's sharding. Variables have no values, so that a machine with little memory can compile large models.
@@ -26,21 +26,21 @@ def check_backend() -> None:
     """Raises ValueError for a backend other than JAX, ImportError without libtpu."""
     if keras.backend.backend() != "jax":
         raise ValueError(
-            f"A plan is compiled by JAX, and the backend is {keras.backend.backend()}: set KERAS_BACKEND=jax before"
-            " Keras is imported."
+            f"A plan needs the JAX backend, got {keras.backend.backend()}: set KERAS_BACKEND=jax before importing"
+            " Keras."
         )
     try:
         import libtpu  # noqa: F401
     except ImportError:
         raise ImportError(
-            "A plan needs the compiler of TPUs: pip install jax==0.10.2 libtpu==0.0.51, or in a checkout pip install -e"
+            "A plan needs the TPU compiler: pip install jax==0.10.2 libtpu==0.0.51, or in a checkout pip install -e"
             ' ".[plan]".'
         ) from None
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """A context without writes to the process's stderr, where libtpu reports the missing TPU."""
+    """A context that silences the process's stderr, where libtpu reports the missing TPU."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
@@ -102,10 +102,11 @@ def lowered_step(prepared: Prepared, where: Slice, model_parallel: int | None = 
     Args:
         prepared: the config on PlannedSplits; its batch_size is global.
         where: the slice.
-        model_parallel: chips that share a matrix, as a run's --model_parallel; None for data parallelism only.
+        model_parallel: number of chips that share a matrix, as in a run's --model_parallel; None for data parallelism
+            only.
 
     Raises:
-        ValueError: the slice cannot divide batch or matrices, or as training.
+        ValueError: the slice cannot divide batch or matrices, or an error that training would raise.
     """
     import jax
 

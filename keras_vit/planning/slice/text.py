@@ -9,8 +9,8 @@ from keras_vit.planning.text import rows, short
 GIB = 2**30
 NOTE = "Predictions of XLA's compiler: no TPU was used."
 UNREAD = (
-    "XLA cannot write this program as text: its traffic with HBM and its estimated cycles are not known, and the time"
-    " is that of its arithmetic."
+    "XLA cannot write this program as text, so its HBM traffic and estimated cycles are unknown, and the time covers"
+    " only arithmetic."
 )
 
 
@@ -18,12 +18,12 @@ def _hbm(plan):
     """HBM traffic in words."""
     c, accessed = plan.compiled, f"cost analysis: {short(plan.compiled.bytes_accessed, 'B')} accessed"
     if c.hbm is None:
-        return f"not known ({accessed})"
-    return f"{short(c.hbm, 'B')} a chip, {1e3 * plan.floors['HBM']:.3g} ms ({accessed})"
+        return f"unknown ({accessed})"
+    return f"{short(c.hbm, 'B')} per chip, {1e3 * plan.floors['HBM']:.3g} ms ({accessed})"
 
 
 def _batch(plan):
-    return f"{counted(plan.batch_size, 'image')}, {plan.batch_size // plan.where.chips:,} a chip" + (
+    return f"{counted(plan.batch_size, 'image')}, {plan.batch_size // plan.where.chips:,} per chip" + (
         f"; matrices over {plan.model_parallel} chips" if plan.model_parallel else ""
     )
 
@@ -31,10 +31,7 @@ def _batch(plan):
 def _sums(plan):
     """Collectives in words."""
     parts = [f"{count:,} {kind} of {short(size, 'B')}" for kind, (count, size) in sorted(plan.compiled.sums.items())]
-    return (
-        f"{', '.join(parts) or 'none'}; {1e3 * plan.floors['sums between chips']:.3g} ms if nothing else is done"
-        " meanwhile"
-    )
+    return f"{', '.join(parts) or 'none'}; {1e3 * plan.floors['sums between chips']:.3g} ms without overlap"
 
 
 def plan_text(plan: Plan) -> str:
@@ -52,17 +49,17 @@ def plan_text(plan: Plan) -> str:
             ("slice", f"{plan.where.name}, {counted(plan.where.chips, 'chip')}"),
             ("batch", _batch(plan)),
             ("memory", f"{c.memory / GIB:.2f} GiB of a chip's {plan.where.chip.memory / 1e9:.0f} GB: {parts}"),
-            ("arithmetic", f"{short(c.flops, 'FLOP')} a chip, {1e3 * floors['arithmetic']:.3g} ms at its rate"),
+            ("arithmetic", f"{short(c.flops, 'FLOP')} per chip, {1e3 * floors['arithmetic']:.3g} ms at peak rate"),
             ("HBM", _hbm(plan)),
             ("between chips", _sums(plan)),
             (
-                "a step",
+                "step",
                 (
-                    f"{1e3 * plan.estimate:.3g} ms, bound by {plan.binds}; {plan.images_per_chip:,.0f} images/s a chip"
-                    " at best"
+                    f"{1e3 * plan.estimate:.3g} ms, bound by {plan.binds}; at best {plan.images_per_chip:,.0f} images/s"
+                    " per chip"
                 ),
             ),
-            ("the run", f"{hours}, at best, without evaluations"),
+            ("run", f"{hours}, at best, without evaluations"),
             ("compiled in", f"{c.seconds:.0f} s"),
             ("note", NOTE if c.hbm is not None else f"{NOTE} {UNREAD}"),
         ]
@@ -71,12 +68,12 @@ def plan_text(plan: Plan) -> str:
 
 _HEAD = (
     "slice",
-    "batch a chip",
+    "batch per chip",
     "memory GiB",
     "GFLOP",
     "HBM GB",
     "between chips",
-    "ms a step",
+    "ms per step",
     "bound by",
     "images/s/chip",
     "chip-hours",
@@ -109,7 +106,7 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def comparison(named: Sequence[tuple[str, Plan | str]]) -> str:
-    """A table of named plans, or why one failed."""
+    """A table of named plans; a failed one is given by its reason."""
     lines = []
     for name, plan in named:
         lines.append((name, *_row(plan)) if isinstance(plan, Plan) else (name, plan, *[""] * (len(_HEAD) - 1)))
@@ -136,5 +133,5 @@ def where(plan: Plan) -> str:
             "in kernels: cycles of the compiler's schedule, without waiting for memory. XLA estimates the others.",
         ),
     ]
-    said = [f"{1e3 * cycles / clock:.2f} ms of it {text}" for cycles, text in notes if cycles]
+    said = [f"{1e3 * cycles / clock:.2f} ms of this {text}" for cycles, text in notes if cycles]
     return "\n\n".join([table, *said])

@@ -136,5 +136,5 @@ def test_the_parts_are_the_whole(costs):
 
 
 def test_text_that_is_no_program_is_refused():
-    with pytest.raises(ValueError, match="no entry computation"):
+    with pytest.raises(ValueError, match="without an entry computation"):
         Program("HloModule nothing")

@@ -48,10 +48,10 @@ def test_slices_have_names(name, kind, chips):
 @pytest.mark.parametrize(
     "name, words",
     [
-        ("v5x:2x2", 'no chip "v5x". Did you mean'),
-        ("v5e", "expected a shape"),
-        ("v5e:0x2", "expected a shape"),
-        ("v5e:4", "expected a shape"),
+        ("v5x:2x2", 'unknown chip "v5x". Did you mean'),
+        ("v5e", "expected a colon and a shape"),
+        ("v5e:0x2", "expected a colon and a shape"),
+        ("v5e:4", "expected a colon and a shape"),
     ],
 )
 def test_other_names_are_refused(name, words):
@@ -80,9 +80,9 @@ def test_the_text_says_what_matters():
     text = plan_text(planned())
     for words in (
         "v5e:4x4, 16 chips",
-        "1,024 images, 64 a chip",
+        "1,024 images, 64 per chip",
         "3.00 GiB of a chip's 16 GB",
-        "197 GFLOP a chip, 1 ms",
+        "197 GFLOP per chip, 1 ms",
         "2 ms, bound by vector work",
         # Fmt: skip
         "2 all-reduce of 100 MB",
@@ -93,7 +93,7 @@ def test_the_text_says_what_matters():
     table = where(planned())
     assert "| MLP | forward | 1.33 | 66.7% | 0.600 |" in table
     assert "| all |  | 2.00 | 100% | 0.819 |" in table
-    assert "0.20 ms of it" in table
+    assert "0.20 ms of this" in table
     lines = comparison([("B/16", planned()), ("H/14", "The step needs 20 GiB.")]).splitlines()
     assert lines[2].startswith("| B/16 | v5e:4x4 | 64 | 3.00 | 197 |") and "The step needs 20 GiB." in lines[3]
     assert {line.count("|") for line in lines[:4]} == {12}
@@ -102,7 +102,7 @@ def test_the_text_says_what_matters():
 def test_a_program_that_cannot_be_read_is_said_to_be():
     plan = planned(hbm=None, cycles=None, groups=())
     assert plan.estimate == pytest.approx(1e-3)
-    assert "not known" in plan_text(plan)
+    assert "unknown" in plan_text(plan)
     assert "cannot write this program" in where(plan)
 
 
@@ -165,7 +165,7 @@ def test_that_it_does_not_fit_is_remembered_too(answered, monkeypatch):
 
     monkeypatch.setattr(plans, "measured", too_large)
     for _ in range(2):
-        with pytest.raises(DoesNotFit, match=r"needs 20.00 GiB of a chip's 15.75 GiB"):
+        with pytest.raises(DoesNotFit, match=r"needs 20.00 GiB, but a chip has 15.75 GiB"):
             plans.make_plan(CONFIG, DATASETS, "v5e:4x4")
     assert len(answered) == 1
 
