@@ -1,4 +1,4 @@
-"""Text of a model card, README.md: YAML for the Hugging Face hub, written by its own library, and Markdown."""
+"""Text of a model card, README.md: YAML for the Hugging Face hub, by huggingface_hub, and Markdown."""
 
 import html
 import re
@@ -18,13 +18,13 @@ from keras_vit.version import __version__
 
 _SHARES = ("top1", "top5", "mean_recall", "ece")  # measures shown as percentages
 _BAR = r"\|"  # in a table
-# Markers of the section for people's own words, invisible in a browser.
+# Markers of the section for the author's own words, invisible in a browser.
 OWN_WORDS = (
     "<!-- Your own words: text between this line and the next one like it is kept when the model is shared"
     " again; everything else is replaced. -->"
 )
 OWN_WORDS_END = "<!-- The end of your own words. -->"
-_MOST_CLASSES = 1000  # listed on the card; the files contain all
+_MOST_CLASSES = 1000  # largest number of classes on the card; the files contain all
 # Our measure -> the hub's (type, name).
 _METRICS = {
     "top1": ("accuracy", "top-1 accuracy"),
@@ -104,7 +104,7 @@ _ANSWERS = {
 
 
 def _classes_in_words(facts):
-    """A sentence on what the model does with its classes; "" without."""
+    """A sentence on what the model does with its classes; "" if it has none."""
     count, task = facts.model["classes"], facts.model.get("task")
     if count is None:
         return ""
@@ -185,12 +185,12 @@ def _other_library(facts):
         code += ["", f'model = {facts.other_class}.from_pretrained("{place}")']
         steps, exact = nearest_steps(facts.model["preprocessing"], tuple(facts.model["image_size"]))
         note = "`preprocessor_config.json` prepares images "
-        note += "as below." if exact else f"by {_code(steps.text)}; the measures are of images prepared as below."
+        note += "as below." if exact else f"by {_code(steps.text)}; the measures use images prepared as below."
     else:
         name, code = "timm", ["import timm", ""]
         code += [f'model = timm.create_model("{"hf-hub" if on_hub else "local-dir"}:{place}", pretrained=True)']
         note = "timm normalises outside the model: see `pretrained_cfg` in config.json."
-    download = [] if on_hub else [f'FOLDER is what `kagglehub.model_download("{repository}")` returns.', ""]
+    download = [] if on_hub else [f'FOLDER is the result of `kagglehub.model_download("{repository}")`.', ""]
     return [f"With {name}, in PyTorch:", "", "```python", *code, "```", "", note, "", *download]
 
 
@@ -283,23 +283,22 @@ def _training(facts):
 
 
 def own_words(text: str, where: str) -> str | None:
-    """People's own words in a card, or None without their section.
+    """The author's own words in a card, or None without a section for them; `where` names the card in errors.
 
     Raises:
-        ValueError: only one of the section's two marker lines is left. `where` names the card.
+        ValueError: only one of the section's two marker lines is left.
     """
     start, end = "<!-- Your own words", "<!-- The end of your own words"
     section = re.search(rf"{start}\b[^\n]*?-->(.*?){end}\b", text, re.DOTALL)
     if section is None and (start in text or end in text):
         raise ValueError(
-            f"{where} has only one of the two lines around your own words. Add the other one: {OWN_WORDS}"
-            f" {OWN_WORDS_END}"
+            f"{where} has only one of the two lines around your own words. Both are needed: {OWN_WORDS} {OWN_WORDS_END}"
         )
     return None if section is None else section[1].replace("\r\n", "\n").strip()
 
 
 def card(facts: Facts, words: str | None = None) -> str:
-    """README.md with its front matter and `words`, the Markdown of the section for people's own words."""
+    """README.md with front matter and `words`, Markdown for the section of the author's own words."""
     lines = [f"# {_plain(facts.name)}", "", *_summary(facts), *_sizes(facts), *_results(facts), *_use(facts)]
     lines += [*_images(facts), *_classes(facts), *_training(facts)]
     lines += [OWN_WORDS, "", *([words, ""] if words else []), OWN_WORDS_END, ""]

@@ -1,4 +1,4 @@
-"""Public names of data and models for cards, never names of local files."""
+"""Public names of data and models for cards, without names of local files."""
 
 import dataclasses
 import re
@@ -28,9 +28,8 @@ class Data:
 
     Attributes:
         name: display name.
-        kind: type in the hub's model-index: an identifier on the hub, a name of tensorflow-datasets, or a kind of local
-            files.
-        split: split of the data set; None if it is unknown or names a file.
+        kind: type in the hub's model-index: hub identifier, tensorflow-datasets name, or kind of local files.
+        split: split of the data set; None if unknown or the name of a file.
         public: whether the data set is publicly available.
     """
 
@@ -54,7 +53,7 @@ def names_a_file(text: str) -> bool:
 
 
 def data_of(source: str, split: str | None) -> Data:
-    """The data set of a source as in config.data.source."""
+    """The data set of a source, given as in config.data.source."""
     split = None if split is None or names_a_file(split) else split
     kind = re.split("[:?]", source)[0]
     if kind in OWN:
@@ -67,12 +66,12 @@ def data_of(source: str, split: str | None) -> Data:
 
 
 def is_public(model: str) -> bool:
-    """Whether others can load a model by this name: it is in the catalogue or on the Hugging Face hub."""
+    """Whether others can load a model by this name, from the catalogue or the Hugging Face hub."""
     return model in CATALOGUE or model.startswith("hf://")
 
 
 def model_name(name: str) -> str:
-    """A card's name for an initial or teacher model: its public name and licence, or that it is the author's own."""
+    """An initial or teacher model as named on a card: public name and licence, or "the author's own model"."""
     if name in CATALOGUE:
         return f"{name} ({CATALOGUE[name].licence})"
     return name if is_public(name) else "the author's own model"

@@ -20,19 +20,19 @@ class Facts:
     """The facts on a card.
 
     Attributes:
-        name: display name of the model: the last part of its address.
+        name: display name of the model, the last part of its address.
         address: address for `keras_vit.load`.
         licence: identifier on the Hugging Face hub.
         model: result of serving.description.describe.
-        architecture: in words.
+        architecture: description in words.
         kind: class name of the model.
         family: family of the model or of its base; None if it has several bases or none.
         pretrains: whether the model trains an encoder; all sizes but `parameters` are then the encoder's.
-        headless: whether it returns features.
+        headless: whether the model returns features.
         flops: operations of one image's forward pass, 2 per multiply-add; None if they cannot be counted.
         run: the run's files, or None.
-        other_format: "huggingface" or "timm", the second format in the folder; None if there is only .keras.
-        other_class: class of transformers that reads it.
+        other_format: "huggingface" or "timm", the second format in the folder; None if the only format is .keras.
+        other_class: transformers class that reads the second format, or None.
         pictures: {path in the folder: caption}.
     """
 
@@ -65,7 +65,7 @@ class Facts:
 
     @property
     def task(self) -> str | None:
-        """The Hugging Face hub's name of the task; None for custom heads, for which it has no name."""
+        """The Hugging Face hub's name for the task; None for custom heads, which it does not name."""
         if self.kind == "ImageGPT":
             return "unconditional-image-generation"
         if "task" in self.model:
@@ -83,9 +83,9 @@ def gather(
     other: tuple[str, str | None] | None,
     pictures: dict[str, str],
 ) -> Facts:
-    """The facts of a card; `other` is the (format, class) in which another library reads the folder, or None."""
+    """Gathers a card's facts; `other` is the (format, class) that lets another library read the folder, or None."""
     parts = address.partition("://")[2].split("/")
-    encoder = model.get_encoder()  # in a pre-training model: the part that takes whole images
+    encoder = model.get_encoder()  # of a pre-training model, the part that takes whole images
     headed = isinstance(model, (DetectionModel, SegmentationModel))
     described = model if headed else encoder
     description = {**describe(described, None), "parameters": int(model.count_params())}

@@ -1,4 +1,4 @@
-"""The shared folder: model.keras, files for another library where its format allows, the card and its pictures."""
+"""The shared folder: model.keras, files for another library if its format allows, the card and its pictures."""
 
 import json
 import os
@@ -28,33 +28,32 @@ def check_model(model: keras.Model, run: Run | None = None, untrained: bool = Fa
     encoder = model.get_encoder()  # the model itself, unless it pre-trains an encoder
     if encoder.image_size is None or len(encoder.inputs) > 1:
         raise ValueError(
-            f'Expected a model with one input of images (b, h, w, c) of fixed size, got "{model.name}", a'
+            f'Expected a model with a single input, images (b, h, w, c) of fixed size, got "{model.name}", a'
             f" {type(model).__name__} with the input shape {model.input_shape}."
         )
     if not untrained and isinstance(model, Classifier) and model.has_zero_head():
         raise ValueError(
-            f'The head of "{model.name}" is all zeros, as before any training: it gives every image the same answer.'
-            " Share"
-            " it with untrained=True (--untrained) if that is meant, or without a head:"
+            f'The head of "{model.name}" is all zeros, as before training: it gives every image the same answer. To'
+            " share it anyway, pass untrained=True (--untrained); to share it without a head, use"
             ' keras_vit.checkpoints.transfer(model, head="drop").'
         )
     names = run and run.evaluation and run.evaluation.details.get("classes")
     if isinstance(names, list) and model.class_names is not None and list(map(str, names)) != list(model.class_names):
         raise ValueError(
             f'"{run.path}" is not the run of this model: it was evaluated on the classes'
-            f" {', '.join(map(str, names[:5]))}..., the model has "
-            f"{', '.join(model.class_names[:5])}..."
+            f" {', '.join(map(str, names[:5]))}..., but the model has {', '.join(model.class_names[:5])}... Pass the"
+            " model's run, or none."
         )
 
 
 def _words_in(folder):
-    """People's own words in a folder's card; None without a card of ours."""
+    """The author's own words in a folder's card; None without a card of ours."""
     path = pathlib.Path(folder, CARD)
     return own_words(path.read_text("utf-8", "replace"), f'"{path}"') if path.exists() else None
 
 
 def check_output(folder: str | os.PathLike) -> None:
-    """Raises ValueError or OSError for a folder with files not written by this module: they would be lost."""
+    """Raises ValueError or OSError for a folder with files from elsewhere, which would be lost."""
     if os.path.isfile(folder):
         raise ValueError(f'"{folder}" is a file; expected a new folder.')
     there = set(os.listdir(folder)) if os.path.isdir(folder) else set()
@@ -63,14 +62,14 @@ def check_output(folder: str | os.PathLike) -> None:
         others = sorted(there)  # other libraries use these file names, too
     if others:
         raise ValueError(
-            f'"{folder}" holds other files, which would be lost: {", ".join(others[:5])}. Pass a new or an empty'
+            f'"{folder}" contains other files, which would be lost: {", ".join(others[:5])}. Pass a new or empty'
             " folder."
         )
     check_folder(os.path.dirname(os.path.abspath(folder)))
 
 
 def _write_for_others(model, folder):
-    """Writes files for transformers, or else timm: (format, transformers class or None), or None if neither fits."""
+    """Writes files for transformers, or else timm: (format, transformers class or None); None if neither fits."""
     reasons = []
     for form in ("huggingface", "timm"):
         try:
@@ -101,14 +100,14 @@ def _texts(folder):
 
 
 def _check_private(folder, run):
-    """Raises ValueError where a shared text contains the name of a local file."""
+    """Raises ValueError if a shared text contains the name of a local file."""
     private = {os.path.expanduser("~")} - {"/"} | (run.private() if run else set())
     for name, text in _texts(folder):
         found = sorted(secret for secret in private if secret in text or json.dumps(secret)[1:-1] in text)
         if found:
             raise ValueError(
-                f'{name} would contain "{found[0]}", the name of a local file. Change it at its source:'
-                " the names of classes, the model's preprocessing, or the name of the model."
+                f'{name} would contain "{found[0]}", the name of a local file. Change it at its source: the class'
+                " names, the model's preprocessing, or the model's name."
             )
 
 
@@ -141,13 +140,13 @@ def write_folder(
     untrained: bool = False,
     words: str | None = None,
 ) -> None:
-    """Writes the folder that `share` uploads, all or nothing, without uploading it: a preview of the card.
+    """Writes the folder that `share` uploads, all or nothing, without uploading it, such as to preview the card.
 
     Args:
         model: a model of this package that takes images.
-        folder: a local folder, new, empty, or written by an earlier call.
+        folder: local folder, new, empty, or written by an earlier call.
         address, license, run, images, untrained: as in `share`.
-        words: Markdown for the card's section of your own words; None keeps that of the folder's present card.
+        words: Markdown for the card's section of your own words; None keeps the section of the folder's current card.
 
     Raises:
         ValueError, OSError: as in `share` before its upload, or the folder contains other files.

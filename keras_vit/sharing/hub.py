@@ -1,4 +1,4 @@
-"""Hugging Face hub repositories, uploaded to by huggingface_hub."""
+"""Upload to Hugging Face hub repositories with huggingface_hub."""
 
 import contextlib
 import os
@@ -17,8 +17,8 @@ _TOKENS = "https://huggingface.co/settings/tokens"
 
 @contextlib.contextmanager
 def _explained(address):
-    """A context that turns errors of huggingface_hub into ours: what happened, and what to do."""
-    # Its error derives from the HTTP library's; that library's other errors mean that no answer came.
+    """A context that turns errors of huggingface_hub into errors that say what happened and what to do."""
+    # HfHubHTTPError derives from the HTTP library's error; the library's other errors mean that no response came.
     failures = (OSError, *errors.HfHubHTTPError.__bases__)
     try:
         yield
@@ -28,14 +28,14 @@ def _explained(address):
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):
             raise PermissionError(
-                f'"{address}": the hub does not accept the token on this machine: {error}. Create one with write access'
-                f" at {_TOKENS}."
+                f'"{address}": the hub rejects the token on this machine: {error}. Create one with write access at'
+                f" {_TOKENS}."
             ) from error
         if status == 412:
             raise ConnectionError(f'"{address}" was changed by someone else meanwhile: run this again.') from error
         raise ConnectionError(
-            f'"{address}" was not shared: {error or type(error).__name__}. Nothing there has changed; run this again'
-            " once the hub can be reached. --dry_run writes the folder without a network."
+            f'"{address}" was not shared: {error or type(error).__name__}. The repository is unchanged; run this again'
+            " once the hub is reachable. --dry_run writes the folder without a network."
         ) from error
 
 
@@ -53,14 +53,14 @@ class HubRepository:
         except ValueError:
             raise ValueError(example) from None
         if revision or file:
-            raise ValueError(f"{example} A commit is added to its main branch.")
+            raise ValueError(f"{example} Commits go to the main branch.")
         self.address = address
         self._parent: str | None = None  # parent of our commit
         self._files: list[str] = []  # files at the parent
         self._api = HfApi(library_name="keras-vit", library_version=__version__)
 
     def check(self, private: bool) -> None:
-        """Refuses, before any computation, what an upload would fail at; logs whether the repository exists.
+        """Checks, before any computation, that an upload can succeed; logs whether the repository exists.
 
         Args:
             private: whether a new repository is private.
@@ -73,11 +73,11 @@ class HubRepository:
         try:
             utils.validate_repo_id(self.name)
         except errors.HFValidationError as error:
-            raise ValueError(f'"{self.address}" is not a valid name on the hub: {error}') from None
+            raise ValueError(f'"{self.address}" is not a valid repository name: {error}') from None
         if get_token() is None:
             raise PermissionError(
-                f'"{self.address}": this machine has no token of the Hugging Face hub. Create one with write access at'
-                f' {_TOKENS}, then pass it to "hf auth login", or set HF_TOKEN. --dry_run shows the card without one.'
+                f'"{self.address}": this machine has no Hugging Face token. Create one with write access at {_TOKENS},'
+                ' then pass it to "hf auth login", or set HF_TOKEN. --dry_run shows the card without a token.'
             )
         with _explained(self.address):
             self._check_owner(self._api.whoami())
@@ -94,7 +94,7 @@ class HubRepository:
                 " settings, or choose another name."
             )
         self._parent, self._files = found.sha, [file.rfilename for file in found.siblings or ()]
-        logging.info("%s exists: adding a commit; earlier ones stay.", self.address)
+        logging.info("%s exists: adding a commit; earlier commits stay.", self.address)
 
     def _check_owner(self, user):
         """Raises PermissionError for a token without write access, as far as the hub's `user` shows."""
@@ -102,9 +102,8 @@ class HubRepository:
         role = ((user.get("auth") or {}).get("accessToken") or {}).get("role")
         if owner.lower() not in map(str.lower, names):
             raise PermissionError(
-                f'"{self.address}": the token on this machine belongs to {user["name"]}, who may not write to the'
-                f" repositories of {owner}. USER may "
-                f"be {' or '.join(names)}."
+                f'"{self.address}": the token on this machine belongs to {user["name"]}, who may not write to'
+                f" repositories of {owner}. In hf://USER/NAME, USER may be {' or '.join(names)}."
             )
         if role == "read":
             raise PermissionError(
@@ -112,7 +111,7 @@ class HubRepository:
             )
 
     def card(self) -> str | None:
-        """README.md at the commit that `check` saw, or None; ConnectionError if the download fails."""
+        """README.md at the commit found by `check`, or None; ConnectionError if the download fails."""
         if CARD not in self._files:
             return None
         with _explained(self.address):
@@ -120,10 +119,10 @@ class HubRepository:
             return pathlib.Path(path).read_text("utf-8", "replace")
 
     def upload(self, folder: str | os.PathLike, licence: str, message: str, private: bool) -> str:
-        """Uploads a folder as one atomic commit; returns its page's address.
+        """Uploads a folder as one atomic commit; returns the page's URL.
 
-        The commit also deletes an earlier model's files that are not in the folder. (huggingface_hub's upload_folder
-        may make several commits and keeps such files.)
+        The commit also deletes files of an earlier model that are not in the folder. (huggingface_hub's upload_folder
+        may make several commits, and keeps such files.)
 
         Raises:
             ConnectionError, PermissionError: the upload failed; the repository is unchanged, or empty if new.

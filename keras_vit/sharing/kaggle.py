@@ -1,4 +1,4 @@
-"""Variations of a Kaggle model, uploaded by kagglehub."""
+"""Upload variations of Kaggle models with kagglehub."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ _TOKENS = "https://www.kaggle.com/settings/api"
 
 @contextlib.contextmanager
 def _explained(address):
-    """A context that turns errors of kagglehub into ours: what happened, and what to do."""
+    """A context that turns errors of kagglehub into errors that say what happened and what to do."""
     import requests
     from kagglehub.exceptions import BackendError, UnauthenticatedError
 
@@ -30,7 +30,7 @@ def _explained(address):
                 " set KAGGLE_API_TOKEN, or write it to ~/.kaggle/access_token. --dry_run shows the card without one."
             ) from error
         raise ConnectionError(
-            f'"{address}" was not shared: {reason}. Nothing has changed there; run this again. --dry_run writes the'
+            f'"{address}" was not shared: {reason}. The model there is unchanged; run this again. --dry_run writes the'
             " folder without a network."
         ) from error
 
@@ -50,18 +50,18 @@ class KaggleVariation:
         except ValueError:
             raise ValueError(example) from None
         if version is not None or self.name.split("/")[2] != "keras":
-            raise ValueError(f"{example} Kaggle counts the versions itself.")
+            raise ValueError(f"{example} Kaggle numbers versions itself.")
         self.address = address
 
     def check(self, private: bool) -> None:
-        """Refuses, before any computation, what an upload would fail at.
+        """Checks, before any computation, that an upload can succeed.
 
         Args:
             private: without effect: new Kaggle models are private until made public on their page.
 
         Raises:
-            ImportError: without kagglehub.
-            PermissionError: no token that Kaggle accepts, or another user's.
+            ImportError: kagglehub is not installed.
+            PermissionError: no token that Kaggle accepts.
             ConnectionError: Kaggle is unreachable.
         """
         kagglehub = library(self.address)
@@ -75,10 +75,10 @@ class KaggleVariation:
                 user,
                 owner,
             )
-        logging.info("%s: a version is added. A new model stays private until you make it public.", self.address)
+        logging.info("%s: adding a version. A new model stays private until you make it public.", self.address)
 
     def card(self) -> None:
-        """None: text written on a model's page is not among its files."""
+        """None: the text on a Kaggle model's page is not a file."""
 
     def upload(self, folder: str | os.PathLike, licence: str, message: str, private: bool) -> str:
         """Uploads a folder as a new version, visible only once complete; a failure changes nothing."""

@@ -44,8 +44,8 @@ def checked(licence: str | None, valid: tuple[str, ...] = LICENCES) -> str:
     """The licence's identifier in lower case; ValueError if it is missing or not in `valid`."""
     if not licence:
         raise ValueError(
-            'Pass a licence; without one, nobody may use the model: license="apache-2.0" (--license=apache-2.0), for'
-            " example. Check the licences of the training data and of the initial model."
+            'Pass a licence, such as license="apache-2.0" (--license=apache-2.0): without one, nobody may use the'
+            " model. Check the licences of the training data and the initial model."
         )
     name = str(licence).lower()
     if name not in valid:

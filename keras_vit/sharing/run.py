@@ -25,7 +25,7 @@ _SHOWN = {
     "optimizer.learning_rate": "learning rate",
     "optimizer.weight_decay": "weight decay",
     "optimizer.layer_decay": "layer decay",
-    "optimizer.head_rate": "learning rate of the head, times",
+    "optimizer.head_rate": "learning rate factor of the head",
     "optimizer.ema": "averaged weights (EMA)",
     "schedule.decay": "schedule",
     "schedule.warmup": "warm-up, steps",
@@ -54,7 +54,7 @@ def _measures(content):
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Results of an evaluator, or with name "" the run's own; `data` is None if unknown, `details` the whole JSON."""
+    """Results of an evaluator, or of the run itself (name ""); `data` is None if unknown, `details` the whole JSON."""
 
     name: str
     data: Data | None
@@ -67,7 +67,7 @@ class Run:
     """Contents of a run directory, or of an evaluation's output folder.
 
     Attributes:
-        path: folder.
+        path: the folder.
         config: config.json, or {}.
         records: records of metrics.jsonl, oldest first.
         evaluation: evaluation.json, or None.
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def base(self) -> str | None:
-        """The initial model, as for `keras_vit.load`; None for random weights."""
+        """The initial model, as passed to `keras_vit.load`; None for random weights."""
         return self.config.get("init")
 
     def evaluators(self) -> list[Measured]:
@@ -108,7 +108,7 @@ class Run:
         return found
 
     def _data_of(self, name, options):
-        """Data of an evaluator with these options: its own or the run's; None if unknown."""
+        """Data of an evaluator with these options, its own or the run's; None if unknown."""
         kind: Any = find_evaluator(options.get("evaluator", name))
         values = {**({field.name: field.default for field in dataclasses.fields(kind)} if kind else {}), **options}
         if values.get("source"):
@@ -117,12 +117,12 @@ class Run:
         return data_of(own["source"], own["evaluation"]) if kind and "source" in values else None
 
     def caption(self, name: str) -> str:
-        """Caption of the image pictures of an evaluator in `config.evals`; "" if it draws none."""
+        """Caption of the pictures with images from an evaluator in `config.evals`; "" if it draws none."""
         options = self.config["evals"][name]
         return getattr(find_evaluator(options.get("evaluator", name)), "caption", "")
 
     def training(self) -> list[tuple[str, Any]]:
-        """(name, value) pairs that describe the training, without anything that could name a file."""
+        """(name, value) pairs that describe the training, without possible file names."""
         if not self.config:
             return []
         task = self.config.get("task", "classification")
@@ -138,7 +138,7 @@ class Run:
         ]
 
     def private(self) -> set[str]:
-        """Texts that must not be shared: the run's folder, and all names of files in its config."""
+        """Texts that must not be shared: the run's folder and all file names in its config."""
         values = {
             key: value
             for key, value in flat(self.config).items()
@@ -172,19 +172,19 @@ def _evaluation(path, config):
 
 
 def _check_ended(run):
-    """Raises ValueError for an unfinished run, whose model.keras and measures do not yet match its config.json."""
+    """Raises ValueError for an unfinished run: its model.keras and measures do not match its config.json yet."""
     if (run.path / LOCK).exists():
         raise ValueError(
-            f'"{run.path}" is in use by a training run, and its files do not match yet: share it once the run has'
-            f" ended. If there is none, delete {run.path / LOCK}."
+            f'"{run.path}" is in use by a training run: share it once the run has ended. If none is running, delete'
+            f" {run.path / LOCK}."
         )
     checkpoints = list(RunDirectory(run.path).checkpoints())
     step, total = max([*checkpoints, *(record["step"] for record in run.records)], default=None), run.config["total"]
     if step is not None and step < total:
         last = f", or to its last checkpoint, --config.total={checkpoints[-1]}" if checkpoints else ""
         raise ValueError(
-            f'"{run.path}" is at step {step:,} of {total:,}: its model and measures do not match its'
-            f" config. Run the same command again, to the end{last}, then share it."
+            f'"{run.path}" is at step {step:,} of {total:,}: its model and measures do not match its config. Continue'
+            f" it with the same command, to the end{last}, then share it."
         )
 
 
@@ -203,8 +203,8 @@ def read_run(path: str | os.PathLike) -> Run:
     evaluation = _evaluation(path, config)
     if not config and evaluation is None:
         raise ValueError(
-            f'"{path}" is not a run: it has neither the config.json of a training run nor the evaluation.json that'
-            " keras-vit evaluate --output writes."
+            f'"{path}" is not a run: it has neither config.json, from training, nor evaluation.json, from keras-vit'
+            " evaluate --output."
         )
     run = Run(path, config, RunDirectory(path).metrics(), evaluation)
     if config:
@@ -213,7 +213,7 @@ def read_run(path: str | os.PathLike) -> Run:
 
 
 def is_run(path: str | os.PathLike) -> bool:
-    """Whether a path looks like a folder for `read_run`, by its files' names."""
+    """Whether a path looks like a folder for `read_run`, by its file names."""
     text = os.fspath(path)
     if "://" in text and not text.startswith("gs://"):
         return False

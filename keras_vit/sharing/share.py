@@ -20,18 +20,18 @@ from keras_vit.sharing.run import is_run, read_run
 
 
 class Place(Protocol):
-    """A place to share models; it accepts the identifiers in `licences`, or with None all of sharing.licences."""
+    """A place to share models; accepts the identifiers in `licences`, or all of sharing.licences if None."""
 
     licences: tuple[str, ...] | None
 
     def check(self, private: bool) -> None:
-        """Refuses what an upload would fail at."""
+        """Checks that an upload can succeed."""
 
     def card(self) -> str | None:
         """README.md that an upload would replace, or None; call `check` first."""
 
     def upload(self, folder: str | os.PathLike, licence: str, message: str, private: bool) -> str:
-        """Uploads a folder, all or nothing; returns its page's address. Raises ConnectionError or PermissionError."""
+        """Uploads a folder, all or nothing; returns the page's URL. Raises ConnectionError or PermissionError."""
 
 
 _PLACES: dict[str, Callable[[str], Place]] = {"hf": HubRepository, "kaggle": KaggleVariation}
@@ -50,12 +50,12 @@ def find_place(address: str, license: str | None) -> tuple[Place, str]:
 
 
 def _words_at(place, address):
-    """People's own words in the present card; "" if it has no section for them."""
+    """The author's own words in the current card; "" if it has no section for them."""
     text = place.card()
     words = "" if text is None else own_words(text, f"{address}, {CARD},")
     if words is None:
         logging.warning(
-            "%s: %s has no section for your own words, and is replaced completely; the repository's history keeps it.",
+            "%s: %s has no section for your own words and is replaced entirely; the repository's history keeps it.",
             address,
             CARD,
         )
@@ -71,16 +71,16 @@ def share(
     images: bool = False,
     untrained: bool = False,
 ) -> str:
-    """Shares a model's files and a card on the Hugging Face hub or Kaggle; returns the page's address.
+    """Shares a model's files and a card on the Hugging Face hub or Kaggle; returns the page's URL.
 
-    The folder contains model.keras; model.safetensors and config.json for transformers, or else timm, where their
+    The shared folder contains model.keras; model.safetensors and config.json for transformers, or else timm, if their
     format supports the model; README.md, the card; and pictures of the run. It never contains names of local files.
-    `keras_vit.load(address)` loads it. Foreseeable failures are raised before the model is loaded. An upload is one
-    atomic commit (hub) or version (Kaggle). On the hub, the card's section for people's own words is kept.
+    `keras_vit.load(address)` loads it. Foreseeable errors are raised before the model is loaded. An upload is one
+    atomic commit (hub) or version (Kaggle). On the hub, the card's section of your own words is kept.
 
     Args:
-        model: a model of this package that takes images, or anything `keras_vit.load` takes; a run directory is also
-            its `run`.
+        model: a model of this package that takes images, or anything `keras_vit.load` accepts; a run directory also
+            serves as `run`.
         address: hf://USER/NAME or kaggle://USER/MODEL/keras/VARIATION.
         license: identifier on the hub, such as "apache-2.0", "mit" or "cc-by-4.0".
         run: run directory or output folder of `keras-vit evaluate --output`, for measures, curves and training details.
@@ -90,9 +90,9 @@ def share(
 
     Raises:
         ValueError: an address, licence, model or run that cannot be shared.
-        ImportError: without huggingface_hub or kagglehub.
-        PermissionError: without a token with write access.
-        ConnectionError: the place is unreachable, or the upload failed.
+        ImportError: huggingface_hub or kagglehub is not installed.
+        PermissionError: no token with write access.
+        ConnectionError: the hub or Kaggle is unreachable, or the upload failed.
     """
     place, licence = find_place(address, license)
     is_path = isinstance(model, (str, os.PathLike))

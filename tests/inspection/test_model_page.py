@@ -209,7 +209,7 @@ def test_only_an_earlier_page_is_replaced(tiny, tmp_path):
 @pytest.mark.parametrize("name", ["index.html", "images.png"])
 def test_somebody_elses_page_is_not_replaced(name, tmp_path):
     (tmp_path / name).write_text("theirs")
-    with pytest.raises(ValueError, match=f"which would be lost: {name}. Give a new"):
+    with pytest.raises(ValueError, match=f"and would be lost: {name}. Give a new"):
         check_place(tmp_path)
 
 

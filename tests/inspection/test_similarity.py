@@ -104,5 +104,5 @@ def test_layers_of_a_model(tiny):
     bit = keras_vit.BiT("R50x1", image_size=32, classes=2, units=(1, 1), width_factor=0.5)
     assert layer_similarity(bit, np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3))).shape == (2, 2)
     np.testing.assert_allclose(layer_similarity(tiny(depth=1), images), [[1]])
-    with pytest.raises(ValueError, match="needs 4 or more; got 3"):
+    with pytest.raises(ValueError, match="expected 4 images or more, got 3"):
         layer_similarity(model, images[:3])

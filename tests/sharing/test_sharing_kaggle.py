@@ -48,7 +48,7 @@ def test_pictures_keep_their_folder(kaggle, tmp_path):
 
 def test_an_upload_that_fails_makes_no_version(kaggle):
     kaggle.fails["StartBlobUpload"] = 500
-    with pytest.raises(ConnectionError, match="Nothing has changed there"):
+    with pytest.raises(ConnectionError, match="The model there is unchanged"):
         keras_vit.save(every_weight(), ADDRESS, license="mit")
     assert not kaggle.variations
 
@@ -87,7 +87,7 @@ def test_without_kagglehub_the_error_says_how_to_get_it(monkeypatch):
     ("address", "license", "words"),
     [
         ("kaggle://anna/flowers", "mit", "expected kaggle://USER/MODEL/keras/VARIATION"),
-        (f"{ADDRESS}/3", "mit", "Kaggle counts the versions itself"),
+        (f"{ADDRESS}/3", "mit", "Kaggle numbers versions itself"),
         ("kaggle://anna/flowers/pyTorch/tiny", "mit", "expected kaggle://USER/MODEL/keras/VARIATION"),
         (ADDRESS, "openrail", 'Unknown licence "openrail".*Valid: apache-2.0'),
     ],

@@ -54,7 +54,7 @@ def test_it_prints_the_address_of_the_page(run, file, monkeypatch, tmp_path):
 def test_a_folder_of_other_files_is_not_replaced(run, tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.png").touch()
-    with pytest.raises(ValueError, match="holds other files, which would be lost: cat.png"):
+    with pytest.raises(ValueError, match="contains other files, which would be lost: cat.png"):
         run("no/such/model.keras", dry_run=True, output=str(tmp_path / "photos"))
 
 
