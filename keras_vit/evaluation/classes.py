@@ -42,7 +42,7 @@ def check_class_count(classes: int | None, source: Any) -> None:
 
 
 def check_classes(model: Any, source: Any) -> None:
-    """Raises ValueError unless model and data have the same classes in order; without class names, as many."""
+    """Raises ValueError unless the classes agree in names and order, or, if the model has no names, in number."""
     check_class_count(model.output_shape[-1], source)
     check_class_names(model, source)
 

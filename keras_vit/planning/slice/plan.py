@@ -142,7 +142,7 @@ class Plan:
 
 
 def _failure(error, where):
-    """Turns a compilation error into one that says what was wrong."""
+    """The error to raise for a compilation error: DoesNotFit, or a ValueError with the compiler's first lines."""
     text = str(error)
     found = next(filter(None, (pattern.search(text) for pattern in _NO_ROOM)), None)
     if found:
