@@ -27,4 +27,8 @@ def test_the_command_writes_a_page_names_what_is_broken_and_replaces_nothing_els
     assert [pathlib.Path(name).name for name in images] == [f"{i}.png" for i in range(6)]
     (tmp_path / "look" / "notes.txt").write_text("mine")
     again = Fork("trainers.inspect_", *arguments, output=tmp_path / "again")
-    assert again.wait() == 1 and "contains files that are not from an earlier page" in again.printed() and "Traceback" not in again.printed()
+    assert (
+        again.wait() == 1
+        and "from an earlier page and would be lost" in again.printed()
+        and "Traceback" not in again.printed()
+    )
