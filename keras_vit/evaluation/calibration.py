@@ -74,7 +74,7 @@ class Calibration(Evaluator):
     """ECE and negative log-likelihood before and after temperature scaling. Keeps the fitted images' logits in memory.
 
     Attributes:
-        source: a data source, as in config.data.source; None for the run's own.
+        source: data source, as in config.data.source; None for the run's.
         split: split of that source to measure, "test" by default.
         fit: split to fit the temperature on; None to fit on every other image of `split` and measure the rest.
         preprocess: preprocessing text; None for the run's, or else the model's.

@@ -128,8 +128,8 @@ class Classification(Evaluator):
     """Top-1 and top-5 accuracy, softmax cross-entropy in nats, mean recall, calibration, and results per class.
 
     Attributes:
-        source: a data source, as in config.data.source; None for the run's own.
-        split: the split of that source, "test" by default.
+        source: data source, as in config.data.source; None for the run's.
+        split: split of that source, "test" by default.
         preprocess: preprocessing text; None for the run's, or else the model's.
         flips: whether to average logits over each image and its mirror image; report it with the accuracy.
     """

@@ -209,7 +209,7 @@ class FeatureEvaluator(Evaluator):
     A subclass defines `evaluate(splits)`.
 
     Attributes:
-        source: a data source, as in config.data.source.
+        source: data source, as in config.data.source.
         train, test: splits of that source; by default train and test, or else those of `usual_splits`.
         preprocess: preprocessing text; None for the model's own, or a resize to 8/7 of its size and a central crop.
         dtype: "float32" or "float16" features.

@@ -25,7 +25,7 @@ def ridge(features: np.ndarray, targets: np.ndarray, l2: float) -> np.ndarray:
     """Weights (d, c) that minimise |features @ weights - targets|^2 + l2 |weights|^2, in closed form.
 
     Args:
-        features: (n, d), with a constant column for a bias.
+        features: (n, d). Features with a constant column for a bias.
         targets: (n, c).
         l2: penalty, above 0.
 

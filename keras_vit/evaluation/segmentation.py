@@ -88,8 +88,8 @@ class Segmentation(Evaluator):
     Measures at the model's image size or, with a `window`, at each image's original size, as in `segment`.
 
     Attributes:
-        source: a data source with masks, as in config.data.source; None for the run's own.
-        split: the split of that source, "test" by default.
+        source: data source with masks, as in config.data.source; None for the run's.
+        split: split of that source, "test" by default.
         preprocess: preprocessing text; None for the run's, or else the model's.
         tolerance: boundary tolerance as a share of the image's diagonal; None leaves the boundary score out.
         pictures: number of examples to draw, spread over the source.

@@ -248,7 +248,7 @@ def confused(pairs, names, examples_per_class, samples=None) -> str:
     Args:
         pairs: [true, predicted, examples], most frequent first.
         names: class names.
-        examples_per_class: (classes,), for the shares.
+        examples_per_class: (classes,). Number of examples, for the shares.
         samples: (images, labels, predicted classes) from which to show an image of each pair.
     """
     items = []

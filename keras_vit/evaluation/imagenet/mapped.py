@@ -57,9 +57,9 @@ class Mapped(Evaluator):
     """Accuracy among the classes that the data shares with ImageNet; other examples are not counted.
 
     Attributes:
-        source: a data source; its classes are synsets, numbers from 0 to 999, the model's names, or keys of `mapping`.
-            None for the run's own.
-        split: the split of that source, "train" by default.
+        source: data source; its classes are synsets, numbers from 0 to 999, the model's names, or keys of `mapping`.
+            None for the run's.
+        split: split of that source, "train" by default.
         dataset: a name in DATASETS, to check its number of classes and crop its frame; None for other data.
         mapping: path of a JSON table {class of the data: ImageNet's class number, synset, or a list of these}, or of
             ObjectNet's folder mappings.

@@ -25,7 +25,7 @@ def real_accuracy(predicted: np.ndarray, real: Sequence[Sequence[int]]) -> float
     """Share of images whose predicted class is among their labels; images without labels are not counted.
 
     Args:
-        predicted: (n, classes) logits, or (n,) classes.
+        predicted: (n, classes) or (n,). Logits or classes.
         real: the labels of each of the n images.
 
     Raises:
@@ -103,9 +103,9 @@ class Real(Evaluator):
 
     Attributes:
         labels: path of real.json.
-        source: a data source with file names: a folder or table of ILSVRC2012_val_000NNNNN.JPEG, or
+        source: data source with file names: a folder or table of ILSVRC2012_val_000NNNNN.JPEG, or
             imagenet2012?id=file_name; None for the run's own.
-        split: the split of that source, "validation" by default.
+        split: split of that source, "validation" by default.
         preprocess: preprocessing text; None for the run's, or else the model's.
     """
 

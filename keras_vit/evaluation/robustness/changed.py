@@ -34,8 +34,8 @@ class Changed(Evaluator):
     A subclass defines `changes` and `summary`.
 
     Attributes:
-        source: a data source, as in config.data.source; None for the run's own.
-        split: the split of that source, "test" by default.
+        source: data source, as in config.data.source; None for the run's.
+        split: split of that source, "test" by default.
         preprocess: preprocessing text, before the changes; None for the run's, or else the model's.
         seed: seed of random changes, which differ by image but not by model.
     """

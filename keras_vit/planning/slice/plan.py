@@ -93,7 +93,7 @@ class Plan:
     """The plan of a config on a slice.
 
     Attributes:
-        where: the slice.
+        where: slice to plan for.
         batch_size: global batch size, over all chips.
         steps: steps of the whole run.
         examples: size of the training split.

@@ -101,7 +101,7 @@ def lowered_step(prepared: Prepared, where: Slice, model_parallel: int | None = 
 
     Args:
         prepared: the config on PlannedSplits; its batch_size is global.
-        where: the slice.
+        where: slice to plan for.
         model_parallel: number of chips that share a matrix, as in a run's --model_parallel; None for data parallelism
             only.
 
