@@ -114,7 +114,7 @@ def test_a_broken_training_image_ends_a_few_shot_evaluation(tmp_path):
     embedder = Embedder(model, "decode(1)|resize(8, 8)", 4)
     for keep in (False, True):
         splits = FeatureSplits(embedder, source, source, keep)
-        with pytest.raises(ValueError, match="^1 training images .* cannot be read"):
+        with pytest.raises(ValueError, match="^1 sampled training images .* cannot be read"):
             FewShot(source="folder", shots=(3,)).evaluate(splits)
         others = np.setdiff1d(np.arange(source.size), broken)  # only what was drawn is needed
         np.testing.assert_array_equal(splits.train(others)[1], source.labels[others])

@@ -105,7 +105,7 @@ def test_mistakes_are_refused(tmp_path, tiny, validation, real_json):
         measured(tiny(), labels=str(real_json), source=validation)
     with pytest.raises(ValueError, match="no file names"):
         measured(always(0), labels=str(real_json), source="digits")
-    for text, message in (("[[1]]", "a list of 1. Expected"), ("{}", "holds a dict"), ("[", "is not JSON")):
+    for text, message in (("[[1]]", "a list of 1. Expected"), ("{}", "contains a dict"), ("[", "is not JSON")):
         (tmp_path / "real.json").write_text(text)
         with pytest.raises(ValueError, match=message):
             read_real(tmp_path / "real.json")
