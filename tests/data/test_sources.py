@@ -323,7 +323,7 @@ def test_unprepared_datasets_say_how_to_prepare(tmp_path, shared_data):
         open_source("mnist", "train", str(tmp_path))
     with pytest.raises(ValueError, match='has no "no_such_set"'):
         open_source("no_such_set", "train", str(tmp_path))
-    with pytest.raises(ValueError, match='no split "validation"; its splits: t'):
+    with pytest.raises(ValueError, match='no split "validation". Valid: t'):
         open_source("cifar10", "validation", str(shared_data / "tensorflow_datasets"))
 
 
