@@ -26,6 +26,7 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 import keras
 import numpy as np
 import pytest
+import quick_tensorflow
 
 import keras_vit
 from trainers import flags
@@ -51,10 +52,8 @@ def pytest_configure(config):
         # After what multiprocessing removes at exit from a folder of its own in this one.
         multiprocessing.util.Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)
     if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        # Optimizing a graph takes longer than running it a few times.
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+        quick_tensorflow.without_optimizing()
+        quick_tensorflow.without_records()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -112,17 +111,20 @@ def collected():
     """
     yield
     keras.backend.clear_session()
-    _forget_gradients()
+    _forget_what_tensorflow_keeps()
     gc.collect()
     gc.freeze()
 
 
-def _forget_gradients():
-    """TensorFlow keeps the function of each custom gradient that was ever traced, and with it the whole graph: 8 MB for
-    each `fit` of a small model.
+def _forget_what_tensorflow_keeps():
+    """TensorFlow keeps its kernels, one for each variable that there was, and the function of each custom gradient that
+    was ever traced, and with it the whole graph: 8 MB for each `fit` of a small model.
     """
     if keras.backend.backend() == "tensorflow":
+        from tensorflow.python.eager import context
         from tensorflow.python.framework import ops
+
+        context.context().clear_kernel_cache()
 
         kept = ops.gradient_registry._registry
         for name in [name for name in kept if name.startswith("CustomGradient-")]:

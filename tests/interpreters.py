@@ -22,6 +22,7 @@ import types
 import unittest.mock
 
 import filelock
+import quick_tensorflow
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 _FORKS = multiprocessing.get_context("forkserver")
@@ -76,13 +77,6 @@ def _forked(function, *arguments):
     return process
 
 
-def without_optimizing(disabled=True):
-    """As in conftest.py: optimizing a graph takes longer than running it a few times."""
-    import tensorflow as tf
-
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": disabled})
-
-
 # Four devices wait for each other; by themselves they give up after 40 seconds, which a machine that pauses can exceed.
 _PATIENT = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
 
@@ -116,7 +110,8 @@ def _run_module(module, arguments, output, environment):
     os.chdir(ROOT)
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1), os.dup2(file, 2)
-    without_optimizing()
+    quick_tensorflow.without_optimizing()
+    quick_tensorflow.without_records()
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
@@ -264,7 +259,8 @@ def _serve_fork(devices, pipe, printed):
     file = os.open(printed, os.O_WRONLY | os.O_APPEND)
     os.dup2(file, 1), os.dup2(file, 2)
     prepare_devices("tensorflow", devices)
-    without_optimizing()
+    quick_tensorflow.without_optimizing()
+    quick_tensorflow.without_records()
     _answer(pipe)
 
 

@@ -7,7 +7,8 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from interpreters import Interpreter, without_optimizing
+from interpreters import Interpreter
+from quick_tensorflow import without_optimizing
 
 from keras_vit.data import ExampleErrors, evaluation_batches, from_arrays, open_source, training_batches
 from keras_vit.data.errors import TooManyErrors, replaced

@@ -11,7 +11,7 @@ def additions_in_place(compiled):
     XLA or not, as on machines with a GPU; a smaller model has none.
     """
     import tensorflow as tf
-    from interpreters import without_optimizing
+    from quick_tensorflow import without_optimizing
     from tensorflow.python.eager import context
 
     import keras_vit
