@@ -81,7 +81,7 @@ def test_the_quick_start_learns_the_digits(ran, tmp_path):
     assert list(tmp_path.glob("*.keras"))
 
 
-def test_the_tpu_notebook_runs_on_a_cpu(ran, tmp_path, eagerly):
+def test_the_tpu_notebook_runs_on_a_cpu(ran, tmp_path):
     assert ran("tpu")["history"]["val_accuracy"][-1] > 0.2
     assert list(tmp_path.glob("*.keras"))
 

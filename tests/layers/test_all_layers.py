@@ -113,9 +113,10 @@ def test_mixed_precision_stays_near_float32(case):
     np.testing.assert_allclose(tf.cast(y, "float32"), expected, atol=0.03 * max(1.0, np.abs(expected).max()))
 
 
-def assert_xla_compiles(cases):
+@pytest.mark.extended
+def test_xla_compiles_every_form_of_a_layer():
     """Forward and backward, in one program for all cases."""
-    made = [make(case) for case in cases]
+    made = [make(case) for case in CASES]
 
     def step(xs):
         found = []
@@ -130,18 +131,9 @@ def assert_xla_compiles(cases):
         return found
 
     found = tf.function(step, jit_compile=True)([tf.constant(x) for _, x in made])
-    for (name, *_), (layer, x), (y, gradients) in zip(cases, made, found, strict=True):
+    for (name, *_), (layer, x), (y, gradients) in zip(CASES, made, found, strict=True):
         np.testing.assert_allclose(y, run(layer, x), atol=1e-5, rtol=1e-5, err_msg=name)
         assert gradients[0].shape == x.shape and all(np.isfinite(part).all() for part in gradients), name
-
-
-def test_xla_compiles_a_block():
-    assert_xla_compiles([("TransformerBlock", {"heads": 2, "mlp_dim": 32, "qk_norm": True, "remat": True}, TOKENS)])
-
-
-@pytest.mark.extended
-def test_xla_compiles_every_form_of_a_layer():
-    assert_xla_compiles(CASES)
 
 
 def outputs_on_jax():

@@ -238,7 +238,8 @@ def test_masks_without_any_class_are_refused():
         model.fit(IMAGES, np.full_like(MASKS, 255), verbose=0)
 
 
-@pytest.mark.parametrize("head", ["setr_mla", "dpt", "upernet"])
+@pytest.mark.parametrize("head", ["dpt", "upernet"])
+@pytest.mark.extended
 def test_an_int8_model_segments_and_loads_as_it_was_saved(head, tmp_path):
     options = {"width": 8, **({"widths": (4, 4, 4, 4)} if head == "dpt" else {})}
     model = made(head, head_options=options)

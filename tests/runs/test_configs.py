@@ -28,7 +28,7 @@ from trainers import config_files
 SMALL = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
 NAMES = config_files.config_names()
 # One of each source, start and kind of model that no run of tests/tasks has; every row of the others resolves.
-TRAINED = "cifar10_stem cifar10_finetune digits_finetune augreg bit_hyperrule mae_finetune dino igpt_finetune".split()
+TRAINED = "cifar10_stem cifar10_finetune augreg mae_finetune igpt_finetune".split()
 DATASETS = config_files.packaged("lib.datasets").DATASETS
 
 
@@ -140,11 +140,6 @@ def prepared(name, tmp_path, request):
         for key in ("train_preprocess", "eval_preprocess"):
             config.data[key] = shrunk_text(config.data[key], size / config.model.image_size)
         config.model.image_size = size
-    elif name == "digits_finetune":
-        untrained("digits_pretrain", tmp_path / "first.keras")
-        config = config_files.load_config(name)
-        config.update(evaluate="2 steps", checkpoint="2 steps", batch_size=8, jit_compile=False)
-        config.init, config.data.evaluation = str(tmp_path / "first.keras"), "test[:16]"
     return config, data_dir
 
 
@@ -164,6 +159,16 @@ def test_a_config_trains(name, tmp_path, request, monkeypatch, eagerly):
     check_files(tmp_path / "run", [2])
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize("name", ["bit_hyperrule", "dino"])
+def test_a_config_builds_its_model(name):
+    """Their like train in tests/tasks."""
+    config = shrink(name)
+    model = find_task(config.task)(config).model(arrays())
+    assert model.trainable_weights
+
+
+@pytest.mark.extended
 def test_a_config_of_photos_trains_and_names_a_broken_one(tmp_path, request, photos, monkeypatch, caplog, eagerly):
     """It is named, and not counted."""
     (photos / "dark" / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")

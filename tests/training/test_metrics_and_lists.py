@@ -121,6 +121,6 @@ def test_a_convolutional_stem_learns_in_pure_16_bits(dtype, optimizer, eagerly):
     )
     model.compile(optimizer(0.02), training.SoftmaxCrossEntropy(), jit_compile=False)
     x, y = data(16)
-    losses = model.fit(x, y, batch_size=8, epochs=6, verbose=0).history["loss"]
+    losses = model.fit(x, y, batch_size=16, epochs=5, verbose=0).history["loss"]
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
     assert {v.dtype for v in model.optimizer.variables if v.name.endswith(("_momentum", "_velocity"))} == {"float32"}

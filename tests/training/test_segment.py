@@ -36,16 +36,18 @@ def encoded(array, kind="PNG", **options):
 def by_brute_force(function, image, size, overlap, flips):
     """Averages over all windows, pixel by pixel."""
     height, width = size
+    corners = [
+        (top, left)
+        for top in windows.starts(image.shape[0], height, overlap)
+        for left in windows.starts(image.shape[1], width, overlap)
+    ]
+    given = np.stack([image[top : top + height, left : left + width] for top, left in corners])
+    outputs = [function(given)] + ([function(given[:, :, ::-1])[:, :, ::-1]] if flips else [])
     total, count = np.zeros((*image.shape[:2], CLASSES)), np.zeros((*image.shape[:2], 1))
-    for top in windows.starts(image.shape[0], height, overlap):
-        for left in windows.starts(image.shape[1], width, overlap):
-            window = image[top : top + height, left : left + width]
-            outputs = [function(window[None])[0]]
-            if flips:
-                outputs.append(function(window[None, :, ::-1])[0][:, ::-1])
-            for found in outputs:
-                total[top : top + height, left : left + width] += found
-                count[top : top + height, left : left + width] += 1
+    for found in outputs:
+        for (top, left), window in zip(corners, found):
+            total[top : top + height, left : left + width] += window
+            count[top : top + height, left : left + width] += 1
     return total / count
 
 
@@ -62,11 +64,11 @@ def test_windows_cover_an_image_up_to_its_border(length, window, overlap, expect
     assert windows.starts(length, window, overlap) == expected
 
 
-@pytest.mark.parametrize(("overlap", "flips"), [(0.0, False), (0.5, True), (0.9, False)])
-def test_sliding_windows_equal_a_loop_over_pixels(model, overlap, flips):
+@pytest.mark.parametrize(("overlap", "flips", "batch_size"), [(0.0, False, 3), (0.5, True, 3), (0.9, False, 64)])
+def test_sliding_windows_equal_a_loop_over_pixels(model, overlap, flips, batch_size):
     image = pixels(37, 53)
     found = model.segment(
-        image, window="slide", scale=1, overlap=overlap, flips=flips, batch_size=3, probabilities=True
+        image, window="slide", scale=1, overlap=overlap, flips=flips, batch_size=batch_size, probabilities=True
     )
     logits = by_brute_force(lambda x: model.predict_on_batch(x), image, SIZE, overlap, flips)
     np.testing.assert_array_equal(found.classes, logits.argmax(-1))

@@ -13,7 +13,10 @@ from keras_vit.checkpoints.formats import mmsegmentation, mmsegmentation_config
 from keras_vit.checkpoints.reading.files import read
 
 HEADS = {"mmseg_naive": "setr_naive", "mmseg_pup": "setr_pup", "mmseg_mla": "setr_mla", "mmseg_upernet": "upernet"}
-CASES = (*HEADS, "mmseg_transposed")
+CASES = [
+    *(name if name == "mmseg_upernet" else pytest.param(name, marks=pytest.mark.extended) for name in HEADS),
+    pytest.param("mmseg_transposed", marks=pytest.mark.extended),
+]
 CLASSES, PALETTE = ("wall", "sky", "tree"), [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
@@ -80,7 +83,7 @@ def test_round_trips_through_mmsegmentation_are_bit_identical(name, path_of, mod
             np.testing.assert_array_equal(written[key], array, err_msg=key)
 
 
-@pytest.mark.parametrize("name", ["mmseg_mla", "mmseg_upernet"])
+@pytest.mark.parametrize("name", [pytest.param("mmseg_mla", marks=pytest.mark.extended), "mmseg_upernet"])
 def test_what_is_saved_for_mmsegmentation_loads_as_the_same_model(name, model_of, tmp_path):
     model = model_of(name)
     keras_vit.save(model, tmp_path / "copy.pth", format="mmsegmentation")
@@ -91,6 +94,7 @@ def test_what_is_saved_for_mmsegmentation_loads_as_the_same_model(name, model_of
         np.testing.assert_array_equal(copied[path], array, err_msg=path)
 
 
+@pytest.mark.extended
 def test_the_files_state_classes_colours_taps_and_normalisation(model_of):
     for name, head in HEADS.items():
         model = model_of(name)
@@ -102,6 +106,7 @@ def test_the_files_state_classes_colours_taps_and_normalisation(model_of):
     assert not model_of("mmseg_mla").spec.class_token
 
 
+@pytest.mark.extended
 def test_a_written_config_describes_the_model(model_of):
     """The settings that shapes do not determine are those of the file that was read."""
     for name in HEADS:

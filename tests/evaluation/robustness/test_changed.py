@@ -13,17 +13,17 @@ from keras_vit.evaluation.robustness.corruptions import ALEXNET, relative_error
 from keras_vit.evaluation.robustness.salient import without_patches
 from keras_vit.inspection import attention_maps
 
-IMAGES, _ = data(10)
+IMAGES, _ = data(6)
 
 
 @pytest.fixture
 def setting():
-    """A model of dense layers, and ten images of which it knows every other one."""
+    """A model of dense layers, and six images of which it knows every other one."""
     model = dense_on_images()
     labels = model.predict_on_batch(IMAGES).argmax(-1)
     labels[::2] = (labels[::2] + 1) % 5
     return Setting(
-        model, batch_size=8, source=from_arrays(IMAGES, labels, class_names=list("abcde")), preprocess="decode"
+        model, batch_size=4, source=from_arrays(IMAGES, labels, class_names=list("abcde")), preprocess="decode"
     )
 
 
@@ -61,7 +61,7 @@ def test_each_change_is_measured_on_the_images_that_it_makes(setting, name, opti
         for column, top1 in columns.items():
             assert top1 == pytest.approx(accuracy(setting, op.format(row=row, column=column), seed))
         assert evaluation.measures[row] == pytest.approx(np.mean(list(columns.values())))
-    assert evaluation.measures["clean"] == 0.5 and evaluation.measures["examples"] == 10
+    assert evaluation.measures["clean"] == 0.5 and evaluation.measures["examples"] == 6
     assert evaluation.measures["mean"] == pytest.approx(np.mean([evaluation.measures[row] for row in table]))
     assert len(table) == 2 and evaluation.charts
 
@@ -124,12 +124,12 @@ def test_salient_occlusion_takes_the_models_own_maps(tiny):
     source = from_arrays(IMAGES, logits.argmax(-1), class_names=list("abcde"))
     options = {"shares": (0.5,), "order": "salient"}
     evaluation = make_evaluator("occlusion", options).prepare(
-        Setting(model, batch_size=8, source=source, preprocess="decode")
+        Setting(model, batch_size=4, source=source, preprocess="decode")
     )()
     hidden = without_patches(IMAGES, attention_maps(model, IMAGES), 0.5, True)
     top1 = (model.predict_on_batch(hidden).argmax(-1) == logits.argmax(-1)).mean()
     hidden = dict.fromkeys(("mean", "0.5"), pytest.approx(top1))
-    assert evaluation.measures == {"examples": 10, "clean": 1.0, **hidden}
+    assert evaluation.measures == {"examples": 6, "clean": 1.0, **hidden}
     assert evaluation.details["top1"] == {"0.5": {"salient": pytest.approx(top1)}}
 
 
