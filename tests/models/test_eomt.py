@@ -43,17 +43,20 @@ def trained():
     return model, history, images, masks
 
 
+@pytest.mark.extended
 def test_it_learns(trained):
     _, history, _, masks = trained
     assert history["loss"][-1] < 0.6 * history["loss"][0]
     assert history["pixel_accuracy"][-1] > np.mean(masks[masks < 255] == 0) + 0.05  # of the most frequent class
 
 
+@pytest.mark.extended
 def test_annealing_counts_updates(trained):
     [(_, masked)] = trained[0].decoder.auxiliary
     assert int(masked.step) == 3 * EPOCHS and float(masked.probability()) == 0.0
 
 
+@pytest.mark.extended
 def test_a_file_holds_the_state_of_the_annealing_and_the_model_that_predicts(trained, tmp_path):
     model, _, images, _ = trained
     model.save(tmp_path / "model.keras")

@@ -199,6 +199,7 @@ def test_names_specs_and_fields_lead_to_it(model):
         build("Mixer-2/4", heads=3)
 
 
+@pytest.mark.extended
 def test_a_config_trains_it_and_its_run_is_loaded_and_planned_with(config, tmp_path, eagerly):
     model, measures = run(config, tmp_path / "run")
     assert isinstance(model, Mixer) and measures["top1"] > 0.5

@@ -62,6 +62,7 @@ def done(tmp_path_factory):
     return done
 
 
+@pytest.mark.extended
 def test_it_learns_and_says_how_much_in_bits(done):
     first, last = done.records
     assert last["loss"] < first["loss"] and last["val_loss"] < first["val_loss"]
@@ -80,17 +81,20 @@ def test_it_learns_and_says_how_much_in_bits(done):
     assert "nats per pixel" in done.page and (done.folder / "model.keras").exists()
 
 
+@pytest.mark.extended
 def test_pictures_of_samples_are_drawn_while_it_trains(done):
     names = sorted(path.name for path in (done.folder / "pictures").iterdir())
     assert names == ["samples_completions_00000004.png", "samples_drawn_00000004.png"]
     assert json.loads((done.folder / "samples.json").read_text())["samples"] == 3 and "samples" in done.page
 
 
+@pytest.mark.extended
 def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(done):
     """The colours are the checkpoint's, not those that were found the second time."""
     assert done.state == done.resumed
 
 
+@pytest.mark.extended
 def test_a_classifier_is_fine_tuned_from_the_run_and_evaluated(done, tmp_path, eagerly):
     tuned = config_files.load_config("igpt_finetune")
     tuned.update(init=str(done.folder), total="1 steps", evaluate="1 steps", checkpoint="1 steps", batch_size=8)

@@ -62,6 +62,7 @@ def test_crops_are_drawn_by_the_examples_own_seed(config):
         assert np.any(x[name] != other[name]) and np.any(x[name][0] != x[name][1])
 
 
+@pytest.mark.extended
 def test_it_leaves_an_encoder_with_a_report(done):
     assert [record["step"] for record in done.records] == [2, 4]
     assert done.measures["loss"] == pytest.approx(done.records[1]["val_loss"], rel=1e-5)
@@ -71,6 +72,7 @@ def test_it_leaves_an_encoder_with_a_report(done):
     assert "entropy of the teacher" in done.page and "Attention" in done.page
 
 
+@pytest.mark.extended
 def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(done):
     assert done.state == done.resumed
     state = safetensors.numpy.load(done.resumed)

@@ -56,6 +56,7 @@ def task_of(config):
     return find_task("distillation")(config)
 
 
+@pytest.mark.extended
 def test_it_learns_and_leaves_the_student_with_a_report(done):
     first, last = done.records
     assert last["val_loss"] < first["val_loss"]
@@ -66,6 +67,7 @@ def test_it_learns_and_leaves_the_student_with_a_report(done):
     assert "agreement of student and teacher" in done.page and f"{last['val_teacher_accuracy']:.2%}" in done.page
 
 
+@pytest.mark.extended
 def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(done):
     assert done.state == done.resumed
     arrays = safetensors.numpy.load(done.resumed)
@@ -74,6 +76,7 @@ def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(done):
     assert numbers < teachers + 100 and "fixed/crc32" in arrays  # the student's, as large as the teacher's
 
 
+@pytest.mark.extended
 def test_a_teacher_that_changed_since_is_noticed(done, eagerly):
     """Without another run: the finished one looks for its checkpoint first."""
     config = done.config.copy_and_resolve_references()
@@ -141,6 +144,7 @@ def test_a_teacher_of_other_classes_is_a_clear_error(config, tmp_path):
         run(config, tmp_path / "run")
 
 
+@pytest.mark.extended
 def test_another_run_is_a_teacher_and_the_sigmoid_is_not_for_it(config, done):
     config.objective.teacher = str(done.folder)
     output = task_of(config).model(open_source("digits", "train[:64]")).output

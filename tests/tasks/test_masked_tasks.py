@@ -44,6 +44,7 @@ def done(request, tmp_path_factory):
     return short_runs.whole(config, tmp_path_factory.mktemp("runs"))
 
 
+@pytest.mark.extended
 def test_it_learns_and_reports(done):
     first, last = done.records
     assert last["loss"] < first["loss"] and done.measures["loss"] == pytest.approx(last["val_loss"], rel=1e-5)
@@ -53,6 +54,7 @@ def test_it_learns_and_reports(done):
         assert words in done.page
 
 
+@pytest.mark.extended
 def test_a_classifier_starts_from_what_it_learned(done):
     config = short_runs.small(init=str(done.folder), **{"model.patch_size": 2, "model.position_std": None})
     vit = find_task("classification")(config).model(open_source("digits", "train[:64]"))

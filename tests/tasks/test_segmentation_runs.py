@@ -112,6 +112,7 @@ def task_of(config):
     return find_task("segmentation")(config)
 
 
+@pytest.mark.extended
 def test_it_learns_and_measures_as_it_trains(done):
     first, last = done.records
     assert last["loss"] < first["loss"] and last["val_loss"] < first["val_loss"]
@@ -120,10 +121,12 @@ def test_it_learns_and_measures_as_it_trains(done):
     assert done.measures["examples"] == 4 and 0 <= done.evaluation["boundary_f"] <= 1
 
 
+@pytest.mark.extended
 def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(done):
     assert done.state == done.resumed
 
 
+@pytest.mark.extended
 def test_it_leaves_the_model_alone_with_names_colours_and_preprocessing(done):
     model = keras_vit.load(done.folder)
     assert type(model) is keras_vit.SegmentationModel and model.auxiliary == 0 and model.class_names == NAMES
@@ -133,6 +136,7 @@ def test_it_leaves_the_model_alone_with_names_colours_and_preprocessing(done):
     np.testing.assert_array_equal(model.predict(images, verbose=0), done.model.predict(images, verbose=0))
 
 
+@pytest.mark.extended
 def test_its_report_shows_classes_confusions_and_pictures(done):
     for words in ("mIoU", "Learning curves", "Confusion matrix", "boundary F", "of pixels correct"):
         assert words in done.page, words
@@ -140,18 +144,21 @@ def test_its_report_shows_classes_confusions_and_pictures(done):
     assert done.page.count('class="compared"') == 4 and f"{done.measures['miou']:.2%}" in done.page
 
 
+@pytest.mark.extended
 def test_the_binary_evaluates_it(done, binary, tmp_path):
     printed = binary(evaluate, model=str(done.folder), output=str(tmp_path), batch_size=8)
     assert f"mIoU {done.measures['miou']:.2%}" in printed and "4 examples" in printed
     assert 'class="compared"' in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.extended
 def test_a_file_of_a_model_is_evaluated_as_what_it_is(done, binary, tmp_path):
     shutil.copy(done.folder / "model.keras", tmp_path)
     given = {"model": str(tmp_path / "model.keras"), "data": "masks:scenes", "split": "train[16:]"}
     assert f"mIoU {done.measures['miou']:.2%}" in binary(evaluate, batch_size=8, **given)
 
 
+@pytest.mark.extended
 def test_with_a_window_the_report_shows_the_examples_that_were_measured(done):
     pictures = {"examples": np.zeros((8, 8, 3), "uint8")}
     evaluation = Evaluation({"miou": 0.5}, {"window": "whole", "flips": False}, pictures=pictures)
@@ -218,6 +225,7 @@ def test_a_classifier_of_another_size_is_the_encoder(config, tmp_path):
     assert f"{model.count_params():,} parameters, all trained" in text and "SegmentationLoss" in text
 
 
+@pytest.mark.extended
 def test_a_segmentation_model_keeps_its_head_or_gets_a_new_one(done, tmp_path):
     config = done.config.copy_and_resolve_references()
     config.update(init=str(done.folder), head="keep")
@@ -234,6 +242,7 @@ def test_a_segmentation_model_keeps_its_head_or_gets_a_new_one(done, tmp_path):
     assert all(np.array_equal(*pair) for pair in zip(ours, theirs))
 
 
+@pytest.mark.extended
 def test_a_head_that_would_be_wrong_is_not_kept(done):
     config = done.config.copy_and_resolve_references()
     config.update(init=str(done.folder), head="keep")

@@ -39,6 +39,7 @@ def test_pictures_and_shares(file, photos, tmp_path, binary):
     np.testing.assert_array_equal(picture[:300, :280], np.array(found.colors, "uint8")[found.classes])
 
 
+@pytest.mark.extended
 def test_an_export_makes_the_same_pictures(file, photos, tmp_path, binary):
     keras_vit.export(keras_vit.load(file), tmp_path / "exported")
     for model, out in ((file, "one"), (tmp_path / "exported", "other")):
