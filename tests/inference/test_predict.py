@@ -248,6 +248,7 @@ def test_names_at_are_the_names_there(model, tmp_path):
     assert len({digest(records), digest(some), digest(images)}) == 3
 
 
+@pytest.mark.extended
 def test_where_no_image_can_be_read_every_row_says_so_and_without_labels_there_is_no_column_of_them(model, tmp_path):
     (tmp_path / "more").mkdir()
     for i in range(3):

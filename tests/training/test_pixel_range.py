@@ -1,5 +1,6 @@
 """Pixels are checked where a model normalises them, behind the layers before it; what prepares images follows."""
 
+import functools
 import warnings
 
 import keras
@@ -21,13 +22,19 @@ def quick(eagerly):
     """Here nothing depends on tracing."""
 
 
+@pytest.fixture(scope="module")
+def vit(tiny):
+    """vit(mean=..., std=...): a tiny ViT, made once; tests do not change it."""
+    return functools.cache(functools.partial(tiny, depth=1))
+
+
 @pytest.fixture
-def behind(tiny):
+def behind(vit):
     """Makes a model of a ViT behind layers: behind(function of images, shape=..., mean=..., ...)."""
 
     def make(front, shape=(8, 12, 3), **kwargs):
         inputs = keras.Input(shape, name="image")
-        return keras_vit.Model(inputs, tiny(depth=1, **kwargs)(front(inputs)))
+        return keras_vit.Model(inputs, vit(**kwargs)(front(inputs)))
 
     return make
 
@@ -149,15 +156,15 @@ def test_what_hides_the_range_is_said_once(behind):
         keras_vit.Model(inputs, layers.Flatten()(layers.Conv2D(3, 1)(inputs))).predict(x, verbose=0)
 
 
-def test_inputs_of_other_shapes_and_names(behind, tiny):
+def test_inputs_of_other_shapes_and_names(behind, vit):
     grey = behind(lambda x: layers.Concatenate()([x, x, x]), shape=(8, 12, 1))
     refused(grey, FLOATS[..., :1] / 255, "look normalised")
     frames = keras.Input((2, 8, 12, 3))
-    video = keras_vit.Model(frames, layers.TimeDistributed(tiny(depth=1))(frames))
+    video = keras_vit.Model(frames, layers.TimeDistributed(vit())(frames))
     refused(video, np.stack([FLOATS, FLOATS], 1) / 255, "look normalised")
     check(video, np.stack([X, X], 1))
     photo, size = keras.Input((8, 12, 3), name="photo"), keras.Input((1,), name="age")
-    outputs = layers.Dense(2)(layers.Concatenate()([tiny(depth=1)(photo), size]))
+    outputs = layers.Dense(2)(layers.Concatenate()([vit()(photo), size]))
     model = keras_vit.Model({"photo": photo, "age": size}, outputs)
     given = {"age": np.zeros((8, 1), "float32"), "photo": FLOATS}
     InputChecks.of(model).arrays(given)
@@ -166,8 +173,8 @@ def test_inputs_of_other_shapes_and_names(behind, tiny):
             InputChecks.of(model).arrays({**given, "photo": FLOATS / 255, **more})
 
 
-def test_bytes_in_a_dataset_are_refused_by_a_model_of_smaller_values(tiny):
-    refused(tiny(depth=1, mean=0.5, std=0.5), X, "look like pixels 0..255")
+def test_bytes_in_a_dataset_are_refused_by_a_model_of_smaller_values(vit):
+    refused(vit(mean=0.5, std=0.5), X, "look like pixels 0..255")
 
 
 @pytest.fixture
