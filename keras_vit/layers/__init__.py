@@ -1,6 +1,7 @@
 """Keras layers of the Vision Transformer family, one idea per file."""
 
 from keras_vit.layers.attention.self_attention import MultiHeadSelfAttention
+from keras_vit.layers.attention.window_tokens import WindowTokens
 from keras_vit.layers.blocks.mlp import MlpBlock
 from keras_vit.layers.blocks.reducing import ReducingBlock
 from keras_vit.layers.blocks.transformer import LayerScale, PostNormBlock, TransformerBlock
@@ -41,4 +42,5 @@ __all__ = [
     "StdConv2D",
     "TokenPooling",
     "TransformerBlock",
+    "WindowTokens",
 ]

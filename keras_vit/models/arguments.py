@@ -52,6 +52,8 @@ class ViTOverrides(TypedDict, total=False):
     patch_dropout: float
     patch_dropout_block: int | None
     causal: bool
+    windows: int
+    global_blocks: Sequence[int]
     palette: int | None
 
 

@@ -70,6 +70,7 @@ def transformer_block(
     reduction: Reduction | None = None,
     positions: str | None = None,
     grid: tuple[int, int] | None = None,
+    windows: int = 1,
 ) -> LayerCount:
     """A TransformerBlock on n tokens of width d, or a ReducingBlock.
 
@@ -80,6 +81,7 @@ def transformer_block(
         prefix: number of tokens before the patches.
         reduction: of the patches between attention and MLP.
         positions, grid: as in MultiHeadSelfAttention.
+        windows: as in TransformerBlock.
     """
     kept, merged = reduction or (None, 0)
     left = n if kept is None else prefix + kept
@@ -87,7 +89,8 @@ def transformer_block(
     attention = 3 * (d + bias) * inner + (inner + 1) * d + (4 * (inner // heads) if qk_norm else 0)
     hidden = values * mlp_dim
     parameters = attention + (d + 1) * hidden + (mlp_dim + 1) * d + 4 * d + (2 * d if scaled else 0)
-    products = 4 * n * d * inner + 2 * n * n * inner + m * d * (hidden + mlp_dim)
+    pairs = n * n // windows**2  # of tokens that attend to each other
+    products = 4 * n * d * inner + 2 * pairs * inner + m * d * (hidden + mlp_dim)
     places, offsets = 0, 0
     if positions in ("relative", "relative2d"):
         places, offsets = _relative(positions, n - prefix, prefix, heads, inner, grid)
@@ -96,12 +99,12 @@ def transformer_block(
         products += (patches // 2) * (patches - patches // 2) * (inner // heads) + m * merged * (d + 1)
     # Normalised tokens, queries, keys, values, weights, their sum; then the residual stream, normalised, hidden,
     # activated, the output.
-    saved = n * d + 4 * n * inner + heads * n * n + 3 * m * d + 2 * m * hidden
+    saved = n * d + 4 * n * inner + heads * pairs + 3 * m * d + 2 * m * hidden
     saved += (2 * n * inner if qk_norm else 0) + ((n + m) * d if scaled else 0)
     steps = (
         n * d + 3 * n * inner,  # normalised to queries, keys, values
-        3 * n * inner + heads * n * n,  # queries and keys to scores
-        n * inner + 2 * heads * n * n,  # scores to weights, while the values wait
+        3 * n * inner + heads * pairs,  # queries and keys to scores
+        n * inner + 2 * heads * pairs,  # scores to weights, while the values wait
         m * (hidden + mlp_dim),  # hidden to activated
     )
     return LayerCount(name, (m, d), parameters + places, 2 * (products + offsets), n * d + max(steps), saved)

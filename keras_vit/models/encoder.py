@@ -11,6 +11,7 @@ import keras
 
 from keras_vit import layers
 from keras_vit.layers.attention.self_attention import POSITIONS
+from keras_vit.layers.attention.window_tokens import window_size
 from keras_vit.layers.embedding.patch_dropout import kept_patches
 from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.layers.normalization import LayerNormalization
@@ -98,6 +99,9 @@ def embed(
     x = layers.Dropout(spec.dropout, dtype=policy, name="embedding_dropout")(x)
     if spec.patch_dropout and spec.patch_dropout_block is None:
         x = layers.PatchDropout(spec.patch_dropout, spec.prefix, dtype=policy, name="patch_dropout")(x)
+    if spec.windows > 1:
+        window_size(grid, spec.windows)
+        x = layers.WindowTokens(spec.windows, spec.window_prefix, dtype=policy, name="window_tokens")(x)
     return x
 
 
@@ -122,7 +126,7 @@ def encode(
             layers.MeanPooling and AttentionPooling ignore the other tokens.
         attention_mask: symbolic booleans (b, n), (b, n, n) or (b, k, n, n), to which tokens each may attend; None for
             all.
-        grid: (h, w) patches, for positions inside attention or at each block.
+        grid: (h, w) patches, for windows, and for positions inside attention or at each block.
 
     Returns:
         Tokens (b, n, d); fewer with token_merging or patch_dropout.
@@ -144,8 +148,10 @@ def _tables(spec, grid, policy):
     return [_positions(spec, grid, policy, name, spec.registers) for name in names]
 
 
-def _block_positions(spec, grid):
-    """The blocks' arguments for positions inside attention."""
+def _block_places(spec, i, grid):
+    """The arguments of block number i for positions inside attention, or for windows."""
+    if spec.windows > 1 and i not in spec.global_blocks:
+        return {"windows": spec.windows, "grid": grid, "prefix": spec.window_prefix}
     return {"positions": spec.positions, "grid": grid, "prefix": spec.prefix} if spec.positions in POSITIONS else {}
 
 
@@ -204,12 +210,12 @@ def encode_with_sizes(
     if spec.reads_grid and grid is None:
         raise ValueError(
             f'encode needs the grid (h, w) of the patches for positions="{spec.positions}",'
-            f' positions_at="{spec.positions_at}": give grid=.'
+            f' positions_at="{spec.positions_at}", windows={spec.windows}: give grid=.'
         )
     x, sizes, tables = tokens, None, _tables(spec, grid, policy)
     block = layers.TransformerBlock if spec.norm_first else layers.PostNormBlock
     for i, reduction in enumerate(_block_reductions(spec, tokens, masks)):
-        arguments = _block_arguments(spec, i, i in rematerialised, policy) | _block_positions(spec, grid)
+        arguments = _block_arguments(spec, i, i in rematerialised, policy) | _block_places(spec, i, grid)
         x = x if tables[i] is None else tables[i](x)
         if reduction is None:
             x = block(**arguments)(x, **masks)

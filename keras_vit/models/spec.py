@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from keras_vit.io.suggest import counted
-from keras_vit.layers.arguments import integer, integers, number
+from keras_vit.layers.arguments import integer, integers, is_integer, number
 from keras_vit.layers.attention import self_attention
 from keras_vit.layers.blocks.mlp import ACTIVATIONS, DENSE_ACTIVATIONS, MLPS
 from keras_vit.layers.embedding.patches import FORMS
@@ -61,8 +61,16 @@ def _per_block(value, name):
     return integer(value, name, least=0)
 
 
+def _blocks(value, name):
+    values = [value] if is_integer(value) else list(value) if isinstance(value, (list, tuple, range)) else value
+    if not isinstance(values, list):
+        raise ValueError(f"{name} should be numbers of blocks, such as (2, 5, 8, 11), got {value!r}.")
+    return tuple(sorted({integer(i, name, least=0) for i in values}))
+
+
 _EPSILON = Kind(_epsilon, "a number above 0 and below 1")
 _PER_BLOCK = Kind(_per_block, "an integer of 0 or more, or one per block")
+_BLOCKS = Kind(_blocks, "numbers of blocks", accepts="Sequence[int]")
 _UNITS = Kind(functools.partial(integers, example=(3, 4, 9)), "positive integers")
 _CONVOLUTIONS = Kind(functools.partial(integers, example=(32, 64)), "positive integers")
 
@@ -212,6 +220,15 @@ class ViTSpec(Spec):
         " row (iGPT).",
         WEIGHTS,
     )
+    windows: int = field(
+        1,
+        POSITIVE,
+        "Windows per side of the patch grid: tokens attend inside them, each with a copy of the tokens before the"
+        " patches (RF-DETR, arXiv 2511.09554); 1 for attention among all.",
+    )
+    global_blocks: tuple[int, ...] = field(
+        (), _BLOCKS, "With windows, the numbers of the blocks whose tokens attend to all, from 0."
+    )
     palette: int | None = field(
         None,
         at_least(2),
@@ -234,6 +251,7 @@ class ViTSpec(Spec):
         self._check_causal()
         self._check_palette()
         self._check_positions()
+        self._check_windows()
 
     def _replace(self, name, value):
         """Sets a field of the frozen dataclass under construction."""
@@ -322,10 +340,28 @@ class ViTSpec(Spec):
             f"know where a patch was. They go with positions that are added at the stem ({', '.join(KINDS)}), or none."
         )
 
+    def _check_windows(self):
+        wrong = [i for i in self.global_blocks if i >= self.depth]
+        if wrong:
+            raise ValueError(f"global_blocks has {wrong}: the model has blocks 0 to {self.depth - 1}.")
+        if self.windows == 1:
+            self._replace("global_blocks", ())
+            return
+        problems = {
+            f'positions="{self.positions}" inside attention': self.positions in self_attention.POSITIONS,
+            f'positions_at="{self.positions_at}"': self.positions_at != "stem",
+            "token_merging": self.token_merging is not None,
+            "patch_dropout": self.patch_dropout > 0,
+            "causal=True": self.causal,
+        }
+        for name, given in problems.items():
+            if given:
+                raise ValueError(f"windows={self.windows} do not go with {name}. Leave one of them out.")
+
     @property
     def reads_grid(self) -> bool:
-        """Whether the blocks have positions, for which `encode` needs the grid."""
-        return self.positions in self_attention.POSITIONS or self.positions_at != "stem"
+        """Whether the blocks have positions or windows, for which `encode` needs the grid."""
+        return self.positions in self_attention.POSITIONS or self.positions_at != "stem" or self.windows > 1
 
     @property
     def positioned(self) -> int:
@@ -333,9 +369,14 @@ class ViTSpec(Spec):
         return int(bool(self.class_token)) + int(self.distillation_token)
 
     @property
-    def prefix(self) -> int:
-        """Number of tokens before the patches in the blocks: class and distillation token, registers."""
+    def window_prefix(self) -> int:
+        """Number of tokens before the patches of a window: class and distillation token, registers."""
         return self.positioned + self.registers
+
+    @property
+    def prefix(self) -> int:
+        """Number of tokens before the patches in the blocks: those of every window."""
+        return self.window_prefix * self.windows**2
 
     @property
     def stride(self) -> tuple[int, int]:
@@ -400,6 +441,7 @@ def _check_effect(overrides, spec):
         "conv_strides": not spec.conv_stem and "there is no conv_stem",
         "conv_form": not spec.conv_stem and "there is no conv_stem",
         "patch_dropout_block": not spec.patch_dropout and "there is no patch_dropout",
+        "global_blocks": spec.windows == 1 and "there are no windows",
         "mean": spec.palette and "a palette takes pixels 0..255 as they are",
         "std": spec.palette and "a palette takes pixels 0..255 as they are",
         "patch_form": spec.palette and "a palette has no linear patches",

@@ -93,6 +93,8 @@ def _embedding(spec, size, channels):
         kept = spec.prefix + kept_patches(patches, spec.patch_dropout)
         rows[-1] = dataclasses.replace(rows[-1], kept=0)
         rows.append(small("patch_dropout", (kept, d)))
+    if spec.windows > 1:
+        rows.append(small("window_tokens", (patches + spec.prefix, d)))
     return rows
 
 
@@ -105,7 +107,8 @@ def _blocks(spec, n, remat, grid):
         if spec.positions_at == "every" or (spec.positions_at == "shared" and not i):
             name = "position_embedding" + (f"_{i:02d}" if spec.positions_at == "every" else "")
             rows.append(small(name, (n, spec.width), _table(spec, grid), 0))
-        places = (reduction, spec.positions, grid)
+        windows = 1 if i in spec.global_blocks else spec.windows
+        places = (reduction, spec.positions, grid, windows)
         row = transformer_block(f"block_{i:02d}", n, spec.width, spec.heads, inner, spec.mlp_dim, *options, *places)
         rows.append(as_rematerialised(row) if i in rematerialised else row)
         n = row.output[0]

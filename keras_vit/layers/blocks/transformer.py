@@ -4,8 +4,9 @@ from typing import Any
 
 import keras
 
-from keras_vit.layers.arguments import flag, number, rate
+from keras_vit.layers.arguments import flag, integer, number, rate
 from keras_vit.layers.attention.self_attention import MultiHeadSelfAttention
+from keras_vit.layers.attention.window_tokens import from_windows, to_windows, whole_weights
 from keras_vit.layers.blocks.mlp import MlpBlock
 from keras_vit.layers.dense import ComposedLayer
 from keras_vit.layers.dropout import DropPath, ReplicaSeedGenerator, fold_in
@@ -56,6 +57,8 @@ class TransformerBlock(ComposedLayer):
         drop_path: probability that an example skips a branch.
         layer_scale: LayerScale's initial value; None for no LayerScale.
         remat: recompute the block in the backward pass instead of keeping its activations: less memory, more time.
+        windows: number of windows per side of the grid, inside which tokens attend, each with `prefix` tokens of its
+            own (layers.WindowTokens); 1 for attention among all.
 
     Input and output (b, n, d). Takes `mask` and `attention_mask` as MultiHeadSelfAttention.
     """
@@ -79,6 +82,7 @@ class TransformerBlock(ComposedLayer):
         grid: tuple[int, int] | None = None,
         prefix: int = 0,
         causal: bool = False,
+        windows: int = 1,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -116,6 +120,12 @@ class TransformerBlock(ComposedLayer):
         self.grid = self.attention.grid
         self.prefix = self.attention.prefix
         self.causal = self.attention.causal
+        self.windows = integer(windows, "TransformerBlock: windows")
+        if self.windows > 1 and (self.grid is None or self.positions is not None or self.causal):
+            raise ValueError(
+                f"TransformerBlock: windows={windows} need the grid (h, w) of the patches, and no positions or causal"
+                f" attention; got grid={grid}, positions={positions!r}, causal={causal}."
+            )
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
         random = self.dropout or self.attention_dropout or self.drop_path
@@ -151,11 +161,28 @@ class TransformerBlock(ComposedLayer):
 
         return keras.remat(residuals)(x) if self.remat and training else residuals(x)
 
+    def _attended(self, x, seed, training, **masks):
+        """The attention's output, in windows if there are any: (b, n, d) -> (b, n, d)."""
+        if self.windows == 1:
+            return self.attention.call(x, **masks, training=training, seed=seed)
+        if any(mask is not None for mask in masks.values()):
+            raise ValueError(f"A block with windows={self.windows} takes no masks.")
+        places = (self.grid, self.windows, self.prefix)
+        y = self.attention.call(to_windows(x, *places), training=training, seed=seed)
+        return from_windows(y, *places)
+
+    def _weights(self, x, mask, attention_mask):
+        """The attention weights of the attention's input x: (b, n, d) -> (b, k, n, n)."""
+        if self.windows == 1:
+            return self.attention.attention_weights(x, mask, attention_mask)
+        places = (self.grid, self.windows, self.prefix)
+        return whole_weights(self.attention.attention_weights(to_windows(x, *places)), *places)
+
     def _add_attention(self, x, seed, training, **masks):
         """The first residual line: (b, n, d) -> (b, n, d)."""
         inner, path = branch_seeds(seed)
         x, y = self.attention_norm.fork(x, training)
-        y = self.attention.call(y, **masks, training=training, seed=inner)
+        y = self._attended(y, inner, training, **masks)
         return x + self.skip(self.attention_scale(y), training=training, seed=path)
 
     def _add_mlp(self, x, seed, training):
@@ -172,7 +199,7 @@ class TransformerBlock(ComposedLayer):
 
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None) -> Any:
         """The block's attention weights for its input x and masks: (b, n, d) -> (b, k, n, n)."""
-        return self.attention.attention_weights(self.attention_norm(x), mask, attention_mask)
+        return self._weights(self.attention_norm(x), mask, attention_mask)
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape
@@ -193,7 +220,7 @@ class PostNormBlock(TransformerBlock):
 
     def _add_attention(self, x, seed, training, **masks):
         inner, path = branch_seeds(seed)
-        y = self.attention.call(x, **masks, training=training, seed=inner)
+        y = self._attended(x, inner, training, **masks)
         return self.attention_norm(x + self.skip(self.attention_scale(y), training=training, seed=path))
 
     def _add_mlp(self, x, seed, training):
@@ -206,4 +233,4 @@ class PostNormBlock(TransformerBlock):
         return self._add_mlp(self.attention_norm(x + self.attention_scale(y)), None, False), keys, values
 
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None) -> Any:
-        return self.attention.attention_weights(x, mask, attention_mask)
+        return self._weights(x, mask, attention_mask)
