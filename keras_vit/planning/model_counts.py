@@ -21,6 +21,7 @@ from keras_vit.models.encoder import Reduction
 from keras_vit.models.heads.dpt import ReadoutProjection
 from keras_vit.models.heads.eomt import MaskedAttention, Queries, SemanticMap
 from keras_vit.models.heads.parts import Enlargement, LayerOfParts
+from keras_vit.models.heads.proposals import GroupedDense, GroupedNorm
 from keras_vit.planning.counting import layer_counts
 
 
@@ -38,12 +39,14 @@ def _products(layer, inputs, output):
         return 0
     if isinstance(layer, (keras.layers.GroupNormalization, layers.LayerScale, keras.layers.Embedding)):
         return 0
-    if isinstance(layer, (layers.AddPositionEmbs, ReplacedPatches, Queries, MaskedAttention)):
+    if isinstance(layer, (layers.AddPositionEmbs, ReplacedPatches, Queries, MaskedAttention, GroupedNorm)):
         return 0
     if isinstance(layer, RestoredPatches):
         return inputs[0] * math.prod(output)
     if isinstance(layer, keras.layers.DepthwiseConv2D):
         return math.prod(output) * math.prod(layer.kernel_size)
+    if isinstance(layer, GroupedDense):  # the first group alone
+        return math.prod(output) * inputs[-1]
     if isinstance(layer, Enlargement):
         return math.prod(inputs[:-1]) * math.prod(layer.kernel.shape)
     if isinstance(layer, ReadoutProjection):  # half of the kernel for each place, half for the class token
@@ -84,7 +87,7 @@ def _from_shapes(name, layer, inputs, output):
         options = (MLPS[layer.mlp_form].values, layer.qkv_bias, layer.qk_norm, layer.layer_scale is not None)
         reduced = isinstance(layer, layers.ReducingBlock)
         reduction = Reduction(layer.kept, layer.merged) if reduced else None
-        places = (layer.prefix, reduction, layer.positions, layer.grid)
+        places = (layer.prefix, reduction, layer.positions, layer.grid, layer.windows)
         row = transformer_block(name, n, d, layer.heads, inner, layer.mlp_dim, *options, *places)
         return as_rematerialised(row) if layer.remat else row
     if isinstance(layer, layers.AttentionPooling):

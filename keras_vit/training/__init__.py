@@ -19,6 +19,7 @@ from keras_vit.training.distillation import (
     StudentAccuracy,
     TeacherAccuracy,
 )
+from keras_vit.training.grouped_prediction import GroupedSetPredictionLoss
 from keras_vit.training.losses import Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
 from keras_vit.training.mask_classification import MaskClassificationLoss
 from keras_vit.training.masked_losses import MaskedAccuracy, MaskedCrossEntropy, MaskedSquaredError
@@ -48,6 +49,7 @@ __all__ = [
     "EvaluateAverage",
     "FocalLoss",
     "GlobalGradient",
+    "GroupedSetPredictionLoss",
     "HardDistillation",
     "Lookahead",
     "MaskClassificationLoss",

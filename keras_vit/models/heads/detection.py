@@ -1,6 +1,7 @@
 """Heads that find objects: a row per head."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,9 +12,11 @@ from keras_vit.models.classifier import Classifier
 from keras_vit.models.headed import maps_of
 from keras_vit.models.heads.decoder import Decoder, Encoder, check_options, options_of
 from keras_vit.models.heads.detector import dense
+from keras_vit.models.heads.lw_detr import lw_detr, query_outputs
 from keras_vit.models.heads.suppress import probabilities
 from keras_vit.models.heads.yolos import token_outputs, yolos
 from keras_vit.training.detection_losses import DenseDetectionLoss, ObjectLoss, packed
+from keras_vit.training.grouped_prediction import GroupedSetPredictionLoss
 from keras_vit.training.set_prediction import SetPredictionLoss
 
 _GIVEN = ("encoder", "classes", "policy")
@@ -62,10 +65,24 @@ def _set_prediction(decoder, outputs):
     return packed(outputs["boxes"], outputs["logits"])
 
 
+def _grouped_prediction(decoder, outputs):
+    return outputs["prediction"]
+
+
 HEADS: dict[str, Head] = {
     "dense": Head(dense, _dense_outputs, _dense_prediction, (DenseDetectionLoss,)),  # arXiv 2203.16527, 2006.09214
     "yolos": Head(  # arXiv 2106.00666
         yolos, token_outputs, _set_prediction, (SetPredictionLoss,), activation="softmax", suppresses=False
+    ),
+    "lw_detr": Head(  # arXiv 2406.03459
+        lw_detr, query_outputs, _grouped_prediction, (GroupedSetPredictionLoss,), suppresses=False
+    ),
+    "rf_detr": Head(  # arXiv 2511.09554
+        functools.partial(lw_detr, normalised=True, norm="layer"),
+        query_outputs,
+        _grouped_prediction,
+        (GroupedSetPredictionLoss,),
+        suppresses=False,
     ),
 }
 

@@ -8,10 +8,10 @@ from keras import ops
 
 from keras_vit.layers.arguments import choice, integer, rate
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.normalization import BatchNormalization
+from keras_vit.layers.normalization import BatchNormalization, LayerNormalization
 from keras_vit.layers.registration import serializable
 
-NORMS = ("batch", "group")
+NORMS = ("batch", "group", "layer")
 GROUPS = 32  # at most, as in mmsegmentation
 
 
@@ -30,27 +30,33 @@ def convolution(filters: int, kernel_size: int, policy: Any, name: str, **option
 
 
 def normalization(kind: str, width: int, policy: Any, name: str = "norm") -> keras.layers.Layer:
-    """Batch normalisation over the global batch, with PyTorch's momentum; or group normalisation, 32 groups at most."""
+    """Batch normalisation over the global batch, with PyTorch's momentum; group normalisation, 32 groups at most; or
+    layer normalisation of each place.
+    """
     if choice(kind, "norm", NORMS) == "batch":
         return BatchNormalization(momentum=0.9, epsilon=1e-5, dtype=policy, name=name)
+    if kind == "layer":
+        return LayerNormalization(1e-5, dtype=policy, name=name)
     return keras.layers.GroupNormalization(math.gcd(GROUPS, width), epsilon=1e-5, dtype=policy, name=name)
 
 
 @serializable
 class ConvBlock(keras.layers.Layer):
-    """Convolution without bias, normalisation and ReLU: (b, h, w, d) -> (b, h, w, width).
+    """Convolution without bias, normalisation and activation: (b, h, w, d) -> (b, h, w, width).
 
     Args:
         width: number of channels.
         kernel_size: 1 or 3.
-        norm: "batch" or "group".
+        norm: a row of NORMS.
+        activation: "relu" or "silu".
     """
 
-    def __init__(self, width: int, kernel_size: int = 3, norm: str = "batch", **kwargs: Any):
+    def __init__(self, width: int, kernel_size: int = 3, norm: str = "batch", activation: str = "relu", **kwargs: Any):
         super().__init__(**kwargs)
         self.width = integer(width, "ConvBlock: width")
         self.kernel_size = integer(kernel_size, "ConvBlock: kernel_size")
         self.norm = choice(norm, "ConvBlock: norm", NORMS)
+        self.activation = choice(activation, "ConvBlock: activation", ("relu", "silu"))
         policy = self.dtype_policy
         self.convolution = convolution(width, kernel_size, policy, "conv", use_bias=False)
         self.normalization = normalization(norm, width, policy)
@@ -61,8 +67,8 @@ class ConvBlock(keras.layers.Layer):
 
     def call(self, x, training=False):
         x = self.convolution(x)
-        x = self.normalization(x, training=training) if self.norm == "batch" else self.normalization(x)
-        return ops.relu(x)
+        x = self.normalization(x) if self.norm == "group" else self.normalization(x, training=training)
+        return ops.relu(x) if self.activation == "relu" else ops.silu(x)
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.width)
