@@ -12,6 +12,7 @@ from keras_vit.checkpoints.formats import (
     huggingface_beit,
     huggingface_dense,
     huggingface_eomt,
+    huggingface_lw_detr,
     huggingface_yolos,
     keras_layers,
     mae,
@@ -39,6 +40,7 @@ FORMATS = {  # names as in `recognise`
     "huggingface_beit": huggingface_beit,
     "huggingface_dense": huggingface_dense,
     "huggingface_eomt": huggingface_eomt,
+    "huggingface_lw_detr": huggingface_lw_detr,
     "huggingface_yolos": huggingface_yolos,
     "huggingface": huggingface,
     "own_names": own_names,
@@ -82,9 +84,9 @@ def _form(contents, options):
         raise ValueError(
             f'"{contents.path}" does not contain a supported Vision Transformer or BiT. Its arrays: {summary(names)}.'
             " Supported: Google and big_vision .npz, BiT .npz, timm (DeiT, DINO, DINOv2), Hugging Face (vit, deit,"
-            " dinov2, siglip, dpt, depth_anything, eomt, beit with UPerNet, yolos), mmsegmentation (SETR,"
-            " UPerNet), vit-pytorch. A ViT with custom names is read by rules: names=[(pattern, replacement), ...], see"
-            " docs/checkpoints.md."
+            " dinov2, siglip, dpt, depth_anything, eomt, beit with UPerNet, yolos, lw_detr, rf_detr),"
+            " mmsegmentation (SETR, UPerNet), vit-pytorch. A ViT with custom names is read by rules: names=[(pattern,"
+            " replacement), ...], see docs/checkpoints.md."
         )
     return form
 

@@ -23,6 +23,7 @@ from keras_vit.checkpoints.formats import (
     huggingface_beit,
     huggingface_dense,
     huggingface_eomt,
+    huggingface_lw_detr,
     huggingface_yolos,
     mae,
     mmsegmentation,
@@ -224,9 +225,11 @@ def _mmsegmentation(model, path):
 def _with_head(model, path):
     """Writes the folder for Hugging Face's class of models with that head."""
     forms = {"upernet": huggingface_beit, "eomt": huggingface_eomt, "yolos": huggingface_yolos}
+    forms |= dict.fromkeys(("lw_detr", "rf_detr"), huggingface_lw_detr)
     if isinstance(model, DetectionModel) and model.head_name not in forms:
         raise ValueError(
-            f'The format "huggingface" cannot express the head "{model.head_name}", of detectors only "yolos".'
+            f'The format "huggingface" cannot express the head "{model.head_name}", of detectors only "yolos",'
+            ' "lw_detr" and "rf_detr".'
             ' format="keras" saves every model.'
         )
     form = forms.get(model.head_name, huggingface_dense)

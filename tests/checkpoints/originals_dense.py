@@ -1,4 +1,4 @@
-"""Writes goldens/dense/*.json: tiny DPT, Depth Anything, BEiT, EoMT and YOLOS of transformers, and what they answer.
+"""Writes goldens/dense/*.json: tiny DPT, Depth Anything, BEiT, EoMT, YOLOS, LW- and RF-DETR, and what they answer.
 
     pip install torch transformers        # in another environment
     python tests/checkpoints/originals_dense.py [NAME ...]
@@ -80,6 +80,27 @@ def _yolos(**options):
     return transformers.YolosForObjectDetection(transformers.YolosConfig(**sizes, **_NAMES, **options))
 
 
+_QUERIES = {
+    **{"d_model": 16, "num_queries": 6, "group_detr": 2, "decoder_layers": 2, "decoder_ffn_dim": 20},
+    **{"decoder_self_attention_heads": 2, "decoder_cross_attention_heads": 4, "decoder_n_points": 2},
+}
+
+
+def _rf_detr():
+    sizes = {**_SIZES, "num_hidden_layers": 4, "mlp_ratio": 2, "image_size": 32, "patch_size": 4}
+    backbone = transformers.RfDetrDinov2Config(**sizes, num_windows=2, out_features=["stage2", "stage3"])
+    config = transformers.RfDetrConfig(backbone_config=backbone, **_QUERIES, **_NAMES, c2f_num_blocks=2)
+    return transformers.RfDetrForObjectDetection(config)
+
+
+def _lw_detr():
+    sizes = {**_SIZES, "num_hidden_layers": 4, "mlp_ratio": 2, "image_size": 64, "patch_size": 4}
+    windows = {"pretrain_image_size": 32, "num_windows": 4, "window_block_indices": [0, 2], "out_indices": [2, 4]}
+    backbone = transformers.LwDetrViTConfig(**sizes, **windows)
+    options = {"backbone_config": backbone, "projector_scale_factors": [2.0, 0.5], "c2f_num_blocks": 1}
+    return transformers.LwDetrForObjectDetection(transformers.LwDetrConfig(**options, **_QUERIES, **_NAMES))
+
+
 CASES = {  # {name: (model, sizes)}
     "dpt_classes": (
         lambda: _dpt("SemanticSegmentation", **_DPT, **_NAMES, use_batch_norm_in_fusion_residual=True),
@@ -96,6 +117,8 @@ CASES = {  # {name: (model, sizes)}
     "eomt": (_eomt, ("32x32",)),
     "yolos": (lambda: _yolos(image_size=[32, 48], use_mid_position_embeddings=False), ("32x48", "24x32")),
     "yolos_middle": (lambda: _yolos(image_size=[32, 32]), ("32x32", "24x40")),
+    "rf_detr": (_rf_detr, ("32x32", "48x48")),
+    "lw_detr": (_lw_detr, ("32x32", "48x48")),
 }
 
 
@@ -123,7 +146,7 @@ def _answer(model, x):
 
 def _kept(model, x):
     """What a golden keeps of an answer: every third row and column (h, w, c), or logits and boxes, (q, c)."""
-    if hasattr(model, "bbox_predictor"):
+    if hasattr(model, "bbox_predictor") or hasattr(model, "bbox_embed"):
         found = model(x)
         return torch.cat([found.logits, found.pred_boxes], dim=-1)[0]
     answer = torch.nn.functional.interpolate(_answer(model, x), size=x.shape[2:], mode="bilinear")

@@ -23,6 +23,7 @@ from keras_vit.checkpoints.formats.name_map import (
     Entry,
     NameMap,
     batch_norm_counters,
+    biases_without_key,
     conv,
     linear,
     pack,
@@ -66,12 +67,6 @@ CAPABILITIES = Capabilities(
 )
 
 
-def _biases(ours: str) -> Entry:
-    """The values' bias. Keys have none, which would add the same to all scores of a query."""
-    paths = (f"{ours}/value/bias", f"{ours}/key/bias")
-    return Entry(paths, lambda value, key: value, lambda a, shapes: [a, np.zeros(shapes[1], a.dtype)])
-
-
 def _offsets(ours: str) -> Entry:
     """The bias per offset, row by row, and the three rows of the class token."""
     paths = (f"{ours}/bias", f"{ours}/prefix_bias")
@@ -89,7 +84,7 @@ def _block_map(theirs: str, ours: str, scaled: bool) -> NameMap:
         **torch_dense(f"{attention}.query", f"{ours}/attention/query"),
         f"{attention}.key.weight": linear(f"{ours}/attention/key/kernel"),
         f"{attention}.value.weight": linear(f"{ours}/attention/value/kernel"),
-        f"{attention}.value.bias": _biases(f"{ours}/attention"),
+        f"{attention}.value.bias": biases_without_key(f"{ours}/attention"),
         f"{theirs}{_TABLE}": _offsets(f"{ours}/attention/relative2d"),
         **torch_dense(f"{theirs}attention.output.dense", f"{ours}/attention/out"),
         **torch_norm(f"{theirs}layernorm_after", f"{ours}/mlp_norm"),

@@ -68,6 +68,17 @@ def stacked_bias(*ours: str) -> Entry:
     return Entry(ours, lambda *arrays: np.concatenate(arrays), lambda a, shapes: np.split(a, np.cumsum(shapes)[:-1]))
 
 
+def biases_without_key(ours: str) -> Entry:
+    """The values' bias of an attention without one of keys, which would add the same to all scores of a query."""
+    paths = (f"{ours}/value/bias", f"{ours}/key/bias")
+    return Entry(paths, lambda value, key: value, lambda a, shapes: [a, np.zeros(shapes[1], a.dtype)])
+
+
+def grouped(ours: str) -> Entry:
+    """Several torch linear layers of one shape: (g, out, in) where ours is (g, in, out)."""
+    return Entry((ours,), lambda a: a.transpose(0, 2, 1), lambda a, shapes: [a.transpose(0, 2, 1)])
+
+
 def positions(ours: str, rows: int, shape: tuple | None = None) -> Entry:
     """A position table (1, prefix + n, d), in the file without its first `rows` rows or in another shape."""
 

@@ -12,6 +12,7 @@ _SEGMENTATION_ROOT = "decode_head.conv_seg.weight"  # mmsegmentation's classifie
 _BEIT_ROOT = "fpn1.0.weight"
 _DENSE_ROOT = "neck.fusion_stage.layers.0.projection.weight"
 _YOLOS_ROOT = "vit.embeddings.detection_tokens"
+_LW_DETR_ROOT = "query_feat.weight"  # of RF-DETR, too
 _EOMT_ROOT = "upscale_block.block.0.conv1.weight"
 # A block of nn.MultiheadAttention, as in nn.TransformerEncoder.
 _TORCH_ATTENTION = re.compile(r"\.\d+\.(?:\w+\.)*in_proj_weight$")
@@ -27,6 +28,7 @@ _ANCHORS = {
     "huggingface_dense": re.escape(_DENSE_ROOT),
     "huggingface_eomt": re.escape(_EOMT_ROOT),
     "huggingface_yolos": re.escape(_YOLOS_ROOT),
+    "huggingface_lw_detr": r"(?:model\.)?query_feat\.weight",
     "huggingface": r"(?:\w+\.)?embeddings\.patch_embedding(?:s\.projection)?\.weight",
     "timm": "|".join(map(re.escape, TIMM_ROOTS)),
 }
@@ -53,6 +55,7 @@ def recognise(names: Collection[str]) -> str | None:
         "huggingface_dense": ending(_DENSE_ROOT),
         "huggingface_eomt": ending(_EOMT_ROOT),
         "huggingface_yolos": ending(_YOLOS_ROOT),
+        "huggingface_lw_detr": ending(_LW_DETR_ROOT),
         "huggingface": ending("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight"),
         "own_names": any(_TORCH_ATTENTION.search(name) for name in names if len(name) <= LONGEST_NAME),
         "timm": ending(*TIMM_ROOTS),
