@@ -2,6 +2,8 @@
 
     python -m trainers.finetune --config=detection --data=boxes:FOLDER --init=deit/tiny --workdir=runs/mine
     python -m trainers.finetune --config=detection:yolos --data=boxes:FOLDER --init=deit/small --workdir=runs/yolos
+    python -m trainers.finetune --config=detection:rf_detr --data=boxes:FOLDER --init=dinov2/s14 --image_size=392 \\
+        --workdir=runs/rf_detr
     python -m trainers.finetune --config=detection:bccd --data_dir=../shared/data --init=deit/tiny \\
         --workdir=runs/bccd
 
@@ -9,8 +11,8 @@ FOLDER holds Pascal VOC, COCO, YOLO or LabelMe annotations, or a table; one line
 is a published name, a run or a file: a classifier, whose head is left out, or a detector, whose head stays with
 --config.head=keep.
 
-After the colon: a head (dense, yolos); `whole` (the default) to train all layers, or `frozen`, the head alone; `own`
-(the default), a folder of yours, or `bccd`, blood cells at 384x512 pixels.
+After the colon: a head (dense, yolos, rf_detr, lw_detr); `whole` (the default) to train all layers, or `frozen`, the
+head alone; `own` (the default), a folder of yours, or `bccd`, blood cells at 384x512 pixels.
 
 AdamW trains the lower layers more slowly and the new head faster. The run delivers the weights with the best AP on your
 validation images: FOLDER's split val, or a fifth that is held out.
@@ -20,7 +22,7 @@ from .lib import common
 from .lib.choices import choose
 
 # Of each head: its options and those of its loss.
-HEADS = {"dense": ({"width": 128}, {}), "yolos": ({}, {})}
+HEADS = {"dense": ({"width": 128}, {}), "yolos": ({}, {}), "rf_detr": ({}, {}), "lw_detr": ({}, {})}
 # Of whole and frozen backbones: the optimizer's options. The rate of the head is head_rate times as high.
 RATES = {
     "whole": {"learning_rate": 5e-4, "head_rate": 2.0, "layer_decay": 0.75, "weight_decay": 0.05},
@@ -60,6 +62,9 @@ def get_config(argument=""):
     config.optimizer.update(RATES[backbone])
     if head == "yolos" and backbone == "whole":  # every layer sees the new tokens
         config.optimizer.update(learning_rate=2e-4, head_rate=None, layer_decay=None)
+    if head in ("rf_detr", "lw_detr") and backbone == "whole":  # the papers' rates: 1e-4 for what follows the encoder
+        config.optimizer.update(learning_rate=1.5e-4, head_rate=2 / 3, layer_decay=0.8, weight_decay=1e-4)
+        config.optimizer.clip_norm = 0.1
     config.schedule.warmup = "10%"
     config.linear_probe = backbone == "frozen"
     return config

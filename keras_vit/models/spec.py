@@ -62,8 +62,8 @@ def _per_block(value, name):
 
 
 def _blocks(value, name):
-    values = [value] if is_integer(value) else list(value) if isinstance(value, (list, tuple, range)) else value
-    if not isinstance(values, list):
+    values = [value] if is_integer(value) else value
+    if not isinstance(values, (list, tuple, range, np.ndarray)):
         raise ValueError(f"{name} should be numbers of blocks, such as (2, 5, 8, 11), got {value!r}.")
     return tuple(sorted({integer(i, name, least=0) for i in values}))
 
@@ -250,8 +250,8 @@ class ViTSpec(Spec):
         self._check_head()
         self._check_causal()
         self._check_palette()
-        self._check_positions()
         self._check_windows()
+        self._check_positions()
 
     def _replace(self, name, value):
         """Sets a field of the frozen dataclass under construction."""
@@ -345,7 +345,6 @@ class ViTSpec(Spec):
         if wrong:
             raise ValueError(f"global_blocks has {wrong}: the model has blocks 0 to {self.depth - 1}.")
         if self.windows == 1:
-            self._replace("global_blocks", ())
             return
         problems = {
             f'positions="{self.positions}" inside attention': self.positions in self_attention.POSITIONS,

@@ -53,7 +53,7 @@ def test_a_vit_with_windows_mixes_them_in_its_global_blocks():
     changed[:, :8, :8] = 255 - changed[:, :8, :8]  # the first window
 
     def change(model):
-        maps = keras_vit.Model(model.input, keras_vit.feature_map(model, 1))
+        maps = keras_vit.Model(model.input, model.feature_map(1))
         return np.abs(np.array(maps(x)) - np.array(maps(changed)))[0].max(-1) > 1e-6  # (4, 4) places
 
     first = np.kron([[True, False], [False, False]], np.ones((2, 2), bool))

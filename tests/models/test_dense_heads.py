@@ -104,7 +104,7 @@ def test_heads_name_what_does_not_suit_them():
         ("dpt", PLAIN, {"taps": (0, 1)}, "This head takes 4 taps, got 2"),
         ("dpt", PLAIN, {"depth": "metric"}, 'depth="metric" is a single output: write classes=1'),
         ("dpt", bit, {}, 'The head "dpt" takes the maps of a ViT'),
-        ("upernet", PLAIN, {"norm": "layer"}, "unknown norm 'layer'.* Valid: batch, group"),
+        ("upernet", PLAIN, {"norm": "instance"}, "unknown norm 'instance'.* Valid: batch, group"),
     ):
         with pytest.raises(ValueError, match=text):
             make_decoder(head, encoder, 2, False, FLOAT32, options)

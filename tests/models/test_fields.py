@@ -43,6 +43,10 @@ KINDS = {
         [(np.int64(2), (2, 2)), (np.array([2, 4]), (2, 4))],
         [*INTEGERS, ((1, 2, 3), "must be a positive integer or a pair (height, width) of them, got (1, 2, 3)")],
     ),
+    "numbers of blocks": (
+        [(np.array([5, 2]), (2, 5)), (range(2), (0, 1)), (3, (3,))],
+        [("last", "got 'last'"), ((-1,), "must be an integer of 0 or more, got -1"), ((0.5,), "got 0.5")],
+    ),
     "positive integers": (
         [(np.array([2, 3]), (2, 3)), ([2], (2,))],
         [(3, "must be positive integers, such as ("), ((True, 1), "got (True, 1)"), ((0, 8), "got (0, 8)")],

@@ -210,7 +210,13 @@ def lw_detr(
     if integer(width, "width") % 4:
         raise ValueError(f"width={width}: the positions of queries need a multiple of 4.")
     neck = Projector(width, scales, blocks, norm, dtype=policy, name="neck")
-    options = {"heads": heads, "map_heads": map_heads, "points": points, "mlp_dim": mlp_dim, "dropout": dropout}
+    options: dict[str, Any] = {
+        "heads": heads,
+        "map_heads": map_heads,
+        "points": points,
+        "mlp_dim": mlp_dim,
+        "dropout": dropout,
+    }
     head = QueryDecoder(classes, queries, groups, layers, **options, dtype=policy, name="head")
     return Decoder(taps, head, neck, normalised=taps if flag(normalised, "normalised") else ())
 

@@ -72,10 +72,10 @@ class GroupedDense(keras.layers.Layer):
 
     def build(self, input_shape):
         d = input_shape[-1]
-        made = keras.initializers.get(self.first_kernel)
 
-        def each(shape, dtype=None):
-            return ops.stack([made(shape[1:], dtype=dtype) for _ in range(shape[0])])
+        def each(shape, dtype=None):  # an initializer gives the same values at each call
+            made = [keras.initializers.get(self.first_kernel) for _ in range(shape[0])]
+            return ops.stack([one(shape[1:], dtype=dtype) for one in made])
 
         self.kernel = self.add_weight(shape=(self.groups, d, self.units), initializer=each, name="kernel")
         bias = keras.initializers.Constant(self.first_bias)
