@@ -16,14 +16,13 @@ from . import flags, loading, pictures
 def _finder(name, values):
     """A function [(path, name)] -> an iterator of Detections, by the model `name`; ValueError if it finds none."""
     from keras_vit.io.progress import stage
-    from keras_vit.training.prediction.detect import THRESHOLD, Finder
+    from keras_vit.training.prediction.detect import Finder
 
     with stage(f"Loading {name}"):
         model = loading.load(name)
     if not hasattr(model, "detections"):
         raise ValueError(f"{name} does not find objects. For classes of images: keras-vit classify {name}.")
-    threshold = THRESHOLD if values.threshold is None else values.threshold
-    return Finder(model, 1, {"threshold": threshold, "iou": values.iou, "limit": values.limit})
+    return Finder(model, 1, {"threshold": model.score_threshold, **flags.finding(values)})
 
 
 def _line(found):
@@ -49,10 +48,8 @@ def main(arguments):
 
 def run():
     flags.path("output", None, "The folder of the pictures; existing ones are replaced.", required=True)
-    flags.number("threshold", None, "The lowest score of an object; by default 0.3.", lowest=0, highest=1)
-    flags.number("iou", 0.6, "Of boxes that overlap by more, that with the highest score stays.", lowest=0, highest=1)
-    flags.integer("limit", 100, "The largest number of objects in an image.", lowest=1)
     flags.boolean("csv", False, "Prints CSV, a row per object.")
+    flags.define_finding()
     flags.launch(main, takes="MODEL IMAGE [IMAGE ...]", loads=True)
 
 

@@ -70,9 +70,14 @@ def export(values):
         model = loading.load(values.model, class_names=values.class_names, key=values.key)
     with stage(f"Exporting to {values.output}"), quiet():
         if form in FORMATS:
+            if found := flags.finding(values):
+                raise ValueError(
+                    f"--{next(iter(found))} would be ignored: format={form} holds weights, not detections."
+                )
             keras_vit.save(model, values.output, format=form)
         else:
             how = {"quantization": values.quantization, "calibration": _calibration(model, values)}
+            how |= flags.finding(values)
             keras_vit.export(model, values.output, format=form, top_k=values.top_k, activation=values.activation, **how)
     logging.info("Exported %s to %s.", values.model, values.output)
     if form == "tf_saved_model":
@@ -135,13 +140,15 @@ def run():
         "For int8_static: images like those that the model will see, such as images:PHOTOS or csv:FILE.",
     )
     flags.integer("calibration_images", 128, "How many images of --calibration are used.", lowest=16)
+    flags.define_finding()
     files = ("onnx", "litert")
-    flags.only_with(
-        "activation",
-        "format",
-        lambda form: form in (None, "tf_saved_model", *files),
-        "--format=tf_saved_model, onnx or litert",
-    )
+    for name in ("activation", *flags.FINDING):
+        flags.only_with(
+            name,
+            "format",
+            lambda form: form in (None, "tf_saved_model", *files),
+            "--format=tf_saved_model, onnx or litert",
+        )
     flags.only_with("quantization", "format", lambda form: form in (None, *files), "--format=onnx or litert")
     flags.only_with("calibration", "quantization", lambda how: how == "int8_static", "--quantization=int8_static")
     flags.only_with("calibration_images", "calibration", lambda source: source is not None, "--calibration")

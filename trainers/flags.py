@@ -359,6 +359,36 @@ def windows(values):
     return {name: getattr(values, name) for name in ("window", "overlap", "scale", "flips")}
 
 
+FINDING = ("threshold", "iou", "limit", "soft", "across_classes")
+
+
+def define_finding():
+    """The flags of detectors; `finding` has their values."""
+    number(
+        "threshold",
+        None,
+        "Objects have scores above it; by default the threshold in the model, which its run chose, or 0.3.",
+        lowest=0,
+        highest=1,
+    )
+    number(
+        "iou",
+        None,
+        "Of boxes of a class that overlap by more, that with the highest score stays; by default 0.6.",
+        lowest=0,
+        highest=1,
+    )
+    integer("limit", None, "The largest number of objects in an image; by default 100.", lowest=1)
+    boolean("soft", None, "Lowers the scores of overlapping boxes instead of removing them.")
+    boolean("across_classes", None, "Boxes of other classes count as overlapping, too.")
+
+
+def finding(values):
+    """The given flags of define_finding, as arguments of `DetectionModel.detect`."""
+    given = {name: getattr(values, name) for name in FINDING}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def define_broken_limit():
     integer("broken_limit", 100, "The largest number of unreadable images.", lowest=0)
 

@@ -186,10 +186,10 @@ class AveragePrecision:
             Measures, means over the classes with such objects, or left out if there are none: "ap", "ap50", "ap75",
                 "ap_small", "ap_medium", "ap_large", "ar1", "ar10", "ar100", "voc_ap50"; and "f1", the highest of any
                 score threshold, with that "threshold". Details, None where undefined: "classes"; "per_class", of each
-                {"name", "ap", "ap50", "precision", "recall", "objects"}; "sizes", {size: {"ap", "ar", "objects"}};
-                "score_threshold", the one used; "voc07_ap50", of 11 points; up to 100 classes also "curves", {name:
-                precisions at recalls 0, .01, ..., 1 and IoU .5}, and "confusion", true by detected classes, the last
-                the background.
+                {"name", "ap", "ap50", "precision", "recall", "objects", "best_threshold"}, the last for its highest F1;
+                "sizes", {size: {"ap", "ar", "objects"}}; "score_threshold", the one used; "voc07_ap50", of 11 points;
+                up to 100 classes also "curves", {name: precisions at recalls 0, .01, ..., 1 and IoU .5}, and
+                "confusion", true by detected classes, the last the background.
         """
         scores, labels, ranks, parts, voc, found = self._collected()
         order = np.lexsort((-scores, labels))
@@ -197,10 +197,11 @@ class AveragePrecision:
         by_class = [_of_class(parts[r], ranks[r], voc[r], objects) for r, objects in zip(rows, self.objects)]
         ap, recall, curves, voc_ap = map(np.stack, zip(*by_class))  # (k, s, t), (k, 3, s, t), (k, 101), (k, 2)
         best, f1 = best_threshold(scores, parts[:, 0, 0], self.objects[:, 0].sum())
+        thresholds = [best_threshold(scores[r], parts[r, 0, 0], m)[0] for r, m in zip(rows, self.objects[:, 0])]
         kept = scores >= (best if threshold is None else threshold)
         details = {
             "classes": list(self.class_names),
-            "per_class": self._rows(ap[:, 0], labels[kept], parts[kept, 0, 0]),
+            "per_class": self._rows(ap[:, 0], labels[kept], parts[kept, 0, 0], thresholds),
             "sizes": {
                 size: {"ap": _mean(ap[:, i]), "ar": _mean(recall[:, -1, i]), "objects": int(self.objects[:, i].sum())}
                 for i, size in enumerate(SIZES)
@@ -219,8 +220,10 @@ class AveragePrecision:
         empty = np.zeros(0), np.zeros(0, int), np.zeros(0, int), np.zeros((0, len(SIZES), len(THRESHOLDS)), "int8")
         return map(np.concatenate, zip((*empty, np.zeros(0, "int8"), np.zeros(0, int)), *self._detections))
 
-    def _rows(self, ap, labels, parts):
-        """Details of each class: AP (k, t), and the labels and parts (d,) of the detections above the threshold."""
+    def _rows(self, ap, labels, parts, thresholds):
+        """Details of each class: AP (k, t), the labels and parts (d,) of the detections above the threshold, and each
+        class's own best threshold.
+        """
         right, wrong = (np.bincount(labels[parts == part], minlength=len(ap)) for part in (RIGHT, WRONG))
         objects = self.objects[:, 0]
         columns = {
@@ -229,6 +232,7 @@ class AveragePrecision:
             "precision": _shown(_share(right, right + wrong)),
             "recall": _shown(_share(right, objects)),
             "objects": objects.tolist(),
+            "best_threshold": _shown(np.where(objects > 0, thresholds, np.nan)),
         }
         return [dict(zip(("name", *columns), row)) for row in zip(self.class_names, *columns.values())]
 

@@ -13,7 +13,7 @@ from keras_vit.models.classifier import Classifier, ModelOfArguments
 from keras_vit.models.headed import Shared, built_encoder
 from keras_vit.models.heads.decoder import Decoder, Encoder
 from keras_vit.models.heads.detection import HEADS, Head, make_detector
-from keras_vit.models.heads.suppress import Suppression
+from keras_vit.models.heads.suppress import Suppression, share
 from keras_vit.training.checks.objects import ObjectRules
 from keras_vit.training.losses import Loss
 from keras_vit.training.model import Model
@@ -40,6 +40,8 @@ class DetectionModel(ModelOfArguments):
         preprocessing: text of the evaluation preprocessing (docs/data.md).
         head_options: the head's own arguments, such as {"scales": (4, 2, 1), "width": 256}.
         remat, name, dtype: as in ViT.
+        score_threshold: the default of `detect` and of exports; a run sets the one with the highest F1 on its
+            evaluation images.
         **overrides: fields of the encoder's spec.
 
     Input: pixels 0..255, (b, height, width, channels). Output: {"logits" (b, n, c), "boxes" (b, n, 4)}, float32; boxes
@@ -73,6 +75,7 @@ class DetectionModel(ModelOfArguments):
         remat: bool | Sequence[int] | None = None,
         name: str | None = "detection",
         dtype: str | keras.DTypePolicy | None = None,
+        score_threshold: float = detect.THRESHOLD,
         **overrides: Unpack[AnyOverrides],
     ):
         classes = class_count(classes)
@@ -100,6 +103,7 @@ class DetectionModel(ModelOfArguments):
         self.spec, self.dtype_policy, self.remat = encoder.spec, encoder.dtype_policy, encoder.remat
         self.classes, self.class_names, self.preprocessing = classes, class_names, preprocessing
         self.head_name, self.head_options = head, options
+        self.score_threshold = share(score_threshold, "score_threshold")
 
     @property
     def head(self) -> keras.layers.Layer:
@@ -226,7 +230,7 @@ class DetectionModel(ModelOfArguments):
 
         Args:
             x: an image or several, as for `preprocess`.
-            threshold: scores must be above it; None for 0.3.
+            threshold: scores must be above it; None for `model.score_threshold`.
             iou, limit, soft, across_classes: as in `detections`.
             batch_size: images at once.
             verbose: show progress; "auto" for more images than a batch.
@@ -239,7 +243,7 @@ class DetectionModel(ModelOfArguments):
             FileNotFoundError, ImportError: as in `preprocess`.
             ValueError: as in `preprocess`, or for an argument out of range.
         """
-        threshold = detect.THRESHOLD if threshold is None else threshold
+        threshold = self.score_threshold if threshold is None else threshold
         how = {"threshold": threshold, "iou": iou, "limit": limit, "soft": soft, "across_classes": across_classes}
         return detect.detect(self, x, verbose, batch_size, **how)
 
@@ -262,4 +266,5 @@ class DetectionModel(ModelOfArguments):
             "remat": self.remat,
             "name": self.name,
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+            "score_threshold": self.score_threshold,
         }

@@ -195,6 +195,7 @@ def finish(prepared, model, rundir, setting, choice=""):
         delivered = task.deliver(model)
     setting = dataclasses.replace(setting, model=delivered, data_dir=None, verbose=True)
     evaluation = task.evaluator().prepare(setting)()
+    task.settle(delivered, evaluation)
     if strategy.chief:
         content = evaluation_content(data.source, data.evaluation, setting, evaluation)
         content |= {"choice": choice} if choice else {}

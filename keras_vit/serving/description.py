@@ -69,6 +69,14 @@ def _table(signatures):
         yield f"| `{name}` | {cells[0]} | {cells[1]} | {signature['purpose']} |"
 
 
+def _suppression(metadata):
+    """Of a detector's boxes that overlap, in words; "" if all stay."""
+    boxes = "boxes" if metadata["across_classes"] else "boxes of one class"
+    if metadata["soft"]:
+        return f"; of {boxes} that overlap, all but the best get lower scores"
+    return f"; of {boxes} with an IoU above {metadata['iou']:g} the best stays" if metadata["iou"] < 1 else ""
+
+
 def readme(metadata: dict[str, Any]) -> str:
     """A SavedModel's README, from its metadata."""
     height, width = metadata["image_size"]
@@ -106,11 +114,9 @@ def readme(metadata: dict[str, Any]) -> str:
             f" `{METADATA}`. `mask_bytes` are PNG files of these numbers at each image's own size."
         )
     if metadata.get("task") == "detection":
-        rivals = f"; of boxes of one class with an IoU above {metadata['iou']:g} the best stays"
         lines.append(
             "- `boxes` are top, left, bottom, right as fractions of the image, highest score first. Scores are above"
-            f" {metadata['threshold']:g}{rivals if metadata['iou'] < 1 else ''}. Empty places have score 0, label -1"
-            " and no name."
+            f" {metadata['threshold']:.3g}{_suppression(metadata)}. Empty places have score 0, label -1 and no name."
         )
     if metadata.get("task") == "depth":
         lines.append(

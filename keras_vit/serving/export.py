@@ -16,7 +16,7 @@ from keras_vit.serving.description import activation_name
 from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.model import register_exporter
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
-from keras_vit.training.prediction.detect import THRESHOLD, finds_objects
+from keras_vit.training.prediction.detect import finds_objects
 from keras_vit.training.prediction.preprocessing import check_preprocessing
 from keras_vit.training.prediction.segment import estimates_depth, is_dense, segments
 
@@ -94,17 +94,19 @@ def _check_options(model, format, top_k, verbose, activation):
         )
 
 
-def _finding(model, threshold, iou):
-    """A detector's options, checked; {} for other models."""
-    given = {"threshold": threshold, "iou": iou}
-    if not finds_objects(model):
-        named = [name for name, value in given.items() if value is not None]
-        if named:
-            raise ValueError(f'{", ".join(named)}: "{model.name}" finds no objects: leave it out.')
-        return {}
+def _finding(model, **given):
+    """A detector's options, checked, those that are None by their defaults; {} for other models."""
     options = {name: value for name, value in given.items() if value is not None}
-    layer = model.finder(**{"threshold": THRESHOLD, **options}).get_layer("suppression")
-    return {"threshold": layer.threshold, "iou": layer.iou}
+    if not finds_objects(model):
+        if options:
+            raise ValueError(f'{", ".join(options)}: "{model.name}" finds no objects. Leave {_it(options)} out.')
+        return {}
+    layer = model.finder(**{"threshold": model.score_threshold, **options}).get_layer("suppression")
+    return {name: getattr(layer, name) for name in given}
+
+
+def _it(things):
+    return "it" if len(things) == 1 else "them"
 
 
 def _format_of(path, format):
@@ -198,6 +200,9 @@ def export(
     calibration: Any = None,
     threshold: float | None = None,
     iou: float | None = None,
+    limit: int | None = None,
+    soft: bool | None = None,
+    across_classes: bool | None = None,
 ) -> None:
     """Writes `model` to run without this package: a SavedModel folder, or one file for ONNX Runtime or LiteRT.
 
@@ -225,10 +230,10 @@ def export(
     {"mask_bytes", "status"}: PNG files of class numbers, each at its image's own size, as `model.segment` makes them.
     A model for depth returns {"depth" (b, h, w)} instead, and has no masks.
 
-    A detector returns {"boxes" (b, d, 4), "scores" (b, d), "labels" (b, d) int32}, highest scores first, 100 at most:
-    boxes are top, left, bottom, right as fractions of the image; serving_default also has "classes" (b, d), names.
-    Empty places have score 0, label -1 and the name "". Files also return "logits" and "candidates", the boxes from
-    which these were chosen; so does pixels_training, as "logits" and "boxes".
+    A detector returns {"boxes" (b, d, 4), "scores" (b, d), "labels" (b, d) int32}, the best `limit` objects in order of
+    their scores: boxes are top, left, bottom, right as fractions of the image; serving_default also has "classes"
+    (b, d), names. Empty places have score 0, label -1 and the name "". Files also return "logits" and "candidates", the
+    boxes from which these were chosen; so does pixels_training, as "logits" and "boxes".
 
     The folder's README.md and metadata.json describe the model, assets/classes.txt holds its class names, and
     assets.extra requests that warm up TensorFlow Serving. An existing export at `path` is replaced once the new one is
@@ -246,7 +251,7 @@ def export(
             activations too, scaled at each call; "int8_static": scaled by `calibration`.
         calibration: for "int8_static", at least 16 images like those to expect: pixels (n, h, w, c), a list of what
             `model.preprocess` takes, or a finite tf.data dataset of pixels.
-        threshold, iou: a detector's, as in `model.detect`; None for its defaults, 0.3 and 0.6.
+        threshold, iou, limit, soft, across_classes: a detector's, as in `model.detect`; None for its defaults.
 
     Raises:
         ValueError: for anything but a model of this package and a path, an unknown format or one that the path's ending
@@ -262,5 +267,6 @@ def export(
     _check_options(model, format, top_k, verbose, activation)
     single_file.check_quantization(format, quantization, calibration)
     options: dict[str, Any] = {"format": format, "top_k": top_k or 5, "verbose": verbose, "activation": activation}
-    options["finding"] = _finding(model, threshold, iou)
+    how = {"threshold": threshold, "iou": iou, "limit": limit, "soft": soft, "across_classes": across_classes}
+    options["finding"] = _finding(model, **how)
     _write(model, place, {**options, "quantization": quantization, "calibration": calibration})

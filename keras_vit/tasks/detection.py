@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import keras
+import numpy as np
 from ml_collections import ConfigDict
 
 from keras_vit import evaluation as evaluators
@@ -135,6 +136,12 @@ class Detection(DenseTask):
 
     # Evaluation
 
+    def settle(self, model, evaluation):
+        """Keeps the score threshold with the highest F1; without a right detection the model's stays."""
+        if evaluation.measures["f1"] > 0:
+            best = np.float32(evaluation.measures["threshold"])  # that score counts, and others must be above it
+            model.score_threshold = float(np.nextafter(best, np.float32(0)))
+
     def evaluator(self) -> evaluators.Evaluator:
         return evaluators.Detection()
 
@@ -142,6 +149,7 @@ class Detection(DenseTask):
         measures, details = evaluation.measures, evaluation.details
         facts = [*self._shown(measures), ("head", model.head_name), ("parameters", model.count_params())]
         facts.append(("image size", "x".join(map(str, model.image_size))))
+        facts.append(("score threshold of model.detect", f"{model.score_threshold:.3g}"))
         names, threshold = details["classes"], details["score_threshold"]
         sections = [html_report.table(facts), self._learning_curves(records)]
         sections.append(detection_sections.precision_recall(details.get("curves", {}), details["per_class"]))

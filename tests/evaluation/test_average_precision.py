@@ -119,7 +119,8 @@ def test_precision_and_recall_of_classes_at_the_threshold():
     _, details = measured([(objects, detections)], threshold=0.5)
     cat, dog = details["per_class"]
     assert (cat["precision"], cat["recall"], cat["objects"]) == (0.5, 0.5, 2)
-    assert dog == {"name": "dog", "ap": None, "ap50": None, "precision": None, "recall": None, "objects": 0}
+    shares = dict.fromkeys(("ap", "ap50", "precision", "recall", "best_threshold"))
+    assert dog == {"name": "dog", "objects": 0, **shares}
     assert list(details["curves"]) == ["cat"] and len(details["curves"]["cat"]) == 101
 
 

@@ -58,12 +58,11 @@ def test_a_segmentation_models_page_shows_the_classes_of_pixels(page):
         page(model, chosen_class="dog")
 
 
-def test_a_detectors_page_shows_its_objects(page, monkeypatch):
-    model = detecting()
-    monkeypatch.setattr("keras_vit.inspection.model_page.images.THRESHOLD", 0.05)
+def test_a_detectors_page_shows_its_objects(page):
+    model = detecting(score_threshold=0.05)
     found, _, _ = page(model, show=1, count=2)
-    [name, *_] = model.detect(images_for(model)[0], threshold=0.05).names
-    count = model.detect(images_for(model)[0], threshold=0.05).names.count(name)
+    [name, *_] = names = model.detect(images_for(model)[0]).names
+    count = names.count(name)
     assert f"{count} {name}" in found.text and "3, of objects" in found.text and "detects objects" in found.text
     with pytest.raises(ValueError, match="has no class maps"):
         page(model, chosen_class="dog")

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import NAMED, detecting, pixels
+from small_models import NAMED, detecting, every_weight, pixels
 
 import keras_vit
 from keras_vit.serving.detection_signature import detections_of, detections_of_bytes
@@ -23,9 +23,9 @@ def model():
     return detecting()
 
 
-def assert_detections(model, found, images, threshold=THRESHOLD):
+def assert_detections(model, found, images, **options):
     """Holds {"boxes", "scores", "labels"} to the model's."""
-    boxes, scores, labels = model.detections(np.asarray(images, "float32"), threshold=threshold)
+    boxes, scores, labels = model.detections(np.asarray(images, "float32"), **{"threshold": THRESHOLD, **options})
     assert (labels >= 0).any()
     np.testing.assert_array_equal(found["labels"], labels)
     np.testing.assert_allclose(found["scores"], scores, atol=1e-5)
@@ -88,11 +88,12 @@ def test_a_file_finds_the_same(model, tmp_path, ending, module):
     import importlib
 
     path = tmp_path / f"m.{ending}"
-    keras_vit.export(model, path, threshold=THRESHOLD)
+    options = {"limit": 7, "soft": True, "across_classes": True}
+    keras_vit.export(model, path, threshold=THRESHOLD, **options)
     run = importlib.import_module(f"keras_vit.serving.{module}").runner(str(path))
     for n in (1, 3):
         found = run(pixels(n))
-        assert_detections(model, found, pixels(n))
+        assert_detections(model, found, pixels(n), **options)
         assert found["candidates"].shape == (n, 30, 4) and found["logits"].shape == (n, 30, 3)
     assert json.loads((tmp_path / f"m.{ending}.json").read_text())["threshold"] == THRESHOLD
 
@@ -103,11 +104,17 @@ def test_a_file_finds_the_same(model, tmp_path, ending, module):
         ({"top_k": 2}, "Choose by score: threshold="),
         ({"activation": "softmax"}, "are by sigmoid"),
         ({"threshold": 2}, "threshold must be from 0 to 1"),
+        ({"limit": 0}, "limit"),
     ],
 )
 def test_what_is_refused(model, tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         keras_vit.export(model, tmp_path / "m", **options)
+
+
+def test_a_classifier_has_no_options_of_detectors(tmp_path):
+    with pytest.raises(ValueError, match=r"iou, soft: .* finds no objects. Leave them out"):
+        keras_vit.export(every_weight(), tmp_path / "m", iou=0.5, soft=True)
 
 
 def detections(labels):

@@ -35,7 +35,7 @@ def client(model):
 def test_predictions_are_what_detect_finds(client, model):
     images = [png((30, 50, 3)), b"no image", png((90, 40, 1), seed=1)]
     body = {"instances": [{"b64": base64.b64encode(image).decode()} for image in images]}
-    rows = client.post("/v1/models/cells:predict", json=body).json()["predictions"]
+    rows = client.post(f"/v1/models/cells:predict?threshold={LEAST_SCORE}", json=body).json()["predictions"]
     assert "cannot be decoded" in rows[1]["status"] and "boxes" not in rows[1]
     for i in (0, 2):
         expected, row = model.detect(images[i], threshold=LEAST_SCORE), rows[i]
@@ -45,8 +45,21 @@ def test_predictions_are_what_detect_finds(client, model):
         assert row["size"] == list(expected.image.shape[:2]) and row["status"] == "ok"
 
 
+def test_without_a_threshold_it_is_the_models(client, model):
+    image = png((30, 50, 3))
+    model.score_threshold = float(model.detect(image, threshold=0.0).scores[2])
+    try:
+        [row] = client.post("/v1/models/cells:predict", content=image).json()["predictions"]
+        assert row["scores"] == pytest.approx(model.detect(image).scores.tolist(), abs=1e-5) and len(row["boxes"]) == 2
+    finally:
+        model.score_threshold = 0.3
+    for given, message in (("0.01", "expected a score from 0.05 to 1"), ("x", "threshold")):
+        assert message in client.post(f"/v1/models/cells:predict?threshold={given}", content=image).json()["error"]
+
+
 def test_the_description_names_the_task(client):
     metadata = client.get("/v1/models/cells/metadata").json()
+    assert metadata["score_threshold"] == 0.3
     assert metadata["task"] == "detection" and "encoded_attention" in metadata["signatures"]
 
 

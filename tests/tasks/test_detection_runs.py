@@ -14,6 +14,7 @@ import keras_vit
 from keras_vit.data import from_arrays, usual_splits
 from keras_vit.data.splits import split_range
 from keras_vit.distribution import Strategy
+from keras_vit.evaluation.registry import Evaluation
 from keras_vit.planning import dry_run
 from keras_vit.runs import prepare, run_sweep
 from keras_vit.tasks import find_task
@@ -105,6 +106,16 @@ def test_it_leaves_a_model_with_names_and_preprocessing(done):
     images = drawn()[0][:2]
     for ours, theirs in zip(model.detections(images), done.model.detections(images)):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_model_keeps_the_threshold_that_its_evaluation_chose(done):
+    task, model, image = task_of(done.config), keras_vit.load(done.folder), drawn()[0][0]
+    best = float(np.asarray(model.detections(image[None])[1])[0, 2])
+    task.settle(model, Evaluation({"f1": 0.5, "threshold": best}, {}))
+    assert len(model.detect(image)) == 3 and model.clone().score_threshold == model.score_threshold < best
+    task.settle(model, Evaluation({"f1": 0.0, "threshold": 1.0}, {}))
+    assert len(model.detect(image)) == 3
+    assert "score threshold of model.detect" in done.page
 
 
 def test_its_report_shows_curves_classes_and_sizes(done):

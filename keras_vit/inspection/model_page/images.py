@@ -16,7 +16,7 @@ from keras_vit.inspection.model_page.subject import Section, Subject, computed
 from keras_vit.io.mask_pictures import overlay
 from keras_vit.io.progress import stage
 from keras_vit.models import taps
-from keras_vit.training.prediction.detect import THRESHOLD, Detections, class_names
+from keras_vit.training.prediction.detect import Detections, class_names
 from keras_vit.training.prediction.segment import names_and_colors
 
 _SIDE = 160  # pixels of a picture's shorter side in the PNG files
@@ -100,17 +100,17 @@ def _objects(subject):
     """(the column of found objects, HTML with the number of each class in each image) of a detector."""
     names, images = class_names(subject.detector), subject.shown_photographs.astype("uint8")
     sides = np.tile(np.array(images.shape[1:3], "float32"), 2)
-    pictures, verdicts = [], []
+    pictures, verdicts, threshold = [], [], subject.detector.score_threshold
     for start in range(0, len(images), _BATCH):
         pixels = subject.shown_pixels[start : start + _BATCH]
-        found = subject.detector.detections(pixels, threshold=THRESHOLD)
+        found = subject.detector.detections(pixels, threshold=threshold)
         for image, boxes, scores, labels in zip(images[start : start + _BATCH], *map(np.asarray, found)):
             there = labels >= 0
             objects = Detections(boxes[there] * sides, scores[there], labels[there], names, image)
             pictures.append(np.asarray(objects.picture()))
             counts = collections.Counter(objects.names).most_common()
             verdicts.append(", ".join(f"{count} {own_text(name)}" for name, count in counts) or "no objects")
-    text = f"the objects with scores above {THRESHOLD:g}; their numbers are below each image."
+    text = f"the objects with scores above {threshold:.3g}; their numbers are below each image."
     return Column("objects", text, pictures), verdicts
 
 

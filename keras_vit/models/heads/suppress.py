@@ -16,6 +16,13 @@ CANDIDATES = 1000  # pairs of a box and a class, the highest scores of an image
 ACTIVATIONS = ("sigmoid", "softmax")
 
 
+def share(value: Any, what: str) -> float:
+    """A number from 0 to 1; ValueError, naming `what`, for another."""
+    if not 0.0 <= number(value, what) <= 1.0:
+        raise ValueError(f"{what} must be from 0 to 1, got {value!r}.")
+    return float(value)
+
+
 def probabilities(logits: Any, activation: str) -> Any:
     """The scores of boxes: logits (b, n, c) -> (b, n, k), float32.
 
@@ -121,7 +128,7 @@ class Suppression(keras.layers.Layer):
     ):
         super().__init__(**{"autocast": False, "dtype": "float32", **kwargs})
         self.activation = choice(activation, "activation", ACTIVATIONS)
-        self.iou, self.threshold = _share(iou, "iou"), _share(threshold, "threshold")
+        self.iou, self.threshold = share(iou, "iou"), share(threshold, "threshold")
         self.limit = integer(limit, "limit")
         self.soft, self.across_classes = flag(soft, "soft"), flag(across_classes, "across_classes")
 
@@ -134,10 +141,3 @@ class Suppression(keras.layers.Layer):
         b, d = logits.shape[0], self.limit
         shapes = {"boxes": ((b, d, 4), "float32"), "scores": ((b, d), "float32"), "labels": ((b, d), "int32")}
         return {name: keras.KerasTensor(shape, dtype) for name, (shape, dtype) in shapes.items()}
-
-
-def _share(value, what):
-    """A number from 0 to 1; ValueError, naming `what`, for another."""
-    if not 0.0 <= number(value, what) <= 1.0:
-        raise ValueError(f"{what} must be from 0 to 1, got {value!r}.")
-    return float(value)

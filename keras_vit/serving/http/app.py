@@ -120,9 +120,9 @@ _POLICY = (
 def _predictions(app: FastAPI, service: Service) -> None:
     """Endpoints that take images."""
 
-    async def answer(name, request, default):
+    async def answer(name, request, default, threshold=None, valid=()):
         service.check_key(request)
-        bodies.check_query(request)
+        bodies.check_query(request, *valid)
         served = service.model(name)
         request.state.model = name
         service.check_loaded()
@@ -130,7 +130,7 @@ def _predictions(app: FastAPI, service: Service) -> None:
             asked = await bodies.asked(request, service.limits, take)
             signature = asked.signature or default
             request.state.signature = signature if signature in served.signatures else ""
-            rows = await service.rows(served, signature, asked.images)
+            rows = await service.rows(served, signature, asked.images, threshold)
         return {"outputs": _columns(rows)} if asked.columns else {"predictions": rows}
 
     async def one_image(request, take, has, made):
@@ -149,8 +149,8 @@ def _predictions(app: FastAPI, service: Service) -> None:
         summary="The most probable classes, objects or classes of pixels of images, or what another signature returns",
         openapi_extra=_IMAGES,
     )
-    async def predict(name: str, request: Request) -> dict[str, Any]:
-        return await answer(name, request, DEFAULT)
+    async def predict(name: str, request: Request, threshold: float | None = None) -> dict[str, Any]:
+        return await answer(name, request, DEFAULT, threshold, ["threshold"])
 
     @app.post("/v1/models/{name}:features", summary="The features of images", openapi_extra=_IMAGES)
     async def features(name: str, request: Request) -> dict[str, Any]:

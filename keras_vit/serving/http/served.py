@@ -29,7 +29,7 @@ from keras_vit.training.prediction.segment import (
 )
 
 DEFAULT = "serving_default"
-LEAST_SCORE = 0.05  # of objects; clients and the page choose among them
+LEAST_SCORE = 0.05  # of objects that are computed; requests choose among them
 
 
 def _size(rows: int) -> int:
@@ -95,6 +95,8 @@ class Served:
             model = model.without_auxiliary()
         self.name, self.model, self.top_k = name, model, check_top_k(top_k)
         self.description = describe(model, activation)
+        if finds_objects(model):
+            self.description["score_threshold"] = model.score_threshold
         # Masks and boxes lie over the whole image, so nothing of it is cropped.
         whole = whole_text(model) if segments(model) else shown_text(model) if finds_objects(model) else None
         self._prepare = Preprocessor(model) if whole is None else Reader(model, whole)
@@ -241,10 +243,28 @@ class Served:
         except ValueError as error:
             raise Refused(400, str(error)) from None
 
-    def in_pixels(self, row: dict[str, Any], size: tuple[int, int] | None) -> dict[str, Any]:
-        """A result with boxes in pixels of the image of this size, and the size itself; others stay."""
+    def threshold(self, asked: float | None) -> float:
+        """The score above which a request gets objects: the one it asks for, or the model's.
+
+        Raises:
+            Refused: 400 for one out of range, or a model that finds no objects.
+        """
+        if asked is None:
+            return getattr(self.model, "score_threshold", 0.0)
+        if not finds_objects(self.model):
+            raise Refused(400, f'"{self.name}" finds no objects: leave the parameter "threshold" out.')
+        if not LEAST_SCORE <= asked <= 1:
+            raise Refused(400, f"threshold={asked:g}: expected a score from {LEAST_SCORE} to 1.")
+        return asked
+
+    def in_pixels(self, row: dict[str, Any], size: tuple[int, int] | None, threshold: float) -> dict[str, Any]:
+        """The objects of a result with scores above `threshold`, boxes in pixels of the image of this size, and the
+        size itself; other results stay.
+        """
         if size is None or "boxes" not in row:
             return row
+        count = int(np.sum(np.array(row["scores"]) > threshold))  # the best are first
+        row = {name: values[:count] for name, values in row.items()}
         boxes = in_image(self._whole, np.reshape(row["boxes"], (-1, 4)), size) * np.tile(size, 2)
         return {**row, "boxes": boxes.tolist(), "size": list(size)}
 

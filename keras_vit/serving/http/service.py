@@ -188,8 +188,13 @@ class Service:
         self.metrics.images.labels(served.name, "decoded").inc(len(found) - refused)
         return found
 
-    async def rows(self, served: Served, signature: str, images: list[bytes]) -> list[dict]:
+    async def rows(
+        self, served: Served, signature: str, images: list[bytes], threshold: float | None = None
+    ) -> list[dict]:
         """Each image's result, with its "status": OK, or only the reason why it was not decoded.
+
+        Args:
+            threshold: objects have scores above it; None for the model's.
 
         Raises:
             Refused: 400 for an unknown signature, or with the first reason if no image can be decoded; 503 under
@@ -201,6 +206,7 @@ class Service:
             raise Refused(
                 400, f'"{served.name}" has no signature "{signature}".{hint} Valid: {", ".join(served.signatures)}.'
             )
+        threshold = served.threshold(threshold)
         async with self.in_time():
             decoded = await self.decoded(served, images)
             refusals = [one for one in decoded if isinstance(one, Refused)]
@@ -209,7 +215,7 @@ class Service:
                 which = "" if len(decoded) == 1 else f"None of the {len(decoded)} images can be used. The first one: "
                 raise Refused(refusals[0].status, which + refusals[0].reason)
             rows = await batcher.submit([pixels for pixels, _ in good])
-        results = iter([served.in_pixels(row, size) for row, (_, size) in zip(rows, good)])
+        results = iter([served.in_pixels(row, size, threshold) for row, (_, size) in zip(rows, good)])
         return [{"status": x.reason} if isinstance(x, Refused) else {**next(results), "status": OK} for x in decoded]
 
     async def heads(self, served: Served, image: bytes, block: int) -> dict:

@@ -18,7 +18,7 @@ from keras_vit.training.prediction.segment import stretches, whole_text
 if TYPE_CHECKING:
     from PIL import Image
 
-THRESHOLD = 0.3
+THRESHOLD = 0.3  # of scores, until a run has chosen one
 
 
 class Detection(NamedTuple):
