@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_vit.data import from_arrays, open_source
 from keras_vit.data.objects import complete
@@ -86,3 +87,70 @@ def test_records_of_objects_have_no_labels_and_say_what_they_hold(written):
             count()
     description = json.loads(open(f"{folder}/dataset.json").read())
     assert description["most_objects"] == {"train": 2} and "boxes" in description["features"]
+
+
+def others(path, records):
+    """Writes records as TensorFlow's object detection does: {key: values} under image/object/, or image/encoded."""
+    png = tf.io.encode_png(np.zeros((8, 10, 3), "uint8")).numpy()
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            features = {"image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[png]))}
+            for key, values in record.items():
+                kind = "bytes" if key == "class/text" else "int64" if key == "class/label" else "float"
+                lists = {f"{kind}_list": getattr(tf.train, f"{kind.capitalize()}List")(value=values)}
+                features[f"image/object/{key}"] = tf.train.Feature(**lists)
+            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    return f"tfrecord:{path}"
+
+
+def sides(*boxes):
+    """{key: values} of boxes top, left, bottom, right."""
+    return {f"bbox/{side}": [box[i] for box in boxes] for i, side in enumerate(("ymin", "xmin", "ymax", "xmax"))}
+
+
+ONE = {**sides([0, 0, 0.5, 1]), "class/label": [2], "class/text": [b"dog"]}
+TWO = {**sides([0, 0, 0.5, 0.5], [0.5, 0.5, 1.005, 1]), "class/label": [1, 2], "class/text": [b"cat", b"dog"]}
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_records_of_tensorflows_object_detection_have_names_and_labels_from_1(tmp_path):
+    source = open_source(others(tmp_path / "a.tfrecord", [ONE, {}, TWO]), "train")
+    assert (source.class_names, source.most_objects, source.size) == (("cat", "dog"), 2, 3)
+    none, one, two = examples(source)
+    assert set(none) == KEYS and none["labels"].shape == (0,)
+    assert one["labels"].tolist() == [1] and one["size"].tolist() == [8, 10] and one["area"].tolist() == [40]
+    assert two["labels"].tolist() == [0, 1] and two["boxes"].max() == 1 and two["crowd"].tolist() == [0, 0]
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize(
+    ("record", "options", "message"),
+    [
+        (
+            sides([0, 0, 1, 1]),
+            "",
+            'have no "image/object/class/label", which objects need. They have "image/object/bbox',
+        ),
+        ({}, "?boxes=image/object/bbox", 'have no "image/object/bbox/ymin", which objects need'),
+        ({**ONE, "class/label": [0]}, "", "have the label 0, and classes are numbered from 1: .*first_label"),
+        ({**TWO, "class/text": [b"cat", b"cat"]}, "", 'name several labels "cat"'),
+    ],
+)
+def test_records_without_what_objects_need_are_refused(record, options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        open_source(others(tmp_path / "a.tfrecord", [record]) + options, "train")
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({**ONE, **sides([0, 0, 8, 10])}, "Boxes should be fractions of the image"),
+        ({**TWO, "class/label": [1]}, "Boxes and labels differ in number"),
+        ({**ONE, "class/label": [3]}, "it has 2 classes from 1 to 2, and the labels"),
+    ],
+)
+def test_a_record_with_damaged_objects_fails_when_it_is_read(record, message, tmp_path):
+    source = open_source(others(tmp_path / "a.tfrecord", [TWO, record]) + "?classes=2", "train")
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        examples(source)

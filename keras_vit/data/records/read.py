@@ -3,6 +3,7 @@
 An example has the image's bytes under image/encoded and its integer label under image/class/label, or under other keys:
 "tfrecord:GLOB?image=KEY&label=KEY&first_label=1&classes=names.txt". A dataset.json next to the files describes them, so
 opening reads no records. It, or else "?mask=KEY", may declare class masks instead of labels.
+Others' records of objects show by their keys (object_records.py); "?boxes=PREFIX&labels=KEY" names other keys.
 """
 
 import dataclasses
@@ -17,9 +18,16 @@ from google.protobuf.message import DecodeError
 
 from keras_vit.data.errors import DESCRIBED_WRONGLY, reason
 from keras_vit.data.mapping import EXAMPLES
-from keras_vit.data.objects import complete
-from keras_vit.data.records.description import FEATURES, FEATURES_OF_MASKS, NAME, Description, read_description
+from keras_vit.data.records.description import (
+    FEATURES,
+    FEATURES_OF_BOXES,
+    FEATURES_OF_MASKS,
+    NAME,
+    Description,
+    read_description,
+)
 from keras_vit.data.records.index import FRAME, record_counts
+from keras_vit.data.records.object_records import has_objects, look_into_objects, names_of_objects, object_parser
 from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.class_names import class_names
 from keras_vit.data.sources.image_files import in_known_format
@@ -34,6 +42,7 @@ from keras_vit.io.suggest import listed
 
 _WILDCARD = re.compile(r"[*?\[]")
 _SHARD = re.compile(r"(?P<base>.*)-(?P<number>\d+)-of-(?P<count>\d+)[^/]*")
+_KEYS = ("image", "label", "first_label", "mask", "boxes", "labels")  # options
 _OTHER_FILES = (".txt", ".json", ".partial", ".csv", ".md")  # may be next to records
 
 
@@ -137,6 +146,18 @@ def _numbers_as_names(pattern, files, key, first):
     return tuple(str(i) for i in range(high - first + 1))
 
 
+def _describe_objects(pattern, splits, split, chosen, features):
+    """The Description of others' files with boxes, whose classes are numbered from 1 unless first_label says so."""
+    first = int(chosen["first_label"] or 1)
+    names = class_names(os.path.dirname(pattern), chosen["classes"])
+    own = look_into_objects(pattern, splits[split], features)
+    if names is None:
+        known = splits.get("train", splits[split])  # all splits have its classes
+        names = names_of_objects(pattern, look_into_objects(pattern, known, features), first)
+    counts = dict(zip(splits[split], record_counts(splits[split])))
+    return Description(pattern, names, features, first, {split: counts}, most_objects={split: own["most"]})
+
+
 def _describe(pattern, files, split, chosen):
     """Makes the Description of files without a dataset.json; counts only the records of `split`.
 
@@ -149,6 +170,10 @@ def _describe(pattern, files, split, chosen):
     usual = FEATURES_OF_MASKS if chosen["mask"] else FEATURES
     features = {kind: chosen[kind] or key for kind, key in usual.items()}
     keys = _first_record(splits[split][0])
+    of_boxes = {kind: chosen[kind] or key for kind, key in FEATURES_OF_BOXES.items()}
+    named = chosen["boxes"] or chosen["labels"]
+    if named or features.get("label") not in keys and not chosen["mask"] and has_objects(keys, of_boxes):
+        return _describe_objects(pattern, splits, split, chosen, of_boxes)
     for kind, key in features.items():
         if key not in keys:
             raise ValueError(
@@ -234,37 +259,6 @@ def _parser(features, first_label, classes):
     return parse
 
 
-def _object_parser(features):
-    """Returns a function from a record to an example of objects for detection."""
-    image, boxes = features["image"], features["boxes"]
-    number = lambda dtype: tf.io.FixedLenSequenceFeature((), dtype, allow_missing=True)  # noqa: E731
-    sides = [f"{boxes}/{side}" for side in ("ymin", "xmin", "ymax", "xmax")]
-    expected = {
-        image: tf.io.FixedLenFeature((), tf.string),
-        **{side: number(tf.float32) for side in sides},
-        features["labels"]: number(tf.int64),
-        "image/object/is_crowd": number(tf.int64),
-        "image/object/difficult": number(tf.int64),
-        "image/object/area": number(tf.float32),
-        "image/object/image_size": tf.io.FixedLenFeature((2,), tf.int64),
-    }
-
-    def parse(record):
-        example = tf.io.parse_single_example(record, expected)
-        found = {
-            "image": in_known_format(example[image]),
-            "boxes": tf.stack([example[side] for side in sides], 1),
-            "labels": example[features["labels"]],
-            "crowd": example["image/object/is_crowd"],
-            "difficult": example["image/object/difficult"],
-            "area": example["image/object/area"],
-            "size": example["image/object/image_size"],
-        }
-        return complete(found)
-
-    return parse
-
-
 def _stored_masks(name, description, parts, buffer):
     """Makes a source of records with stored masks."""
     keys = {kind: description.features[kind] for kind in ("image", "mask")}
@@ -308,7 +302,7 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
         FileNotFoundError: if there are no such files, or a numbered set is incomplete.
         ValueError: if they lack the split or the keys, are damaged, or are not TFRecord files.
     """
-    path, chosen = split_options(text, **dict.fromkeys(("image", "label", "first_label", "mask", *MEANINGS), ""))
+    path, chosen = split_options(text, **dict.fromkeys((*_KEYS, *MEANINGS), ""))
     check_mask_options(text, chosen)
     if chosen["first_label"] and not chosen["first_label"].isdecimal():
         raise ValueError(f'"{text}": first_label={chosen["first_label"]}: expected an integer, such as 1.')
@@ -342,7 +336,7 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
         return _with_meaning(source, pattern, files, chosen)
     if description.has_boxes:
         most = (description.most_objects or {}).get(description.own_split(split_name(split)))
-        parse = _object_parser(description.features)
+        parse = object_parser(description.features, description.first_label, len(description.class_names))
         return Records(f"tfrecord:{path}", description.class_names, parts, parse, buffer, most_objects=most)
     parse = _parser(description.features, description.first_label, len(description.class_names))
     return Records(f"tfrecord:{path}", description.class_names, parts, parse, buffer)
