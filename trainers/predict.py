@@ -1,4 +1,5 @@
-"""Runs a model over all images of a source, and writes its answers as Parquet or TFRecord files, or masks as PNGs.
+"""Runs a model over all images of a source, and writes its answers as Parquet or TFRecord files, masks as PNGs, or
+objects as Parquet and COCO's JSON.
 
     python -m trainers.predict --model=runs/photos --data=images:PHOTOS --output=answers
     python -m trainers.predict --model=dino/s16 --data=cifar10 --split=train,test --answers=features --output=features
@@ -13,6 +14,11 @@ and classes.csv. --window=slide moves windows of the model's size over large ima
 
     python -m trainers.predict --model=runs/streets --data=images:PHOTOS --output=masks --window=slide
 
+A detector writes objects: Parquet files with a row for each (name, class, score, box in pixels; one row for an image
+without any), and OUTPUT/_SPLIT_coco.json, COCO's results, with the image and category ids of the data's COCO file:
+
+    python -m trainers.predict --model=runs/cells --data=boxes:CELLS --split=test --output=found --threshold=0.05
+
 The same command resumes a job, with the same output bit for bit. --part=0/4, 1/4, 2/4 and 3/4 share the work of four
 machines with one folder, such as a bucket. --strategy=mirrored runs on all devices of a machine. --engine=openvino is
 faster on CPUs (docs/performance.md).
@@ -26,10 +32,18 @@ import shlex
 
 from . import flags, loading
 
-# Flags that masks do not take, or others than masks, with their defaults.
-_OF_ROWS = {"top_k": 5, "preprocess": None, "rows_per_file": 10_000, "format": "parquet", "engine": None}
+# Flags that only some answers take, with their defaults.
+_OF_ROWS = {"top_k": 5, "preprocess": None, "format": "parquet", "engine": None}
+_OF_FILES = {"rows_per_file": 10_000}
 _OF_MASKS = {"window": "whole", "flips": False}
-_BATCH, _WINDOWS = 64, 8  # images of rows, windows of masks
+_OF_OBJECTS = dict.fromkeys(flags.FINDING)
+_IGNORED = {"masks": _OF_ROWS | _OF_FILES | _OF_OBJECTS, "objects": _OF_ROWS | _OF_MASKS}
+_IGNORED_BY_ROWS = _OF_MASKS | _OF_OBJECTS
+_BATCH, _WINDOWS = 64, 8  # images of rows; windows of masks, images of objects
+
+
+# Answers of one kind of model: what it does, and the recipe.
+_ALONE = {"masks": ("give every pixel a class", "segmentation"), "objects": ("find objects", "detection")}
 
 
 def _part(text):
@@ -48,39 +62,45 @@ def _comma_separated(text, flag):
     return parts
 
 
-def _print(report, split, values, masks):
+def _print(report, split, values, kind):
     """Prints what was written and what was left out."""
     from keras_vit.io.suggest import counted
 
-    now, before, total = report.files
-    what = counted(now, "mask") if masks else f"{counted(report.rows, 'row')} in {counted(now, 'file')}"
+    (now, before, total), masks = report.files, kind == "masks"
+    noun = "object" if kind == "objects" else "row"
+    what = counted(now, "mask") if masks else f"{counted(report.rows, noun)} in {counted(now, 'file')}"
     parts = [f"{split}: wrote {what} of {total:,} to {values.output}"]
     parts += [f"{before:,} existed already"] if before else []
     if report.broken:
         why = "" if masks else ': the column "error" says why'
         parts.append(f"{counted(len(report.broken), 'image')} cannot be read{why}")
     print(f"{'; '.join(parts)}.")
+    if kind == "objects" and now + before == total:
+        from keras_vit.inference.objects import results_path
+
+        print(f"{split}: COCO's results: {results_path(values.output, split)}")
 
 
 def _kinds(values, model):
-    """The answers to write: those of --answers, or else masks for a segmentation model and classes for others.
+    """The answers to write: those of --answers, or else masks for a segmentation model, objects for a detector, and
+    classes for others.
 
     Raises:
-        ValueError: for masks of another model or beside other answers, and flags that masks, or others, would ignore.
+        ValueError: for masks or objects of another model or beside other answers, and flags that would be ignored.
     """
+    from keras_vit.training.prediction.detect import finds_objects
     from keras_vit.training.prediction.segment import segments
 
-    default = ["masks"] if segments(model) else ["classes"]
-    kinds = default if values.answers is None else _comma_separated(values.answers, "answers")
-    if "masks" in kinds and (len(kinds) > 1 or not segments(model)):
-        raise ValueError(
-            "--answers=masks stands alone, and is for segmentation models."
-            if len(kinds) > 1
-            else f"--answers=masks: {values.model} does not give every pixel a class. Train with --config=segmentation."
-        )
-    if "masks" not in kinds and segments(model) and set(kinds) != {"features"}:
-        raise ValueError(f"{values.model} gives every pixel a class: --answers can be masks or features.")
-    ignored = _OF_ROWS if "masks" in kinds else _OF_MASKS
+    own = "masks" if segments(model) else "objects" if finds_objects(model) else None
+    kinds = [own or "classes"] if values.answers is None else _comma_separated(values.answers, "answers")
+    for kind, (does, config) in _ALONE.items():
+        if kind in kinds and len(kinds) > 1:
+            raise ValueError(f"--answers={kind} stands alone.")
+        if kind in kinds and kind != own:
+            raise ValueError(f"--answers={kind}: {values.model} does not {does}. Train with --config={config}.")
+    if own is not None and set(kinds) not in ({own}, {"features"}):
+        raise ValueError(f"{values.model} is for {own}: --answers can be {own} or features.")
+    ignored = _IGNORED.get(kinds[0], _IGNORED_BY_ROWS)
     given = [name for name, default in ignored.items() if getattr(values, name) != default]
     if given:
         raise ValueError(f"--{given[0]} would be ignored: it is not for --answers={','.join(kinds)}.")
@@ -94,11 +114,11 @@ def _options(values):
 
 
 def _predict(values, splits):
-    """Runs the model here; yields (split, report, whether it wrote masks)."""
+    """Runs the model here; yields (split, report, the kind of answers)."""
     from keras_vit.data import open_source
     from keras_vit.data.sources.folder import folders_read_once
     from keras_vit.distribution import strategy as find_strategy
-    from keras_vit.inference import predict, predict_masks
+    from keras_vit.inference import predict, predict_masks, predict_objects
     from keras_vit.io.progress import stage
 
     part = _part(values.part)
@@ -120,24 +140,27 @@ def _predict(values, splits):
     about = {"model": values.model, "data": values.data, "data_dir": values.data_dir}
     for split, source in sources.items():
         with strategy.scope():
+            where, few = (model, source, values.output), values.batch_size or _WINDOWS
+            shared |= {"split": split, "about": about}
             if kinds == ["masks"]:
-                options = {**flags.windows(values), "batch_size": values.batch_size or _WINDOWS, **shared}
-                report = predict_masks(model, source, values.output, split=split, about=about, **options)
+                report = predict_masks(*where, batch_size=few, **flags.windows(values), **shared)
+            elif kinds == ["objects"]:
+                finding = {"rows_per_file": values.rows_per_file, **flags.finding(values)}
+                report = predict_objects(*where, batch_size=few, **finding, **shared)
             else:
-                options = {**_options(values), "engine": values.engine, **shared}
-                report = predict(model, source, values.output, kinds, split=split, about=about, **options)
-        yield split, report, kinds == ["masks"]
+                report = predict(*where, kinds, **_options(values), engine=values.engine, **shared)
+        yield split, report, kinds[0]
 
 
 def _predict_by_beam(values, splits):
-    """Runs an export as a Beam pipeline; yields (split, report, False)."""
+    """Runs an export as a Beam pipeline; yields (split, report, the kind of answers)."""
     loading.refuse("--beam runs an export")
     predict_by_beam = flags.beam("keras_vit.inference.beam").predict_by_beam
     kinds = _comma_separated("classes" if values.answers is None else values.answers, "answers")
     where = (values.model, values.data, values.output, kinds)
     options = {**_options(values), "data_dir": values.data_dir, "options": shlex.split(values.beam)}
     for split in splits:
-        yield split, predict_by_beam(*where, split=split, **options), False
+        yield split, predict_by_beam(*where, split=split, **options), kinds[0]
 
 
 def main():
@@ -150,8 +173,8 @@ def main():
         _comma_separated(values.answers, "answers")
     check_folder(values.output)
     with shown():
-        for split, report, masks in (_predict if values.beam is None else _predict_by_beam)(values, splits):
-            _print(report, split, values, masks)
+        for split, report, kind in (_predict if values.beam is None else _predict_by_beam)(values, splits):
+            _print(report, split, values, kind)
 
 
 def run():
@@ -164,16 +187,18 @@ def run():
     flags.string(
         "answers",
         None,
-        "classes, logits, features, or several joined by commas; or masks; by default classes, or masks for a"
-        " segmentation model.",
+        "classes, logits, features, or several joined by commas; or masks, or objects; by default classes, masks for a"
+        " segmentation model, or objects for a detector.",
     )
     flags.integer("top_k", _OF_ROWS["top_k"], "Classes per image, at most.", lowest=1)
     flags.enum("format", _OF_ROWS["format"], ["parquet", "tfrecord"], "The kind of the files.")
-    flags.integer("rows_per_file", _OF_ROWS["rows_per_file"], "Rows in a file, rounded up to whole batches.", lowest=1)
+    rows = "Images in a file; for classes, logits and features rounded up to whole batches."
+    flags.integer("rows_per_file", _OF_FILES["rows_per_file"], rows, lowest=1)
     flags.integer(
         "batch_size",
         None,
-        f"Images per batch, over all devices; by default {_BATCH}, or for masks {_WINDOWS} windows.",
+        f"Images per batch, over all devices; by default {_BATCH}, {_WINDOWS} for objects, and for masks {_WINDOWS}"
+        " windows.",
         lowest=1,
     )
     flags.string("part", "0/1", "INDEX/COUNT: which share of the files this process writes.")
@@ -188,11 +213,12 @@ def run():
     )
     flags.only_with("top_k", "answers", lambda answers: answers is None or "classes" in answers, "--answers=classes")
     flags.define_windows()
+    flags.define_finding()
     flags.define_data_dir()
     flags.define_strategy()
     flags.define_beam()
     flags.only_with("engine", "strategy", lambda strategy: strategy == "one", "--strategy=one")
-    for name in ("part", "broken_limit", "strategy", "engine", "window", "flips"):
+    for name in ("part", "broken_limit", "strategy", "engine", "window", "flips", *flags.FINDING):
         flags.only_with(name, "beam", lambda beam: beam is None, "work without --beam")
     flags.launch(main, resumes=True, loads=True)
 

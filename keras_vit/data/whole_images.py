@@ -14,11 +14,13 @@ from keras_vit.data.sources.base import RandomAccess, Source
 _READ = 4  # images to read at a time
 
 
-def without_masks(source: Source) -> Source:
-    """Drops a source's masks, so broken masks lose no image; records keep their masks, which were checked before."""
-    if source.void is None or not isinstance(source, RandomAccess) or source.parse is None:
+def images_alone(source: Source) -> Source:
+    """Drops a source's masks or boxes, so broken annotations lose no image; records keep theirs, checked before."""
+    targets = source.void is not None or source.most_objects is not None
+    if not targets or not isinstance(source, RandomAccess) or source.parse is None:
         return source
-    return dataclasses.replace(source, parse=lambda example: {"image": example["image"]}, void=None)
+    parse = lambda example: {"image": example["image"]}  # noqa: E731
+    return dataclasses.replace(source, parse=parse, void=None, most_objects=None)
 
 
 def _serialised(example: dict[str, Any]) -> tuple:

@@ -1,7 +1,10 @@
-"""Batch inference: `predict` writes a model's answers for every image of a source, `predict_masks` a mask for each."""
+"""Batch inference: `predict` writes a model's answers for every image of a source, `predict_masks` a mask for each,
+`predict_objects` the objects in them.
+"""
 
 from keras_vit.inference.masks import predict_masks as predict_masks
+from keras_vit.inference.objects import predict_objects as predict_objects
 from keras_vit.inference.predict import Report as Report
 from keras_vit.inference.predict import predict as predict
 
-__all__ = ["Report", "predict", "predict_masks"]
+__all__ = ["Report", "predict", "predict_masks", "predict_objects"]

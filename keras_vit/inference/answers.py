@@ -39,7 +39,7 @@ def check_kinds(model: keras.Model, kinds: Sequence[str]) -> None:
     if set(kinds) == {"features"}:
         return
     if finds_objects(model):
-        raise ValueError(f'"{model.name}" detects objects: use model.detect, or request only features.')
+        raise ValueError(f'"{model.name}" detects objects: use predict_objects, or request only features.')
     if segments(model):
         raise ValueError(f'"{model.name}" gives every pixel a class: use predict_masks, or request only features.')
     if is_dense(model):

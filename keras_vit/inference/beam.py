@@ -48,7 +48,10 @@ def _signatures(metadata, kinds):
             " out --beam and use --part=INDEX/COUNT on several machines."
         )
     if metadata.get("task") == "detection" and set(kinds) != {"features"}:
-        raise ValueError("The export detects objects, but a pipeline cannot write boxes: use model.detect.")
+        raise ValueError(
+            "The export detects objects, but a pipeline cannot write boxes: use --answers=features, or leave out --beam"
+            " and use --part=INDEX/COUNT on several machines."
+        )
     for kind in kinds:
         name = "features" if kind == "features" else "pixels"
         if kind == "features" and "features" not in has and metadata["classes"] is None:

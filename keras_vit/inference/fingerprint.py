@@ -24,7 +24,7 @@ EXPORT = "export "  # prefix of an export's checksums, which differ from those o
 # Config entries that change no answer, or that a job records elsewhere. Layer names, also in connections, depend on
 # what else the process has created.
 _LEFT_OUT = {"name", "inbound_nodes", "input_layers", "output_layers", "build_config", "compile_config", TRAINING}
-_LEFT_OUT |= {"class_names", "preprocessing", "remat", "trainable", "seed", "shared_object_id"}
+_LEFT_OUT |= {"class_names", "preprocessing", "remat", "trainable", "seed", "shared_object_id", "score_threshold"}
 
 
 def _plain(config):

@@ -21,7 +21,7 @@ from keras_vit.data import ExampleErrors
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.image_files import ENDINGS
 from keras_vit.data.sources.selection import digest, names_at, subset
-from keras_vit.data.whole_images import whole_images, without_masks
+from keras_vit.data.whole_images import images_alone, whole_images
 from keras_vit.inference.fingerprint import fingerprint_of_model
 from keras_vit.inference.job import owned_part
 from keras_vit.inference.predict import Report, check_part
@@ -101,7 +101,7 @@ def _take_folder(files, description, free):
 def _images(model, source, rows, errors) -> Iterator[tuple[np.ndarray, int]]:
     """(pixels (h, w, c) uint8, row) of the readable images of these rows."""
     if rows:
-        for position, image, _ in whole_images(subset(without_masks(source), rows), model.channels, errors):
+        for position, image, _ in whole_images(subset(images_alone(source), rows), model.channels, errors):
             yield image, rows[position]
 
 

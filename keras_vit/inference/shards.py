@@ -17,6 +17,8 @@ from keras_vit.io.atomic import write_bytes
 from keras_vit.io.json_files import read_json
 from keras_vit.io.paths import paths_in
 
+RESULTS = "_coco.json"  # ending of a detector's results, beside the descriptions
+
 # Keys of every description.
 _KEYS = ("split", "rows", "rows_per_file", "format", "preprocess", "columns", "weights", "names")
 _LATER = ("architecture", "model_class_names", "activation")  # absent from descriptions of earlier versions
@@ -82,7 +84,8 @@ def _read_description(path):
 
 def read_descriptions(folder: str) -> list[dict[str, Any]]:
     """Descriptions of all jobs in the folder, from their JSON files; ValueError for an invalid file."""
-    return [_read_description(path) for path in paths_in(folder, "_", ".json")]
+    paths = [path for path in paths_in(folder, "_", ".json") if not path.name.endswith(RESULTS)]
+    return [_read_description(path) for path in paths]
 
 
 # {key: (difference in words, key with the name)}

@@ -6,15 +6,18 @@ A table is {column: values} of equal length: arrays (n,) or (n, length), or list
 the row has no answer (its image is unreadable): null in Parquet, no feature in an Example.
 """
 
+import contextlib
 import dataclasses
 import io
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import tensorflow as tf
+from etils import epath
 
 from keras_vit.io.atomic import replacing, write_bytes
 
@@ -26,7 +29,7 @@ class Column:
     Attributes:
         name: column name.
         kind: "integer" (int64), "text", or lists: "texts" and "numbers" (float32).
-        length: length of the lists.
+        length: length of the lists; None for one value.
     """
 
     name: str
@@ -97,13 +100,20 @@ def _write_examples(path, columns, table, present):
             writer.write(tf.train.Example(features=tf.train.Features(feature=named)).SerializeToString())
 
 
-def _write_tfrecord(path, columns, table, present, about):
+@contextlib.contextmanager
+def whole_file(path: str) -> Iterator[epath.Path]:
+    """Yields a temporary path for a file, local or in a bucket, which appears at `path` once it is complete."""
     if "://" in path:
-        _write_examples(f"{path}.partial", columns, table, present)
+        yield epath.Path(f"{path}.partial")
         tf.io.gfile.rename(f"{path}.partial", path, overwrite=True)
     else:
         with replacing(path) as temporary:
-            _write_examples(temporary, columns, table, present)
+            yield epath.Path(temporary)
+
+
+def _write_tfrecord(path, columns, table, present, about):
+    with whole_file(path) as temporary:
+        _write_examples(os.fspath(temporary), columns, table, present)
 
 
 def _read_tfrecord(path, names):

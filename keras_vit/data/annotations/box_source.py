@@ -17,7 +17,7 @@ from keras_vit.data.annotations.box_table import BoxTable, make_boxes, median_si
 from keras_vit.data.annotations.form import Layout
 from keras_vit.data.annotations.opening import advancing, asked_split, check_some, names_of
 from keras_vit.data.objects import CROWD, DIFFICULT
-from keras_vit.data.sources.base import RandomAccess
+from keras_vit.data.sources.base import CocoIds, RandomAccess
 from keras_vit.data.sources.class_names import doubts
 from keras_vit.data.sources.folder import check_folder
 from keras_vit.data.sources.image_files import read_image
@@ -84,10 +84,14 @@ def _numbers(names):
     return number_of
 
 
-def _source(title, table: BoxTable, names, order) -> RandomAccess:
-    """The source of the images `order`, (m,) positions in the table."""
+def _source(title, table: BoxTable, names, order, categories) -> RandomAccess:
+    """The source of the images `order`, (m,) positions in the table; `categories` are COCO's, or None."""
     most = int(table.counts[order].max(initial=0))
-    paths, order = tf.constant([os.fsencode(path) for path in table.paths]), tf.constant(order, tf.int64)
+    encoded = [os.fsencode(path) for path in table.paths]
+    ids = None
+    if categories is not None:
+        ids = CocoIds({path.decode(errors="replace"): id for path, id in zip(encoded, table.ids)}, categories)
+    paths, order = tf.constant(encoded), tf.constant(order, tf.int64)
     objects = object_reader(table)
 
     def lookup(i):
@@ -99,7 +103,9 @@ def _source(title, table: BoxTable, names, order) -> RandomAccess:
     def name_of(i):
         return paths[order[i]]
 
-    return RandomAccess(title, names, None, lookup, name_of, count=len(order), parse=parse, most_objects=most)
+    return RandomAccess(
+        title, names, None, lookup, name_of, count=len(order), parse=parse, most_objects=most, coco_ids=ids
+    )
 
 
 def _of_classes(table, names):
@@ -169,4 +175,4 @@ def boxes(text: str, split: str = "train", data_dir: str | None = None) -> Rando
         log_once(logging.WARNING, doubt)
     order = list(range(len(table.paths)))
     random.Random(0).shuffle(order)
-    return _source(title, table, names, order[slice(*split_range(split, len(order)))])
+    return _source(title, table, names, order[slice(*split_range(split, len(order)))], annotations.categories)

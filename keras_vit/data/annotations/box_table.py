@@ -31,6 +31,7 @@ class BoxTable:
         crowd: (m,) int32: 0 an object, 1 a crowd, 2 difficult.
         area: (m,) float32 pixels; -1 where that takes the image's size.
         fractions: whether the annotations state fractions.
+        ids: (n,) of the images in COCO's annotations; None elsewhere.
     """
 
     paths: list[str]
@@ -42,6 +43,7 @@ class BoxTable:
     crowd: np.ndarray
     area: np.ndarray
     fractions: bool
+    ids: list[int | str | None]
 
     @property
     def counts(self) -> np.ndarray:
@@ -120,10 +122,11 @@ def make_boxes(
         fractions: whether coordinates are fractions, not pixels.
         ignored: counts boxes that are left out, cut off or put in order.
     """
-    paths, faults, sizes, rows = [], [], [], _Rows()
+    paths, faults, sizes, ids, rows = [], [], [], [], _Rows()
     for number, picture in enumerate(pictures):
         paths.append(picture.path)
         faults.append(picture.fault)
+        ids.append(picture.id)
         sizes.append(picture.size or (0, 0))
         for region in picture.regions:
             box = form.box_of(region, picture.size)
@@ -132,10 +135,10 @@ def make_boxes(
             elif box is not None:
                 rows.add(number, region, box, number_of(region, picture))
     stated = np.array(sizes, "int32").reshape(-1, 2)
-    return _table(paths, faults, stated, rows, fractions, ignored)
+    return _table(paths, faults, stated, rows, fractions, ids, ignored)
 
 
-def _table(paths, faults, sizes, rows, fractions, ignored):
+def _table(paths, faults, sizes, rows, fractions, ids, ignored):
     """The BoxTable of _Rows."""
     owner, labels = np.array(rows.owner, "int64"), np.array(rows.labels, "int32")
     crowd, area = np.array(rows.crowd, "int32"), np.array(rows.area, "float64")
@@ -162,6 +165,7 @@ def _table(paths, faults, sizes, rows, fractions, ignored):
         crowd[kept],
         area[kept].astype("float32"),
         fractions,
+        ids,
     )
 
 

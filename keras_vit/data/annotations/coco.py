@@ -219,7 +219,8 @@ def _pictures(content, paths, existing, names, ignored, boxes) -> Iterator[Pictu
             ignored[form.OTHER_IMAGE].append(f"annotation {annotation['id']}")
     for entry, path in zip(content["images"], paths):
         if path in existing:
-            yield _picture(path, entry, own.pop(entry["id"], ()), names, ignored, boxes)
+            picture = _picture(path, entry, own.pop(entry["id"], ()), names, ignored, boxes)
+            yield dataclasses.replace(picture, id=entry["id"])
         else:
             ignored[form.MISSING].append(path)
 
@@ -249,4 +250,5 @@ def read(path: str, split: str, images: str = "", boxes: bool = False) -> Annota
     existing.list(os.path.dirname(file) for file in paths)
     ignored[form.NOT_LISTED] += files.unlisted(paths, existing)
     pictures = _pictures(content, paths, existing, names, ignored, boxes)
-    return Annotations(pictures, tuple(names.values()), False, path, ignored)
+    categories = {name: number for number, name in names.items()}
+    return Annotations(pictures, tuple(categories), False, path, ignored, categories)

@@ -85,12 +85,14 @@ class Picture:
         size: (height, width) stated by the annotations, or None.
         regions: list of Region.
         fault: str. Why the image is unusable; "" if it is usable.
+        id: int or str. The image's id in COCO's annotations; None elsewhere.
     """
 
     path: str
     size: tuple[int, int] | None
     regions: list[Region] = dataclasses.field(default_factory=list)
     fault: str = ""
+    id: int | str | None = None
 
 
 @dataclasses.dataclass
@@ -103,6 +105,7 @@ class Annotations:
         fractions: bool. Whether coordinates are fractions of the image's width and height, not pixels.
         where: str. The file or folder of the annotations.
         ignored: dict. Names by reason; complete after the last picture.
+        categories: dict. COCO's category ids by class name; None elsewhere.
     """
 
     pictures: Iterator[Picture]
@@ -110,6 +113,7 @@ class Annotations:
     fractions: bool
     where: str
     ignored: Ignored = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
+    categories: Mapping[str, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ Row numbers are unique over all hosts of a run, since augmentation seeds are fol
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,19 @@ def _starts(counts):
     return np.cumsum([0, *counts[:-1]])
 
 
+@dataclasses.dataclass(frozen=True)
+class CocoIds:
+    """Ids in COCO's annotations.
+
+    Attributes:
+        images: {example's name: id}.
+        categories: {class name: id}.
+    """
+
+    images: Mapping[str, int | str]
+    categories: Mapping[str, int]
+
+
 class Source:
     """Base class of both kinds.
 
@@ -62,6 +75,7 @@ class Source:
         void: int. Value of mask pixels without a class; None without class masks.
         colors: tuple of (red, green, blue), 0..255. Colour of each class in pictures; None for default colours.
         most_objects: int. Largest number of objects in one image; None without boxes of named classes.
+        coco_ids: CocoIds. Ids in COCO's annotations; None for other sources.
         size: int. Number of examples.
     """
 
@@ -70,6 +84,7 @@ class Source:
     void: int | None
     colors: tuple[tuple[int, int, int], ...] | None
     most_objects: int | None
+    coco_ids: CocoIds | None = None
     # Declared loosely, since the keys and ids of the two kinds below differ.
     read: Callable[..., dict[str, Any]]
     ids: Callable[..., tf.Tensor]
@@ -113,7 +128,7 @@ class RandomAccess(Source):
         names: callable. Maps the number to the example's name in messages, a scalar string tensor; None to use the
             number.
         count: int. Number of examples; required without labels.
-        void, colors, most_objects: see Source.
+        void, colors, most_objects, coco_ids: see Source.
         parse: callable. Maps the result of `lookup` to the example without its label; None for no change. `cached`
             stores the input of `parse`.
 
@@ -131,6 +146,7 @@ class RandomAccess(Source):
     colors: tuple | None = None
     parse: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     most_objects: int | None = None
+    coco_ids: CocoIds | None = None
 
     def __post_init__(self):
         if self.labels is None and self.count is None:
