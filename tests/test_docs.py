@@ -28,7 +28,7 @@ CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 COMMAND = re.compile(
     r"(?:python -m (trainers|benchmarks)\.|keras-vit[- ])(\w+)((?:[^\S\n]+(?:--[^\s`|)]+|\"[^\"]*\"|\\\n)+)*)"
 )
-DEFINED = re.compile(r"(?:flags\.)?(?:strings?|path|integer|boolean|enum)\(\s*\"(\w+)\"")
+DEFINED = re.compile(r"(?:flags\.)?(?:strings?|path|integer|number|boolean|enum)\(\s*\"(\w+)\"")
 
 
 def functions_of(text):

@@ -1,6 +1,6 @@
 """Objects in batches: the boxes of each image as the same number of rows, of which the last ones are padding.
 
-A row has the COLUMNS. A training target for detection is (b, m, 7) float32.
+A row has the COLUMNS of io/object_rows.py. A training target for detection is (b, m, 7) float32.
 """
 
 from collections.abc import Sequence
@@ -10,14 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.annotations.image_size import upright_size
+from keras_vit.io.object_rows import COLUMNS, DIFFICULT, OBJECT, PADDING_ROW
 from keras_vit.io.suggest import listed
 
-COLUMNS = ("top", "left", "bottom", "right", "label", "crowd", "area")
-PADDING = -1  # the label of rows without an object
-OBJECT, CROWD, DIFFICULT = 0, 1, 2  # values of "crowd"
-
 _KEYS = ("boxes", "labels", "crowd", "area")
-_PADDING_ROW = [0.0, 0.0, 0.0, 0.0, PADDING, 0.0, 0.0]
 
 
 def pack(example: dict[str, Any], limit: int) -> tf.Tensor:
@@ -46,7 +42,7 @@ def pack(example: dict[str, Any], limit: int) -> tf.Tensor:
     count = tf.shape(rows)[0]
     message = ["The image has", count, "objects, more than the limit of", limit, "in a batch: raise the limit."]
     with tf.control_dependencies([tf.debugging.Assert(count <= limit, message)]):
-        padding = tf.tile(tf.constant([_PADDING_ROW]), [tf.maximum(limit - count, 0), 1])
+        padding = tf.tile(tf.constant([PADDING_ROW]), [tf.maximum(limit - count, 0), 1])
         return tf.ensure_shape(tf.concat([rows, padding], 0), (limit, len(COLUMNS)))
 
 
@@ -100,7 +96,7 @@ def pack_objects(
     if most > limit:
         number = next(i for i, own in enumerate(rows) if len(own) > limit)
         raise ValueError(f"Image {number} has {len(rows[number])} objects, more than limit={limit}: raise the limit.")
-    packed = np.tile(np.array(_PADDING_ROW, "float32"), (len(rows), limit, 1))  # (b, m, 7)
+    packed = np.tile(np.array(PADDING_ROW, "float32"), (len(rows), limit, 1))  # (b, m, 7)
     for i, own in enumerate(rows):
         packed[i, : len(own)] = own
     return packed

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.data.objects import COLUMNS
 from keras_vit.evaluation.matched_boxes import (
     RIGHT,
     THRESHOLDS,
@@ -24,11 +23,11 @@ from keras_vit.evaluation.matched_boxes import (
     overlaps,
     voc_parts,
 )
+from keras_vit.io.object_rows import AREA, KIND, LABEL
 
 RECALLS = np.linspace(0, 1, 101)
 SIZES = {"all": (0, 1e10), "small": (0, 32**2), "medium": (32**2, 96**2), "large": (96**2, 1e10)}  # pixels, inclusive
 LIMITS = (1, 10, 100)  # detections per image and class
-_LABEL, _CROWD, _AREA = map(COLUMNS.index, ("label", "crowd", "area"))
 _SKIPPED = -1  # instead of a class: a crowd or difficult object
 _CURVES = 100  # classes up to which details have curves and the confusion matrix
 
@@ -146,7 +145,7 @@ class AveragePrecision:
             ValueError: for a label without a class.
         """
         objects, labels = np.asarray(objects, "float64").reshape(-1, 7), np.asarray(labels)
-        for name, given in (("objects", objects[:, _LABEL]), ("detections", labels)):
+        for name, given in (("objects", objects[:, LABEL]), ("detections", labels)):
             if len(given) and given.max() >= len(self.class_names):
                 raise ValueError(
                     f"{name} contain the label {given.max():.0f}, expected at most {len(self.class_names) - 1}: there"
@@ -157,16 +156,16 @@ class AveragePrecision:
         scores, labels = np.asarray(scores)[real], labels[real]
         order, ranks = best_first(scores, labels)
         order, ranks = order[ranks < LIMITS[-1]], ranks[ranks < LIMITS[-1]]
-        self._match(objects[objects[:, _LABEL] >= 0], pixels, boxes[order], scores[order], labels[order], ranks)
+        self._match(objects[objects[:, LABEL] >= 0], pixels, boxes[order], scores[order], labels[order], ranks)
 
     def _match(self, objects, pixels, boxes, scores, labels, ranks):
         """Adds an image without padding, with boxes in pixels, best score first."""
-        truth, size = objects[:, _LABEL].astype(int), objects[:, _AREA]
-        skipped = objects[:, _CROWD] > 0
+        truth, size = objects[:, LABEL].astype(int), objects[:, AREA]
+        skipped = objects[:, KIND] > 0
         low, high = np.array(list(SIZES.values()), "float64").T[..., None]  # (s, 1)
         ignored = skipped | (size < low) | (size > high)  # (s, m)
         outside = ((areas(boxes) < low) | (areas(boxes) > high)).T  # (d, s)
-        iou, same = overlaps(boxes, objects[:, :4] * pixels, objects[:, _CROWD] == 1), labels[:, None] == truth
+        iou, same = overlaps(boxes, objects[:, :4] * pixels, objects[:, KIND] == 1), labels[:, None] == truth
         own = np.where(same, iou, 0)
         parts = coco_parts(coco_matches(own, ignored, skipped), ignored, outside)
         classes = np.append(np.where(skipped, _SKIPPED, truth), len(self.class_names))  # the last is background

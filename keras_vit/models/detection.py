@@ -19,6 +19,7 @@ from keras_vit.training.losses import Loss
 from keras_vit.training.model import Model
 from keras_vit.training.prediction import detect
 from keras_vit.training.scene_mixing import Mosaic, SceneMixup
+from keras_vit.training.steps.inputs import own_scope
 
 
 @serializable
@@ -123,7 +124,7 @@ class DetectionModel(ModelOfArguments):
     @property
     def object_rules(self) -> ObjectRules:
         """What targets may hold."""
-        return ObjectRules(self.classes)
+        return ObjectRules(self.classes, None if self.head_row.suppresses else self.output["boxes"].shape[1])
 
     def _take_loss(self, loss):
         """Refuses the package's other losses, and Keras': none of them reads objects."""
@@ -188,8 +189,9 @@ class DetectionModel(ModelOfArguments):
         options = (threshold, iou, limit, soft, bool(across_classes))
         if options not in self._finders:
             layer = Suppression(self.head_row.activation, iou, threshold, limit, soft, options[-1], name="suppression")
-            found = layer(self.output["logits"], self.output["boxes"])
-            self._finders[options] = Model(self.input, found, name=self.name)
+            with own_scope(self):
+                found = layer(self.output["logits"], self.output["boxes"])
+                self._finders[options] = Model(self.input, found, name=self.name)
         return self._finders[options]
 
     def detections(self, images: Any, **options: Any) -> tuple[Any, Any, Any]:

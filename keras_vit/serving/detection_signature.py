@@ -53,15 +53,17 @@ def detections_of_bytes(model: keras.Model, own: Callable, detections: Callable)
     def found(encoded_images):
         (images, frames), status = decode(encoded_images)
         rows = detections(own(images))
-        there = (rows["labels"] >= 0) & (status == OK)[:, None]  # (b, d)
         boxes = tf.clip_by_value(to_original(rows["boxes"], frames[:, None]), 0.0, 1.0)
+        visible = tf.reduce_all(boxes[..., 2:] > boxes[..., :2], -1)  # others lie in the padding
+        there = (rows["labels"] >= 0) & visible & (status == OK)[:, None]  # (b, d)
         labels = tf.where(there, rows["labels"], -1)
-        return {
+        rows = {
             "boxes": tf.where(there[..., None], boxes, 0.0),
             "scores": tf.where(there, rows["scores"], 0.0),
             "labels": labels,
             "classes": tf.gather(names, tf.where(there, labels, model.classes)),
-            "status": status,
         }
+        first = tf.argsort(tf.cast(~there, tf.int32), stable=True)  # empty places are last
+        return {**{name: tf.gather(values, first, batch_dims=1) for name, values in rows.items()}, "status": status}
 
     return found

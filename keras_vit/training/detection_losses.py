@@ -10,11 +10,12 @@ from typing import Any
 
 from keras import ops
 
+from keras_vit.io.object_rows import KIND, LABEL
 from keras_vit.layers.arguments import choice, integer, number
 from keras_vit.layers.boxes import areas, giou, iou
 from keras_vit.layers.registration import serializable
 from keras_vit.training.assignment import center_sampled, inside, task_aligned
-from keras_vit.training.checks.objects import CROWD, LABEL, ObjectRules
+from keras_vit.training.checks.objects import ObjectRules
 from keras_vit.training.losses import Loss, as_tensors, concrete
 
 ASSIGNMENTS = ("task_aligned", "center")
@@ -101,7 +102,7 @@ class ObjectLoss(Loss):
         there = (labels >= 0) & (areas(boxes) > 0)
         wrong = ops.any((labels >= rules.classes) | (labels < -1), axis=1)  # (b,)
         labels = ops.where(there, ops.cast(labels, "int32"), 0)
-        crowd = y[..., CROWD] != 0
+        crowd = y[..., KIND] != 0
         loss = self.per_example(boxes, labels, there & ~crowd, there & crowd, prediction)
         return ops.where(wrong, float("nan"), loss)
 

@@ -10,10 +10,9 @@ import dataclasses
 import keras
 from keras import ops
 
+from keras_vit.io.object_rows import PADDING_ROW
 from keras_vit.layers.dropout import FixedSeed, fold_in
 from keras_vit.training.mixing import Neighbours, mix, mixup_share, step_seed, swap_neighbours
-
-_PADDING = (0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0)
 
 
 def _check_shares(mixing, *names):
@@ -30,7 +29,7 @@ def _packed(objects, valid):
     """Objects (b, m, 7) with the rows that are `valid`, (b, m), first and in order, and padding in place of others."""
     m = objects.shape[1]
     order = ops.argsort(ops.where(valid, 0, m) + ops.arange(m), axis=1)
-    objects = ops.where(valid[..., None], objects, ops.convert_to_tensor(_PADDING, objects.dtype))
+    objects = ops.where(valid[..., None], objects, ops.convert_to_tensor(PADDING_ROW, objects.dtype))
     return ops.take_along_axis(objects, order[..., None], axis=1)
 
 
@@ -124,7 +123,7 @@ class Mosaic(Neighbours):
         images, seed = ops.cast(images, "float32"), step_seed(self.seed, step)
         samples = _uniforms(seed, (13,))
         room = ops.broadcast_to(
-            ops.convert_to_tensor(_PADDING, objects.dtype), (ops.shape(objects)[0], 3 * objects.shape[1], 7)
+            ops.convert_to_tensor(PADDING_ROW, objects.dtype), (ops.shape(objects)[0], 3 * objects.shape[1], 7)
         )
         unmixed = ops.concatenate([objects, room], axis=1)
         whole = ops.shape(images)[0] // 4 * 4  # the last rows of other batches stay

@@ -72,6 +72,17 @@ def test_boxes_of_letterboxed_files_are_mapped_back():
     np.testing.assert_allclose(found["boxes"].numpy()[0][there] * [90, 40, 90, 40], expected.boxes, atol=1e-3)
 
 
+def test_boxes_in_the_padding_of_a_letterbox_are_left_out(monkeypatch):
+    model, file = detecting(preprocessing="decode|letterbox(16, 24)"), png((90, 40, 3), 2)
+    boxes = [[0, 0, 1, 0.1], [0.2, 0.4, 0.8, 0.6]]
+    rows = {"boxes": np.float32([boxes]), "scores": np.float32([[0.9, 0.8]]), "labels": np.int32([[0, 1]])}
+    signature = detections_of_bytes(model, lambda x: x, lambda _: {name: tf.constant(x) for name, x in rows.items()})
+    found = signature(tf.constant([file]))
+    assert found["labels"].numpy().tolist() == [[1, -1]] and found["classes"].numpy().tolist() == [[b"dog", b""]]
+    monkeypatch.setattr(model, "detections", lambda *_, **__: tuple(rows.values()))
+    assert model.detect(file).labels.tolist() == [1]
+
+
 @pytest.mark.extended
 def test_the_description_names_task_classes_and_threshold(folder):
     metadata = json.loads((folder / "metadata.json").read_text())

@@ -11,7 +11,16 @@ from small_models import data
 
 import keras_vit
 from keras_vit.models import freeze, freeze_all_but_head
-from keras_vit.training import AdamW, Cutmix, Mixup, MixupOrCutmix, SigmoidCrossEntropy, SoftmaxCrossEntropy
+from keras_vit.training import (
+    AdamW,
+    Cutmix,
+    Mixup,
+    MixupOrCutmix,
+    Mosaic,
+    SceneMixup,
+    SigmoidCrossEntropy,
+    SoftmaxCrossEntropy,
+)
 from keras_vit.training.state import restore
 
 X, Y = data(8)
@@ -164,7 +173,9 @@ def test_a_frozen_vit_inside_another_model_stays_frozen(tiny, tmp_path, outer):
 def test_micro_batches_and_mixing_are_kept(tiny, tmp_path):
     model = tiny()
     headed = model.with_head(keras.layers.Dense(5, name="mine"))
-    for one, mixing in ((model, Mixup(0.2, 5)), (model, MixupOrCutmix(0.8, 1.0, 5)), (headed, Cutmix(1.0, 5, seed=3))):
+    scenes = [(model, Mosaic(0.5, 0.3, seed=2)), (model, SceneMixup(8.0, 0.3, seed=2))]
+    others = [(model, Mixup(0.2, 5)), (model, MixupOrCutmix(0.8, 1.0, 5)), (headed, Cutmix(1.0, 5, seed=3))]
+    for one, mixing in scenes + others:
         one.mixing, one.micro_batches = mixing, 4
         clone = one.clone()
         assert (clone.mixing, clone.micro_batches) == (mixing, 4)

@@ -16,7 +16,6 @@ from keras_vit.data.annotations import coco, csv_boxes, form, labelme, voc, yolo
 from keras_vit.data.annotations.box_table import BoxTable, make_boxes, median_sides, object_reader
 from keras_vit.data.annotations.form import Layout
 from keras_vit.data.annotations.opening import advancing, asked_split, check_some, names_of
-from keras_vit.data.objects import CROWD, DIFFICULT
 from keras_vit.data.sources.base import CocoIds, RandomAccess
 from keras_vit.data.sources.class_names import doubts
 from keras_vit.data.sources.folder import check_folder
@@ -24,6 +23,7 @@ from keras_vit.data.sources.image_files import read_image
 from keras_vit.data.sources.tree import told
 from keras_vit.data.splits import split_range
 from keras_vit.io.logs import log_once
+from keras_vit.io.object_rows import CROWD, DIFFICULT
 from keras_vit.io.paths import locate, split_options
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted, did_you_mean, listed

@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_vit.data.annotations import form
 from keras_vit.data.annotations.form import Ignored, Picture, Region
 from keras_vit.data.annotations.image_size import size_and_orientation
-from keras_vit.data.objects import CROWD, DIFFICULT, OBJECT
+from keras_vit.io.object_rows import CROWD, DIFFICULT, OBJECT
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.objects import CROWD, DIFFICULT, PADDING, pack
+from keras_vit.data.objects import pack
 from keras_vit.data.ops.decode_mask import mask_of_size
 from keras_vit.data.ops.registry import as_uint8
 from keras_vit.data.records.description import (
@@ -33,6 +33,7 @@ from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.examine import warn_of_files
 from keras_vit.io.atomic import sync_all, write_bytes
 from keras_vit.io.lock import owned
+from keras_vit.io.object_rows import CROWD, DIFFICULT, PADDING
 from keras_vit.io.paths import locate
 from keras_vit.io.progress import stage
 

@@ -16,7 +16,7 @@ from keras_vit.serving.http.bodies import Refused
 from keras_vit.serving.openvino_engine import runner
 from keras_vit.serving.signatures import depths, named_outputs
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
-from keras_vit.training.prediction.detect import class_names, finds_objects, in_image, shown_text
+from keras_vit.training.prediction.detect import class_names, finds_objects, in_image, shown_text, visible
 from keras_vit.training.prediction.images import Preprocessor, Reader
 from keras_vit.training.prediction.preprocessing import parse_preprocessing
 from keras_vit.training.prediction.segment import (
@@ -160,7 +160,8 @@ class Served:
 
     def _objects(self, model):
         """Images (b, h, w, c) uint8 -> each one's objects, best first; boxes are fractions of the pixels given."""
-        function, names = self._detections(model.finder(threshold=LEAST_SCORE)), class_names(model)
+        least = min(LEAST_SCORE, model.score_threshold)
+        function, names = self._detections(model.finder(threshold=least)), class_names(model)
 
         def row(boxes, scores, labels):
             there = labels >= 0
@@ -263,10 +264,10 @@ class Served:
         """
         if size is None or "boxes" not in row:
             return row
-        count = int(np.sum(np.array(row["scores"]) > threshold))  # the best are first
-        row = {name: values[:count] for name, values in row.items()}
-        boxes = in_image(self._whole, np.reshape(row["boxes"], (-1, 4)), size) * np.tile(size, 2)
-        return {**row, "boxes": boxes.tolist(), "size": list(size)}
+        boxes = in_image(self._whole, np.reshape(row["boxes"], (-1, 4)), size)
+        chosen = np.flatnonzero((np.array(row["scores"]) > threshold) & visible(boxes))
+        row = {name: [values[i] for i in chosen] for name, values in row.items()}
+        return {**row, "boxes": (boxes[chosen] * np.tile(size, 2)).tolist(), "size": list(size)}
 
     def heads(self, pixels: np.ndarray, block: int) -> dict[str, Any]:
         """Attention per head of a block from the output's token, for one image (h, w, c): {"block", "heads" (k, h, w)}.

@@ -1,16 +1,16 @@
 """Refuses objects that a detector would learn wrongly: of another form, outside the classes, in pixels.
 
-Objects are rows of seven numbers: top, left, bottom, right as fractions of the image, class from 0, kind (0 an object,
-1 a crowd, 2 difficult) and area in pixels. A row with the class -1 is padding.
+Objects are rows as in io/object_rows.py.
 """
 
 import dataclasses
+import warnings
 from typing import Any
 
 import numpy as np
 
-COLUMNS = 7
-LABEL, CROWD = 4, 5  # columns
+from keras_vit.io.object_rows import COLUMNS, CROWD, DIFFICULT, KIND, LABEL, OBJECT, PADDING
+
 _ROUNDING = 0.01  # by which a box may leave the image
 
 
@@ -20,22 +20,33 @@ class ObjectRules:
 
     Attributes:
         classes: number of classes.
+        most: the largest number of objects that the model can find in an image; None for any.
     """
 
     classes: int
+    most: int | None = None
 
     def check_form(self, shape: tuple, dtype: Any) -> None:
-        """Refuses targets of another shape than rows of seven numbers for each image, or that are not numbers."""
+        """Refuses targets of another shape than rows of seven numbers for each image, or that are not numbers; warns
+        about more objects than the model can find.
+        """
         shape = tuple(shape)
-        if len(shape) != 3 or shape[-1] not in (None, COLUMNS):
+        if len(shape) != 3 or shape[-1] not in (None, len(COLUMNS)):
             raise ValueError(
-                f"The targets have the shape {shape}, expected (images, objects, {COLUMNS}): rows of top, left, bottom,"
-                " right as fractions of the image, class number, crowd (0 for an object) and area in pixels, with class"
-                " -1 for padding."
+                f"The targets have the shape {shape}, expected (images, objects, {len(COLUMNS)}): rows of top, left,"
+                " bottom, right as fractions of the image, class number, crowd (0 for an object) and area in pixels,"
+                " with class -1 for padding."
             )
         name = getattr(dtype, "name", str(dtype))
         if not name.startswith(("float", "bfloat", "int", "uint")):
             raise ValueError(f"The targets hold {name}, expected numbers, such as float32.")
+        if self.most is not None and shape[1] is not None and shape[1] > self.most:
+            warnings.warn(
+                f"The targets have room for {shape[1]} objects in an image, and the model finds {self.most} at most:"
+                " the loss leaves the others out. Make the model with more predictions, such as"
+                f' head_options={{"tokens": {shape[1]}}} of the head "yolos".',
+                stacklevel=2,
+            )
 
     def check(self, targets: Any, weights: Any = None) -> None:
         """Refuses targets with other values; those of images with weight 0 may hold any."""
@@ -43,15 +54,15 @@ class ObjectRules:
         self.check_form(targets.shape, targets.dtype)
         if weights is not None and np.shape(weights) == targets.shape[:1]:
             targets = targets[np.asarray(weights) != 0]
-        rows = targets.reshape(-1, COLUMNS)
+        rows = targets.reshape(-1, len(COLUMNS))
         for wrong, text, values in self._faults(rows):
             if (found := values[wrong]).size:
                 raise ValueError(text.format(f"{found.min():g}", f"{found.max():g}"))
 
     def _faults(self, rows):
         """(which rows or values are wrong, message with {} for their ends, the values) for rows (r, 7) of any kind."""
-        boxes, label, crowd = rows[:, :4], rows[:, LABEL], rows[:, CROWD]
-        there = label != -1
+        boxes, label, crowd = rows[:, :4], rows[:, LABEL], rows[:, KIND]
+        there = label != PADDING
         yield (
             ~((label >= -1) & (label < self.classes) & (label % 1 == 0)),
             f"The classes of objects should be whole numbers from 0 to {self.classes - 1}, for {self.classes} classes,"
@@ -73,7 +84,7 @@ class ObjectRules:
             sides,
         )
         yield (
-            there & (crowd != 0) & (crowd != 1) & (crowd != 2),
+            there & (crowd != OBJECT) & (crowd != CROWD) & (crowd != DIFFICULT),
             "Column 5 of objects is 0, 1 for a crowd or 2 for difficult, and is from {} to {}.",
             crowd,
         )
@@ -85,7 +96,7 @@ class ObjectRules:
         targets, found = tf.cast(targets, "float32"), []
         if weights is not None and weights.shape.rank == 1:
             targets = tf.boolean_mask(targets, weights != 0)
-        for wrong, text, values in self._faults(tf.reshape(targets, (-1, COLUMNS))):
+        for wrong, text, values in self._faults(tf.reshape(targets, (-1, len(COLUMNS)))):
             values = tf.boolean_mask(values, wrong)
             found.append((tf.size(values) > 0, text, tf.reduce_min(values), tf.reduce_max(values)))
         return found

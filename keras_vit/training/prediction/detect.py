@@ -4,14 +4,13 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import keras
 import numpy as np
 
 from keras_vit.io.box_pictures import Mark, draw
 from keras_vit.io.mask_pictures import drawable, palette
 from keras_vit.layers.arguments import integer
 from keras_vit.training.checks.pixel_range import InputRange
-from keras_vit.training.prediction.images import Reader, listed, name_of
+from keras_vit.training.prediction.images import Reader, each_answer
 from keras_vit.training.prediction.preprocessing import parse_preprocessing, preprocessing_text
 from keras_vit.training.prediction.segment import stretches, whole_text
 
@@ -108,6 +107,11 @@ def in_image(text: str, boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return np.clip(to_original(boxes, frame(text, *size)), 0.0, 1.0)
 
 
+def visible(boxes: np.ndarray) -> np.ndarray:
+    """Which boxes (d, 4) have an area, (d,): others lie outside of the image, in the padding of a letterbox."""
+    return (boxes[:, 2:] > boxes[:, :2]).all(-1)
+
+
 def _batches(items, size):
     """Lists of at most `size` items, in order."""
     batch = []
@@ -159,20 +163,12 @@ class Finder:
             for image, boxes, scores, labels in zip(batch, *map(np.asarray, found)):
                 there = labels >= 0
                 sides = np.tile(np.array(image.shape[:2], "float32"), 2)
-                own = in_image(text, boxes[there], image.shape[:2]) * sides
-                yield Detections(own, scores[there], labels[there], names, image)
+                there[there] = seen = visible(own := in_image(text, boxes[there], image.shape[:2]))
+                yield Detections(own[seen] * sides, scores[there], labels[there], names, image)
 
 
 def detect(
     model, x: Any, verbose: bool | int | str = "auto", batch_size: int = 8, **options: Any
 ) -> Detections | list[Detections]:
     """The objects in one image or a list; see DetectionModel.detect."""
-    finder = Finder(model, batch_size, options)
-    images, single = listed(x)
-    shown = verbose and len(images) > finder.batch_size
-    bar, results = keras.utils.Progbar(len(images), unit_name="image") if shown else None, []
-    for found in finder((item, name_of(item, i, single)) for i, item in enumerate(images)):
-        results.append(found)
-        if bar:
-            bar.update(len(results))
-    return results[0] if single else results
+    return each_answer(Finder(model, batch_size, options), x, verbose, batch_size)

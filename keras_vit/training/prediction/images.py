@@ -5,7 +5,7 @@ give the same as `data.parse(text).image`, as in evaluation and in an exported m
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -195,6 +195,24 @@ class Preprocessor(Reader):
                 ' 224)".'
             )
         return pixels
+
+
+def each_answer(answer: Callable[[Iterable], Iterable], x: Any, verbose: bool | int | str, batch_size: int) -> Any:
+    """The answer for an image, or a list of them for several.
+
+    Args:
+        answer: an iterable of (image, its name in messages) -> their answers, in order.
+        x: an image or a list.
+        verbose: whether to show progress, for more images than `batch_size`.
+    """
+    images, single = listed(x)
+    shown = verbose and len(images) > batch_size
+    bar, results = keras.utils.Progbar(len(images), unit_name="image") if shown else None, []
+    for found in answer((item, name_of(item, i, single)) for i, item in enumerate(images)):
+        results.append(found)
+        if bar:
+            bar.update(len(results))
+    return results[0] if single else results
 
 
 def preprocess(model, x: Any):

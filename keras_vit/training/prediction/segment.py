@@ -5,14 +5,13 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import keras
 import numpy as np
 
 from keras_vit.io import mask_pictures
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import integer
 from keras_vit.training.checks.pixel_range import InputRange
-from keras_vit.training.prediction.images import Reader, listed, name_of
+from keras_vit.training.prediction.images import Reader, each_answer
 from keras_vit.training.prediction.preprocessing import parse_preprocessing, preprocessing_text
 from keras_vit.training.prediction.windows import averaged, outputs_of, resized, windows
 
@@ -250,11 +249,4 @@ def estimates_depth(model: Any) -> bool:
 def segment(model, x: Any, verbose: bool | int | str = "auto", **options: Any) -> Segmentation | list[Segmentation]:
     """A class for every pixel of one image or a list; see SegmentationModel.segment."""
     segmenter = Segmenter(model, **options)
-    images, single = listed(x)
-    shown = verbose and len(images) > segmenter.batch_size
-    bar, results = keras.utils.Progbar(len(images), unit_name="image") if shown else None, []
-    for found in segmenter((item, name_of(item, i, single)) for i, item in enumerate(images)):
-        results.append(found)
-        if bar:
-            bar.update(len(results))
-    return results[0] if single else results
+    return each_answer(segmenter, x, verbose, segmenter.batch_size)

@@ -62,6 +62,14 @@ def scope_of(model):
         yield
 
 
+@contextlib.contextmanager
+def own_scope(model):
+    """The scope in which the model was made, for further models of its layers."""
+    made_in = getattr(model, "_distribute_strategy", None) or model._distribution
+    with contextlib.nullcontext() if made_in is None else made_in.scope():
+        yield
+
+
 @dataclasses.dataclass(frozen=True)
 class Topology:
     """How a strategy consumes batches.
