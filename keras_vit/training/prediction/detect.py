@@ -109,7 +109,7 @@ def in_image(text: str, boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 def visible(boxes: np.ndarray) -> np.ndarray:
     """Which boxes (d, 4) have an area, (d,): others lie outside of the image, in the padding of a letterbox."""
-    return (boxes[:, 2:] > boxes[:, :2]).all(-1)
+    return np.asarray((boxes[:, 2:] > boxes[:, :2]).all(-1))
 
 
 def _batches(items, size):
