@@ -1,6 +1,7 @@
 """Finds objects: trains on images with boxes (docs/detection.md).
 
     python -m trainers.finetune --config=detection --data=boxes:FOLDER --init=deit/tiny --workdir=runs/mine
+    python -m trainers.finetune --config=detection:frcnn --data=boxes:FOLDER --init=deit/tiny --workdir=runs/frcnn
     python -m trainers.finetune --config=detection:yolos --data=boxes:FOLDER --init=deit/small --workdir=runs/yolos
     python -m trainers.finetune --config=detection:rf_detr --data=boxes:FOLDER --init=dinov2/s14 --image_size=392 \\
         --workdir=runs/rf_detr
@@ -11,8 +12,8 @@ FOLDER holds Pascal VOC, COCO, YOLO or LabelMe annotations, or a table; one line
 is a published name, a run or a file: a classifier, whose head is left out, or a detector, whose head stays with
 --config.head=keep.
 
-After the colon: a head (dense, yolos, rf_detr, lw_detr); `whole` (the default) to train all layers, or `frozen`, the
-head alone; `own` (the default), a folder of yours, or `bccd`, blood cells at 384x512 pixels.
+After the colon: a head (dense, yolos, rf_detr, lw_detr, frcnn); `whole` (the default) to train all layers, or
+`frozen`, the head alone; `own` (the default), a folder of yours, or `bccd`, blood cells at 384x512 pixels.
 
 AdamW trains the lower layers more slowly and the new head faster. The run delivers the weights with the best AP on your
 validation images: FOLDER's split val, or a fifth that is held out.
@@ -22,7 +23,13 @@ from .lib import common
 from .lib.choices import choose
 
 # Of each head: its options and those of its loss.
-HEADS = {"dense": ({"width": 128}, {}), "yolos": ({}, {}), "rf_detr": ({}, {}), "lw_detr": ({}, {})}
+HEADS = {
+    "dense": ({"width": 128}, {}),
+    "yolos": ({}, {}),
+    "rf_detr": ({}, {}),
+    "lw_detr": ({}, {}),
+    "frcnn": ({"scale": 2, "width": 128, "units": 256, "sides": (32, 64, 128, 256), "proposals": 100}, {}),
+}
 # Of whole and frozen backbones: the optimizer's options. The rate of the head is head_rate times as high.
 RATES = {
     "whole": {"learning_rate": 5e-4, "head_rate": 2.0, "layer_decay": 0.75, "weight_decay": 0.05},

@@ -3,11 +3,14 @@
 Pairs come from broadcasting: `iou(a[:, :, None], b[:, None])` of boxes (b, n, 4) and (b, m, 4) is (b, n, m).
 """
 
+import math
 from typing import Any
 
 from keras import ops
 
 _LEAST = 1e-12  # area in a division; a pixel of an image of 10,000 x 10,000 has 1e-8
+_SIDE = 1e-6  # in a logarithm
+_GROWTH = math.log(1000 / 16)  # as in Faster R-CNN's programs: from the smallest stride to a whole image
 
 
 def _edges(boxes):
@@ -65,3 +68,23 @@ def to_centers(boxes: Any) -> Any:
     """Boxes (..., 4) of top, left, bottom, right as centre y, centre x, height, width."""
     top, left, bottom, right = _edges(boxes)
     return ops.stack([(top + bottom) / 2, (left + right) / 2, bottom - top, right - left], axis=-1)
+
+
+def offsets(boxes: Any, references: Any) -> Any:
+    """What `moved` takes from references (..., 4) to boxes (..., 4): the shifts of the centre y and x in heights and
+    widths of the reference, and the logarithms of the changes of height and width (R-CNN, arXiv 1311.2524, appendix C).
+    """
+    y, x, height, width = _edges(to_centers(boxes))
+    own_y, own_x, own_height, own_width = _edges(to_centers(references))
+    height, width, own_height, own_width = (ops.maximum(side, _SIDE) for side in (height, width, own_height, own_width))
+    shifts = [(y - own_y) / own_height, (x - own_x) / own_width]
+    return ops.stack([*shifts, ops.log(height / own_height), ops.log(width / own_width)], axis=-1)
+
+
+def moved(references: Any, by: Any) -> Any:
+    """Boxes (..., 4) at offsets (..., 4) from references; a side grows 62-fold at most."""
+    y, x, height, width = _edges(to_centers(references))
+    dy, dx, by_height, by_width = _edges(by)
+    height_now = height * ops.exp(ops.minimum(by_height, _GROWTH))
+    width_now = width * ops.exp(ops.minimum(by_width, _GROWTH))
+    return from_centers(ops.stack([y + dy * height, x + dx * width, height_now, width_now], axis=-1))

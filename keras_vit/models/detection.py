@@ -46,9 +46,9 @@ class DetectionModel(ModelOfArguments):
         **overrides: fields of the encoder's spec.
 
     Input: pixels 0..255, (b, height, width, channels). Output: {"logits" (b, n, c), "boxes" (b, n, 4)}, float32; boxes
-    are top, left, bottom, right as fractions of the image, and may leave it. Some heads add "prediction", for their
-    loss. Targets are (b, m, 7): rows of a box so, class number, 0 (1 for a crowd, 2 for a difficult object) and area in
-    pixels, with class -1 for padding (`keras_vit.data.pack_objects`).
+    are top, left, bottom, right as fractions of the image, and may leave it. Some heads add what their loss
+    needs. Targets are (b, m, 7): rows of a box so, class number, 0 (1 for a crowd, 2 for a difficult object) and area
+    in pixels, with class -1 for padding (`keras_vit.data.pack_objects`).
 
     Attributes:
         head: the head's last layer; with `neck` in `decoder`.
@@ -168,8 +168,8 @@ class DetectionModel(ModelOfArguments):
             new.set_weights(old.get_weights())
         return model
 
-    def supervised(self, outputs: Any) -> tuple[Any, list[tuple[float, Any]]]:
-        return self.head_row.prediction(self._decoder, outputs), []
+    def supervised(self, outputs: Any, y: Any = None) -> tuple[Any, list[tuple[float, Any]]]:
+        return self.head_row.prediction(self._decoder, outputs, y), []
 
     def finder(
         self,

@@ -267,7 +267,7 @@ class SegmentationModel(ModelOfArguments):
         model.activation = self.activation
         return model
 
-    def supervised(self, outputs: Any) -> tuple[Any, list[tuple[float, Any]]]:
+    def supervised(self, outputs: Any, y: Any = None) -> tuple[Any, list[tuple[float, Any]]]:
         if not isinstance(outputs, dict):
             return outputs, []
         others = [x for name, x in sorted(outputs.items()) if name.startswith("auxiliary_")]

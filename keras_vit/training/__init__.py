@@ -26,6 +26,7 @@ from keras_vit.training.masked_losses import MaskedAccuracy, MaskedCrossEntropy,
 from keras_vit.training.mixing import Cutmix, Mixup, MixupOrCutmix
 from keras_vit.training.model import Model
 from keras_vit.training.prediction.preprocessing import Preprocessing
+from keras_vit.training.region_losses import RegionLoss
 from keras_vit.training.scene_mixing import Mosaic, SceneMixup
 from keras_vit.training.segmentation_losses import (
     DiceLoss,
@@ -64,6 +65,7 @@ __all__ = [
     "Muon",
     "Preprocessing",
     "RectifiedAdam",
+    "RegionLoss",
     "SceneMixup",
     "SegmentationCrossEntropy",
     "SegmentationLoss",

@@ -1,7 +1,7 @@
-"""Which object each point of a dense detector learns: centre sampling and task-aligned assignment.
+"""Which object each point or box of a detector learns: centre sampling, task-aligned assignment, and by overlap.
 
-Letters: b images, n points, m objects (padded), k classes. Shapes are static and nothing has a gradient. Arrays are
-(b, n, m) at most: 4,000 points and 300 objects take 5 MB each, and an image has about ten of them at a time.
+Letters: b images, n points or boxes, m objects (padded), k classes. Shapes are static and nothing has a gradient.
+Arrays are (b, n, m) at most: 4,000 points and 300 objects take 5 MB each, and an image has about ten of them at a time.
 
 Points (n, 4) or (b, n, 4): centre y, x and the height and width of its cell, in the units of boxes.
 """
@@ -95,3 +95,50 @@ def task_aligned(
     fit, overlaps = ops.where(own, fit, 0.0), ops.where(own, overlaps, 0.0)
     share = fit / ops.maximum(ops.max(fit, axis=1, keepdims=True), _LEAST)
     return object_of, ops.sum(share * ops.max(overlaps, axis=1, keepdims=True), axis=2)
+
+
+def overlapping(
+    references: Any, boxes: Any, positive: Any, there: Any, low: float, high: float, best_too: bool = False
+) -> Any:
+    """Boxes learn the object that they overlap most (Faster R-CNN, arXiv 1506.01497, section 3.1.2).
+
+    Args:
+        references: boxes (b, n, 4).
+        boxes: (b, m, 4).
+        positive: (b, m) booleans, the objects to learn.
+        there: (b, n) booleans, the references that count.
+        low: references whose highest IoU is below it learn that there is no object.
+        high: those at or above it learn the object.
+        best_too: whether those with an object's highest IoU, however low, learn the one that they overlap most, too.
+
+    Returns:
+        int32 (b, n): the number of the object; -1 for no object; -2 to learn nothing.
+    """
+    counts = there[..., None] & positive[:, None]  # (b, n, m)
+    overlaps = ops.where(counts, iou(references[:, :, None], boxes[:, None]), 0.0)
+    highest, object_of = ops.max(overlaps, axis=2), ops.cast(ops.argmax(overlaps, axis=2), "int32")
+    learns = highest >= high
+    if best_too:
+        best = ops.max(overlaps, axis=1, keepdims=True)  # (b, 1, m)
+        learns = learns | ops.any((overlaps >= (1 - 1e-6) * best) & (overlaps > 0), axis=2)
+    other = ops.where(there & (highest < low), -1, -2)
+    return ops.where(learns & there, object_of, other)
+
+
+def sampling_weights(positive: Any, negative: Any, samples: int, share: float) -> Any:
+    """Expected weights in the mean over a random sample of `samples` rows, at most `share` of which are positive.
+
+    A deterministic replacement for Faster R-CNN's sampling: the mean of its loss over all samples.
+
+    Args:
+        positive, negative: (b, n) booleans.
+
+    Returns:
+        (b, n) float32; the sum of an image's is 1, or 0 without rows.
+    """
+    positive, negative = ops.cast(positive, "float32"), ops.cast(negative, "float32")
+    p, q = ops.sum(positive, axis=1, keepdims=True), ops.sum(negative, axis=1, keepdims=True)  # (b, 1)
+    taken = ops.minimum(p, samples * share)
+    others = ops.minimum(q, samples - taken)
+    weights = positive * taken / ops.maximum(p, 1.0) + negative * others / ops.maximum(q, 1.0)
+    return weights / ops.maximum(taken + others, 1.0)

@@ -29,6 +29,16 @@ def packed(boxes: Any, logits: Any, points: Any = None) -> Any:
     return ops.concatenate([*parts, logits], axis=-1)
 
 
+def objects_of(y: Any) -> tuple[Any, Any, Any, Any]:
+    """Targets y (b, m, 7) as clipped boxes (b, m, 4), classes (b, m) int32, 0 for padding, and which are objects and
+    which crowds or difficult, (b, m) booleans; neither for padding and boxes without area.
+    """
+    y = ops.cast(y, "float32")
+    boxes, labels, crowd = ops.clip(y[..., :4], 0.0, 1.0), y[..., LABEL], y[..., KIND] != 0
+    there = (labels >= 0) & (areas(boxes) > 0)
+    return boxes, ops.where(there, ops.cast(labels, "int32"), 0), there & ~crowd, there & crowd
+
+
 def focal(logits: Any, targets: Any, gamma: float = 2.0, alpha: float = 0.25) -> Any:
     """Sigmoid focal loss (arXiv 1708.02002, equation 5) of each logit, for targets 0 and 1.
 
@@ -97,14 +107,9 @@ class ObjectLoss(Loss):
         values = concrete(y_true)
         if values is not None:
             rules.check(values)
-        y = ops.cast(y_true, "float32")
-        boxes, labels = ops.clip(y[..., :4], 0.0, 1.0), y[..., LABEL]
-        there = (labels >= 0) & (areas(boxes) > 0)
+        labels = ops.cast(y_true, "float32")[..., LABEL]
         wrong = ops.any((labels >= rules.classes) | (labels < -1), axis=1)  # (b,)
-        labels = ops.where(there, ops.cast(labels, "int32"), 0)
-        crowd = y[..., KIND] != 0
-        loss = self.per_example(boxes, labels, there & ~crowd, there & crowd, prediction)
-        return ops.where(wrong, float("nan"), loss)
+        return ops.where(wrong, float("nan"), self.per_example(*objects_of(y_true), prediction))
 
 
 @serializable

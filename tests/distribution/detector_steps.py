@@ -7,9 +7,12 @@ import numpy as np
 from small_models import eager
 
 import keras_vit
-from keras_vit.training import DenseDetectionLoss
 
 SIZE = (16, 24)
+OPTIONS = {
+    "dense": {"scales": (1,), "width": 8, "convs": 1},
+    "frcnn": {"width": 8, "units": 8, "sides": (8,), "proposals": 6},
+}
 
 
 def data():
@@ -22,17 +25,16 @@ def data():
     return images, objects
 
 
-def losses(strategy):
+def losses(strategy, head="dense"):
     """The losses of two steps; the second depends on the update before."""
     one = strategy.replicas == 1 and keras.backend.backend() == "tensorflow"
     with eager() if one else contextlib.nullcontext():
         with strategy.scope():
-            options = {"scales": (1,), "width": 8, "convs": 1}
             sizes = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
-            model = keras_vit.DetectionModel("Ti/4", "dense", 2, SIZE, head_options=options, **sizes)
+            model = keras_vit.DetectionModel("Ti/4", head, 2, SIZE, head_options=OPTIONS[head], **sizes)
             rng = np.random.default_rng(1)
             kept = [v for v in model.variables if "seed" not in v.path]
             for variable in kept:
                 variable.assign(rng.normal(size=variable.shape) * 0.1)
-            model.compile(keras_vit.training.Momentum(0.05), DenseDetectionLoss(), jit_compile=False)
+            model.compile(keras_vit.training.Momentum(0.05), model.head_row.losses[0](), jit_compile=False)
         return model.fit(*data(), batch_size=4, epochs=2, shuffle=False, verbose=0).history["loss"]

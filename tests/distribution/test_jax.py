@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 from as_one_device import hold
+from detector_steps import losses
 from interpreters import Interpreter
 from segmentation_scores import by_numpy, evaluated
 from small_detectors import measured
@@ -399,3 +400,11 @@ def detections_on_jax():
 
 def test_detectors_have_the_same_measures(jax):
     assert jax.run(detections_on_jax) == [measured(strategy("one"), 3)] * 2
+
+
+def region_losses_on_jax():
+    return losses(strategy("one"), "frcnn")
+
+
+def test_region_proposals_are_learned_as_on_tensorflow(jax):
+    assert jax.run(region_losses_on_jax) == pytest.approx(losses(strategy("one"), "frcnn"), rel=1e-4)

@@ -508,11 +508,12 @@ def test_detectors_have_the_same_measures_on_two_replicas(replicas):
     assert replicas.run(detections_under_two) == [measures, confusion] and 0 < measures["ap"] < 1
 
 
-def detector_losses_under_two():
-    return losses(two())
+def detector_losses_under_two(head):
+    return losses(two(), head)
 
 
-def test_a_detector_trains_on_two_replicas_as_on_one_device(replicas):
+@pytest.mark.parametrize("head", ["dense", "frcnn"])
+def test_a_detector_trains_on_two_replicas_as_on_one_device(replicas, head):
     """One replica has an image without objects, the other a crowd."""
-    found, expected = replicas.run(detector_losses_under_two), losses(strategy("one"))
+    found, expected = replicas.run(detector_losses_under_two, head), losses(strategy("one"), head)
     assert found == pytest.approx(expected, rel=1e-4) and len(set(expected)) == 2

@@ -12,11 +12,13 @@ from keras_vit.models.classifier import Classifier
 from keras_vit.models.headed import maps_of
 from keras_vit.models.heads.decoder import Decoder, Encoder, check_options, options_of
 from keras_vit.models.heads.detector import dense
+from keras_vit.models.heads.frcnn import frcnn, learned_rows
 from keras_vit.models.heads.lw_detr import lw_detr, query_outputs
 from keras_vit.models.heads.suppress import probabilities
 from keras_vit.models.heads.yolos import token_outputs, yolos
 from keras_vit.training.detection_losses import DenseDetectionLoss, ObjectLoss, packed
 from keras_vit.training.grouped_prediction import GroupedSetPredictionLoss
+from keras_vit.training.region_losses import RegionLoss
 from keras_vit.training.set_prediction import SetPredictionLoss
 
 _GIVEN = ("encoder", "classes", "policy")
@@ -29,8 +31,8 @@ class Head:
     Attributes:
         make: (encoder, classes, policy, **options) -> Decoder, the layers.
         outputs: (encoder model, Decoder) -> {"logits" (b, n, c), "boxes" (b, n, 4)}, symbolic, float32; boxes are top,
-            left, bottom, right as fractions of the image.
-        prediction: (Decoder, outputs) -> what the loss gets, as from training.detection_losses.packed.
+            left, bottom, right as fractions of the image. Also what else training needs, by other names.
+        prediction: (Decoder, outputs, y or None) -> what the loss gets, as from training.detection_losses.packed.
         losses: the classes of losses that train it, the usual one first.
         activation: from logits to scores, as in heads.suppress.probabilities.
         suppresses: whether boxes of one object must be reduced to one; False for set predictions.
@@ -38,7 +40,7 @@ class Head:
 
     make: Callable[..., Decoder]
     outputs: Callable[[Classifier, Decoder], dict[str, Any]]
-    prediction: Callable[[Decoder, Mapping[str, Any]], Any]
+    prediction: Callable[[Decoder, Mapping[str, Any], Any], Any]
     losses: tuple[type[ObjectLoss], ...]
     activation: str = "sigmoid"
     suppresses: bool = True
@@ -57,15 +59,19 @@ def _dense_outputs(encoder, decoder):
     return {"logits": logits, "boxes": boxes}
 
 
-def _dense_prediction(decoder, outputs):
+def _region_outputs(encoder, decoder):
+    return decoder.head(decoder.neck(maps_of(encoder, decoder)))
+
+
+def _dense_prediction(decoder, outputs, y):
     return packed(outputs["boxes"], outputs["logits"], decoder.head.points)
 
 
-def _set_prediction(decoder, outputs):
+def _set_prediction(decoder, outputs, y):
     return packed(outputs["boxes"], outputs["logits"])
 
 
-def _grouped_prediction(decoder, outputs):
+def _grouped_prediction(decoder, outputs, y):
     return outputs["prediction"]
 
 
@@ -84,6 +90,7 @@ HEADS: dict[str, Head] = {
         (GroupedSetPredictionLoss,),
         suppresses=False,
     ),
+    "frcnn": Head(frcnn, _region_outputs, learned_rows, (RegionLoss,), activation="softmax"),  # arXiv 2012.09958
 }
 
 

@@ -298,8 +298,11 @@ class SteppingModel(DescribedModel):
         """The metrics of the running loss: the total, and with several outputs one each."""
         return [self._loss_tracker, *getattr(self._compile_loss, "metrics", ())]
 
-    def supervised(self, outputs: Any) -> tuple[Any, list[tuple[float, Any]]]:
-        """(what the loss compares with y, [(weight, output)] for training, with `auxiliary_targets`)."""
+    def supervised(self, outputs: Any, y: Any = None) -> tuple[Any, list[tuple[float, Any]]]:
+        """(what the loss compares with y, [(weight, output)] for training, with `auxiliary_targets`).
+
+        The first may depend on y: a detector can look at the true boxes, too. It is None for metrics.
+        """
         return outputs, []
 
     def auxiliary_targets(self, y: Any) -> Any:
@@ -312,7 +315,7 @@ class SteppingModel(DescribedModel):
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Keras' loss, with example weights for outputs of any rank; evaluation ignores examples of weight 0."""
-        y_pred, auxiliary = self.supervised(y_pred)
+        y_pred, auxiliary = self.supervised(y_pred, y)
         weights = sample_weight if self.weighs_examples else per_value(sample_weight, y_pred)
         if not training and weights is not None and not sums_over_batch(self.loss):
             weights = per_counted(weights)
