@@ -17,19 +17,18 @@ AdamW trains the lower layers more slowly and the new head faster. The run deliv
 your validation images: FOLDER's split val, or a fifth that is held out.
 """
 
-from .lib import common
-from .lib.choices import choose
+from .lib import headed
 
-# Of each head: its options, and the weight of its auxiliary heads' losses.
 HEADS = {
-    "setr_mla": ({"width": 96}, 0.4),
-    "setr_pup": ({"width": 96, "stages": 3}, 0.4),
-    "setr_naive": ({"width": 96}, 0.4),
-    "dpt": ({"width": 64}, 0.4),
-    "upernet": ({"width": 96}, 0.4),
-    "linear": ({}, 0.0),
-    "eomt": ({}, 1.0),
+    "setr_mla": {"width": 96},
+    "setr_pup": {"width": 96, "stages": 3},
+    "setr_naive": {"width": 96},
+    "dpt": {"width": 64},
+    "upernet": {"width": 96},
+    "linear": {},
+    "eomt": {},
 }
+AUXILIARY = {"linear": 0.0, "eomt": 1.0}  # weight of the auxiliary heads' losses, 0.4 for the others
 # Of whole and frozen backbones: the optimizer's options. The rate of the head is head_rate times as high.
 RATES = {
     "whole": {"learning_rate": 5e-4, "head_rate": 5.0, "layer_decay": 0.75, "weight_decay": 0.05},
@@ -37,47 +36,26 @@ RATES = {
 }
 # Of data: height and width, batch, duration. The number of updates matters more than the batch.
 DATA = {"own": ((384, 384), 4, "15 epochs or 300 steps"), "camvid": ((384, 512), 4, "11 epochs")}
-CHOICES = {"head": tuple(HEADS), "backbone": tuple(RATES), "data": tuple(DATA)}
+CHOICES = headed.choices(HEADS, RATES, DATA)
 
 
 def get_config(argument=""):
-    head, backbone, data = choose(argument, CHOICES)
-    (height, width), batch_size, total = DATA[data]
-    config = common.base()
+    config, head, backbone, data = headed.base(argument, HEADS, RATES, DATA, "masks")
+    height, width = DATA[data][0]
     config.task = "segmentation"
-    config.objective.head = head
-    config.objective.head_options, config.objective.auxiliary = HEADS[head]
-    with config.ignore_type():
-        config.model.image_size = height if height == width else (height, width)
-
-    config.data.source = "masks:PATH"
-    config.data.train = "train[:80%]"
-    config.data.evaluation = "train[80%:]"
-    if data == "camvid":
-        config.data.update(source="masks:camvid", train="train", evaluation="val")
-        config.data.update(dev_train="train[:80%]", dev_evaluation="train[80%:]")
+    config.objective.auxiliary = AUXILIARY.get(head, 0.4)
     crop = f"random_resized_crop({height}, {width}, scale=(0.25, 1.0))"
     if data == "camvid":
         crop = f"resize({height}, {width})|random_scale(0.9, 1.5)|scene_crop({height}, {width})"
     config.data.train_preprocess = f"decode|{crop}|random_flip|photometric_distortion"
-    config.data.eval_preprocess = f"decode|resize({height}, {width})"
-
-    config.batch_size = batch_size
-    config.total = total
-    config.evaluate = config.checkpoint = "10%" if data == "own" else "50%"
-    config.keep_best = data == "own"  # CamVid is measured on its validation images: nothing is chosen by them
 
     # Rare classes count in the mIoU as much as frequent ones; the plain cross-entropy does not learn them.
     config.loss.class_weights = "log"
     config.objective.dice = 1.0
-
-    config.optimizer.update(RATES[backbone])
     if data == "camvid" and backbone == "whole":
         config.optimizer.update(learning_rate=2e-3, head_rate=2.0)
     if head == "eomt":  # the paper's losses and rates
         config.loss.class_weights, config.objective.dice = None, 0.0
         if backbone == "whole":
             config.optimizer.update(learning_rate=1e-4, head_rate=None, layer_decay=0.8)
-    config.schedule.warmup = "10%"
-    config.linear_probe = backbone == "frozen"
     return config
