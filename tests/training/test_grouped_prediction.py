@@ -11,6 +11,7 @@ from keras_vit.layers.boxes import from_centers
 from keras_vit.training import GroupedSetPredictionLoss
 
 CASES = json.loads(pathlib.Path(__file__).with_name("grouped_losses.json").read_text())["cases"]
+pytestmark = pytest.mark.usefixtures("eagerly")  # compiling would be most of the time
 PADDING = np.array([0, 0, 0, 0, -1, 0, 0], "float32")
 
 
