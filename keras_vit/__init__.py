@@ -26,6 +26,8 @@ from keras_vit.models import (
     MaskedAutoencoder,
     MaskedPatchPredictor,
     SegmentationModel,
+    Swin,
+    SwinSpec,
     ViT,
     ViTSpec,
 )
@@ -44,6 +46,8 @@ __all__ = [
     "MaskedPatchPredictor",
     "Model",
     "SegmentationModel",
+    "Swin",
+    "SwinSpec",
     "ViT",
     "ViTSpec",
     "__version__",

@@ -18,6 +18,7 @@ from keras_vit.checkpoints.formats import (
     mae,
     mmsegmentation,
     own_names,
+    swin,
     timm,
     vit_pytorch,
 )
@@ -35,6 +36,7 @@ FORMATS = {  # names as in `recognise`
     "bit": bit,
     "google": google,
     "vit_pytorch": vit_pytorch,
+    "swin": swin,
     "mae": mae,
     "mmsegmentation": mmsegmentation,
     "huggingface_beit": huggingface_beit,
@@ -49,7 +51,7 @@ FORMATS = {  # names as in `recognise`
 # Arguments that may also supply what a file does not state.
 _TOLD = (
     *("heads", "channels", "mean", "std", "epsilon", "mlp_activation", "pre_logits", "pre_logits_activation", "pool"),
-    "norm_first",
+    *("norm_first", "window", "pretrained_windows"),
 )
 
 
@@ -82,11 +84,12 @@ def _form(contents, options):
         return own_names
     if form is None:
         raise ValueError(
-            f'"{contents.path}" does not contain a supported Vision Transformer or BiT. Its arrays: {summary(names)}.'
-            " Supported: Google and big_vision .npz, BiT .npz, timm (DeiT, DINO, DINOv2), Hugging Face (vit, deit,"
-            " dinov2, siglip, dpt, depth_anything, eomt, beit with UPerNet, yolos, lw_detr, rf_detr),"
-            " mmsegmentation (SETR, UPerNet), vit-pytorch. A ViT with custom names is read by rules: names=[(pattern,"
-            " replacement), ...], see docs/checkpoints.md."
+            f'"{contents.path}" does not contain a supported Vision Transformer, Swin or BiT. Its arrays:'
+            f" {summary(names)}."
+            " Supported: Google and big_vision .npz, BiT .npz, timm (DeiT, DINO, DINOv2, Swin), Hugging Face (vit,"
+            " deit, dinov2, siglip, swin, swinv2, dpt, depth_anything, eomt, beit with UPerNet, yolos, lw_detr,"
+            " rf_detr), mmsegmentation (SETR, UPerNet), vit-pytorch. A ViT with custom names is read by rules:"
+            " names=[(pattern, replacement), ...], see docs/checkpoints.md."
         )
     return form
 

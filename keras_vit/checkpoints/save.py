@@ -28,6 +28,7 @@ from keras_vit.checkpoints.formats import (
     mae,
     mmsegmentation,
     name_map,
+    swin,
     timm,
 )
 from keras_vit.checkpoints.reading import metadata
@@ -130,6 +131,17 @@ def _timm_bit(model, weights):
     return arrays, config_json.timm_bit(model)
 
 
+def _timm_swin(model, weights):
+    swin.CAPABILITIES["timm"].check(model)
+    return name_map.pack(swin.timm_map(model.spec, model.classes), weights), config_json.timm_swin(model)
+
+
+def _huggingface_swin(model, weights):
+    swin.CAPABILITIES["huggingface"].check(model)
+    arrays = name_map.pack(swin.huggingface_map(model.spec, model.classes), weights)
+    return arrays, config_json.huggingface_swin(model)
+
+
 def _huggingface_vit(model, weights):
     """(arrays, config.json) of the folder."""
     huggingface.CAPABILITIES.check(model)
@@ -143,8 +155,8 @@ def _huggingface_vit(model, weights):
 # {format: {family: function of a model and its weights}}.
 _WRITERS = {
     "google": {"ViT": _google_vit, "BiT": _google_bit},
-    "timm": {"ViT": _timm_vit, "BiT": _timm_bit},
-    "huggingface": {"ViT": _huggingface_vit},
+    "timm": {"ViT": _timm_vit, "BiT": _timm_bit, "Swin": _timm_swin},
+    "huggingface": {"ViT": _huggingface_vit, "Swin": _huggingface_swin},
 }
 
 

@@ -254,6 +254,9 @@ def _resized(weights, spec, new_spec, config, target, method):
             )
             weights[first], weights[bias] = folded
         weights[first] = adapt_kernel(weights[first], channels)
+    new_tables = new_spec.offset_tables(target["image_size"])
+    for path, size in spec.offset_tables(config["image_size"]).items():
+        weights[path] = resample_offsets(weights[path], size, new_tables[path], method)
     if not spec.has_tokens:
         return weights
     old_grid, new_grid = (grid_size(c["image_size"], s.strides[0]) for c, s in ((config, spec), (target, new_spec)))
@@ -276,8 +279,6 @@ def _on_grid(weights, spec, old_grid, new_grid, method):
             weights[path] = resample_positions(array, old_grid, new_grid, spec.positioned, method)
         elif re.fullmatch(r"position_embedding(_\d+)?/embedding/[xy]", path):
             weights[path] = resample_axis(array, new_grid[path[-1] == "x"], method)
-        elif path.endswith("/attention/relative2d/bias"):
-            weights[path] = resample_offsets(array, old_grid, new_grid, method)
     return weights
 
 

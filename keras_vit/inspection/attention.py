@@ -37,8 +37,9 @@ def attention_blocks(model: keras.Model) -> tuple[keras.Model, list]:
     taps.check_whole_grid(encoder)
     layers = [layer for layer in taps.blocks(encoder) if hasattr(layer, "attention_weights")]
     if not layers:
+        family = taps.family_in(encoder)
         raise ValueError(
-            f'"{model.name}" has no attention: it is a {taps.family_in(encoder).name}. Its layers:'
+            f'"{model.name}" has {family.spec.lacks}: it is a {family.name}. Its layers:'
             f" {[x.name for x in encoder.layers]}."
         )
     return encoder, layers

@@ -1,18 +1,22 @@
 """Keras layers of the Vision Transformer family, one idea per file."""
 
 from keras_vit.layers.attention.self_attention import MultiHeadSelfAttention
+from keras_vit.layers.attention.window_attention import WindowAttention
 from keras_vit.layers.attention.window_tokens import WindowTokens
 from keras_vit.layers.blocks.mlp import MlpBlock
 from keras_vit.layers.blocks.reducing import ReducingBlock
+from keras_vit.layers.blocks.swin import SwinBlock
 from keras_vit.layers.blocks.transformer import LayerScale, PostNormBlock, TransformerBlock
 from keras_vit.layers.convolution.bottleneck import BottleneckUnit
 from keras_vit.layers.convolution.standardized import StdConv2D
 from keras_vit.layers.dropout import Dropout, DropPath
+from keras_vit.layers.embedding.merging import PatchMerging
 from keras_vit.layers.embedding.palette import PaletteEncoder
 from keras_vit.layers.embedding.patch_dropout import PatchDropout
 from keras_vit.layers.embedding.patches import ClassToken, PatchEncoder, PatchGrid
 from keras_vit.layers.normalization import BatchNormalization, PixelNormalization
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
+from keras_vit.layers.positions.continuous import ContinuousBias
 from keras_vit.layers.positions.embeddings import AddPositionEmbs
 from keras_vit.layers.positions.relative import RelativeAttention, RelativeBias
 from keras_vit.layers.positions.rotary import RotaryPositions
@@ -23,6 +27,7 @@ __all__ = [
     "BatchNormalization",
     "BottleneckUnit",
     "ClassToken",
+    "ContinuousBias",
     "DropPath",
     "Dropout",
     "LayerScale",
@@ -33,6 +38,7 @@ __all__ = [
     "PatchDropout",
     "PatchEncoder",
     "PatchGrid",
+    "PatchMerging",
     "PixelNormalization",
     "PostNormBlock",
     "ReducingBlock",
@@ -40,7 +46,9 @@ __all__ = [
     "RelativeBias",
     "RotaryPositions",
     "StdConv2D",
+    "SwinBlock",
     "TokenPooling",
     "TransformerBlock",
+    "WindowAttention",
     "WindowTokens",
 ]

@@ -16,11 +16,13 @@ from keras_vit.models.pretraining.masked_model import MaskedModel, Reconstructio
 from keras_vit.models.pretraining.masked_patches import MaskedPatchPredictor
 from keras_vit.models.segmentation import SegmentationModel
 from keras_vit.models.spec import ViTSpec, make_spec
+from keras_vit.models.swin import SWIN, Swin
+from keras_vit.models.swin_spec import SWIN_VARIANTS, SwinSpec, make_swin_spec
 from keras_vit.models.taps import feature_map, features, tokens
 from keras_vit.models.variants import ROWS, STEMS
 from keras_vit.models.vit import VIT, ViT
 
-for family in (VIT, BIT):
+for family in (VIT, BIT, SWIN):
     register(family)
 del family
 
@@ -29,6 +31,7 @@ __all__ = [
     "DINO",
     "ROWS",
     "STEMS",
+    "SWIN_VARIANTS",
     "BiT",
     "BiTSpec",
     "Classifier",
@@ -40,6 +43,8 @@ __all__ = [
     "MaskedPatchPredictor",
     "Reconstruction",
     "SegmentationModel",
+    "Swin",
+    "SwinSpec",
     "ViT",
     "ViTSpec",
     "build",
@@ -53,6 +58,7 @@ __all__ = [
     "hidden_count",
     "make_bit_spec",
     "make_spec",
+    "make_swin_spec",
     "merge_lora",
     "tokens",
     "whiten",

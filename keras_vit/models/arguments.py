@@ -67,11 +67,38 @@ class BiTOverrides(TypedDict, total=False):
     std: float | Sequence[float]
 
 
+class SwinOverrides(TypedDict, total=False):
+    """Any field of SwinSpec."""
+
+    version: str
+    width: int
+    depths: Sequence[int]
+    heads: int
+    window: int | None
+    pretrained_windows: Sequence[int | Sequence[int]] | None
+    roll: str
+    patch_size: int | Sequence[int]
+    mlp_ratio: float
+    qkv_bias: bool
+    dropout: float
+    attention_dropout: float
+    drop_path: float
+    head_bias: float
+    mean: float | Sequence[float]
+    std: float | Sequence[float]
+
+
 class AnyOverrides(ViTOverrides, total=False):
     """Any field of a spec."""
 
     units: Sequence[int]
     width_factor: float
+    version: str
+    depths: Sequence[int]
+    window: int | None
+    pretrained_windows: Sequence[int | Sequence[int]] | None
+    roll: str
+    mlp_ratio: float
 
 
 # End of what is generated.

@@ -29,10 +29,12 @@ class Spec:
         has_attention: whether every block attends over all tokens and returns weights, `attention_weights`.
         has_tokens: whether blocks output tokens (b, n, d), the last ones one per patch, so that images must be whole
             numbers of patches; otherwise feature maps (b, h, w, d).
+        lacks: in words, what the family has instead of attention over all tokens.
     """
 
     has_attention = False  # without types, so that they are not fields
     has_tokens = False
+    lacks = "no attention"
 
     def __post_init__(self):
         make_plain(self)
@@ -60,6 +62,10 @@ class Spec:
     def fixes(self, name: str, value: Any) -> bool:
         """Whether this spec's weights do not fit a model with another `value` of the field `name`."""
         return name in named(type(self), WEIGHTS) and value != getattr(self, name)
+
+    def offset_tables(self, image_size: tuple[int, int]) -> dict[str, tuple[int, int]]:
+        """{path of a bias by 2-D offset: (h, w) of the places it is for}, for images of (height, width) pixels."""
+        return {}
 
     def with_new_head(self, changes: Mapping[str, Any]) -> Self:
         """The spec with one new linear head; `changes` are the fields to change."""

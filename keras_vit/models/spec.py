@@ -12,7 +12,7 @@ from keras_vit.io.suggest import counted
 from keras_vit.layers.arguments import integer, integers, is_integer, number
 from keras_vit.layers.attention import self_attention
 from keras_vit.layers.blocks.mlp import ACTIVATIONS, DENSE_ACTIVATIONS, MLPS
-from keras_vit.layers.embedding.patches import FORMS
+from keras_vit.layers.embedding.patches import FORMS, grid_size
 from keras_vit.layers.positions.embeddings import FIXED, KINDS, LEARNED
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import ViTOverrides
@@ -385,6 +385,12 @@ class ViTSpec(Spec):
     @property
     def strides(self) -> tuple[tuple[int, int], ...]:
         return (self.stride,) * self.depth
+
+    def offset_tables(self, image_size):
+        if self.positions != "relative2d":
+            return {}
+        grid = grid_size(image_size, self.stride)
+        return {f"block_{i:02d}/attention/relative2d/bias": grid for i in range(self.depth)}
 
     @property
     def repeated(self) -> int:

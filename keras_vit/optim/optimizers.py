@@ -84,7 +84,7 @@ def wide(dtype: Any) -> str:
 
 def layer_depth(path: str, depth: int) -> int:
     """A variable's depth: 0 for stem and embedding, 1... for block_00..., depth + 1 after the blocks."""
-    block = re.search(r"(?:^|/)(?:block|position_embedding)_(\d+)(?:/|$)", path)
+    block = re.search(r"(?:^|/)(?:block|merging|position_embedding)_(\d+)(?:/|$)", path)
     if block:
         return int(block.group(1)) + 1
     stem = re.search(

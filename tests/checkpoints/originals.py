@@ -181,7 +181,8 @@ def huggingface_state(image, classes, scale, model, statistics=HALF, **arguments
     kind = getattr(transformers, model)
     made = kind(kind.config_class(num_labels=classes, **arguments))
     shapes, answer = sampled_outputs(made, inputs(image, statistics), scale)
-    load, by = {"heads": arguments["num_attention_heads"]}, library("transformers", "torch")
+    load = {"heads": arguments["num_attention_heads"]} if "num_attention_heads" in arguments else {}
+    by = library("transformers", "torch")
     return golden(by, "huggingface", image, scale, shapes, answer.logits, statistics, load=load)
 
 
@@ -255,6 +256,9 @@ DINO = dict(HF12, mlp_ratio=4, statistics=IMAGENET)
 DINO.pop("intermediate_size")
 SIGLIP = dict(HF12, model="SiglipVisionModel", outputs="features")
 TEXT = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+# Maps of 9 and 5 places a side, padded for windows of 4.
+SWIN = dict(embed_dim=16, depths=(2, 2), num_heads=(2, 4), window_size=4, mlp_ratio=2.0)
+TIMM_SWIN, HF_SWIN = dict(SWIN, img_size=36), dict(SWIN, image_size=36, statistics=IMAGENET)
 LUCID = dict(patch_size=4, dim=16, depth=2, heads=2, dim_head=6, mlp_dim=32)
 
 # Case: function, image's side, arguments. The names in capitals are tables of small sizes, above.
@@ -321,6 +325,15 @@ TINY = {
         12,
         dict(model="SiglipForImageClassification", vision_config=HF12, text_config=TEXT),
     ),
+    "timm_swin": (timm_model, 36, dict(TIMM_SWIN, architecture="swin_tiny_patch4_window7_224")),
+    "timm_swinv2": (timm_model, 36, dict(TIMM_SWIN, architecture="swinv2_tiny_window8_256")),
+    "hf_swin": (huggingface, 36, dict(HF_SWIN, model="SwinForImageClassification")),
+    "hf_swin_state": (huggingface_state, 36, dict(HF_SWIN, model="SwinForImageClassification")),
+    "hf_swinv2": (
+        huggingface,
+        36,
+        dict(HF_SWIN, model="Swinv2ForImageClassification", pretrained_window_sizes=(6, 3)),
+    ),
     "lucidrains": (lucidrains, 8, dict(LUCID, pool="cls")),
     "lucidrains_mean": (lucidrains, 12, dict(LUCID, pool="mean")),
     "own_encoder": (own, 8, dict(case="own_encoder")),
@@ -328,6 +341,8 @@ TINY = {
     "own_sequential": (own, 8, dict(case="own_sequential")),
     "own_unfolded": (own, 12, dict(case="own_unfolded")),
 }
+HF_SWIN_T = dict(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24), statistics=IMAGENET)
+HF_SWIN_B = dict(embed_dim=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32), statistics=IMAGENET)
 VIT_FILES = {
     "b16": "ViT-B_16",
     "l16": "ViT-L_16",
@@ -348,6 +363,34 @@ FULL = {
     "timm_deit_b16_distilled": (timm_model, 224, dict(architecture="deit_base_distilled_patch16_224")),
     "timm_dinov2_b14_reg4": (timm_model, 224, dict(architecture="vit_base_patch14_reg4_dinov2", img_size=224)),
     "timm_bit_50x1": (timm_model, 224, dict(architecture="resnetv2_50x1_bit")),
+    "timm_swin_t": (timm_model, 224, dict(architecture="swin_tiny_patch4_window7_224")),
+    "timm_swin_b_384": (timm_model, 384, dict(architecture="swin_base_patch4_window12_384")),
+    "timm_swin_t_232": (timm_model, 232, dict(architecture="swin_tiny_patch4_window7_224", img_size=232)),
+    "timm_swinv2_t": (timm_model, 256, dict(architecture="swinv2_tiny_window8_256")),
+    "timm_swinv2_b": (timm_model, 256, dict(architecture="swinv2_base_window12to16_192to256")),
+    "timm_swinv2_t_248": (timm_model, 248, dict(architecture="swinv2_tiny_window8_256", img_size=248)),
+    "hf_swin_t": (huggingface, 224, dict(HF_SWIN_T, model="SwinForImageClassification", window_size=7, image_size=224)),
+    "hf_swin_b": (huggingface, 224, dict(HF_SWIN_B, model="SwinForImageClassification", window_size=7, image_size=224)),
+    "hf_swin_t_232": (
+        huggingface,
+        232,
+        dict(HF_SWIN_T, model="SwinForImageClassification", window_size=7, image_size=232),
+    ),
+    "hf_swinv2_t": (
+        huggingface,
+        256,
+        dict(HF_SWIN_T, model="Swinv2ForImageClassification", window_size=8, image_size=256),
+    ),
+    "hf_swinv2_b": (
+        huggingface,
+        256,
+        dict(HF_SWIN_B, model="Swinv2ForImageClassification", window_size=16, image_size=256),
+    ),
+    "hf_swinv2_t_248": (
+        huggingface,
+        248,
+        dict(HF_SWIN_T, model="Swinv2ForImageClassification", window_size=8, image_size=248),
+    ),
     "hf_vit_b16": (huggingface, 224, dict(model="ViTForImageClassification")),
 }
 

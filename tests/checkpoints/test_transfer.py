@@ -135,7 +135,7 @@ def test_images_are_decoded_in_the_models_channels(tiny, tmp_path):
 
 def test_a_path_is_for_load():
     with pytest.raises(
-        ValueError, match="transfer takes a ViT or BiT, got a str. keras_vit.load loads and transfers a file"
+        ValueError, match="transfer takes a ViT, BiT or Swin, got a str. keras_vit.load loads and transfers a file"
     ):
         transfer("model.keras")
 

@@ -141,6 +141,16 @@ def with_queries(chosen, optimizer, **compiled):
     return model
 
 
+def with_windows(chosen, optimizer, **compiled):
+    """A tiny Swin with shifted windows on padded maps."""
+    keras.utils.set_random_seed(0)
+    with chosen.scope():
+        size = {"depths": (2, 1), "width": 8, "heads": 2, "window": 2, "patch_size": (2, 4)}
+        model = keras_vit.Swin("Swin-T", image_size=(8, 12), classes=5, **size)
+        model.compile(optimizer(), SoftmaxCrossEntropy(), **{"jit_compile": False, **compiled})
+    return model
+
+
 def masks(n):
     """(images (n, 8, 12, 3), masks (n, 8, 12)) of up to 3 classes and void."""
     images, _ = data(n)
@@ -157,6 +167,7 @@ def transformers():
         ("ragged micro-batches", 21, small, {"micro_batches": 2}),
         ("XLA", 16, small, {"jit_compile": True}),
         ("stem", 16, with_stem, {"jit_compile": True}),
+        ("windows", 16, with_windows, {}),
     ):
         x, y = masks(n) if make is with_queries else data(n)
         one, rounding = alone(adam, x, y, make=make)
@@ -169,7 +180,7 @@ def transformers():
 
 def test_transformers_learn_alike_on_two_replicas(replicas):
     distances = replicas.run(transformers)
-    assert len(distances) == 4 and all(value <= limit(rounding) for value, rounding in distances.values()), distances
+    assert len(distances) == 5 and all(value <= limit(rounding) for value, rounding in distances.values()), distances
 
 
 def divided_by_weights():

@@ -24,14 +24,14 @@ def test_attention_weights_are_those_of_the_forward_pass(tiny, pixels):
 def test_attention_mistakes(tiny, pixels):
     with pytest.raises(ValueError, match="the model has blocks 0 to 1"):
         attention_weights(tiny(), pixels, [2])
-    with pytest.raises(ValueError, match="should contain one ViT or BiT, with blocks named block_00"):
+    with pytest.raises(ValueError, match="should contain one ViT, BiT or Swin, with blocks named block_00"):
         attention_weights(
             keras_vit.Model(image := keras.Input((8, 12, 3)), keras.layers.Flatten(name="flat")(image)), pixels
         )
     with pytest.raises(ValueError, match="has no attention: it is a BiT"):
         bit = keras_vit.BiT("R50x1", image_size=32, classes=2, units=(1,), width_factor=0.5)
         attention_weights(bit, np.zeros((1, 32, 32, 3)))
-    with pytest.raises(ValueError, match="should contain one ViT or BiT"):
+    with pytest.raises(ValueError, match="should contain one ViT, BiT or Swin"):
         attention_weights(keras.Sequential([keras.Input((8, 12, 3)), keras.layers.Flatten(name="flat")]), pixels)
 
 

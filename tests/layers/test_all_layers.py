@@ -13,6 +13,7 @@ from keras_vit import layers
 TOKENS = (2, 6, 16)
 HEADS = (2, 3, 6, 8)
 IMAGE = (2, 8, 12, 3)
+MAP = (2, 5, 6, 16)
 # One row per case: layer, constructor arguments, input shape.
 CASES = [
     ("PixelNormalization", {"mean": (100.0, 110.0, 120.0), "std": (50.0, 60.0, 70.0)}, IMAGE),
@@ -35,6 +36,7 @@ CASES = [
     ("AddPositionEmbs", {"grid": (2, 2), "prefix": 1, "kind": "learned2d", "registers": 1}, TOKENS),
     ("RelativeAttention", {"grid": (1, 4), "prefix": 2}, HEADS),
     ("RelativeBias", {"grid": (2, 2), "prefix": 2}, HEADS),
+    ("ContinuousBias", {"window": (2, 3), "pretrained": (4, 4)}, HEADS),
     ("RotaryPositions", {"grid": (2, 2), "prefix": 2}, HEADS),
     ("MultiHeadSelfAttention", {"heads": 2, "positions": "relative", "grid": (1, 5), "prefix": 1}, TOKENS),
     ("MultiHeadSelfAttention", {"heads": 2, "positions": "relative2d", "grid": (2, 3)}, TOKENS),
@@ -56,6 +58,10 @@ CASES = [
     ("WindowTokens", {"windows": 2, "prefix": 2}, TOKENS),
     ("ReducingBlock", {"heads": 2, "mlp_dim": 32, "prefix": 1, "merged": 2}, TOKENS),
     ("ReducingBlock", {"heads": 2, "mlp_dim": 32, "kept": 4, "merged": 1, "class_token": False, "remat": True}, TOKENS),
+    ("PatchMerging", {"norm_first": False}, MAP),
+    ("WindowAttention", {"heads": 2, "window": 4, "shift": (2, 2), "roll_first": True}, MAP),
+    ("SwinBlock", {"heads": 2, "mlp_dim": 32, "window": (3, 4), "shift": (1, 2), "remat": True}, MAP),
+    ("SwinBlock", {"heads": 2, "mlp_dim": 32, "window": 2, "v2": True, "pretrained_window": 4}, MAP),
     ("PatchDropout", {"rate": 0.5, "prefix": 1}, TOKENS),
     ("TokenPooling", {"index": 1}, TOKENS),
     ("MeanPooling", {"prefix": 1}, TOKENS),

@@ -278,7 +278,7 @@ def test_keras_backup_goes_on_as_if_nothing_had_happened(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: dino(vit(classes=5)), "DINO expects a ViT or BiT without classes"),
+        (lambda: dino(vit(classes=5)), "DINO expects a ViT, BiT or Swin without classes"),
         (lambda: dino(momentum=1.5), r"DINO: momentum must be in \[0, 1\], got 1.5"),
         (lambda: dino(local_size=10), "DINO: local_size=.10, 10.: .*10x10 pixels is not divisible by patches of 4x4"),
         (lambda: dino(steps=0), "DINO: steps must be a positive integer, got 0"),

@@ -110,6 +110,66 @@ def timm_bit(model) -> dict:
     }
 
 
+def timm_swin(model) -> dict:
+    """timm's config.json of a Swin."""
+    spec = model.spec
+    v2 = spec.version == "v2"
+    arguments = {
+        "img_size": list(model.image_size),
+        "patch_size": _plain_pair(spec.patch_size),
+        "embed_dim": spec.width,
+        "depths": list(spec.depths),
+        "num_heads": [spec.heads * 2**stage for stage in range(len(spec.depths))],
+        "window_size": spec.window,
+        "mlp_ratio": spec.mlp_ratio,
+        "qkv_bias": spec.qkv_bias,
+    }
+    if v2:
+        arguments["pretrained_window_sizes"] = list(map(_plain_pair, spec.pretrained_windows))
+    if model.channels != 3:
+        arguments["in_chans"] = model.channels
+    return {
+        "architecture": "swinv2_tiny_window8_256" if v2 else "swin_tiny_patch4_window7_224",
+        "num_classes": model.classes or 0,
+        "num_features": spec.width * 2 ** (len(spec.depths) - 1),
+        "global_pool": "avg",
+        "model_args": arguments,
+        "pretrained_cfg": _pretrained(model),
+    }
+
+
+def _plain_pair(sides):
+    """A number, or (height, width) if they differ."""
+    return sides[0] if sides[0] == sides[1] else list(sides)
+
+
+def huggingface_swin(model) -> dict:
+    """Hugging Face's config.json of a Swin."""
+    spec = model.spec
+    v2 = spec.version == "v2"
+    head = "ForImageClassification" if model.classes is not None else "Model"
+    config = {
+        "architectures": [f"{'Swinv2' if v2 else 'Swin'}{head}"],
+        "transformers_version": VERSION,
+        "model_type": "swinv2" if v2 else "swin",
+        "image_size": _plain_pair(model.image_size),
+        "patch_size": _plain_pair(spec.patch_size),
+        "num_channels": model.channels,
+        "embed_dim": spec.width,
+        "depths": list(spec.depths),
+        "num_heads": [spec.heads * 2**stage for stage in range(len(spec.depths))],
+        "window_size": spec.window,
+        "mlp_ratio": spec.mlp_ratio,
+        "qkv_bias": spec.qkv_bias,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-5,
+        "use_absolute_embeddings": False,
+    }
+    if v2:
+        config["pretrained_window_sizes"] = list(map(_plain_pair, spec.pretrained_windows))
+    return {**config, **id_labels(model)}
+
+
 def _hf_architecture(model):
     """The Hugging Face class of the model."""
     kind, has_head = model_type(model.spec), model.classes is not None

@@ -13,6 +13,8 @@ _BEIT_ROOT = "fpn1.0.weight"
 _DENSE_ROOT = "neck.fusion_stage.layers.0.projection.weight"
 _YOLOS_ROOT = "vit.embeddings.detection_tokens"
 _LW_DETR_ROOT = "query_feat.weight"  # of RF-DETR, too
+# timm's and the original's, and Hugging Face's with either version.
+_SWIN_ROOTS = ("layers.0.blocks.0.attn.qkv.weight", "encoder.layers.0.blocks.0.layernorm_before.weight")
 _EOMT_ROOT = "upscale_block.block.0.conv1.weight"
 # A block of nn.MultiheadAttention, as in nn.TransformerEncoder.
 _TORCH_ATTENTION = re.compile(r"\.\d+\.(?:\w+\.)*in_proj_weight$")
@@ -22,6 +24,7 @@ _INSERTED = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpo
 _ANCHORS = {
     "bit": re.escape(_BIT_ROOT),
     "vit_pytorch": r"transformer\.layers\.0\.0\.(?:fn\.)*to_qkv\.weight",
+    "swin": rf"{re.escape(_SWIN_ROOTS[0])}|(?:\w+\.)?{re.escape(_SWIN_ROOTS[1])}",
     "mae": r"(?:decoder\.)?decoder_embed\.weight",
     "mmsegmentation": re.escape(_SEGMENTATION_ROOT),
     "huggingface_beit": re.escape(_BEIT_ROOT),
@@ -49,6 +52,7 @@ def recognise(names: Collection[str]) -> str | None:
         "google": ending("embedding/kernel"),
         "vit_pytorch": ending("transformer.layers.0.0.to_qkv.weight")
         or any(".0.fn.to_qkv.weight" in name or ".0.fn.fn.to_qkv.weight" in name for name in names),
+        "swin": ending(*_SWIN_ROOTS),
         "mae": ending("decoder_embed.weight"),
         "mmsegmentation": ending(_SEGMENTATION_ROOT),
         "huggingface_beit": ending(_BEIT_ROOT),

@@ -73,10 +73,10 @@ def _is_positive(value):
     return _is_number(value, int) and value > 0
 
 
-def _is_bounded(value, depth=1):
-    """Whether a JSON value could be a field's: plain, or a list of plain values, and no larger than in any model."""
+def _is_bounded(value, depth=2):
+    """Whether a JSON value could be a field's: plain, or a list of plain values or pairs, and as small as a model's."""
     if isinstance(value, (list, tuple)):
-        return bool(depth) and len(value) <= _LONGEST_LIST and all(_is_bounded(part, 0) for part in value)
+        return bool(depth) and len(value) <= _LONGEST_LIST and all(_is_bounded(part, depth - 1) for part in value)
     return (
         value is None or isinstance(value, bool) or _is_number(value) or (isinstance(value, str) and len(value) < 100)
     )

@@ -201,7 +201,8 @@ def _columns(subject, predicted):
     if subject.family.spec.has_attention:
         columns.append(_rollout(subject))
     else:
-        missing.append(f"A {subject.family.name} has no attention, and so no rollout and no maps of heads.")
+        family = subject.family
+        missing.append(f"A {family.name} has {family.spec.lacks}, and so no rollout and no maps of heads.")
     if not why:
         try:
             columns.append(_class_map(subject, predicted[0] if subject.chosen is None else subject.chosen))

@@ -124,7 +124,7 @@ def heads(subject: Subject) -> Section:
     """Attention distance and entropy of the heads."""
     title = "How far and how widely heads look"
     if not subject.family.spec.has_attention:
-        return Section(title, _paragraphs(f"A {subject.family.name} has no attention."))
+        return Section(title, _paragraphs(f"A {subject.family.name} has {subject.family.spec.lacks}."))
     with stage("Measuring the heads", len(subject.pixels), "images") as work:
         found = head_statistics(subject.model, subject.pixels, advance=work.advance)
     count = len(subject.pixels)

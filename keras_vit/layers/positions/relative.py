@@ -107,6 +107,23 @@ def _products(queries, rows):
     return ops.matmul(queries, ops.cast(ops.transpose(rows, (1, 2, 0)), queries.dtype))  # (m, k, c) -> (k, c, m)
 
 
+def between_patches(bias: Any, grid: tuple[int, int]) -> Any:
+    """A bias by 2-D offset as a term of the scores.
+
+    Args:
+        bias: (2h - 1, 2w - 1, k), [y - y' + h - 1, x - x' + w - 1] for a query in row y, column x and a key in y', x'.
+        grid: (h, w).
+
+    Returns:
+        (1, k, h*w, h*w), queries before keys.
+    """
+    rows, columns = (np.arange(m)[:, None] - np.arange(m) + m - 1 for m in grid)  # (h, h), (w, w): of query and key
+    x = ops.take(bias, rows.astype("int32"), axis=0)  # (h, h, 2w - 1, k)
+    x = ops.take(x, columns.astype("int32"), axis=2)  # (h, h, w, w, k)
+    n = grid[0] * grid[1]
+    return ops.reshape(ops.transpose(x, (4, 0, 2, 1, 3)), (1, -1, n, n))  # (k, h, w, h, w) -> (1, k, n, n)
+
+
 @serializable
 class RelativeBias(_Relative):
     """A number per head and 2-D offset of two patches (Swin, arXiv 2103.14030; BEiT, arXiv 2106.08254).
@@ -129,13 +146,7 @@ class RelativeBias(_Relative):
     def call(self, queries):
         check_tokens(queries.shape[2], self.prefix, self.grid, "RelativeBias")
         h, w = self.grid
-        bias = ops.cast(self.bias, queries.dtype)
-        rows, columns = (
-            np.arange(m)[:, None] - np.arange(m) + m - 1 for m in (h, w)
-        )  # (h, h), (w, w): of query and key
-        x = ops.take(bias, rows.astype("int32"), axis=0)  # (h, h, 2w - 1, k)
-        x = ops.take(x, columns.astype("int32"), axis=2)  # (h, h, w, w, k)
-        x = ops.reshape(ops.transpose(x, (4, 0, 2, 1, 3)), (1, -1, h * w, h * w))  # (k, h, w, h, w) -> (1, k, n, n)
+        x = between_patches(ops.cast(self.bias, queries.dtype), self.grid)
         if not self.prefix:
             return x
         own = ops.cast(self.prefix_bias, queries.dtype)

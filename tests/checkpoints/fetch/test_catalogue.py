@@ -30,6 +30,8 @@ FAMILIES = {
     "dino": 4,
     "dinov2": 8,
     "mae": 3,
+    "swin": 10,
+    "swinv2": 10,
     "dpt": 2,
     "depth-anything-v2": 3,
 }
@@ -37,6 +39,7 @@ FAMILIES = {
 LICENCES = {  # {source or name: licence}; Apache-2.0 for others
     "facebookresearch/mae": "CC-BY-NC-4.0",
     "isl-org/DPT": "MIT",
+    "microsoft/Swin-Transformer": "MIT",
     "depth-anything-v2/base": "CC-BY-NC-4.0",
     "depth-anything-v2/large": "CC-BY-NC-4.0",
 }
@@ -71,7 +74,8 @@ def test_addresses():
     for model in CATALOGUE.values():
         if model.url.startswith("hf://"):
             assert re.fullmatch(r"hf://[\w-]+/[\w.-]+", model.url)
-            published = (model.original or "").startswith("https://dl.fbaipublicfiles.com/")
+            places = ("https://dl.fbaipublicfiles.com/", "https://github.com/SwinTransformer/storage/")
+            published = (model.original or "").startswith(places)
             assert (published and model.original.endswith(".pth")) or (model.head and model.original is None)
         else:
             assert re.fullmatch(r"gs://[\w-]+/[\w./+-]+\.npz", model.url)
@@ -142,6 +146,7 @@ def test_checksums_are_those_in_the_file_names():
         ("siglip2/g-opt_16-384", 85.0),  # README_siglip2.md of google-research/big_vision
         ("bit/R50x1-distilled-224", 82.8),  # README of google-research/big_transfer
         ("dinov2/g14-reg", 87.1),  # README of facebookresearch/dinov2
+        ("swin/large-384-i22k", 87.3),  # README of microsoft/Swin-Transformer
         ("imagenet21k/H_14", None),
     ],
 )

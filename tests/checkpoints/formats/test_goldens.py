@@ -25,7 +25,7 @@ def assert_same_parse(one, other):
 # One of each format and block; the others in the extended tier.
 QUICK = set(
     "vit_token hybrid_r26 bv_map_scanned bv_gap_sincos bit_npz timm_vit timm_distilled timm_swiglu timm_siglip hf_deit"
-    " hf_dinov2_registers hf_siglip lucidrains_mean".split()
+    " hf_dinov2_registers hf_siglip timm_swin timm_swinv2 hf_swin_state hf_swinv2 lucidrains_mean".split()
 )
 
 

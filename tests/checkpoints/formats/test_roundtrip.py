@@ -22,6 +22,7 @@ from keras_vit.models.families import FAMILIES
 from keras_vit.models.fields import NOTHING, named
 
 SIZE = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 32}
+WINDOWS = {"width": 8, "depths": (2, 2), "heads": 2, "window": 4, "image_size": 32}
 ROOT = {"variant": "R+Ti/16", "image_size": 32, "stem_width": 32}
 # Name: (options, the formats that can express it besides "keras").
 CASES = {
@@ -57,6 +58,12 @@ CASES = {
     "sincos2d": ({"pool": "gap", "positions": "sincos2d"}, "google"),
     "patch_norm": ({"patch_norm": True, "qkv_bias": False}, ""),
     "bit": ({"variant": "R50x1", "units": (1, 2), "width_factor": 0.5, "image_size": 32}, "google"),
+    "swin": ({"variant": "Swin-T", **WINDOWS, "mlp_ratio": 2}, "timm huggingface"),
+    "swin v2": (
+        {"variant": "SwinV2-T", **WINDOWS, "pretrained_windows": (6, 3), "classes": None},
+        "timm huggingface",
+    ),
+    "swin padded": ({"variant": "Swin-T", **WINDOWS, "roll": "before_padding", "image_size": (30, 40)}, "timm"),
 }
 FORMATS = ("keras", "google", "timm", "huggingface")
 PAIRS = [(name, form) for name, (_, forms) in CASES.items() for form in forms.split()]
@@ -74,7 +81,7 @@ ENDINGS = {"keras": "m.keras", "google": "m.npz", "timm": "m", "huggingface": "m
 def make(name):
     """The model of a case, with random values in all weights; tests do not change it."""
     options = {"variant": "Ti/4", "image_size": (8, 12), "classes": 5, **CASES[name][0]}
-    size = {} if options["variant"] == "R50x1" else {k: v for k, v in SIZE.items() if k not in options}
+    size = {k: v for k, v in SIZE.items() if k not in options} if "/" in options["variant"] else {}
     keras.utils.set_random_seed(0)
     model = keras_vit.models.build(**options, **size)
     rng = np.random.default_rng(0)
@@ -136,7 +143,13 @@ def without_metadata(path, folder):
     return folder / path.name
 
 
-@pytest.mark.parametrize(("name", "form"), [(name, form) for form, names in WHOLE.items() for name in names.split()])
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        *((name, form) for form, names in WHOLE.items() for name in names.split()),
+        *((name, form) for name in ("swin", "swin v2") for form in ("keras", "timm", "huggingface")),
+    ],
+)
 def test_ours_to_format_to_ours_is_exact(name, form, saved, tmp_path):
     model, copy = make(name), keras_vit.load(saved(name, form))
     assert config(copy) == config(model)

@@ -1,0 +1,212 @@
+"""Swin and Swin V2: published sizes, windows by each library's rule, and what other parts of the package make of them.
+
+Outputs of timm and transformers are in tests/checkpoints/goldens; files in both formats in test_roundtrip.py.
+"""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints import transfer
+from keras_vit.checkpoints.resample import resample_offsets
+from keras_vit.checkpoints.transfer import model_weights
+from keras_vit.inspection import attention_weights
+from keras_vit.layers import MultiHeadSelfAttention, WindowAttention
+from keras_vit.layers.positions.continuous import log_offsets
+from keras_vit.models import enable_lora, families, make_swin_spec
+from keras_vit.models.swin_spec import stages_of
+from keras_vit.optim.optimizers import layer_multipliers
+from keras_vit.planning import counting
+
+TINY = {"width": 8, "depths": (2, 1), "heads": 2, "window": 4}
+
+
+@pytest.fixture(scope="module")
+def models():
+    """{version: a tiny model whose maps of 9x5 and 5x3 are padded, random weights in all layers}."""
+    made = {}
+    for version in ("Swin", "SwinV2"):
+        keras.utils.set_random_seed(0)
+        model = made[version] = keras_vit.Swin(f"{version}-T", image_size=(36, 18), classes=5, **TINY)
+        for weight in model.trainable_variables:
+            weight.assign(weight + 0.2 * np.random.default_rng(0).normal(size=weight.shape))
+    return made
+
+
+@pytest.fixture(scope="module")
+def images():
+    return np.random.default_rng(0).integers(0, 256, (4, 36, 18, 3)).astype("float32")
+
+
+@pytest.mark.parametrize(
+    ("variant", "size", "expected"),
+    [
+        ("Swin-T", 224, 28_288_354),
+        ("Swin-S", 224, 49_606_258),
+        ("Swin-B", 224, 87_768_224),
+        ("Swin-L", 224, 196_532_476),
+        ("SwinV2-T", 256, 28_347_154),
+        ("SwinV2-S", 256, 49_728_418),
+        ("SwinV2-B", 256, 87_918_816),
+        ("SwinV2-L", 256, 196_739_932),
+    ],
+)
+def test_parameters_are_those_of_the_published_models(variant, size, expected):
+    assert counting.parameters(counting.layer_counts(make_swin_spec(variant), size)) == expected
+
+
+@pytest.mark.parametrize(
+    ("variant", "window", "size", "gmacs"), [("Swin-B", 12, 384, 47.0), ("SwinV2-B", 8, 256, 20.3)]
+)
+def test_operations_are_those_of_the_papers(variant, window, size, gmacs):
+    rows = counting.layer_counts(make_swin_spec(variant, window=window), size)
+    assert abs(counting.flops(rows) / 2e9 - gmacs) < 0.1
+
+
+@pytest.mark.parametrize("version", ["Swin", "SwinV2"])
+def test_it_is_counted_as_it_is_built(version, models):
+    model = models[version]
+    rows = counting.layer_counts(model.spec, model.image_size, 5)
+    assert counting.parameters(rows) == model.count_params()
+    for row in rows:
+        layer = model.get_layer(row.name)
+        assert (layer.count_params(), layer.output.shape[1:]) == (row.parameters, row.output), row.name
+
+
+def test_windows_are_those_of_the_libraries():
+    """At 248 pixels maps have 62, 31, 16 and 8 places a side; transformers' V2 takes the last one for 7."""
+    after, before = (
+        [stage[1:] for stage in stages_of(make_swin_spec("SwinV2-T", roll=roll), (248, 248))]
+        for roll in ("after_padding", "before_padding")
+    )
+    assert after[:3] == before[:3] == [((8, 8), (4, 4))] * 3
+    assert after[3] == ((7, 7), (0, 0)) and before[3] == ((8, 8), (0, 0))
+
+
+def test_windows_as_large_as_the_map_do_not_shift():
+    after, before = (
+        stages_of(make_swin_spec("Swin-T", roll=roll), (128, 224))[2] for roll in ("after_padding", "before_padding")
+    )
+    assert (after.size, after.window, after.shift) == ((8, 14), (7, 7), (3, 3))
+    after, before = (
+        stages_of(make_swin_spec("Swin-T", roll=roll), (96, 224))[2] for roll in ("after_padding", "before_padding")
+    )
+    assert (after.window, after.shift) == ((6, 6), (0, 0))
+    assert (before.window, before.shift) == ((6, 7), (0, 3))
+
+
+def test_one_window_is_attention_with_relative_positions():
+    x = np.random.default_rng(0).normal(size=(2, 3, 4, 8)).astype("float32")
+    windows, plain = WindowAttention(2, (3, 4)), MultiHeadSelfAttention(2, positions="relative2d", grid=(3, 4))
+    windows.build(x.shape)
+    plain.build((2, 12, 8))
+    values = {w.path.partition("/")[2]: w for w in windows.weights}
+    for weight in plain.weights:
+        weight.assign(values[weight.path.partition("/")[2]])
+    expected = np.asarray(plain(x.reshape(2, 12, 8))).reshape(x.shape)
+    np.testing.assert_allclose(windows(x), expected, atol=1e-6)
+
+
+def test_shifted_windows_see_no_place_from_the_other_side(models):
+    """A corner of a shifted block does not depend on the opposite corner, with which it shares a window."""
+    block = keras_vit.layers.SwinBlock(2, 16, 2, shift=(1, 1))
+    x = np.random.default_rng(0).normal(size=(1, 4, 4, 8)).astype("float32")
+    changed = x.copy()
+    changed[0, -1, -1] += 1
+    before, after = np.asarray(block(x)), np.asarray(block(changed))
+    np.testing.assert_array_equal(before[0, 0, 0], after[0, 0, 0])
+    assert not np.array_equal(before[0, -1, -1], after[0, -1, -1])
+
+
+def test_tables_are_resampled_for_other_windows(models):
+    model = models["Swin"]
+    copy = transfer(model, image_size=(40, 40), window=5, resample="bicubic")
+    path = "block_01/attention/relative2d/bias"
+    expected = resample_offsets(model_weights(model)[path], (4, 4), (5, 5), "bicubic")
+    np.testing.assert_array_equal(model_weights(copy)[path], expected)
+    assert copy.spec.window == 5
+
+
+def test_a_continuous_bias_keeps_its_unit_in_other_windows(models):
+    model = models["SwinV2"]
+    copy = transfer(model, image_size=(48, 40), window=6)
+    assert copy.spec.pretrained_windows == model.spec.pretrained_windows == ((4, 4), (4, 4))
+    for path, array in model_weights(model).items():
+        np.testing.assert_array_equal(model_weights(copy)[path], array)
+    np.testing.assert_array_equal(log_offsets((6, 6), (4, 4))[2:-2, 2:-2], log_offsets((4, 4), (4, 4)))
+
+
+@pytest.mark.parametrize("version", ["Swin", "SwinV2"])
+def test_rematerialised_blocks_have_the_same_gradients(version, models, images):
+    import tensorflow as tf
+
+    found = []
+    for remat in (False, True):
+        model = transfer(models[version], remat=remat)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(images[:1], training=True) ** 2)
+        found.append([np.asarray(g) for g in tape.gradient(loss, model.trainable_variables)])
+    for plain, recomputed in zip(*found, strict=True):
+        np.testing.assert_allclose(recomputed, plain, rtol=1e-4, atol=1e-4 * np.abs(plain).max())
+
+
+def test_upernet_trains_on_the_maps_of_all_stages(models, images):
+    model = models["Swin"]
+    maps = model.feature_map([1, 2])
+    assert [x.shape[1:] for x in maps] == [(9, 5, 8), (5, 3, 16)] and model.spec.strides == ((4, 4), (4, 4), (8, 8))
+    segmenter = keras_vit.SegmentationModel(
+        model.clone(), "upernet", 2, auxiliary=0.4, head_options={"width": 8, "bins": (1, 2), "auxiliary_width": 8}
+    )
+    assert segmenter.decoder.taps == (1, 2)
+    segmenter.compile(keras_vit.optim.AdamW(1e-2), keras_vit.training.SegmentationLoss(), jit_compile=False)
+    masks = (images[..., 0] > 127).astype("int32")
+    losses = segmenter.fit(images, masks, batch_size=4, epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_a_detector_stands_on_its_stages():
+    detector = keras_vit.DetectionModel(
+        "Swin-T", "dense", 3, 32, head_options={"width": 8, "convs": 1}, **TINY | {"depths": (1, 1, 1), "width": 4}
+    )
+    assert detector.decoder.taps == (0, 1, 2)
+
+
+def test_lora_adapts_every_block(models):
+    model = models["SwinV2"].clone()
+    enable_lora(model, rank=2)
+    assert sum("lora" in weight.path for weight in model.trainable_weights) == 3 * 2 * 2
+
+
+def test_layer_decay_places_every_layer(models):
+    paths = [weight.path for weight in models["SwinV2"].weights]
+    factors = dict(zip(paths, layer_multipliers(paths, 0.5)))
+    named = {
+        part: next(v for p, v in factors.items() if f"/{part}/" in p) for part in ("stem_norm", "merging_02", "head")
+    }
+    assert named == {"stem_norm": 0.5**4, "merging_02": 0.5, "head": 1.0}
+
+
+def test_names_lead_to_it():
+    for name, near in (("swin_tiny_patch4_window7_224", "Swin-T"), ("swinv2_base_window8_256", "SwinV2-B")):
+        assert families.nearest(name) == ("Swin", near)
+    assert families.variant_of(make_swin_spec("SwinV2-S", window=16)) == "SwinV2-S"
+    with pytest.raises(ValueError, match='Unknown Swin "Swin-X". Valid: Swin-T, .*SwinV2-L'):
+        keras_vit.Swin("Swin-X")
+    with pytest.raises(ValueError, match="pretrained_windows are for v2"):
+        make_swin_spec("Swin-T", pretrained_windows=(7, 7, 7, 7))
+
+
+def test_inspection_says_what_it_does_not_show(models, images):
+    with pytest.raises(ValueError, match='"swin" has no attention across the whole image: it is a Swin'):
+        attention_weights(models["Swin"], images)
+
+
+@pytest.mark.extended
+def test_its_export_agrees(models, images, tmp_path):
+    import tensorflow as tf
+
+    for version, model in models.items():
+        keras_vit.export(model, tmp_path / version)
+        [found] = tf.saved_model.load(str(tmp_path / version)).signatures["pixels"](tf.constant(images)).values()
+        np.testing.assert_allclose(found, model.predict(images, verbose=0), atol=1e-4)
