@@ -175,11 +175,12 @@ def _windows(spec, stage, grid, size):
 
 def stages_of(spec: SwinSpec, image_size: tuple[int, int]) -> list[Stage]:
     """The stages for images of (height, width) pixels, of any size: maps are rounded up."""
-    size = grid = tuple(-(-side // p) for side, p in zip(image_size, spec.patch_size))
+    (height, width), (p, q) = image_size, spec.patch_size
+    size = grid = -(-height // p), -(-width // q)
     stages = []
     for i in range(len(spec.depths)):
         stages.append(Stage(size, *_windows(spec, i, grid, size)))
-        size = tuple(-(-side // 2) for side in size)
+        size = -(-size[0] // 2), -(-size[1] // 2)
     return stages
 
 
