@@ -47,6 +47,11 @@ KINDS = {
         [(np.array([5, 2]), (2, 5)), (range(2), (0, 1)), (3, (3,))],
         [("last", "got 'last'"), ((-1,), "must be an integer of 0 or more, got -1"), ((0.5,), "got 0.5")],
     ),
+    "numbers or pairs (rows, columns)": (
+        [((12, np.int64(6)), ((12, 12), (6, 6))), ([[2, 3]], ((2, 3),))],
+        [(3, "must be one window per stage"), ((), "such as (12, 12, 12, 6), got ()"), ((0,), "got 0")],
+    ),
+    "a number above 0": ([(np.float32(0.5), 0.5), (4, 4)], [*NUMBERS, (0, "must be above 0, got 0")]),
     "positive integers": (
         [(np.array([2, 3]), (2, 3)), ([2], (2,))],
         [(3, "must be positive integers, such as ("), ((True, 1), "got (True, 1)"), ((0, 8), "got (0, 8)")],

@@ -51,7 +51,7 @@ _QKV = {"q": "query", "k": "key", "v": "value"}
 # Buffers that the original saves, computed again here.
 _BUFFERS = re.compile(r"(?:^|\.)(?:relative_position_index|relative_coords_table|attn_mask)$")
 _OTHERS = re.compile(r"(?:^|\.)(?:mask_token|decoder\..*|pooler\..*)$")
-_ARCHITECTURE = re.compile(r"swin(?:v2)?_\w+?_window(\d+)(?:to(\d+))?(?:_\d+to)?_(\d+)")
+_ARCHITECTURE = re.compile(r"swin(?:v2)?_\w+?_window(\d+)(?:to(\d+))?_(?:\d+to)?(\d+)")
 
 
 def _is_padded(spec, image_size):

@@ -179,7 +179,7 @@ def read_without_metadata(path, folder, model):
 
 # Not in every file: where the file does not have them, the user passes them to `load`. Layer scales are weights,
 # whatever they started at.
-PASSED = {"mean", "std", "mlp_activation", "epsilon", "layer_scale"}
+PASSED = {"mean", "std", "mlp_activation", "epsilon", "layer_scale", "roll"}
 
 
 @pytest.mark.parametrize(("name", "form"), PAIRS)
