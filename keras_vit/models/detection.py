@@ -1,6 +1,6 @@
 """Objects in images: a ViT or BiT, and a head that gives boxes with classes."""
 
-import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
@@ -8,10 +8,7 @@ import keras
 
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import AnyOverrides
-from keras_vit.models.checks import check_count, class_count, model_name, plain_names, preprocessing_or_none
-from keras_vit.models.classifier import Classifier, ModelOfArguments
-from keras_vit.models.headed import Shared, built_encoder
-from keras_vit.models.heads.decoder import Decoder, Encoder
+from keras_vit.models.headed import HeadedModel
 from keras_vit.models.heads.detection import HEADS, Head, make_detector
 from keras_vit.models.heads.suppress import Suppression, share
 from keras_vit.training.checks.objects import ObjectRules
@@ -23,7 +20,7 @@ from keras_vit.training.steps.inputs import own_scope
 
 
 @serializable
-class DetectionModel(ModelOfArguments):
+class DetectionModel(HeadedModel):
     """A ViT, hybrid or BiT with a head that finds objects.
 
         vit = keras_vit.load("deit_tiny...", image_size=384, head="drop")
@@ -58,10 +55,7 @@ class DetectionModel(ModelOfArguments):
         ValueError: for an unknown head, option or argument, or an encoder that does not suit the head.
     """
 
-    image_size: tuple[int, int]
-    weighs_examples = True
-    labels_are_classes = False
-    task = "detection"  # that evaluates it
+    task, things = "detection", "objects"
 
     def __init__(
         self,
@@ -79,42 +73,21 @@ class DetectionModel(ModelOfArguments):
         score_threshold: float = detect.THRESHOLD,
         **overrides: Unpack[AnyOverrides],
     ):
-        classes = class_count(classes)
-        if classes is None:
-            raise ValueError("classes must be the number of classes that objects can have, got None.")
-        class_names = None if class_names is None else plain_names(class_names)
-        check_count(class_names, classes)
-        preprocessing = preprocessing_or_none(preprocessing)
-        options: dict[str, Any] = dict(head_options or {})
-        options |= {key: tuple(value) for key, value in options.items() if isinstance(value, list)}  # JSON has lists
-        name = model_name(name, "detection")
-        decoder = None
-        if isinstance(encoder, Shared):
-            encoder, decoder = encoder
-        given = {"image_size": image_size, "channels": channels, "remat": remat, "dtype": dtype}
-        if not isinstance(encoder, keras.Model):
-            given["name"] = None if name == "detection" else name
-        encoder = built_encoder("DetectionModel", encoder, given, overrides)
-        if decoder is None:
-            facts = Encoder(encoder.spec, encoder.image_size)
-            decoder = make_detector(head, facts, classes, encoder.dtype_policy, options)
-        super().__init__(encoder.input, HEADS[head].outputs(encoder, decoder), name=name)
-        # In the instance's own dict: as an attribute Keras would count and save these layers twice.
-        self.__dict__.update(_encoder=encoder, _decoder=decoder, _finders={})
-        self.spec, self.dtype_policy, self.remat = encoder.spec, encoder.dtype_policy, encoder.remat
-        self.classes, self.class_names, self.preprocessing = classes, class_names, preprocessing
-        self.head_name, self.head_options = head, options
+        super().__init__(
+            encoder,
+            head,
+            self.counted_classes(classes),
+            class_names,
+            preprocessing,
+            head_options,
+            name,
+            given={"image_size": image_size, "channels": channels, "remat": remat, "dtype": dtype},
+            overrides=overrides,
+            make=functools.partial(make_detector, head),
+            outputs=lambda encoder, decoder: HEADS[head].outputs(encoder, decoder),
+        )
+        self.__dict__.update(_finders={})  # as an attribute Keras would save these models
         self.score_threshold = share(score_threshold, "score_threshold")
-
-    @property
-    def head(self) -> keras.layers.Layer:
-        """The layer that returns logits and boxes."""
-        return self.decoder.head
-
-    @property
-    def decoder(self) -> Decoder:
-        """The numbers of the tapped blocks, and the layers on them."""
-        return self._decoder
 
     @property
     def head_row(self) -> Head:
@@ -145,28 +118,6 @@ class DetectionModel(ModelOfArguments):
                 " have. Leave it None, or use keras_vit.training.Mosaic() or SceneMixup()."
             )
         super()._check_trainable()
-
-    def get_encoder(self) -> Classifier:
-        """The encoder, of this model's own layers."""
-        return self._encoder
-
-    def with_encoder(self, encoder: Classifier, **changes: Any) -> "DetectionModel":
-        """A new model: another encoder, such as the same one at another image size, and a copy of this model's head.
-
-        Args:
-            encoder: a ViT or BiT, whose layers and weights the new model shares.
-            **changes: the constructor's other arguments, such as name; preprocessing, for this size, is left out.
-
-        Raises:
-            ValueError: if its maps do not suit the head.
-        """
-        arguments = {**self.arguments(), "preprocessing": None, **changes, "encoder": encoder}
-        for name in ("image_size", "channels", "remat", "dtype"):  # the encoder's
-            del arguments[name]
-        model = DetectionModel(**arguments)
-        for old, new in zip(self._decoder.layers, model.decoder.layers):
-            new.set_weights(old.get_weights())
-        return model
 
     def supervised(self, outputs: Any, y: Any = None) -> tuple[Any, list[tuple[float, Any]]]:
         return self.head_row.prediction(self._decoder, outputs, y), []
@@ -256,17 +207,4 @@ class DetectionModel(ModelOfArguments):
         )
 
     def arguments(self) -> dict:
-        return {
-            "encoder": dataclasses.asdict(self.spec),
-            "head": self.head_name,
-            "classes": self.classes,
-            "image_size": self.image_size,
-            "channels": self.channels,
-            "class_names": self.class_names,
-            "preprocessing": self.preprocessing,
-            "head_options": self.head_options,
-            "remat": self.remat,
-            "name": self.name,
-            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
-            "score_threshold": self.score_threshold,
-        }
+        return {**super().arguments(), "score_threshold": self.score_threshold}

@@ -1,15 +1,23 @@
-"""What models with a dense head share: the encoder they stand on, and its maps."""
+"""What models with a dense head share: the encoder they stand on, its maps, and the constructor's common arguments."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import keras
 
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.models import families, taps
-from keras_vit.models.checks import float_policy
-from keras_vit.models.classifier import Classifier
-from keras_vit.models.heads.decoder import Decoder
+from keras_vit.models.checks import (
+    check_count,
+    class_count,
+    float_policy,
+    model_name,
+    plain_names,
+    preprocessing_or_none,
+)
+from keras_vit.models.classifier import Classifier, ModelOfArguments
+from keras_vit.models.heads.decoder import Decoder, Encoder
 
 
 class Shared(NamedTuple):
@@ -63,3 +71,125 @@ def maps_of(encoder: Classifier, decoder: Decoder) -> list:
         taps.normalised_map(encoder, i) if i in decoder.normalised else taps.feature_map(encoder, i)
         for i in decoder.taps
     ]
+
+
+class HeadedModel(ModelOfArguments):
+    """The base of models that consist of an encoder and a head on its maps.
+
+    Args:
+        encoder: as in the subclasses; or Shared.
+        head: name of the head, a row of the subclass's table.
+        classes, class_names, preprocessing, head_options, name: as in the subclasses.
+        given: the other arguments of the encoder, "image_size", "channels", "remat" and "dtype".
+        overrides: fields of the encoder's spec.
+        make: (Encoder, classes, policy, options) -> Decoder, the layers of the head.
+        outputs: (encoder, Decoder) -> the symbolic outputs.
+
+    Attributes:
+        task: the task that trains and evaluates the model, which is also its default name.
+        things: what has a class, for errors.
+    """
+
+    task: str
+    things: str
+    image_size: tuple[int, int]
+    weighs_examples = True
+    labels_are_classes = False
+
+    def __init__(
+        self,
+        encoder: Any,
+        head: str,
+        classes: int,
+        class_names: Sequence[str] | None,
+        preprocessing: str | None,
+        head_options: Mapping[str, Any] | None,
+        name: str | None,
+        given: Mapping[str, Any],
+        overrides: Mapping[str, Any],
+        make: Callable[..., Decoder],
+        outputs: Callable[[Classifier, Decoder], Any],
+    ):
+        class_names = None if class_names is None else plain_names(class_names)
+        check_count(class_names, classes)
+        preprocessing, name = preprocessing_or_none(preprocessing), model_name(name, self.task)
+        options: dict[str, Any] = dict(head_options or {})
+        options |= {key: tuple(value) for key, value in options.items() if isinstance(value, list)}  # JSON has lists
+        decoder = None
+        if isinstance(encoder, Shared):
+            encoder, decoder = encoder
+        if not isinstance(encoder, keras.Model):
+            given = {**given, "name": None if name == self.task else name}
+        encoder = built_encoder(type(self).__name__, encoder, given, overrides)
+        if decoder is None:
+            decoder = make(Encoder(encoder.spec, encoder.image_size), classes, encoder.dtype_policy, options)
+        super().__init__(encoder.input, outputs(encoder, decoder), name=name)
+        # In the instance's own dict: as an attribute Keras would count and save these layers twice.
+        self.__dict__.update(_encoder=encoder, _decoder=decoder)
+        self.spec, self.dtype_policy, self.remat = encoder.spec, encoder.dtype_policy, encoder.remat
+        self.classes, self.class_names, self.preprocessing = classes, class_names, preprocessing
+        self.head_name, self.head_options = head, options
+
+    @classmethod
+    def counted_classes(cls, classes: Any) -> int:
+        """`classes` as a number; ValueError for anything else."""
+        count = class_count(classes)
+        if count is None:
+            raise ValueError(f"classes must be the number of classes that {cls.things} can have, got None.")
+        return count
+
+    @property
+    def head(self) -> keras.layers.Layer:
+        """The head's last layer."""
+        return self.decoder.head
+
+    @property
+    def decoder(self) -> Decoder:
+        """The numbers of the tapped blocks, and the layers on them."""
+        return self._decoder
+
+    def get_encoder(self) -> Classifier:
+        """The encoder, of this model's own layers.
+
+        What the head does not use of it, such as the last normalisation behind raw taps, is not in this model's files:
+        there it has its initial values.
+        """
+        return self._encoder
+
+    def with_encoder(self, encoder: Classifier, **changes: Any) -> Self:
+        """A new model: another encoder, such as the same one at another image size, and a copy of this model's head.
+
+        Args:
+            encoder: a ViT or BiT, whose layers and weights the new model shares.
+            **changes: the constructor's other arguments, such as name; preprocessing, for this size, is left out.
+
+        Raises:
+            ValueError: if its maps do not suit the head.
+        """
+        model = self._with(encoder, **{"preprocessing": None, **changes})
+        for old, new in zip(self._decoder.layers, model.decoder.layers):
+            new.set_weights(old.get_weights())
+        return model
+
+    def _with(self, encoder, **changes):
+        arguments = {**self.arguments(), **changes, "encoder": encoder}
+        for name in ("image_size", "channels", "remat", "dtype"):  # the encoder's
+            del arguments[name]
+        model = type(self)(**arguments)
+        model.activation = self.activation
+        return model
+
+    def arguments(self) -> dict:
+        return {
+            "encoder": dataclasses.asdict(self.spec),
+            "head": self.head_name,
+            "classes": self.classes,
+            "image_size": self.image_size,
+            "channels": self.channels,
+            "class_names": self.class_names,
+            "preprocessing": self.preprocessing,
+            "head_options": self.head_options,
+            "remat": self.remat,
+            "name": self.name,
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+        }

@@ -13,16 +13,7 @@ from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import LogitsAtPixels
 from keras_vit.models import taps
 from keras_vit.models.arguments import AnyOverrides
-from keras_vit.models.checks import (
-    check_count,
-    class_count,
-    model_name,
-    plain_names,
-    preprocessing_or_none,
-)
-from keras_vit.models.classifier import Classifier, ModelOfArguments
-from keras_vit.models.headed import Shared, built_encoder, maps_of
-from keras_vit.models.heads.decoder import Decoder, Encoder
+from keras_vit.models.headed import HeadedModel, Shared, maps_of
 from keras_vit.models.heads.dense import make_decoder
 from keras_vit.models.heads.eomt import MaskedAttention, mask_outputs
 from keras_vit.training.checks.masks import MaskRules
@@ -79,7 +70,7 @@ def _auxiliary_stride(image_size):
 
 
 @serializable
-class SegmentationModel(ModelOfArguments):
+class SegmentationModel(HeadedModel):
     """A ViT, hybrid or BiT with a head that gives every pixel a class.
 
         vit = keras_vit.load("deit_tiny...", image_size=(384, 512), head="drop")
@@ -114,10 +105,7 @@ class SegmentationModel(ModelOfArguments):
         ValueError: for an unknown head, option or argument, or an encoder that does not suit the head.
     """
 
-    image_size: tuple[int, int]
-    weighs_examples = True
-    labels_are_classes = False
-    task = "segmentation"  # that evaluates it
+    task, things = "segmentation", "pixels"
 
     def __init__(
         self,
@@ -136,42 +124,26 @@ class SegmentationModel(ModelOfArguments):
         dtype: str | keras.DTypePolicy | None = None,
         **overrides: Unpack[AnyOverrides],
     ):
-        classes, auxiliary = class_count(classes), number(auxiliary, "auxiliary", least=0.0)
-        if classes is None:
-            raise ValueError("classes must be the number of classes that pixels can have, got None.")
-        class_names = None if class_names is None else plain_names(class_names)
-        check_count(class_names, classes)
-        colors, preprocessing = _plain_colors(colors, classes), preprocessing_or_none(preprocessing)
-        options: dict[str, Any] = dict(head_options or {})
-        options |= {key: tuple(value) for key, value in options.items() if isinstance(value, list)}  # JSON has lists
-        name = model_name(name, "segmentation")
-        decoder = None
-        if isinstance(encoder, Shared):
-            encoder, decoder = encoder
-        given = {"image_size": image_size, "channels": channels, "remat": remat, "dtype": dtype}
-        if not isinstance(encoder, keras.Model):
-            given["name"] = None if name == "segmentation" else name
-        encoder = built_encoder("SegmentationModel", encoder, given, overrides)
-        if decoder is None:
-            facts = Encoder(encoder.spec, encoder.image_size)
-            decoder = make_decoder(head, facts, classes, auxiliary > 0, encoder.dtype_policy, options)
-        super().__init__(encoder.input, _outputs(encoder, decoder), name=name)
-        # In the instance's own dict: as an attribute Keras would count and save these layers twice.
-        self.__dict__.update(_encoder=encoder, _decoder=decoder)
-        self.spec, self.dtype_policy, self.remat = encoder.spec, encoder.dtype_policy, encoder.remat
-        self.classes, self.class_names, self.colors = classes, class_names, colors
-        self.preprocessing, self.auxiliary = preprocessing, auxiliary
-        self.head_name, self.head_options = head, options
+        classes, auxiliary = self.counted_classes(classes), number(auxiliary, "auxiliary", least=0.0)
+        colors = _plain_colors(colors, classes)
 
-    @property
-    def head(self) -> keras.layers.Layer:
-        """The layer that returns the logits at the head's own resolution."""
-        return self.decoder.head
+        def make(facts, classes, policy, options):
+            return make_decoder(head, facts, classes, auxiliary > 0, policy, options)
 
-    @property
-    def decoder(self) -> Decoder:
-        """The numbers of the tapped blocks, and the layers on them."""
-        return self._decoder
+        super().__init__(
+            encoder,
+            head,
+            classes,
+            class_names,
+            preprocessing,
+            head_options,
+            name,
+            given={"image_size": image_size, "channels": channels, "remat": remat, "dtype": dtype},
+            overrides=overrides,
+            make=make,
+            outputs=_outputs,
+        )
+        self.colors, self.auxiliary = colors, auxiliary
 
     @property
     def depth(self) -> str | None:
@@ -229,43 +201,12 @@ class SegmentationModel(ModelOfArguments):
             if isinstance(layer, MaskedAttention) and layer.steps is not None:
                 layer.update()
 
-    def get_encoder(self) -> Classifier:
-        """The encoder, of this model's own layers.
-
-        What the head does not use of it, such as the last normalisation behind raw taps, is not in this model's files:
-        there it has its initial values.
-        """
-        return self._encoder
-
     def without_auxiliary(self) -> "SegmentationModel":
         """The model with its logits alone, of the same layers; itself if it has no auxiliary heads."""
         if not self._decoder.auxiliary:
             return self
         shared = Shared(self._encoder, dataclasses.replace(self._decoder, auxiliary=()))
         return self._with(shared, auxiliary=0.0)
-
-    def with_encoder(self, encoder: Classifier, **changes: Any) -> "SegmentationModel":
-        """A new model: another encoder, such as the same one at another image size, and a copy of this model's head.
-
-        Args:
-            encoder: a ViT or BiT, whose layers and weights the new model shares.
-            **changes: the constructor's other arguments, such as name; preprocessing, for this size, is left out.
-
-        Raises:
-            ValueError: if its maps do not suit the head.
-        """
-        model = self._with(encoder, **{"preprocessing": None, **changes})
-        for old, new in zip(self._decoder.layers, model.decoder.layers):
-            new.set_weights(old.get_weights())
-        return model
-
-    def _with(self, encoder, **changes):
-        arguments = {**self.arguments(), **changes, "encoder": encoder}
-        for name in ("image_size", "channels", "remat", "dtype"):  # the encoder's
-            del arguments[name]
-        model = SegmentationModel(**arguments)
-        model.activation = self.activation
-        return model
 
     def supervised(self, outputs: Any, y: Any = None) -> tuple[Any, list[tuple[float, Any]]]:
         if not isinstance(outputs, dict):
@@ -337,18 +278,4 @@ class SegmentationModel(ModelOfArguments):
         )
 
     def arguments(self) -> dict:
-        return {
-            "encoder": dataclasses.asdict(self.spec),
-            "head": self.head_name,
-            "classes": self.classes,
-            "image_size": self.image_size,
-            "channels": self.channels,
-            "class_names": self.class_names,
-            "colors": self.colors,
-            "preprocessing": self.preprocessing,
-            "head_options": self.head_options,
-            "auxiliary": self.auxiliary,
-            "remat": self.remat,
-            "name": self.name,
-            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
-        }
+        return {**super().arguments(), "colors": self.colors, "auxiliary": self.auxiliary}
