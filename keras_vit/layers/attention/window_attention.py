@@ -64,8 +64,9 @@ class WindowAttention(ComposedLayer):
         owner = "WindowAttention"
         self.heads = integer(heads, f"{owner}: heads")
         self.window = pair(window, f"{owner}: window")
-        self.shift = tuple(integer(step, f"{owner}: shift", least=0) for step in shift)
-        if len(self.shift) != 2 or any(step >= side for step, side in zip(self.shift, self.window)):
+        down, right = (integer(step, f"{owner}: shift", least=0) for step in shift)
+        self.shift = (down, right)
+        if any(step >= side for step, side in zip(self.shift, self.window)):
             raise ValueError(
                 f"{owner}: shift must be two numbers of places, fewer than the window's {self.window}, got {shift!r}."
             )
