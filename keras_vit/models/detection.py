@@ -125,7 +125,7 @@ class DetectionModel(HeadedModel):
     def finder(
         self,
         threshold: float = 0.0,
-        iou: float = 0.6,
+        iou: float | None = None,
         limit: int = 100,
         soft: bool = False,
         across_classes: bool | None = None,
@@ -134,9 +134,18 @@ class DetectionModel(HeadedModel):
 
         Args:
             threshold, iou, limit, soft, across_classes: as in `detections`.
+
+        Raises:
+            ValueError: for an argument out of range, or an option of suppression if the head needs none.
         """
         if not self.head_row.suppresses:
-            iou, soft = 1.0, False  # each object has one box
+            if iou is not None or soft or across_classes:
+                raise ValueError(
+                    f'The head "{self.head_name}" finds each object once, so no boxes are suppressed: leave out'
+                    " iou, soft and across_classes."
+                )
+            iou = 1.0
+        iou = 0.6 if iou is None else iou
         options = (threshold, iou, limit, soft, bool(across_classes))
         if options not in self._finders:
             layer = Suppression(self.head_row.activation, iou, threshold, limit, soft, options[-1], name="suppression")
@@ -151,7 +160,8 @@ class DetectionModel(HeadedModel):
         Args:
             images: pixels 0..255, (b, height, width, channels).
             threshold: scores must be above it.
-            iou: boxes of one class that overlap a better one by more are left out.
+            iou: boxes of one class that overlap a better one by more are left out; None for 0.6, and for heads that
+                find each object once, which need no suppression and refuse iou, soft and across_classes.
             limit: d, the largest number of objects in an image.
             soft: lower the scores of overlapping boxes instead (arXiv 1704.04503).
             across_classes: whether boxes of other classes count as overlapping too.
@@ -167,7 +177,7 @@ class DetectionModel(HeadedModel):
         self,
         x: Any,
         threshold: float | None = None,
-        iou: float = 0.6,
+        iou: float | None = None,
         limit: int = 100,
         soft: bool = False,
         across_classes: bool = False,

@@ -196,6 +196,14 @@ def test_boxes_of_a_letterboxed_image_are_those_of_the_image_itself(trained):
     np.testing.assert_allclose(ours.scores, theirs.scores[seen], rtol=0.01)
 
 
+def test_options_of_suppression_are_refused_where_each_object_is_found_once():
+    model = made(head="yolos", head_options={"tokens": 3})
+    assert model.finder(threshold=0.2, limit=5)
+    for option in ({"iou": 0.5}, {"soft": True}, {"across_classes": True}):
+        with pytest.raises(ValueError, match='"yolos" finds each object once.*leave out iou, soft'):
+            model.finder(**option)
+
+
 def test_more_objects_than_a_yolos_model_has_tokens_bring_a_warning():
     model = made(head="yolos", head_options={"tokens": 3})
     with pytest.warns(UserWarning, match="room for 4 objects in an image, and the model finds 3 at most"):
