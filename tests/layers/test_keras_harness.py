@@ -11,6 +11,7 @@ from keras_vit import layers
 
 TOKENS = (2, 6, 16)
 HEADS = (2, 3, 6, 8)
+MAP = (2, 5, 6, 16)
 IMAGE = (2, 8, 12, 3)
 # {layer: (arguments, input shape, output shape, trainable weights, other weights, seed generators)}.
 LAYERS = {
@@ -19,6 +20,7 @@ LAYERS = {
     "BatchNormalization": ({}, (2, 8, 6, 16), (2, 8, 6, 16), 2, 2, 0),
     "BottleneckUnit": ({"filters": 32, "strides": 2}, (2, 8, 6, 32), (2, 4, 3, 128), 12, 0, 0),
     "ClassToken": ({}, TOKENS, (2, 7, 16), 1, 0, 0),
+    "ContinuousBias": ({"window": (2, 3)}, HEADS, (1, 3, 6, 6), 3, 0, 0),
     "DropPath": ({"rate": 0.5}, TOKENS, TOKENS, 0, 0, 1),
     "Dropout": ({"rate": 0.5}, TOKENS, TOKENS, 0, 0, 1),
     "LayerScale": ({"initial": 0.5}, TOKENS, TOKENS, 1, 0, 0),
@@ -29,6 +31,7 @@ LAYERS = {
     "PatchDropout": ({"rate": 0.5, "prefix": 1}, TOKENS, (2, 3, 16), 0, 0, 1),
     "PatchEncoder": ({"patch_size": (4, 6), "width": 16}, IMAGE, (2, 4, 16), 2, 0, 0),
     "PatchGrid": ({"grid": (1, 5), "prefix": 1}, TOKENS, (2, 1, 5, 16), 0, 0, 0),
+    "PatchMerging": ({}, MAP, (2, 3, 3, 32), 3, 0, 0),
     "PixelNormalization": ({"mean": (100.0, 110.0, 120.0), "std": (50.0, 60.0, 70.0)}, IMAGE, IMAGE, 0, 0, 0),
     "PostNormBlock": ({"heads": 2, "mlp_dim": 32}, TOKENS, TOKENS, 16, 0, 0),
     "ReducingBlock": ({"heads": 2, "mlp_dim": 32, "prefix": 1, "merged": 2}, TOKENS, ((2, 4, 16), (2, 4)), 16, 0, 0),
@@ -36,8 +39,11 @@ LAYERS = {
     "RelativeBias": ({"grid": (2, 3)}, HEADS, (1, 3, 6, 6), 1, 0, 0),
     "RotaryPositions": ({"grid": (2, 3)}, HEADS, HEADS, 0, 0, 0),
     "StdConv2D": ({"filters": 8, "kernel_size": 3}, IMAGE, (2, 8, 12, 8), 1, 0, 0),
+    "SwinBlock": ({"heads": 2, "mlp_dim": 32, "window": (2, 3)}, MAP, MAP, 17, 0, 0),
     "TokenPooling": ({}, TOKENS, (2, 16), 0, 0, 0),
     "TransformerBlock": ({"heads": 2, "mlp_dim": 32}, TOKENS, TOKENS, 16, 0, 0),
+    "WindowAttention": ({"heads": 2, "window": (2, 3), "shift": (1, 1)}, MAP, MAP, 9, 0, 0),
+    "WindowTokens": ({"windows": 2, "prefix": 2}, TOKENS, (2, 12, 16), 0, 0, 0),
 }
 
 
