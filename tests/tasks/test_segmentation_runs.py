@@ -163,7 +163,7 @@ def test_with_a_window_the_report_shows_the_examples_that_were_measured(done):
     pictures = {"examples": np.zeros((8, 8, 3), "uint8")}
     evaluation = Evaluation({"miou": 0.5}, {"window": "whole", "flips": False}, pictures=pictures)
     page = "".join(task_of(done.config).report(done.model, evaluation, ([], []), []))
-    assert "own size, resized" in page and 'class="compared"' not in page
+    assert "original size, resized" in page and 'class="compared"' not in page
     assert page.count('class="sheet" alt="examples"') == 1
 
 
