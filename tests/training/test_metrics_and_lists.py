@@ -39,6 +39,7 @@ OF = {
     "MaskClassificationLoss": ([[[0, 255]], [[2, 1]]], RNG.normal(size=(2, 4, 3 + 1 + 2))),
     "DenseDetectionLoss": (OBJECTS, RNG.normal(size=(2, 4, 8 + 3))),
     "SetPredictionLoss": (OBJECTS, RNG.normal(size=(2, 4, 4 + 3 + 1))),
+    "GroupedSetPredictionLoss": (OBJECTS, RNG.normal(size=(2, 2, 2, 4, 4 + 3))),
     "RegionLoss": (OBJECTS, np.insert(RNG.normal(size=(2, 4, 8 + 3 + 1)), 8, [0, 0, 1, 1], axis=2)),
 }
 ARGUMENTS = {"MaskClassificationLoss": {"classes": 3}}
