@@ -27,7 +27,8 @@ NOT_EXPRESSED = {
     "huggingface": "head_dim pre_logits qk_norm patch_norm fc_norm stem stem_width conv_stem conv_strides conv_form",
 }
 
-OWN = " positions_at causal palette norm_first final_norm pre_logits_activation"  # of no other library's ViT
+# Of no other library's ViT.
+OWN = " positions_at causal palette norm_first final_norm pre_logits_activation windows global_blocks"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +36,7 @@ class NewViTSpec(ViTSpec):
     """A ViTSpec with a field that no format knows."""
 
     rotary: bool = False
-    windows: tuple = dataclasses.field(default_factory=tuple)
+    regions: tuple = dataclasses.field(default_factory=tuple)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,7 @@ def test_every_field_of_bit_is_expressed():
 
 
 @pytest.mark.parametrize("format", VIT)
-@pytest.mark.parametrize(("field", "value", "default"), [("rotary", True, "False"), ("windows", (7,), r"\(\)")])
+@pytest.mark.parametrize(("field", "value", "default"), [("rotary", True, "False"), ("regions", (7,), r"\(\)")])
 def test_a_new_field_is_refused_unless_at_its_default(format, field, value, default):
     VIT[format].check(vit(NewViTSpec))
     with pytest.raises(
