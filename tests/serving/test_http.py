@@ -197,7 +197,7 @@ def refused_requests():
         (404, 'Did you mean "forest"?', b"x", "/v1/models/florest:predict"),
         (404, 'Did you mean "predict"? Valid: :predict, :features', b"x", "/v1/models/forest:predct"),
         (404, "Images are sent to /v1/models/forest:predict.", b"x", "/v1/models/forest"),
-        (400, 'no parameter "top_k". There are none here.', image, PREDICT + "?top_k=3"),
+        (400, 'no parameter "top_k". Valid: threshold.', image, PREDICT + "?top_k=3"),
         (400, 'Did you mean "block"?', b"x", heads + "?blok=1"),
         (415, "Content-Encoding: gzip", dict(content=b"x", headers={"Content-Encoding": "gzip"})),
         (404, "There is nothing at /v1/modells. /docs lists", b"x", "/v1/modells"),

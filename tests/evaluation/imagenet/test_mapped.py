@@ -115,7 +115,7 @@ def test_of_data_that_names_all_classes_those_with_examples_are_taken(monkeypatc
             {},
             "numbers from 1 to 200, .* add &classes=1000 to the table's first_label=1",
         ),
-        (["n01440764", "n99999999"], {}, "shares 1 classes"),
+        (["n01440764", "n99999999"], {}, "shares 1 of its classes"),
         (["n01440764", "n01443537"], {"dataset": "imagenet_r"}, "imagenet_r shares 200 classes"),
         (["n01440764", "n01443537"], {"dataset": "imagenet_z"}, 'unknown dataset "imagenet_z"'),
         (["a", "b"], {"dataset": "objectnet"}, "needs mapping=PATH"),
