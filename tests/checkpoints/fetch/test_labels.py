@@ -121,7 +121,8 @@ def test_the_catalogue_says_which_models_classify_imagenet():
     assert all(model.labels == "imagenet" for model in models if model.measure == "top-1")
     assert {model.labels for model in models} == {"imagenet", None}
     families = {model.name.split("/")[0] for model in models if model.labels}
-    assert families == {"imagenet2012", "augreg", "sam", "s16-baseline", "flexivit", "bit", "deit", "deit3"}
+    vits = {"imagenet2012", "augreg", "sam", "s16-baseline", "flexivit", "deit", "deit3"}
+    assert families == vits | {"bit", "swin", "swinv2"}
     for name in (
         "imagenet21k/B_16",
         "augreg/B_16-i21k",

@@ -97,7 +97,7 @@ def test_an_image_with_broken_annotations_fails_by_name(tmp_path, logged):
     number = {os.path.basename(source.example_name(i)): tf.constant(i, tf.int64) for i in range(2)}
     assert source.read(number["b.jpg"])["mask"].numpy().sum() == 9
     found = why(lambda: source.read(number["a.jpg"]))
-    assert found.startswith("Its annotations cannot be used: annotation 1: a polygon has 7")
+    assert found.startswith("Its annotations cannot be used: annotation 1: expected a polygon as pairs")
 
 
 def test_images_of_another_size_than_stated_fail_by_name(tmp_path):
