@@ -97,7 +97,7 @@ def test_data_whose_classes_are_not_the_models_is_refused(name, tiny):
     model = tiny(classes=2, class_names=("dog", "cat"))
     source = from_arrays(np.zeros((4, 8, 8, 3), "uint8"), [0, 1, 0, 1], class_names=("cat", "dog"))
     evaluator = make_evaluator(name, {"order": "salient"} if name == "occlusion" else {})
-    with pytest.raises(ValueError, match=r"order, \('dog', 'cat'\), the data \('cat', 'dog'\).*classes=FILE"):
+    with pytest.raises(ValueError, match=r"order: \('dog', 'cat'\), the data \('cat', 'dog'\).*classes=FILE"):
         evaluator.prepare(Setting(model, source=source, preprocess="decode"))
     model.class_names = ("cat", "fox")
     with pytest.raises(ValueError, match=r"'fox'\), those of .*class_names=FILE"):

@@ -132,4 +132,4 @@ def test_the_catalogue_says_which_models_classify_imagenet():
         "flexivit/B-i21k-90ep",
     ):
         assert find(name).labels is None
-    assert sum(model.labels is not None for model in models) == 109
+    assert sum(model.labels is not None for model in models) == 129
