@@ -180,11 +180,3 @@ def test_a_saved_model_finds_the_same(trained, tmp_path):
     np.testing.assert_array_equal(found["labels"], labels)
     np.testing.assert_allclose(found["scores"], scores, atol=1e-5)
     np.testing.assert_allclose(found["boxes"], boxes, atol=1e-5)
-
-
-@pytest.mark.extended
-def test_xla_takes_the_same_steps(trained):
-    model = made()
-    model.compile(keras_vit.training.AdamW(3e-3), RegionLoss(), jit_compile=True)
-    losses = model.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"]
-    np.testing.assert_allclose(losses, trained[1][:2], rtol=1e-3)

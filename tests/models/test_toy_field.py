@@ -30,7 +30,7 @@ IMAGES, LABELS = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), dtype="
 class ToySpec(ViTSpec):
     """A ViTSpec with two fields more."""
 
-    windows: int | None = fields.field(None, fields.at_least(2), "Side of a window of patches.", fields.WEIGHTS)
+    panes: int | None = fields.field(None, fields.at_least(2), "Side of a pane of patches.", fields.WEIGHTS)
     order: str = fields.field("rows", fields.one_of(("rows", "hilbert")), "Order of the patches.")
 
 
@@ -49,11 +49,11 @@ def vit(**fields):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"windows": 1}, "windows must be an integer of 2 or more, got 1"),
-        ({"windows": "2"}, "windows must be an integer of 2 or more, got '2'"),
+        ({"panes": 1}, "panes must be an integer of 2 or more, got 1"),
+        ({"panes": "2"}, "panes must be an integer of 2 or more, got '2'"),
         ({"order": "hilbret"}, "Unknown order 'hilbret'. Did you mean \"hilbert\"? Valid: rows, hilbert."),
         ({"order": None}, "Unknown order None"),
-        ({"window": 2}, 'Unknown argument "window" of a ViT. Did you mean "windows"?'),
+        ({"pane": 2}, 'Unknown argument "pane" of a ViT. Did you mean "panes"?'),
     ],
 )
 def test_the_field_is_checked(toy, given, message):
@@ -63,17 +63,17 @@ def test_the_field_is_checked(toy, given, message):
 
 
 def test_the_field_is_in_what_the_table_generates(toy):
-    assert "`windows` | an integer of 2 or more, or None | `None` | Side of a window of patches. |" in fields.markdown(
+    assert "`panes` | an integer of 2 or more, or None | `None` | Side of a pane of patches. |" in fields.markdown(
         ToySpec
     )
     assert '`order` | `"rows"`, `"hilbert"` | `"rows"` | Order of the patches. |' in fields.markdown(ToySpec)
-    assert "    windows: int | None\n    order: str" in fields.typed_dict("ToyOverrides", fields.rows(ToySpec))
+    assert "    panes: int | None\n    order: str" in fields.typed_dict("ToyOverrides", fields.rows(ToySpec))
     assert 'order: "rows", "hilbert"; by default "rows". Order of the patches.' in ToySpec.__doc__
 
 
 def test_a_config_takes_the_field(toy):
     config = config_files.load_config("digits_pretrain")
-    assert config_files.apply_overrides(["--config.model.windows=4"], config) == []
+    assert config_files.apply_overrides(["--config.model.panes=4"], config) == []
     check_config(config)
     config.model.order = "columns"
     with pytest.raises(ValueError, match="--config.model.order: Unknown order 'columns'. Valid: rows, hilbert"):
@@ -81,17 +81,17 @@ def test_a_config_takes_the_field(toy):
 
 
 def test_the_field_is_saved_and_read(toy, tmp_path):
-    model = vit(windows=np.int64(4), order="hilbert")
+    model = vit(panes=np.int64(4), order="hilbert")
     config = model.get_config()
-    assert json.loads(json.dumps(config))["variant"]["windows"] == 4
+    assert json.loads(json.dumps(config))["variant"]["panes"] == 4
     keras_vit.save(model, tmp_path / "toy.keras")
     loaded = keras_vit.load(tmp_path / "toy.keras")
-    assert loaded.spec == model.spec and (loaded.spec.windows, loaded.spec.order) == (4, "hilbert")
-    with pytest.raises(ValueError, match="toy.keras: windows must be an integer of 2 or more, got 0"):
-        check_fields({**config["variant"], "windows": 0}, ToySpec, "toy.keras")
-    with pytest.raises(ValueError, match="windows=8: the weights fix windows=4"):
-        keras_vit.load(tmp_path / "toy.keras", windows=8)
-    with pytest.raises(ValueError, match=r"windows=4 \(must be None\)"):
+    assert loaded.spec == model.spec and (loaded.spec.panes, loaded.spec.order) == (4, "hilbert")
+    with pytest.raises(ValueError, match="toy.keras: panes must be an integer of 2 or more, got 0"):
+        check_fields({**config["variant"], "panes": 0}, ToySpec, "toy.keras")
+    with pytest.raises(ValueError, match="panes=8: the weights fix panes=4"):
+        keras_vit.load(tmp_path / "toy.keras", panes=8)
+    with pytest.raises(ValueError, match=r"panes=4 \(must be None\)"):
         keras_vit.save(model, tmp_path / "toy.npz")
 
 

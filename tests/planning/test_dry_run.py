@@ -100,7 +100,7 @@ def test_unknown_data_asks_for_what_is_missing():
     assert "at most 188 steps of 16 images = 3.008 epochs of 63 steps" in text
     config = config_files.load_config("cifar10_scratch")
     config.data.train = "training"
-    with pytest.raises(ValueError, match='"cifar10" has no split "training". Valid: train, test'):
+    with pytest.raises(ValueError, match='"cifar10" has no split "training"; its splits: train, test'):
         dry_run.plan(config, DATASETS)
 
 
