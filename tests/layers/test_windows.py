@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_vit.layers.attention.windows import pad, padding, partition, shifted_regions, unpartition
+from keras_vit.layers.attention.windows import pad, padding, partition, roll, shifted_regions, unpartition
 
 
 @pytest.fixture
@@ -15,6 +15,11 @@ def test_a_window_is_a_rectangle_of_the_map(x):
     windows = np.asarray(partition(x, (2, 3)))
     assert windows.shape == (2 * 2 * 2, 6, 3)
     np.testing.assert_array_equal(windows[4 + 3], x[1, 2:4, 3:6].reshape(6, 3))  # the second image's last window
+
+
+@pytest.mark.parametrize("shift", [(0, 0), (1, 2), (-3, 0), (5, -7)])
+def test_a_map_is_rolled_as_numpy_does(x, shift):
+    np.testing.assert_array_equal(roll(x, shift), np.roll(x, shift, (1, 2)))
 
 
 def test_unpartition_inverts_partition(x):

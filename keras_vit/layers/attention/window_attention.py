@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_vit.layers.arguments import flag, integer, rate
 from keras_vit.layers.attention.token_masks import masked_softmax
-from keras_vit.layers.attention.windows import pad, padding, partition, shifted_regions, unpartition
+from keras_vit.layers.attention.windows import pad, padding, partition, roll, shifted_regions, unpartition
 from keras_vit.layers.dense import ComposedLayer, Dense
 from keras_vit.layers.dropout import Dropout, fold_in
 from keras_vit.layers.embedding.patches import pair
@@ -104,7 +104,7 @@ class WindowAttention(ComposedLayer):
         self.restore_dense()
 
     def _rolled(self, x, direction):
-        return ops.roll(x, [direction * step for step in self.shift], (1, 2)) if any(self.shift) else x
+        return roll(x, (direction * self.shift[0], direction * self.shift[1]))
 
     def windows(self, x: Any) -> Any:
         """The windows of a map, shifted and padded: (b, h, w, d) -> (b*m, n, d)."""

@@ -51,6 +51,16 @@ def unpartition(windows: Any, window: tuple[int, int], size: tuple[int, int]) ->
     return ops.reshape(x, (-1, h, w, d))
 
 
+def roll(x: Any, shift: tuple[int, int]) -> Any:
+    """A map (b, h, w, d) moved down and right around its edges; by slices, since LiteRT has no such operation."""
+    for axis, step in zip((1, 2), shift):
+        step %= x.shape[axis]
+        if step:
+            first, last = ops.split(x, [x.shape[axis] - step], axis=axis)
+            x = ops.concatenate([last, first], axis=axis)
+    return x
+
+
 def _windows_of(x, window):
     """A NumPy map (h, w) as windows (n, rows*columns)."""
     (h, w), (rows, columns) = x.shape, window
