@@ -1,7 +1,7 @@
 """Two-stage queries (Deformable DETR, arXiv 2010.04159, appendix A.4): the places that look most like objects.
 
-Every place predicts classes and a box, and the places with the highest scores become proposals. Training has several
-groups of queries (Group DETR, arXiv 2207.13085), each with weights of its own here; inference has the first alone.
+Every place predicts classes and a box, and the places with the highest scores become proposals. Training uses several
+groups of queries (Group DETR, arXiv 2207.13085) with separate weights; inference uses only the first.
 
 Boxes are centre x, centre y, width and height as fractions of the image, and are predicted as deltas of other boxes.
 
