@@ -139,7 +139,7 @@ class DetectionModel(HeadedModel):
             ValueError: for an argument out of range, or an option of suppression if the head needs none.
         """
         if not self.head_row.suppresses:
-            if iou is not None or soft or across_classes:
+            if iou not in (None, 1.0) or soft or across_classes:
                 raise ValueError(
                     f'The head "{self.head_name}" finds each object once, so no boxes are suppressed: leave out'
                     " iou, soft and across_classes."
@@ -161,7 +161,7 @@ class DetectionModel(HeadedModel):
             images: pixels 0..255, (b, height, width, channels).
             threshold: scores must be above it.
             iou: boxes of one class that overlap a better one by more are left out; None for 0.6, and for heads that
-                find each object once, which need no suppression and refuse iou, soft and across_classes.
+                find each object once, which need no suppression and refuse iou (below 1), soft and across_classes.
             limit: d, the largest number of objects in an image.
             soft: lower the scores of overlapping boxes instead (arXiv 1704.04503).
             across_classes: whether boxes of other classes count as overlapping too.
