@@ -1,4 +1,4 @@
-"""The installed commands. They are beside the package and not inside, because importing keras_vit imports an engine,
+"""The installed command. It is beside the package and not inside, because importing keras_vit imports an engine,
 which help need not wait for.
 """
 

@@ -1,6 +1,6 @@
 """Pre-trains with one of AugReg's strengths of augmentation (arXiv 2106.10270).
 
-    python -m trainers.pretrain --config=augreg:medium1,S/16,imagenet --data_dir=DIR --strategy=tpu \\
+    keras-vit pretrain --config=augreg:medium1,S/16,imagenet --data_dir=DIR --strategy=tpu \\
         --config.dtype=mixed_bfloat16 \\
         --config.steps_per_execution=100 --workdir=gs://BUCKET/augreg_s16
 

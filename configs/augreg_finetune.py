@@ -1,6 +1,6 @@
 """Fine-tunes AugReg's published models (arXiv 2106.10270) at 384 or 224 px.
 
-    python -m trainers.finetune --config=augreg_finetune:S/16,cifar100 --config.init=augreg/S_16-i21k --data_dir=DIR \\
+    keras-vit finetune --config=augreg_finetune:S/16,cifar100 --config.init=augreg/S_16-i21k --data_dir=DIR \\
         --sweep --runs=3 --workdir=runs/s16_cifar100
 
 After the colon, in any order: a variant (B/16, B/32, L/16, S/16, S/32, Ti/16, R+Ti/16, R26+S/32, R50+L/32); imagenet,

@@ -1,7 +1,7 @@
 """Fine-tunes by the BiT-HyperRule (arXiv 1912.11370, section 3.3): it chooses all settings from the number of examples
 and their size.
 
-    python -m trainers.finetune --config=bit_hyperrule:R50x1,cifar10 --config.init=bit/M-R50x1 --data_dir=DIR \\
+    keras-vit finetune --config=bit_hyperrule:R50x1,cifar10 --config.init=bit/M-R50x1 --data_dir=DIR \\
         --workdir=runs/bit_cifar10
 
 After the colon, in any order: R50x1, R50x3, R101x1, R101x3, R152x2 or R152x4; cifar10, cifar100, imagenet, pets or

@@ -1,6 +1,6 @@
 """Fine-tunes a published checkpoint on CIFAR-10, the images enlarged to 96 px: a few minutes on a CPU.
 
-    python -m trainers.finetune --config=cifar10_finetune --data_dir=DIR --config.init=CHECKPOINT \\
+    keras-vit finetune --config=cifar10_finetune --data_dir=DIR --config.init=CHECKPOINT \\
         --workdir=runs/cifar10_finetune
 
 DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). CHECKPOINT is anything keras_vit.load takes, such

@@ -1,7 +1,7 @@
 """A Transformer on CIFAR-10's 32 px in patches of 2, as in Cordonnier et al., before the ViT (arXiv 1911.03584, section
 4).
 
-    python -m trainers.pretrain --config=cifar10_patch2 --data_dir=DIR --workdir=runs/cifar10_patch2
+    keras-vit pretrain --config=cifar10_patch2 --data_dir=DIR --workdir=runs/cifar10_patch2
 
 DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). Their model: 6 layers, width 400, 9 heads, SGD at
 0.1 with a cosine, weight decay 1e-4, 300 epochs of batches of 100, 5% warm-up. This config uses the ViT's blocks and

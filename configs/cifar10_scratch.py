@@ -1,7 +1,7 @@
 """Trains a small ViT on CIFAR-10 from random weights, on CPUs.
 
-    python -m trainers.pretrain --config=cifar10_scratch --data_dir=DIR --workdir=runs/cifar10
-    python -m trainers.pretrain --config=cifar10_scratch:20min --data_dir=DIR --workdir=runs/cifar10_20
+    keras-vit pretrain --config=cifar10_scratch --data_dir=DIR --workdir=runs/cifar10
+    keras-vit pretrain --config=cifar10_scratch:20min --data_dir=DIR --workdir=runs/cifar10_20
 
 After the colon: 6min or 20min, of training on 2 cores of an AMD EPYC with bfloat16 instructions. DIR holds the prepared
 dataset (`tfds build cifar10 --data_dir=DIR`). `cifar10_stem` reaches a higher accuracy in the same time.

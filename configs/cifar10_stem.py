@@ -1,8 +1,8 @@
 """Trains a small ViT with a convolutional stem on CIFAR-10 from random weights: the best recipe measured for small
 datasets at 32 px.
 
-    python -m trainers.pretrain --config=cifar10_stem --data_dir=DIR --workdir=runs/cifar10_stem
-    python -m trainers.pretrain --config=cifar10_stem:20min --data_dir=DIR --workdir=runs/cifar10_stem20
+    keras-vit pretrain --config=cifar10_stem --data_dir=DIR --workdir=runs/cifar10_stem
+    keras-vit pretrain --config=cifar10_stem:20min --data_dir=DIR --workdir=runs/cifar10_stem20
 
 After the colon: 6min or 20min, of training on 2 cores of an AMD EPYC with bfloat16 instructions. DIR holds the prepared
 dataset (`tfds build cifar10 --data_dir=DIR`). For other small images: --config.data.source=folder:PATH, with

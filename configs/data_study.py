@@ -1,7 +1,7 @@
 """How much data a model needs (arXiv 2010.11929, section 4.3, figure 4): subsets of JFT, with 5-shot ImageNet accuracy
 during training.
 
-    python -m trainers.pretrain --config=data_study:B/32,30M --config.data.source=SOURCE --data_dir=DIR \\
+    keras-vit pretrain --config=data_study:B/32,30M --config.data.source=SOURCE --data_dir=DIR \\
         --strategy=tpu \\
         --config.dtype=mixed_bfloat16 --config.steps_per_execution=100 --workdir=gs://BUCKET/data_study/b32_30m
 

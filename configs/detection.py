@@ -1,11 +1,11 @@
 """Finds objects: trains on images with boxes (docs/detection.md).
 
-    python -m trainers.finetune --config=detection --data=boxes:FOLDER --init=deit/tiny --workdir=runs/mine
-    python -m trainers.finetune --config=detection:frcnn --data=boxes:FOLDER --init=deit/tiny --workdir=runs/frcnn
-    python -m trainers.finetune --config=detection:yolos --data=boxes:FOLDER --init=deit/small --workdir=runs/yolos
-    python -m trainers.finetune --config=detection:rf_detr --data=boxes:FOLDER --init=dinov2/s14 --image_size=392 \\
+    keras-vit finetune --config=detection --data=boxes:FOLDER --init=deit/tiny --workdir=runs/mine
+    keras-vit finetune --config=detection:frcnn --data=boxes:FOLDER --init=deit/tiny --workdir=runs/frcnn
+    keras-vit finetune --config=detection:yolos --data=boxes:FOLDER --init=deit/small --workdir=runs/yolos
+    keras-vit finetune --config=detection:rf_detr --data=boxes:FOLDER --init=dinov2/s14 --image_size=392 \\
         --workdir=runs/rf_detr
-    python -m trainers.finetune --config=detection:bccd --data_dir=../shared/data --init=deit/tiny \\
+    keras-vit finetune --config=detection:bccd --data_dir=../shared/data --init=deit/tiny \\
         --workdir=runs/bccd
 
 FOLDER holds Pascal VOC, COCO, YOLO or LabelMe annotations, or a table; one line says what was found. MODEL, for --init,

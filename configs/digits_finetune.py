@@ -1,6 +1,6 @@
 """Fine-tunes the digits ViT at twice the resolution: the patch size stays 4, positions are resampled from 2x2 to 4x4.
 
-python -m trainers.finetune --config=digits_finetune --config.init=runs/digits_pretrain --workdir=runs/digits_finetune
+keras-vit finetune --config=digits_finetune --config.init=runs/digits_pretrain --workdir=runs/digits_finetune
 
 2 cores of an AMD EPYC: 96 s, 99.6% of the 360 test digits (mean of 5 seeds, 99.4 to 100).
 """

@@ -1,6 +1,6 @@
 """Pre-trains a ViT without labels by self-distillation (DINO, arXiv 2104.14294).
 
-    python -m trainers.pretrain --config=dino --data_dir=DIR --workdir=runs/dino
+    keras-vit pretrain --config=dino --data_dir=DIR --workdir=runs/dino
 
 After the colon: cifar10, a small ViT on CPUs, or S/16, the paper's recipe for ImageNet
 (`--strategy=tpu --config.dtype=mixed_bfloat16 --config.steps_per_execution=100`), not run here. DIR holds

@@ -1,7 +1,7 @@
 """Trains a student on labels and on a teacher's predictions: a small ViT on CIFAR-10, or after the colon a paper's
 recipe for ImageNet.
 
-    python -m trainers.pretrain --config=distillation --data_dir=DIR --config.objective.teacher=runs/cifar10_stem \\
+    keras-vit pretrain --config=distillation --data_dir=DIR --config.objective.teacher=runs/cifar10_stem \\
         --workdir=runs/student
 
 The student and its training are those of `cifar10_scratch`, in fewer steps: a step takes 1.2 times as long with a

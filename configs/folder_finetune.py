@@ -1,7 +1,7 @@
 """Fine-tunes on a folder of images, PATH/CLASS/IMAGE (JPEG, PNG, BMP, GIF, WebP, TIFF..., and HEIC with the extra
 [heic]).
 
-    python -m trainers.finetune --config=folder_finetune --data=PATH --init=MODEL --workdir=runs/mine
+    keras-vit finetune --config=folder_finetune --data=PATH --init=MODEL --workdir=runs/mine
 
 MODEL is a published name such as deit/tiny, a run directory or a checkpoint file. For random weights, which learn
 little from few images, pass --config.model.variant=Ti/16 instead of --init. One line reports what was found in the

@@ -1,11 +1,11 @@
 """Fine-tunes the Transformer that configs/igpt.py pre-trained as a classifier of CIFAR-10 at 16 px, on CPUs.
 
-    python -m trainers.finetune --config=igpt_finetune --config.init=runs/igpt --data_dir=DIR \\
+    keras-vit finetune --config=igpt_finetune --config.init=runs/igpt --data_dir=DIR \\
         --workdir=runs/igpt_classifier
 
 After the colon: the share of the labels to train on, all, 10percent or 1percent. The features are the mean of all
 pixels' tokens; --config.linear_probe=True trains only a head on them. For another block's features:
---evals="logistic(source='cifar10', block=3)" of trainers.evaluate.
+--evals="logistic(source='cifar10', block=3)" of keras-vit evaluate.
 """
 
 from .lib import cifar10, common

@@ -1,6 +1,6 @@
 """Pre-trains a ViT on ImageNet-21k (arXiv 2010.11929, table 3).
 
-    python -m trainers.pretrain --config=imagenet21k_pretrain:L/16 --config.data.source=SOURCE --strategy=tpu \\
+    keras-vit pretrain --config=imagenet21k_pretrain:L/16 --config.data.source=SOURCE --strategy=tpu \\
         --config.dtype=mixed_bfloat16 --config.steps_per_execution=100 --workdir=gs://BUCKET/imagenet21k_l16
 
 After the colon: B/16, B/32, L/16, L/32 (90 epochs), L/16-30ep or L/32-30ep. tensorflow-datasets has no ImageNet-21k:

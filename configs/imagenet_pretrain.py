@@ -1,6 +1,6 @@
 """Pre-trains a ViT on ImageNet alone (arXiv 2010.11929, table 3): 300 epochs, which overfits, as the paper shows.
 
-    python -m trainers.pretrain --config=imagenet_pretrain:B/16 --data_dir=DIR --strategy=tpu \\
+    keras-vit pretrain --config=imagenet_pretrain:B/16 --data_dir=DIR --strategy=tpu \\
         --config.dtype=mixed_bfloat16 \\
         --config.steps_per_execution=100 --workdir=gs://BUCKET/imagenet_b16
 

@@ -1,7 +1,7 @@
 """The plain ViT-S/16 of "Better plain ViT baselines for ImageNet-1k" (arXiv 2205.01580): fixed sin-cos positions,
 average pooling.
 
-    python -m trainers.pretrain --config=imagenet_s16:90ep --data_dir=DIR --strategy=tpu \\
+    keras-vit pretrain --config=imagenet_s16:90ep --data_dir=DIR --strategy=tpu \\
         --config.dtype=mixed_bfloat16 \\
         --config.steps_per_execution=100 --workdir=gs://BUCKET/s16
 

@@ -1,6 +1,6 @@
 """Pre-trains a ViT, a hybrid or a ResNet on JFT-300M or another very large dataset (arXiv 2010.11929, table 3).
 
-    python -m trainers.pretrain --config=jft_pretrain:H/14 --config.data.source=SOURCE --strategy=tpu \\
+    keras-vit pretrain --config=jft_pretrain:H/14 --config.data.source=SOURCE --strategy=tpu \\
         --config.dtype=mixed_bfloat16 \\
         --config.steps_per_execution=100 --workdir=gs://BUCKET/jft_h14
 

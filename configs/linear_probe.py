@@ -1,6 +1,6 @@
 """Trains a linear head on a frozen model, to measure its features.
 
-    python -m trainers.finetune --config=linear_probe:B/16,cifar10 --config.init=imagenet21k/B_16 --data_dir=DIR \\
+    keras-vit finetune --config=linear_probe:B/16,cifar10 --config.init=imagenet21k/B_16 --data_dir=DIR \\
         --sweep \\
         --workdir=runs/probe
 

@@ -1,6 +1,6 @@
 """Pre-trains a ViT without labels as a masked autoencoder (MAE, arXiv 2111.06377).
 
-    python -m trainers.pretrain --config=mae --data_dir=DIR --workdir=runs/mae
+    keras-vit pretrain --config=mae --data_dir=DIR --workdir=runs/mae
 
 After the colon: cifar10, a small ViT on CPUs; B/16, L/16 or H/14, the paper's recipe for ImageNet
 (`--strategy=tpu --config.dtype=mixed_bfloat16 --config.steps_per_execution=100`). DIR holds tensorflow-datasets' data.

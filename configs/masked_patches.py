@@ -1,6 +1,6 @@
 """Pre-trains a ViT without labels by masked patch prediction (appendix B.1.2 of arXiv 2010.11929).
 
-    python -m trainers.pretrain --config=masked_patches --data_dir=DIR --workdir=runs/masked_patches
+    keras-vit pretrain --config=masked_patches --data_dir=DIR --workdir=runs/masked_patches
 
 After the colon: cifar10, a small ViT on CPUs, or jft, the paper's recipe for B/16 (JFT is not public: pass your own
 large dataset as --config.data.source=SOURCE). DIR holds tensorflow-datasets' data. --config.objective.target=thumbnail

@@ -3,21 +3,21 @@
 
 PHOTOS has a folder per class, MORE is a folder of unlabelled images:
 
-    python -m trainers.finetune --data=PHOTOS --init=deit/tiny --workdir=runs/teacher
-    python -m trainers.label --model=runs/teacher --data=images:MORE --labelled=folder:PHOTOS --train=train[:80%] \\
+    keras-vit finetune --data=PHOTOS --init=deit/tiny --workdir=runs/teacher
+    keras-vit label --model=runs/teacher --data=images:MORE --labelled=folder:PHOTOS --train=train[:80%] \\
         --test=train[80%:] --output=labelled
-    python -m trainers.finetune --config=noisy_student --data=labelled/table.jsonl --init=deit/small \\
+    keras-vit finetune --config=noisy_student --data=labelled/table.jsonl --init=deit/small \\
         --workdir=runs/student
 
 Then again, with --model=runs/student, another --output and another --workdir: the student is the next teacher. Without
---config.init (`trainers.pretrain --config.model.variant=S/16`) the student starts from random weights, like the
+--config.init (`keras-vit pretrain --config.model.variant=S/16`) the student starts from random weights, like the
 paper's, which labels 300 million images.
 
 Not run here. From the paper: a student as large as the teacher or larger, RandAugment of two ops at magnitude 27, a
 dropout of .5 before the head, and drop path rising to .2, while the teacher labels without noise; images with a
 confidence of .3 or more. Here the label is the most probable class; the paper uses probabilities, with about the same
 result. Its batches contain labelled and other images in a fixed ratio (1:14 to 1:28 for the largest); here the ratio is
-the table's, set by `--per_class` of trainers.label. Here dropout applies to every dense layer, for which .5 is too
+the table's, set by `--per_class` of keras-vit label. Here dropout applies to every dense layer, for which .5 is too
 much: .1. Preprocessing and model size are those of `folder_finetune`; momentum and a zero head are the paper's.
 """
 

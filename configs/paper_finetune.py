@@ -1,7 +1,7 @@
 """Fine-tunes as the paper does (arXiv 2010.11929, table 4), the learning rate chosen on a held-out part of the training
 split.
 
-    python -m trainers.finetune --config=paper_finetune:L/16,cifar10 --config.init=imagenet21k/L_16 --data_dir=DIR \\
+    keras-vit finetune --config=paper_finetune:L/16,cifar10 --config.init=imagenet21k/L_16 --data_dir=DIR \\
         --sweep --runs=3 --workdir=runs/l16_cifar10
 
 After the colon, in any order: B/16, B/32, L/16, L/32 or H/14; imagenet, cifar10, cifar100, pets or flowers; 384 (px) or

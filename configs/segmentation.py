@@ -1,8 +1,8 @@
 """Gives every pixel a class: trains on a folder of images and masks (docs/segmentation.md).
 
-    python -m trainers.finetune --config=segmentation --data=FOLDER --init=deit/tiny --workdir=runs/mine
-    python -m trainers.finetune --config=segmentation:dpt --data=FOLDER --init=deit/small --workdir=runs/dpt
-    python -m trainers.finetune --config=segmentation:camvid --data_dir=../shared/data --init=deit/tiny \\
+    keras-vit finetune --config=segmentation --data=FOLDER --init=deit/tiny --workdir=runs/mine
+    keras-vit finetune --config=segmentation:dpt --data=FOLDER --init=deit/small --workdir=runs/dpt
+    keras-vit finetune --config=segmentation:camvid --data_dir=../shared/data --init=deit/tiny \\
         --workdir=runs/camvid
 
 FOLDER holds images/ and masks/, or train/ and trainannot/, or another usual layout; one line says what was found.

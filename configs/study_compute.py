@@ -1,7 +1,7 @@
 """Accuracy against training compute (arXiv 2010.11929, section 4.4, figure 5), on CIFAR-10: ViTs, ViTs with a
 convolutional stem, and ResNets, of three sizes each, for two lengths of training.
 
-    python -m trainers.pretrain --config=study_compute --sweep --data_dir=DIR --workdir=runs/compute
+    keras-vit pretrain --config=study_compute --sweep --data_dir=DIR --workdir=runs/compute
 
 DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The compute of a point is that of all its training
 steps: forward and backward pass, matrix products and convolutions, 2 per multiply-add. Points are compared on

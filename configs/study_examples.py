@@ -1,7 +1,7 @@
 """How much data a model needs (arXiv 2010.11929, section 4.3, figures 3 and 4), on CIFAR-10: subsets of its training
 images, with a line each for a ViT, one with a convolutional stem, and a small ResNet.
 
-    python -m trainers.pretrain --config=study_examples --sweep --data_dir=DIR --workdir=runs/examples
+    keras-vit pretrain --config=study_examples --sweep --data_dir=DIR --workdir=runs/examples
 
 DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`), whose images are in random order: the first are a
 random part. Every point trains for the same number of steps and is compared on train[90%:]; the test split is not used.

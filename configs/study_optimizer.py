@@ -1,7 +1,7 @@
 """Adam against SGD for a ResNet, each at several learning rates (arXiv 2010.11929, appendix D.1): a small BiT.
 
-    python -m trainers.pretrain --config=study_optimizer:digits --sweep --runs=3 --workdir=runs/optimizer
-    python -m trainers.pretrain --config=study_optimizer:cifar10 --sweep --runs=3 --data_dir=DIR \\
+    keras-vit pretrain --config=study_optimizer:digits --sweep --runs=3 --workdir=runs/optimizer
+    keras-vit pretrain --config=study_optimizer:cifar10 --sweep --runs=3 --data_dir=DIR \\
         --workdir=runs/optimizer_cifar10
 
 DIR holds the prepared dataset. The points train on a part of the training split and are compared on the rest of it.

@@ -1,8 +1,8 @@
 """Class token, mean of the patches or attention pooling, each at several learning rates (arXiv 2010.11929, appendix
 D.3, figure 9).
 
-    python -m trainers.pretrain --config=study_pooling:digits --sweep --runs=3 --workdir=runs/pooling
-    python -m trainers.pretrain --config=study_pooling:cifar10 --sweep --runs=3 --data_dir=DIR \\
+    keras-vit pretrain --config=study_pooling:digits --sweep --runs=3 --workdir=runs/pooling
+    keras-vit pretrain --config=study_pooling:cifar10 --sweep --runs=3 --data_dir=DIR \\
         --workdir=runs/pooling_cifar10
 
 DIR holds the prepared dataset. The points train on a part of the training split and are compared on the rest of it. In

@@ -1,8 +1,8 @@
 """Compares position embeddings (arXiv 2010.11929, appendix D.4, table 8): every kind, at the stem, at every block, or
 shared.
 
-    python -m trainers.pretrain --config=study_positions:digits --sweep --runs=3 --workdir=runs/positions
-    python -m trainers.pretrain --config=study_positions:cifar10 --sweep --runs=3 --data_dir=DIR \\
+    keras-vit pretrain --config=study_positions:digits --sweep --runs=3 --workdir=runs/positions
+    keras-vit pretrain --config=study_positions:cifar10 --sweep --runs=3 --data_dir=DIR \\
         --workdir=runs/positions_cifar10
 
 DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The points train on a part of the training split

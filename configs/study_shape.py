@@ -1,8 +1,8 @@
 """Scales the dimensions of a ViT (arXiv 2010.11929, appendix D.2, figure 8): depth, width, the MLP or the number of
 patches, one at a time, or all together; accuracy against the FLOPs of a forward pass.
 
-    python -m trainers.pretrain --config=study_shape:digits --sweep --runs=3 --workdir=runs/shape
-    python -m trainers.pretrain --config=study_shape:cifar10 --sweep --runs=3 --data_dir=DIR \\
+    keras-vit pretrain --config=study_shape:digits --sweep --runs=3 --workdir=runs/shape
+    keras-vit pretrain --config=study_shape:cifar10 --sweep --runs=3 --data_dir=DIR \\
         --workdir=runs/shape_cifar10
 
 DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The points train on a part of the training split,

@@ -1,7 +1,7 @@
 """Fine-tunes on a task of VTAB-1k (arXiv 1910.04867) as the ViT paper does (arXiv 2010.11929, table 4): 2500 steps at
 0.01, 384 px.
 
-    python -m trainers.finetune --config=vtab_finetune:dtd,L/16 --config.init=imagenet21k/L_16 --data_dir=DIR \\
+    keras-vit finetune --config=vtab_finetune:dtd,L/16 --config.init=imagenet21k/L_16 --data_dir=DIR \\
         --workdir=runs/vtab/dtd
 
 After the colon, in any order: one of the nineteen tasks of configs/lib/vtab.py (caltech101, cifar100, dtd, flowers,

@@ -26,7 +26,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")
 TEXTS = [ROOT / "CHANGELOG.md", *PAGES, *sorted(DOCS.glob("*/**/*.md"))]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 COMMAND = re.compile(
-    r"(?:python -m (trainers|benchmarks)\.|keras-vit[- ])(\w+)((?:[^\S\n]+(?:--[^\s`|)]+|\"[^\"]*\"|\\\n)+)*)"
+    r"(?:python -m (trainers|benchmarks)\.|keras-vit )(\w+)((?:[^\S\n]+(?:--[^\s`|)]+|\"[^\"]*\"|\\\n)+)*)"
 )
 DEFINED = re.compile(r"(?:flags\.)?(?:strings?|path|integer|number|boolean|enum)\(\s*\"(\w+)\"")
 

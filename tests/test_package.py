@@ -9,12 +9,15 @@ import functools
 import graphlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 
 import pytest
+
+from keras_vit.version import DISTRIBUTION
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Which other rooms each room may import: io <- data, layers, optim, distribution <- training <- models <- the rest.
@@ -149,6 +152,12 @@ def test_setup_lists_every_package():
     assert listed == tree
 
 
+def test_extras_refer_to_this_distribution():
+    setup = (ROOT / "setup.cfg").read_text()
+    assert f"\nname = {DISTRIBUTION}\n" in setup
+    assert set(re.findall(r"^    (keras-[\w-]+)\[", setup, re.MULTILINE)) == {DISTRIBUTION}
+
+
 @pytest.mark.processes
 def test_nothing_heavy_is_imported_and_a_run_imports_its_own_task_and_evaluators_alone():
     script = (
@@ -237,10 +246,10 @@ def test_the_wheel_holds_trainers_configs_and_scripts(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     script = (
         "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
-        "import keras_vit_command, sys; sys.argv[0] = 'keras-vit-pretrain'\n"
+        "import keras_vit_command, sys; sys.argv[0] = 'keras-vit'\n"
         "keras_vit_command.main(); assert 'site' in sys.modules['keras_vit'].__file__\n"
     )
-    arguments = (str(tmp_path / "site"), "--config=digits_pretrain", "--dry_run", "--config.model.depth=1")
+    arguments = (str(tmp_path / "site"), "pretrain", "--config=digits_pretrain", "--dry_run", "--config.model.depth=1")
     done = python(script, *arguments, flags=("-I",), cwd=tmp_path / "elsewhere", check=False)
     assert done.returncode == 0 and "parameters, all trained" in done.stdout, done.stderr[-2000:]
 

@@ -1,7 +1,7 @@
 """Classifies images: the most probable classes of each, with their names.
 
-    python -m trainers.classify deit/tiny cat.jpg
-    python -m trainers.classify runs/photos PHOTOS "more/**/*.png" --top_k=1 --csv > answers.csv
+    keras-vit classify deit/tiny cat.jpg
+    keras-vit classify runs/photos PHOTOS "more/**/*.png" --top_k=1 --csv > answers.csv
 
 The model is a run directory, a checkpoint of any format, a published name, or an exported SavedModel, which needs only
 TensorFlow. Images are files, folders and patterns; "-" reads one from standard input. Answers go to standard output,

@@ -43,7 +43,6 @@ _ELSEWHERE = {
     "upload": "share",
     "publish": "share",
 }
-_PREFIX = "keras-vit-"  # of the scripts for single verbs
 
 
 def module_of(verb: str) -> str:
@@ -75,11 +74,9 @@ def _help(program):
 
 
 def _program():
-    """(what the user typed to get here, the verb in it or None)."""
+    """The words that the user typed before the verb."""
     path = pathlib.Path(sys.argv[0])
-    if path.name == "__main__.py":
-        return f"python -m {path.parent.name}", None
-    return (path.stem, path.stem.removeprefix(_PREFIX)) if path.stem.startswith(_PREFIX) else (path.stem, None)
+    return f"python -m {path.parent.name}" if path.name == "__main__.py" else path.stem
 
 
 def run_verb(program: str, verb: str, arguments: list[str]) -> None:
@@ -95,16 +92,14 @@ def run_verb(program: str, verb: str, arguments: list[str]) -> None:
     if verb not in VERBS:
         hint = f' Did you mean "{_ELSEWHERE[verb]}"?' if verb in _ELSEWHERE else did_you_mean(verb, VERBS)
         raise SystemExit(f'{program}: there is no verb "{verb}".{hint} Valid: {", ".join(VERBS)}.')
-    sys.argv = [program if program.startswith(_PREFIX) else f"{program} {verb}", *arguments]
+    sys.argv = [f"{program} {verb}", *arguments]
     importlib.import_module(f"{__package__}.{module_of(verb)}").run()
 
 
 def _answer():
     """Carries out the command line."""
-    program, verb = _program()
-    if verb:
-        run_verb(program, verb, sys.argv[1:])
-    elif not sys.argv[1:] or sys.argv[1] in ("--help", "-h", "help"):
+    program = _program()
+    if not sys.argv[1:] or sys.argv[1] in ("--help", "-h", "help"):
         print(_help(program), flush=True)
     elif sys.argv[1] == "--version":
         print(f"keras_vit {VERSION}")

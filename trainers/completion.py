@@ -1,7 +1,7 @@
 """Prints the shell completion of verbs, flags and config names.
 
-    eval "$(python -m trainers.completion bash)"    # in ~/.bashrc
-    eval "$(python -m trainers.completion zsh)"     # in ~/.zshrc, after compinit
+    eval "$(keras-vit completion bash)"    # in ~/.bashrc
+    eval "$(keras-vit completion zsh)"     # in ~/.zshrc, after compinit
 
 The shell then runs keras-vit at each TAB, which imports no engine.
 """

@@ -22,7 +22,7 @@ _PLACEHOLDERS = {  # meanings of a recipe's PATH
     "boxes": ("FOLDER", "a folder of images with annotations of boxes"),
     "csv": ("FILE.csv", "a table of images and labels"),
     "jsonl": ("FILE.jsonl", "a table of images and labels"),
-    "tfrecord": ("FOLDER", "TFRecord files, as keras-vit-prepare writes them"),
+    "tfrecord": ("FOLDER", "TFRecord files, as keras-vit prepare writes them"),
 }
 
 

@@ -1,7 +1,7 @@
 """Lists the packaged configs, or shows one with all of its keys.
 
-    python -m trainers.configs
-    python -m trainers.configs paper_finetune:L/16,cifar10
+    keras-vit configs
+    keras-vit configs paper_finetune:L/16,cifar10
 
 Override any key with --config.key=value.
 """
@@ -18,7 +18,7 @@ def _show(text):
     config = load_config(text)
     name = text.partition(":")[0]
     if name in config_names():
-        print(flags.as_typed(inspect.getdoc(packaged(name)), main), end="\n\n")
+        print(inspect.getdoc(packaged(name)), end="\n\n")
     print("\n".join(f"--config.{key}={value}" for key, value in values_of(config).items()))
 
 

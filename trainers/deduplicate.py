@@ -1,8 +1,8 @@
 """Finds training images that nearly duplicate test images, and writes their names, so that a run can exclude them.
 
-    python -m trainers.deduplicate --train=folder:PHOTOS --test=folder:PHOTOS --train_split=train --test_split=test \\
+    keras-vit deduplicate --train=folder:PHOTOS --test=folder:PHOTOS --train_split=train --test_split=test \\
         --output=excluded.txt
-    python -m trainers.finetune --config=folder_finetune --config.data.exclude=excluded.txt ...
+    keras-vit finetune --config=folder_finetune --config.data.exclude=excluded.txt ...
 
 Also writes excluded.json, all pairs with their correlations, and with matplotlib excluded.png, the most doubtful pairs.
 Finds copies that were recompressed, resized, brightened, mirrored or cropped by up to a tenth. Warns first about files

@@ -1,6 +1,6 @@
 """Runs the whole path on real digits: pre-trains at 8x8, fine-tunes at 16x16, evaluates, exports, and serves.
 
-python -m trainers.demo --workdir=runs/demo
+keras-vit demo --workdir=runs/demo
 """
 
 import pathlib

@@ -1,7 +1,7 @@
 """Finds objects in images: pictures with boxes, and a line or rows of CSV for each image.
 
-    python -m trainers.detect runs/cells photo.jpg --output=look
-    python -m trainers.detect runs/cells PHOTOS "more/**/*.png" --output=look --threshold=0.5 --csv > boxes.csv
+    keras-vit detect runs/cells photo.jpg --output=look
+    keras-vit detect runs/cells PHOTOS "more/**/*.png" --output=look --threshold=0.5 --csv > boxes.csv
 
 The model is a run directory or a checkpoint of a detector. Images are files, folders and patterns. Each picture,
 OUTPUT/NAME.png, shows the image with boxes, names and scores. Boxes in CSV are in pixels of the upright image.

@@ -1,8 +1,8 @@
 """Evaluates one or more trained models, and writes their measures and report.html.
 
-    python -m trainers.evaluate --model=runs/digits_finetune --data=digits --split=test --output=runs/digits_finetune
-    python -m trainers.evaluate --model=runs/x --evals="few_shot(source='cifar10', shots=(1, 5))|knn(source='cifar10')"
-    python -m trainers.evaluate --model=runs/a,runs/b,runs/c \\
+    keras-vit evaluate --model=runs/digits_finetune --data=digits --split=test --output=runs/digits_finetune
+    keras-vit evaluate --model=runs/x --evals="few_shot(source='cifar10', shots=(1, 5))|knn(source='cifar10')"
+    keras-vit evaluate --model=runs/a,runs/b,runs/c \\
         --evals="few_shot(source='cifar10')|calibration(source='cifar10')" --output=out
 
 --model accepts a run directory, a file of any format or a published name. A run directory is evaluated as its task

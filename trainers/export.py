@@ -1,8 +1,8 @@
 """Exports a model: as a SavedModel for image bytes, for ONNX Runtime or LiteRT, or as weights for another library.
 
-    python -m trainers.export --model=runs/digits_finetune --output=exported/digits
-    python -m trainers.export --model=runs/digits_finetune --output=digits.onnx --quantization=int8_dynamic
-    python -m trainers.export --model=runs/mine --output=for_torch --format=timm
+    keras-vit export --model=runs/digits_finetune --output=exported/digits
+    keras-vit export --model=runs/digits_finetune --output=digits.onnx --quantization=int8_dynamic
+    keras-vit export --model=runs/mine --output=for_torch --format=timm
 
 --model accepts a run directory, a checkpoint of any format or a published name. --format, by default the one of the
 output's ending: tf_saved_model; onnx or litert (one file, in floats or with --quantization; int8_static calibrates on

@@ -1,7 +1,7 @@
 """Fine-tunes a trained model, optionally at another resolution and on other classes.
 
-    python -m trainers.finetune --data=PHOTOS --init=deit/tiny --epochs=5 --workdir=runs/photos
-    python -m trainers.finetune --config=digits_finetune --init=runs/digits_pretrain --workdir=runs/digits_finetune
+    keras-vit finetune --data=PHOTOS --init=deit/tiny --epochs=5 --workdir=runs/photos
+    keras-vit finetune --config=digits_finetune --init=runs/digits_pretrain --workdir=runs/digits_finetune
 
 PHOTOS has one subfolder of images per class. For files like these the config is folder_finetune by default. --init
 accepts a run directory, a .keras, .npz or safetensors file, a Hugging Face folder or a published name.

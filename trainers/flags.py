@@ -64,18 +64,9 @@ def _default(name):
     return f" (default: {flag.default})"
 
 
-def as_typed(text: str, main) -> str:
-    """A docstring with its commands as the user types them: "keras-vit finetune" or "keras-vit-finetune"."""
-    module = main.__globals__["__name__"].rpartition(".")[2]
-    verb, typed = module.removesuffix("_"), pathlib.Path(sys.argv[0]).stem
-    if not typed.endswith(verb) or typed == verb:
-        return text
-    return text.replace(f"python -m trainers.{module}", typed).replace("python -m trainers.", typed.removesuffix(verb))
-
-
 def _show_help(main, takes, loaded, loads):
     """The binary's docstring and flags; absl's own help misses both under a console script."""
-    print(as_typed(main.__globals__["__doc__"], main))
+    print(main.__globals__["__doc__"])
     if takes:
         print(f"Arguments: {takes}\n")
     for row in SHORT_FORMS if "config" in _OURS else ():

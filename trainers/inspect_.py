@@ -1,7 +1,7 @@
 """Inspects a model: writes a page of its filters, positions, heads and layers, and of what it sees in images.
 
-    python -m trainers.inspect_ --model=runs/photos --images=PHOTOS --output=look
-    python -m trainers.inspect_ --model=deit/tiny --images="cats.png,photos/**/*.jpg" --class="tabby, tabby cat" \\
+    keras-vit inspect --model=runs/photos --images=PHOTOS --output=look
+    keras-vit inspect --model=deit/tiny --images="cats.png,photos/**/*.jpg" --class="tabby, tabby cat" \\
         --output=look
 
 --model accepts a run directory, a file of any format or a published name. --images are files, folders and patterns,

@@ -1,7 +1,7 @@
 """Labels images with a trained model, and writes a table for training: the pseudo labels of noisy student.
 
-    python -m trainers.label --model=runs/teacher --data=images:MORE --output=labelled
-    python -m trainers.label --model=runs/teacher --data=images:MORE --labelled=folder:PHOTOS --train=train[:80%] \\
+    keras-vit label --model=runs/teacher --data=images:MORE --output=labelled
+    keras-vit label --model=runs/teacher --data=images:MORE --labelled=folder:PHOTOS --train=train[:80%] \\
         --test=train[80%:] --output=labelled
 
 Then --config.data.source=jsonl:labelled/table.jsonl. A row has a path, the most probable class and its probability.

@@ -1,9 +1,9 @@
 """Lists the variants and the published models with their costs, or one model's layers.
 
-    python -m trainers.models
-    python -m trainers.models "deit*/small*" --image_size=384
-    python -m trainers.models --layers=R50+B/16
-    python -m trainers.models --layers=runs/digits_finetune --json
+    keras-vit models
+    keras-vit models "deit*/small*" --image_size=384
+    keras-vit models --layers=R50+B/16
+    keras-vit models --layers=runs/digits_finetune --json
 
 All figures are per image: pixels, parameters, GFLOP of a forward pass (2 per multiply-add, so twice the GMACs), and
 float32 activations: the most that a forward pass holds at once, and all that a training step keeps. Nothing is

@@ -1,9 +1,9 @@
 """Compiles a config's training step for a slice of TPUs, without one, and says whether it fits and what it costs.
 
-    python -m trainers.plan --config=imagenet_pretrain:B/16 --config.dtype=mixed_bfloat16 --config.batch_size=1024 \\
+    keras-vit plan --config=imagenet_pretrain:B/16 --config.dtype=mixed_bfloat16 --config.batch_size=1024 \\
         --topology=v5e:4x4
-    python -m trainers.plan --config=imagenet_pretrain:B/16 --config.dtype=mixed_bfloat16 --compare=v5e:4x4,v6e:2x2
-    python -m trainers.plan --config=imagenet_pretrain:B/16 --config.dtype=mixed_bfloat16 --topology=v5e:4x4 \\
+    keras-vit plan --config=imagenet_pretrain:B/16 --config.dtype=mixed_bfloat16 --compare=v5e:4x4,v6e:2x2
+    keras-vit plan --config=imagenet_pretrain:B/16 --config.dtype=mixed_bfloat16 --topology=v5e:4x4 \\
         --find_batch
 
 The step is a run's on the JAX backend, for any task, with data parallelism or --model_parallel. Compiling takes a

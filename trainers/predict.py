@@ -1,8 +1,8 @@
 """Runs a model over all images of a source, and writes its answers as Parquet or TFRecord files, masks as PNGs, or
 objects as Parquet and COCO's JSON.
 
-    python -m trainers.predict --model=runs/photos --data=images:PHOTOS --output=answers
-    python -m trainers.predict --model=dino/s16 --data=cifar10 --split=train,test --answers=features --output=features
+    keras-vit predict --model=runs/photos --data=images:PHOTOS --output=answers
+    keras-vit predict --model=dino/s16 --data=cifar10 --split=train,test --answers=features --output=features
 
 --answers, joined by commas: classes (the default), the names and probabilities of the most probable --top_k; logits;
 features, the embedding before the head. Every image has a row: split, row, name, label if the data has one, the
@@ -12,12 +12,12 @@ an image by name. pyarrow.parquet.read_table("answers") reads a folder's files.
 A segmentation model writes masks: OUTPUT/SPLIT/NAME.png for every image, with class numbers and the classes' colours,
 and classes.csv. --window=slide moves windows of the model's size over large images, --flips averages mirror images:
 
-    python -m trainers.predict --model=runs/streets --data=images:PHOTOS --output=masks --window=slide
+    keras-vit predict --model=runs/streets --data=images:PHOTOS --output=masks --window=slide
 
 A detector writes objects: Parquet files with a row for each (name, class, score, box in pixels; one row for an image
 without any), and OUTPUT/_SPLIT_coco.json, COCO's results, with the image and category ids of the data's COCO file:
 
-    python -m trainers.predict --model=runs/cells --data=boxes:CELLS --split=test --output=found --threshold=0.05
+    keras-vit predict --model=runs/cells --data=boxes:CELLS --split=test --output=found --threshold=0.05
 
 The same command resumes a job, with the same output bit for bit. --part=0/4, 1/4, 2/4 and 3/4 share the work of four
 machines with one folder, such as a bucket. --strategy=mirrored runs on all devices of a machine. --engine=openvino is
@@ -25,7 +25,7 @@ faster on CPUs (docs/performance.md).
 
 --beam runs an exported model (`export`) as an Apache Beam pipeline with these options, on a cluster or locally:
 
-    python -m trainers.predict --model=exported --data=images:PHOTOS --output=answers --beam=--runner=DirectRunner
+    keras-vit predict --model=exported --data=images:PHOTOS --output=answers --beam=--runner=DirectRunner
 """
 
 import shlex

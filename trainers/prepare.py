@@ -1,8 +1,8 @@
 """Writes any source as TFRecord files, which a run reads quickly, from a bucket too.
 
-    python -m trainers.prepare --source=folder:PHOTOS --output=prepared --split=train --shards=16
-    python -m trainers.prepare --source=csv:labels.csv --output=prepared --split=test --shards=4 --resize=512
-    python -m trainers.prepare --source=imagenet2012 --output=gs://BUCKET/imagenet --shards=1024 \\
+    keras-vit prepare --source=folder:PHOTOS --output=prepared --split=train --shards=16
+    keras-vit prepare --source=csv:labels.csv --output=prepared --split=test --shards=4 --resize=512
+    keras-vit prepare --source=imagenet2012 --output=gs://BUCKET/imagenet --shards=1024 \\
         --beam="--runner=DataflowRunner --project=NAME"
 
 Then --config.data.source=tfrecord:prepared. Every image is decoded once; undecodable ones are left out and named in

@@ -1,6 +1,6 @@
 """Trains a model from random weights: a Vision Transformer, a hybrid, a BiT, or whatever the config's task builds.
 
-    python -m trainers.pretrain --config=digits_pretrain --workdir=runs/digits_pretrain
+    keras-vit pretrain --config=digits_pretrain --workdir=runs/digits_pretrain
 
 A run already in --workdir resumes. Override the config with --config.key=value.
 """

@@ -1,6 +1,6 @@
 """Measures a model's frozen features: few-shot ridge regression, k nearest neighbours, logistic or ridge regression.
 
-    python -m trainers.probe --model=runs/x --data=cifar10 --shots=1,5,10,25 --output=runs/x
+    keras-vit probe --model=runs/x --data=cifar10 --shots=1,5,10,25 --output=runs/x
 
 --model is anything keras_vit.load accepts. --methods=few_shot,knn,logistic,ridge runs all on the same features, so that
 images are embedded once. few_shot alone embeds only its sampled training examples. logistic and ridge use all

@@ -1,8 +1,8 @@
 """Finds the images of a data set most similar to given ones, by a model's features, and shows them in a picture.
 
-    python -m trainers.search cat.jpg dog.jpg --model=dino/s16 --data=images:PHOTOS --index=features \\
+    keras-vit search cat.jpg dog.jpg --model=dino/s16 --data=images:PHOTOS --index=features \\
         --output=similar.png
-    python -m trainers.search another.jpg --index=features --output=similar.png
+    keras-vit search another.jpg --index=features --output=similar.png
 
 The first command writes missing features of --data to the folder --index, as `predict` does; the second searches these
 with the model that made them. The most similar images are printed with their cosine similarity, and drawn in --output.

@@ -1,7 +1,7 @@
 """Segments images: pictures with a colour for every class, and the share of each class.
 
-    python -m trainers.segment runs/streets street.jpg --output=look
-    python -m trainers.segment runs/streets PHOTOS "more/**/*.png" --output=look --window=slide --csv > shares.csv
+    keras-vit segment runs/streets street.jpg --output=look
+    keras-vit segment runs/streets PHOTOS "more/**/*.png" --output=look --window=slide --csv > shares.csv
 
 The model is a run directory, a checkpoint, or an exported SavedModel of a segmentation model. Images are files, folders
 and patterns. Each picture, OUTPUT/NAME.png, shows the image under its classes' colours, with a legend; --alpha=1 shows

@@ -1,7 +1,7 @@
 """Serves models over HTTP on one machine: TensorFlow Serving's REST addresses, forms, and a page to drop a picture on.
 
-    python -m trainers.serve deit/tiny --port=8501
-    python -m trainers.serve digits=runs/digits_finetune photos=runs/photos --host=0.0.0.0 --api_key_file=key.txt
+    keras-vit serve deit/tiny --port=8501
+    keras-vit serve digits=runs/digits_finetune photos=runs/photos --host=0.0.0.0 --api_key_file=key.txt
 
 Arguments are run directories, checkpoints of any format or published names; NAME= in front sets a model's name in
 addresses. --class_names=names.txt names the classes of a model without class names. docs/serving.md describes the

@@ -1,8 +1,8 @@
 """Shares a model on the Hugging Face hub or Kaggle, with a card made from it and its run.
 
-    python -m trainers.share runs/photos --to=hf://USER/NAME --license=apache-2.0 --dry_run --output=look
-    python -m trainers.share runs/photos --to=hf://USER/NAME --license=apache-2.0
-    python -m trainers.share mine.keras --to=kaggle://USER/MODEL/keras/VARIATION --license=mit --run=evaluated
+    keras-vit share runs/photos --to=hf://USER/NAME --license=apache-2.0 --dry_run --output=look
+    keras-vit share runs/photos --to=hf://USER/NAME --license=apache-2.0
+    keras-vit share mine.keras --to=kaggle://USER/MODEL/keras/VARIATION --license=mit --run=evaluated
 
 The argument is a run directory, whose measures, curves and recipe the card shows, or a checkpoint of any format.
 --dry_run uploads nothing: it writes the folder to --output, or prints the card. docs/sharing.md lists what the folder

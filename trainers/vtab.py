@@ -1,7 +1,7 @@
 """Measures a model's frozen features on VTAB-1k's nineteen tasks, and prints the means of the three groups.
 
-    python -m trainers.vtab --model=runs/x --data_dir=DIR --output=runs/x
-    python -m trainers.vtab --model=imagenet21k/L_16 --data_dir=DIR --finetune=L/16
+    keras-vit vtab --model=runs/x --data_dir=DIR --output=runs/x
+    keras-vit vtab --model=imagenet21k/L_16 --data_dir=DIR --finetune=L/16
 
 DIR holds tensorflow-datasets' prepared data; tasks without data are named. On each task's 1000 examples a linear
 classifier is fitted to the features, its penalty chosen on a fifth of them; --method=logistic or knn replaces it. The

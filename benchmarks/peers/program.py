@@ -23,8 +23,8 @@ import time
 
 # Each library's module in this package, and the distributions whose versions are reported.
 LIBRARIES = {
-    "ours": ("in_keras", ("keras-vit", "keras", "tensorflow-cpu", "tensorflow")),
-    "openvino": ("in_keras", ("keras-vit", "openvino")),
+    "ours": ("in_keras", ("keras-vision-transformers", "keras", "tensorflow-cpu", "tensorflow")),
+    "openvino": ("in_keras", ("keras-vision-transformers", "openvino")),
     "kerashub": ("in_keras", ("keras-hub", "keras", "tensorflow-cpu", "tensorflow")),
     "products": ("in_keras", ("tensorflow-cpu", "tensorflow")),
     "timm": ("in_torch", ("timm", "torch")),

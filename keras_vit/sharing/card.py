@@ -14,7 +14,7 @@ from keras_vit.io.suggest import counted
 from keras_vit.sharing.data_names import on_the_hub
 from keras_vit.sharing.facts import Facts
 from keras_vit.sharing.run import Measured
-from keras_vit.version import __version__
+from keras_vit.version import DISTRIBUTION, __version__
 
 _SHARES = ("top1", "top5", "mean_recall", "ece")  # measures shown as percentages
 _BAR = r"\|"  # in a table
@@ -66,9 +66,9 @@ def _front_matter(facts):
     """The YAML front matter, with its two lines of dashes."""
     data, base = (facts.run.data, on_the_hub(facts.run.base)) if facts.run else (None, None)
     results = list(_eval_results(facts))
-    tags = ["keras", "keras-vit", *([facts.family.tag] if facts.family else [])]
+    tags = ["keras", DISTRIBUTION, *([facts.family.tag] if facts.family else [])]
     content = ModelCardData(
-        library_name="keras-vit",
+        library_name=DISTRIBUTION,
         license=facts.licence,
         pipeline_tag=facts.task,
         tags=tags + ([_READERS[facts.other_format]] if facts.other_format else []),

@@ -10,7 +10,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, er
 
 from keras_vit.checkpoints.fetch.hub import split
 from keras_vit.sharing.folder import CARD, OURS
-from keras_vit.version import __version__
+from keras_vit.version import DISTRIBUTION, __version__
 
 _TOKENS = "https://huggingface.co/settings/tokens"
 
@@ -57,7 +57,7 @@ class HubRepository:
         self.address = address
         self._parent: str | None = None  # parent of our commit
         self._files: list[str] = []  # files at the parent
-        self._api = HfApi(library_name="keras-vit", library_version=__version__)
+        self._api = HfApi(library_name=DISTRIBUTION, library_version=__version__)
 
     def check(self, private: bool) -> None:
         """Checks, before any computation, that an upload can succeed; logs whether the repository exists.

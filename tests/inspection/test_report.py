@@ -162,7 +162,7 @@ def test_it_says_how_it_was_made(written, monkeypatch):
 
 
 def test_a_command_is_written_as_it_is_typed():
-    assert command(["/v/python", "/v/keras-vit-pretrain", "--config=a b"]) == ["keras-vit-pretrain", "--config=a b"]
+    assert command(["/v/python", "/v/keras-vit", "pretrain", "--debug"]) == ["keras-vit", "pretrain", "--debug"]
     assert command(["/v/bin/python", "train.py", "1"]) == ["python", "train.py", "1"]
     assert command(["python"]) == []
 

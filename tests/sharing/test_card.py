@@ -40,7 +40,7 @@ def folder(finished, tmp_path_factory):
 
 def test_the_front_matter_holds_the_measures_of_the_runs_files(folder, finished):
     front, _ = front_matter_of((folder / "README.md").read_text())
-    assert front["license"] == "apache-2.0" and front["library_name"] == "keras-vit"
+    assert front["license"] == "apache-2.0" and front["library_name"] == "keras-vision-transformers"
     assert front["pipeline_tag"] == "image-classification" and {"keras", "transformers"} <= set(front["tags"])
     [index] = front["model-index"]
     own, knn = index["results"]

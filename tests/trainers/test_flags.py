@@ -23,7 +23,7 @@ def test_help_answers_without_an_engine():
     assert {"pretrain", "finetune", "evaluate", "probe", "export", "prepare", "deduplicate", "demo"} <= set(BINARIES)
     for name, (printed, code) in zip(BINARIES, ran(*((f"trainers.{name}", "--help") for name in BINARIES))):
         assert code == 0 and "heavy: []" in printed, printed
-        assert f"python -m trainers.{name}" in printed and "--debug" in printed
+        assert f"keras-vit {name.removesuffix('_')}" in printed and "--debug" in printed
 
 
 @pytest.mark.processes
