@@ -55,8 +55,15 @@ def _model(served):
     return {"name": served.name, **served.description, "signatures": list(served.signatures)}
 
 
-def _about(app: FastAPI, service: Service) -> None:
-    """Endpoints for the service's status."""
+# The page loads nothing from elsewhere and must not be framed.
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src 'self' data: blob:; connect-src"
+    " 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+
+
+def _pages(app: FastAPI) -> None:
+    """Pages for people: the demonstration, and the addresses."""
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page():
@@ -73,6 +80,10 @@ def _about(app: FastAPI, service: Service) -> None:
             swagger_favicon_url="/docs/files/favicon-32x32.png",
         )
 
+
+def _health(app: FastAPI, service: Service) -> None:
+    """Endpoints for the service's state."""
+
     @app.get("/healthz", summary="Whether the process answers")
     async def health():
         return {"status": "alive"}
@@ -85,6 +96,10 @@ def _about(app: FastAPI, service: Service) -> None:
     @app.get("/metrics", summary="Counts and times, for Prometheus")
     async def metrics():
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+def _about(app: FastAPI, service: Service) -> None:
+    """Endpoints that describe the models."""
 
     @app.get("/v1/models", summary="The models")
     async def models(request: Request):
@@ -110,39 +125,40 @@ def _about(app: FastAPI, service: Service) -> None:
         return _model(service.model(name))
 
 
-# The page loads nothing from elsewhere and must not be framed.
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src 'self' data: blob:; connect-src"
-    " 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-)
+@contextlib.contextmanager
+def _admitted(service: Service, name: str, request: Request, signature: str = "", queries: Sequence[str] = ()):
+    """Checks a request for answers of a model; yields the model and what counts the memory of the request's images."""
+    service.check_key(request)
+    bodies.check_query(request, *queries)
+    served = service.model(name)
+    request.state.model, request.state.signature = name, signature
+    service.check_loaded()
+    with service.memory.of_request() as take:
+        yield served, take
 
 
-def _predictions(app: FastAPI, service: Service) -> None:
-    """Endpoints that take images."""
-
-    async def answer(name, request, default, threshold=None, valid=()):
-        service.check_key(request)
-        bodies.check_query(request, *valid)
-        served = service.model(name)
-        request.state.model = name
-        service.check_loaded()
-        with service.memory.of_request() as take:
-            asked = await bodies.asked(request, service.limits, take)
-            signature = asked.signature or default
-            request.state.signature = signature if signature in served.signatures else ""
-            rows = await service.rows(served, signature, asked.images, threshold)
-        return {"outputs": _columns(rows)} if asked.columns else {"predictions": rows}
-
-    async def one_image(request, take, has, made):
-        """The only image of a request whose answer has one form; `has` and `made` begin the messages."""
+async def _answer(service, name, request, default, threshold=None, queries=()):
+    """Rows or columns of a signature's outputs: the one that the request names, or `default`."""
+    with _admitted(service, name, request, queries=queries) as (served, take):
         asked = await bodies.asked(request, service.limits, take)
-        if asked.signature is not None or asked.columns:
-            raise Refused(
-                400, f'{has} one form of answer: leave "signature_name" out, and send "instances", not "inputs".'
-            )
-        if len(asked.images) > 1:
-            raise Refused(400, f"{made} for one image at a time; the request has {len(asked.images)}.")
-        return asked.images[0]
+        signature = asked.signature or default
+        request.state.signature = signature if signature in served.signatures else ""
+        rows = await service.rows(served, signature, asked.images, threshold)
+    return {"outputs": _columns(rows)} if asked.columns else {"predictions": rows}
+
+
+async def _one_image(request, limits, take, has, made):
+    """The only image of a request whose answer has one form; `has` and `made` begin the messages."""
+    asked = await bodies.asked(request, limits, take)
+    if asked.signature is not None or asked.columns:
+        raise Refused(400, f'{has} one form of answer: leave "signature_name" out, and send "instances", not "inputs".')
+    if len(asked.images) > 1:
+        raise Refused(400, f"{made} for one image at a time; the request has {len(asked.images)}.")
+    return asked.images[0]
+
+
+def _signatures(app: FastAPI, service: Service) -> None:
+    """Endpoints for the signatures of models, of any number of images."""
 
     @app.post(
         "/v1/models/{name}:predict",
@@ -150,15 +166,19 @@ def _predictions(app: FastAPI, service: Service) -> None:
         openapi_extra=_IMAGES,
     )
     async def predict(name: str, request: Request, threshold: float | None = None) -> dict[str, Any]:
-        return await answer(name, request, DEFAULT, threshold, ["threshold"])
+        return await _answer(service, name, request, DEFAULT, threshold, ["threshold"])
 
     @app.post("/v1/models/{name}:features", summary="The features of images", openapi_extra=_IMAGES)
     async def features(name: str, request: Request) -> dict[str, Any]:
-        return await answer(name, request, "encoded_features")
+        return await _answer(service, name, request, "encoded_features")
 
     @app.post("/v1/models/{name}:attention", summary="Where the model looked", openapi_extra=_IMAGES)
     async def attention(name: str, request: Request) -> dict[str, Any]:
-        return await answer(name, request, "encoded_attention")
+        return await _answer(service, name, request, "encoded_attention")
+
+
+def _of_one_image(app: FastAPI, service: Service) -> None:
+    """Endpoints that take one image."""
 
     @app.post(
         "/v1/models/{name}:heads",
@@ -166,13 +186,8 @@ def _predictions(app: FastAPI, service: Service) -> None:
         openapi_extra=_IMAGES,
     )
     async def heads(name: str, request: Request, block: int = -1) -> dict[str, Any]:
-        service.check_key(request)
-        bodies.check_query(request, "block")
-        served = service.model(name)
-        request.state.model, request.state.signature = name, "heads"
-        service.check_loaded()
-        with service.memory.of_request() as take:
-            image = await one_image(request, take, "Heads have", "Heads are shown")
+        with _admitted(service, name, request, "heads", ["block"]) as (served, take):
+            image = await _one_image(request, service.limits, take, "Heads have", "Heads are shown")
             return await service.heads(served, image, block)
 
     @app.post(
@@ -182,14 +197,13 @@ def _predictions(app: FastAPI, service: Service) -> None:
         response_class=Response,
     )
     async def mask(name: str, request: Request) -> Response:
-        service.check_key(request)
-        bodies.check_query(request)
-        served = service.model(name)
-        request.state.model, request.state.signature = name, "mask"
-        service.check_loaded()
-        with service.memory.of_request() as take:
-            image = await one_image(request, take, "A mask has", "A mask is made")
+        with _admitted(service, name, request, "mask") as (served, take):
+            image = await _one_image(request, service.limits, take, "A mask has", "A mask is made")
             return Response(await service.mask(served, image), media_type="image/png")
+
+
+def _unknown(app: FastAPI, service: Service) -> None:
+    """The endpoint of all other names after a colon, which it refuses."""
 
     @app.post("/v1/models/{name}", include_in_schema=False)
     async def nothing(name: str, request: Request):
@@ -230,6 +244,10 @@ def application(
     app.add_middleware(OneForm)
     errors.register(app)
     app.mount("/docs/files", StaticFiles(directory=swagger_ui_bundle.swagger_ui_path))
-    _predictions(app, service)
+    _signatures(app, service)
+    _of_one_image(app, service)
+    _unknown(app, service)
+    _pages(app)
+    _health(app, service)
     _about(app, service)
     return app
