@@ -11,7 +11,7 @@ CPU seconds sum all threads; the optimizer's memory is the size of its variables
 
 import time
 
-from trainers import flags
+from trainers import flags, shared_flags
 
 BATCH = 50
 # name: (rank and targets of LoRA, "head" or "all", learning rates)
@@ -105,7 +105,7 @@ def main():
 
 def run():
     flags.string("checkpoint", None, "A ViT that keras_vit.load takes.", required=True)
-    flags.define_data_dir()
+    shared_flags.define_data_dir()
     flags.integer("examples", 1000, "Training images, and as many to choose the learning rate with.")
     flags.integer("test_examples", 2000, "Test images.")
     flags.integer("image_size", 96, "Pixels to which the images are enlarged.")

@@ -14,7 +14,7 @@ import sys
 import time
 
 from keras_vit.planning.flops import forward_flops
-from trainers import flags
+from trainers import flags, shared_flags
 
 
 def _seconds(function):
@@ -144,7 +144,7 @@ def run():
     flags.string(
         "data", "", "For --what=input and ops: encoded images, such as folder:PATH; 100 made-up photographs without."
     )
-    flags.define_data_dir()
+    shared_flags.define_data_dir()
     flags.string("torch_python", "", "For --what=input: a Python with torch and torchvision, to be compared.")
     flags.integer("count", 4096, "For --what=input and ops: images a round.")
     flags.integer("images", 20_000, "For --what=input: images over which the memory is watched; 0 for none.")

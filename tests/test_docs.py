@@ -45,9 +45,9 @@ def file_of(room, binary):
 
 @functools.cache
 def flags_of(room, binary):
-    """The flags that a binary defines, by its own text and trainers/flags.py; "config" for one with a config."""
+    """The flags that a binary defines, by its own text and trainers/shared_flags.py; "config" for one with a config."""
     text = file_of(room, binary).read_text()
-    shared = functions_of((ROOT / "trainers" / "flags.py").read_text())
+    shared = functions_of((ROOT / "trainers" / "shared_flags.py").read_text())
     used, seen = set(re.findall(r"flags\.(define_\w+)\(", text)), set()
     while used - seen:
         name = (used - seen).pop()

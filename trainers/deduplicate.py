@@ -11,7 +11,7 @@ with the same contents, also within a source, and about huge images.
 
 import os
 
-from . import flags
+from . import flags, shared_flags
 
 
 def _open(values, which):
@@ -69,7 +69,7 @@ def run():
         "The correlation of edges above which two images are duplicates; a lower value finds more, including false"
         " ones.",
     )
-    flags.define_data_dir()
+    shared_flags.define_data_dir()
     flags.launch(main)
 
 

@@ -10,7 +10,7 @@ What is found goes to standard output, problems to standard error; the exit code
 
 import collections
 
-from . import flags, loading, pictures
+from . import flags, loading, pictures, shared_flags
 
 
 def _finder(name, values):
@@ -22,7 +22,7 @@ def _finder(name, values):
         model = loading.load(name)
     if not hasattr(model, "detections"):
         raise ValueError(f"{name} does not find objects. For classes of images: keras-vit classify {name}.")
-    return Finder(model, 1, {"threshold": model.score_threshold, **flags.finding(values)})
+    return Finder(model, 1, {"threshold": model.score_threshold, **shared_flags.finding(values)})
 
 
 def _line(found):
@@ -49,7 +49,7 @@ def main(arguments):
 def run():
     flags.path("output", None, "The folder of the pictures; existing ones are replaced.", required=True)
     flags.boolean("csv", False, "Prints CSV, a row per object.")
-    flags.define_finding()
+    shared_flags.define_finding()
     flags.launch(main, takes="MODEL IMAGE [IMAGE ...]", loads=True)
 
 

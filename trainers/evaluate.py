@@ -21,7 +21,7 @@ import os
 
 from absl import logging
 
-from . import flags, loading
+from . import flags, loading, shared_flags
 
 
 def main():
@@ -99,7 +99,7 @@ def _with_windows(values, evaluator, name):
         return evaluator
     if not hasattr(evaluator, "window"):
         raise ValueError(f"--window={values.window} is for segmentation models, and {name} is not one.")
-    return dataclasses.replace(evaluator, **flags.windows(values))
+    return dataclasses.replace(evaluator, **shared_flags.windows(values))
 
 
 def evaluate(values, name, strategy, output):
@@ -220,14 +220,14 @@ def run():
         "The measure by which several models are sorted, such as few_shot/5; by default the first evaluator's score.",
     )
     flags.integer("batch_size", 64, "Images per batch, over all devices.", lowest=1)
-    flags.define_broken_limit()
+    shared_flags.define_broken_limit()
     flags.only_with("sort", "model", lambda models: "," in models, "several models")
-    flags.define_windows(None)
+    shared_flags.define_windows(None)
     flags.only_with("flips", "window", bool, "--window=whole or --window=slide")
     flags.only_with("window", "evals", lambda evals: evals is None, "the task's evaluator")
     flags.only_with("window", "preprocess", lambda text: text is None, "the model's own preprocessing")
-    flags.define_data_dir()
-    flags.define_strategy()
+    shared_flags.define_data_dir()
+    shared_flags.define_strategy()
     flags.launch(main, loads=True)
 
 

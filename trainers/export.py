@@ -15,7 +15,7 @@ in a file.
 from absl import logging
 from etils import epath
 
-from . import flags, loading
+from . import flags, loading, shared_flags
 
 _BY_ENDING = {".onnx": "onnx", ".tflite": "litert", ".npz": "google", ".pth": "mmsegmentation", ".keras": "keras"}
 
@@ -70,14 +70,14 @@ def export(values):
         model = loading.load(values.model, class_names=values.class_names, key=values.key)
     with stage(f"Exporting to {values.output}"), quiet():
         if form in FORMATS:
-            if found := flags.finding(values):
+            if found := shared_flags.finding(values):
                 raise ValueError(
                     f"--{next(iter(found))} would be ignored: format={form} holds weights, not detections."
                 )
             keras_vit.save(model, values.output, format=form)
         else:
             how = {"quantization": values.quantization, "calibration": _calibration(model, values)}
-            how |= flags.finding(values)
+            how |= shared_flags.finding(values)
             keras_vit.export(model, values.output, format=form, top_k=values.top_k, activation=values.activation, **how)
     logging.info("Exported %s to %s.", values.model, values.output)
     if form == "tf_saved_model":
@@ -140,9 +140,9 @@ def run():
         "For int8_static: images like those that the model will see, such as images:PHOTOS or csv:FILE.",
     )
     flags.integer("calibration_images", 128, "How many images of --calibration are used.", lowest=16)
-    flags.define_finding()
+    shared_flags.define_finding()
     files = ("onnx", "litert")
-    for name in ("activation", *flags.FINDING):
+    for name in ("activation", *shared_flags.FINDING):
         flags.only_with(
             name,
             "format",

@@ -12,7 +12,7 @@ the learning rate layer by layer.
 
 from absl import logging
 
-from . import flags
+from . import flags, shared_flags
 from .config_files import check_source, keys
 
 
@@ -34,7 +34,7 @@ def main():
 
 
 def run():
-    flags.define_run()
+    shared_flags.define_run()
     flags.launch(main, with_config=True, for_own_data="folder_finetune")
 
 

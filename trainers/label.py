@@ -12,7 +12,7 @@ labelled again. --per_class=N takes the N most confident images of each class, r
 
 import os
 
-from . import flags, loading
+from . import flags, loading, shared_flags
 
 
 def _fraction(text):
@@ -100,7 +100,7 @@ def run():
     flags.integer("batch_size", 64, "Images per batch.", lowest=1)
     for name in ("train", "test"):
         flags.only_with(name, "labelled", bool, "--labelled")
-    flags.define_data_dir()
+    shared_flags.define_data_dir()
     flags.launch(main, loads=True)
 
 

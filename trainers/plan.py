@@ -14,7 +14,7 @@ largest batch that fits, with and without rematerialised blocks. Needs the extra
 import math
 import os
 
-from . import flags
+from . import flags, shared_flags
 
 _NEEDS = "--topology or --compare"
 
@@ -115,7 +115,7 @@ def run():
     flags.integer("classes", None, "The number of classes, if the dataset is not a well-known one.", lowest=1)
     flags.only_with("find_batch", "topology", bool, "--topology")
     flags.only_with("where", "topology", bool, "--topology")
-    flags.define_data_dir()
+    shared_flags.define_data_dir()
     flags.launch(main, with_config=True)
 
 

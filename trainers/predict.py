@@ -30,13 +30,13 @@ faster on CPUs (docs/performance.md).
 
 import shlex
 
-from . import flags, loading
+from . import flags, loading, shared_flags
 
 # Flags that only some answers take, with their defaults.
 _OF_ROWS = {"top_k": 5, "preprocess": None, "format": "parquet", "engine": None}
 _OF_FILES = {"rows_per_file": 10_000}
 _OF_MASKS = {"window": "whole", "flips": False}
-_OF_OBJECTS = dict.fromkeys(flags.FINDING)
+_OF_OBJECTS = dict.fromkeys(shared_flags.FINDING)
 _IGNORED = {"masks": _OF_ROWS | _OF_FILES | _OF_OBJECTS, "objects": _OF_ROWS | _OF_MASKS}
 _IGNORED_BY_ROWS = _OF_MASKS | _OF_OBJECTS
 _BATCH, _WINDOWS = 64, 8  # images of rows; windows of masks, images of objects
@@ -143,9 +143,9 @@ def _predict(values, splits):
             where, few = (model, source, values.output), values.batch_size or _WINDOWS
             shared |= {"split": split, "about": about}
             if kinds == ["masks"]:
-                report = predict_masks(*where, batch_size=few, **flags.windows(values), **shared)
+                report = predict_masks(*where, batch_size=few, **shared_flags.windows(values), **shared)
             elif kinds == ["objects"]:
-                finding = {"rows_per_file": values.rows_per_file, **flags.finding(values)}
+                finding = {"rows_per_file": values.rows_per_file, **shared_flags.finding(values)}
                 report = predict_objects(*where, batch_size=few, **finding, **shared)
             else:
                 report = predict(*where, kinds, **_options(values), engine=values.engine, **shared)
@@ -155,7 +155,7 @@ def _predict(values, splits):
 def _predict_by_beam(values, splits):
     """Runs an export as a Beam pipeline; yields (split, report, the kind of answers)."""
     loading.refuse("--beam runs an export")
-    predict_by_beam = flags.beam("keras_vit.inference.beam").predict_by_beam
+    predict_by_beam = shared_flags.beam("keras_vit.inference.beam").predict_by_beam
     kinds = _comma_separated("classes" if values.answers is None else values.answers, "answers")
     where = (values.model, values.data, values.output, kinds)
     options = {**_options(values), "data_dir": values.data_dir, "options": shlex.split(values.beam)}
@@ -212,13 +212,13 @@ def run():
         "The engine that computes the model: openvino, or openvino_bfloat16; by default TensorFlow, or JAX.",
     )
     flags.only_with("top_k", "answers", lambda answers: answers is None or "classes" in answers, "--answers=classes")
-    flags.define_windows()
-    flags.define_finding()
-    flags.define_data_dir()
-    flags.define_strategy()
-    flags.define_beam()
+    shared_flags.define_windows()
+    shared_flags.define_finding()
+    shared_flags.define_data_dir()
+    shared_flags.define_strategy()
+    shared_flags.define_beam()
     flags.only_with("engine", "strategy", lambda strategy: strategy == "one", "--strategy=one")
-    for name in ("part", "broken_limit", "strategy", "engine", "window", "flips", *flags.FINDING):
+    for name in ("part", "broken_limit", "strategy", "engine", "window", "flips", *shared_flags.FINDING):
         flags.only_with(name, "beam", lambda beam: beam is None, "work without --beam")
     flags.launch(main, resumes=True, loads=True)
 

@@ -16,7 +16,7 @@ killed or the disk is full, the earlier output remains.
 
 import shlex
 
-from . import flags
+from . import flags, shared_flags
 
 
 def main():
@@ -47,7 +47,7 @@ def _prepared_by_beam(values, name, split, exclude):
     """The same as a Beam pipeline."""
     from keras_vit.data.records.write import write_report
 
-    write_by_beam, folder = flags.beam("keras_vit.data.beam").write_by_beam, values.output
+    write_by_beam, folder = shared_flags.beam("keras_vit.data.beam").write_by_beam, values.output
     settings = (values.resize or None, values.quality, values.shuffle_seed)
     where = (values.source, values.split, values.data_dir, folder, name, split, values.shards)
     told = write_by_beam(*where, *settings, values.overwrite, exclude, shlex.split(values.beam))
@@ -94,8 +94,8 @@ def run():
     flags.integer("shuffle_seed", 0, "Seed of the order of the examples.")
     flags.string("exclude", None, "A file with the names of examples to leave out.")
     flags.boolean("overwrite", False, "Replace a split that the output already has.")
-    flags.define_data_dir()
-    flags.define_beam()
+    shared_flags.define_data_dir()
+    shared_flags.define_beam()
     flags.launch(main)
 
 

@@ -5,7 +5,7 @@
 A run already in --workdir resumes. Override the config with --config.key=value.
 """
 
-from . import flags
+from . import flags, shared_flags
 from .config_files import check_source
 
 
@@ -22,7 +22,7 @@ def main():
 
 
 def run():
-    flags.define_run()
+    shared_flags.define_run()
     flags.launch(main, with_config=True)
 
 

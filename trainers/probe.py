@@ -13,7 +13,7 @@ import pathlib
 
 from absl import logging
 
-from . import flags, loading
+from . import flags, loading, shared_flags
 
 METHODS = ("few_shot", "knn", "logistic", "ridge")
 
@@ -224,10 +224,10 @@ def run():
     flags.string("dtype", "float32", "Of the features in memory: float32 or float16.")
     flags.path("output", None, "A folder for probe.json and few_shot.png; by default the table is only printed.")
     flags.integer("batch_size", 64, "Images per batch.", lowest=1)
-    flags.define_broken_limit()
+    shared_flags.define_broken_limit()
     for name in ("shots", "l2", "validation"):
         flags.only_with(name, "methods", lambda methods: "few_shot" in methods, "--methods=few_shot")
-    flags.define_data_dir()
+    shared_flags.define_data_dir()
     flags.launch(main, loads=True)
 
 

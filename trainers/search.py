@@ -11,7 +11,7 @@ An image less similar to all others than 95% of the indexed images are is marked
 
 import os
 
-from . import flags, loading
+from . import flags, loading, shared_flags
 
 _ENOUGH = 20  # images in an index whose similarities say what is usual
 _UNUSUAL = 5  # percent of these images that are as far from all others as one that nothing is near to
@@ -149,7 +149,7 @@ def run():
     )
     for name in ("split", "engine"):
         flags.only_with(name, "data", bool, "--data")
-    flags.define_data_dir()
+    shared_flags.define_data_dir()
     flags.launch(main, takes="IMAGE [IMAGE ...]: files, folders or patterns", resumes=True, loads=True)
 
 

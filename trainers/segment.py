@@ -11,7 +11,7 @@ colours alone. Shares go to standard output, problems to standard error; the exi
 
 import os
 
-from . import flags, loading, pictures
+from . import flags, loading, pictures, shared_flags
 
 
 def _model(name):
@@ -38,7 +38,7 @@ def _by_export(folder, values):
     from keras_vit.training.prediction.segment import Segmentation
 
     loading.refuse(f"{folder} is an export")
-    if flags.windows(values) != {"window": "whole", "overlap": values.overlap, "scale": None, "flips": False}:
+    if shared_flags.windows(values) != {"window": "whole", "overlap": values.overlap, "scale": None, "flips": False}:
         raise ValueError(f"{folder} is an export, which sees images whole: leave out --window and --flips.")
     about = json.loads(epath.Path(folder, "metadata.json").read_text())
     if about.get("task") != "segmentation":
@@ -67,7 +67,7 @@ def _segmenter(name, values):
     folder = os.path.expanduser(name)
     if os.path.exists(os.path.join(folder, "saved_model.pb")):
         return _by_export(folder, values)
-    return Segmenter(_model(name), batch_size=values.batch_size, **flags.windows(values))
+    return Segmenter(_model(name), batch_size=values.batch_size, **shared_flags.windows(values))
 
 
 def _line(segmentation):
@@ -92,7 +92,7 @@ def run():
     flags.number("alpha", 0.5, "The share of the colours in a picture.", lowest=0, highest=1)
     flags.integer("batch_size", 4, "Windows at a time.", lowest=1)
     flags.boolean("csv", False, "Prints CSV, a row per image and class.")
-    flags.define_windows()
+    shared_flags.define_windows()
     flags.launch(main, takes="MODEL IMAGE [IMAGE ...]", loads=True)
 
 

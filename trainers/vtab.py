@@ -12,7 +12,7 @@ nothing.
 import json
 import shlex
 
-from . import flags, loading
+from . import flags, loading, shared_flags
 from .config_files import packaged
 from .without_engine import did_you_mean
 
@@ -166,8 +166,8 @@ def run():
         " printed.",
     )
     flags.integer("batch_size", 64, "Images per batch.", lowest=1)
-    flags.define_broken_limit()
-    flags.define_data_dir()
+    shared_flags.define_broken_limit()
+    shared_flags.define_data_dir()
     flags.launch(main, resumes=True, loads=True)
 
 

@@ -49,7 +49,7 @@ def _optimizer():
     optimizer.learning_rate = 1e-3
     optimizer.weight_decay = 0.1  # decoupled, of kernels
     optimizer.weight_decay_final = _off(float)  # reached by a cosine at the run's end
-    optimizer.clip_norm = _off(float)  # of the global gradient
+    optimizer.clip_norm = _off(float)  # of the global gradient; None to turn it off
     optimizer.clip_norm = 1.0
     optimizer.beta_2 = 0.999
     optimizer.momentum = 0.9  # of momentum and muon
@@ -74,9 +74,8 @@ def base():
     config.data = _data()
 
     config.batch_size = 512  # of all devices together
-    config.micro_batches = (
-        1  # parts of a device's batch, one after the other: less memory, the same step except in a conv_stem
-    )
+    # Parts of a device's batch, one after the other: less memory, the same step except in a conv_stem.
+    config.micro_batches = 1
     config.steps_per_execution = 1  # steps in one call; a TPU wants many (100)
     config.total = _duration("100 epochs")
     config.evaluate = _duration("1 epochs")  # how often
@@ -101,13 +100,11 @@ def base():
     config.mixup = _off(float)  # alpha
     config.cutmix = _off(float)  # alpha
 
-    config.whiten = _off(
-        int
-    )  # training images, such as 4096, whose patches' principal components the first layer begins with
+    # Training images, such as 4096: the first layer begins with the principal components of their patches.
+    config.whiten = _off(int)
 
-    config.init = _off(
-        str
-    )  # for finetune, as what follows: what keras_vit.load takes: a file, a run directory, a published name
+    # Fine-tuning only, like the keys below: anything keras_vit.load accepts, a file, a run directory, a published name.
+    config.init = _off(str)
     config.head = "reset"  # or keep; or probe: the new head begins as a linear probe of the training images
     config.resample = _off(str)  # of positions: google, timm, bicubic...; None for what the checkpoint's own code does
     config.freeze = _off(tuple)  # layer name patterns, such as ("patch_encoder", "block_0*")

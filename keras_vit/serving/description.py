@@ -77,6 +77,36 @@ def _suppression(metadata):
     return f"; of {boxes} with an IoU above {metadata['iou']:g} the best stays" if metadata["iou"] < 1 else ""
 
 
+def _of_task(metadata):
+    """Points of the README about a task's outputs."""
+    height, width = metadata["image_size"]
+    task = metadata.get("task")
+    if metadata["classes"] is not None:
+        names = f"The names are in `{CLASSES}`, one a line. " if metadata["class_names"] else ""
+        scores = "Scores" if task == "detection" else "Probabilities"
+        yield f"- {names}{scores} are the {metadata['activation']} of logits."
+    if task == "segmentation":
+        yield (
+            f"- `ids` are the numbers of the most probable classes of {height} x {width} pixels; their colours are in"
+            f" `{METADATA}`. `mask_bytes` are PNG files of these numbers at each image's own size."
+        )
+    if task == "detection":
+        yield (
+            "- `boxes` are top, left, bottom, right as fractions of the image, highest score first. Scores are above"
+            f" {metadata['threshold']:.3g}{_suppression(metadata)}. Empty places have score 0, label -1 and no name."
+        )
+    if task == "depth":
+        yield f"- `depth` is the {metadata['depth']} depth of {height} x {width} pixels, as the model returns it."
+
+
+def _example(metadata):
+    """An image for the README's example, in Python."""
+    if "encoded_images" in metadata["signatures"]["serving_default"]["inputs"]:
+        return 'tf.constant([open("image.jpg", "rb").read()])'
+    height, width = metadata["image_size"]
+    return f"tf.zeros((1, {height}, {width}, {metadata['channels']}))"
+
+
 def readme(metadata: dict[str, Any]) -> str:
     """A SavedModel's README, from its metadata."""
     height, width = metadata["image_size"]
@@ -103,38 +133,13 @@ def readme(metadata: dict[str, Any]) -> str:
             f"- `images` are pixels {metadata['pixels'].rpartition(', not')[0]}, or bytes 0..255 for `pixels_uint8`;"
             " the model normalises them itself. Batches have any size."
         ),
-    ]
-    if metadata["classes"] is not None:
-        names = f"The names are in `{CLASSES}`, one a line. " if metadata["class_names"] else ""
-        scores = "Scores" if metadata.get("task") == "detection" else "Probabilities"
-        lines.append(f"- {names}{scores} are the {metadata['activation']} of logits.")
-    if metadata.get("task") == "segmentation":
-        lines.append(
-            f"- `ids` are the numbers of the most probable classes of {height} x {width} pixels; their colours are in"
-            f" `{METADATA}`. `mask_bytes` are PNG files of these numbers at each image's own size."
-        )
-    if metadata.get("task") == "detection":
-        lines.append(
-            "- `boxes` are top, left, bottom, right as fractions of the image, highest score first. Scores are above"
-            f" {metadata['threshold']:.3g}{_suppression(metadata)}. Empty places have score 0, label -1 and no name."
-        )
-    if metadata.get("task") == "depth":
-        lines.append(
-            f"- `depth` is the {metadata['depth']} depth of {height} x {width} pixels, as the model returns it."
-        )
-    takes_bytes = "encoded_images" in metadata["signatures"]["serving_default"]["inputs"]
-    given = (
-        'tf.constant([open("image.jpg", "rb").read()])'
-        if takes_bytes
-        else f"tf.zeros((1, {height}, {width}, {metadata['channels']}))"
-    )
-    lines += [
+        *_of_task(metadata),
         "",
         "```python",
         "import tensorflow as tf",
         "",
         'model = tf.saved_model.load("this folder")',
-        f'print(model.signatures["serving_default"]({given}))',
+        f'print(model.signatures["serving_default"]({_example(metadata)}))',
         "```",
         "",
         f"`{METADATA}` has all of this for programs. Made by keras_vit {metadata['keras_vit']}.",

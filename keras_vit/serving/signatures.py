@@ -140,72 +140,102 @@ def _or_none(make, model):
         return None
 
 
+_ENCODED = tf.TensorSpec((None,), tf.string, name="encoded_images")
+
+
+def _images(model, dtype=tf.float32):
+    """The tensor spec of batches of images of the model's size."""
+    return tf.TensorSpec((None, *model.image_size, model.channels), dtype, name="images")
+
+
+def _once(function, takes):
+    """`function` as a graph that several signatures call: traced and stored once."""
+    return tf.function(function, input_signature=[takes], autograph=False)
+
+
+def _decoder(model, own):
+    """Encoded images (b,) -> the model's images and their status, as a graph."""
+    decoded = decoder(parse(preprocessing_text(model)).image, (*model.image_size, model.channels))
+
+    def decoded_pixels(encoded_images):
+        of_bytes, status = decoded(encoded_images)
+        return own(of_bytes), status
+
+    return _once(decoded_pixels, _ENCODED)
+
+
+def _of_outputs(model, top_k, answer, own, decode):
+    """The signatures of the model's outputs."""
+    images, scores = _images(model), _once(_scores(model, answer, False), _images(model))
+    what = "the model's outputs" if model.classes is None else "the most probable classes, best first"
+    if is_dense(model):
+        what = f"the {'depth' if estimates_depth(model) else 'class'} of every pixel of the model's size"
+    best = _from_bytes(decode, _best(model, scores, top_k))
+    if finds_objects(model):
+        what, best = "objects, highest score first", detections_of_bytes(model, own, scores)
+    pixels = f"all outputs, of pixels {InputRange.of(model)} of the model's size"
+    return {
+        "serving_default": Signature(best, _ENCODED, f"{what}, of encoded images"),
+        "pixels": Signature(scores, images, pixels),
+        "pixels_uint8": Signature(
+            lambda images: scores(own(images)), _images(model, tf.uint8), "the same, of bytes: a quarter of the traffic"
+        ),
+        "pixels_training": Signature(_trained(model, answer), images, "the same with dropout, to train on"),
+    }
+
+
+def _of_features(model, tensor, decode):
+    """The signatures of the model's features, the symbolic `tensor`."""
+    images, pooled = _images(model), _once(_features(model, tensor, False), _images(model))
+    what = "the input of the head: for search, clustering and your own heads"
+    training = _features(model, tensor, True)
+    return {
+        "features": Signature(pooled, images, what),
+        "encoded_features": Signature(_from_bytes(decode, pooled), _ENCODED, "the same, of encoded images"),
+        "features_training": Signature(training, images, "the same with dropout, to train on"),
+    }
+
+
+def _of_attention(model, attention, decode):
+    """The signatures of the model's attention map."""
+    mapped = _once(lambda images: {"attention": attention(images)}, _images(model))
+    what = "where the model looked: attention rollout on the grid of patches, 1 at most"
+    return {
+        "attention": Signature(mapped, _images(model), what),
+        "encoded_attention": Signature(_from_bytes(decode, mapped), _ENCODED, "the same, of encoded images"),
+    }
+
+
 def signatures(model: keras.Model, top_k: int, answer: Callable | None) -> dict[str, Signature]:
     """A model's signatures by name; `answer` is what `answers` returns."""
-    encoded = tf.TensorSpec((None,), tf.string, name="encoded_images")
-    images = tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, name="images")
-    bytes_like = tf.TensorSpec(images.shape, tf.uint8, name="images")
-    found: dict[str, Signature] = {}
     pixels = InputRange.of(model)
 
     def own(images):
         """Pixels 0..255, uint8, as the model's, float32."""
         return tf.cast(pixels.of_bytes(images), tf.float32)
 
-    def add(name, function, takes, purpose):
-        found[name] = Signature(function, takes, purpose)
-
-    def once(function, takes=images):
-        """`function` as a graph that several signatures call: traced and stored once."""
-        return tf.function(function, input_signature=[takes], autograph=False)
-
-    decoded = decoder(parse(preprocessing_text(model)).image, tuple(images.shape[1:]))
-
-    def decoded_pixels(encoded_images):
-        of_bytes, status = decoded(encoded_images)
-        return own(of_bytes), status
-
-    decode = once(decoded_pixels, encoded)
+    decode = _decoder(model, own)
     tensor, attention = _or_none(features, model), _or_none(attention_map_function, model)
     if isinstance(model, Classifier) and model.classes is None:
-        add("serving_default", _features(model, tensor, False), images, "the features of images")
+        found = {
+            "serving_default": Signature(_features(model, tensor, False), _images(model), "the features of images")
+        }
     else:
-        what = "the model's outputs" if model.classes is None else "the most probable classes, best first"
-        if is_dense(model):
-            what = f"the {'depth' if estimates_depth(model) else 'class'} of every pixel of the model's size"
-        scores = once(_scores(model, answer, False))
-        best = _from_bytes(decode, _best(model, scores, top_k))
-        if finds_objects(model):
-            what, best = "objects, highest score first", detections_of_bytes(model, own, scores)
-        add("serving_default", best, encoded, f"{what}, of encoded images")
-        add("pixels", scores, images, f"all outputs, of pixels {pixels} of the model's size")
-        add(
-            "pixels_uint8",
-            lambda images: scores(own(images)),
-            bytes_like,
-            "the same, of bytes: a quarter of the traffic",
-        )
-        add("pixels_training", _trained(model, answer), images, "the same with dropout, to train on")
+        found = _of_outputs(model, top_k, answer, own, decode)
     if segments(model):
         what = "masks as PNG files of class numbers, of encoded images, each at its image's own size"
-        add("encoded_masks", masks_of_bytes(model, pixels), encoded, what)
+        found["encoded_masks"] = Signature(masks_of_bytes(model, pixels), _ENCODED, what)
     if tensor is not None:
-        pooled = once(_features(model, tensor, False))
-        add("features", pooled, images, "the input of the head: for search, clustering and your own heads")
-        add("encoded_features", _from_bytes(decode, pooled), encoded, "the same, of encoded images")
-        add("features_training", _features(model, tensor, True), images, "the same with dropout, to train on")
+        found |= _of_features(model, tensor, decode)
     if attention is not None:
-        mapped = once(lambda images: {"attention": attention(images)})
-        add("attention", mapped, images, "where the model looked: attention rollout on the grid of patches, 1 at most")
-        add("encoded_attention", _from_bytes(decode, mapped), encoded, "the same, of encoded images")
+        found |= _of_attention(model, attention, decode)
     return found
 
 
 def own_outputs(model: keras.Model) -> Signature:
     """The model's outputs alone, by name, from pixels."""
-    takes = tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, name="images")
     return Signature(
-        lambda images: _float32(named_outputs(model(images, training=False))), takes, "the model's outputs"
+        lambda images: _float32(named_outputs(model(images, training=False))), _images(model), "the model's outputs"
     )
 
 
@@ -226,5 +256,4 @@ def all_outputs(model: keras.Model, answer: Callable | None) -> Signature:
             others |= {"logits": outputs["logits"], "candidates": outputs["boxes"]}
         return _float32({**others, **_named(model, answer, outputs)})
 
-    takes = tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, name="images")
-    return Signature(everything, takes, f"all outputs, of pixels {InputRange.of(model)} of the model's size")
+    return Signature(everything, _images(model), f"all outputs, of pixels {InputRange.of(model)} of the model's size")

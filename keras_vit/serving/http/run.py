@@ -144,10 +144,8 @@ def run(app: FastAPI, bound: socket.socket, drain_seconds: int, head_seconds: fl
         server_header=False,
         h11_max_incomplete_event_size=_HEAD,
     )
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # uvicorn's handlers replace these while it runs, and raise the signal again at its end
+    # uvicorn's handlers replace these while it runs, and raise the signal again at its end.
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     with _naming(host, port):
         bound.listen(1024)
