@@ -85,9 +85,8 @@ def draw(results):
                     named = line if name == PASSES[0] else None
                     ax.plot(list(points), values, style, color=f"C{i}", markersize=4, label=named)
             places = sorted({place for points in lines.values() for place in points})
-            places = [
-                place for place, before in zip(places, [0, *places]) if place > 1.2 * before
-            ]  # labels that do not overlap
+            # Labels that do not overlap.
+            places = [place for place, before in zip(places, [0, *places]) if place > 1.2 * before]
             ax.set(xscale="log", yscale="log", xlabel=axis, ylabel=label)
             ax.xaxis.set_minor_locator(NullLocator())
             ax.set_xticks(places, places)

@@ -72,9 +72,8 @@ class Running:
     def post(self, body: bytes, kind: str = "image/jpeg"):
         """(status, headers, content) of a request."""
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)) as connection:
-            with contextlib.suppress(
-                BrokenPipeError, ConnectionResetError
-            ):  # the answer came before the whole body was sent
+            # The answer came before the whole body was sent.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.request("POST", "/v1/models/m:predict", body, {"Content-Type": kind})
             answer = connection.getresponse()
             return answer.status, answer.headers, json.loads(answer.read())

@@ -38,10 +38,8 @@ def get_config(argument=""):
     config.batch_size = 128
     config.total = f"{STEPS[length]} steps"
     config.evaluate = config.checkpoint = "20%"
-    config.evals.flips = {
-        "evaluator": "classification",
-        "flips": True,
-    }  # test-time flips, at the end: twice the time of a prediction
+    # Test-time flips, at the end: twice the time of a prediction.
+    config.evals.flips = {"evaluator": "classification", "flips": True}
 
     config.optimizer.update(name="muon", learning_rate=3e-3, momentum=0.95, beta_2=0.98, weight_decay=0.05)
     config.schedule.warmup = "5%"

@@ -42,10 +42,8 @@ def get_config(argument=""):
     config.batch_size = 128
     config.total = f"{STEPS[length]} steps"
     config.evaluate = config.checkpoint = "20%"
-    config.evals.flips = {
-        "evaluator": "classification",
-        "flips": True,
-    }  # test-time flips, at the end: twice the time of a prediction
+    # Test-time flips, at the end: twice the time of a prediction.
+    config.evals.flips = {"evaluator": "classification", "flips": True}
     config.loss.label_smoothing = 0.1 if length == "20min" else 0.0
 
     config.optimizer.update(name="muon", learning_rate=2e-3, momentum=0.95, beta_2=0.98, weight_decay=0.05)

@@ -27,8 +27,7 @@ def get_config(argument=""):
     config.batch_size = 1024
     config.total = f"{length.removesuffix('ep')} epochs"
     config.schedule.warmup = "10k steps"
-    config.optimizer.update(
-        learning_rate=1e-3, weight_decay=0.1, clip_norm=1.0
-    )  # 0.1: the paper's 1e-4 over its learning rate
+    # 0.1: the paper's 1e-4 over its learning rate.
+    config.optimizer.update(learning_rate=1e-3, weight_decay=0.1, clip_norm=1.0)
     config.expected = f"{_EXPECTED[length]} on ImageNet at 224 px (arXiv 2205.01580)"
     return config

@@ -19,10 +19,8 @@ from .lib import study
 from .lib.choices import choose
 
 CHOICES = {"data": study.DATA}
-PATCHES = {
-    "cifar10": (8, 4, 2),
-    "digits": (4, 2, 1),
-}  # from few patches to many; the one in the middle is the shared point's
+# From few patches to many; the one in the middle is the shared point's.
+PATCHES = {"cifar10": (8, 4, 2), "digits": (4, 2, 1)}
 TOGETHER = ((2, 32, 64, 0), (4, 64, 128, 1), (6, 96, 192, 1))  # depth, width, MLP, place in PATCHES
 
 

@@ -14,9 +14,8 @@ import types
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Tiny products gain nothing by threads, and several files of tests run at a time.
-os.environ.setdefault(
-    "TF_ENABLE_ONEDNN_OPTS", "1"
-)  # as keras_vit/environment.py, and some tests import TensorFlow first
+# As keras_vit/environment.py, and some tests import TensorFlow first.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -82,9 +82,8 @@ def test_every_command_has_the_flags_and_config_keys_it_is_given(path):
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_every_config_key_and_name_is_there(path):
     text = path.read_text()
-    keys = set(
-        re.findall(r"--config\.(?!evals\.\w+=None)([a-z][\w.]*\w)", text)
-    )  # None leaves out an evaluator of another config
+    # None leaves out an evaluator of another config.
+    keys = set(re.findall(r"--config\.(?!evals\.\w+=None)([a-z][\w.]*\w)", text))
     config_files.apply_overrides(
         [f"--config.{key}=1" for key in sorted(keys)], config_files.load_config("digits_pretrain")
     )

@@ -18,12 +18,8 @@ from keras_vit.checkpoints.transfer import model_weights
 pytestmark = pytest.mark.filterwarnings("ignore:Even though the .tf.config.experimental_run_functions_eagerly")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-OLD = (
-    "tensorflow_addons",
-    "vit_keras",
-    "tfimm",
-    "transformers",
-)  # not installed here: code that imports these is compiled, not run
+# Not installed here: code that imports these is compiled, not run.
+OLD = ("tensorflow_addons", "vit_keras", "tfimm", "transformers")
 PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("migrating", "from_tensorflow_addons")}
 
 

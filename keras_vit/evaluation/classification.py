@@ -155,9 +155,8 @@ class Classification(Evaluator):
                 seen = dataclasses.replace(setting, model=both_ways(model)) if self.flips else setting
             measures = evaluate_metrics(seen, source, preprocess, loss, [*top, counts, calibration])
             n = measures["examples"]
-            shares = {
-                name: round(measures[name] * n) / n for name in ("top1", "top5") if name in measures
-            }  # undoes float32 rounding
+            # Undoes float32 rounding.
+            shares = {name: round(measures[name] * n) / n for name in ("top1", "top5") if name in measures}
             details = {"classes": list(source.class_names), **counts.details(), **calibration.details()}
             details |= {"flips": True} if self.flips else {}
             _warn_of_unread_classes(source, details["examples_per_class"])

@@ -33,9 +33,8 @@ def mean_of_block(model: keras.Model, block: int) -> keras.KerasTensor:
     """Output of a ViT's or BiT's block, averaged over patches: symbolic (b, d) float32. ValueError if it has no such
     block.
     """
-    return keras.ops.mean(
-        keras.ops.cast(taps.feature_map(model, block), "float32"), axis=(1, 2)
-    )  # (b, h, w, d) -> (b, d)
+    # (b, h, w, d) -> (b, d)
+    return keras.ops.mean(keras.ops.cast(taps.feature_map(model, block), "float32"), axis=(1, 2))
 
 
 class Embedder:

@@ -85,9 +85,8 @@ class CalibrationError(keras.metrics.Metric):
     def __init__(self, bins=BINS, name="ece", dtype=None):
         super().__init__(name=name, dtype=dtype)
         self.bins = bins
-        self.sums = self.add_variable(
-            shape=(bins, 3), initializer="zeros", name="sums"
-        )  # examples, correct predictions, summed confidence
+        # Examples, correct predictions, summed confidence.
+        self.sums = self.add_variable(shape=(bins, 3), initializer="zeros", name="sums")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         p = ops.softmax(ops.cast(y_pred, "float32"), axis=-1)  # (b, c)

@@ -81,9 +81,8 @@ class Index:
         self.check_written_by_model()
         own = fingerprint_of_model(model, ("features",))
         for split, description in self.descriptions.items():
-            if any(
-                description.get(key, value) != value for key, value in own.items()
-            ):  # earlier versions recorded only the weights
+            # Earlier versions recorded only the weights.
+            if any(description.get(key, value) != value for key, value in own.items()):
                 raise ValueError(
                     f'The features of "{split}" were computed by another model, {description.get("model", "unknown")},'
                     " or with other weights: search with that model, or compute them again in another folder."

@@ -34,9 +34,8 @@ def mean_attention_distance(weights: np.ndarray, grid: tuple[int, int], stride: 
         (b, k) float64, in pixels; NaN for a head that attends to no patch.
     """
     distances = patch_distances(grid, stride)
-    patches = np.asarray(weights, "float64")[
-        ..., -len(distances) :, -len(distances) :
-    ]  # (b, k, n, n) -> (b, k, h*w, h*w)
+    # (b, k, n, n) -> (b, k, h*w, h*w)
+    patches = np.asarray(weights, "float64")[..., -len(distances) :, -len(distances) :]
     total = patches.sum(-1)  # (b, k, h*w)
     attending = total > 0
     weighted = (patches * distances).sum(-1) / np.where(attending, total, 1)

@@ -111,9 +111,8 @@ def class_maps(
         values = front(np.asarray(images[start : start + batch_size], "float32"), training=False)
 
         def score(x, rows=rows):
-            chosen = keras.ops.sum(
-                rows * keras.ops.cast(back(x, training=False), "float32"), -1
-            )  # (b, classes) -> (b,)
+            # (b, classes) -> (b,)
+            chosen = keras.ops.sum(rows * keras.ops.cast(back(x, training=False), "float32"), -1)
             return keras.ops.log(chosen) if probable else chosen
 
         gradients = _on_grid(encoder, _gradient(score, values))

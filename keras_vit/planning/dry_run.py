@@ -28,9 +28,8 @@ def _trained_layers(model):
 
 
 def _model_row(config, model, remark):
-    images = [
-        tuple(t.shape[-3:-1]) for t in keras.tree.flatten(model.input) if len(t.shape) in (4, 5)
-    ]  # 5 for several crops
+    # 5 for several crops.
+    images = [tuple(t.shape[-3:-1]) for t in keras.tree.flatten(model.input) if len(t.shape) in (4, 5)]
     size = " x ".join(map(str, images[0])) if images else "?"
     tokens = f", {math.prod(model.grid) + model.spec.prefix} tokens" if hasattr(model, "grid") else ""
     trained = memory.size(model.trainable_variables)

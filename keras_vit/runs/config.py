@@ -131,9 +131,8 @@ def check_config(config, replicas=1):
             f"--config.micro_batches={config.micro_batches}: a device's {share} images per batch cannot be split into"
             f" equal parts. Choose a divisor of {share}."
         )
-    mixed = (
-        (config.batch_size, 1) if keras.backend.backend() == "jax" else (share, replicas)
-    )  # JAX mixes the whole batch
+    # JAX mixes the whole batch.
+    mixed = (config.batch_size, 1) if keras.backend.backend() == "jax" else (share, replicas)
     for key in ("mixup", "cutmix"):
         if config[key]:
             _named(key, check_pairs, *mixed)

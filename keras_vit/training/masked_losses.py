@@ -76,12 +76,10 @@ class MaskedCrossEntropy(Loss):
     def call(self, y_true, y_pred):
         _check_y("MaskedCrossEntropy", y_true, y_pred.shape[1:-1])
         classes, counted = _classes_that_count(y_true, y_pred)
-        logits = ops.reshape(
-            ops.cast(y_pred, "float32"), (-1, counted.shape[1], y_pred.shape[-1])
-        )  # (b, m..., c) -> (b, m, c)
-        log_likelihood = ops.take_along_axis(ops.log_softmax(logits, axis=-1), classes[..., None], axis=-1)[
-            ..., 0
-        ]  # (b, m)
+        # (b, m..., c) -> (b, m, c)
+        logits = ops.reshape(ops.cast(y_pred, "float32"), (-1, counted.shape[1], y_pred.shape[-1]))
+        # (b, m)
+        log_likelihood = ops.take_along_axis(ops.log_softmax(logits, axis=-1), classes[..., None], axis=-1)[..., 0]
         return _mean_of(-log_likelihood, counted)
 
 

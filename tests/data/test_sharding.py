@@ -115,10 +115,8 @@ def test_each_host_resumes_at_its_exact_record(records):
 
 def test_hosts_have_the_files_of_records_to_themselves(records):
     source = records(5, 3, 6, 4, 3)
-    numbers_of = [
-        {0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 18, 19, 20},
-        {5, 6, 7, 14, 15, 16, 17},
-    ]  # files 0, 2, 4 and 1, 3
+    # Files 0, 2, 4 and 1, 3.
+    numbers_of = [{0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 18, 19, 20}, {5, 6, 7, 14, 15, 16, 17}]
     rows = []  # an example's augmentation is folded from its row number
     for index, numbers in enumerate(numbers_of):
         examples = collect(source.shuffled(1, 0, HostShard(2, index, 2)), 3 * len(numbers))

@@ -90,9 +90,8 @@ def test_a_step_is_static_and_does_not_involve_the_host(steps, name):
 def test_replicas_meet_once_for_the_gradients_and_once_for_the_count_of_steps(steps):
     programs, model = steps
     names = ops(programs["train"].text)
-    assert names.count("stablehlo.cross-replica-sum") == len(
-        model.trainable_variables
-    )  # twice that with a sum after clipping
+    # Twice that with a sum after clipping.
+    assert names.count("stablehlo.cross-replica-sum") == len(model.trainable_variables)
     assert names.count("stablehlo.all_to_all") == 1  # TPUStrategy's broadcast of what only the first replica may write
     assert names.count("stablehlo.while") == 1  # over the micro-batches
     groups = set(re.findall(r"replica_groups = dense<(.*?)>", programs["train"].text))

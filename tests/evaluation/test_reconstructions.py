@@ -24,9 +24,8 @@ def test_it_shows_the_same_patches_each_time(setting):
     first, second = evaluate(), evaluate()
     assert first.measures == second.measures and first.measures["images"] == 3 and first.details["mask_ratio"] == 0.75
     pixels = first.pictures["images"]
-    assert (
-        pixels.shape == (3 * 64 + 4, 3 * 64 + 4, 3) and pixels.dtype == np.uint8
-    )  # 8 times larger, 2 pixels between them
+    # 8 times larger, 2 pixels between them.
+    assert pixels.shape == (3 * 64 + 4, 3 * 64 + 4, 3) and pixels.dtype == np.uint8
     np.testing.assert_array_equal(pixels, second.pictures["images"])
     shown = pixels[:64:8, [i * 66 + j for i in range(3) for j in range(0, 64, 8)]].reshape(8, 3, 8, 3).swapaxes(0, 1)
     np.testing.assert_array_equal(shown, IMAGES[[0, 9, 19]])

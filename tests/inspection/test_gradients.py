@@ -48,9 +48,8 @@ def test_before_a_mean_it_is_the_head_s_own_column_of_weights():
     kernel = np.random.default_rng(0).normal(size=(128, 3)).astype("float32")
     model.get_layer("head").kernel.assign(kernel)
     images = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3)).astype("float32")
-    maps = np.maximum(
-        np.asarray(keras_vit.Model(model.input, model.feature_map())(images)) @ kernel[:, 1], 0
-    )  # (b, h, w)
+    # (b, h, w)
+    maps = np.maximum(np.asarray(keras_vit.Model(model.input, model.feature_map())(images)) @ kernel[:, 1], 0)
     np.testing.assert_allclose(class_maps(model, images, 1), maps / maps.max((1, 2), keepdims=True), atol=1e-5)
     assert class_maps(model, images, 1, block=0).shape == (2, 16, 16)
 

@@ -39,9 +39,8 @@ def test_files_folders_and_patterns(folder):
         "t.tif",
     ]
     assert names("@/a, b.jpg", folder) == ["a, b.jpg"] and names("@/[x].bmp", folder) == ["[x].bmp"]
-    assert names("@/notes.txt", folder) == [
-        "notes.txt"
-    ]  # named outright: what is wrong with it is said when it is read
+    # Named outright: what is wrong with it is said when it is read.
+    assert names("@/notes.txt", folder) == ["notes.txt"]
 
 
 def test_what_is_not_there_is_said(folder):

@@ -85,9 +85,8 @@ def test_names_are_text_in_any_script_and_never_code(written):
     assert len(found.page.scripts) == 1 and "alert" not in found.page.scripts[0]
     named = [row[0] for row in found.page.rows]
     assert set(NAMES[:4]) <= set(named)  # the fifth has no example
-    assert (
-        NAMES[4] in found.page.rows[[row[0] for row in found.page.rows].index("")]
-    )  # the head of the confusion matrix
+    # The head of the confusion matrix.
+    assert NAMES[4] in found.page.rows[[row[0] for row in found.page.rows].index("")]
     assert all(not attribute.startswith("on") for _, given in found.page.tags for attribute in given)
 
 

@@ -54,9 +54,8 @@ def test_a_block_computes_the_same(on_tpus, dtype, tolerance, remat):
         results.append([np.asarray(tf.cast(r, "float32")) for r in step(layer, compute)(tokens(compute))])
     assert len(results[0]) == 2 + len(layer.trainable_variables)
     for plain, other in zip(*results, strict=True):
-        np.testing.assert_allclose(
-            other, plain, atol=tolerance * max(np.abs(plain).max(), 1.0)
-        )  # that of the key's bias is 0
+        # That of the key's bias is 0.
+        np.testing.assert_allclose(other, plain, atol=tolerance * max(np.abs(plain).max(), 1.0))
 
 
 def test_tokens_keep_their_shape_and_biases_sum_by_a_product(on_tpus):
@@ -74,9 +73,8 @@ def test_tokens_keep_their_shape_and_biases_sum_by_a_product(on_tpus):
 @pytest.mark.parametrize("rank", [2, 4])
 def test_a_bias_has_the_gradient_of_a_sum_over_rows(rank):
     shape = (5, 2, 3)[: rank - 1] + (D,)
-    g = (
-        np.random.default_rng(1).normal(size=shape).astype("float32")
-    )  # the CPU's sums in bfloat16 are rounded at each addition
+    # The CPU's sums in bfloat16 are rounded at each addition.
+    g = np.random.default_rng(1).normal(size=shape).astype("float32")
     bias = tf.zeros(D)
     with tf.GradientTape() as tape:
         tape.watch(bias)

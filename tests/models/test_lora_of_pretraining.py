@@ -101,9 +101,8 @@ def test_of_dino_the_encoder_has_it_before():
     before = [[w.numpy() for w in part.weights] for part in (model.student, model.teacher)]
     model.fit({"global": crops}, np.zeros(4, "int32"), epochs=2, verbose=0)
     for part, old in zip((model.student, model.teacher), before):
-        moved = {
-            w.path for w, value in zip(part.weights, old) if np.abs(w.numpy() - value).max() > 1e-5
-        }  # a mean of equal ones rounds
+        # A mean of equal ones rounds.
+        moved = {w.path for w, value in zip(part.weights, old) if np.abs(w.numpy() - value).max() > 1e-5}
         assert moved == LORA
 
 

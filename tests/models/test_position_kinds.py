@@ -107,9 +107,8 @@ def test_another_size_resamples_or_says_why_not(positions, at, tiny, pixels):
     larger = keras_vit.checkpoints.transfer(model, image_size=(16, 24))
     large = np.repeat(np.repeat(pixels, 2, 1), 2, 2)
     assert np.isfinite(larger(large)).all() and larger.grid == (4, 6)
-    back = keras_vit.checkpoints.transfer(
-        larger, image_size=(8, 12)
-    )  # corners are aligned: every old place is a new one
+    # Corners are aligned: every old place is a new one.
+    back = keras_vit.checkpoints.transfer(larger, image_size=(8, 12))
     if positions in ("none", "sincos2d", "rope2d"):
         np.testing.assert_array_equal(back(pixels), model(pixels))
 
@@ -129,9 +128,10 @@ def test_halves_and_offsets_are_interpolated_along_their_axes(tiny):
     np.testing.assert_allclose(new_y, [y[0], (y[0] + y[1]) / 2, y[1]], atol=1e-6)
     model = made(tiny, "relative2d", "stem")
     bias = np.asarray(model.get_layer("block_00").attention.relative.bias)  # (3, 5, k)
+    # (5, 9, k)
     new = np.asarray(
         keras_vit.checkpoints.transfer(model, image_size=(12, 20)).get_layer("block_00").attention.relative.bias
-    )  # (5, 9, k)
+    )
     np.testing.assert_allclose(new[::2, ::2], bias, atol=1e-6)
     np.testing.assert_allclose(new[1, 1], bias[:2, :2].mean((0, 1)), atol=1e-6)
 

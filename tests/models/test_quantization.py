@@ -102,9 +102,8 @@ def test_models_built_on_a_vit(tiny, pixels, tmp_path, make, mode):
     if isinstance(model, keras_vit.Model):
         quantized(model, mode)
     else:
-        quantized(
-            keras_vit.Model(model.input, model.output), mode
-        )  # shares the layers; Keras' own quantize warns of all others
+        # Shares the layers; Keras' own quantize warns of all others.
+        quantized(keras_vit.Model(model.input, model.output), mode)
     expected = outputs(model, pixels)
     assert {d for d in kernels(model).values()} == {"int8" if mode != "float8" else "float32"}
     model.save(tmp_path / "m.keras")

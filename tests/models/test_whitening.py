@@ -26,9 +26,8 @@ def images():
 def responses(kernel, x, stride=1):
     """(windows, filters) of a kernel (p, q, c, d) over images, at each `stride` pixels."""
     p, q = kernel.shape[:2]
-    windows = np.lib.stride_tricks.sliding_window_view(x, (p, q), axis=(1, 2))[
-        :, ::stride, ::stride
-    ]  # (b, h, w, c, p, q)
+    # (b, h, w, c, p, q)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (p, q), axis=(1, 2))[:, ::stride, ::stride]
     return np.einsum("bhwcpq,pqcd->bhwd", windows, kernel).reshape(-1, kernel.shape[-1])
 
 
@@ -37,9 +36,8 @@ def test_responses_are_uncorrelated_with_a_mean_square_of_one(images):
     filters = whitening_filters(x, (3, 3), 8)
     y = responses(filters, x)
     np.testing.assert_allclose(y.T @ y / len(y), np.eye(8), atol=0.02)
-    singular = np.linalg.svd(responses(np.eye(27).reshape(3, 3, 3, 27), x), full_matrices=False)[
-        2
-    ]  # patches as they are
+    # Patches as they are.
+    singular = np.linalg.svd(responses(np.eye(27).reshape(3, 3, 3, 27), x), full_matrices=False)[2]
     for i in range(8):
         vector = filters[..., i].transpose(0, 1, 2).ravel() / np.linalg.norm(filters[..., i])
         assert abs(vector @ singular[i]) == pytest.approx(1, abs=1e-3)

@@ -97,9 +97,8 @@ def test_relative_attention_costs_its_own_products():
         forward_flops(make_spec("Ti/4", **SMALL, positions=kind), (8, 12))
         for kind in ("none", "relative", "relative2d")
     )
-    assert (
-        relative - plain == 2 * 2 * (6 * 11 * 32 + (1 + 6 + 1) * 32) and bias == plain
-    )  # 2 blocks, 6 patches, width 32
+    # 2 blocks, 6 patches, width 32.
+    assert relative - plain == 2 * 2 * (6 * 11 * 32 + (1 + 6 + 1) * 32) and bias == plain
 
 
 def test_rectangles_are_counted_as_rectangles():

@@ -231,9 +231,8 @@ def test_every_row_of_every_config_resolves_and_fits_its_model(name):
             parse(config.data[key])
             if key == "train_preprocess" and config.task == "dino":  # whose crops have texts of their own
                 continue
-            text = re.sub(
-                r"\|rand_augment\(2, \d+\)", "", config.data[key]
-            )  # tracing it takes a while, and the size stays
+            # Tracing it takes a while, and the size stays.
+            text = re.sub(r"\|rand_augment\(2, \d+\)", "", config.data[key])
             random, shape = image_shape(text, encoded=config.data.source != "digits")
             assert shape == (*size, config.model.channels) and random <= may_be_random, (row, key)
 

@@ -35,9 +35,8 @@ OVERRIDES = {
 # For several workers, whose programs take longer to start.
 FEWER = {"data.evaluation": "test[:20]", "evaluate": "60 steps", "data.train_preprocess": "decode(1)|random_flip"}
 
-_ports = itertools.count(
-    random.SystemRandom().randrange(20_000, 32_000)
-)  # no port is used twice; they are below the ports of outgoing connections
+# No port is used twice; they are below the ports of outgoing connections.
+_ports = itertools.count(random.SystemRandom().randrange(20_000, 32_000))
 
 
 def free_port():

@@ -141,9 +141,8 @@ def _head_pictures(subject):
     images, found = subject.shown_pixels, [{} for _ in subject.shown]
     for start in range(0, len(images), _BATCH):
         for block, maps in head_maps(subject.model, images[start : start + _BATCH]).items():
-            for i, image in enumerate(
-                tiles.coloured(_stretched(maps), 0, 1, "inferno")
-            ):  # (b, k, h, w) -> (b, k, h, w, 3)
+            # (b, k, h, w) -> (b, k, h, w, 3)
+            for i, image in enumerate(tiles.coloured(_stretched(maps), 0, 1, "inferno")):
                 factor = max(1, round(56 / image.shape[2]))
                 found[start + i][block] = tiles.sheet(tiles.enlarged(image, factor), _COLUMNS, gap=3)
     return found

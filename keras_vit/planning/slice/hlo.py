@@ -28,9 +28,8 @@ _ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
 _INSTRUCTION = re.compile(
     r"^\s*(?:ROOT )?%(?P<name>[\w.\-]+) = (?P<type>\(.*?\)|\S+) (?P<opcode>[a-z][\w\-]*)\((?P<rest>.*)$"
 )
-_METADATA = re.compile(
-    r"(kernel_metadata=\{)\n(.*?)\n(\})", re.DOTALL
-)  # a kernel's metadata, the only multi-line part of instructions
+# A kernel's metadata, the only multi-line part of instructions.
+_METADATA = re.compile(r"(kernel_metadata=\{)\n(.*?)\n(\})", re.DOTALL)
 _COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%(?P<name>[\w.\-]+) .*\{$")
 # Instructions that only name values in place.
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}

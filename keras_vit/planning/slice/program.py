@@ -53,9 +53,8 @@ def _silent() -> Iterator[None]:
 
 def devices_of(name: str) -> list:
     """The devices of a slice as compilation targets; ValueError if libtpu does not know the slice."""
-    os.environ.update(
-        TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1"
-    )  # query no metadata server, lock no device
+    # Query no metadata server, lock no device.
+    os.environ.update(TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
     os.environ.pop("TPU_LIBRARY_PATH", None)
     kernels.folder()
     from jax.experimental import topologies

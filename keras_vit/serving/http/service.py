@@ -151,9 +151,8 @@ class Service:
             return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         given = request.headers.get("x-api-key") or (token.strip() if scheme.lower() == "bearer" else "")
-        if not hmac.compare_digest(
-            given.encode("latin-1"), self.api_key.encode()
-        ):  # the server has read headers as Latin-1
+        # The server has read headers as Latin-1.
+        if not hmac.compare_digest(given.encode("latin-1"), self.api_key.encode()):
             raise Refused(
                 401,
                 "The API key is missing or wrong: send it as the header X-API-Key, or as Authorization: Bearer KEY.",

@@ -58,10 +58,8 @@ _THRESHOLDS = {
     keras.metrics.SensitivityAtSpecificity: None,
     keras.metrics.SpecificityAtSensitivity: None,
 }
-F_SCORES = (
-    keras.metrics.FBetaScore,
-    keras.metrics.F1Score,
-)  # without a threshold they take the largest value, also of logits
+# Without a threshold they take the largest value, also of logits.
+F_SCORES = (keras.metrics.FBetaScore, keras.metrics.F1Score)
 _POSITIVE_LOGIT = 1e-7  # Keras' F scores take no threshold of 0
 # Metrics on probabilities that Keras also has as functions.
 _METRIC_FUNCTIONS = {
