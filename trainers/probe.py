@@ -172,23 +172,25 @@ def run_probe(values):
         evaluators = _with_shots_that_fit(evaluators, pair[0])
     splits = FeatureSplits(embedder, *pair, keep=methods != ["few_shot"], data_dir=values.data_dir)
     results = probe(splits, evaluators)
-    sizes = {
-        name: max(result[name] for result in results.values() if name in result)
-        for name in ("features", "train_images")
-    }
-    sizes["test_images"] = pair[1].size
+    about = {"model": values.model, "data": data, "train": train, "test": test, "preprocess": embedder.preprocess}
+    _tell(results, about, pair[1].size, values.output)
+
+
+def _tell(results, about, test_images, output):
+    """Prints the table; writes it, with what it is about, to the folder `output`, if any."""
+    names = ("features", "train_images")
+    sizes = {name: max(result[name] for result in results.values() if name in result) for name in names}
     print(
-        f"{data}: {sizes['test_images']:,} images of {test}, {sizes['train_images']:,} of {train};"
-        f" {sizes['features']} features; {embedder.preprocess}"
+        f"{about['data']}: {test_images:,} images of {about['test']}, {sizes['train_images']:,} of {about['train']};"
+        f" {sizes['features']} features; {about['preprocess']}"
     )
     print("\n".join(_lines(results)))
-    if values.output:
-        folder = pathlib.Path(values.output)
+    if output:
+        folder = pathlib.Path(output)
         folder.mkdir(parents=True, exist_ok=True)
-        about = {"model": values.model, "data": data, "train": train, "test": test}
         few_shot = results.get("few_shot", {}).get("few_shot")
         content = {**results, **({"few_shot": few_shot} if few_shot else {})}
-        _write(folder, {**about, "preprocess": embedder.preprocess, **sizes, **content}, few_shot)
+        _write(folder, {**about, **sizes, "test_images": test_images, **content}, few_shot)
 
 
 def run():

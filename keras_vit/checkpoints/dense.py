@@ -55,6 +55,21 @@ def all_weights(model: SegmentationModel | DetectionModel) -> dict[str, np.ndarr
     return {path: keras.ops.convert_to_numpy(v) for path, v in found.items() if "seed_generator" not in path}
 
 
+def _built(dense, config):
+    """The model of a file's dense head and its encoder's constructor arguments, with random weights."""
+    finds = dense.head in detection.HEADS
+    own: dict[str, Any] = {} if finds else {"colors": dense.colors, "auxiliary": dense.auxiliary}
+    return (DetectionModel if finds else SegmentationModel)(
+        families.build(**{**config, "preprocessing": None}),
+        head=dense.head,
+        classes=dense.classes,
+        class_names=dense.class_names,
+        preprocessing=config["preprocessing"],
+        head_options=dense.options,
+        **own,
+    )
+
+
 def model_with_head(
     parsed: ParsedCheckpoint,
     config: Mapping[str, Any],
@@ -77,27 +92,16 @@ def model_with_head(
     Raises:
         ValueError: for misfit names or shapes in the file, a model that cannot be built, or as in `moved`.
     """
-    dense = parsed.dense
-    arrays = {**parsed.arrays, **dense.arrays}
+    arrays = {**parsed.arrays, **parsed.dense.arrays}
     try:
         values = sum(a.size for a in arrays.values())
         metadata.check_size(config["variant"], config, len(arrays), values, path)
-        finds = dense.head in detection.HEADS
-        own: dict[str, Any] = {} if finds else {"colors": dense.colors, "auxiliary": dense.auxiliary}
-        model = (DetectionModel if finds else SegmentationModel)(
-            families.build(**{**config, "preprocessing": None}),
-            head=dense.head,
-            classes=dense.classes,
-            class_names=dense.class_names,
-            preprocessing=config["preprocessing"],
-            head_options=dense.options,
-            **own,
-        )
+        model = _built(parsed.dense, config)
     except ValueError as error:
         raise ValueError(f'"{path}" describes a model that cannot be built: {error}') from None
     targets = {path: v for path, v in variables(model).items() if "seed_generator" not in path}
     shapes = {name: tuple(v.shape) for name, v in targets.items()}
-    weights = unpack({**parsed.name_map, **dense.name_map}, arrays, shapes, path)
+    weights = unpack({**parsed.name_map, **parsed.dense.name_map}, arrays, shapes, path)
     for name, variable in targets.items():
         variable.assign(weights[name])
     model.activation = activation

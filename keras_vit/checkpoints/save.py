@@ -284,6 +284,30 @@ def _share(model, address, format, sharing):
     _SHARERS[0](model, address, **sharing)
 
 
+def _format_of(path, format):
+    """The format to save in; ValueError if it is unknown or does not suit the path."""
+    ending = os.path.splitext(path)[1]
+    if format is None and ending not in _BY_ENDING:
+        raise ValueError(
+            f'"{path}" does not say in which format to save: end it in .keras (this package), .npz (google) or .pth'
+            f' (mmsegmentation), or pass format="timm" or "huggingface" for a folder. Valid: {", ".join(FORMATS)}.'
+        )
+    format = format or _BY_ENDING[ending]
+    if format not in FORMATS:
+        raise ValueError(
+            f'Unknown format "{format}" for "{path}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}.'
+        )
+    of_format = next((suffix for suffix, name in _BY_ENDING.items() if name == format), None)
+    if ending != of_format and (of_format or ending in _BY_ENDING):
+        expected = f"a file that ends in {of_format}" if of_format else "a folder"
+        raise ValueError(f'The format "{format}" is {expected}, got "{path}".')
+    if of_format and os.path.isdir(path):
+        raise ValueError(f'"{path}" is a folder, and the format "{format}" is a file. Give the path of a new file.')
+    if ending == ".safetensors":
+        raise ValueError(f'The format "{format}" is a folder with config.json and model.safetensors, got "{path}".')
+    return format
+
+
 def save(model: keras.Model, path: str | os.PathLike, format: str | None = None, **sharing: Unpack[Sharing]) -> None:
     """Writes a model atomically: a crash leaves either the old content of `path` or the whole new file.
 
@@ -310,25 +334,7 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
         return _share(model, path, format, sharing)
     if sharing:
         raise ValueError(f'{", ".join(sharing)}: only for an address, {" or ".join(PLACES)}..., got the path "{path}".')
-    ending = os.path.splitext(path)[1]
-    if format is None and ending not in _BY_ENDING:
-        raise ValueError(
-            f'"{path}" does not say in which format to save: end it in .keras (this package), .npz (google) or .pth'
-            f' (mmsegmentation), or pass format="timm" or "huggingface" for a folder. Valid: {", ".join(FORMATS)}.'
-        )
-    format = format or _BY_ENDING[ending]
-    if format not in FORMATS:
-        raise ValueError(
-            f'Unknown format "{format}" for "{path}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}.'
-        )
-    of_format = next((suffix for suffix, name in _BY_ENDING.items() if name == format), None)
-    if ending != of_format and (of_format or ending in _BY_ENDING):
-        expected = f"a file that ends in {of_format}" if of_format else "a folder"
-        raise ValueError(f'The format "{format}" is {expected}, got "{path}".')
-    if of_format and os.path.isdir(path):
-        raise ValueError(f'"{path}" is a folder, and the format "{format}" is a file. Give the path of a new file.')
-    if ending == ".safetensors":
-        raise ValueError(f'The format "{format}" is a folder with config.json and model.safetensors, got "{path}".')
+    format = _format_of(path, format)
     if format == "huggingface" and isinstance(model, MaskedAutoencoder):
         check_plain(model, 'The format "huggingface"')
         return _masked_autoencoder(model, path)

@@ -99,6 +99,25 @@ def _read_told(files):
         tf.io.gfile.remove(path)
 
 
+def _totals(told, size):
+    """Adds the files' summaries; ValueError if a file is empty."""
+    skipped = {name: why for part in told for name, why in part["skipped"].items()}
+    empty = sum(not part["examples"] for part in told)
+    if empty:
+        raise ValueError(
+            f"{empty} of the {len(told)} files would be empty, since {len(skipped)} of {size} images cannot be decoded."
+            f" Use fewer --shards. {dict(list(skipped.items())[:3])}"
+        )
+    return {**{key: sum(part[key] for part in told) for key in ("examples", "bytes", "shrunk")}, "skipped": skipped}
+
+
+def _connect(pipeline, pieces, encode, write, count):
+    """Adds the steps to a pipeline: encode the source's pieces; write `count` files, also those without examples."""
+    files = pipeline | "files" >> beam.Create([(i, None) for i in range(count)])
+    encoded = pipeline | "pieces" >> beam.Create(range(pieces)) | beam.Reshuffle() | "encode" >> beam.ParDo(encode)
+    (files, encoded) | beam.Flatten() | beam.GroupByKey() | "write" >> beam.ParDo(write)
+
+
 def write_by_beam(
     data: str,
     split: str,
@@ -133,28 +152,12 @@ def write_by_beam(
     folder = locate(folder)
     beam_options, where = pipeline_options(options), (data, split, data_dir, tuple(exclude))
     source = _source(*where)
-    if not 1 <= count <= source.size:
-        raise ValueError(f"--shards={count} for {source.size} examples: expected 1 to {source.size}.")
     files = Files(folder, name, as_split, count, source, overwrite)
     tf.io.gfile.makedirs(folder)
     with owned(folder), files.written(), stage(f"Writing {os.fspath(folder)} by Beam"):
         with beam.Pipeline(options=beam_options) as pipeline:
-            every = pipeline | "files" >> beam.Create([(i, None) for i in range(count)])
-            encoded = (
-                pipeline
-                | "pieces" >> beam.Create(range(pieces(source)))
-                | beam.Reshuffle()
-                | "encode" >> beam.ParDo(_Encode(where, count, resize, quality, seed))
-            )
-            (every, encoded) | beam.Flatten() | beam.GroupByKey() | "write" >> beam.ParDo(_Write(files))
+            _connect(pipeline, pieces(source), _Encode(where, count, resize, quality, seed), _Write(files), count)
         told = list(_read_told(files))
-        counts = [part["examples"] for part in told]
-        skipped = {name: why for part in told for name, why in part["skipped"].items()}
-        if not all(counts):
-            raise ValueError(
-                f"{counts.count(0)} of the {count} files would be empty, since {len(skipped)} of {source.size} images"
-                f" cannot be decoded. Use fewer --shards. {dict(list(skipped.items())[:3])}"
-            )
-        files.put_in_place(counts)
-    totals = {key: sum(part[key] for part in told) for key in ("examples", "bytes", "shrunk")}
-    return {**totals, "skipped": skipped}
+        report = _totals(told, source.size)
+        files.put_in_place([part["examples"] for part in told])
+    return report

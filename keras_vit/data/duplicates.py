@@ -255,26 +255,17 @@ def deduplicate(train: Source, test: Source, output: str, threshold: float = THR
         threshold: float. Correlation above which two images are duplicates.
     """
     warn_of_files(train, test)
-    (train_names, train_thumbnails, train_labels), (test_names, test_thumbnails, test_labels) = (
-        _collect(train, "--train"),
-        _collect(test, "--test"),
-    )
+    train_names, train_thumbnails, train_labels = _collect(train, "--train")
+    test_names, test_thumbnails, test_labels = _collect(test, "--test")
     with stage("Comparing the images"):
         duplicates = near_duplicates(train_thumbnails, test_thumbnails, threshold)
-    pairs = [
-        {
-            "train": train_names[p.train],
-            "test": test_names[p.test],
-            "correlation": round(p.correlation, 4),
-            "flipped": p.flipped,
-        }
-        | (
-            {"same_label": train_labels[p.train] == test_labels[p.test]}
-            if train.class_names and test.class_names
-            else {}
-        )
-        for p in duplicates
-    ]
+    pairs = []
+    for p in duplicates:
+        pair = {"train": train_names[p.train], "test": test_names[p.test]}
+        pair |= {"correlation": round(p.correlation, 4), "flipped": p.flipped}
+        if train.class_names and test.class_names:
+            pair["same_label"] = train_labels[p.train] == test_labels[p.test]
+        pairs.append(pair)
     names = [train_names[i] for i in sorted({p.train for p in duplicates})]
     report = {
         "train": {"source": train.name, "images": len(train_names), "duplicates": len(names)},

@@ -198,21 +198,13 @@ def write_labels(
     new = np.array([os.path.realpath(files[i]) not in seen for i in found.numbers], bool)
     chosen = confident(found.labels, np.where(new, found.confidence, -1.0), len(names), lowest, per_class)
     if not len(chosen):
-        highest = (
-            f"the highest confidence is {found.confidence[new].max():.3f}"
-            if new.any()
-            else "no image is both new and readable"
-        )
+        highest = "no image is both new and readable"
+        if new.any():
+            highest = f"the highest confidence is {found.confidence[new].max():.3f}"
         raise ValueError(f"No image of {source.name} is labelled with a confidence of {lowest:g} or more: {highest}.")
-    rows += [
-        {
-            "image": files[found.numbers[i]],
-            "label": names[found.labels[i]],
-            "split": "train",
-            "confidence": round(float(found.confidence[i]), 6),
-        }
-        for i in chosen
-    ]
+    for i in chosen:
+        row = {"image": files[found.numbers[i]], "label": names[found.labels[i]], "split": "train"}
+        rows.append({**row, "confidence": round(float(found.confidence[i]), 6)})
     write_table(folder, names, rows)
     report = _report(found, chosen, new, names, rows)
     write_bytes(os.path.join(folder, "label.json"), json.dumps(report, indent=1, ensure_ascii=False).encode())

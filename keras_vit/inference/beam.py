@@ -170,6 +170,22 @@ def _empty(column, n):
     )
 
 
+def _connect(pipeline, missing, read, handler, write):
+    """Adds the steps of a job to a pipeline: read the missing files' images, answer, write."""
+    found = (
+        pipeline
+        | "files" >> beam.Create(missing)
+        | beam.Reshuffle()
+        | "read" >> beam.ParDo(read).with_outputs("broken", "reasons", main="images")
+    )
+    answers = found.images | RunInference(KeyedModelHandler(handler)) | beam.Map(_answer)
+    (
+        {"answers": answers, "broken": found.broken, "reasons": found.reasons}
+        | beam.CoGroupByKey()
+        | "write" >> beam.ParDo(write)
+    )
+
+
 def predict_by_beam(
     export: str,
     data: str,
@@ -221,18 +237,8 @@ def predict_by_beam(
         take_folder(job.shards, description, free=tuple(about))
         missing = job.shards.missing()
         where = (data, split, data_dir)
+        read, text = _ReadFile(plan, where), json.dumps(description, ensure_ascii=False)
         with stage(f"Predicting {job.source.name} by Beam"), beam.Pipeline(options=beam_options) as pipeline:
-            read = (
-                pipeline
-                | "files" >> beam.Create(missing)
-                | beam.Reshuffle()
-                | "read" >> beam.ParDo(_ReadFile(plan, where)).with_outputs("broken", "reasons", main="images")
-            )
-            answers = read.images | RunInference(KeyedModelHandler(handler)) | beam.Map(_answer)
-            (
-                {"answers": answers, "broken": read.broken, "reasons": read.reasons}
-                | beam.CoGroupByKey()
-                | "write" >> beam.ParDo(_WriteFile(plan, where, json.dumps(description, ensure_ascii=False)))
-            )
+            _connect(pipeline, missing, read, handler, _WriteFile(plan, where, text))
     rows = sum(len(job.shards.range(i)) for i in missing)
     return Report(rows, (len(missing), job.shards.count - len(missing), job.shards.count), job.broken(missing))

@@ -5,23 +5,20 @@ source = keras_vit.data.open_source("images:PHOTOS", "train")
 keras_vit.inference.predict_masks(model, source, "masks")
 """
 
-import collections
 import csv
 import dataclasses
 import io
 import json
 import os
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import numpy as np
 from etils import epath
 
 from keras_vit.data import ExampleErrors
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.image_files import ENDINGS
-from keras_vit.data.sources.selection import digest, names_at, subset
-from keras_vit.data.whole_images import images_alone, whole_images
+from keras_vit.data.sources.selection import digest, names_at
+from keras_vit.inference.by_row import answers_by_row
 from keras_vit.inference.fingerprint import fingerprint_of_model
 from keras_vit.inference.job import owned_part
 from keras_vit.inference.predict import Report, check_part
@@ -98,26 +95,6 @@ def _take_folder(files, description, free):
     take_folder(files, json.loads(json.dumps(description)), free=free)
 
 
-def _images(model, source, rows, errors) -> Iterator[tuple[np.ndarray, int]]:
-    """(pixels (h, w, c) uint8, row) of the readable images of these rows."""
-    if rows:
-        for position, image, _ in whole_images(subset(images_alone(source), rows), model.channels, errors):
-            yield image, rows[position]
-
-
-def _masks(segmenter, images) -> Iterator[tuple[bytes, int]]:
-    """(a mask's PNG, row) of (pixels, row)."""
-    rows: collections.deque = collections.deque()
-
-    def named():
-        for image, row in images:
-            rows.append(row)
-            yield image, f"Row {row}"
-
-    for found in segmenter.of_pixels(named()):
-        yield found.png(), rows.popleft()
-
-
 def _description(segmenter, source, split):
     """The origin of the masks in a folder, for JSON."""
     model = segmenter.model
@@ -139,11 +116,15 @@ def _description(segmenter, source, split):
 
 def _write(files, segmenter, source, rows, errors):
     """Writes the masks of these rows; returns the number of masks written."""
+
+    def segmented(images):
+        return segmenter.of_pixels((image, f"Row {row}") for image, row in images)
+
     written = 0
     with stage(f"Segmenting {source.name}", len(rows), "images") as work:
-        for png, row in _masks(segmenter, _images(segmenter.model, source, rows, errors)):
+        for found, row in answers_by_row(segmented, source, rows, segmenter.model.channels, errors):
             epath.Path(files.path(row)).parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(files.path(row), png)
+            write_bytes(files.path(row), found.png())
             written += 1
             work.advance(1)
     return written

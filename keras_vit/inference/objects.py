@@ -6,7 +6,6 @@ source = keras_vit.data.open_source("boxes:CELLS", "val")
 keras_vit.inference.predict_objects(model, source, "found")
 """
 
-import collections
 import dataclasses
 import json
 import os
@@ -18,8 +17,8 @@ from absl import logging
 
 from keras_vit.data import ExampleErrors
 from keras_vit.data.sources.base import Source
-from keras_vit.data.sources.selection import digest, names_at, subset
-from keras_vit.data.whole_images import images_alone, whole_images
+from keras_vit.data.sources.selection import digest, names_at
+from keras_vit.inference.by_row import answers_by_row
 from keras_vit.inference.fingerprint import fingerprint_of_model
 from keras_vit.inference.job import owned_part
 from keras_vit.inference.predict import Report, check_part
@@ -76,18 +75,14 @@ def ids_of(source: Source, model: Any) -> Ids:
 
 def _found(finder: Finder, source, rows: Sequence[int], errors, work) -> dict[int, Detections]:
     """{row: its Detections, without pixels} of the readable images of these rows."""
-    waiting: collections.deque = collections.deque()
-    images = whole_images(subset(images_alone(source), rows), finder.model.channels, errors)
 
-    def pixels() -> Iterator[np.ndarray]:
-        for position, image, _ in images:
-            waiting.append(rows[position])
-            yield image
+    def detected(images):
+        return finder.of_pixels(image for image, _ in images)
 
     found = {}
-    for one in finder.of_pixels(pixels()):
+    for one, row in answers_by_row(detected, source, rows, finder.model.channels, errors):
         empty = np.broadcast_to(np.uint8(0), one.image.shape)  # its size, and no memory
-        found[waiting.popleft()] = dataclasses.replace(one, image=empty)
+        found[row] = dataclasses.replace(one, image=empty)
         work.advance(1)
     return found
 

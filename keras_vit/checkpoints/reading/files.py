@@ -260,6 +260,16 @@ def _under(arrays, key, file):
     return {new: arrays[name] for name, new in names.items()}
 
 
+def _configs_beside(file):
+    """The contents of config.json and preprocessor_config.json in the file's folder, {} if missing."""
+    names = ("config.json", "preprocessor_config.json", "processor_config.json")
+    config, preprocessor, processor = (
+        parse_json(p.read_bytes(), f'"{p}"') if p.is_file() else {} for p in (file.parent / name for name in names)
+    )
+    # transformers 5 writes the images' part into the processor's own file if there is also a text tower.
+    return config, preprocessor or setting(processor, "image_processor", dict) or {}
+
+
 def read(path: str | os.PathLike, key: str | None = None, largest: float = math.inf) -> FileContents:
     """Reads a checkpoint file, or the one in a folder.
 
@@ -301,11 +311,5 @@ def read(path: str | os.PathLike, key: str | None = None, largest: float = math.
         name: array if array.size > largest else _as_float(name, array, file)
         for name, array in (_under(arrays, key, file) if key else arrays).items()
     }
-    names = ("config.json", "preprocessor_config.json", "processor_config.json")
-    config, preprocessor, processor = (
-        parse_json(p.read_bytes(), f'"{p}"') if p.is_file() and kind != "npz" else {}
-        for p in (file.parent / name for name in names)
-    )
-    # transformers 5 writes the images' part into the processor's own file if there is also a text tower.
-    preprocessor = preprocessor or setting(processor, "image_processor", dict) or {}
+    config, preprocessor = ({}, {}) if kind == "npz" else _configs_beside(file)
     return FileContents(file, kind, arrays, config, preprocessor, meta, recorded, left_out)

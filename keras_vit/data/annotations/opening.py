@@ -37,16 +37,13 @@ def _used_names(pictures):
     return tuple(sorted({region.label for picture in pictures for region in picture.regions}))
 
 
-def _declared(
-    title: str, layout: Layout, split: str, annotations: Annotations, own: Callable[[], Sequence[str]]
-) -> tuple[str, ...]:
+def _declared(title: str, layout: Layout, split: str, own: Callable[[], Sequence[str]]) -> tuple[str, ...]:
     """Returns the class names of train, which all splits share.
 
     Args:
         title: str. Name of the source; class names differ between masks and boxes.
         layout: Layout. The annotations found.
-        split: str. Split of `annotations`.
-        annotations: Annotations of that split.
+        split: str. The split to read.
         own: callable. Returns the class names of that split.
     """
     if layout.class_names is not None:
@@ -109,12 +106,12 @@ def names_of(
     if annotations.class_names is not None:
         if classes:
             raise ValueError(f'"{title}": remove classes={classes}: {annotations.where} already names the classes.')
-        return _declared(title, layout, split, annotations, lambda: annotations.class_names)
+        return _declared(title, layout, split, lambda: annotations.class_names)
     pictures = list(annotations.pictures)
     annotations.pictures = iter(pictures)
     check_some(title, annotations, [(picture.path, picture.fault) for picture in pictures])
     folder = root if tf.io.gfile.isdir(root) else os.path.dirname(root)
-    return class_names(folder, classes) or _declared(title, layout, split, annotations, lambda: _used_names(pictures))
+    return class_names(folder, classes) or _declared(title, layout, split, lambda: _used_names(pictures))
 
 
 def advancing(pictures: Iterable[Picture], work: Stage) -> Iterator[Picture]:

@@ -29,7 +29,7 @@ from keras_vit.data.records.description import (
 from keras_vit.data.records.index import FRAME, record_counts
 from keras_vit.data.records.object_records import has_objects, look_into_objects, names_of_objects, object_parser
 from keras_vit.data.sources.base import Records
-from keras_vit.data.sources.class_names import class_names
+from keras_vit.data.sources.class_names import check_first_label, class_names
 from keras_vit.data.sources.image_files import in_known_format
 from keras_vit.data.sources.mask_files import own_classes, records_of_masks
 from keras_vit.data.sources.mask_sample import MEANINGS, check_mask_options, look_into_records, report, understood
@@ -285,6 +285,18 @@ def _with_meaning(source, pattern, files, chosen):
     return records_of_masks(source, mapping)
 
 
+def _written_description(text, folder, chosen):
+    """The folder's dataset.json, or None; ValueError for options that it defines."""
+    several = _WILDCARD.search(folder) and not tf.io.gfile.isdir(folder)
+    description = None if several else read_description(folder)
+    given = [key for key, value in chosen.items() if value]
+    if description is not None and given:
+        raise ValueError(
+            f'"{text}": remove the options {", ".join(given)}, which {NAME} in "{folder}" already defines.'
+        )
+    return description
+
+
 def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffer: int = 10_000) -> Records:
     """Opens a split of TFRecord files.
 
@@ -304,30 +316,21 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
     """
     path, chosen = split_options(text, **dict.fromkeys((*_KEYS, *MEANINGS), ""))
     check_mask_options(text, chosen)
-    if chosen["first_label"] and not chosen["first_label"].isdecimal():
-        raise ValueError(f'"{text}": first_label={chosen["first_label"]}: expected an integer, such as 1.')
+    check_first_label(text, chosen["first_label"])
     pattern, name = locate(path, data_dir), canonical(split_name(split))
-    whole = tf.io.gfile.isdir(pattern)
-    if whole:
-        pattern = os.path.join(pattern, "*")
+    files_only = not tf.io.gfile.isdir(pattern)
+    pattern = pattern if files_only else os.path.join(pattern, "*")
     files = _matching(pattern)
     if not files:
         raise FileNotFoundError(f'No file matches "{pattern}". Expected a folder of TFRecord files, or a glob.')
-    folder = os.path.dirname(pattern)
-    several = _WILDCARD.search(folder) and not tf.io.gfile.isdir(folder)
-    description = None if several else read_description(folder)
-    if description is None:
-        if whole:
+    description = _written_description(text, os.path.dirname(pattern), chosen)
+    if description is not None:
+        counts = _described(description, pattern, files, split_name(split))
+    else:
+        if not files_only:
             _check_all_shards(files)
         description = _describe(pattern, files, name, chosen)
         counts = description.splits[name]
-    else:
-        given = [key for key, value in chosen.items() if value]
-        if given:
-            raise ValueError(
-                f'"{text}": remove the options {", ".join(given)}, which {NAME} in "{folder}" already defines.'
-            )
-        counts = _described(description, pattern, files, split_name(split))
     parts = _cut(counts, *split_range(split, sum(counts.values())))
     if description.has_masks:
         source = _stored_masks(f"tfrecord:{path}", description, parts, buffer)

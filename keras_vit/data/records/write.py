@@ -55,6 +55,13 @@ def _mask_png(mask, whole, size):
 _OF_OBJECTS = {"image", "boxes", "labels", "crowd", "area", "size"}
 
 
+def _target(example, size, new_size, most_objects):
+    """A label, a mask as a PNG, shrunk like the image from `size` to `new_size`, or packed objects."""
+    if "label" in example:
+        return example["label"]
+    return _mask_png(example["mask"], size, new_size) if "mask" in example else pack(example, most_objects)
+
+
 def encoder(resize: int | None = None, quality: int = 95, most_objects: int | None = None) -> Callable:
     """Returns the `work` of data.scan.scan that makes a record's contents.
 
@@ -102,12 +109,7 @@ def encoder(resize: int | None = None, quality: int = 95, most_objects: int | No
         encoded = kept_or_smaller() if given else png()
         size = tf.shape(small)[:2]
         original = example.get("size", tf.shape(whole)[:2])
-        if "label" in example:
-            target = example["label"]
-        elif "mask" in example:
-            target = _mask_png(example["mask"], tf.shape(whole)[:2], size)
-        else:
-            target = pack(example, most_objects)
+        target = _target(example, tf.shape(whole)[:2], size, most_objects)
         return encoded, size[0], size[1], is_jpeg, shrinks, target, original
 
     return encode
@@ -214,6 +216,8 @@ class Files:
     """
 
     def __init__(self, folder: str, name: str, split: str, count: int, source: Source, overwrite: bool = False):
+        if not 1 <= count <= source.size:
+            raise ValueError(f"--shards={count} for {source.size} examples: expected 1 to {source.size}.")
         if name.startswith("."):
             raise ValueError(
                 f'The name "{name}" would make hidden files, which are not read: --name=NAME without a dot at its'
@@ -344,11 +348,9 @@ def write_records(
             and a label, or none that decodes.
         OSError: if writing fails.
     """
-    if not 1 <= shards <= source.size:
-        raise ValueError(f"--shards={shards} for {source.size} examples: expected 1 to {source.size}.")
+    shard_writer = ShardWriter(Files(folder, name, split, shards, source, overwrite))
     warn_of_files(source)
     skipped, size, shrunk = {}, 0, 0
-    shard_writer = ShardWriter(Files(folder, name, split, shards, source, overwrite))
     tf.io.gfile.makedirs(folder)
     progress = stage(f"Writing {folder}", source.size, "images")
     with owned(folder), shard_writer as writer, progress as work:

@@ -37,6 +37,12 @@ def class_names(folder: str, choice: str) -> tuple[str, ...] | None:
     return names
 
 
+def check_first_label(text: str, first: str) -> None:
+    """Raises ValueError unless the option first_label= of a source's `text` is an integer, or ""."""
+    if first and not first.isdecimal():
+        raise ValueError(f'"{text}": first_label={first}: expected an integer, such as 1.')
+
+
 def _alike(names):
     """Groups names that differ only in case, spaces or Unicode form."""
     groups = collections.defaultdict(list)

@@ -21,7 +21,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data.sources.base import RandomAccess
-from keras_vit.data.sources.class_names import class_names, doubts
+from keras_vit.data.sources.class_names import check_first_label, class_names, doubts
 from keras_vit.data.sources.image_files import source_of_files
 from keras_vit.data.sources.mask_files import source_of_masks
 from keras_vit.data.sources.mask_sample import check_mask_options, look, report, understood
@@ -313,6 +313,32 @@ def _masks(title, split, chosen, folder, rows, paths):
     return source_of_masks(title, mapping, own[slice(*split_range(split, len(own)))])
 
 
+def _wanted_or_mask(kind, text, chosen, contents):
+    """`_wanted`, with the column mask if the table has one and no option says otherwise; sets chosen["mask"] then."""
+    if any(chosen[key] for key in ("mask", "label", "labels", "first_label")) or not _is_of_masks(kind, contents):
+        return _wanted(text, chosen)
+    chosen["mask"] = "mask"
+    return _wanted(text, chosen) | {"mask": _COLUMNS["mask"]}
+
+
+def _check_split(path, name, rows):
+    """Raises MissingSplit if no row is of the split."""
+    valid = list(dict.fromkeys(row.split for row in rows))
+    if name not in valid:
+        raise MissingSplit(
+            f'"{path}" has no split "{name}". Valid: {", ".join(valid[:10])}, and slices such as "{valid[0]}[80%:]".',
+            valid,
+        )
+
+
+def _tell(title, split, count, names):
+    """Logs the number of images and classes, and warns about doubtful class names."""
+    of_classes = f" of {counted(len(names), 'class')} ({listed(names)})" if names else ""
+    log_once(logging.INFO, f"{title}, {split}: {counted(count, 'image')}{of_classes}.")
+    for warning in doubts(title, names) if names else ():
+        log_once(logging.WARNING, warning)
+
+
 def table(kind: str, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
     """Opens the rows of a split; without a split column, all rows are "train".
 
@@ -335,37 +361,24 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
     """
     options = ("image", "label", "split", "classes", "first_label", "labels", "mask", "colors", "values", "ignore")
     path, chosen = split_options(text, **dict.fromkeys(options, ""))
-    if chosen["first_label"] and not chosen["first_label"].isdecimal():
-        raise ValueError(f'"{text}": first_label={chosen["first_label"]}: expected an integer, such as 1.')
+    check_first_label(text, chosen["first_label"])
     path, name = locate(path, data_dir), canonical(split_name(split))
     folder, title, contents = os.path.dirname(path), f"{kind}:{path}", read_text(path)
-    if not any(chosen[key] for key in ("mask", "label", "labels", "first_label")) and _is_of_masks(kind, contents):
-        chosen["mask"] = "mask"
-        wanted = _wanted(text, chosen) | {"mask": _COLUMNS["mask"]}
-    else:
-        wanted = _wanted(text, chosen)
+    wanted = _wanted_or_mask(kind, text, chosen, contents)
     check_mask_options(text, chosen)
     rows, labels, names = list(_read(kind, path, contents, wanted)), None, ()
     if "label" in wanted:
         labels, names = _numbered(path, rows, class_names(folder, chosen["classes"]), chosen["first_label"])
     paths = _paths(folder, [row.image for row in rows])
     _check_repeated(path, paths, rows)
-    valid = list(dict.fromkeys(row.split for row in rows))
-    if name not in valid:
-        raise MissingSplit(
-            f'"{path}" has no split "{name}". Valid: {", ".join(valid[:10])}, and slices such as "{valid[0]}[80%:]".',
-            valid,
-        )
+    _check_split(path, name, rows)
     if chosen["mask"]:
         return _masks(title, split, chosen, folder, rows, paths)
     order = [i for i, row in enumerate(rows) if row.split == name]
     with stage(f"Looking for the images of {path}", unit="folders") as work:
         there = _without_missing(path, [paths[i] for i in order], [rows[i] for i in order], work)
         order = [order[i] for i in there]
-    of_classes = f" of {counted(len(names), 'class')} ({listed(names)})" if names else ""
-    log_once(logging.INFO, f"{title}, {name}: {counted(len(order), 'image')}{of_classes}.")
-    for warning in doubts(title, names) if names else ():
-        log_once(logging.WARNING, warning)
+    _tell(title, name, len(order), names)
     if labels is None:
         random.Random(0).shuffle(order)
         order = order[slice(*split_range(split, len(order)))]
