@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 import safetensors.numpy
-from dense_files import golden, image, size_of, write
+from as_transformers import assert_detects_as_transformers
+from dense_files import golden, image, write
 
 import keras_vit
 from keras_vit.checkpoints.formats import huggingface_lw_detr
@@ -25,16 +26,8 @@ def found(request, tmp_path_factory):
 
 
 def test_logits_and_boxes_are_transformers(found):
-    name, folder, model = found
-    for text, expected in golden(name)["outputs"].items():
-        size, expected = size_of(text), np.array(expected)
-        at_size = model if size == model.image_size else keras_vit.load(folder, image_size=size)
-        outputs = at_size(image(*size))
-        np.testing.assert_allclose(outputs["logits"][0], expected[:, :-4], rtol=0, atol=1e-5)
-        x, y, w, h = expected[:, -4:].T
-        boxes = np.stack([y - h / 2, x - w / 2, y + h / 2, x + w / 2], axis=1)
-        np.testing.assert_allclose(outputs["boxes"][0], boxes, rtol=0, atol=1e-5)
-    assert model.class_names == ("wall", "sky", "tree") and model.head_name == name
+    assert_detects_as_transformers(*found)
+    assert found[-1].head_name == found[0]
 
 
 def test_a_round_trip_is_bit_identical(found, tmp_path):

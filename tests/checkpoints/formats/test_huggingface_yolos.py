@@ -2,10 +2,9 @@
 
 import json
 
-import numpy as np
 import pytest
-import safetensors.numpy
-from dense_files import golden, image, size_of, write
+from as_transformers import assert_detects_as_transformers, assert_saved_alike
+from dense_files import golden, write
 
 import keras_vit
 from keras_vit.checkpoints.formats import huggingface_yolos
@@ -22,31 +21,12 @@ def found(request, tmp_path_factory):
 
 
 def test_logits_and_boxes_are_transformers(found):
-    name, folder, model = found
-    for text, expected in golden(name)["outputs"].items():
-        size, expected = size_of(text), np.array(expected)
-        at_size = model if size == model.image_size else keras_vit.load(folder, image_size=size)
-        outputs = at_size(image(*size))
-        np.testing.assert_allclose(outputs["logits"][0], expected[:, :-4], rtol=0, atol=1e-5)
-        x, y, w, h = expected[:, -4:].T
-        boxes = np.stack([y - h / 2, x - w / 2, y + h / 2, x + w / 2], axis=1)
-        np.testing.assert_allclose(outputs["boxes"][0], boxes, rtol=0, atol=1e-5)
-    assert model.class_names == ("wall", "sky", "tree") and model.head_name == "yolos"
+    assert_detects_as_transformers(*found)
+    assert found[-1].head_name == "yolos"
 
 
 def test_a_round_trip_is_bit_identical(found, tmp_path):
-    name, folder, model = found
-    keras_vit.save(model, tmp_path / "copy", format="huggingface")
-    written, original = (
-        safetensors.numpy.load_file(path / "model.safetensors") for path in (tmp_path / "copy", folder)
-    )
-    assert written.keys() == original.keys()
-    for key, array in original.items():
-        np.testing.assert_array_equal(written[key], array, err_msg=key)
-    config = json.loads((tmp_path / "copy" / "config.json").read_text())
-    different = {key for key, value in config.items() if golden(name)["config"].get(key, value) != value}
-    assert different <= {"transformers_version"}
-    assert keras_vit.load(tmp_path / "copy").get_config() == model.get_config()
+    assert_saved_alike(*found, tmp_path / "copy")
 
 
 # {size: (image size, fields, parameters)}, of hustvl/yolos-tiny, -small and -base.

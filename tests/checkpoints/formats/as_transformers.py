@@ -1,0 +1,34 @@
+"""Compares models of Hugging Face's files with transformers' goldens."""
+
+import json
+
+import numpy as np
+import safetensors.numpy
+from dense_files import golden, image, size_of
+
+import keras_vit
+
+
+def assert_detects_as_transformers(name, folder, model):
+    """Compares a detector's logits and boxes with those of a golden, at each of its sizes."""
+    for text, expected in golden(name)["outputs"].items():
+        size, expected = size_of(text), np.array(expected)
+        at_size = model if size == model.image_size else keras_vit.load(folder, image_size=size)
+        outputs = at_size(image(*size))
+        np.testing.assert_allclose(outputs["logits"][0], expected[:, :-4], rtol=0, atol=1e-5)
+        x, y, w, h = expected[:, -4:].T
+        boxes = np.stack([y - h / 2, x - w / 2, y + h / 2, x + w / 2], axis=1)
+        np.testing.assert_allclose(outputs["boxes"][0], boxes, rtol=0, atol=1e-5)
+    assert model.class_names == ("wall", "sky", "tree")
+
+
+def assert_saved_alike(name, folder, model, copy):
+    """Saves a golden's model to the folder `copy`: arrays and config are the golden's, and the model is the same."""
+    keras_vit.save(model, copy, format="huggingface")
+    written, original = (safetensors.numpy.load_file(path / "model.safetensors") for path in (copy, folder))
+    assert written.keys() == original.keys()
+    for key, array in original.items():
+        np.testing.assert_array_equal(written[key], array, err_msg=key)
+    config, theirs = json.loads((copy / "config.json").read_text()), golden(name)["config"]
+    assert {key for key, value in config.items() if theirs.get(key, value) != value} <= {"transformers_version"}
+    assert keras_vit.load(copy).get_config() == model.get_config()
