@@ -15,7 +15,7 @@ from absl import logging
 from keras_vit.data.annotations import coco, csv_boxes, form, labelme, voc, yolo
 from keras_vit.data.annotations.box_table import BoxTable, make_boxes, median_sides, object_reader
 from keras_vit.data.annotations.form import Layout
-from keras_vit.data.annotations.opening import advancing, asked_split, check_some, names_of
+from keras_vit.data.annotations.opening import advancing, asked_split, check_some, names_of, report
 from keras_vit.data.sources.base import CocoIds, RandomAccess
 from keras_vit.data.sources.class_names import doubts
 from keras_vit.data.sources.folder import check_folder
@@ -126,8 +126,6 @@ def _report(title, split, layout, table, names, ignored):
     empty, crowds, difficult = (
         int(which.sum()) for which in (sound & (table.counts == 0), table.crowd == CROWD, table.crowd == DIFFICULT)
     )
-    changed = {reason: found for reason, found in ignored.items() if found and reason in form.NOTED}
-    lost = {reason: found for reason, found in ignored.items() if found and reason not in form.NOTED}
     text = (
         f"{title}, {split}: {counted(len(table.paths), 'image')} with {layout.format} annotations,"
         f" {empty:,} without objects; {counted(len(table.labels), 'box')} of"
@@ -136,10 +134,7 @@ def _report(title, split, layout, table, names, ignored):
     )
     text += f"; {counted(crowds, 'crowd')}" if crowds else ""
     text += f"; {difficult:,} difficult" if difficult else ""
-    text += f"; used: {told(changed)}" if changed else ""
-    text += f"; ignored: {told(lost)}" if lost else ""
-    loud = bool(changed) or any(not reason.expected for reason in lost)
-    log_once(logging.WARNING if loud else logging.INFO, f"{text}.")
+    report(text, ignored)
 
 
 def boxes(text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:

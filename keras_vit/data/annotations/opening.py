@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.data.annotations.form import Annotations, Layout, Picture
+from keras_vit.data.annotations.form import NOTED, Annotations, Ignored, Layout, Picture
 from keras_vit.data.sources.class_names import class_names
 from keras_vit.data.sources.tree import told
 from keras_vit.data.splits import SPLITS, MissingSplit, canonical, split_name
@@ -85,6 +85,16 @@ def check_some(title: str, annotations: Annotations, pictures: Sequence[tuple[st
     if len(faults) == len(pictures):
         raise ValueError(text)
     log_once(logging.WARNING, text)
+
+
+def report(text: str, ignored: Ignored) -> None:
+    """Logs `text` about a split, and what was changed or ignored in it; as a warning unless that is expected."""
+    used = {reason: names for reason, names in ignored.items() if names and reason in NOTED}
+    lost = {reason: names for reason, names in ignored.items() if names and reason not in NOTED}
+    text += f"; used: {told(used)}" if used else ""
+    text += f"; ignored: {told(lost)}" if lost else ""
+    loud = bool(used) or any(not reason.expected for reason in lost)
+    log_once(logging.WARNING if loud else logging.INFO, f"{text}.")
 
 
 def names_of(

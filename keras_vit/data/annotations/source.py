@@ -13,13 +13,12 @@ from absl import logging
 
 from keras_vit.data.annotations import coco, form, labelme, yolo
 from keras_vit.data.annotations.form import Layout, Picture, Region
-from keras_vit.data.annotations.opening import advancing, asked_split, check_some, names_of
+from keras_vit.data.annotations.opening import advancing, asked_split, check_some, names_of, report
 from keras_vit.data.annotations.table import Table, make_table, mask_drawer
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.class_names import doubts
 from keras_vit.data.sources.image_files import read_image
 from keras_vit.data.sources.mask_tables import is_void_name
-from keras_vit.data.sources.tree import told
 from keras_vit.data.splits import split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads, locate, split_options
@@ -161,8 +160,6 @@ def _report(title, split, layout, table, numbers, source, ignored):
     part = pixels[:-1] / max(pixels[:-1].sum(), 1)
     shown = [f"{numbers.names[i]} {part[i]:.1%}" for i in np.argsort(-part, kind="stable")]
     empty = int((np.diff(table.parts) == 0).sum()) - sum(map(bool, table.faults))
-    noted = {reason: names for reason, names in ignored.items() if names and reason in form.NOTED}
-    lost = {reason: names for reason, names in ignored.items() if names and reason not in form.NOTED}
     text = (
         f"{title}, {split}: {counted(len(table.paths), 'image')} with {layout.format} annotations of"
         f" {counted(len(numbers.names), 'class')} ({layout.overlaps}); share of pixels in {counted(looked, 'mask')}:"
@@ -170,10 +167,7 @@ def _report(title, split, layout, table, numbers, source, ignored):
     )
     text += f"; void is {listed(numbers.ignored)}" if numbers.ignored else ""
     text += f"; {counted(empty, 'image')} without regions, all {BACKGROUND}" if empty else ""
-    text += f"; used: {told(noted)}" if noted else ""
-    text += f"; ignored: {told(lost)}" if lost else ""
-    loud = bool(noted) or any(not reason.expected for reason in lost)
-    log_once(logging.WARNING if loud else logging.INFO, f"{text}.")
+    report(text, ignored)
 
 
 def annotated(layout: Layout, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
