@@ -5,7 +5,7 @@ refuses a new field until it supports it.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from absl import logging
@@ -16,6 +16,24 @@ from keras_vit.models.fields import NOTHING
 ANY = "any value"
 
 Rule = Callable[[Classifier], str | None]
+
+
+def refuse(format: str, kind: str, problems: Iterable[tuple[bool, str]]) -> None:
+    """Refuses a model that the format cannot express, if a problem applies.
+
+    Args:
+        format: its name in keras_vit.save.
+        kind: what the message calls the model, such as "model" or "YOLOS".
+        problems: (whether it applies, the option and what would work) of each problem.
+
+    Raises:
+        ValueError: with all problems that apply.
+    """
+    found = [problem for applies, problem in problems if applies]
+    if found:
+        raise ValueError(
+            f'The format "{format}" cannot express this {kind}: {"; ".join(found)}. format="keras" saves every model.'
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +62,7 @@ class Capabilities:
         problems = [self._problem(field, getattr(spec, field.name)) for field in dataclasses.fields(spec)]
         # Rules may rely on every single field being expressible.
         problems = list(filter(None, problems)) or list(filter(None, (rule(model) for rule in self.rules)))
-        if problems:
-            raise ValueError(
-                f'The format "{self.format}" cannot express this model: {"; ".join(problems)}. format="keras" saves'
-                " every model."
-            )
+        refuse(self.format, "model", ((True, problem) for problem in problems))
         differences = [
             f"{name} is {getattr(spec, name)!r}, they assume {value!r}"
             for name, value in self.conventions.items()

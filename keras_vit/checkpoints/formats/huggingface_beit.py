@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.formats import config_json
-from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
+from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities, refuse
 from keras_vit.checkpoints.formats.huggingface import VERSION
 from keras_vit.checkpoints.formats.huggingface_config import (
     ACTIVATIONS,
@@ -216,11 +216,7 @@ def check(model: SegmentationModel) -> None:
         (bool(model.decoder.normalised), "last_normalised=True"),
         (any(place != 2 for place, _ in model.decoder.auxiliary), "an auxiliary_level other than 2"),
     ]
-    found = [reason for applies, reason in problems if applies]
-    if found:
-        raise ValueError(
-            f'The format "huggingface" cannot express this model: {"; ".join(found)}. format="keras" saves every model.'
-        )
+    refuse("huggingface", "model", problems)
 
 
 def arrays_of(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.formats import config_json, huggingface
+from keras_vit.checkpoints.formats.capabilities import refuse
 from keras_vit.checkpoints.formats.huggingface_config import labels
 from keras_vit.checkpoints.formats.name_map import (
     NameMap,
@@ -293,11 +294,7 @@ def check(model: SegmentationModel) -> None:
         ),
         *(_depth_problems(model, options) if is_depth else _class_problems(model, options)),
     ]
-    found = [reason for applies, reason in problems if applies]
-    if found:
-        raise ValueError(
-            f'The format "huggingface" cannot express this model: {"; ".join(found)}. format="keras" saves every model.'
-        )
+    refuse("huggingface", "model", problems)
 
 
 def name_map(model: SegmentationModel) -> NameMap:

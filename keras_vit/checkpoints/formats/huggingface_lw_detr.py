@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.formats import config_json, huggingface
-from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
+from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities, refuse
 from keras_vit.checkpoints.formats.huggingface_config import (
     dinov2_mlp_ratio,
     epsilon,
@@ -304,12 +304,7 @@ def check(model: Any) -> None:
             f"global_blocks={spec.global_blocks} ({tuple(sorted(everywhere))}, those after each tap)",
         ),
     ]
-    found = [reason for applies, reason in problems if applies]
-    if found:
-        raise ValueError(
-            f'The format "huggingface" cannot express this {kind}: {"; ".join(found)}. format="keras" saves every'
-            " model."
-        )
+    refuse("huggingface", kind, problems)
 
 
 def arrays_of(model: Any, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.formats import config_json, huggingface
+from keras_vit.checkpoints.formats.capabilities import refuse
 from keras_vit.checkpoints.formats.huggingface_config import (
     check_config,
     labels,
@@ -134,11 +135,7 @@ def check(model: Any) -> None:
         (spec.mlp_form != "plain", f'mlp_form="{spec.mlp_form}"'),
         (spec.mlp_activation != "gelu", f'mlp_activation="{spec.mlp_activation}" ("gelu")'),
     ]
-    found = [reason for applies, reason in problems if applies]
-    if found:
-        raise ValueError(
-            f'The format "huggingface" cannot express this YOLOS: {"; ".join(found)}. format="keras" saves every model.'
-        )
+    refuse("huggingface", "YOLOS", problems)
     huggingface.CAPABILITIES.check(_as_vit(model))
 
 

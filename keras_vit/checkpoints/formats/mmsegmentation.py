@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.formats import mmsegmentation_config, mmsegmentation_heads
-from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
+from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities, refuse
 from keras_vit.checkpoints.formats.mmsegmentation_config import section
 from keras_vit.checkpoints.formats.name_map import (
     Entry,
@@ -241,15 +241,10 @@ def check(model: SegmentationModel) -> None:
     CAPABILITIES.check(model.get_encoder())
     taps, owners = list(model.decoder.taps), [layer for layer in model.decoder.layers if hasattr(layer, "norm")]
     problems = [
-        ('norm="group" (batch normalisation)', any(layer.norm == "group" for layer in owners)),
-        (f"taps={tuple(taps)} (in rising order)", taps != sorted(set(taps))),
+        (any(layer.norm == "group" for layer in owners), 'norm="group" (batch normalisation)'),
+        (taps != sorted(set(taps)), f"taps={tuple(taps)} (in rising order)"),
     ]
-    found = [reason for reason, applies in problems if applies]
-    if found:
-        raise ValueError(
-            f'The format "mmsegmentation" cannot express this model: {"; ".join(found)}. format="keras" saves every'
-            " model."
-        )
+    refuse("mmsegmentation", "model", problems)
 
 
 def arrays_of(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
