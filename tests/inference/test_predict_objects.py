@@ -8,7 +8,7 @@ import pytest
 from small_models import NAMED, detecting, every_weight, write_pngs
 
 from keras_vit.data import open_source
-from keras_vit.inference import objects, predict_objects
+from keras_vit.inference import by_row, objects, predict_objects
 from trainers import predict
 
 FINDING = {"threshold": 0.05, "limit": 5}
@@ -108,16 +108,16 @@ def test_a_job_in_parts_that_was_stopped_ends_as_one_that_was_not(whole, model, 
     options = {"rows_per_file": 2, **FINDING}
     assert predict_objects(model, source, tmp_path, part=(1, 2), **options).files == (1, 0, 3)
     assert not (tmp_path / "_train_coco.json").exists()
-    write, done = objects.whole_images, []
+    read, done = by_row.whole_images, []
 
     def stop(*arguments):
         if done:
             raise KeyboardInterrupt
         done.append(arguments)
-        return write(*arguments)
+        return read(*arguments)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(objects, "whole_images", stop)
+        patch.setattr(by_row, "whole_images", stop)
         predict_objects(model, source, tmp_path, **options)
     assert predict_objects(model, source, tmp_path, **options).files == (1, 2, 3)
     assert files_of(tmp_path) == files_of(whole[0])
