@@ -16,18 +16,22 @@ from keras_vit import layers
 from keras_vit.checkpoints import list_models, load, save
 from keras_vit.checkpoints.save import register_sharer as _register_sharer
 from keras_vit.distribution import strategy
+from keras_vit.io.tokenizer import Tokenizer
 from keras_vit.models import (
     DINO,
     BiT,
     BiTSpec,
     DetectionModel,
     Distilled,
+    DualEncoder,
     ImageGPT,
     MaskedAutoencoder,
     MaskedPatchPredictor,
     SegmentationModel,
     Swin,
     SwinSpec,
+    TextEncoder,
+    TextSpec,
     ViT,
     ViTSpec,
 )
@@ -41,6 +45,7 @@ __all__ = [
     "BiTSpec",
     "DetectionModel",
     "Distilled",
+    "DualEncoder",
     "ImageGPT",
     "MaskedAutoencoder",
     "MaskedPatchPredictor",
@@ -48,6 +53,9 @@ __all__ = [
     "SegmentationModel",
     "Swin",
     "SwinSpec",
+    "TextEncoder",
+    "TextSpec",
+    "Tokenizer",
     "ViT",
     "ViTSpec",
     "__version__",

@@ -1,11 +1,13 @@
 """Classifies images: the most probable classes of each, with their names.
 
     keras-vit classify deit/tiny cat.jpg
+    keras-vit classify siglip2/B_16-224 cat.jpg --labels="a cat,a dog" --tokenizer=tokenizer.json
     keras-vit classify runs/photos PHOTOS "more/**/*.png" --top_k=1 --csv > answers.csv
 
 The model is a run directory, a checkpoint of any format, a published name, or an exported SavedModel, which needs only
 TensorFlow. Images are files, folders and patterns; "-" reads one from standard input. Answers go to standard output,
-problems to standard error; the exit code is 1 if an image cannot be read. `predict` writes Parquet files, resumes, and
+problems to standard error; the exit code is 1 if an image cannot be read. With --labels a model with a text encoder
+classifies by any names, without training. `predict` writes Parquet files, resumes, and
 uses several devices.
 """
 
@@ -79,6 +81,27 @@ def _by_model(name, top_k, class_names):
         print(f"{name} does not name its classes. Name them: --class_names=FILE, one a line{hint}.", file=sys.stderr)
     return lambda images: [
         [(guess.name, guess.probability) for guess in best] for best in model.classify(images, top_k=top_k, verbose=0)
+    ]
+
+
+def _by_texts(name, values):
+    """The same from a model with a text encoder, for the classes of --labels."""
+    from keras_vit.io.paths import locate, read_text
+    from keras_vit.io.progress import stage
+
+    if values.class_names:
+        raise ValueError("--class_names names the classes of a head, --labels those of texts: give one of them.")
+    labels, templates = values.labels.split(","), values.templates
+    if len(labels) == 1 and os.path.exists(locate(labels[0])):
+        labels = read_text(locate(labels[0])).splitlines()
+    labels = [label.strip() for label in labels if label.strip()]
+    with stage(f"Loading {name}"):
+        model = loading.load(name, text=True, tokenizer=values.tokenizer)
+    with stage("Reading the labels"):
+        classifier = model.classifier(labels, templates)
+    return lambda images: [
+        [(guess.name, guess.probability) for guess in best]
+        for best in classifier.classify(images, top_k=values.top_k, verbose=0)
     ]
 
 
@@ -191,10 +214,14 @@ def main(arguments):
     with shown(), quiet():
         folder = os.path.expanduser(model)
         if os.path.exists(os.path.join(folder, "saved_model.pb")):
+            if values.labels:
+                raise ValueError(f"--labels: {model} is an export, whose classes are fixed. Give the model itself.")
             if values.class_names:
                 raise ValueError(f"--class_names: {model} is an export, which has its names. Export the model again.")
             loading.refuse(f"{model} is an export")
             classify = _by_export(folder, values.top_k)
+        elif values.labels:
+            classify = _by_texts(model, values)
         else:
             classify = _by_model(model, values.top_k, values.class_names)
         paths, failed = list(_paths(images)), []
@@ -219,6 +246,17 @@ def run():
         None,
         "A file with one class name a line, or imagenet, cifar10 or cifar100; by default the model's own.",
     )
+    flags.string(
+        "labels",
+        None,
+        "Names of classes, joined by commas, or a file with one a line: zero-shot, by the model's text encoder.",
+    )
+    flags.string(
+        "templates", "photo", 'The texts for --labels: label, photo, clip or clip7, or a text with "{}" for the label.'
+    )
+    flags.path("tokenizer", None, "The tokenizer.json of the texts; by default the one next to the model.")
+    for name in ("templates", "tokenizer"):
+        flags.only_with(name, "labels", bool, "--labels")
     flags.boolean("json", False, "Prints JSON.")
     flags.boolean("csv", False, "Prints CSV, a row per image.")
     flags.launch(main, takes="MODEL IMAGE [IMAGE ...]", loads=True)

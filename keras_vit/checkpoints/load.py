@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from absl import logging
 
+from keras_vit.checkpoints import dual
 from keras_vit.checkpoints.dense import model_with_head, moved
 from keras_vit.checkpoints.formats.evaluation_steps import of_channels
 from keras_vit.checkpoints.formats.name_map import summary, unpack
@@ -20,13 +21,14 @@ from keras_vit.checkpoints.transfer import adapt, describe, transfer
 from keras_vit.io.class_names import DATA_SETS
 from keras_vit.io.logs import log_once
 from keras_vit.io.suggest import did_you_mean, nearest
+from keras_vit.io.tokenizer import Tokenizer
 from keras_vit.layers.arguments import as_named_now
 from keras_vit.layers.embedding.patches import pair
-from keras_vit.models import Classifier, DetectionModel, SegmentationModel, families
+from keras_vit.models import Classifier, DetectionModel, DualEncoder, SegmentationModel, families
 from keras_vit.models.arguments import Changes
 from keras_vit.training.model_metadata import register_loader
 
-_ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names", "key")
+_ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names", "key", "text", "tokenizer")
 _HINTS = {
     "path": " The weights are those of `path`, the first argument.",
     "head": ' head="drop" gives a model without a head, head="reset" with classes=... one with a new head.',
@@ -125,6 +127,24 @@ def _from_keras(path, image_size, classes, class_names, head, resample, names, k
     return transfer(model, image_size, classes, class_names, head, resample or "google", **changes)
 
 
+def _with_text(contents, located, image_size, resample, tokenizer, arguments, text):
+    """The DualEncoder of a file; `arguments` are for its image encoder. ValueError for other files."""
+    if not text:
+        raise ValueError("tokenizer has no effect without text=True.")
+    if contents.kind == "keras":
+        model = keras_file.load(contents.path)
+        if not isinstance(model, DualEncoder) or image_size is not None or arguments:
+            raise ValueError(
+                f'"{contents.path}" holds a {type(model).__name__}: text=True loads a DualEncoder, which a .keras file'
+                " returns as it is."
+            )
+        model.tokenizer = model.tokenizer if tokenizer is None else dual.tokenizer_of(tokenizer, model)
+        return model
+    contents, parsed = dual.split(contents)
+    image = _from_arrays(contents, located, image_size, None, None, "keep", resample, None, None, arguments)
+    return dual.join(image, parsed, contents.path, tokenizer)
+
+
 def _check_arguments(changes):
     """Refuses unknown arguments before anything is read: ValueError with the nearest name, or our word for it."""
     of_models = [name for name in metadata.ARGUMENTS if name != "variant"]
@@ -161,6 +181,8 @@ def load(
     resample: str | None = None,
     names: Sequence[tuple[str, str | None]] | None = None,
     key: str | None = None,
+    text: bool = False,
+    tokenizer: str | os.PathLike | Tokenizer | None = None,
     **changes: Unpack[Changes],
 ) -> keras.Model:
     """Loads a ViT or BiT from any supported checkpoint, or a keras_vit.Model built on one from its `.keras` file.
@@ -182,6 +204,9 @@ def load(
             Requires heads, mean and std; norm_first=True, mlp_activation and epsilon default to torch's.
         key: which state dict of several in the file, such as "model_ema", "state_dict.teacher", or what the names of
             one of several models begin with. None for the only one.
+        text: load the text encoder, too: a DualEncoder, of the files of SigLIP, SigLIP 2 and CLIP.
+        tokenizer: of its texts: a Tokenizer, or the path of a tokenizer.json or its folder; None for a file next to
+            the weights.
         **changes: see checkpoints.transfer: dropout, dtype, channels, patch_size... `heads`, `image_size`, `mean` and
             `std` also supply what a file does not state.
 
@@ -198,6 +223,8 @@ def load(
     arguments = {**located.fields, **changes}
     arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments.items()}
     contents = read(located.path, key)
+    if text or tokenizer is not None:
+        return _with_text(contents, located, image_size, resample, tokenizer, arguments, text)
     if contents.kind == "keras":
         model = _from_keras(contents.path, image_size, classes, class_names, head, resample, names, key, arguments)
     else:

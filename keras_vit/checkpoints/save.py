@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import safetensors.numpy
 
+from keras_vit.checkpoints import dual
 from keras_vit.checkpoints.dense import all_weights
 from keras_vit.checkpoints.formats import (
     bit,
@@ -24,6 +25,7 @@ from keras_vit.checkpoints.formats import (
     huggingface_dense,
     huggingface_eomt,
     huggingface_lw_detr,
+    huggingface_text,
     huggingface_yolos,
     mae,
     mmsegmentation,
@@ -36,7 +38,7 @@ from keras_vit.checkpoints.torch_file import save_state_dict
 from keras_vit.checkpoints.transfer import check_plain, model_weights
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.models import Classifier, DetectionModel, MaskedAutoencoder, SegmentationModel, families
+from keras_vit.models import Classifier, DetectionModel, DualEncoder, MaskedAutoencoder, SegmentationModel, families
 from keras_vit.models.checks import check_model_and_path
 
 FORMATS = ("keras", "google", "timm", "huggingface", "mmsegmentation")
@@ -252,12 +254,28 @@ def _with_head(model, path):
     _write_folder(path, arrays, metadata.write(arguments, arrays, model.activation), configs)
 
 
-def _write_folder(path: str, arrays: Mapping[str, np.ndarray], recorded: str, configs: Mapping[str, dict]) -> None:
+def _dual_encoder(model, path, format):
+    """Writes both towers: an .npz of big_vision, or a folder for SiglipModel or CLIPModel.from_pretrained(PATH)."""
+    arrays = dual.arrays_of(model, format)
+    if format == "google":
+        with replacing(path) as temporary:
+            np.savez(temporary, **arrays)
+        return
+    configs = {
+        "config.json": huggingface_text.config_of(model),
+        "preprocessor_config.json": config_json.preprocessor(model.image_encoder),
+    }
+    _write_folder(path, arrays, None, {**configs, **dual.tokenizer_files(model)})
+
+
+def _write_folder(
+    path: str, arrays: Mapping[str, np.ndarray], recorded: str | None, configs: Mapping[str, dict | str]
+) -> None:
     """Writes model.safetensors with the metadata `recorded`, and `configs`, {JSON file: content}, atomically.
 
     ValueError if the folder holds other files, which would be lost.
     """
-    expected = {"model.safetensors", "config.json", "preprocessor_config.json"}
+    expected = {"model.safetensors", *configs}
     if os.path.isfile(path):
         raise ValueError(f'"{path}" is a file, but this format is a folder.')
     others = set(os.listdir(path)) - expected if os.path.isdir(path) else set()
@@ -268,13 +286,13 @@ def _write_folder(path: str, arrays: Mapping[str, np.ndarray], recorded: str, co
         )
     with replacing(path) as temporary:
         os.makedirs(temporary)
-        header = {"format": "pt", "keras_vit": recorded}
+        header = {"format": "pt"} if recorded is None else {"format": "pt", "keras_vit": recorded}
         # Written here, so that an error is an OSError, unlike safetensors' own.
         with open(os.path.join(temporary, "model.safetensors"), "wb") as file:
             file.write(safetensors.numpy.save(dict(arrays), header))
         for name, content in configs.items():
-            with open(os.path.join(temporary, name), "w") as file:
-                json.dump(content, file, indent=2)
+            with open(os.path.join(temporary, name), "w", encoding="utf-8") as file:
+                file.write(content if isinstance(content, str) else json.dumps(content, indent=2))
 
 
 def _share(model, address, format, sharing):
@@ -338,6 +356,9 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
     if format == "huggingface" and isinstance(model, MaskedAutoencoder):
         check_plain(model, 'The format "huggingface"')
         return _masked_autoencoder(model, path)
+    if format in dual.FORMATS and isinstance(model, DualEncoder):
+        check_plain(model, f'The format "{format}"')
+        return _dual_encoder(model, path, format)
     if format == "huggingface" and isinstance(model, (SegmentationModel, DetectionModel)):
         check_plain(model, 'The format "huggingface"')
         return _with_head(model, path)

@@ -249,6 +249,11 @@ def _resized(weights, spec, new_spec, config, target, method):
     if channels != config["channels"] and first in weights:
         if channels == 1 and first == _PATCHES and "patch_encoder/pixel_norm/gamma" not in weights:
             bias = _PATCHES.replace("kernel", "bias")
+            if bias not in weights:
+                raise ValueError(
+                    f"channels=1: patches without a bias (pre_norm={spec.pre_norm}) cannot take on the normalisation of"
+                    f" {config['channels']} channels. Repeat the grey channel instead."
+                )
             folded = fold_normalisation(
                 weights[first], weights[bias], (spec.mean, spec.std), (new_spec.mean, new_spec.std)
             )

@@ -125,6 +125,7 @@ _MODULES = {
     "segmentation": "segmentation",
     "shifts": "robustness.patches",
     "shuffled_patches": "robustness.patches",
+    "zero_shot": "zero_shot",
 }
 
 

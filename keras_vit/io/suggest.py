@@ -27,7 +27,7 @@ _ELSEWHERE = {
     ("mlp_form",): "mlp_layer ffn_layer use_swiglu_ffn swiglu_ffn swiglu",
     ("mlp_dim",): "intermediate_dim feedforward_dim ffn_dim dim_feedforward intermediate_size mlp_size",
     ("path",): "weights load_weights pretrained checkpoint ckpt filename model_name preset",
-    ("norm_first",): "pre_norm prenorm post_norm postnorm normalize_before",
+    ("norm_first",): "prenorm post_norm postnorm normalize_before",
     ("pool",): "pool_type global_pool pooling use_mean_pooling global_average_pool",
     ("registers",): "num_registers num_register_tokens reg_tokens",
     ("remat",): "grad_checkpointing checkpointing gradient_checkpointing",

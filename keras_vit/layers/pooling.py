@@ -1,4 +1,4 @@
-"""From tokens (b, n, d) to one vector per image (b, d): one token, the patches' mean, or attention.
+"""From tokens (b, n, d) to one vector per image or text (b, d): one token, the patches' mean, or attention.
 
 With a `mask` (b, n), Keras' own or passed, mean and attention ignore tokens that do not exist (False); without any
 token the result is that of zeros. With `sizes` (b, n), integers, a token counts as often as its size, the number of
@@ -40,6 +40,28 @@ class TokenPooling(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])
+
+
+@serializable
+class EndPooling(keras.layers.Layer):
+    """Takes the token at a text's end: the first with the number `end` (CLIP, arXiv 2103.00020, section 2.4).
+
+    Args:
+        end: number of the token that ends a text. Without it in a text the first token is taken.
+
+    Inputs: tokens (b, n, d) and their numbers (b, n), integers. Output (b, d).
+    """
+
+    def __init__(self, end: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.end = integer(end, "EndPooling: end", least=0)
+
+    def call(self, x, numbers):
+        place = ops.argmax(ops.cast(ops.equal(numbers, self.end), "int32"), axis=1)  # (b,)
+        return ops.take_along_axis(x, place[:, None, None], axis=1)[:, 0]  # (b, n, d) -> (b, d)
+
+    def compute_output_shape(self, x_shape, numbers_shape):
+        return (x_shape[0], x_shape[-1])
 
 
 @serializable

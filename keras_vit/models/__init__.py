@@ -3,6 +3,7 @@
 from keras_vit.models.bit import BIT, BIT_VARIANTS, BiT, BiTSpec, make_bit_spec
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.detection import DetectionModel
+from keras_vit.models.dual_encoder import DualEncoder
 from keras_vit.models.encoder import embed, encode
 from keras_vit.models.families import build, register
 from keras_vit.models.finetuning.freezing import freeze, freeze_all_but_head
@@ -19,6 +20,7 @@ from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.swin import SWIN, Swin
 from keras_vit.models.swin_spec import SWIN_VARIANTS, SwinSpec, make_swin_spec
 from keras_vit.models.taps import feature_map, features, tokens
+from keras_vit.models.text import TEXT_VARIANTS, TextEncoder, TextSpec, make_text_spec
 from keras_vit.models.variants import ROWS, STEMS
 from keras_vit.models.vit import VIT, ViT
 
@@ -32,11 +34,13 @@ __all__ = [
     "ROWS",
     "STEMS",
     "SWIN_VARIANTS",
+    "TEXT_VARIANTS",
     "BiT",
     "BiTSpec",
     "Classifier",
     "DetectionModel",
     "Distilled",
+    "DualEncoder",
     "ImageGPT",
     "MaskedAutoencoder",
     "MaskedModel",
@@ -45,6 +49,8 @@ __all__ = [
     "SegmentationModel",
     "Swin",
     "SwinSpec",
+    "TextEncoder",
+    "TextSpec",
     "ViT",
     "ViTSpec",
     "build",
@@ -59,6 +65,7 @@ __all__ = [
     "make_bit_spec",
     "make_spec",
     "make_swin_spec",
+    "make_text_spec",
     "merge_lora",
     "tokens",
     "whiten",

@@ -42,6 +42,7 @@ class ViTOverrides(TypedDict, total=False):
     fc_norm: bool
     final_norm: bool
     norm_first: bool
+    pre_norm: bool
     mlp_form: str
     stem: Sequence[int] | None
     stem_width: int

@@ -63,9 +63,17 @@ def _patches(image, spec, remat, policy):
     if spec.stem is not None:
         x = hybrid_stem(x, spec.stem, spec.stem_width, remat, policy)  # (b, height/s, width/s, c)
     x = conv_stem(x, spec.conv_stem, spec.conv_strides, spec.conv_form, policy)
-    return layers.PatchEncoder(
-        spec.patch_size, spec.width, spec.patch_form, spec.patch_norm, spec.epsilon, dtype=policy, name="patch_encoder"
-    )(x)
+    patches = layers.PatchEncoder(
+        spec.patch_size,
+        spec.width,
+        spec.patch_form,
+        spec.patch_norm,
+        spec.epsilon,
+        use_bias=not spec.pre_norm,
+        dtype=policy,
+        name="patch_encoder",
+    )
+    return patches(x)
 
 
 def embed(
@@ -96,6 +104,8 @@ def embed(
         x = _positions(spec, grid, policy)(x)
     if spec.registers:
         x = layers.ClassToken(spec.registers, spec.positioned, "normal", dtype=policy, name="registers")(x)
+    if spec.pre_norm:
+        x = LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="pre_norm")(x)
     x = layers.Dropout(spec.dropout, dtype=policy, name="embedding_dropout")(x)
     if spec.patch_dropout and spec.patch_dropout_block is None:
         x = layers.PatchDropout(spec.patch_dropout, spec.prefix, dtype=policy, name="patch_dropout")(x)

@@ -68,7 +68,7 @@ def _blocks(value, name):
     return tuple(sorted({integer(i, name, least=0) for i in values}))
 
 
-_EPSILON = Kind(_epsilon, "a number above 0 and below 1")
+EPSILON = Kind(_epsilon, "a number above 0 and below 1")
 _PER_BLOCK = Kind(_per_block, "an integer of 0 or more, or one per block")
 _BLOCKS = Kind(_blocks, "numbers of blocks", accepts="Sequence[int]")
 _UNITS = Kind(functools.partial(integers, example=(3, 4, 9)), "positive integers")
@@ -130,7 +130,7 @@ class ViTSpec(Spec):
         one_of(ACTIVATIONS),
         'The MLP\'s activation: "gelu_tanh" is GELU\'s approximation in the original JAX code, "quick_gelu" CLIP\'s.',
     )
-    epsilon: float = field(1e-6, _EPSILON, "Epsilon of the layer normalisations.")
+    epsilon: float = field(1e-6, EPSILON, "Epsilon of the layer normalisations.")
     layer_scale: float | None = field(
         None, NUMBER, "Initial value of LayerScale (arXiv 2103.17239); None for no such layers.", WEIGHTS
     )
@@ -170,6 +170,12 @@ class ViTSpec(Spec):
         FLAG,
         "Where a block normalises: before attention and MLP, or, as in nn.TransformerEncoderLayer, after each residual"
         " sum (post-norm).",
+        WEIGHTS,
+    )
+    pre_norm: bool = field(
+        False,
+        FLAG,
+        "CLIP's: normalise the tokens before the first block, too; the patches then have no bias.",
         WEIGHTS,
     )
     mlp_form: str = field(
@@ -317,12 +323,13 @@ class ViTSpec(Spec):
             "stem": self.stem is not None,
             "conv_stem": bool(self.conv_stem),
             "patch_norm": self.patch_norm,
+            "pre_norm": self.pre_norm,
         }
         for name, given in wrong.items():
             if given:
                 raise ValueError(
-                    f"palette={self.palette} makes a token of each pixel: set patch_size=1 and leave stem, conv_stem"
-                    f" and patch_norm out, got {name}={getattr(self, name)!r}."
+                    f"palette={self.palette} makes a token of each pixel: set patch_size=1 and leave stem, conv_stem,"
+                    f" patch_norm and pre_norm out, got {name}={getattr(self, name)!r}."
                 )
 
     def _check_positions(self):

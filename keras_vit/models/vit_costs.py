@@ -67,10 +67,8 @@ def _patches(spec, size, channels):
     inputs, d = math.prod(spec.patch_size) * rows[-1].output[-1], spec.width
     n = math.prod(grid_size(size, spec.stride))
     patches = dense("patch_encoder", (n, d), inputs, n * (inputs + 2 * d) if spec.patch_norm else 0)
-    return [
-        *rows,
-        dataclasses.replace(patches, parameters=patches.parameters + (2 * (inputs + d) if spec.patch_norm else 0)),
-    ]
+    others = (2 * (inputs + d) if spec.patch_norm else 0) - (d if spec.pre_norm else 0)  # normalisations, the bias
+    return [*rows, dataclasses.replace(patches, parameters=patches.parameters + others)]
 
 
 def _embedding(spec, size, channels):
@@ -87,6 +85,8 @@ def _embedding(spec, size, channels):
             n += count
             learned = _table(spec, grid) if name == "position_embedding" else count * d
             rows.append(small(name, (n, d), learned, 0))
+    if spec.pre_norm:
+        rows.append(small("pre_norm", (n, d), 2 * d))
     # The first block keeps its input, the sum with the positions or dropout's output.
     rows.append(small("embedding_dropout", (n, d)))
     if spec.patch_dropout and spec.patch_dropout_block is None:

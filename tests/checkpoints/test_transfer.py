@@ -71,7 +71,7 @@ def test_mistakes_are_clear_errors(tiny):
 FIXED = {
     **{"heads": 4, "head_dim": 4, "mlp_form": "swiglu", "class_token": False, "distillation_token": True},
     **{"registers": 2, "positions": "sincos2d", "positions_at": "every", "pool": "map", "pre_logits": 8},
-    **{"qkv_bias": False, "qk_norm": True, "patch_norm": True, "layer_scale": 0.1},
+    **{"qkv_bias": False, "qk_norm": True, "patch_norm": True, "pre_norm": True, "layer_scale": 0.1},
     **{"stem": [1, 1], "stem_width": 32, "conv_stem": (8,)},
 }
 

@@ -189,7 +189,7 @@ def test_arguments_without_effect_are_refused(options, message):
         ("hidden_size", 'Did you mean "width"'),
         ("num_layers", 'Did you mean "depth"'),
         ("num_heads", 'Did you mean "heads"'),
-        ("pre_norm", 'Did you mean "norm_first"'),
+        ("prenorm", 'Did you mean "norm_first"'),
         ("norm_layer", "epsilon sets"),
         ("mlp_ratio", "mlp_dim is the hidden width itself"),
         ("global_pool", 'Did you mean "pool"'),

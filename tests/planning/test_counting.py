@@ -55,7 +55,7 @@ FORMS = [
     ),
     ("Ti/4", (8, 12), 5, 3, {"patch_norm": True, "distillation_token": True, "mlp_form": "swiglu", "head_dim": 5}),
     ("Ti/4", 8, None, 3, {"distillation_token": True}),
-    ("Ti/4", 8, 5, 3, {"pool": "map"}),
+    ("Ti/4", 8, 5, 3, {"pool": "map", "pre_norm": True}),
     ("Ti/4", 8, 5, 3, {"pool": "mean", "fc_norm": True}),
     ("Ti/4", 8, 5, 3, {"pool": "token_gap", "fc_norm": True, "pre_logits": 7}),
     ("Ti/2", (32, 16), 5, 3, {"conv_stem": (8, 16), "conv_strides": (2, 1), "pool": "gap", "positions": "sincos2d"}),

@@ -173,6 +173,8 @@ def huggingface_swin(model) -> dict:
 def _hf_architecture(model):
     """The Hugging Face class of the model."""
     kind, has_head = model_type(model.spec), model.classes is not None
+    if kind == "clip_vision_model":
+        return "CLIPVisionModel"
     if kind == "siglip_vision_model":
         return "SiglipForImageClassification" if has_head else "SiglipVisionModel"
     if kind == "deit":
@@ -197,9 +199,9 @@ def huggingface(model) -> dict:
     }
     if not kind.startswith("dinov2"):
         inner["intermediate_size"] = spec.mlp_dim
-    if kind == "siglip_vision_model":  # its attention always has the biases
+    if kind == "siglip_vision_model":
         inner["vision_use_head"] = spec.pool == "map"
-    else:
+    elif kind != "clip_vision_model":  # attention in SigLIP and CLIP always has the biases
         inner["qkv_bias"] = spec.qkv_bias
     if kind.startswith("dinov2"):
         inner.update(_dinov2(spec))

@@ -125,14 +125,19 @@ def _unroll(arrays):
     return {**{name: a for name, a in arrays.items() if name not in scanned}, **dict(unrolled)}
 
 
+def one_naming(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of an encoder "Transformer", its blocks apart and the siblings of each class numbered from 0."""
+    unrolled = _unroll(arrays)
+    return renamed(unrolled, renumber(unrolled).get)
+
+
 def _normalise(arrays):
     """(the arrays under one naming, the names left out)."""
     arrays, dropped = _strip(arrays)
     inlined = "probe MlpBlock_0 MultiHeadDotProductAttention_0 LayerNorm_0".split()
     if "probe" in arrays:
         arrays = renamed(arrays, lambda name: f"MAPHead_0/{name}" if name.split("/")[0] in inlined else name)
-    arrays = _unroll(arrays)
-    arrays = renamed(arrays, renumber(arrays).get)
+    arrays = one_naming(arrays)
     arrays = renamed(arrays, lambda name: "pos_embedding" if name in _TABLES else name)
     norm = re.compile(r"(^|/)gn(_root|_proj|\d)/(scale|bias)$")
     arrays = {name: a.reshape(-1) if norm.search(name) else a for name, a in arrays.items()}
@@ -225,28 +230,41 @@ def _attention(theirs, ours, heads, size):
     return {**entries, f"{theirs}/out/bias": same(f"{ours}out/bias")}
 
 
-def _norm(theirs, ours):
+def norm_map(theirs: str, ours: str) -> NameMap:
+    """Scale and bias of a normalisation in Flax's names."""
     return {f"{theirs}/scale": same(f"{ours}/gamma"), f"{theirs}/bias": same(f"{ours}/beta")}
 
 
-def _dense(theirs, ours):
+def dense_map(theirs: str, ours: str) -> NameMap:
+    """Kernel and bias of a dense layer in Flax's names."""
     return {f"{theirs}/{name}": same(f"{ours}/{name}") for name in ("kernel", "bias")}
 
 
 def _mlp(theirs, ours):
-    return {**_dense(f"{theirs}/Dense_0", f"{ours}mlp/hidden"), **_dense(f"{theirs}/Dense_1", f"{ours}mlp/out")}
+    return {**dense_map(f"{theirs}/Dense_0", f"{ours}mlp/hidden"), **dense_map(f"{theirs}/Dense_1", f"{ours}mlp/out")}
 
 
 def _stem_names(stages):
-    entries = {"conv_root/kernel": same("stem_conv/kernel"), **_norm("gn_root", "stem_norm")}
+    entries = {"conv_root/kernel": same("stem_conv/kernel"), **norm_map("gn_root", "stem_norm")}
     for b, units in enumerate(stages, 1):
         for u in range(1, units + 1):
             theirs, ours = f"block{b}/unit{u}", f"stem_block{b}_unit{u}"
             parts = [("conv1", "gn1", "norm1"), ("conv2", "gn2", "norm2"), ("conv3", "gn3", "norm3")]
             for conv, norm, our_norm in parts + ([("conv_proj", "gn_proj", "proj_norm")] if u == 1 else []):
                 entries[f"{theirs}/{conv}/kernel"] = same(f"{ours}/{conv.removeprefix('conv_')}/kernel")
-                entries.update(_norm(f"{theirs}/{norm}", f"{ours}/{our_norm}"))
+                entries.update(norm_map(f"{theirs}/{norm}", f"{ours}/{our_norm}"))
     return entries
+
+
+def block_map(i: int, heads: int, size: int) -> NameMap:
+    """{name: Entry} of block number i, with heads of width `size`."""
+    theirs, ours = f"Transformer/encoderblock_{i}", f"block_{i:02d}/"
+    return {
+        **norm_map(f"{theirs}/LayerNorm_0", f"{ours}attention_norm"),
+        **_attention(f"{theirs}/MultiHeadDotProductAttention_0", f"{ours}attention/", heads, size),
+        **norm_map(f"{theirs}/LayerNorm_1", f"{ours}mlp_norm"),
+        **_mlp(f"{theirs}/MlpBlock_0", ours),
+    }
 
 
 def name_map(spec: Mapping, classes: int | None, missing_rows: int = 0) -> NameMap:
@@ -258,7 +276,7 @@ def name_map(spec: Mapping, classes: int | None, missing_rows: int = 0) -> NameM
         missing_rows: rows for tokens before the patches that the file's position table lacks.
     """
     size = spec.get("head_dim") or spec["width"] // spec["heads"]
-    entries = _dense("embedding", "patch_encoder")
+    entries = dense_map("embedding", "patch_encoder")
     if spec.get("stem") is not None:
         entries.update(_stem_names(spec["stem"]))
     if spec["class_token"]:
@@ -266,22 +284,18 @@ def name_map(spec: Mapping, classes: int | None, missing_rows: int = 0) -> NameM
     if spec["positions"] == "learned":
         entries["pos_embedding"] = positions("position_embedding/embedding", missing_rows)
     for i in range(spec["depth"]):
-        theirs, ours = f"Transformer/encoderblock_{i}", f"block_{i:02d}/"
-        entries.update(_norm(f"{theirs}/LayerNorm_0", f"{ours}attention_norm"))
-        entries.update(_attention(f"{theirs}/MultiHeadDotProductAttention_0", f"{ours}attention/", spec["heads"], size))
-        entries.update(_norm(f"{theirs}/LayerNorm_1", f"{ours}mlp_norm"))
-        entries.update(_mlp(f"{theirs}/MlpBlock_0", ours))
-    entries.update(_norm("Transformer/encoder_norm", "encoder_norm"))
+        entries.update(block_map(i, spec["heads"], size))
+    entries.update(norm_map("Transformer/encoder_norm", "encoder_norm"))
     if spec["pool"] == "map":
         entries["MAPHead_0/probe"] = same("pool/probe")
         size = spec["width"] // spec["heads"]
         entries.update(_attention("MAPHead_0/MultiHeadDotProductAttention_0", "pool/", spec["heads"], size))
-        entries.update(_norm("MAPHead_0/LayerNorm_0", "pool/norm"))
+        entries.update(norm_map("MAPHead_0/LayerNorm_0", "pool/norm"))
         entries.update(_mlp("MAPHead_0/MlpBlock_0", "pool/"))
     if spec["pre_logits"]:
-        entries.update(_dense("pre_logits", "pre_logits"))
+        entries.update(dense_map("pre_logits", "pre_logits"))
     if classes is not None:
-        entries.update(_dense("head", "head"))
+        entries.update(dense_map("head", "head"))
     return entries
 
 

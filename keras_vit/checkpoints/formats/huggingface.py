@@ -1,6 +1,9 @@
-"""Hugging Face's safetensors with config.json: ViT, DeiT, DINOv2 (with or without registers), SigLIP's vision tower."""
+"""Hugging Face's safetensors with config.json: ViT, DeiT, DINOv2 (with or without registers), and the vision towers of
+SigLIP, SigLIP 2 and CLIP.
+"""
 
 import dataclasses
+import math
 import re
 from collections.abc import Collection, Mapping
 
@@ -31,6 +34,8 @@ from keras_vit.checkpoints.formats.name_map import (
     torch_norm,
 )
 from keras_vit.checkpoints.formats.parsed import (
+    CLIP_MEAN,
+    CLIP_STD,
     IMAGENET_MEAN,
     IMAGENET_STD,
     ParsedCheckpoint,
@@ -66,7 +71,7 @@ class Names:
         attention: {our name: theirs} of the attention's dense layers.
         last_norm, patch: the last normalisation, the patch embedding.
         epsilon: the type's default.
-        imagenet: normalise images by ImageNet's mean and std; otherwise to [-1, 1].
+        usual: mean and std of the images.
     """
 
     prefix: str
@@ -78,8 +83,10 @@ class Names:
     last_norm: str = "layernorm"
     patch: str = "embeddings.patch_embeddings.projection"
     epsilon: float = 1e-6
-    imagenet: bool = True
+    usual: tuple = (IMAGENET_MEAN, IMAGENET_STD)
 
+
+_HALF = (127.5, 127.5)
 
 _VIT = {
     "norms": ("layernorm_before", "layernorm_after"),
@@ -92,21 +99,21 @@ _SIGLIP_ATTENTION = {
     "value": "self_attn.v_proj",
     "out": "self_attn.out_proj",
 }
+_SIGLIP = {
+    "block": "encoder.layers",
+    "norms": ("layer_norm1", "layer_norm2"),
+    "attention": _SIGLIP_ATTENTION,
+    "last_norm": "post_layernorm",
+    "patch": "embeddings.patch_embedding",
+}
 # {model type: its names}: in files of save_pretrained, in every release.
 IN_FILES = {
-    "vit": Names("vit.", imagenet=False, **_VIT),
+    "vit": Names("vit.", usual=_HALF, **_VIT),
     "deit": Names("deit.", **_VIT),
     "dinov2": Names("dinov2."),
     "dinov2_with_registers": Names("dinov2_with_registers."),
-    "siglip_vision_model": Names(
-        "vision_model.",
-        block="encoder.layers",
-        norms=("layer_norm1", "layer_norm2"),
-        attention=_SIGLIP_ATTENTION,
-        last_norm="post_layernorm",
-        patch="embeddings.patch_embedding",
-        imagenet=False,
-    ),
+    "siglip_vision_model": Names("vision_model.", usual=_HALF, **_SIGLIP),
+    "clip_vision_model": Names("vision_model.", usual=(CLIP_MEAN, CLIP_STD), epsilon=1e-5, **_SIGLIP),
 }
 _PROJECTIONS = {name: f"attention.{name[0]}_proj" for name in ("query", "key", "value", "out")}
 _LAYERS = {"block": "layers", "mlp": ("mlp.fc1", "mlp.fc2")}
@@ -121,6 +128,7 @@ IN_MEMORY = IN_FILES | {
         ("dinov2_with_registers", _GATES),
     )
 }
+_FLAT = ("siglip_vision_model", "clip_vision_model")  # with position tables of two axes
 # Sections of a larger model's config.json for its image model.
 _SECTIONS = ("vision_config", "backbone_config", "encoder")
 _DROPPED = re.compile(r"(pooler\.|embeddings\.mask_token$|embeddings\.position_ids$)")
@@ -128,6 +136,8 @@ _DROPPED = re.compile(r"(pooler\.|embeddings\.mask_token$|embeddings\.position_i
 
 def model_type(spec) -> str:
     """The type in IN_FILES with which Hugging Face builds a model that CAPABILITIES accepts."""
+    if spec.pre_norm:
+        return "clip_vision_model"
     if spec.pool == "map" or not spec.class_token:
         return "siglip_vision_model"
     if spec.registers or spec.layer_scale is not None or spec.mlp_form == "swiglu":
@@ -144,6 +154,18 @@ def _siglip_fields(model):
             'a model without a class token or with pool="map" that is not a SigLIP (a SigLIP has no registers,'
             ' layer_scale or swiglu, has qkv_bias=True, and with pool="map" neither a class token nor a head, which'
             ' head="drop" removes; or use format="timm")'
+        )
+    return None
+
+
+def _clip_fields(model):
+    spec = model.spec
+    unusual = spec.registers or spec.layer_scale is not None or spec.mlp_form == "swiglu" or spec.distillation_token
+    unusual = unusual or spec.pool != "token" or not spec.qkv_bias or model.classes is not None
+    if spec.pre_norm and unusual:
+        return (
+            "pre_norm=True in a model that is not a CLIP (a CLIP has a class token, which it pools, qkv_bias=True, no"
+            " registers, layer_scale or swiglu, and no head)"
         )
     return None
 
@@ -197,13 +219,14 @@ CAPABILITIES = Capabilities(
         "qkv_bias": (True, False),
         "layer_scale": ANY,
         "mlp_form": ("plain", "swiglu"),
+        "pre_norm": (True, False),
         # In config.json and preprocessor_config.json:
         "mlp_activation": tuple(dict.fromkeys(ACTIVATIONS.values())),
         "epsilon": ANY,
         "mean": ANY,
         "std": ANY,
     },
-    rules=(_siglip_fields, _dinov2_fields, _vit_pool, _square_patches, _square_images),
+    rules=(_siglip_fields, _clip_fields, _dinov2_fields, _vit_pool, _square_patches, _square_images),
 )
 
 
@@ -211,7 +234,7 @@ def _type(arrays, config):
     """The model type by the array names: config.json may be missing, or describe a larger model."""
     ends = lambda end: any(name.endswith(end) for name in arrays)  # noqa: E731
     if ends("embeddings.patch_embedding.weight"):
-        return "siglip_vision_model"
+        return "clip_vision_model" if ends("embeddings.class_embedding") else "siglip_vision_model"
     if ends("layer_scale1.lambda1"):
         return "dinov2_with_registers" if ends("embeddings.register_tokens") else "dinov2"
     return "deit" if ends("embeddings.distillation_token") else "vit"
@@ -232,6 +255,20 @@ def join_gates(arrays):
         elif ".mlp.up_proj." not in name:
             joined[name] = array
     return joined
+
+
+def _with_convolution(arrays, config):
+    """The arrays, with the linear patch embedding of SigLIP 2's NaFlex models, (d, p*p*c), as a convolution."""
+    name = next((name for name in arrays if name.endswith("embeddings.patch_embedding.weight")), None)
+    if name is None or arrays[name].ndim != 2:
+        return arrays
+    width, values = arrays[name].shape
+    channels = setting(config, "num_channels", int) or 3
+    side = math.isqrt(values // channels)
+    if side * side * channels != values:
+        raise ValueError(f'The array "{name}" has {values} columns, not square patches of {channels} channels.')
+    kernel = arrays[name].reshape(width, side, side, channels)  # (d, p*p*c) -> (d, p, p, c)
+    return {**arrays, name: kernel.transpose(0, 3, 1, 2)}
 
 
 def _normalise(arrays, names):
@@ -271,7 +308,7 @@ def fields_of(arrays, names, kind, config, options):
             f" {registers}."
         )
     k, _ = heads(w.shape[0], known_heads(options, setting(config, "num_attention_heads", int)))
-    class_token = f"{names.prefix}embeddings.cls_token" in arrays
+    class_token = any(f"{names.prefix}embeddings.{name}" in arrays for name in ("cls_token", "class_embedding"))
     pool = "token" if class_token else "gap"
     if f"{names.prefix}head.probe" in arrays:
         pool = "map"
@@ -293,6 +330,7 @@ def fields_of(arrays, names, kind, config, options):
         "mlp_activation": "gelu" if swiglu else mlp_activation(config, kind),
         "epsilon": epsilon(config, names.epsilon),
         "pool": pool,
+        "pre_norm": kind == "clip_vision_model",
     }
 
 
@@ -325,15 +363,14 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     names = spelled[kind]
     config = next((part for name in _SECTIONS if (part := setting(outer, name, dict)) is not None), outer)
     check_type(config, kind)
-    arrays, dropped = _normalise(join_gates(contents.arrays), names)
+    arrays, dropped = _normalise(join_gates(_with_convolution(contents.arrays, config)), names)
     fields = fields_of(arrays, names, kind, config, options)
     if pooler := _pooler(contents.arrays, outer, options):
         arrays, dropped = {**arrays, **pooler}, [name for name in dropped if not name.endswith(tuple(pooler))]
         fields.update(pre_logits=len(pooler["pooler.dense.weight"]), pre_logits_activation="tanh")
     assumptions = [] if outer else unstated(fields, options)
     channels = need(arrays, f"{names.prefix}{names.patch}.weight", 4).shape[1]
-    usual = (IMAGENET_MEAN, IMAGENET_STD) if names.imagenet else (127.5, 127.5)
-    fields.update(normalisation(kind, contents.preprocessor, usual, channels, options, assumptions))
+    fields.update(normalisation(kind, contents.preprocessor, names.usual, channels, options, assumptions))
     head = next((name for name in ("classifier.weight", "cls_classifier.weight") if name in arrays), None)
     classes = None if head is None else need(arrays, head, 2).shape[0]
     if kind == "deit" and "classifier.weight" in arrays:
@@ -341,14 +378,14 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
             "A DeiT with a distillation token and one head (DeiTForImageClassification) is not supported: its second"
             " head is missing."
         )
-    siglip = kind == "siglip_vision_model"
-    table = need(
-        arrays, f"{names.prefix}embeddings.position_embedding{'.weight' if siglip else 's'}", 2 if siglip else 3
-    )
+    if kind == "clip_vision_model" and classes is not None:
+        raise ValueError("A classifier on CLIP (CLIPForImageClassification) is not supported, only its vision tower.")
+    flat = kind in _FLAT
+    table = need(arrays, f"{names.prefix}embeddings.position_embedding{'.weight' if flat else 's'}", 2 if flat else 3)
     prefix = int(fields["class_token"]) + int(fields["distillation_token"])
     stated = stated_pair(config, "image_size")
     shape = grid(
-        table.shape[0 if siglip else 1] - prefix,
+        table.shape[0 if flat else 1] - prefix,
         hint_grid(options, fields["patch_size"], None if stated is None else list(stated)),
     )
     size = pixels(shape, fields["patch_size"])
@@ -407,14 +444,21 @@ def name_map(spec: Mapping, classes: int | None, kind: str, spelled: Mapping[str
     names = spelled[kind]
     root = f"{names.prefix}embeddings."
     patch = f"{names.prefix}{names.patch}"
-    entries = {f"{patch}.weight": conv("patch_encoder/kernel"), f"{patch}.bias": same("patch_encoder/bias")}
+    entries = {f"{patch}.weight": conv("patch_encoder/kernel")}
+    if spec.get("pre_norm"):
+        entries |= torch_norm(f"{names.prefix}pre_layrnorm", "pre_norm")  # their spelling
+    else:
+        entries[f"{patch}.bias"] = same("patch_encoder/bias")
     tokens = (
         ("class_token", "cls_token"),
         ("distillation_token", "distillation_token"),
         ("registers", "register_tokens"),
     )
-    entries.update({root + theirs: same(f"{ours}/tokens") for ours, theirs in tokens if spec[ours]})
-    if kind == "siglip_vision_model":
+    if kind == "clip_vision_model":
+        entries[f"{root}class_embedding"] = same("class_token/tokens", (-1,))
+    else:
+        entries.update({root + theirs: same(f"{ours}/tokens") for ours, theirs in tokens if spec[ours]})
+    if kind in _FLAT:
         entries[f"{root}position_embedding.weight"] = positions("position_embedding/embedding", 0, (-1, spec["width"]))
     else:
         entries[f"{root}position_embeddings"] = positions("position_embedding/embedding", 0)

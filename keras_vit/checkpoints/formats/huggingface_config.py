@@ -22,12 +22,15 @@ _MODEL_TYPES = {
     "dinov2": ("dinov2",),
     "dinov2_with_registers": ("dinov2_with_registers",),
     "siglip_vision_model": ("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"),
+    "clip_vision_model": ("clip", "clip_vision_model"),
 }
+# {type: its hidden_act where config.json does not say}; "gelu" for others.
+_USUAL_ACTIVATIONS = {"siglip_vision_model": "gelu_pytorch_tanh", "clip_vision_model": "quick_gelu"}
 
 
 def mlp_activation(config, kind: str) -> str:
     """The activation that hidden_act names; ValueError for an unknown one."""
-    act = setting(config, "hidden_act", str) or ("gelu" if kind != "siglip_vision_model" else "gelu_pytorch_tanh")
+    act = setting(config, "hidden_act", str) or _USUAL_ACTIVATIONS.get(kind, "gelu")
     if act not in ACTIVATIONS:
         raise ValueError(
             f"config.json has hidden_act={act!r}, which is not implemented. Implemented: {', '.join(ACTIVATIONS)}."
@@ -104,7 +107,7 @@ def check_config(outer, config, kind, fields, size, classes, channels):
         rows.append(("the MLP's width, by mlp_ratio,", _dinov2_mlp_dim(fields, ratio), fields["mlp_dim"]))
     else:
         rows.append(("intermediate_size", setting(config, "intermediate_size", int), fields["mlp_dim"]))
-    if kind != "siglip_vision_model":
+    if kind not in _USUAL_ACTIVATIONS:
         rows.append(("qkv_bias", setting(config, "qkv_bias", bool), fields["qkv_bias"]))
     if classes is not None:
         stated = setting(outer, "id2label", dict)

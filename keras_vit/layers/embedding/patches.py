@@ -73,6 +73,7 @@ class PatchEncoder(keras.layers.Layer):
         norm: layer-normalise each patch's pixels before the embedding, and the tokens after it (as vit-pytorch).
             Implies the dense form.
         epsilon: of those normalisations.
+        use_bias: whether the embedding has a bias.
 
     Input (b, height, width, c); output (b, n, d) with n = h * w patches in row-major order. The kernel is (p, q, c, d).
     """
@@ -84,6 +85,7 @@ class PatchEncoder(keras.layers.Layer):
         form: str = "conv",
         norm: bool = False,
         epsilon: float = 1e-5,
+        use_bias: bool = True,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -93,6 +95,7 @@ class PatchEncoder(keras.layers.Layer):
         form = choice(form, "PatchEncoder: form", FORMS)
         self.form = "dense" if self.norm else form
         self.epsilon = number(epsilon, "PatchEncoder: epsilon", least=0)
+        self.use_bias = flag(use_bias, "PatchEncoder: use_bias")
 
     def build(self, input_shape):
         if len(input_shape) != 4 or None in input_shape[1:]:
@@ -103,7 +106,8 @@ class PatchEncoder(keras.layers.Layer):
         channels = input_shape[-1]
         shape = (*self.patch_size, channels, self.width)
         self.kernel = self.add_weight(shape=shape, initializer="lecun_normal", name="kernel")
-        self.bias = self.add_weight(shape=(self.width,), initializer="zeros", name="bias")
+        if self.use_bias:
+            self.bias = self.add_weight(shape=(self.width,), initializer="zeros", name="bias")
         if self.norm:
             pixels = self.patch_size[0] * self.patch_size[1] * channels
             policy = self.dtype_policy
@@ -125,7 +129,7 @@ class PatchEncoder(keras.layers.Layer):
             x = cut(images, self.patch_size)  # (b, n, p*q*c)
             x = self.pixel_norm(x) if self.norm else x
             x = ops.matmul(x, ops.reshape(self.kernel, (p * q * c, self.width)))  # (b, n, d)
-        x = x + self.bias
+        x = x + self.bias if self.use_bias else x
         return self.embedding_norm(x) if self.norm else x
 
     def compute_output_shape(self, input_shape):

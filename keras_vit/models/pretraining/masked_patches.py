@@ -157,7 +157,8 @@ def _encode_corrupted(vit, source, policy):
     """The image's patches, some embeddings replaced, through the ViT's own layers: (b, prefix + n, d)."""
     replaced = ReplacedPatches(dtype=policy, name="replaced_patches")
     x = replaced(vit.get_layer("patch_encoder").output, source)
-    for name in ("class_token", "distillation_token", "position_embedding", "registers", "embedding_dropout"):
+    tokens = ("class_token", "distillation_token", "position_embedding", "registers")
+    for name in (*tokens, "pre_norm", "embedding_dropout"):
         if any(layer.name == name for layer in vit.layers):
             x = vit.get_layer(name)(x)
     return after_embedding(vit, x)

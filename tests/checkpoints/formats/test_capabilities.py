@@ -21,9 +21,9 @@ FEWER_TOKENS = " token_merging patch_dropout patch_dropout_block"
 NOT_EXPRESSED = {
     "google": (
         "distillation_token registers layer_scale qk_norm qkv_bias patch_norm fc_norm mlp_form conv_stem conv_strides"
-        " conv_form"
+        " conv_form pre_norm"
     ),
-    "timm": "head_dim pre_logits patch_norm conv_stem conv_strides conv_form",
+    "timm": "head_dim pre_logits patch_norm pre_norm conv_stem conv_strides conv_form",
     "huggingface": "head_dim pre_logits qk_norm patch_norm fc_norm stem stem_width conv_stem conv_strides conv_form",
 }
 
@@ -122,6 +122,7 @@ def test_fields_that_do_not_change_the_function_take_any_value(format):
         ("huggingface", {"patch_size": (4, 2)}, "patches that are not square"),
         ("huggingface", {"pool": "gap", "qkv_bias": False}, "not a SigLIP"),
         ("huggingface", {"pool": "map"}, 'head="drop"'),
+        ("huggingface", {"pre_norm": True}, "not a CLIP"),
         ("huggingface", {"pool": "token_gap"}, 'a class token and pool="token_gap"'),
         (
             "huggingface",

@@ -36,6 +36,7 @@ CASES = {
         {"pool": "map", "classes": None, "mlp_activation": "gelu_tanh", "image_size": 8},
         "google timm huggingface",
     ),
+    "clip": ({"pre_norm": True, "classes": None, "epsilon": 1e-5, "image_size": 8}, "huggingface"),
     "siglip classifier": ({"pool": "gap", "image_size": 12}, "google timm huggingface"),
     "features": ({"classes": None, "dropout": 0.1}, "google timm huggingface"),
     "pre_logits": ({"pre_logits": 8}, "google"),

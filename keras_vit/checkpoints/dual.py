@@ -1,0 +1,87 @@
+"""Dual encoders from files of both towers, and back: the image encoder takes the way of any other ViT."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+from keras_vit.checkpoints.formats import google_text, huggingface_text
+from keras_vit.checkpoints.formats.name_map import unpack
+from keras_vit.checkpoints.formats.parsed_text import ParsedText
+from keras_vit.checkpoints.reading.files import FileContents
+from keras_vit.checkpoints.transfer import assign, model_weights
+from keras_vit.io.tokenizer import FILE, Tokenizer
+from keras_vit.models import Classifier, DualEncoder, TextEncoder, make_text_spec
+
+FORMATS = {"google": google_text, "huggingface": huggingface_text}
+
+
+def split(contents: FileContents) -> tuple[FileContents, ParsedText]:
+    """(the contents with the image encoder's arrays alone, the rest).
+
+    Raises:
+        ValueError: if the file does not hold both encoders.
+    """
+    form = next((form for form in FORMATS.values() if form.matches(contents.arrays)), None)
+    if form is None:
+        raise ValueError(
+            f'"{contents.path}" does not hold a text encoder next to the image encoder: leave text=True out. Supported:'
+            " big_vision's SigLIP and SigLIP 2, Hugging Face's SiglipModel, Siglip2Model and CLIPModel."
+        )
+    try:
+        parsed = form.parse(contents)
+    except ValueError as error:
+        raise ValueError(f'"{contents.path}": {error}') from None
+    return dataclasses.replace(contents, arrays=dict(parsed.image), left_out=[]), parsed
+
+
+def _tokenizer(given, folder, length):
+    """The tokenizer given, in a file or a folder, or the one next to the weights; None without one."""
+    if isinstance(given, Tokenizer):
+        return given
+    if given is not None:
+        return Tokenizer.load(given, length)
+    return Tokenizer.load(folder, length) if (folder / FILE).is_file() else None
+
+
+def tokenizer_of(given: Any, model: DualEncoder) -> Tokenizer:
+    """A tokenizer, given or as the path of its file, for a model; as in `join`."""
+    return _tokenizer(given, pathlib.Path(), model.text_encoder.text_spec.length)
+
+
+def join(image: Classifier, parsed: ParsedText, path: pathlib.Path, tokenizer: Any) -> DualEncoder:
+    """The dual encoder of a loaded image encoder and the rest of its file.
+
+    Args:
+        path: of the file.
+        tokenizer: a Tokenizer, the path of its file, or None for the one next to the weights.
+
+    Raises:
+        FileNotFoundError: for a tokenizer that does not exist.
+        ValueError: if the parts do not fit.
+    """
+    spec = make_text_spec(parsed.fields)
+    found = _tokenizer(tokenizer, pathlib.Path(path).parent, spec.length)
+    text = TextEncoder(spec, dtype=image.dtype_policy)
+    shapes = {name: array.shape for name, array in model_weights(text).items()}
+    assign(text, unpack(parsed.name_map, parsed.arrays, shapes, path))
+    width = None if parsed.projection is None else parsed.projection.shape[1]
+    model = DualEncoder(image, text, parsed.activation, width, found)
+    if parsed.projection is not None:
+        model.get_layer("image_projection").kernel.assign(parsed.projection)
+    similarity = model.get_layer("similarity")
+    similarity.log_scale.assign(parsed.log_scale)
+    if parsed.bias is not None:
+        similarity.offset.assign(parsed.bias)
+    return model
+
+
+def arrays_of(model: DualEncoder, format: str) -> dict[str, Any]:
+    """{name: array} of a dual encoder's file in a format; ValueError for what it does not express."""
+    form = FORMATS[format]
+    form.check(model)
+    return form.arrays_of(model, model_weights(model.image_encoder), model_weights(model.text_encoder))
+
+
+def tokenizer_files(model: DualEncoder) -> dict[str, str]:
+    """{file: content} of the tokenizer, for a folder."""
+    return {} if model.tokenizer is None else {FILE: model.tokenizer.data}

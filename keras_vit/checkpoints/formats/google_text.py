@@ -1,0 +1,104 @@
+"""big_vision's two towers in one .npz, `img` and `txt`, with temperature `t` and bias `b`: SigLIP, SigLIP 2."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_vit.checkpoints.formats import google
+from keras_vit.checkpoints.formats.name_map import NameMap, pack, same
+from keras_vit.checkpoints.formats.parsed import depth, need, renamed
+from keras_vit.checkpoints.formats.parsed_text import ParsedText, scalar
+
+_PREFIXES = ("params/", "opt/target/", "")
+_TABLE, _POSITIONS, _HEAD = "Embed_0/embedding", "pos_embedding", "head/kernel"
+
+
+def _prefix(names):
+    """What the names of both towers begin with; None if one of them is missing."""
+    return next((p for p in _PREFIXES if f"{p}txt/{_TABLE}" in names and f"{p}img/embedding/kernel" in names), None)
+
+
+def matches(names: Any) -> bool:
+    """Whether a file with these names holds both encoders."""
+    return _prefix(names) is not None
+
+
+def name_map(spec: Mapping[str, Any]) -> NameMap:
+    """{name: Entry} of the text encoder, its blocks in a "Transformer"; `spec` is a dict of TextSpec's fields."""
+    entries = {_TABLE: same("token_embedding/embeddings"), _POSITIONS: same("position_embedding/embedding")}
+    for i in range(spec["depth"]):
+        entries |= google.block_map(i, spec["heads"], spec["width"] // spec["heads"])
+    entries |= google.norm_map("Transformer/encoder_norm", "encoder_norm")
+    return entries if spec["outputs"] is None else {**entries, **google.dense_map("head", "head")}
+
+
+def parse(contents: Any) -> ParsedText:
+    """The text encoder and what joins it to the image encoder, of a file whose names `matches` accepts.
+
+    Raises:
+        ValueError: for missing arrays, or an image tower with a head.
+    """
+    prefix = _prefix(contents.arrays)
+    named = {name.removeprefix(prefix): a for name, a in contents.arrays.items() if name.startswith(prefix)}
+    if f"img/{_HEAD}" in named:
+        raise ValueError("The image tower has a head, img/head, which a DualEncoder does not have.")
+    texts = {name.removeprefix("txt/"): a for name, a in named.items() if name.startswith("txt/")}
+    texts = google.one_naming(renamed(texts, lambda name: name.replace("Encoder_0/", "Transformer/", 1)))
+    table, query = need(texts, _TABLE, 2), "Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel"
+    fields = {
+        "vocabulary": table.shape[0],
+        "length": need(texts, _POSITIONS, 3).shape[1],
+        "depth": depth(texts, r"Transformer/encoderblock_(\d+)/"),
+        "width": table.shape[1],
+        "mlp_dim": need(texts, "Transformer/encoderblock_0/MlpBlock_0/Dense_0/kernel", 2).shape[1],
+        "heads": need(texts, query, 3).shape[1],
+        "outputs": need(texts, _HEAD, 2).shape[1] if _HEAD in texts else None,
+    }
+    image = {f"params/{name}": a for name, a in named.items() if name.startswith("img/")}
+    activation = "sigmoid" if "b" in named else "softmax"
+    bias = scalar(named, "b") if "b" in named else None
+    return ParsedText(fields, name_map(fields), texts, activation, None, scalar(named, "t"), bias, image)
+
+
+def check(model: Any) -> None:
+    """ValueError, with each reason, for a DualEncoder that big_vision's two towers do not express."""
+    text = model.text_encoder.text_spec
+    expected = {"outputs_bias": True, "causal": False, "pool": "last", "mlp_activation": "gelu_tanh", "epsilon": 1e-6}
+    problems = [
+        f"{name}={getattr(text, name)!r} of the text encoder ({value!r})"
+        for name, value in expected.items()
+        if getattr(text, name) != value
+    ]
+    problems += [f"projection={model.projection}"] if model.projection is not None else []
+    problems += ["an image encoder without attention"] if not model.image_encoder.spec.has_tokens else []
+    problems += (
+        []
+        if problems
+        else [
+            f"{name}={getattr(model.image_encoder.spec, name)!r} of the image encoder ({value!r})"
+            for name, value in google.CONVENTIONS.items()
+            if getattr(model.image_encoder.spec, name) != value
+        ]
+    )
+    if problems:
+        raise ValueError(
+            f'The format "google" cannot express this DualEncoder: {"; ".join(problems)}. format="keras" saves every'
+            " model."
+        )
+    google.CAPABILITIES.check(model.image_encoder)
+
+
+def arrays_of(model: Any, image: Mapping[str, np.ndarray], text: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of the .npz, of a model that `check` accepts; `image` and `text` are the weights of its encoders."""
+    spec = dataclasses.asdict(model.image_encoder.spec)
+    images = google.published_names(pack(google.name_map(spec, None), image), spec)
+    texts = pack(name_map(dataclasses.asdict(model.text_encoder.text_spec)), text)
+    similarity = model.get_layer("similarity")
+    arrays = {f"params/img/{name}": array for name, array in images.items()}
+    arrays |= {f"params/txt/{name.replace('Transformer/', 'Encoder_0/')}": array for name, array in texts.items()}
+    arrays["params/t"] = np.asarray(similarity.log_scale, "float32").reshape(1)
+    if similarity.bias is not None:
+        arrays["params/b"] = np.asarray(similarity.offset, "float32").reshape(1)
+    return arrays

@@ -1,0 +1,72 @@
+"""Zero-shot accuracy of a dual encoder on any source of classes (arXiv 2103.00020, section 3.1)."""
+
+import dataclasses
+from collections.abc import Callable
+
+from keras_vit.evaluation.classification import Classification
+from keras_vit.evaluation.data import source_of
+from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
+from keras_vit.io.paths import locate, read_text
+from keras_vit.models import DualEncoder
+from keras_vit.models.zero_shot import templates_of
+
+
+def names_of(class_names: str | tuple[str, ...] | None, source_names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of a source's classes in texts: as given, the lines of a file, or the source's own.
+
+    Raises:
+        ValueError: for another number of names than classes.
+    """
+    if class_names is None:
+        return tuple(source_names)
+    names = class_names
+    if isinstance(class_names, str):
+        names = [line.strip() for line in read_text(locate(class_names)).splitlines() if line.strip()]
+    if len(names) != len(source_names):
+        raise ValueError(f"class_names has {len(names)} names, and the data {len(source_names)} classes.")
+    return tuple(names)
+
+
+@register("zero_shot")
+@dataclasses.dataclass(frozen=True)
+class ZeroShot(Evaluator):
+    """The measures of "classification", of a dual encoder whose head is the embeddings of the classes' names.
+
+    Attributes:
+        source: data source, as in config.data.source; None for the run's.
+        split: split of that source, "test" by default.
+        preprocess: preprocessing text; None for the run's, or else the model's.
+        class_names: the classes' names in texts, one each, or a file with one a line; None for the source's.
+        templates: a name in models.zero_shot.TEMPLATES, or texts with "{}" for the name.
+        flips: whether to average logits over each image and its mirror image.
+    """
+
+    source: str | None = None
+    split: str | None = None
+    preprocess: str | None = None
+    class_names: str | tuple[str, ...] | None = None
+    templates: str | tuple[str, ...] = "photo"
+    flips: bool = False
+
+    def check_options(self) -> None:
+        templates_of(self.templates)
+
+    def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
+        model = setting.model
+        if not isinstance(model, DualEncoder):
+            raise ValueError(
+                f'The evaluator "zero_shot" needs a text encoder, and "{model.name}" is a {type(model).__name__}. Load'
+                " the texts, too: keras_vit.load(path, text=True), at the shell --load.text=True."
+            )
+        _, source, _ = source_of(self, dataclasses.replace(setting, model=model.image_encoder))
+        names = names_of(self.class_names, source.class_names)
+        fields = {name: getattr(self, name) for name in ("source", "split", "preprocess", "flips")}
+
+        def evaluate():
+            with setting.strategy.scope():
+                classifier = model.classifier(names, self.templates)
+            evaluation = Classification(**fields).prepare(dataclasses.replace(setting, model=classifier))()
+            details = {**evaluation.details, "class_names": names, "templates": templates_of(self.templates)}
+            return dataclasses.replace(evaluation, details=details)
+
+        return evaluate
