@@ -7,8 +7,7 @@
 The model is a run directory, a checkpoint of any format, a published name, or an exported SavedModel, which needs only
 TensorFlow. Images are files, folders and patterns; "-" reads one from standard input. Answers go to standard output,
 problems to standard error; the exit code is 1 if an image cannot be read. With --labels a model with a text encoder
-classifies by any names, without training. `predict` writes Parquet files, resumes, and
-uses several devices.
+classifies by any names, without training. `predict` writes Parquet files, resumes, and uses several devices.
 """
 
 import csv

@@ -65,8 +65,9 @@ class ZeroShot(Evaluator):
         def evaluate():
             with setting.strategy.scope():
                 classifier = model.classifier(names, self.templates)
+                classifier.class_names = tuple(source.class_names)  # Classification compares them with the data's
             evaluation = Classification(**fields).prepare(dataclasses.replace(setting, model=classifier))()
-            details = {**evaluation.details, "class_names": names, "templates": templates_of(self.templates)}
+            details = {**evaluation.details, "texts": list(names), "templates": list(templates_of(self.templates))}
             return dataclasses.replace(evaluation, details=details)
 
         return evaluate

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import keras
 import numpy as np
+from absl import logging
 
 from keras_vit.io.tokenizer import FILE, Tokenizer
 from keras_vit.layers.registration import serializable
@@ -234,7 +235,18 @@ class DualEncoder(Model):
         """Reads the tokenizer of a `.keras` file; Keras calls it."""
         path = pathlib.Path(folder, FILE)
         if path.is_file():
-            self.tokenizer = Tokenizer.load(path, self.text_encoder.text_spec.length)
+            self.read_tokenizer(path.read_text("utf-8"))
+
+    def read_tokenizer(self, data: str) -> None:
+        """Sets the tokenizer to the one in the content of a tokenizer.json; without the library a warning.
+
+        Raises:
+            ValueError: for other content.
+        """
+        try:
+            self.tokenizer = Tokenizer(data, self.text_encoder.text_spec.length)
+        except ImportError as error:
+            logging.warning('"%s" loads without its tokenizer. %s', self.name, error)
 
     def get_config(self):
         models = {"image": self.image_encoder, "text": self.text_encoder}

@@ -4,7 +4,7 @@ import pathlib
 import re
 
 # Fetched from a repository: the configs, and the first kind of weights present; ours, the whole model, is first.
-_CONFIGS = ["config.json", "preprocessor_config.json", "processor_config.json"]
+_CONFIGS = ["config.json", "preprocessor_config.json", "processor_config.json", "tokenizer.json"]
 _WEIGHTS = (
     ["model.keras"],
     ["model.safetensors", "model.safetensors.index.json", "model-*.safetensors"],

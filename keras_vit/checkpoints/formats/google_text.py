@@ -62,6 +62,14 @@ def parse(contents: Any) -> ParsedText:
     return ParsedText(fields, name_map(fields), texts, activation, None, scalar(named, "t"), bias, image)
 
 
+def _unconventional(spec):
+    """What differs from the conventions of the files, which hold no metadata next to two towers."""
+    for name, value in google.CONVENTIONS.items():
+        own = getattr(spec, name)
+        if own != value if isinstance(value, str) else not np.all(np.equal(own, value)):
+            yield f"{name}={own!r} of the image encoder ({value!r})"
+
+
 def check(model: Any) -> None:
     """ValueError, with each reason, for a DualEncoder that big_vision's two towers do not express."""
     text = model.text_encoder.text_spec
@@ -73,15 +81,7 @@ def check(model: Any) -> None:
     ]
     problems += [f"projection={model.projection}"] if model.projection is not None else []
     problems += ["an image encoder without attention"] if not model.image_encoder.spec.has_tokens else []
-    problems += (
-        []
-        if problems
-        else [
-            f"{name}={getattr(model.image_encoder.spec, name)!r} of the image encoder ({value!r})"
-            for name, value in google.CONVENTIONS.items()
-            if getattr(model.image_encoder.spec, name) != value
-        ]
-    )
+    problems += [] if problems else list(_unconventional(model.image_encoder.spec))
     if problems:
         raise ValueError(
             f'The format "google" cannot express this DualEncoder: {"; ".join(problems)}. format="keras" saves every'

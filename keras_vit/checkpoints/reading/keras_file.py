@@ -20,8 +20,9 @@ import numpy as np
 from keras_vit.checkpoints.reading import dense_config, metadata
 from keras_vit.checkpoints.reading.archives import BROKEN, check_archive, check_unpacked
 from keras_vit.checkpoints.reading.files import parse_json
+from keras_vit.io.tokenizer import FILE
 from keras_vit.layers.dense import ComposedLayer
-from keras_vit.models import families
+from keras_vit.models import DualEncoder, families
 from keras_vit.training import Model, state
 
 
@@ -32,6 +33,7 @@ def _family(name, kind):
 
 
 _WEIGHTS = "model.weights.h5"
+_ASSETS = "assets"
 # Allowed in a config besides class objects: Keras' notation for graph tensors and plain values.
 _VALUES = {"__keras_tensor__", "__tensor__", "__numpy__", "__ellipsis__", "__slice__"}
 # Public Keras modules with the classes of a graph. Tensor arithmetic comes from keras.src.ops.
@@ -137,7 +139,22 @@ def load(path):
             " keras_vit.Model built on one."
         )
     _fill(model, path, values)
+    if isinstance(model, DualEncoder):
+        _read_tokenizer(model, path)
     return model
+
+
+def _read_tokenizer(model, path):
+    """Gives a model the tokenizer in its file, if there is one; ValueError for a damaged one."""
+    try:
+        if path.is_dir():
+            model.load_assets(path / _ASSETS)
+            return
+        with zipfile.ZipFile(path) as archive:
+            if (name := f"{_ASSETS}/{FILE}") in archive.namelist():
+                model.read_tokenizer(_member(archive, name).decode("utf-8"))
+    except BROKEN as error:
+        raise ValueError(f'The tokenizer in "{path}" is damaged: {error}') from None
 
 
 def _is_composed(config):
