@@ -3,9 +3,12 @@
     keras-vit search cat.jpg dog.jpg --model=dino/s16 --data=images:PHOTOS --index=features \\
         --output=similar.png
     keras-vit search another.jpg --index=features --output=similar.png
+    keras-vit search --text="a red bicycle" --text="a dog" --model=siglip2/B_16-224 --data=images:PHOTOS \\
+        --index=features --tokenizer=tokenizer.json
 
 The first command writes missing features of --data to the folder --index, as `predict` does; the second searches these
 with the model that made them. The most similar images are printed with their cosine similarity, and drawn in --output.
+With --text a SigLIP finds the images that fit a text, by the same features.
 An image less similar to all others than 95% of the indexed images are is marked: nothing in the index is near.
 """
 
@@ -17,12 +20,35 @@ _ENOUGH = 20  # images in an index whose similarities say what is usual
 _UNUSUAL = 5  # percent of these images that are as far from all others as one that nothing is near to
 
 
+def _load(name, values):
+    """The model that makes the features, or with --text the dual encoder around it.
+
+    Raises:
+        ValueError: for one whose features texts cannot be compared with.
+    """
+    from keras_vit.io.progress import stage
+
+    with stage(f"Loading {name}"):
+        if not values.text:
+            return loading.load(name)
+        model = loading.load(name, text=True, tokenizer=values.tokenizer)
+    if model.projection is not None:
+        raise ValueError(
+            f"--text: the features of {name} are not in the space of its texts: a projection follows. Take a SigLIP."
+        )
+    return model
+
+
+def _encoder(model):
+    """The model that makes the features: of a dual encoder the image encoder, whose index serves images, too."""
+    return getattr(model, "image_encoder", model)
+
+
 def _index(values, folder):
     """(model, index) that the flags name; writes missing features."""
     from keras_vit.data import open_source
     from keras_vit.inference import predict
     from keras_vit.inference.neighbours import read_index
-    from keras_vit.io.progress import stage
 
     if values.data is None:
         index = read_index(folder)
@@ -30,22 +56,20 @@ def _index(values, folder):
         name = values.model or next(iter(index.descriptions.values())).get("model")
         if name is None:
             raise ValueError(f'"{folder}" does not say which model made its features: give --model.')
-        with stage(f"Loading {name}"):
-            model = loading.load(name)
+        model = _load(name, values)
     else:
         if values.model is None:
             raise ValueError("--data needs --model, which computes the features.")
         sources = {
             split.strip(): open_source(values.data, split.strip(), values.data_dir) for split in values.split.split(",")
         }
-        with stage(f"Loading {values.model}"):
-            model = loading.load(values.model)
+        model = _load(values.model, values)
         about = {"model": values.model, "data": values.data, "data_dir": values.data_dir}
         options = {"batch_size": values.batch_size, "engine": values.engine}
         for split, source in sources.items():
-            predict(model, source, folder, ("features",), split=split, about=about, **options)
+            predict(_encoder(model), source, folder, ("features",), split=split, about=about, **options)
         index = read_index(folder)
-    index.check_model(model)
+    index.check_model(_encoder(model))
     model.preprocessing = index.preprocess  # may differ from the model's: predict --preprocess=...
     return model, index
 
@@ -73,6 +97,11 @@ def _write_picture(path, pixels, found, index):
     print(f"Drawn in {path}.")
 
 
+def _rows(title, found):
+    yield title
+    yield from (f"  {neighbour.similarity:.3f}  {neighbour.name}" for neighbour in found)
+
+
 def _lines(paths, found, usual):
     """The printed lines. `usual`: similarities of the index's images to their nearest other one, or None."""
     import numpy as np
@@ -86,8 +115,18 @@ def _lines(paths, found, usual):
         )
     for path, row in zip(paths, found):
         far = usual is not None and row and row[0].similarity < low
-        yield f"{path}:" + (" nothing in the index is near" if far else "")
-        yield from (f"  {neighbour.similarity:.3f}  {neighbour.name}" for neighbour in row)
+        yield from _rows(f"{path}:" + (" nothing in the index is near" if far else ""), row)
+
+
+def _search_texts(values):
+    """Prints the images of the index that fit each of --text."""
+    from keras_vit.io.progress import stage
+
+    model, index = _index(values, values.index)
+    with stage("Searching"):
+        found = index.nearest(model.encode_text(values.text), values.neighbours)
+    print("Cosine similarity of image and text: compare the images of one text.")
+    print("\n".join(line for text, row in zip(values.text, found) for line in _rows(f'"{text}":', row)))
 
 
 def _check_output(path):
@@ -105,8 +144,11 @@ def main(images):
     from keras_vit.io.progress import shown, stage
 
     values = flags.FLAGS
-    if not images:
-        raise ValueError("Give at least one image to search for.")
+    if bool(images) == bool(values.text):
+        raise ValueError("Give at least one image to search for, or --text, not both.")
+    if values.text:
+        with shown():
+            return _search_texts(values)
     output = values.output
     if output:
         _check_output(output)
@@ -139,6 +181,10 @@ def run():
     )
     flags.string("split", "train", "The split of --data, or several joined by commas.")
     flags.path("output", None, "The picture, a PNG file; by default none.")
+    flags.strings("text", "Texts to search for instead of images, by a model with a text encoder; may be repeated.")
+    flags.path("tokenizer", None, "The tokenizer.json of the texts; by default the one next to the model.")
+    flags.only_with("tokenizer", "text", bool, "--text")
+    flags.only_with("output", "text", lambda texts: not texts, "images to search for")
     flags.integer("neighbours", 8, "How many similar images are found for each.", lowest=1)
     flags.integer("batch_size", 64, "Images per batch.", lowest=1)
     flags.string(

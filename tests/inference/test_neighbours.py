@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from small_models import every_weight, for_files
 
+import keras_vit
 from keras_vit.data import open_source
 from keras_vit.inference import predict
 from keras_vit.inference.neighbours import Index, Neighbour, features_of, pixels_of, read_index
@@ -218,3 +219,20 @@ def test_the_picture_shows_queries_and_neighbours():
     one, two = (figures.neighbours([(image, [(0.5, image)] * 3)] * n) for n in (1, 2))
     heights, widths = zip(*(tf.io.decode_png(png).shape[:2] for png in (one, two)))
     assert heights[1] == pytest.approx(2 * heights[0], abs=2) and widths[0] == widths[1]
+
+
+def test_texts_find_images_by_the_same_index(photos, tmp_path, searched, monkeypatch):
+    size = {"depth": 1, "width": 8, "heads": 1, "mlp_dim": 8}
+    image = keras_vit.ViT("Ti/8", image_size=16, classes=None, preprocessing="decode(3)|resize(16)", **size)
+    text = keras_vit.TextEncoder("SigLIP-B", vocabulary=40, length=4, outputs=8, **size)
+    model = keras_vit.DualEncoder(image, text)
+    model.tokenizer = lambda texts: np.array([[len(text), 1, 1, 1] for text in texts], "int32")
+    monkeypatch.setattr(search.loading, "load", lambda name, **options: model if options else image)
+    given = {"model": "siglip", "data": f"images:{photos}", "index": tmp_path / "index", "neighbours": 2}
+    lines = searched(given.pop("index"), [], text=["a cat", "a bicycle"], **given)
+    titles = [line for line in lines if not line.startswith(" ")]
+    assert titles[-2:] == ['"a cat":', '"a bicycle":']
+    index = read_index(tmp_path / "index")
+    [expected] = index.nearest(model.encode_text(["a bicycle"]), 2)
+    assert lines[-2:] == [f"  {neighbour.similarity:.3f}  {neighbour.name}" for neighbour in expected]
+    assert any("3.png:" in line for line in searched(tmp_path / "index", [photos / "3.png"], model="siglip"))

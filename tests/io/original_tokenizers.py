@@ -22,6 +22,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 LENGTHS = {"clip": 77, "siglip2": 64, "siglip": 64}
 LETTERS = "abcXYZ 019 .,!?'-_éüßñçÅØłŻΣσςΩжЯЖשלוםالعربية日本語中文한국어😀🚀👩‍👧🇩🇪\u200b\u3000\u00a0¨´½ﬁ①Ⅻ…“”’–\t\n"
 RULES = {
+    "\u2581": " ",
     "\u200b": " ",
     "\u3000": " ",
     "\u00a0": " ",

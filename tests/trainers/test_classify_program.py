@@ -90,3 +90,17 @@ def test_names_of_a_model_without_them(tiny, image, tmp_path, run):
         for line in run(tmp_path / "m.keras", image, class_names=str(tmp_path / "names.txt"))[0].splitlines()[1:]
     }
     assert names < {"ant", "bee", "cow", "dog", "emu"}
+
+
+def test_labels_are_classified_by_their_texts(image, tmp_path, run, monkeypatch):
+    size = {"depth": 1, "width": 8, "heads": 1, "mlp_dim": 8}
+    vit = keras_vit.ViT("Ti/8", image_size=16, classes=None, preprocessing="decode(3)|resize(16)", **size)
+    text = keras_vit.TextEncoder("SigLIP-B", vocabulary=40, length=4, outputs=8, **size)
+    model = keras_vit.DualEncoder(vit, text)
+    model.tokenizer = lambda texts: np.array([[len(text), 1, 1, 1] for text in texts], "int32")
+    monkeypatch.setattr(classify.loading, "load", lambda name, text, tokenizer: model)
+    (tmp_path / "labels.txt").write_text("a cat\na bicycle\n")
+    expected = [guess.name for guess in model.zero_shot(image, ["a cat", "a bicycle"])]
+    for labels in ("a cat,a bicycle", str(tmp_path / "labels.txt")):
+        lines = run("siglip", image, labels=labels, templates="photo")[0].splitlines()
+        assert [line.split("%  ")[1] for line in lines[1:]] == expected
