@@ -1,6 +1,7 @@
 """Text encoders and dual encoders: published counts, pooling, files, and what is refused."""
 
 import dataclasses
+import zipfile
 
 import keras
 import numpy as np
@@ -79,6 +80,18 @@ def test_files_and_clones_hold_both_towers(model, tmp_path):
     for copy in (keras_vit.load(tmp_path / "model.keras"), model.clone()):
         assert isinstance(copy, keras_vit.DualEncoder) and copy.activation == "sigmoid"
         np.testing.assert_array_equal(copy.similarity(IMAGES, TEXTS), expected)
+
+
+def test_a_file_cannot_ask_for_more_than_it_holds(model, tmp_path):
+    keras_vit.save(model, tmp_path / "model.keras")
+    with zipfile.ZipFile(tmp_path / "model.keras") as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    config = parts["config.json"].replace(b'"vocabulary": 40', b'"vocabulary": 40000000')
+    with zipfile.ZipFile(tmp_path / "large.keras", "w") as archive:
+        for name, content in {**parts, "config.json": config}.items():
+            archive.writestr(name, content)
+    with pytest.raises(ValueError, match="describes a larger text encoder than the file holds"):
+        keras_vit.load(tmp_path / "large.keras")
 
 
 def test_a_projection_survives_a_file(tmp_path):

@@ -22,7 +22,8 @@ from keras_vit.checkpoints.reading.archives import BROKEN, check_archive, check_
 from keras_vit.checkpoints.reading.files import parse_json
 from keras_vit.io.tokenizer import FILE
 from keras_vit.layers.dense import ComposedLayer
-from keras_vit.models import DualEncoder, families
+from keras_vit.models import DualEncoder, TextEncoder, families, make_text_spec
+from keras_vit.models.text import text_layer_counts
 from keras_vit.training import Model, state
 
 
@@ -238,6 +239,17 @@ def _check_dense_config(config, values, where):
         dense_config.check_object(node, where)
 
 
+def _check_text(node, shapes, where):
+    """ValueError if a config's TextEncoder would outgrow its file; packed integers count twice."""
+    values, arguments = 2 * sum(map(math.prod, shapes)), node["config"]
+    try:
+        spec = make_text_spec(arguments["variant"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{where} describes a model that cannot be built: {error}") from None
+    if spec.depth > len(shapes) or sum(row.parameters for row in text_layer_counts(spec)) > values:
+        raise ValueError(f"{where} describes a larger text encoder than the file holds: {spec}.")
+
+
 def _composed(config, shapes, path):
     """The keras_vit.Model of a config, without its weights.
 
@@ -255,6 +267,8 @@ def _composed(config, shapes, path):
             )
         if _family(node.get("registered_name"), "model"):
             _arguments(node, shapes, path)
+        if _class_of(node) is TextEncoder:
+            _check_text(node, shapes, where)
         if _is_composed(node) and isinstance(node.get("config"), dict) and "spec" in node["config"]:
             metadata.check_description(node["config"], (), where)
         if (
