@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.formats import google
+from keras_vit.checkpoints.formats.capabilities import refuse
 from keras_vit.checkpoints.formats.name_map import NameMap, pack, same
 from keras_vit.checkpoints.formats.parsed import depth, need, renamed
 from keras_vit.checkpoints.formats.parsed_text import ParsedText, scalar
@@ -75,18 +76,15 @@ def check(model: Any) -> None:
     text = model.text_encoder.text_spec
     expected = {"outputs_bias": True, "causal": False, "pool": "last", "mlp_activation": "gelu_tanh", "epsilon": 1e-6}
     problems = [
-        f"{name}={getattr(text, name)!r} of the text encoder ({value!r})"
+        (getattr(text, name) != value, f"{name}={getattr(text, name)!r} of the text encoder ({value!r})")
         for name, value in expected.items()
-        if getattr(text, name) != value
     ]
-    problems += [f"projection={model.projection}"] if model.projection is not None else []
-    problems += ["an image encoder without attention"] if not model.image_encoder.spec.has_tokens else []
-    problems += [] if problems else list(_unconventional(model.image_encoder.spec))
-    if problems:
-        raise ValueError(
-            f'The format "google" cannot express this DualEncoder: {"; ".join(problems)}. format="keras" saves every'
-            " model."
-        )
+    problems += [
+        (model.projection is not None, f"projection={model.projection}"),
+        (not model.image_encoder.spec.has_tokens, "an image encoder without attention"),
+    ]
+    refuse("google", "DualEncoder", problems)
+    refuse("google", "DualEncoder", ((True, what) for what in _unconventional(model.image_encoder.spec)))
     google.CAPABILITIES.check(model.image_encoder)
 
 

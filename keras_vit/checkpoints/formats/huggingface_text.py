@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.formats import config_json, huggingface
+from keras_vit.checkpoints.formats.capabilities import refuse
 from keras_vit.checkpoints.formats.huggingface_config import ACTIVATIONS, epsilon, mlp_activation
 from keras_vit.checkpoints.formats.name_map import NameMap, linear, pack, same, torch_dense, torch_norm
 from keras_vit.checkpoints.formats.parsed import check_agreement, depth, heads, need, setting
@@ -17,7 +18,7 @@ _TEXT, _EMBEDDINGS = "text_model.", "text_model.embeddings."
 _HEADS = ("text_projection.weight", "text_model.head.weight")
 _IMAGE_HEAD, _SCALE, _BIAS = "visual_projection.weight", "logit_scale", "logit_bias"
 _BUFFERS = re.compile(r"embeddings\.position_ids$")
-# {whether it is a CLIP: (type of the image encoder, default epsilon, usual number of the end)}.
+# {whether it is a CLIP: type of the image encoder}.
 _IMAGE_KINDS = {True: "clip_vision_model", False: "siglip_vision_model"}
 _NO_END = 2  # eos_token_id in CLIP's first configs, which transformers reads as the highest number
 
@@ -116,7 +117,7 @@ def parse(contents: Any) -> ParsedText:
 
 
 def _is_clip(model):
-    return model.image_encoder.spec.pre_norm if hasattr(model.image_encoder.spec, "pre_norm") else False
+    return bool(getattr(model.image_encoder.spec, "pre_norm", False))
 
 
 def check(model: Any) -> None:
@@ -124,21 +125,17 @@ def check(model: Any) -> None:
     text, clip = model.text_encoder.text_spec, _is_clip(model)
     expected = {"outputs_bias": not clip, "causal": clip, "pool": "end" if clip else "last"}
     problems = [
-        f"{name}={getattr(text, name)!r} of the text encoder ({value!r})"
+        (getattr(text, name) != value, f"{name}={getattr(text, name)!r} of the text encoder ({value!r})")
         for name, value in expected.items()
-        if getattr(text, name) != value
     ]
-    problems += ["a text encoder without outputs"] if text.outputs is None else []
-    problems += ["an image encoder without attention"] if not model.image_encoder.spec.has_tokens else []
-    if (model.projection is not None) != clip:
-        problems.append(f"projection={model.projection} (CLIP has one, SigLIP none)")
-    if model.activation != ("softmax" if clip else "sigmoid"):
-        problems.append(f'activation="{model.activation}"')
-    if problems:
-        raise ValueError(
-            f'The format "huggingface" cannot express this DualEncoder: {"; ".join(problems)}. format="keras" saves'
-            " every model."
-        )
+    activation = "softmax" if clip else "sigmoid"
+    problems += [
+        (text.outputs is None, "a text encoder without outputs"),
+        (not model.image_encoder.spec.has_tokens, "an image encoder without attention"),
+        ((model.projection is not None) != clip, f"projection={model.projection} (CLIP has one, SigLIP none)"),
+        (model.activation != activation, f'activation="{model.activation}" ("{activation}")'),
+    ]
+    refuse("huggingface", "DualEncoder", problems)
     huggingface.CAPABILITIES.check(model.image_encoder)
 
 
