@@ -1,4 +1,4 @@
-# Two commands, each alone on a fresh machine with Python 3.11 to 3.13: make demo, make test.
+# Each alone on a fresh machine with Python 3.11 to 3.13: make demo, make test, make docs.
 # Tests have three tiers: test, what you run while you think; test-all, with exports, XLA and every config; test-processes.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -13,7 +13,7 @@ LOWEST := "keras==$(LOWEST_KERAS)" "tensorflow-cpu==2.20.*"
 # Modules stay compiled, whatever the environment says: each process of the tests would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test test-all test-processes test-lowest test-tpu-program benchmark generate clean
+.PHONY: install demo docs lint test test-all test-processes test-lowest test-tpu-program benchmark generate clean
 
 install: .venv/installed
 
@@ -30,12 +30,23 @@ install: .venv/installed
 demo: install
 	$(BIN)/python -m trainers.demo --workdir=runs/demo
 
-# TIERS=all runs the three tiers in one session, as CI does: each session imports and collects everything once per worker.
-TIERS ?= quick
-test: install
+# The manual: build/site/index.html. The reference is generated from the installed package; Sphinx comes on first use.
+docs: .venv/docs
+	$(BIN)/python docs/_sphinx/stage.py build/docs
+	$(BIN)/sphinx-build -q -W --keep-going -c docs/_sphinx build/docs build/site
+
+.venv/docs: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	@touch $@
+
+lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# TIERS=all runs the three tiers in one session, as CI does: each session imports and collects everything once per worker.
+TIERS ?= quick
+test: lint
 	$(BIN)/python -m pytest $(PARALLEL) $(if $(filter all,$(TIERS)),,-m "not extended and not processes")
 
 # Everything that needs no process: the tests above, then exports, XLA and every config.

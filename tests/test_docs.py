@@ -2,13 +2,16 @@
 manifest's TF_CONFIG.
 """
 
+import ast
 import collections
 import functools
 import importlib
+import inspect
 import os
 import pathlib
 import re
 import subprocess
+import typing
 
 import pytest
 import tensorflow as tf
@@ -22,7 +25,7 @@ from trainers.short_forms import SHORT_FORMS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted(DOCS.glob("*.md"))]
 TEXTS = [ROOT / "CHANGELOG.md", *PAGES, *sorted(DOCS.glob("*/**/*.md"))]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 COMMAND = re.compile(
@@ -90,14 +93,14 @@ def test_every_config_key_and_name_is_there(path):
     assert set(re.findall(r"--config=(\w+)(?![\w/]*\.py)\b", text)) <= {*config_files.config_names(), "NAME"}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", TEXTS[1:], ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_that_a_page_names_are_there(path):
     text = path.read_text()
     rooms = "docs|tests|trainers|benchmarks|configs|keras_vit"
     named = {
         ROOT / name for name in re.findall(rf"(?<![\w/.-])((?:{rooms})/[\w/.]*\w)", text) if "." in name.split("/")[-1]
     }
-    named |= {path.parent / target for target in re.findall(r"\]\(([\w./]+)\)", text)}
+    named |= {path.parent / target for target in re.findall(r"\]\(([\w./-]+)\)", text)}
     assert not [str(name) for name in named if not name.exists()]
 
 
@@ -139,6 +142,38 @@ def test_public_names_that_a_page_uses_are_there(path):
                 value = importlib.import_module(".".join(["keras_vit", *parts[: i + 1]]))
             else:
                 value = getattr(value, part)
+
+
+def resolved(node):
+    """The object of a dotted name that begins with keras_vit; None for another expression."""
+    name = ast.unparse(node)
+    if not re.fullmatch(r"keras_vit(\.\w+)+", name) or ".trainers" in name or ".configs" in name:
+        return None
+    value, parts = keras_vit, name.split(".")
+    for i, part in enumerate(parts[1:], 2):
+        value = getattr(value, part) if hasattr(value, part) else importlib.import_module(".".join(parts[:i]))
+    return value
+
+
+def keywords_of(value):
+    """The keyword arguments that a function or class takes; None if it takes any."""
+    parameters = inspect.signature(value).parameters
+    [more] = [p for p in parameters.values() if p.kind is p.VAR_KEYWORD] or [None]
+    if more is None:
+        return set(parameters)
+    typed = typing.get_args(more.annotation)  # Unpack[a TypedDict]
+    return {*parameters, *typed[0].__annotations__} if typed else None
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_python_blocks_call_what_is_there(path):
+    """Syntax, and the names of arguments of our own functions; longer programs run in other tests."""
+    for block in re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
+        for call in (node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)):
+            value = resolved(call.func)
+            known = keywords_of(value) if value else None
+            given = {word.arg for word in call.keywords if word.arg}
+            assert known is None or given <= known, f"{ast.unparse(call)}: {given - known}"
 
 
 def test_readme_is_short():

@@ -17,7 +17,7 @@ import zipfile
 
 import pytest
 
-from keras_vit.version import DISTRIBUTION
+from keras_vit.version import DISTRIBUTION, __version__
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Which other rooms each room may import: io <- data, layers, optim, distribution <- training <- models <- the rest.
@@ -156,6 +156,10 @@ def test_extras_refer_to_this_distribution():
     setup = (ROOT / "setup.cfg").read_text()
     assert f"\nname = {DISTRIBUTION}\n" in setup
     assert set(re.findall(r"^    (keras-[\w-]+)\[", setup, re.MULTILINE)) == {DISTRIBUTION}
+
+
+def test_the_citation_has_the_version():
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 @pytest.mark.processes

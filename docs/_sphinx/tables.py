@@ -1,0 +1,178 @@
+"""The reference of commands, config keys, evaluators, preprocessing ops, formats and models, from their registries."""
+
+import ast
+import concurrent.futures
+import dataclasses
+import inspect
+import io
+import pathlib
+import re
+import subprocess
+import sys
+import tokenize
+
+from api import signature
+from docstrings import escaped, markdown
+
+from keras_vit import evaluation
+from keras_vit.checkpoints import list_models, parse
+from keras_vit.checkpoints.fetch.catalogue import find
+from keras_vit.checkpoints.save import FORMATS as WRITTEN
+from keras_vit.data.ops.registry import OPS
+from keras_vit.planning.model_count import read_counts
+from keras_vit.serving import single_file
+from trainers.command import VERBS
+from trainers.config_files import config_names, packaged, values_of
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table; cells keep their bars."""
+    lines = [head, ["-"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(re.sub(r"(?<!\\)\|", r"\\|", str(cell)) for cell in row) + " |" for row in lines)
+
+
+def _help(verb):
+    """The text of `keras-vit VERB --help`."""
+    command = [sys.executable, "-m", "trainers", verb, "--help"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def _command(verb, text):
+    lines = text.strip().splitlines()
+    flags = [re.fullmatch(r"  --([\w.=]+): (.*)", line) for line in lines]
+    about = "\n".join(line for line, flag in zip(lines, flags, strict=True) if not flag)
+    listed = "\n".join(f"- `--{flag[1]}`: {escaped(flag[2])}" for flag in flags if flag)
+    return f"## keras-vit {verb}\n\n{markdown(about)}\n\n{listed}"
+
+
+def commands() -> str:
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        texts = list(pool.map(_help, VERBS))
+    parts = ["# Command line", "What `keras-vit VERB --help` prints, verb by verb."]
+    return "\n\n".join([*parts, *map(_command, VERBS, texts)])
+
+
+def _comments(source):
+    """{line: comment} of Python source."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+
+
+def key_comments() -> dict[str, str]:
+    """{config key: its comment} of configs/lib/common.py."""
+    source = (ROOT / "configs" / "lib" / "common.py").read_text()
+    comments, found = _comments(source), {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+            key = ast.unparse(node.targets[0]).removeprefix("config.")
+            texts = [comments[line] for line in range(node.lineno, node.end_lineno + 1) if line in comments]
+            found[key] = " ".join(texts) or found.get(key, "")
+    return found
+
+
+def config_keys() -> str:
+    module, comments = packaged("lib.common"), key_comments()
+    rows = [
+        [f"`{key}`", f"`{value}`", escaped(comments.get(key, ""))]
+        for key, value in sorted(values_of(module.base()).items())
+    ]
+    about = "Every config starts from these keys and values. Override one with `--config.KEY=VALUE`."
+    return "\n\n".join(
+        ["# Config keys", about, markdown(inspect.getdoc(module)), table(["key", "default", "meaning"], rows)]
+    )
+
+
+def configs() -> str:
+    parts = ["# Packaged configs", "Pass one as `--config=NAME`; `keras-vit configs NAME` shows all its keys."]
+    for name in config_names():
+        parts += [f"## {name}", markdown(inspect.getdoc(packaged(name)))]
+    return "\n\n".join(parts)
+
+
+def evaluators() -> str:
+    about = "Name them in `config.evals` or in `--evals=\"few_shot(source='cifar10')|knn\"`."
+    parts = ["# Evaluators", about]
+    for name in evaluation.__all__:  # are imported on first use, and registered
+        getattr(evaluation, name)
+    for name, cls in sorted(evaluation.EVALUATORS.items()):
+        given = ", ".join(
+            field.name if field.default is dataclasses.MISSING else f"{field.name}={field.default!r}"
+            for field in dataclasses.fields(cls)
+        )
+        parts += [f"## {name}", f"    {name}({given})", markdown(inspect.getdoc(cls) or "")]
+        link = f"{{py:class}}`{cls.__name__} <keras_vit.evaluation.{cls.__name__}>`"
+        parts.append(f"Class {link}; models are compared by `{cls.score}`.")
+    return "\n\n".join(parts)
+
+
+def ops() -> str:
+    about = 'The words of preprocessing texts such as `"decode|resize(256)|central_crop(224)"`.'
+    parts = ["# Preprocessing ops", about]
+    for name, op in sorted(OPS.items()):
+        shown = signature(op.factory).partition(" -> ")[0]
+        keys = ", ".join(f"`{key}`" for key in op.keys)
+        facts = f"Changes {keys}{'; random' if op.random else ''}."
+        parts += [f"## {name}", f"    {name}{shown}", markdown(inspect.getdoc(op.factory) or ""), facts]
+    return "\n\n".join(parts)
+
+
+def formats() -> str:
+    read = [
+        [f"`{name}`", escaped(inspect.getdoc(module).partition("\n\n")[0].replace("\n", " "))]
+        for name, module in parse.FORMATS.items()
+    ]
+    files = [[f"`{name}`", f"`{row.suffix}`", row.engine] for name, row in single_file.FILES.items()]
+    written = ", ".join(f"`{name}`" for name in WRITTEN)
+    return "\n\n".join(
+        [
+            "# Formats",
+            "## Checkpoints that load",
+            "`keras_vit.load` recognises a file by its arrays' names. `.keras` files and run directories load, too.",
+            table(["format", "contents"], read),
+            "## Checkpoints that are written",
+            f"`keras_vit.save(model, path, format)` and `keras-vit export --format`: {written}.",
+            "## Exports",
+            "`keras_vit.export(model, path, format)` writes a SavedModel (`tf_saved_model`) or a file:",
+            table(["format", "file", "engine"], files),
+        ]
+    )
+
+
+def published() -> str:
+    counts = {row.name: row for row in read_counts("*")}
+    families = {}
+    for name in list_models():
+        families.setdefault(name.split("/")[0], []).append(name)
+    parts = [
+        "# Published models",
+        "`keras_vit.load(NAME)` downloads and builds a model; `keras-vit classify NAME PHOTO` classifies.",
+    ]
+    for family, members in families.items():
+        rows = []
+        for name in members:
+            row, count = find(name), counts.get(name)
+            cost = [f"{count.parameters / 1e6:.1f}", f"{count.flops / 1e9:.1f}"] if count else ["", ""]
+            rows.append([f"`{name}`", row.image_size, *cost, row.top1 or "", row.measure or "", row.licence])
+        sources = sorted({find(name).source for name in members})
+        parts += [
+            f"## {family}",
+            "From " + ", ".join(f"[{source}](https://github.com/{source})" for source in sources) + ".",
+            table(["name", "px", "M parameters", "GFLOP", "ImageNet %", "measure", "licence"], rows),
+        ]
+    return "\n\n".join(parts)
+
+
+def pages() -> dict[str, str]:
+    """{path below docs/: Markdown}."""
+    made = {
+        "commands": commands,
+        "config_keys": config_keys,
+        "configs": configs,
+        "evaluators": evaluators,
+        "ops": ops,
+        "formats": formats,
+        "published": published,
+    }
+    return {f"reference/{name}.md": f"{make()}\n" for name, make in made.items()}
