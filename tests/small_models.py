@@ -70,7 +70,10 @@ KINDS = [
         **{"pool": "token_gap", "positions": "relative2d", "registers": 2, "layer_scale": 0.1},
         **{"mlp_form": "swiglu", "qk_norm": True, "pre_logits": 8},
     },
-    {"pool": "map", "positions": "rope2d", "causal": True, "mlp_activation": "gelu_tanh"},
+    {
+        **{"pool": "map", "positions": "rope2d", "rope_rescale": 2.0, "key_bias": False},
+        **{"causal": True, "mlp_activation": "gelu_tanh"},
+    },
     {"distillation_token": True, "norm_first": False, "final_norm": False, "mlp_activation": "relu"},
 ]
 

@@ -213,6 +213,7 @@ def load(
     Raises:
         FileNotFoundError: for an unknown file or name.
         ConnectionError: if the download fails.
+        PermissionError: for a gated repository of the Hugging Face hub without access.
         ValueError: if the file is damaged or not a supported model, or as in transfer.
     """
     changes = as_named_now(changes)

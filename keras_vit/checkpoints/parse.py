@@ -11,6 +11,7 @@ from keras_vit.checkpoints.formats import (
     huggingface,
     huggingface_beit,
     huggingface_dense,
+    huggingface_dinov3,
     huggingface_eomt,
     huggingface_lw_detr,
     huggingface_yolos,
@@ -20,6 +21,7 @@ from keras_vit.checkpoints.formats import (
     own_names,
     swin,
     timm,
+    timm_eva,
     vit_pytorch,
 )
 from keras_vit.checkpoints.formats.common_names import is_vit
@@ -44,8 +46,10 @@ FORMATS = {  # names as in `recognise`
     "huggingface_eomt": huggingface_eomt,
     "huggingface_lw_detr": huggingface_lw_detr,
     "huggingface_yolos": huggingface_yolos,
+    "huggingface_dinov3": huggingface_dinov3,
     "huggingface": huggingface,
     "own_names": own_names,
+    "timm_eva": timm_eva,
     "timm": timm,
 }
 # Arguments that may also supply what a file does not state.
@@ -86,9 +90,9 @@ def _form(contents, options):
         raise ValueError(
             f'"{contents.path}" does not contain a supported Vision Transformer, Swin or BiT. Its arrays:'
             f" {summary(names)}."
-            " Supported: Google and big_vision .npz, BiT .npz, timm (DeiT, DINO, DINOv2, Swin), Hugging Face (vit,"
-            " deit, dinov2, siglip, swin, swinv2, dpt, depth_anything, eomt, beit with UPerNet, yolos, lw_detr,"
-            " rf_detr), mmsegmentation (SETR, UPerNet), vit-pytorch. A ViT with custom names is read by rules:"
+            " Supported: Google and big_vision .npz, BiT .npz, timm (DeiT, DINO to DINOv3, Swin), Hugging Face (vit,"
+            " deit, dinov2, dinov3_vit, siglip, swin, swinv2, dpt, depth_anything, eomt, beit with UPerNet, yolos,"
+            " lw_detr, rf_detr), mmsegmentation (SETR, UPerNet), vit-pytorch. A ViT with custom names is read by rules:"
             " names=[(pattern, replacement), ...], see docs/checkpoints.md."
         )
     return form

@@ -23,6 +23,7 @@ from keras_vit.checkpoints.formats import (
     huggingface,
     huggingface_beit,
     huggingface_dense,
+    huggingface_dinov3,
     huggingface_eomt,
     huggingface_lw_detr,
     huggingface_text,
@@ -32,6 +33,7 @@ from keras_vit.checkpoints.formats import (
     name_map,
     swin,
     timm,
+    timm_eva,
 )
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.torch_file import save_state_dict
@@ -117,6 +119,8 @@ def _google_bit(model, weights):
 
 def _timm_vit(model, weights):
     """(arrays, config.json) of the folder."""
+    if model.spec.positions == "rope2d":
+        return _timm_eva(model, weights)
     timm.CAPABILITIES.check(model)
     spec, missing_rows = dataclasses.asdict(model.spec), 0
     # timm's positions cover the patches alone with registers, and in DeiT III and FlexiViT, whose rows are zeros here.
@@ -125,6 +129,12 @@ def _timm_vit(model, weights):
         weights, missing_rows = _fold_token_positions(weights, spec), model.spec.positioned
     arrays = name_map.pack(timm.name_map(spec, model.classes, missing_rows), weights)
     return arrays, config_json.timm_vit(model, bool(missing_rows))
+
+
+def _timm_eva(model, weights):
+    timm_eva.CAPABILITIES.check(model)
+    entries = timm_eva.name_map(dataclasses.asdict(model.spec), model.classes)
+    return timm_eva.file_arrays(name_map.pack(entries, weights), model.spec), config_json.timm_eva(model)
 
 
 def _timm_bit(model, weights):
@@ -146,12 +156,20 @@ def _huggingface_swin(model, weights):
 
 def _huggingface_vit(model, weights):
     """(arrays, config.json) of the folder."""
+    if model.spec.positions == "rope2d":
+        return _huggingface_dinov3(model, weights)
     huggingface.CAPABILITIES.check(model)
     kind = huggingface.model_type(model.spec)
     arrays = name_map.pack(huggingface.name_map(dataclasses.asdict(model.spec), model.classes, kind), weights)
     if kind.startswith("dinov2"):  # part of the format, for masked training; zeros as at its start
         arrays[f"{kind}.embeddings.mask_token"] = np.zeros((1, model.spec.width), "float32")
     return arrays, config_json.huggingface(model)
+
+
+def _huggingface_dinov3(model, weights):
+    huggingface_dinov3.CAPABILITIES.check(model)
+    arrays = name_map.pack(huggingface_dinov3.name_map(dataclasses.asdict(model.spec)), weights)
+    return huggingface_dinov3.file_arrays(arrays, model.spec), config_json.huggingface_dinov3(model)
 
 
 # {format: {family: function of a model and its weights}}.
@@ -338,7 +356,7 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
         model: a ViT or BiT; for "keras" also a keras_vit.Model built on one.
         path: a file that ends in .keras, .npz or .pth; for timm and huggingface a folder.
         format: "keras"; "google" (the .npz of the original ViT, of big_vision with a MAP head, of hybrids and BiT);
-            "timm"; "huggingface" (ViT, DeiT, DINOv2, SigLIP, MAE; of segmentation models DPT, Depth
+            "timm"; "huggingface" (ViT, DeiT, DINOv2, DINOv3, SigLIP, MAE; of segmentation models DPT, Depth
             Anything, EoMT and BEiT with UPerNet); "mmsegmentation" (SETR and UPerNet on a ViT, a .pth).
             None chooses by the path's ending.
         **sharing: for an address: license (required), run, private, images, untrained; see keras_vit.sharing.share.

@@ -22,10 +22,12 @@ class ViTOverrides(TypedDict, total=False):
     positions: str
     positions_at: str
     position_std: float
+    rope_rescale: float
     pool: str
     pre_logits: int | None
     pre_logits_activation: str
     qkv_bias: bool
+    key_bias: bool
     qk_norm: bool
     mlp_activation: str
     epsilon: float

@@ -63,7 +63,7 @@ def transformer_block(
     inner: int,
     mlp_dim: int,
     values: int = 1,
-    bias: bool = True,
+    biases: int = 3,
     qk_norm: bool = False,
     scaled: bool = False,
     prefix: int = 0,
@@ -77,6 +77,7 @@ def transformer_block(
     Args:
         inner: total width of the heads.
         values: outputs of the MLP's first layer per hidden unit, as in layers.blocks.mlp.MlpForm.
+        biases: how many of query, key and value have one.
         scaled: whether it has LayerScale.
         prefix: number of tokens before the patches.
         reduction: of the patches between attention and MLP.
@@ -86,7 +87,7 @@ def transformer_block(
     kept, merged = reduction or (None, 0)
     left = n if kept is None else prefix + kept
     m = left - merged
-    attention = 3 * (d + bias) * inner + (inner + 1) * d + (4 * (inner // heads) if qk_norm else 0)
+    attention = (3 * d + biases) * inner + (inner + 1) * d + (4 * (inner // heads) if qk_norm else 0)
     hidden = values * mlp_dim
     parameters = attention + (d + 1) * hidden + (mlp_dim + 1) * d + 4 * d + (2 * d if scaled else 0)
     pairs = n * n // windows**2  # of tokens that attend to each other

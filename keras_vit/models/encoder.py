@@ -162,7 +162,10 @@ def _block_places(spec, i, grid):
     """The arguments of block number i for positions inside attention, or for windows."""
     if spec.windows > 1 and i not in spec.global_blocks:
         return {"windows": spec.windows, "grid": grid, "prefix": spec.window_prefix}
-    return {"positions": spec.positions, "grid": grid, "prefix": spec.prefix} if spec.positions in POSITIONS else {}
+    if spec.positions not in POSITIONS:
+        return {}
+    places = {"positions": spec.positions, "grid": grid, "prefix": spec.prefix}
+    return {**places, "rope_rescale": spec.rope_rescale} if spec.positions == "rope2d" else places
 
 
 def _block_arguments(spec, i, remat, policy):
@@ -172,6 +175,7 @@ def _block_arguments(spec, i, remat, policy):
         "mlp_dim": spec.mlp_dim,
         "head_dim": spec.head_dim,
         "qkv_bias": spec.qkv_bias,
+        "key_bias": spec.key_bias,
         "qk_norm": spec.qk_norm,
         "mlp_activation": spec.mlp_activation,
         "mlp_form": spec.mlp_form,

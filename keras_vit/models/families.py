@@ -14,7 +14,7 @@ import keras
 from keras_vit.io.suggest import argument_hint, did_you_mean
 from keras_vit.layers.arguments import as_named_now
 from keras_vit.models.arguments import Arguments
-from keras_vit.models.fields import WEIGHTS, make_plain, named
+from keras_vit.models.fields import NOTHING, WEIGHTS, make_plain, named
 from keras_vit.training.model import Model
 
 # The arguments of every family's models besides the fields of their specs.
@@ -189,12 +189,12 @@ def fields() -> dict[str, dataclasses.Field]:
 
 def variant_of(spec: Spec) -> str | None:
     """The name of the published variant with the sizes of `spec`, such as "Ti/16", or None."""
-    row = find(spec)
+    row, found = find(spec), {}
     for name in row.variants:
-        named_spec = row.make_spec(name)
-        if all(getattr(named_spec, field) == getattr(spec, field) for field in row.parse(name)):
-            return name
-    return None
+        stated, own = row.parse(name).keys() - named(row.spec, NOTHING), row.make_spec(name)
+        if all(getattr(own, field) == getattr(spec, field) for field in stated):
+            found[name] = len(stated)
+    return max(found, key=lambda name: found[name], default=None)
 
 
 def named_now(config: Any) -> Any:

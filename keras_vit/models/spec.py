@@ -69,6 +69,7 @@ def _blocks(value, name):
 
 
 EPSILON = Kind(_epsilon, "a number above 0 and below 1")
+_AT_LEAST_1 = Kind(functools.partial(number, least=1), "a number of 1 or more")
 _PER_BLOCK = Kind(_per_block, "an integer of 0 or more, or one per block")
 _BLOCKS = Kind(_blocks, "numbers of blocks", accepts="Sequence[int]")
 _UNITS = Kind(functools.partial(integers, example=(3, 4, 9)), "positive integers")
@@ -113,6 +114,13 @@ class ViTSpec(Spec):
         " with more.",
         NOTHING,
     )
+    rope_rescale: float = field(
+        1.0,
+        _AT_LEAST_1,
+        "In training each step multiplies the coordinates of rope2d by one random number, log-uniform in [1 / this,"
+        " this], so that the model learns other image sizes (DINOv3: 2); 1 for none.",
+        NOTHING,
+    )
     pool: str = field(
         "token",
         one_of(POOLS),
@@ -124,6 +132,9 @@ class ViTSpec(Spec):
     )
     pre_logits_activation: str = field("tanh", one_of(DENSE_ACTIVATIONS), "That layer's activation.")
     qkv_bias: bool = field(True, FLAG, "Whether query, key and value have biases.", WEIGHTS)
+    key_bias: bool = field(
+        True, FLAG, "Whether the key has a bias, too; DINOv3 and EVA-02 have those of query and value alone.", WEIGHTS
+    )
     qk_norm: bool = field(False, FLAG, "Layer-normalise queries and keys per head (arXiv 2302.05442).", WEIGHTS)
     mlp_activation: str = field(
         "gelu",
@@ -251,6 +262,8 @@ class ViTSpec(Spec):
             self._replace("class_token", self.pool in ("token", "token_gap", "mean"))
         if self.head_dim is not None and self.head_dim * self.heads == self.width:
             self._replace("head_dim", None)  # equal models, equal specs
+        if not self.qkv_bias:
+            self._replace("key_bias", True)
         self._check_stems()
         self._check_reduction()
         self._check_head()
@@ -370,6 +383,11 @@ class ViTSpec(Spec):
         return self.positions in self_attention.POSITIONS or self.positions_at != "stem" or self.windows > 1
 
     @property
+    def qkv_biases(self) -> int:
+        """How many of query, key and value have biases."""
+        return (2 + self.key_bias) if self.qkv_bias else 0
+
+    @property
     def positioned(self) -> int:
         """Number of tokens before the patches with a position embedding: class and distillation token."""
         return int(bool(self.class_token)) + int(self.distillation_token)
@@ -449,6 +467,8 @@ def _check_effect(overrides, spec):
         and f'mlp_form="{spec.mlp_form}" has none',
         "pre_logits_activation": not spec.pre_logits and "there is no pre_logits",
         "position_std": spec.positions not in LEARNED and f'positions="{spec.positions}" are not learned tables',
+        "key_bias": not spec.qkv_bias and "qkv_bias=False leaves all three out",
+        "rope_rescale": spec.positions != "rope2d" and f'positions="{spec.positions}" are not rotations',
         "stem_width": spec.stem is None and "there is no stem",
         "conv_strides": not spec.conv_stem and "there is no conv_stem",
         "conv_form": not spec.conv_stem and "there is no conv_stem",

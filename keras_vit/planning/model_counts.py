@@ -84,7 +84,8 @@ def _from_shapes(name, layer, inputs, output):
     if isinstance(layer, layers.TransformerBlock):
         n, d = inputs
         inner = layer.heads * layer.attention.size
-        options = (MLPS[layer.mlp_form].values, layer.qkv_bias, layer.qk_norm, layer.layer_scale is not None)
+        biases = (2 + layer.key_bias) if layer.qkv_bias else 0
+        options = (MLPS[layer.mlp_form].values, biases, layer.qk_norm, layer.layer_scale is not None)
         reduced = isinstance(layer, layers.ReducingBlock)
         reduction = Reduction(layer.kept, layer.merged) if reduced else None
         places = (layer.prefix, reduction, layer.positions, layer.grid, layer.windows)

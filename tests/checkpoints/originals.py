@@ -254,6 +254,7 @@ HF = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermedia
 HF12 = dict(HF, image_size=12)
 DINO = dict(HF12, mlp_ratio=4, statistics=IMAGENET)
 DINO.pop("intermediate_size")
+FEATURES = dict(outputs="features", statistics=IMAGENET)
 SIGLIP = dict(HF12, model="SiglipVisionModel", outputs="features")
 TEXT = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
 # Maps of 9 and 5 places a side, padded for windows of 4.
@@ -261,7 +262,7 @@ SWIN = dict(embed_dim=16, depths=(2, 2), num_heads=(2, 4), window_size=4, mlp_ra
 TIMM_SWIN, HF_SWIN = dict(SWIN, img_size=36), dict(SWIN, image_size=36, statistics=IMAGENET)
 LUCID = dict(patch_size=4, dim=16, depth=2, heads=2, dim_head=6, mlp_dim=32)
 
-# Case: function, image's side, arguments. The names in capitals are tables of small sizes, above.
+# Case: function, image's side or (height, width), arguments. The names in capitals are tables of small sizes, above.
 TINY = {
     "vit_token": (vision_transformer, 8, dict(VIT, old=True)),
     "vit_gap": (vision_transformer, 12, dict(VIT, classifier="gap")),
@@ -301,6 +302,18 @@ TINY = {
     "timm_siglip": (timm_model, 12, dict(TIMM12, architecture="vit_base_patch16_siglip_224")),
     "timm_siglip_tanh": (timm_model, 12, dict(TIMM12, architecture="vit_so400m_patch16_siglip_256")),
     "timm_hybrid": (timm_model, 32, dict(TIMM, **R50, architecture="vit_base_r50_s16_224", build=hybrid, patch_size=1)),
+    "timm_dinov3": (timm_model, 12, dict(TIMM12, architecture="vit_small_patch16_dinov3_qkvb")),
+    "timm_dinov3_plain": (
+        timm_model,
+        (8, 12),
+        dict(TIMM, architecture="vit_small_plus_patch16_dinov3", img_size=(8, 12), global_pool="token"),
+    ),
+    "hf_dinov3": (huggingface, 12, dict(HF12, model="DINOv3ViTModel", num_register_tokens=4, **FEATURES)),
+    "hf_dinov3_gated": (
+        huggingface,
+        (8, 12),
+        dict(HF, model="DINOv3ViTModel", image_size=(8, 12), use_gated_mlp=True, hidden_act="silu", **FEATURES),
+    ),
     "hf_vit": (huggingface, 8, dict(HF, model="ViTForImageClassification", image_size=8)),
     "hf_deit": (
         huggingface,
@@ -362,6 +375,26 @@ FULL = {
     "timm_vit_b16": (timm_model, 224, dict(architecture="vit_base_patch16_224")),
     "timm_deit_b16_distilled": (timm_model, 224, dict(architecture="deit_base_distilled_patch16_224")),
     "timm_dinov2_b14_reg4": (timm_model, 224, dict(architecture="vit_base_patch14_reg4_dinov2", img_size=224)),
+    "timm_dinov3_s": (timm_model, 256, dict(architecture="vit_small_patch16_dinov3_qkvb", img_size=256)),
+    "timm_dinov3_s_wide": (
+        timm_model,
+        (160, 224),
+        dict(architecture="vit_small_patch16_dinov3_qkvb", img_size=(160, 224)),
+    ),
+    "timm_dinov3_s_plus": (timm_model, 256, dict(architecture="vit_small_plus_patch16_dinov3", img_size=256)),
+    "timm_dinov3_s_plus_wide": (
+        timm_model,
+        (160, 224),
+        dict(architecture="vit_small_plus_patch16_dinov3_qkvb", img_size=(160, 224)),
+    ),
+    "hf_dinov3_s_plus": (
+        huggingface,
+        (160, 224),
+        dict(
+            **{"model": "DINOv3ViTModel", "num_register_tokens": 4, "use_gated_mlp": True, "hidden_act": "silu"},
+            **FEATURES,
+        ),
+    ),
     "timm_bit_50x1": (timm_model, 224, dict(architecture="resnetv2_50x1_bit")),
     "timm_swin_t": (timm_model, 224, dict(architecture="swin_tiny_patch4_window7_224")),
     "timm_swin_b_384": (timm_model, 384, dict(architecture="swin_base_patch4_window12_384")),
@@ -408,7 +441,8 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     for name in fnmatch.filter(cases, flags.only):
         run, side, arguments = cases[name]
-        write(folder / f"{name}.json", run((side, side), classes, scale, **arguments))
+        image = side if isinstance(side, tuple) else (side, side)
+        write(folder / f"{name}.json", run(image, classes, scale, **arguments))
         print(name, flush=True)
     if not flags.full and fnmatch.fnmatch("resample", flags.only):
         write_resampling(folder / "resample.json")

@@ -47,6 +47,7 @@ def download_repository(address: str) -> pathlib.Path:
     Raises:
         ImportError: without huggingface_hub.
         FileNotFoundError: for an unknown repository, revision or file.
+        PermissionError: for a gated repository without access; the message explains how to get it.
         ConnectionError: if the hub cannot be reached; the message names the alternative.
     """
     repository, revision, file = split(address)
@@ -64,6 +65,12 @@ def download_repository(address: str) -> pathlib.Path:
             folder = pathlib.Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
             if any(path for pattern in weights for path in folder.glob(pattern)):
                 break
+    except errors.GatedRepoError as error:
+        raise PermissionError(
+            f'"{address}" is gated: its authors give access on request. Log in at https://huggingface.co/{repository},'
+            " accept their terms there and, where they review requests, wait for the e-mail. Then create a token at"
+            " https://huggingface.co/settings/tokens and run `hf auth login`, or set HF_TOKEN to it."
+        ) from error
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         raise FileNotFoundError(
             f'"{address}": the hub has no such repository or revision, or it is private: {error}'

@@ -13,7 +13,7 @@ from keras_vit.checkpoints.formats.parsed import (
     renamed,
     setting,
 )
-from keras_vit.checkpoints.formats.timm import evaluation_config, label_names, preprocessing
+from keras_vit.checkpoints.formats.timm_config import evaluation_config, label_names, preprocessing
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.models.bit import DEPTHS
 

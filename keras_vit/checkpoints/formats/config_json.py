@@ -15,7 +15,8 @@ from keras_vit.checkpoints.formats.huggingface_config import (
     dinov2_mlp_ratio,
     preprocessor_of,
 )
-from keras_vit.checkpoints.formats.timm import HYBRIDS, evaluation_of
+from keras_vit.checkpoints.formats.timm import HYBRIDS
+from keras_vit.checkpoints.formats.timm_config import evaluation_of
 
 
 def _constants(spec, channels):
@@ -91,6 +92,40 @@ def timm_vit(model, no_embed_class: bool) -> dict:
         "num_classes": model.classes or 0,
         "num_features": spec.width,
         "global_pool": pool,
+        "model_args": arguments,
+        "pretrained_cfg": _pretrained(model),
+    }
+
+
+def timm_eva(model) -> dict:
+    """timm's config.json of a ViT with DINOv3's structure."""
+    spec = model.spec
+    pooling = {"token": "token", "gap": "avg"}[spec.pool]
+    arguments = {
+        "img_size": list(model.image_size),
+        "patch_size": _plain_pair(spec.patch_size),
+        "embed_dim": spec.width,
+        "depth": spec.depth,
+        "num_heads": spec.heads,
+        "mlp_ratio": (spec.mlp_dim + 0.5) / spec.width,  # timm rounds width * ratio down
+        "swiglu_mlp": spec.mlp_form == "swiglu",
+        "swiglu_align_to": 1,
+        "qkv_bias": spec.qkv_bias,
+        "init_values": spec.layer_scale,
+        "class_token": spec.class_token,
+        "num_reg_tokens": spec.registers,
+        "global_pool": pooling,
+        "use_fc_norm": spec.fc_norm,
+    }
+    if spec.rope_rescale > 1:
+        arguments["rope_rescale_coords"] = spec.rope_rescale
+    if model.channels != 3:
+        arguments["in_chans"] = model.channels
+    return {
+        "architecture": "vit_small_patch16_dinov3_qkvb" if spec.qkv_bias else "vit_small_patch16_dinov3",
+        "num_classes": model.classes or 0,
+        "num_features": spec.width,
+        "global_pool": pooling,
         "model_args": arguments,
         "pretrained_cfg": _pretrained(model),
     }
@@ -211,6 +246,36 @@ def huggingface(model) -> dict:
         vision = {**inner, "model_type": kind}
         return {**header, "model_type": "siglip", "vision_config": vision, "text_config": {}, **labels}
     return {**header, "model_type": kind, **inner, **labels}
+
+
+def huggingface_dinov3(model) -> dict:
+    """Hugging Face's config.json of a DINOv3."""
+    spec, gated = model.spec, model.spec.mlp_form == "swiglu"
+    acts = {ours: act for act, ours in reversed(ACTIVATIONS.items())}
+    return {
+        "architectures": ["DINOv3ViTModel"],
+        "transformers_version": VERSION,
+        "model_type": "dinov3_vit",
+        "hidden_size": spec.width,
+        "intermediate_size": spec.mlp_dim,
+        "num_hidden_layers": spec.depth,
+        "num_attention_heads": spec.heads,
+        "image_size": _plain_pair(model.image_size),
+        "patch_size": _plain_pair(spec.patch_size),
+        "num_channels": model.channels,
+        "hidden_act": "silu" if gated else acts[spec.mlp_activation],
+        "use_gated_mlp": gated,
+        "layer_norm_eps": spec.epsilon,
+        "layerscale_value": spec.layer_scale,
+        "num_register_tokens": spec.registers,
+        "rope_theta": 100.0,
+        "pos_embed_rescale": spec.rope_rescale if spec.rope_rescale > 1 else None,
+        "query_bias": spec.qkv_bias,
+        "key_bias": spec.qkv_bias and spec.key_bias,
+        "value_bias": spec.qkv_bias,
+        "proj_bias": True,
+        "mlp_bias": True,
+    }
 
 
 def masked_autoencoder(model) -> dict:

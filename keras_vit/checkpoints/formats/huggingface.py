@@ -7,9 +7,8 @@ import math
 import re
 from collections.abc import Collection, Mapping
 
-import numpy as np
-
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
+from keras_vit.checkpoints.formats.gates import join_gates
 from keras_vit.checkpoints.formats.huggingface_config import (
     ACTIVATIONS,
     activation,
@@ -117,15 +116,16 @@ IN_FILES = {
 }
 _PROJECTIONS = {name: f"attention.{name[0]}_proj" for name in ("query", "key", "value", "out")}
 _LAYERS = {"block": "layers", "mlp": ("mlp.fc1", "mlp.fc2")}
-_GATES = {"swiglu": ("mlp.weights_in", "mlp.down_proj")}  # the first by join_gates
+_SWIGLU = {"swiglu": ("mlp.weights_in", "mlp.down_proj")}  # the first by join_gates
+GATES = (".mlp.gate_proj.", ".mlp.up_proj.", ".mlp.weights_in.")
 # In memory, and so in a saved state_dict(): since transformers 5.9, of DINOv2 since 5.18.
 IN_MEMORY = IN_FILES | {
     kind: dataclasses.replace(IN_FILES[kind], attention=_PROJECTIONS, **changes)
     for kind, changes in (
         ("vit", _LAYERS),
         ("deit", _LAYERS),
-        ("dinov2", _GATES),
-        ("dinov2_with_registers", _GATES),
+        ("dinov2", _SWIGLU),
+        ("dinov2_with_registers", _SWIGLU),
     )
 }
 _FLAT = ("siglip_vision_model", "clip_vision_model")  # with position tables of two axes
@@ -245,18 +245,6 @@ def spelling(arrays: Collection[str]) -> Mapping[str, Names]:
     return IN_MEMORY if any(name.endswith("attention.q_proj.weight") for name in arrays) else IN_FILES
 
 
-def join_gates(arrays):
-    """The arrays, with the two dense layers that open a SwiGLU as one, as in IN_FILES: the gate comes first."""
-    joined = {}
-    for name, array in arrays.items():
-        if ".mlp.gate_proj." in name:
-            up = need(arrays, name.replace("gate_proj", "up_proj"), array.ndim)
-            joined[name.replace("gate_proj", "weights_in")] = np.concatenate([array, up])
-        elif ".mlp.up_proj." not in name:
-            joined[name] = array
-    return joined
-
-
 def _with_convolution(arrays, config):
     """The arrays, with the linear patch embedding of SigLIP 2's NaFlex models, (d, p*p*c), as a convolution."""
     name = next((name for name in arrays if name.endswith("embeddings.patch_embedding.weight")), None)
@@ -363,7 +351,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     names = spelled[kind]
     config = next((part for name in _SECTIONS if (part := setting(outer, name, dict)) is not None), outer)
     check_type(config, kind)
-    arrays, dropped = _normalise(join_gates(_with_convolution(contents.arrays, config)), names)
+    arrays, dropped = _normalise(join_gates(_with_convolution(contents.arrays, config), *GATES), names)
     fields = fields_of(arrays, names, kind, config, options)
     if pooler := _pooler(contents.arrays, outer, options):
         arrays, dropped = {**arrays, **pooler}, [name for name in dropped if not name.endswith(tuple(pooler))]
@@ -412,7 +400,7 @@ def block_map(theirs, ours, names, spec):
     entries = {}
     for name, their_name in names.attention.items():
         dense = torch_dense(theirs + their_name, f"{ours}/attention/{name}")
-        if name != "out" and not spec["qkv_bias"]:
+        if name != "out" and not (spec["qkv_bias"] and (name != "key" or spec.get("key_bias", True))):
             dense.pop(f"{theirs}{their_name}.bias")
         entries.update(dense)
     for their_name, name in zip(names.norms, ("attention_norm", "mlp_norm")):

@@ -21,6 +21,7 @@ _MODEL_TYPES = {
     "deit": ("deit",),
     "dinov2": ("dinov2",),
     "dinov2_with_registers": ("dinov2_with_registers",),
+    "dinov3_vit": ("dinov3_vit",),
     "siglip_vision_model": ("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"),
     "clip_vision_model": ("clip", "clip_vision_model"),
 }

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.formats import config_json, huggingface
+from keras_vit.checkpoints.formats.gates import join_gates
 from keras_vit.checkpoints.formats.huggingface_config import (
     check_config,
     labels,
@@ -130,7 +131,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     of_head = ("query.", "class_predictor.", "mask_head.", "upscale_block.")
     theirs = {name: a for name, a in arrays.items() if not name.startswith(of_head) and name not in (*_IDLE, _CLASS)}
     theirs[_REGISTERS] = np.concatenate([need(arrays, _CLASS, 3), need(arrays, _REGISTERS, 3)], axis=1)
-    encoder = _encoder(dataclasses.replace(contents, arrays=huggingface.join_gates(theirs)), options)
+    encoder = _encoder(dataclasses.replace(contents, arrays=join_gates(theirs, *huggingface.GATES)), options)
     others = {name: a for name, a in arrays.items() if name.startswith(of_head)}
     head = _options(config, arrays, encoder.fields)
     classes = need(arrays, "class_predictor.weight", 2).shape[0] - 1

@@ -32,11 +32,13 @@ _ANCHORS = {
     "huggingface_eomt": re.escape(_EOMT_ROOT),
     "huggingface_yolos": re.escape(_YOLOS_ROOT),
     "huggingface_lw_detr": r"(?:model\.)?query_feat\.weight",
+    "huggingface_dinov3": r"(?:\w+\.)?embeddings\.patch_embeddings\.weight",
     "huggingface": r"(?:\w+\.)?embeddings\.patch_embedding(?:s\.projection)?\.weight",
+    "timm_eva": re.escape(TIMM_ROOTS[0]),
     "timm": "|".join(map(re.escape, TIMM_ROOTS)),
 }
 # {format: its head}, for a head outside the modules around the backbone.
-_HEADS = {"vit_pytorch": "mlp_head", "huggingface": "classifier", "timm": "head"}
+_HEADS = {"vit_pytorch": "mlp_head", "huggingface": "classifier", "timm": "head", "timm_eva": "head"}
 _OUTER_HEAD = re.compile(r"(?:\w*head|classifier|fc|linear)\.(weight|bias)")
 
 
@@ -60,8 +62,11 @@ def recognise(names: Collection[str]) -> str | None:
         "huggingface_eomt": ending(_EOMT_ROOT),
         "huggingface_yolos": ending(_YOLOS_ROOT),
         "huggingface_lw_detr": ending(_LW_DETR_ROOT),
+        "huggingface_dinov3": ending("embeddings.patch_embeddings.weight"),
         "huggingface": ending("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight"),
         "own_names": any(_TORCH_ATTENTION.search(name) for name in names if len(name) <= LONGEST_NAME),
+        # Without a table of positions: DINOv3's, in timm's names or its own.
+        "timm_eva": ending(TIMM_ROOTS[0]) and ending("blocks.0.gamma_1", "storage_tokens") and not ending("pos_embed"),
         "timm": ending(*TIMM_ROOTS),
     }
     return next((name for name, recognised in formats.items() if recognised), None)

@@ -31,8 +31,8 @@ from keras_vit.checkpoints.formats.parsed import (
     setting,
     stated_pair,
 )
-from keras_vit.checkpoints.formats.timm import evaluation_config, label_names
-from keras_vit.checkpoints.formats.timm import preprocessing as timm_preprocessing
+from keras_vit.checkpoints.formats.timm_config import evaluation_config, label_names
+from keras_vit.checkpoints.formats.timm_config import preprocessing as timm_preprocessing
 from keras_vit.layers.attention.windows import padding
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.models.swin_spec import EPSILON, ROLLS, SwinSpec, stages_of

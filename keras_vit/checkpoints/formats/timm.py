@@ -1,10 +1,9 @@
 """State dicts in timm's names: timm, and the original repositories that share them (DeiT I and III, DINO, DINOv2)."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
-from keras_vit.checkpoints.formats.evaluation_steps import METHODS, UsualSteps
 from keras_vit.checkpoints.formats.name_map import (
     NameMap,
     conv,
@@ -16,11 +15,8 @@ from keras_vit.checkpoints.formats.name_map import (
     torch_norm,
 )
 from keras_vit.checkpoints.formats.parsed import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
     ParsedCheckpoint,
     check_agreement,
-    constants,
     depth,
     grid,
     heads,
@@ -28,13 +24,22 @@ from keras_vit.checkpoints.formats.parsed import (
     is_grid,
     known_heads,
     need,
-    normalisation,
     pixels,
     renamed,
     setting,
-    stated_pair,
 )
 from keras_vit.checkpoints.formats.recognise import TIMM_ROOTS
+from keras_vit.checkpoints.formats.timm_config import (
+    ACTIVATIONS,
+    activation,
+    input_size,
+    label_names,
+    normalisation,
+    pool,
+    preprocessing,
+    section,
+    stated_rows,
+)
 from keras_vit.checkpoints.formats.timm_look_alikes import check_architecture, look_alikes
 from keras_vit.models.spec import token_stride
 
@@ -48,15 +53,6 @@ _ALIASES = [
     (r"^pre_logits\.fc\.", "pre_logits."),
 ]
 _DROPPED = re.compile(r"^mask_token$")
-# Architectures with the tanh form of GELU in timm.
-_TANH = re.compile(r"patch32_siglip|large_patch16_siglip(_gap)?_512|so400m_patch16_siglip|giantopt")
-# {act_layer: our activation}.
-_ACTIVATIONS = {
-    **{name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")},
-    "swish": "silu",
-}
-# {pooling in config.json: ours}; without one the arrays decide.
-_POOLS = {None: None, "token": "token", "avg": "gap", "map": "map"}
 # What timm always computes.
 CONVENTIONS = {"epsilon": 1e-6}
 # timm's architecture of a hybrid's stem.
@@ -116,7 +112,7 @@ CAPABILITIES = Capabilities(
         "stem": (None, *HYBRIDS),
         "stem_width": (64,),
         # In config.json:
-        "mlp_activation": tuple(dict.fromkeys(_ACTIVATIONS.values())),
+        "mlp_activation": tuple(dict.fromkeys(ACTIVATIONS.values())),
         "mean": ANY,
         "std": ANY,
         # Convention, not in the files; this package's metadata override it.
@@ -163,11 +159,6 @@ def _grid(arrays, fields, hint):
     return (grid(rows, hint), token) if patches_only else (grid(rows - token, hint), 0)
 
 
-def _section(config, name):
-    """config[name], an object; {} if missing."""
-    return setting(config, name, dict) or {}
-
-
 def _stem(arrays):
     """The spec's fields for a hybrid's stem; {} without one."""
     if "patch_embed.backbone.conv.weight" in arrays:
@@ -183,133 +174,13 @@ def _stem(arrays):
     return {"stem": stages, "stem_width": need(arrays, "patch_embed.backbone.stem.conv.weight", 4).shape[0]}
 
 
-def _pool(arrays, fields, config):
-    """The pooling, from the arrays or config.json; ValueError if it is unsupported or contradicts the arrays."""
-    is_map = "attn_pool.latent" in arrays
-    arguments = _section(config, "model_args")
-    pool = setting(arguments, "global_pool", str) or setting(config, "global_pool", str) or None
-    if pool not in _POOLS:
-        raise ValueError(
-            f"config.json has global_pool={pool!r}, which is not implemented. Implemented: token, avg, map."
-        )
-    if pool and ((pool == "map") != is_map or (pool == "token" and not fields["class_token"])):
-        part = "class token" if pool == "token" else "attention pooling"
-        raise ValueError(
-            f'global_pool is "{pool}" in config.json, but the arrays hold {"an" if is_map else "no"} {part}. Load the'
-            " weights with the config.json that belongs to them, or correct it."
-        )
-    if pool:
-        return _POOLS[pool]
-    return "map" if is_map else "gap" if "fc_norm.weight" in arrays or not fields["class_token"] else "token"
-
-
-def _activation(config):
-    """The activation in config.json; ValueError for an unknown one."""
-    architecture = str(config.get("architecture"))
-    act = setting(_section(config, "model_args"), "act_layer", str)
-    usual = "quick_gelu" if "quickgelu" in architecture else "gelu_tanh" if _TANH.search(architecture) else "gelu"
-    act = act or usual
-    if act not in _ACTIVATIONS:
-        raise ValueError(
-            f"config.json has the activation {act!r}, which is not implemented. Implemented: {', '.join(_ACTIVATIONS)}."
-        )
-    return _ACTIVATIONS[act]
-
-
-def _input_size(config):
-    """(height, width) of the images in config.json, or None."""
-    size = stated_pair(_section(config, "model_args"), "img_size")
-    if size is None:
-        cfg = setting(_section(config, "pretrained_cfg"), "input_size", list)
-        size = tuple(cfg[1:]) if cfg and len(cfg) == 3 else None
-    return size
-
-
-def _check_config(config, fields, arrays, size, classes, channels):
-    """Compares config.json with the arrays, which alone determine the sizes; `size` is the image size by the arrays.
-
-    Raises:
-        ValueError: with each difference.
-    """
-    arguments = _section(config, "model_args")
-    labels = setting(config, "num_classes", int)
-    labels = setting(_section(config, "pretrained_cfg"), "num_classes", int) if labels is None else labels
-    rows = [
-        ("embed_dim", setting(arguments, "embed_dim", int), fields["width"]),
-        ("num_features", setting(config, "num_features", int), fields["width"]),
-        ("depth", setting(arguments, "depth", int), fields["depth"]),
-        ("patch_size", stated_pair(arguments, "patch_size"), tuple(fields["patch_size"])),
-        ("reg_tokens", setting(arguments, "reg_tokens", int), fields["registers"]),
-        ("qkv_bias", setting(arguments, "qkv_bias", bool), fields["qkv_bias"]),
-        ("class_token", setting(arguments, "class_token", bool), fields["class_token"]),
-        ("in_chans", setting(arguments, "in_chans", int), channels),
-        ("num_classes", None if classes is None else labels, classes),
-        ("input_size", _input_size(config), size),
-    ]
-    check_agreement(rows)
-
-
-def label_names(config: Mapping, classes: int | None) -> tuple[str, ...] | None:
-    """The class names in timm's config.json, or None; ValueError unless there are `classes` of them."""
-    names = setting(config, "label_names", list) or setting(_section(config, "pretrained_cfg"), "label_names", list)
-    if names is None or classes is None:
-        return None
-    check_agreement([("the number of label_names", len(names), classes)])
-    if not all(type(name) in (str, int) for name in names):
-        raise ValueError('"label_names" in config.json should be a list of text.')
-    return tuple(map(str, names))
-
-
-def evaluation_config(config: Mapping) -> Mapping:
-    """The evaluation section of timm's config.json, or all of an older file. ValueError unless it is an object."""
-    return _section(config, "pretrained_cfg") or config
-
-
-def _normalisation(config, channels, options, assumptions):
-    """mean and std on the 0..255 scale, from config.json, or ImageNet's."""
-    cfg = evaluation_config(config)
-    assumption = (
-        "The file does not say how images are normalised: assuming ImageNet's mean and std, as for DeiT and DINO. "
-        "For timm's AugReg and SigLIP models pass mean=127.5, std=127.5."
-    )
-    usual = (IMAGENET_MEAN, IMAGENET_STD)
-    return normalisation(constants(cfg, ("mean", "std")), usual, channels, options, assumption, assumptions)
-
-
-def preprocessing(config: Mapping) -> Callable[[int, int], str]:
-    """timm's evaluation as a function (h, w) -> text: resize the shorter side to size / crop_pct, crop the centre.
-
-    With crop_mode "squash" and crop_pct 1 the whole picture is resized. ValueError for settings of another type.
-    """
-    cfg = evaluation_config(config)
-    part, method = setting(cfg, "crop_pct", float, int) or 0.875, setting(cfg, "interpolation", str) or "bicubic"
-    if not 0.1 <= part <= 1 or method not in METHODS:
-        part, method = 0.875, "bicubic"
-    squashes = setting(cfg, "crop_mode", str) == "squash" and part == 1
-
-    def text(height, width):
-        return UsualSteps(height, width, method, None if squashes else int(min(height, width) / part)).text
-
-    return text
-
-
-def evaluation_of(steps: UsualSteps) -> dict:
-    """The settings of these steps; `preprocessing` reads them back."""
-    if steps.shorter is None:
-        return {"interpolation": steps.method, "crop_pct": 1.0, "crop_mode": "squash"}
-    side = min(steps.height, steps.width)
-    # timm rounds side / crop_pct down; the half keeps rounding errors from losing a pixel.
-    part = side / steps.shorter if int(side / (side / steps.shorter)) == steps.shorter else side / (steps.shorter + 0.5)
-    return {"interpolation": steps.method, "crop_pct": part, "crop_mode": "center"}
-
-
 def _fields(arrays, config, options):
     """The fields of the spec, without normalisation and positions."""
     w = need(arrays, "patch_embed.proj.weight", 4)
     width = w.shape[0]
     hidden, out = need(arrays, "blocks.0.mlp.fc1.weight", 2), need(arrays, "blocks.0.mlp.fc2.weight", 2)
     inner = need(arrays, "blocks.0.attn.qkv.weight", 2).shape[0] // 3
-    k, head_dim = heads(width, known_heads(options, setting(_section(config, "model_args"), "num_heads", int)), inner)
+    k, head_dim = heads(width, known_heads(options, setting(section(config, "model_args"), "num_heads", int)), inner)
     swiglu = hidden.shape[0] == 2 * out.shape[1]
     fields = {
         "patch_size": w.shape[2:],
@@ -328,11 +199,11 @@ def _fields(arrays, config, options):
         "fc_norm": "fc_norm.weight" in arrays,
         "final_norm": not {"norm.weight", "fc_norm.weight"}.isdisjoint(arrays),
         "pre_logits": need(arrays, "pre_logits.weight", 2).shape[0] if "pre_logits.weight" in arrays else None,
-        "mlp_activation": "gelu" if swiglu else _activation(config),
+        "mlp_activation": "gelu" if swiglu else activation(config),
         **CONVENTIONS,
         **_stem(arrays),
     }
-    return {**fields, "pool": _pool(arrays, fields, config)}
+    return {**fields, "pool": pool(arrays, fields, config)}
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
@@ -352,15 +223,22 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     fields = _fields(arrays, config, options)
     root = need(arrays, next(name for name in TIMM_ROOTS[::-1] if name in arrays), 4)
     channels = root.shape[1]
-    fields.update(_normalisation(config, channels, options, assumptions))
+    fields.update(normalisation(config, channels, options, assumptions))
     stride = token_stride(fields["patch_size"], fields.get("stem"))
-    stated = _input_size(config)
+    stated = input_size(config)
     hint = hint_grid(options, stride, None if stated is None else list(stated))
     _fold_registers(arrays, fields, hint)
     shape, missing_rows = _grid(arrays, fields, hint)
     classes = need(arrays, "head.weight", 2).shape[0] if "head.weight" in arrays else None
     fits = stated is not None and tuple(s // t for s, t in zip(stated, stride)) == shape
-    _check_config(config, fields, arrays, stated if fits else pixels(shape, stride), classes, channels)
+    arguments = section(config, "model_args")
+    check_agreement(
+        [
+            *stated_rows(config, fields, stated if fits else pixels(shape, stride), classes, channels),
+            ("reg_tokens", setting(arguments, "reg_tokens", int), fields["registers"]),
+            ("qkv_bias", setting(arguments, "qkv_bias", bool), fields["qkv_bias"]),
+        ]
+    )
     return ParsedCheckpoint(
         "ViT",
         fields,

@@ -45,6 +45,8 @@ class MultiHeadSelfAttention(ComposedLayer):
             (layers.RotaryPositions), or None.
         grid, prefix: for these, the (h, w) patches and the number of tokens before them.
         causal: whether each token attends only to itself and earlier ones.
+        key_bias: False for biases of query and value alone: the key's would add the same to all scores of a query.
+        rope_rescale: of "rope2d", see RotaryPositions.
 
     Input and output (b, n, d). `attention_weights(x)` returns the attention weights (b, k, n, n). Masks, of the call
     and of `attention_weights`, are boolean or integers, True or 1 for yes:
@@ -68,6 +70,8 @@ class MultiHeadSelfAttention(ComposedLayer):
         grid: tuple[int, int] | None = None,
         prefix: int = 0,
         causal: bool = False,
+        key_bias: bool = True,
+        rope_rescale: float = 1.0,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -85,6 +89,8 @@ class MultiHeadSelfAttention(ComposedLayer):
         self.dropout = rate(dropout, f"{owner}: dropout")
         self.attention_dropout = rate(attention_dropout, f"{owner}: attention_dropout")
         self.causal = flag(causal, f"{owner}: causal")
+        self.key_bias = flag(key_bias, f"{owner}: key_bias")
+        self.rope_rescale = number(rope_rescale, f"{owner}: rope_rescale", least=1)
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
@@ -100,7 +106,7 @@ class MultiHeadSelfAttention(ComposedLayer):
         inner = self.heads * self.size
         policy = self.dtype_policy
         self.query = Dense(inner, use_bias=self.qkv_bias, dtype=policy, name="query")
-        self.key = Dense(inner, use_bias=self.qkv_bias, dtype=policy, name="key")
+        self.key = Dense(inner, use_bias=self.qkv_bias and self.key_bias, dtype=policy, name="key")
         self.value = Dense(inner, use_bias=self.qkv_bias, dtype=policy, name="value")
         for dense in (self.query, self.key, self.value):
             dense.build(input_shape)
@@ -128,7 +134,7 @@ class MultiHeadSelfAttention(ComposedLayer):
             )
         arguments = {"grid": self.grid, "prefix": self.prefix, "dtype": self.dtype_policy}
         if self.positions == "rope2d":
-            self.rotary = RotaryPositions(**arguments, name="rotary")
+            self.rotary = RotaryPositions(rescale=self.rope_rescale, **arguments, name="rotary")
         else:
             self.relative = RELATIVE[self.positions](**arguments, name=self.positions)
         (self.rotary or self.relative).build((None, self.heads, n, self.size))
@@ -137,10 +143,10 @@ class MultiHeadSelfAttention(ComposedLayer):
         x = ops.reshape(x, (-1, token_count(x), self.heads, self.size))  # (b, n, k*c) -> (b, n, k, c)
         return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
 
-    def _queries(self, x):
+    def _queries(self, x, scale=None):
         q = self._split(self.query(x))
         q = self.query_norm(q) if self.qk_norm else q
-        return q if self.rotary is None else self.rotary(q)
+        return q if self.rotary is None else self.rotary(q, scale)
 
     def _scores(self, q, keys):
         """Products of queries (b, k, m, c) with keys (b, k, n, c): (b, k, m, n)."""
@@ -148,9 +154,9 @@ class MultiHeadSelfAttention(ComposedLayer):
         scores = ops.matmul(q, ops.transpose(keys, (0, 1, 3, 2)))  # (b, k, m, n)
         return scores if self.relative is None else scores + self.relative(q)
 
-    def _weights_over(self, keys, x, mask, attention_mask, sizes):
+    def _weights_over(self, keys, x, mask, attention_mask, sizes, scale=None):
         """The attention weights (b, k, n, n) of tokens x (b, n, d) over keys (b, k, n, c)."""
-        scores = self._scores(self._queries(x), keys)
+        scores = self._scores(self._queries(x, scale), keys)
         if sizes is not None:
             scores = scores + ops.cast(log_sizes(sizes)[:, None, None, :], scores.dtype)  # (b, n) -> (b, 1, 1, n)
         allowed = attendable(x, self.heads, mask, attention_mask)
@@ -160,10 +166,10 @@ class MultiHeadSelfAttention(ComposedLayer):
             return causal_softmax(scores, token_count(x))
         return masked_softmax(scores, ops.logical_and(allowed, causal(token_count(x))))
 
-    def _keys(self, x):
+    def _keys(self, x, scale=None):
         keys = self._split(self.key(x))
         keys = self.key_norm(keys) if self.qk_norm else keys
-        return keys if self.rotary is None else self.rotary(keys)
+        return keys if self.rotary is None else self.rotary(keys, scale)
 
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None, sizes: Any = None) -> Any:
         """Each token's attention to each other: (b, n, d) -> (b, k, n, n), rows summing to 1, or 0 if all is masked."""
@@ -177,18 +183,20 @@ class MultiHeadSelfAttention(ComposedLayer):
         sizes: Any = None,
         training: bool = False,
         seed: Any = None,
+        scale: Any = None,
     ) -> tuple[Any, Any, Any]:
         """The result of `call`, with its keys and weights.
 
         Args:
             sizes: (b, n) integers, how many tokens were merged into each; None for 1. A token counts as often as its
                 size: the proportional attention of arXiv 2210.09461.
+            scale: a factor of the angles of "rope2d", a scalar; None for 1.
 
         Returns:
             (output (b, n, d), keys (b, k, n, c), attention weights (b, k, n, n) before their dropout).
         """
-        keys = self._keys(x)
-        weights = self._weights_over(keys, x, mask, attention_mask, sizes)
+        keys = self._keys(x, scale)
+        weights = self._weights_over(keys, x, mask, attention_mask, sizes, scale)
         weights_seed = None if seed is None else fold_in(seed, 1)
         dropped = self.weights_dropout(weights, training=training, seed=weights_seed)
         y = self._joined(ops.matmul(dropped, self._split(self.value(x))))  # (b, k, n, c) -> (b, n, k*c)
@@ -224,26 +232,28 @@ class MultiHeadSelfAttention(ComposedLayer):
         )  # (b, k, 1, n)
         return self.out(self._joined(ops.matmul(weights, values))), keys, values
 
-    def call(self, x, mask=None, attention_mask=None, training=False, seed=None, x_mask=None):
+    def call(self, x, mask=None, attention_mask=None, training=False, seed=None, x_mask=None, scale=None):
         """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators.
 
-        Keras passes its own mask of x as `x_mask` if the call has other tensors too.
+        `scale`, a scalar, multiplies the angles of "rope2d". Keras passes its own mask of x as `x_mask` if the call has
+        other tensors too.
         """
         mask = x_mask if mask is None else mask
         y = None
         if self.relative is None and not (training and self.attention_dropout):
-            y = self._without_weights(x, mask, attention_mask)
+            y = self._without_weights(x, mask, attention_mask, scale)
         if y is None:
-            return self.attend(x, mask, attention_mask, None, training, seed)[0]
+            return self.attend(x, mask, attention_mask, None, training, seed, scale)[0]
         return self.out_dropout(self.out(y), training=training, seed=seed)
 
-    def _without_weights(self, x, mask, attention_mask):
+    def _without_weights(self, x, mask, attention_mask, scale):
         """The heads' outputs (b, n, k*c) by a kernel that keeps no weights; None if none supports these options."""
         if self.uses_dot_product:
             allowed = attendable(x, self.heads, mask, attention_mask)
             if self.causal and allowed is not None:
                 allowed = ops.logical_and(allowed, causal(token_count(x)))
-            return self._joined(self._dot_product(self._queries(x), self._keys(x), self._split(self.value(x)), allowed))
+            q, k, v = self._queries(x, scale), self._keys(x, scale), self._split(self.value(x))
+            return self._joined(self._dot_product(q, k, v, allowed))
         if mask is not None or attention_mask is not None or self.causal or self.qk_norm or self.positions:
             return None
         kernel = attention_in_one_kernel(x, self.heads * self.size, self.heads)

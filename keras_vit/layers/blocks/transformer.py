@@ -39,6 +39,10 @@ def _unscaled(x):
     return x
 
 
+# All blocks of a model draw their rescaling of coordinates from one seed, and so draw the same in each step.
+_RESCALE_SEED = 2508
+
+
 def branch_seeds(seed):
     """The seeds of a branch's dropout and DropPath, children of the branch's seed; None for None."""
     return (None, None) if seed is None else (fold_in(seed, 2), fold_in(seed, 5))
@@ -49,7 +53,7 @@ class TransformerBlock(ComposedLayer):
     """x = x + attention(norm(x)); x = x + mlp(norm(x)).
 
     Args:
-        heads, head_dim, qkv_bias, qk_norm, attention_dropout, positions, grid, prefix, causal: see
+        heads, head_dim, qkv_bias, key_bias, qk_norm, attention_dropout, positions, grid, prefix, causal: see
             MultiHeadSelfAttention.
         mlp_dim, mlp_activation, mlp_form: see MlpBlock, whose `form` is `mlp_form`.
         epsilon: of the layer normalisations.
@@ -59,6 +63,8 @@ class TransformerBlock(ComposedLayer):
         remat: recompute the block in the backward pass instead of keeping its activations: less memory, more time.
         windows: number of windows per side of the grid, inside which tokens attend, each with `prefix` tokens of its
             own (layers.WindowTokens); 1 for attention among all.
+        rope_rescale: in training each step multiplies the angles of "rope2d" by one random number, log-uniform in
+            [1 / rope_rescale, rope_rescale], the same in all blocks.
 
     Input and output (b, n, d). Takes `mask` and `attention_mask` as MultiHeadSelfAttention.
     """
@@ -83,6 +89,8 @@ class TransformerBlock(ComposedLayer):
         prefix: int = 0,
         causal: bool = False,
         windows: int = 1,
+        key_bias: bool = True,
+        rope_rescale: float = 1.0,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -99,6 +107,8 @@ class TransformerBlock(ComposedLayer):
             grid=grid,
             prefix=prefix,
             causal=causal,
+            key_bias=key_bias,
+            rope_rescale=rope_rescale,
             dtype=self.dtype_policy,
             name="attention",
         )
@@ -120,6 +130,8 @@ class TransformerBlock(ComposedLayer):
         self.grid = self.attention.grid
         self.prefix = self.attention.prefix
         self.causal = self.attention.causal
+        self.key_bias = self.attention.key_bias
+        self.rope_rescale = self.attention.rope_rescale
         self.windows = integer(windows, "TransformerBlock: windows")
         if self.windows > 1 and (self.grid is None or self.positions is not None or self.causal):
             raise ValueError(
@@ -130,6 +142,8 @@ class TransformerBlock(ComposedLayer):
         self.input_spec = keras.layers.InputSpec(ndim=3)
         random = self.dropout or self.attention_dropout or self.drop_path
         self.seed_generator = ReplicaSeedGenerator() if random else None
+        rescales = self.positions == "rope2d" and self.rope_rescale > 1
+        self.rescale_generator = ReplicaSeedGenerator(_RESCALE_SEED, name="rescale_seeds") if rescales else None
 
     def build(self, input_shape):
         policy = self.dtype_policy
@@ -153,6 +167,8 @@ class TransformerBlock(ComposedLayer):
     def call(self, x, mask=None, attention_mask=None, training=False, x_mask=None):
         """Keras passes its own mask of x as `x_mask` if the call has other tensors too."""
         masks = {"mask": x_mask if mask is None else mask, "attention_mask": attention_mask}
+        if training and self.rescale_generator:
+            masks["scale"] = self.attention.rotary.random_scale(self.rescale_generator)
         # Taken once, outside the function that may be recomputed, so that masks repeat.
         seed = self.seed_generator.next() if training and self.seed_generator else None
 

@@ -1,12 +1,13 @@
 """Rotary positions in 2-D: rotated queries and keys, whose products depend on the offset (arXiv 2104.09864)."""
 
+import math
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.arguments import integer
+from keras_vit.layers.arguments import integer, number
 from keras_vit.layers.embedding.patches import check_tokens, pair
 from keras_vit.layers.registration import serializable
 
@@ -42,24 +43,36 @@ class RotaryPositions(keras.layers.Layer):
     Args:
         grid: (h, w) patches.
         prefix: number of tokens before the patches.
+        rescale: r for `random_scale`, 1 for none.
 
     Input and output (b, k, n, c). Values i and i + c/2 of a head are the coordinates rotated by angle i.
     """
 
-    def __init__(self, grid: tuple[int, int], prefix: int = 0, **kwargs: Any):
+    def __init__(self, grid: tuple[int, int], prefix: int = 0, rescale: float = 1.0, **kwargs: Any):
         super().__init__(**kwargs)
         self.grid = pair(grid, "RotaryPositions: grid")
         self.prefix = integer(prefix, "RotaryPositions: prefix", least=0)
+        self.rescale = number(rescale, "RotaryPositions: rescale", least=1)
         self.input_spec = keras.layers.InputSpec(ndim=4)
 
     def build(self, input_shape):
         check_tokens(input_shape[2], self.prefix, self.grid, "RotaryPositions")
-        angles = rotary_angles(self.grid, input_shape[-1])
-        self.cos, self.sin = (f(angles).astype("float32") for f in (np.cos, np.sin))  # (n, c/2)
+        self.angles = rotary_angles(self.grid, input_shape[-1])  # (n, c/2)
 
-    def call(self, x):
+    def random_scale(self, generator: keras.random.SeedGenerator) -> Any:
+        """A random factor of all angles, a scalar, log-uniform in [1/r, r]: r = 2 in DINOv3's training."""
+        limit = math.log(self.rescale)
+        return ops.exp(keras.random.uniform((), -limit, limit, dtype="float32", seed=generator))
+
+    def call(self, x, scale=None):
+        """With `scale`, a scalar, every angle is multiplied by it."""
         check_tokens(x.shape[2], self.prefix, self.grid, "RotaryPositions")
-        cos, sin = (ops.cast(ops.convert_to_tensor(values), x.dtype) for values in (self.cos, self.sin))
+        if scale is None:
+            parts = [f(self.angles).astype("float32") for f in (np.cos, np.sin)]
+        else:
+            angles = ops.convert_to_tensor(self.angles.astype("float32")) * scale
+            parts = [ops.cos(angles), ops.sin(angles)]
+        cos, sin = (ops.cast(ops.convert_to_tensor(part), x.dtype) for part in parts)
         first, second = ops.split(x[:, :, self.prefix :], 2, axis=-1)  # (b, k, n, c/2)
         rotated = ops.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
         return ops.concatenate([x[:, :, : self.prefix], rotated], axis=2) if self.prefix else rotated

@@ -34,12 +34,19 @@ FAMILIES = {
     "swinv2": 10,
     "dpt": 2,
     "depth-anything-v2": 3,
+    "dinov3": 8,
+    "eupe": 3,
+    "lingbot-vision": 4,
 }
+
+NO_ORIGINAL = ("dinov3", "eupe", "lingbot-vision")  # whose authors publish no .pth for everyone
 
 LICENCES = {  # {source or name: licence}; Apache-2.0 for others
     "facebookresearch/mae": "CC-BY-NC-4.0",
     "isl-org/DPT": "MIT",
     "microsoft/Swin-Transformer": "MIT",
+    "facebookresearch/dinov3": "DINOv3",
+    "facebookresearch/EUPE": "FAIR Noncommercial Research",
     "depth-anything-v2/base": "CC-BY-NC-4.0",
     "depth-anything-v2/large": "CC-BY-NC-4.0",
 }
@@ -76,7 +83,8 @@ def test_addresses():
             assert re.fullmatch(r"hf://[\w-]+/[\w.-]+", model.url)
             places = ("https://dl.fbaipublicfiles.com/", "https://github.com/SwinTransformer/storage/")
             published = (model.original or "").startswith(places)
-            assert (published and model.original.endswith(".pth")) or (model.head and model.original is None)
+            assert (published and model.original.endswith(".pth")) or model.original is None
+            assert published or model.head or model.family in NO_ORIGINAL
         else:
             assert re.fullmatch(r"gs://[\w-]+/[\w./+-]+\.npz", model.url)
             assert https_address(model.url).startswith("https://storage.googleapis.com/")

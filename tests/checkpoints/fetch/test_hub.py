@@ -1,5 +1,7 @@
 """hf:// addresses: their parts, and a whole repository from a local server that speaks the hub's protocol."""
 
+import types
+
 import numpy as np
 import pytest
 from golden_files import write
@@ -79,3 +81,15 @@ def test_without_a_connection_the_error_says_how_to_do_without(tmp_path, monkeyp
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(ConnectionError, match="by other means"):
         keras_vit.load("hf://owner/name")
+
+
+def test_a_gated_repository_says_how_to_get_access(monkeypatch):
+    hub_library = pytest.importorskip("huggingface_hub")
+
+    def refuse(*_, **__):
+        response = types.SimpleNamespace(headers={}, request=None, status_code=401)
+        raise hub_library.errors.GatedRepoError("Access to model owner/name is restricted.", response=response)
+
+    monkeypatch.setattr(hub_library, "snapshot_download", refuse)
+    with pytest.raises(PermissionError, match="is gated.*https://huggingface.co/owner/name.*hf auth login"):
+        hub.download_repository("hf://owner/name")

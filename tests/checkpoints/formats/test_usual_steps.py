@@ -8,7 +8,7 @@ import safetensors.numpy
 from golden_files import write
 
 import keras_vit
-from keras_vit.checkpoints.formats import huggingface_config, timm
+from keras_vit.checkpoints.formats import huggingface_config, timm_config
 from keras_vit.checkpoints.formats.evaluation_steps import UsualSteps, nearest_steps
 
 EXACT = {
@@ -37,7 +37,7 @@ def test_the_nearest_steps_of_a_text(text):
 )
 def test_both_libraries_words_are_read_back(steps):
     size = (steps.height, steps.width)
-    assert timm.preprocessing({"pretrained_cfg": timm.evaluation_of(steps)})(*size) == steps.text
+    assert timm_config.preprocessing({"pretrained_cfg": timm_config.evaluation_of(steps)})(*size) == steps.text
     assert huggingface_config.preprocessing(huggingface_config.preprocessor_of(steps))(*size) == steps.text
     assert nearest_steps(steps.text, size) == (steps, True)
 
