@@ -119,7 +119,7 @@ def _google_bit(model, weights):
 
 def _timm_vit(model, weights):
     """(arrays, config.json) of the folder."""
-    if model.spec.positions == "rope2d":
+    if timm_eva.structure_of(model.spec):
         return _timm_eva(model, weights)
     timm.CAPABILITIES.check(model)
     spec, missing_rows = dataclasses.asdict(model.spec), 0
@@ -132,7 +132,7 @@ def _timm_vit(model, weights):
 
 
 def _timm_eva(model, weights):
-    timm_eva.CAPABILITIES.check(model)
+    timm_eva.CAPABILITIES[timm_eva.structure_of(model.spec)].check(model)
     entries = timm_eva.name_map(dataclasses.asdict(model.spec), model.classes)
     return timm_eva.file_arrays(name_map.pack(entries, weights), model.spec), config_json.timm_eva(model)
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_vit import layers
-from keras_vit.layers.attention.self_attention import POSITIONS
 from keras_vit.layers.attention.window_tokens import window_size
 from keras_vit.layers.embedding.patch_dropout import kept_patches
 from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.positions.embeddings import KINDS
+from keras_vit.layers.positions.rotary import ROTARY
 from keras_vit.models.checks import blocks_to_remat, float_policy
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.stems import conv_stem, hybrid_stem
@@ -162,10 +162,11 @@ def _block_places(spec, i, grid):
     """The arguments of block number i for positions inside attention, or for windows."""
     if spec.windows > 1 and i not in spec.global_blocks:
         return {"windows": spec.windows, "grid": grid, "prefix": spec.window_prefix}
-    if spec.positions not in POSITIONS:
+    kind = spec.inner_positions
+    if kind is None:
         return {}
-    places = {"positions": spec.positions, "grid": grid, "prefix": spec.prefix}
-    return {**places, "rope_rescale": spec.rope_rescale} if spec.positions == "rope2d" else places
+    places = {"positions": kind, "grid": grid, "prefix": spec.prefix}
+    return {**places, "rope_rescale": spec.rope_rescale, "rope_grid": spec.rope_grid} if kind in ROTARY else places
 
 
 def _block_arguments(spec, i, remat, policy):
@@ -179,6 +180,7 @@ def _block_arguments(spec, i, remat, policy):
         "qk_norm": spec.qk_norm,
         "mlp_activation": spec.mlp_activation,
         "mlp_form": spec.mlp_form,
+        "mlp_norm": spec.mlp_norm,
         "epsilon": spec.epsilon,
         "dropout": spec.dropout,
         "attention_dropout": spec.attention_dropout,

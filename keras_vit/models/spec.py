@@ -14,6 +14,7 @@ from keras_vit.layers.attention import self_attention
 from keras_vit.layers.blocks.mlp import ACTIVATIONS, DENSE_ACTIVATIONS, MLPS
 from keras_vit.layers.embedding.patches import FORMS, grid_size
 from keras_vit.layers.positions.embeddings import FIXED, KINDS, LEARNED
+from keras_vit.layers.positions.rotary import ROTARY
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.families import FAMILIES, Spec
@@ -114,10 +115,19 @@ class ViTSpec(Spec):
         " with more.",
         NOTHING,
     )
+    rope: str | None = field(
+        None,
+        one_of(ROTARY),
+        "Rotations of queries and keys in addition to a table (EVA-02); None for none, or those of `positions`.",
+        WEIGHTS,
+    )
+    rope_grid: int = field(
+        16, POSITIVE, "Patches a side of the grid in whose units rope2d_cells measures, at any image size (EVA-02: 16)."
+    )
     rope_rescale: float = field(
         1.0,
         _AT_LEAST_1,
-        "In training each step multiplies the coordinates of rope2d by one random number, log-uniform in [1 / this,"
+        "In training each step multiplies the coordinates of rotations by one random number, log-uniform in [1 / this,"
         " this], so that the model learns other image sizes (DINOv3: 2); 1 for none.",
         NOTHING,
     )
@@ -194,6 +204,9 @@ class ViTSpec(Spec):
         one_of(MLPS),
         'The MLP: "plain" is the paper\'s, "swiglu" that of DINOv2-g (arXiv 2002.05202).',
         WEIGHTS,
+    )
+    mlp_norm: bool = field(
+        False, FLAG, "Normalise the MLP's hidden values before its second layer (sub-LN, EVA-02's B and L).", WEIGHTS
     )
     stem: tuple[int, ...] | None = field(
         None,
@@ -346,6 +359,11 @@ class ViTSpec(Spec):
                 )
 
     def _check_positions(self):
+        if self.rope is not None and self.positions not in KINDS:
+            raise ValueError(
+                f'rope="{self.rope}" adds rotations to a table, {", ".join(KINDS)}, got positions="{self.positions}".'
+                f' For rotations alone set positions="{self.rope}" and leave rope out.'
+            )
         if self.positions_at != "stem" and self.positions not in KINDS:
             raise ValueError(
                 f'positions_at="{self.positions_at}" needs a table that can be added at each block, {", ".join(KINDS)};'
@@ -367,7 +385,7 @@ class ViTSpec(Spec):
         if self.windows == 1:
             return
         problems = {
-            f'positions="{self.positions}" inside attention': self.positions in self_attention.POSITIONS,
+            f'positions="{self.inner_positions}" inside attention': self.inner_positions is not None,
             f'positions_at="{self.positions_at}"': self.positions_at != "stem",
             "token_merging": self.token_merging is not None,
             "patch_dropout": self.patch_dropout > 0,
@@ -378,9 +396,14 @@ class ViTSpec(Spec):
                 raise ValueError(f"windows={self.windows} do not go with {name}. Leave one of them out.")
 
     @property
+    def inner_positions(self) -> str | None:
+        """The positions inside attention, or None."""
+        return self.positions if self.positions in self_attention.POSITIONS else self.rope
+
+    @property
     def reads_grid(self) -> bool:
         """Whether the blocks have positions or windows, for which `encode` needs the grid."""
-        return self.positions in self_attention.POSITIONS or self.positions_at != "stem" or self.windows > 1
+        return self.inner_positions is not None or self.positions_at != "stem" or self.windows > 1
 
     @property
     def qkv_biases(self) -> int:
@@ -468,7 +491,8 @@ def _check_effect(overrides, spec):
         "pre_logits_activation": not spec.pre_logits and "there is no pre_logits",
         "position_std": spec.positions not in LEARNED and f'positions="{spec.positions}" are not learned tables',
         "key_bias": not spec.qkv_bias and "qkv_bias=False leaves all three out",
-        "rope_rescale": spec.positions != "rope2d" and f'positions="{spec.positions}" are not rotations',
+        "rope_rescale": spec.inner_positions not in ROTARY and f'positions="{spec.positions}" are not rotations',
+        "rope_grid": spec.inner_positions != "rope2d_cells" and "there are no rotations of the form rope2d_cells",
         "stem_width": spec.stem is None and "there is no stem",
         "conv_strides": not spec.conv_stem and "there is no conv_stem",
         "conv_form": not spec.conv_stem and "there is no conv_stem",

@@ -1,8 +1,8 @@
 """Names of ViTs: "B/16" and "R50+B/16" to sizes, and other libraries', such as "vit_base_patch16_224", to ours.
 
 Sizes Ti, S, B, L, H: table 1 of arXiv 2010.11929 and of 2106.10270; g and G: table 2 of arXiv 2106.04560; So400m: arXiv
-2305.13035. Hybrids, "R50+B/16": appendix B.2 of arXiv 2010.11929 and table 1 of 2106.10270. DINOv3's structure,
-"DINOv3-S+/16": arXiv 2508.10104.
+2305.13035. Hybrids, "R50+B/16": appendix B.2 of arXiv 2010.11929 and table 1 of 2106.10270. Other structures:
+"DINOv3-S+/16", arXiv 2508.10104; "EVA02-Ti/14", table 1 of arXiv 2303.11331.
 """
 
 import re
@@ -19,15 +19,34 @@ ROWS = {
     "g": {"depth": 40, "width": 1408, "mlp_dim": 6144, "heads": 16},
     "G": {"depth": 48, "width": 1664, "mlp_dim": 8192, "heads": 16},
 }
-DINOV3 = {
+_DINOV3 = {
     **{name: ROWS[name] for name in ("Ti", "S", "B", "L")},
     "S+": {**ROWS["S"], "mlp_form": "swiglu"},
     "H+": {"depth": 32, "width": 1280, "mlp_dim": 5120, "heads": 20, "mlp_form": "swiglu"},
     "7B": {"depth": 40, "width": 4096, "mlp_dim": 8192, "heads": 32, "mlp_form": "swiglu"},
 }
-DINOV3_FIELDS = {
-    **{"positions": "rope2d", "rope_rescale": 2.0, "registers": 4, "layer_scale": 1e-5},
-    **{"key_bias": False, "epsilon": 1e-5},
+_EVA02 = {
+    "Ti": {**ROWS["Ti"], "mlp_dim": 512},
+    "S": {**ROWS["S"], "mlp_dim": 1024},
+    "B": {**ROWS["B"], "mlp_dim": 2048, "mlp_norm": True},
+    "L": {**ROWS["L"], "mlp_dim": 2730, "mlp_norm": True},
+}
+# {structure: ({size: fields}, the fields of all sizes)}.
+STRUCTURES = {
+    "DINOv3": (
+        _DINOV3,
+        {
+            **{"positions": "rope2d", "rope_rescale": 2.0, "registers": 4, "layer_scale": 1e-5},
+            **{"key_bias": False, "epsilon": 1e-5},
+        },
+    ),
+    "EVA02": (
+        _EVA02,
+        {
+            **{"rope": "rope2d_cells", "key_bias": False, "mlp_form": "swiglu"},
+            **{"pool": "gap", "class_token": True, "fc_norm": True},
+        },
+    ),
 }
 # A hybrid's stem by its name and patch size: ResNet units per stage, and the patch size on the stem's output.
 STEMS = {
@@ -41,8 +60,9 @@ VARIANTS = (
     *("Ti/16", "S/32", "S/16", "B/32", "B/16", "L/32", "L/16", "So400m/14", "H/14", "g/14", "G/14"),
     *("R+Ti/16", "R26+S/32", "R50+B/16", "R50+L/32"),
     *(f"DINOv3-{size}/16" for size in ("S", "S+", "B", "L", "H+", "7B")),
+    *(f"EVA02-{size}/14" for size in _EVA02),
 )
-NAMES = re.compile(r"(?:(R\d*)\+|(DINOv3)-)?(\w+\+?)/([1-9]\d*)")
+NAMES = re.compile(r"(?:(R\d*)\+|(DINOv3|EVA02)-)?(\w+\+?)/([1-9]\d*)")
 # Other spellings of the sizes, in small letters. A single letter g or G keeps its case: they are two sizes.
 SIZES = {
     **{"ti": "Ti", "tiny": "Ti", "s": "S", "small": "S", "b": "B", "base": "B", "l": "L", "large": "L"},
@@ -54,23 +74,24 @@ _SIZE = re.compile(
     r"(?:^|vit|[^a-z])(tiny|small|base|large|huge|gigantic|giant|so400m|ti|[sblhg])(?:[^a-z0-9]*(?:patch|p)?[^a-z0-9]*(\d{1,2}))?(?![a-z0-9])",
     re.IGNORECASE,
 )
-_DINOV3_SIZE = re.compile(r"(?:vit|dinov3)[\W_]*(tiny|small|base|large|huge|7b|ti|[sblh])(?![a-z])")
+_STRUCTURE = re.compile(r"dinov3|eva[\W_]*02", re.IGNORECASE)
+_STRUCTURED_SIZE = re.compile(r"(?:vit|dinov3|02)[\W_]*(tiny|small|base|large|huge|7b|ti|[sblh])(?![a-z])")
 
 
-def _nearest_dinov3(text):
+def _nearest_structure(structure, text):
     """The variant of a name such as "facebook/dinov3-vits16plus-pretrain-lvd1689m", or None."""
-    found = _DINOV3_SIZE.search(text)
+    found = _STRUCTURED_SIZE.search(text)
     if not found:
         return None
     size = "7B" if found[1] == "7b" else SIZES[found[1]]
     size += "+" if size == "H" or (size == "S" and ("plus" in text or "+" in text)) else ""
-    return f"DINOv3-{size}/16"
+    return f"DINOv3-{size}/16" if structure == "dinov3" else f"EVA02-{size.rstrip('+')}/14"
 
 
 def nearest_variant(text: str) -> str | None:
     """The variant, such as "B/16" or "R50+B/16", that `text` probably means, or None."""
-    if "dinov3" in text.lower():
-        return _nearest_dinov3(text.lower())
+    if structure := _STRUCTURE.search(text):
+        return _nearest_structure(structure[0].lower(), text.lower())
     found = _SIZE.search(text)
     if not found:
         return None
@@ -84,13 +105,14 @@ def parse(variant: str) -> dict:
     """The fields of a name such as "R50+B/16" or "DINOv3-S+/16"; ValueError, with the nearest, for an unknown one."""
     match = NAMES.fullmatch(variant)
     stem, structure, row, patch = match.groups() if match else (None, None, None, 0)
-    if structure and row in DINOV3:
-        return {"patch_size": int(patch), **DINOV3[row], **DINOV3_FIELDS}
+    if structure and row in STRUCTURES[structure][0]:
+        sizes, fields = STRUCTURES[structure]
+        return {"patch_size": int(patch), **sizes[row], **fields}
     if structure or row not in ROWS:
         raise ValueError(
             f'Unknown variant "{variant}".{variant_hint(variant, "ViT")} A variant is a size and a patch size in'
             ' pixels, such as "B/16"; '
-            f"sizes: {', '.join(ROWS)}; of DINOv3: {', '.join(DINOV3)}."
+            f"sizes: {', '.join(ROWS)}; of DINOv3: {', '.join(_DINOV3)}; of EVA02: {', '.join(_EVA02)}."
         )
     if stem is None:
         return {"patch_size": int(patch), **ROWS[row]}

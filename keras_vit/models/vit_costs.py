@@ -101,14 +101,14 @@ def _embedding(spec, size, channels):
 def _blocks(spec, n, remat, grid):
     """The rows of the blocks and of the tables before them, with n tokens before the first."""
     inner = spec.heads * (spec.head_dim or spec.width // spec.heads)
-    options = (MLPS[spec.mlp_form].values, spec.qkv_biases, spec.qk_norm, spec.layer_scale is not None, spec.prefix)
+    options = (MLPS[spec.mlp_form].values, spec.qkv_biases, spec.qk_norm, spec.layer_scale is not None, spec.mlp_norm)
     rematerialised, rows = blocks_to_remat(remat, spec.depth), []
     for i, reduction in enumerate(reductions(spec, n - spec.prefix)):
         if spec.positions_at == "every" or (spec.positions_at == "shared" and not i):
             name = "position_embedding" + (f"_{i:02d}" if spec.positions_at == "every" else "")
             rows.append(small(name, (n, spec.width), _table(spec, grid), 0))
         windows = 1 if i in spec.global_blocks else spec.windows
-        places = (reduction, spec.positions, grid, windows)
+        places = (spec.prefix, reduction, spec.positions, grid, windows)
         row = transformer_block(f"block_{i:02d}", n, spec.width, spec.heads, inner, spec.mlp_dim, *options, *places)
         rows.append(as_rematerialised(row) if i in rematerialised else row)
         n = row.output[0]

@@ -308,6 +308,12 @@ TINY = {
         (8, 12),
         dict(TIMM, architecture="vit_small_plus_patch16_dinov3", img_size=(8, 12), global_pool="token"),
     ),
+    "timm_eva02": (timm_model, 12, dict(TIMM12, architecture="eva02_tiny_patch14_224")),
+    "timm_eva02_norm": (
+        timm_model,
+        (8, 12),
+        dict(TIMM, architecture="eva02_base_patch14_448", img_size=(8, 12), ref_feat_shape=(3, 3)),
+    ),
     "hf_dinov3": (huggingface, 12, dict(HF12, model="DINOv3ViTModel", num_register_tokens=4, **FEATURES)),
     "hf_dinov3_gated": (
         huggingface,
@@ -386,6 +392,12 @@ FULL = {
         timm_model,
         (160, 224),
         dict(architecture="vit_small_plus_patch16_dinov3_qkvb", img_size=(160, 224)),
+    ),
+    "timm_eva02_ti": (timm_model, 224, dict(architecture="eva02_tiny_patch14_224")),
+    "timm_eva02_ti_wide": (
+        timm_model,
+        (140, 196),
+        dict(architecture="eva02_tiny_patch14_224", img_size=(140, 196)),
     ),
     "hf_dinov3_s_plus": (
         huggingface,

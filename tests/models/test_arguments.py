@@ -235,6 +235,8 @@ SPELLINGS = {
     "DINOv3-S+/16": "dinov3-vits16plus-pretrain-lvd1689m vit_small_plus_patch16_dinov3.lvd1689m",
     "DINOv3-H+/16": "DINOv3-H/16 vit_huge_plus_patch16_dinov3",
     "DINOv3-7B/16": "dinov3_vit7b16",
+    "EVA02-Ti/14": "eva02_tiny_patch14_224 eva02-ti/14",
+    "EVA02-B/14": "eva02_base_patch14_448.mim_in22k_ft_in1k EVA-02-B",
     "R50x1": "r50x1 bit_r50x1",
     "R101x3": "BiT-M-R101x3",
     "R152x4": "resnetv2_152x4_bitm",

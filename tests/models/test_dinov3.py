@@ -30,6 +30,8 @@ def model():
 def test_parameters_are_the_published_ones():
     counted = {name: parameters(layer_counts(make_spec(name), 256, classes=None)) for name in COUNTS}
     assert counted == COUNTS
+    assert parameters(layer_counts(make_spec("EVA02-Ti/14"), 224, classes=None)) == 5_502_144
+    assert parameters(layer_counts(make_spec("EVA02-B/14"), 448, classes=1000)) == 87_117_544
     giant = make_spec("DINOv3-L/16", depth=40, width=1536, heads=24, mlp_dim=4096, mlp_form="swiglu", qkv_bias=False)
     assert parameters(layer_counts(giant, 512, classes=None)) == 1_134_473_216  # LingBot-Vision
     # timm's plain names have no biases of query, key and value.

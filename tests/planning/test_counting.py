@@ -74,6 +74,7 @@ FORMS = [
     ("Ti/4", (8, 12), 5, 3, {"positions": "relative", "registers": 2}),
     ("Ti/4", (8, 12), 5, 3, {"positions": "relative2d", "pool": "gap"}),
     ("Ti/4", (8, 12), 5, 3, {"positions": "rope2d", "qk_norm": True, "key_bias": False}),
+    ("EVA02-B/4", (8, 12), 5, 3, {}),
     ("Ti/1", (4, 6), 5, 3, {"palette": 9, "causal": True, "class_token": True, "pool": "gap"}),
     ("R+Ti/16", (64, 32), 5, 3, {"stem_width": 32}),
     ("R26+Ti/32", (64, 32), 5, 4, {"stem": (2, 1, 1), "stem_width": 32}),

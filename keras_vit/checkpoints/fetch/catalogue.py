@@ -90,7 +90,8 @@ def _fields(text):
     """{"registers": 4, "pool": "map"} from "registers=4 pool=map"."""
     pairs = (field.split("=") for field in text.split())
     return {
-        name: value if value.isidentifier() and value != "True" else ast.literal_eval(value) for name, value in pairs
+        name: value if value.isidentifier() and value not in ("True", "False") else ast.literal_eval(value)
+        for name, value in pairs
     }
 
 

@@ -97,9 +97,16 @@ def timm_vit(model, no_embed_class: bool) -> dict:
     }
 
 
+def _eva_architecture(spec):
+    """The timm function that builds the Eva when given all sizes."""
+    if spec.positions != "rope2d":
+        return "eva02_tiny_patch14_224"
+    return "vit_small_patch16_dinov3_qkvb" if spec.qkv_bias else "vit_small_patch16_dinov3"
+
+
 def timm_eva(model) -> dict:
-    """timm's config.json of a ViT with DINOv3's structure."""
-    spec = model.spec
+    """timm's config.json of a ViT with the structure of DINOv3 or EVA-02."""
+    spec, dinov3 = model.spec, model.spec.positions == "rope2d"
     pooling = {"token": "token", "gap": "avg"}[spec.pool]
     arguments = {
         "img_size": list(model.image_size),
@@ -109,7 +116,7 @@ def timm_eva(model) -> dict:
         "num_heads": spec.heads,
         "mlp_ratio": (spec.mlp_dim + 0.5) / spec.width,  # timm rounds width * ratio down
         "swiglu_mlp": spec.mlp_form == "swiglu",
-        "swiglu_align_to": 1,
+        "swiglu_align_to": 1 if dinov3 else 0,
         "qkv_bias": spec.qkv_bias,
         "init_values": spec.layer_scale,
         "class_token": spec.class_token,
@@ -117,12 +124,18 @@ def timm_eva(model) -> dict:
         "global_pool": pooling,
         "use_fc_norm": spec.fc_norm,
     }
+    if not dinov3:
+        arguments |= {
+            "ref_feat_shape": [spec.rope_grid] * 2,
+            "scale_mlp": spec.mlp_norm,
+            "qkv_fused": not spec.mlp_norm,
+        }
     if spec.rope_rescale > 1:
         arguments["rope_rescale_coords"] = spec.rope_rescale
     if model.channels != 3:
         arguments["in_chans"] = model.channels
     return {
-        "architecture": "vit_small_patch16_dinov3_qkvb" if spec.qkv_bias else "vit_small_patch16_dinov3",
+        "architecture": _eva_architecture(spec),
         "num_classes": model.classes or 0,
         "num_features": spec.width,
         "global_pool": pooling,

@@ -65,8 +65,12 @@ def recognise(names: Collection[str]) -> str | None:
         "huggingface_dinov3": ending("embeddings.patch_embeddings.weight"),
         "huggingface": ending("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight"),
         "own_names": any(_TORCH_ATTENTION.search(name) for name in names if len(name) <= LONGEST_NAME),
-        # Without a table of positions: DINOv3's, in timm's names or its own.
-        "timm_eva": ending(TIMM_ROOTS[0]) and ending("blocks.0.gamma_1", "storage_tokens") and not ending("pos_embed"),
+        # Without a table of positions: DINOv3's, in timm's names or its own; with one, EVA-02's.
+        "timm_eva": ending(TIMM_ROOTS[0])
+        and (
+            (ending("blocks.0.gamma_1", "storage_tokens") and not ending("pos_embed"))
+            or (ending("blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias") and ending("pos_embed"))
+        ),
         "timm": ending(*TIMM_ROOTS),
     }
     return next((name for name, recognised in formats.items() if recognised), None)

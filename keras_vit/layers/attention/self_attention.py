@@ -21,12 +21,12 @@ from keras_vit.layers.dense import ComposedLayer, Dense
 from keras_vit.layers.dropout import Dropout, fold_in
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.layers.positions.relative import RelativeAttention, RelativeBias
-from keras_vit.layers.positions.rotary import RotaryPositions
+from keras_vit.layers.positions.rotary import ROTARY, RotaryPositions
 from keras_vit.layers.registration import serializable
 
 # Positions inside attention rather than added to the tokens.
 RELATIVE = {"relative": RelativeAttention, "relative2d": RelativeBias}
-POSITIONS = (*RELATIVE, "rope2d")
+POSITIONS = (*RELATIVE, *ROTARY)
 
 
 @serializable
@@ -46,7 +46,7 @@ class MultiHeadSelfAttention(ComposedLayer):
         grid, prefix: for these, the (h, w) patches and the number of tokens before them.
         causal: whether each token attends only to itself and earlier ones.
         key_bias: False for biases of query and value alone: the key's would add the same to all scores of a query.
-        rope_rescale: of "rope2d", see RotaryPositions.
+        rope_rescale, rope_grid: the rotations' `rescale` and `reference`, see RotaryPositions.
 
     Input and output (b, n, d). `attention_weights(x)` returns the attention weights (b, k, n, n). Masks, of the call
     and of `attention_weights`, are boolean or integers, True or 1 for yes:
@@ -72,6 +72,7 @@ class MultiHeadSelfAttention(ComposedLayer):
         causal: bool = False,
         key_bias: bool = True,
         rope_rescale: float = 1.0,
+        rope_grid: int = 16,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -91,6 +92,7 @@ class MultiHeadSelfAttention(ComposedLayer):
         self.causal = flag(causal, f"{owner}: causal")
         self.key_bias = flag(key_bias, f"{owner}: key_bias")
         self.rope_rescale = number(rope_rescale, f"{owner}: rope_rescale", least=1)
+        self.rope_grid = integer(rope_grid, f"{owner}: rope_grid")
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
@@ -133,8 +135,9 @@ class MultiHeadSelfAttention(ComposedLayer):
                 " known only at run time."
             )
         arguments = {"grid": self.grid, "prefix": self.prefix, "dtype": self.dtype_policy}
-        if self.positions == "rope2d":
-            self.rotary = RotaryPositions(rescale=self.rope_rescale, **arguments, name="rotary")
+        if self.positions in ROTARY:
+            arguments |= {"rescale": self.rope_rescale, "form": self.positions, "reference": self.rope_grid}
+            self.rotary = RotaryPositions(**arguments, name="rotary")
         else:
             self.relative = RELATIVE[self.positions](**arguments, name=self.positions)
         (self.rotary or self.relative).build((None, self.heads, n, self.size))

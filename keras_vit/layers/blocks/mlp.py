@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import choice, integer, rate
+from keras_vit.layers.arguments import choice, flag, integer, number, rate
 from keras_vit.layers.backend import as_matrix, as_tokens
 from keras_vit.layers.blocks.gelu import gelu_in_training
 from keras_vit.layers.dense import ComposedLayer, Dense
 from keras_vit.layers.dropout import Dropout, fold_in
+from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
 
 
@@ -82,18 +83,29 @@ class MlpBlock(ComposedLayer):
             "relu", "silu"; a name in ACTIVATIONS. Use the one the weights were trained with.
         dropout: rate after both dense layers.
         form: "plain" or "swiglu" (DINOv2-g), a name in MLPS.
+        norm: layer-normalise the hidden values before the second layer (sub-LN, EVA-02).
+        epsilon: of that normalisation.
 
     Input and output (b, n, d). SwiGLU's two kernels are one weight, hidden/kernel, (d, 2 * mlp_dim).
     """
 
     def __init__(
-        self, mlp_dim: int, mlp_activation: str = "gelu", dropout: float = 0.0, form: str = "plain", **kwargs: Any
+        self,
+        mlp_dim: int,
+        mlp_activation: str = "gelu",
+        dropout: float = 0.0,
+        form: str = "plain",
+        norm: bool = False,
+        epsilon: float = 1e-6,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.mlp_dim = integer(mlp_dim, "MlpBlock: mlp_dim")
         self.mlp_activation = choice(mlp_activation, "MlpBlock: mlp_activation", ACTIVATIONS)
         self.dropout = rate(dropout, "MlpBlock: dropout")
         self.form = choice(form, "MlpBlock: form", MLPS)
+        self.norm = flag(norm, "MlpBlock: norm")
+        self.epsilon = number(epsilon, "MlpBlock: epsilon", least=0)
         self.supports_masking = True
 
     def build(self, input_shape):
@@ -102,6 +114,10 @@ class MlpBlock(ComposedLayer):
         self.hidden.build(input_shape)
         self.out = Dense(input_shape[-1], name="out", **init)
         self.out.build((*input_shape[:-1], self.mlp_dim))
+        self.hidden_norm = None
+        if self.norm:
+            self.hidden_norm = LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name="norm")
+            self.hidden_norm.build((*input_shape[:-1], self.mlp_dim))
         # Not built, so without a path by which a DTypePolicyMap would know them.
         self.hidden_dropout = Dropout(self.dropout, dtype=self.compute_dtype, name="hidden_dropout")
         self.out_dropout = Dropout(self.dropout, dtype=self.compute_dtype, name="dropout")
@@ -111,6 +127,7 @@ class MlpBlock(ComposedLayer):
         """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators."""
         y = MLPS[self.form].between(self.hidden(as_matrix(x)), ACTIVATIONS[self.mlp_activation], training)
         y = self.hidden_dropout(y, training=training, seed=None if seed is None else fold_in(seed, 1))
+        y = y if self.hidden_norm is None else self.hidden_norm(y)
         return as_tokens(self.out_dropout(self.out(y), training=training, seed=seed), x)
 
     def compute_output_shape(self, input_shape, **_):

@@ -11,6 +11,7 @@ from keras_vit.layers.blocks.mlp import MlpBlock
 from keras_vit.layers.dense import ComposedLayer
 from keras_vit.layers.dropout import DropPath, ReplicaSeedGenerator, fold_in
 from keras_vit.layers.normalization import LayerNormalization
+from keras_vit.layers.positions.rotary import ROTARY
 from keras_vit.layers.registration import serializable
 
 
@@ -55,7 +56,7 @@ class TransformerBlock(ComposedLayer):
     Args:
         heads, head_dim, qkv_bias, key_bias, qk_norm, attention_dropout, positions, grid, prefix, causal: see
             MultiHeadSelfAttention.
-        mlp_dim, mlp_activation, mlp_form: see MlpBlock, whose `form` is `mlp_form`.
+        mlp_dim, mlp_activation, mlp_form, mlp_norm: see MlpBlock, whose `form` and `norm` the latter two are.
         epsilon: of the layer normalisations.
         dropout: rate after every dense layer except query, key and value, as in the paper.
         drop_path: probability that an example skips a branch.
@@ -63,8 +64,9 @@ class TransformerBlock(ComposedLayer):
         remat: recompute the block in the backward pass instead of keeping its activations: less memory, more time.
         windows: number of windows per side of the grid, inside which tokens attend, each with `prefix` tokens of its
             own (layers.WindowTokens); 1 for attention among all.
-        rope_rescale: in training each step multiplies the angles of "rope2d" by one random number, log-uniform in
+        rope_rescale: in training each step multiplies the angles of rotations by one random number, log-uniform in
             [1 / rope_rescale, rope_rescale], the same in all blocks.
+        rope_grid: see MultiHeadSelfAttention.
 
     Input and output (b, n, d). Takes `mask` and `attention_mask` as MultiHeadSelfAttention.
     """
@@ -91,6 +93,8 @@ class TransformerBlock(ComposedLayer):
         windows: int = 1,
         key_bias: bool = True,
         rope_rescale: float = 1.0,
+        rope_grid: int = 16,
+        mlp_norm: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -109,10 +113,13 @@ class TransformerBlock(ComposedLayer):
             causal=causal,
             key_bias=key_bias,
             rope_rescale=rope_rescale,
+            rope_grid=rope_grid,
             dtype=self.dtype_policy,
             name="attention",
         )
-        self.mlp = MlpBlock(mlp_dim, mlp_activation, dropout, mlp_form, dtype=self.dtype_policy, name="mlp")
+        self.mlp = MlpBlock(
+            mlp_dim, mlp_activation, dropout, mlp_form, mlp_norm, epsilon, dtype=self.dtype_policy, name="mlp"
+        )
         self.heads = self.attention.heads
         self.mlp_dim = self.mlp.mlp_dim
         self.head_dim = self.attention.head_dim
@@ -132,6 +139,8 @@ class TransformerBlock(ComposedLayer):
         self.causal = self.attention.causal
         self.key_bias = self.attention.key_bias
         self.rope_rescale = self.attention.rope_rescale
+        self.rope_grid = self.attention.rope_grid
+        self.mlp_norm = self.mlp.norm
         self.windows = integer(windows, "TransformerBlock: windows")
         if self.windows > 1 and (self.grid is None or self.positions is not None or self.causal):
             raise ValueError(
@@ -142,7 +151,7 @@ class TransformerBlock(ComposedLayer):
         self.input_spec = keras.layers.InputSpec(ndim=3)
         random = self.dropout or self.attention_dropout or self.drop_path
         self.seed_generator = ReplicaSeedGenerator() if random else None
-        rescales = self.positions == "rope2d" and self.rope_rescale > 1
+        rescales = self.positions in ROTARY and self.rope_rescale > 1
         self.rescale_generator = ReplicaSeedGenerator(_RESCALE_SEED, name="rescale_seeds") if rescales else None
 
     def build(self, input_shape):

@@ -12,7 +12,6 @@ import keras
 from keras import ops
 
 from keras_vit.layers.arguments import integer
-from keras_vit.layers.attention.self_attention import POSITIONS
 from keras_vit.layers.boxes import from_centers
 from keras_vit.layers.registration import serializable
 from keras_vit.models import taps
@@ -142,7 +141,7 @@ def _check(spec):
         "a ViT": not spec.has_attention,
         "a normalisation after its blocks (final_norm=True, fc_norm=False)": not getattr(spec, "final_norm", True)
         or getattr(spec, "fc_norm", False),
-        "tables of positions, at the stem or at each block": getattr(spec, "positions", None) in POSITIONS
+        "tables of positions, at the stem or at each block": bool(getattr(spec, "inner_positions", None))
         or getattr(spec, "positions_at", "stem") == "shared",
         "all patches (no token_merging, no patch_dropout)": getattr(spec, "token_merging", None) is not None
         or bool(getattr(spec, "patch_dropout", 0)),

@@ -8,7 +8,6 @@ from keras import ops
 
 from keras_vit import layers
 from keras_vit.layers.arguments import integer, number
-from keras_vit.layers.attention.self_attention import POSITIONS
 from keras_vit.layers.embedding.patches import grid_size, pair
 from keras_vit.layers.positions.embeddings import KINDS, ResampledPositions
 from keras_vit.layers.projection_head import ProjectionHead, Sharpening
@@ -36,10 +35,10 @@ def at_size(model: Classifier, size: tuple[int, int], name: str) -> keras.Model:
     """
     spec: Any = model.spec
     resampled: dict[keras.layers.Layer, keras.layers.Layer] = {}
-    if getattr(spec, "positions", None) in POSITIONS:
+    if getattr(spec, "inner_positions", None):
         raise ValueError(
             f"Crops of several sizes need positions that can be interpolated, {', '.join(KINDS)}, or none:"
-            f' positions="{spec.positions}" are in the attention, for one grid.'
+            f' positions="{spec.inner_positions}" are in the attention, for one grid.'
         )
     if getattr(spec, "token_merging", None) is not None or getattr(spec, "patch_dropout", None):
         raise ValueError("Crops of several sizes need all patches: leave token_merging and patch_dropout out.")

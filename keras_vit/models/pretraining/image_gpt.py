@@ -42,10 +42,11 @@ def image_gpt_spec(variant: str | ViTSpec | Mapping[str, Any], colors: int, over
             raise ValueError(f"{name}={overrides[name]!r}: an ImageGPT has {name}={value!r}. Leave it out.")
     row = {"patch_size": 1, **VARIANTS[variant]} if isinstance(variant, str) and variant in VARIANTS else variant
     spec = make_spec(row, **{**overrides, **_FIELDS, "palette": colors})
-    if spec.positions not in KINDS or spec.positions_at != "stem":
+    kind = spec.inner_positions or spec.positions
+    if kind not in KINDS or spec.positions_at != "stem":
         raise ValueError(
-            f'positions="{spec.positions}", positions_at="{spec.positions_at}": an ImageGPT adds positions to its'
-            f' tokens once. Valid: {", ".join(KINDS)}, with positions_at="stem".'
+            f'positions="{kind}", positions_at="{spec.positions_at}": an ImageGPT adds positions to its tokens once.'
+            f' Valid: {", ".join(KINDS)}, with positions_at="stem".'
         )
     return spec
 

@@ -37,15 +37,18 @@ FAMILIES = {
     "dinov3": 8,
     "eupe": 3,
     "lingbot-vision": 4,
+    "eva02": 5,
+    "tipsv2": 4,
 }
 
-NO_ORIGINAL = ("dinov3", "eupe", "lingbot-vision")  # whose authors publish no .pth for everyone
+NO_ORIGINAL = ("dinov3", "eupe", "lingbot-vision", "eva02", "tipsv2")  # no .pth of the authors at the places below
 
 LICENCES = {  # {source or name: licence}; Apache-2.0 for others
     "facebookresearch/mae": "CC-BY-NC-4.0",
     "isl-org/DPT": "MIT",
     "microsoft/Swin-Transformer": "MIT",
     "facebookresearch/dinov3": "DINOv3",
+    "baaivision/EVA": "MIT",
     "facebookresearch/EUPE": "FAIR Noncommercial Research",
     "depth-anything-v2/base": "CC-BY-NC-4.0",
     "depth-anything-v2/large": "CC-BY-NC-4.0",
