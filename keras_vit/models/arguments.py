@@ -22,6 +22,8 @@ class ViTOverrides(TypedDict, total=False):
     positions: str
     positions_at: str
     position_std: float
+    rope: str | None
+    rope_grid: int
     rope_rescale: float
     pool: str
     pre_logits: int | None
@@ -46,6 +48,7 @@ class ViTOverrides(TypedDict, total=False):
     norm_first: bool
     pre_norm: bool
     mlp_form: str
+    mlp_norm: bool
     stem: Sequence[int] | None
     stem_width: int
     conv_stem: Sequence[int]

@@ -490,7 +490,6 @@ def _check_effect(overrides, spec):
         and f'mlp_form="{spec.mlp_form}" has none',
         "pre_logits_activation": not spec.pre_logits and "there is no pre_logits",
         "position_std": spec.positions not in LEARNED and f'positions="{spec.positions}" are not learned tables',
-        "key_bias": not spec.qkv_bias and "qkv_bias=False leaves all three out",
         "rope_rescale": spec.inner_positions not in ROTARY and f'positions="{spec.positions}" are not rotations',
         "rope_grid": spec.inner_positions != "rope2d_cells" and "there are no rotations of the form rope2d_cells",
         "stem_width": spec.stem is None and "there is no stem",

@@ -51,8 +51,6 @@ def test_a_spec_of_this_structure_has_its_name():
 
 def test_key_bias_counts_only_among_biases():
     assert make_spec("DINOv3-S/16", qkv_bias=False) == make_spec("DINOv3-S/16", qkv_bias=False, key_bias=True)
-    with pytest.raises(ValueError, match="key_bias=False has no effect: qkv_bias=False"):
-        make_spec("S/16", qkv_bias=False, key_bias=False)
     with pytest.raises(ValueError, match='rope_rescale=2 has no effect: positions="learned"'):
         make_spec("S/16", rope_rescale=2)
 

@@ -30,6 +30,7 @@ KINDS = {
     "True or False": ([(np.bool_(True), True), (0, False)], [("no", "must be True or False, got 'no'"), (2, "got 2")]),
     "a number": ([(np.float64(0.5), 0.5), (2, 2)], NUMBERS),
     "a number of 0 or more": ([(np.float32(0.5), 0.5)], [*NUMBERS, (-1, "must be 0 or more, got -1")]),
+    "a number of 1 or more": ([(np.float32(1.5), 1.5)], [*NUMBERS, (0.5, "must be 1 or more, got 0.5")]),
     "a number above 0 and below 1": (
         [(np.float32(0.5), 0.5)],
         [*NUMBERS, (0.0, "must be above 0 and below 1, got 0.0"), (10, "must be above 0 and below 1, got 10")],

@@ -29,6 +29,8 @@ NOT_EXPRESSED = {
 
 # Of no other library's ViT.
 OWN = " positions_at causal palette norm_first final_norm pre_logits_activation windows global_blocks"
+# Of DINOv3 and EVA-02, which have tables of their own (timm_eva, huggingface_dinov3).
+OWN += " key_bias rope rope_grid mlp_norm"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +105,7 @@ def test_a_field_without_a_default_has_no_place_unless_listed():
 @pytest.mark.parametrize("format", VIT)
 def test_fields_that_do_not_change_the_function_take_any_value(format):
     options = {"dropout": 0.1, "attention_dropout": 0.1, "drop_path": 0.1, "position_std": 1.0, "head_bias": -6.9}
+    options["rope_rescale"] = 2.0
     assert options.keys() | {"patch_form"} == {*named(ViTSpec, NOTHING)}
     VIT[format].check(vit(**options, patch_form="dense"))
 

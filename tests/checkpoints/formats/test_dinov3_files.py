@@ -31,7 +31,7 @@ def original(arrays):
         if name.endswith("v_bias"):
             continue
         if name.endswith("q_bias"):
-            bias = np.concatenate([array, np.full_like(array, np.nan), arrays[name.replace("q_bias", "v_bias")]])
+            bias = np.concatenate([array, np.ones_like(array), arrays[name.replace("q_bias", "v_bias")]])
             found[name.replace("q_bias", "qkv.bias")] = bias
             found[name.replace("q_bias", "qkv.bias_mask")] = np.ones_like(bias)
             continue
