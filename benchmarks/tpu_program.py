@@ -185,6 +185,9 @@ def _compile(text, client, devices, loaded):
     options = xla_client.CompileOptions()
     options.num_replicas, options.num_partitions = len(devices), 1
     options.device_assignment = xla_client.DeviceAssignment.create(np.arange(len(devices))[:, None])
+    if loaded:  # to run once or twice: optimizing would take longer
+        debug = options.executable_build_options.debug_options
+        debug.xla_backend_optimization_level, debug.xla_llvm_disable_expensive_passes = 0, True
     with mlir.make_ir_context():
         return (client.compile_and_load if loaded else client.compile)(
             ir.Module.parse(text), _jax.DeviceList(tuple(devices)), options

@@ -53,6 +53,7 @@ def pytest_configure(config):
     if keras.backend.backend() == "tensorflow":
         quick_tensorflow.without_optimizing()
         quick_tensorflow.without_records()
+    quick_tensorflow.with_remembered_signatures()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -109,7 +110,7 @@ def collected():
     tenth of the time.
     """
     yield
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     _forget_what_tensorflow_keeps()
     gc.collect()
     gc.freeze()
@@ -164,7 +165,9 @@ def without_values():
     def context():
         with keras.StatelessScope():
             yield
-            keras.backend.clear_session()  # with it goes the list of variables that the scope's end would give values
+            keras.backend.clear_session(
+                free_memory=False
+            )  # with it goes the list of variables that the scope's end would give values
 
     return context
 

@@ -112,6 +112,7 @@ def _run_module(module, arguments, output, environment):
     os.dup2(file, 1), os.dup2(file, 2)
     quick_tensorflow.without_optimizing()
     quick_tensorflow.without_records()
+    quick_tensorflow.with_remembered_signatures()
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
@@ -261,6 +262,7 @@ def _serve_fork(devices, pipe, printed):
     prepare_devices("tensorflow", devices)
     quick_tensorflow.without_optimizing()
     quick_tensorflow.without_records()
+    quick_tensorflow.with_remembered_signatures()
     _answer(pipe)
 
 

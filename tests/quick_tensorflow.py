@@ -1,7 +1,10 @@
-"""TensorFlow without the work that programs of a few steps do not repay."""
+"""TensorFlow and Keras without the work that programs of a few steps do not repay."""
 
 import functools
+import inspect
 import random
+import types
+import typing
 
 
 def without_optimizing(disabled=True):
@@ -23,3 +26,22 @@ def without_records():
 
     context.Context._set_global_seed = set_seed
     ops._create_c_op = functools.partial(ops._create_c_op, extract_traceback=False)
+
+
+def with_remembered_signatures():
+    """Keras reads the signatures of every new layer's methods, and Python 3.11 the attributes of a protocol at each
+    `isinstance`: both are the same each time.
+    """
+    from keras.src.layers import layer
+    from keras.src.ops import operation
+
+    function, arguments = functools.cache(inspect.signature), functools.cache(inspect.getfullargspec)
+    method = functools.cache(lambda function: inspect.signature(types.MethodType(function, object())))
+
+    def signature(given):
+        return method(given.__func__) if inspect.ismethod(given) else function(given)
+
+    remembered = types.SimpleNamespace(**{**vars(inspect), "signature": signature, "getfullargspec": arguments})
+    layer.inspect = operation.inspect = remembered
+    if hasattr(typing, "_get_protocol_attrs"):
+        typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)

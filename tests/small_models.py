@@ -9,7 +9,6 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 import keras_vit
 from keras_vit.training import SoftmaxCrossEntropy
-from keras_vit.training.prediction.classify import probabilities_of
 
 
 def run_eagerly(on):
@@ -185,12 +184,14 @@ def distance(a, b):
     return float((squared_distance(a[1], b[1]) / squared_distance(a[0], a[1])) ** 0.5)
 
 
-def signatures_of(model, activation=None):
-    """{name: function} of the signatures that an export of the model has; without the work of writing one."""
-    from keras_vit.serving.signatures import signatures  # needs TensorFlow
+def signatures_of(model, activation=None, **finding):
+    """{name: function} of the signatures that an export of the model has, a detector's with these options; without the
+    work of writing one.
+    """
+    from keras_vit.serving.signatures import answers, signatures  # needs TensorFlow
 
-    probabilities = None if model.classes is None else probabilities_of(model, activation)
-    return {name: signature.function for name, signature in signatures(model, 5, probabilities).items()}
+    made = signatures(model, 5, answers(model, activation, finding))
+    return {name: signature.function for name, signature in made.items()}
 
 
 def assert_floats(model, run):

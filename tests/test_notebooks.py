@@ -27,7 +27,7 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 SMALLER = {
     "quick_start": {"batch_size, epochs = 64, 25": "batch_size, epochs = 64, 10", "depth=4": "depth=1"},
     "tpu": {"epochs, steps = 25,": "epochs, steps = 4,", "depth=4": "depth=1"},
-    "own_photographs": {"IMAGE_SIZE = 96": "IMAGE_SIZE = 32"},
+    "own_photographs": {"IMAGE_SIZE = 96": "IMAGE_SIZE = 32", "// batch_size, 20)": "// batch_size, 6)"},
 }
 
 

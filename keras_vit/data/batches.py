@@ -60,10 +60,11 @@ def _selected(source, ops, select, seed):
 
     The example has its own seed, (2,) int64.
     """
+    preprocess = ops.graph()
 
     def prepare(number, key):
         own = fold(seed, number)
-        example = ops(source.read(key), own if ops.random else None)
+        example = preprocess(source.read(key), own if ops.random else None)
         return select({**example, "seed": tf.cast(tf.random.experimental.stateless_fold_in(own, _SELECT), tf.int64)})
 
     return prepare
@@ -194,6 +195,14 @@ def _per_row(values, like):
     return tf.reshape(values, (-1, *[1] * (like.shape.rank - 1)))
 
 
+@functools.partial(tf.function, autograph=False)  # traced once for all datasets with these values
+def _weighed(values, good, weights):
+    """Returns (x, y, weights) of `values`, (x, y) or (x, y, their own weights), zeros in bad rows."""
+    blank = lambda v: tf.where(_per_row(good, v), v, tf.zeros_like(v))  # noqa: E731
+    x, y, *given = tf.cond(tf.reduce_all(good), lambda: values, lambda: tf.nest.map_structure(blank, values))
+    return x, y, tf.cast(given[0], tf.float32) * _per_row(weights, given[0]) if given else weights
+
+
 def _check_evaluation(ops, text, seed):
     """Refuses random ops without a seed and ops on labels."""
     if ops.random and seed is None:
@@ -241,9 +250,7 @@ def _evaluated(source, ops, host, errors, select, seed):
     def weigh(values, good, failed, ids):
         with tf.control_dependencies([report_errors(failed, ids, errors, function, source)]):
             weights = tf.cast(good, tf.float32)
-        blank = lambda v: tf.where(_per_row(good, v), v, tf.zeros_like(v))  # noqa: E731
-        x, y, *given = tf.cond(tf.reduce_all(good), lambda: values, lambda: tf.nest.map_structure(blank, values))
-        return x, y, tf.cast(given[0], tf.float32) * _per_row(weights, given[0]) if given else weights
+        return _weighed(values, good, weights)
 
     dataset = dataset.map(weigh)
     return dataset.apply(tf.data.experimental.assert_cardinality(batches)).prefetch(tf.data.AUTOTUNE)

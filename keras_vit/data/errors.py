@@ -172,16 +172,23 @@ def _nearest(good):
     return tf.argmin(tf.where(good[None], distance, tf.size(good)), 1)
 
 
+@functools.partial(tf.function, autograph=False)  # traced once for all datasets with these values
+def _all_good(values, good):
+    """Replaces bad rows of `values` by the nearest good row."""
+
+    def replace():
+        nearest = _nearest(good)
+        return tf.nest.map_structure(lambda value: tf.gather(value, nearest), values)
+
+    return tf.cond(tf.reduce_all(good), lambda: values, replace)
+
+
 def replaced(values, good: tf.Tensor, errors: ExampleErrors):
     """Replaces bad rows of `values` by the nearest good row, in a graph. Raises TooManyErrors if none is good."""
 
     def stop(rows):
         errors.stop(f"None of the {rows} examples of a batch can be used.")
 
-    def replace():
-        none = lambda: tf.numpy_function(stop, [tf.size(good)], tf.bool)  # noqa: E731
-        with tf.control_dependencies([tf.cond(tf.reduce_any(good), lambda: True, none)]):
-            nearest = _nearest(good)
-        return tf.nest.map_structure(lambda value: tf.gather(value, nearest), values)
-
-    return tf.cond(tf.reduce_all(good), lambda: values, replace)
+    none = lambda: tf.numpy_function(stop, [tf.size(good)], tf.bool)  # noqa: E731
+    with tf.control_dependencies([tf.cond(tf.reduce_any(good), lambda: True, none)]):
+        return _all_good(values, tf.identity(good))

@@ -9,6 +9,7 @@ fail. Marked copies of the next row fill missing places. The end row carries the
 dropped row can report nothing.
 """
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,8 @@ import tensorflow as tf
 # Results are in order, so others must run while a slow one is read. Each stores a decoded image: two per core.
 EXAMPLES = max(16, 2 * (os.cpu_count() or 1))
 _no_autograph = tf.autograph.experimental.do_not_convert  # converting takes longer than tracing
+# Traced once per process for each signature: tracing is most of what making a dataset takes.
+_shared = functools.partial(tf.function, autograph=False)
 
 
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -37,13 +40,37 @@ def _zeros(spec):
     return tf.zeros([size or 0 for size in spec.shape], spec.dtype)
 
 
+@functools.cache
+def _with_places(rows):
+    """Returns a function of (ids (n, m), a batch of n examples) -> (place, real, ids, example), each of `rows` + 1
+    rows; the last one, the end row, has the ids of all.
+    """
+
+    @_shared
+    def with_places(ids, batch):
+        place = tf.range(rows + 1)
+        real = place < tf.shape(ids)[0]
+        ids = tf.where(place == rows, tf.io.serialize_tensor(ids), "")
+        return place, real, ids, tf.nest.map_structure(lambda e: _extended(e, rows + 1), batch)
+
+    return with_places
+
+
+@_shared
+def _without_end_row(present, row):
+    """Returns (values, good, failed, ids) of all rows but the end row."""
+    real, ids, values = row
+    return tf.nest.map_structure(lambda v: v[:-1], values), (present & real)[:-1], ~present[:-1], ids[-1]
+
+
+@functools.cache
 def _all_places(places):
     """Returns a step for Dataset.scan over surviving rows (place (n,), rows (n, ...)), with places 0 to `places` - 1.
 
     The state is the place of the last row. The output (present (m,) bool, rows (m, ...)) has one row per place.
     """
 
-    @_no_autograph
+    @_shared
     def step(last, batch):
         place, rows = batch
         missing = (place - tf.concat([[last], place[:-1]], 0) - 1) % places  # before each row
@@ -83,21 +110,15 @@ def fallible_map(
     empty = tf.nest.map_structure(_zeros, function.structured_outputs)
 
     @_no_autograph
-    def with_places(*batch):
-        place = tf.range(places)
-        real = place < tf.shape(tf.nest.flatten(batch)[0])[0]
-        ids = tf.where(place == rows, tf.io.serialize_tensor(ids_of(*batch)), "")
-        return place, real, ids, tf.nest.map_structure(lambda e: _extended(e, places), batch)
+    def placed(*batch):
+        return _with_places(rows)(ids_of(*batch), batch)
 
     @_no_autograph
     def apply(place, real, ids, example):
         return place, (real, ids, tf.cond(real, lambda: function(*example), lambda: empty))
 
-    @_no_autograph
-    def without_end_row(present, row):
-        real, ids, values = row
-        return tf.nest.map_structure(lambda v: v[:-1], values), (present & real)[:-1], ~present[:-1], ids[-1]
-
-    mapped = examples.map(with_places).unbatch().map(apply, num_parallel_calls=EXAMPLES, deterministic=True)
+    mapped = examples.map(placed).unbatch().map(apply, num_parallel_calls=EXAMPLES, deterministic=True)
     survivors = mapped.ignore_errors().batch(places)
-    return untuned(survivors.scan(rows, _all_places(places)).rebatch(places, drop_remainder=True).map(without_end_row))
+    whole = survivors.scan(rows, _no_autograph(lambda last, batch: _all_places(places)(last, batch)))
+    whole = whole.rebatch(places, drop_remainder=True)
+    return untuned(whole.map(_no_autograph(lambda present, row: _without_end_row(present, row))))

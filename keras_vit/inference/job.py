@@ -121,7 +121,8 @@ class Job:
         self, rows: Sequence[int], errors: ExampleErrors
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Batches of (images (b, height, width, c) uint8, labels (n,), good (n,) bool); pads the last images."""
-        chosen, left = subset(self.source, rows), len(rows)
+        left = len(rows)
+        chosen = self.source if left == self.source.size else subset(self.source, rows)  # the whole is traced already
         for images, labels, weights in evaluation_batches(
             chosen, self.preprocess, self.batch_size, errors=errors, select=image_and_label
         ):

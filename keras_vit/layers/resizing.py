@@ -12,6 +12,11 @@ from keras_vit.layers.positions.interpolation import METHODS
 from keras_vit.layers.registration import serializable
 
 
+def resized_dtype(dtype: Any) -> str:
+    """The dtype of maps once they are resized: float32 or wider."""
+    return keras.backend.result_type(dtype, "float32")
+
+
 def resize_bilinear(x: Any, size: tuple[int, int], aligned: bool = False) -> Any:
     """Maps at another size: (b, h, w, c) -> (b, h', w', c), in float32 or wider.
 
@@ -21,7 +26,7 @@ def resize_bilinear(x: Any, size: tuple[int, int], aligned: bool = False) -> Any
         aligned: whether the corner pixels' centres stay in the corners (`align_corners=True` in PyTorch), rather than
             the outer edges. Neither is antialiased.
     """
-    x = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
+    x = ops.cast(x, resized_dtype(x.dtype))
     dtype = keras.backend.standardize_dtype(x.dtype)
     if tuple(x.shape[1:3]) == tuple(size):
         return x
@@ -40,7 +45,7 @@ def pool_to(x: Any, size: tuple[int, int]) -> Any:
 
     Bin i of n reaches from floor(i h / n) to ceil((i + 1) h / n), as in PyTorch's AdaptiveAvgPool2d.
     """
-    x = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
+    x = ops.cast(x, resized_dtype(x.dtype))
     for axis, bins in enumerate(size, start=1):
         old = x.shape[axis]
         weights = np.zeros((bins, old), keras.backend.standardize_dtype(x.dtype))

@@ -217,7 +217,7 @@ def without_values() -> Iterator[None]:
     """A context in which new models' variables get no values."""
     with keras.StatelessScope():
         yield
-        keras.backend.clear_session()  # or the scope's end would initialise them
+        keras.backend.clear_session(free_memory=False)  # or the scope's end would initialise them
 
 
 def _described(init, told):

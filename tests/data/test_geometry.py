@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data import from_arrays, parse, training_batches
+from keras_vit.data import evaluation_batches, from_arrays, parse, training_batches
 from keras_vit.data.ops.decode_mask import decode_mask
 from keras_vit.data.ops.registry import OPS, op
 
@@ -210,6 +210,23 @@ def test_an_op_of_ones_own_moves_all_three(added, scenes):
     for images, targets in batches.take(2).as_numpy_iterator():
         for i, image in enumerate(images):
             check_agreement({"image": image, "mask": targets["mask"][i], "boxes": targets["boxes"][i]})
+
+
+def test_a_preprocessing_is_traced_once_for_all_sources_and_again_for_another_op_of_that_name(added):
+    traced = []
+
+    def register(value):
+        @op("image")
+        def painted():
+            return lambda image: traced.append(value) or tf.zeros_like(image) + value
+
+    for value in (1, 2):
+        register(value)
+        for n in (2, 3):
+            source = from_arrays(np.zeros((n, 4, 5, 3), "uint8"), np.zeros(n, int))
+            [(x, *_)] = evaluation_batches(source, "painted", 4)
+            assert (x[:n].numpy() == value).all()
+    assert traced == [1, 2]
 
 
 def test_ops_of_ones_own_that_are_wrong_are_clear_errors(added):

@@ -37,7 +37,9 @@ def outputs(decoder, features):
         arguments = [features, tokens] if tokens else [features]
         decoder.neck.build(*([x.shape for x in each] for each in arguments))
         fill(decoder.neck)
+        declared = decoder.neck.compute_output_spec([keras.KerasTensor(x.shape, x.dtype) for x in features])
         features = decoder.neck(*arguments)
+        assert [x.shape for x in declared] == [x.shape for x in features]
     found = {}
     for name, given, layer in [
         ("head", features, decoder.head),
@@ -45,7 +47,10 @@ def outputs(decoder, features):
     ]:
         layer.build([tuple(x.shape) for x in given])
         fill(layer)
-        found[name] = thinned(layer(given))
+        y = layer(given)
+        declared = layer.compute_output_spec([keras.KerasTensor(x.shape, x.dtype) for x in given])
+        assert (declared.shape, declared.dtype) == (y.shape, y.dtype.name), layer.name
+        found[name] = thinned(y)
     return found
 
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from small_models import signatures_of
 
 import keras_vit
 from keras_vit.models.heads.frcnn import anchor_boxes, learned_rows
@@ -171,10 +172,9 @@ def test_wrong_options_are_refused_by_name(options, text):
 
 
 @pytest.mark.extended
-def test_a_saved_model_finds_the_same(trained, tmp_path):
+def test_the_graph_of_an_export_finds_the_same(trained):
     model, _ = trained
-    keras_vit.export(model, tmp_path / "squares", threshold=0.02)
-    found = tf.saved_model.load(tmp_path / "squares").signatures["pixels"](tf.constant(X, tf.float32))
+    found = signatures_of(model, threshold=0.02)["pixels"](tf.constant(X, tf.float32))
     boxes, scores, labels = model.detections(X, threshold=0.02)
     assert (labels >= 0).any()
     np.testing.assert_array_equal(found["labels"], labels)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import NAMED, pixels
+from small_models import NAMED, pixels, signatures_of
 
 import keras_vit
 from keras_vit.layers.boxes import to_centers
@@ -132,10 +132,8 @@ def test_what_does_not_fit_is_refused(head, options, fields, message):
 
 
 @pytest.mark.extended
-def test_a_saved_model_finds_what_detect_finds(model, tmp_path):
-    keras_vit.export(model, tmp_path / "queries", threshold=0.005)
-    signatures = tf.saved_model.load(tmp_path / "queries").signatures
-    found = signatures["pixels"](tf.constant(pixels(2)))
+def test_the_graph_of_an_export_finds_what_detect_finds(model):
+    found = signatures_of(model, threshold=0.005)["pixels"](tf.constant(pixels(2)))
     boxes, scores, labels = model.detections(pixels(2), threshold=0.005)
     assert (labels >= 0).any()
     np.testing.assert_array_equal(found["labels"], labels)

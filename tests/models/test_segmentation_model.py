@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src import backend
 
 import keras_vit
 from keras_vit.models.heads.dense import HEADS
@@ -213,6 +214,17 @@ def test_heads_stand_on_a_convolutional_stem_registers_and_no_class_token(head):
     )
     assert model.spec.class_token is False and model.output_shape == (None, 16, 24, 3)
     assert model.output.dtype == "float32"
+    if head != "eomt":
+        check_declared(model.decoder, [keras.KerasTensor((None, 2, 3, 16), "bfloat16") for _ in model.decoder.taps])
+
+
+def check_declared(decoder, maps):
+    """The neck and the head declare the shapes and dtypes that their calls give."""
+    for layer in filter(None, (decoder.neck, decoder.head)):
+        declared, traced = layer.compute_output_spec(maps), backend.compute_output_spec(layer.call, maps)
+        for ours, found in zip(keras.tree.flatten(declared), keras.tree.flatten(traced), strict=True):
+            assert (ours.shape, ours.dtype) == (found.shape, found.dtype), layer.name
+        maps = declared
 
 
 def test_masks_with_void_are_refused_for_a_loss_that_takes_it_for_a_class():

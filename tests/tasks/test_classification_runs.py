@@ -1,6 +1,7 @@
 """Runs of classification and its binaries; that every shipped config trains is in runs/test_configs.py."""
 
 import concurrent.futures
+import logging
 import math
 import shutil
 import threading
@@ -176,15 +177,20 @@ def test_evaluate_refuses_other_classes(tiny):
 
 
 @pytest.mark.extended
-def test_bit_fine_tunes_from_googles_files_and_reports(tmp_path, photos, eagerly):
-    """Random weights in Google's .npz, at another resolution."""
+def test_bit_fine_tunes_from_googles_files_and_reports(tmp_path, photos, monkeypatch, caplog, eagerly):
+    """Random weights in Google's .npz, at another resolution. A broken photo is named, and not counted."""
+    (photos / "dark" / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")
     first = of_photos(photos)
     first.model.update(variant="R50x1", units=(1, 1), width_factor=0.5)
     model = Classification(first).model(open_source(f"folder:{photos}", "train"))
     keras_vit.save(model, tmp_path / "first.npz")
     second = of_photos(photos, size=64, init=str(tmp_path / "first.npz"), linear_probe=True)
-    tuned, measures = training_run.run(second, tmp_path / "run")
+    second.data.evaluation = "train"
+    monkeypatch.setattr(logging.getLogger("absl"), "propagate", True)
+    with caplog.at_level("WARNING"):
+        tuned, measures = training_run.run(second, tmp_path / "run")
     assert math.isfinite(measures["loss"]) and (tmp_path / "run" / "report.html").exists()
+    assert measures["examples"] == 20 and "broken.jpg" in caplog.text
     assert tuned.image_size == (64, 64)
     np.testing.assert_array_equal(tuned.get_layer("stem_conv").kernel, model.get_layer("stem_conv").kernel)
 

@@ -1,6 +1,7 @@
 """benchmarks.peers: what becomes of times, and what is said of peers that do not take part."""
 
 import functools
+import importlib
 import json
 import pathlib
 import re
@@ -12,6 +13,7 @@ import pytest
 
 import keras_vit.models
 from benchmarks.peers import __main__ as command
+from benchmarks.peers import in_keras, program
 from benchmarks.peers import measure as measuring
 from benchmarks.peers.measure import Case, Measured, measure, sizes_of
 from benchmarks.peers.peer import Peer, Refused
@@ -196,9 +198,21 @@ def test_an_environment_without_the_library_is_said_in_its_words():
         peer.ask("build", sizes=sizes_of("Ti/16")[0], batch=1, dtype="float32")
 
 
-@pytest.mark.processes
+class Inside(Pretender):
+    """In the place of a process: computes here."""
+
+    def ask(self, do, **arguments):
+        name, distributions = LIBRARIES[self.library]
+        self.steps = {} if do == "build" else self.steps
+        module = importlib.import_module(f"benchmarks.peers.{name}")
+        return program._answer(self.library, module, distributions, self.steps, 1, {"do": do, **arguments})
+
+
+@pytest.mark.extended
 def test_this_package_alone_in_one_small_case(tmp_path, monkeypatch, capsys):
-    """The command, with a model of a block."""
+    """The command, with a model of a block, in this process."""
+    monkeypatch.setattr(command, "measure", functools.partial(measure, start=Inside))
+    monkeypatch.setattr(in_keras, "threads", lambda count: count)
     monkeypatch.setattr(keras_vit.models, "make_spec", functools.partial(keras_vit.models.make_spec, depth=1))
     monkeypatch.setattr(measuring, "_TURN", 0.01)
     monkeypatch.setattr(measuring, "_limit", lambda products: 2 * 1024**3 / products.ask("1024", calls=1)["seconds"])
@@ -207,7 +221,7 @@ def test_this_package_alone_in_one_small_case(tmp_path, monkeypatch, capsys):
     command.main()
     (result,) = json.loads((tmp_path / "out" / "results.json").read_text())
     assert result["refused"] == {} and np.shape(result["seconds"]["ours"]["training"]) == (1,)
-    assert result["mebibytes"]["ours"]["training"] > result["mebibytes"]["ours"]["forward"] > 100
+    assert result["mebibytes"]["ours"]["training"] >= result["mebibytes"]["ours"]["forward"] > 100
     table = (tmp_path / "out" / "table.md").read_text()
     assert re.search(r"\| Ti/32, batch 2, float32, training \| [\d.]+, \d\.\d\d \|", table)
     assert table in capsys.readouterr().out

@@ -93,7 +93,7 @@ def test_a_run_goes_on_from_its_saved_state_bit_for_bit_and_a_saved_model_has_it
 
 
 @pytest.mark.extended
-def test_a_configs_run_ends_with_the_averages_which_evaluators_measure(tmp_path, monkeypatch):
+def test_a_configs_run_ends_with_the_averages_which_evaluators_measure(tmp_path, monkeypatch, eagerly):
     """model.keras contains the averages of the last checkpoint: here the mean of the weights after steps 3 to 6."""
     monkeypatch.setattr(training_run, "write_report", lambda *_: None)  # its figures take longer than the run
     config = config_files.load_config("digits_pretrain")
@@ -101,7 +101,7 @@ def test_a_configs_run_ends_with_the_averages_which_evaluators_measure(tmp_path,
     config.data.update(train="train[:100]", evaluation="test[:20]")
     config.update(total="6 steps", evaluate="3 steps", checkpoint="3 steps", batch_size=8, jit_compile=False)
     config.optimizer.update(name="radam", swa="50%", lookahead=2)
-    splits = {"train": "train[:200]", "test": "test[:60]"}
+    splits = {"train": "train[:120]", "test": "test[:20]"}
     config.evals.few_shot = {"source": "digits", **splits, "every": "6 steps", "shots": "1,5"}
     model, _ = training_run.run(config, tmp_path)
     first, last = RunDirectory(tmp_path).metrics()

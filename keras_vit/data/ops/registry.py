@@ -26,6 +26,7 @@ Values stay on the 0..255 scale. A custom op needs no change here:
 
 import ast
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -161,6 +162,17 @@ def _check_shapes(example):
             )
 
 
+@functools.lru_cache(64)
+def _graph(text, ops, method):
+    """Returns a method of the Preprocess of `text` as a function that is traced once per process for each signature.
+
+    Args:
+        ops: tuple of Op. Those of the text: a script may register others under the same names.
+    """
+    call = getattr(parse(text), method)
+    return tf.function(lambda *arguments: call(*arguments), autograph=False)
+
+
 @dataclasses.dataclass(frozen=True)
 class Preprocess:
     """Parsed preprocessing: a function of an example.
@@ -182,6 +194,10 @@ class Preprocess:
     def label_ops(self) -> tuple[str, ...]:
         """Names of the ops that change the label."""
         return tuple(op.name for op, _ in self.steps if "label" in op.keys)
+
+    def graph(self, method: str = "__call__") -> Callable:
+        """The call, or the method `image`, traced once per process for each signature: decoding takes a second."""
+        return _graph(self.text, tuple(op for op, _ in self.steps), method)
 
     def _apply(self, example, seed, keys=None):
         if seed is None and self.random:

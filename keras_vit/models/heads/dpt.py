@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_vit.layers.arguments import choice, flag, integer, integers, number
 from keras_vit.layers.registration import serializable
-from keras_vit.layers.resizing import resize_bilinear
+from keras_vit.layers.resizing import resize_bilinear, resized_dtype
 from keras_vit.models.heads.decoder import Decoder, Encoder
 from keras_vit.models.heads.parts import (
     NORMS,
@@ -168,12 +168,18 @@ class DPTNeck(LayerOfParts):
         """The size of map i once it is reassembled."""
         return (-(-h // 2), -(-w // 2)) if i == 3 else (h * 2 ** (2 - i), w * 2 ** (2 - i))
 
+    def _fused_sizes(self, h, w):
+        """The sizes of the deepest map, and of the four fused ones."""
+        sizes = [self._size(3, h, w)]
+        for i in range(4):
+            exact = self.exact_sizes and i < 3
+            sizes.append(self._size(2 - i, h, w) if exact else (2 * sizes[i][0], 2 * sizes[i][1]))
+        return sizes
+
     def _build_fusions(self, b, h, w):
-        size = self._size(3, h, w)
-        for i, fusion in enumerate(self.fusions):
+        for i, (fusion, size) in enumerate(zip(self.fusions, self._fused_sizes(h, w))):
             fused = (b, *size, self.width)
             fusion.build(fused, fused if i else None)
-            size = self._size(2 - i, h, w) if self.exact_sizes and i < 3 else (2 * size[0], 2 * size[1])
 
     def _reassembled(self, i, x, token):
         """Map i (b, h, w, d) with its class token read, at its own size: (b, h', w', width)."""
@@ -199,6 +205,10 @@ class DPTNeck(LayerOfParts):
             fused.append(found)
         return fused
 
+    def compute_output_spec(self, maps, tokens=None, training=False):
+        (b, h, w, _), dtype = maps[0].shape, resized_dtype(self.compute_dtype)
+        return [keras.KerasTensor((b, *size, self.width), dtype) for size in self._fused_sizes(h, w)[1:]]
+
 
 @serializable
 class DPTHead(LayerOfParts):
@@ -222,6 +232,10 @@ class DPTHead(LayerOfParts):
 
     def call(self, maps, training=False):
         return doubled(self.classifier(self.block(maps[-1], training=training), training=training))
+
+    def compute_output_spec(self, maps, training=False):
+        b, h, w, _ = maps[-1].shape
+        return keras.KerasTensor((b, 2 * h, 2 * w, self.classes), resized_dtype(self.variable_dtype))
 
 
 @serializable
@@ -270,6 +284,10 @@ class DepthHead(LayerOfParts):
         x = doubled(x) if self.size is None else resize_bilinear(x, self.size, aligned=True)
         x = self.linear(ops.relu(self.convolutions[1](x)))
         return self.max_depth * (ops.relu(x) if self.depth == "relative" else ops.sigmoid(x))
+
+    def compute_output_spec(self, maps):
+        b, h, w, _ = maps[-1].shape
+        return keras.KerasTensor((b, *(self.size or (2 * h, 2 * w)), 1), self.variable_dtype)
 
 
 def _default_widths(d):

@@ -48,6 +48,10 @@ class LinearMap(LayerOfParts):
             x = self.normalization(x, training=training)
         return self.classifier(x, training=training)
 
+    def compute_output_spec(self, maps, training=False):
+        b, h, w, _ = max((x.shape for x in maps), key=lambda shape: shape[1] * shape[2])
+        return keras.KerasTensor((b, h, w, self.classes), self.variable_dtype)
+
 
 def linear(
     encoder: Encoder,

@@ -182,3 +182,6 @@ class FCNHead(LayerOfParts):
         for block in self.blocks:
             x = block(x, training=training)
         return self.classifier(x, training=training)
+
+    def compute_output_spec(self, maps, training=False):
+        return keras.KerasTensor((*maps[0].shape[:-1], self.classes), self.variable_dtype)

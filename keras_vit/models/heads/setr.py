@@ -14,7 +14,7 @@ from keras import ops
 from keras_vit.layers.arguments import choice, integer
 from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
-from keras_vit.layers.resizing import resize_bilinear
+from keras_vit.layers.resizing import resize_bilinear, resized_dtype
 from keras_vit.models.heads.decoder import Decoder, Encoder
 from keras_vit.models.heads.parts import NORMS, ConvBlock, FCNHead, LayerOfParts, PlaceClassifier
 
@@ -77,6 +77,11 @@ class UpsamplingHead(LayerOfParts):
             x = block(scaled(x, self.scale) if i else x, training=training)
         return scaled(self.classifier(x, training=training), self.scale)
 
+    def compute_output_spec(self, maps, training=False):
+        (b, h, w, _), factor = maps[-1].shape, self.scale**self.convs
+        shape = (b, h * factor, w * factor, self.classes)
+        return keras.KerasTensor(shape, resized_dtype(self.variable_dtype))
+
 
 @serializable
 class MLANeck(LayerOfParts):
@@ -114,6 +119,9 @@ class MLANeck(LayerOfParts):
             sums.append(sums[-1] + x if sums else x)
         return [output(x, training=training) for x, output in zip(sums, self.convolutions)]
 
+    def compute_output_shape(self, input_shapes):
+        return [(*shape[:-1], self.width) for shape in input_shapes[::-1]]
+
 
 @serializable
 class MLAHead(LayerOfParts):
@@ -147,6 +155,10 @@ class MLAHead(LayerOfParts):
         ]
         x = ops.concatenate(found, axis=-1)  # (b, h, w, k * width)
         return scaled(self.classifier(x, training=training), 4)
+
+    def compute_output_spec(self, maps, training=False):
+        b, h, w, _ = maps[0].shape
+        return keras.KerasTensor((b, 4 * h, 4 * w, self.classes), resized_dtype(self.variable_dtype))
 
 
 def _on_first(count, head, classes, **options):

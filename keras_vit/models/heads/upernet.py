@@ -62,6 +62,9 @@ class PyramidNeck(LayerOfParts):
         small = ops.max_pool(maps[3], 2, 2, "valid", data_format="channels_last")
         return [x, self.third(maps[1]), maps[2], small]
 
+    def compute_output_shape(self, input_shapes):
+        return [(b, *_pyramid_size(i, h, w), d) for i, (b, h, w, d) in enumerate(input_shapes)]
+
 
 @serializable
 class BilinearPyramidNeck(LayerOfParts):
@@ -94,6 +97,10 @@ class BilinearPyramidNeck(LayerOfParts):
                 x = ops.average_pool(x, 2, 2, "valid", data_format="channels_last")
             levels.append(self.convolutions[i](resize_bilinear(x, _pyramid_size(i, h, w))))
         return levels
+
+    def compute_output_shape(self, input_shapes):
+        width = self.width or input_shapes[0][-1]
+        return [(b, *_pyramid_size(i, h, w), width) for i, (b, h, w, _) in enumerate(input_shapes)]
 
 
 @serializable
@@ -155,6 +162,9 @@ class UPerHead(LayerOfParts):
         size, x = maps[0].shape[1:3], levels[0]
         smooth = [ops.cast(resize_bilinear(level, size), x.dtype) for level in (*smooth, levels[-1])]
         return self.classifier(self.fusion(ops.concatenate(smooth, axis=-1), training=training), training=training)
+
+    def compute_output_spec(self, maps, training=False):
+        return keras.KerasTensor((*maps[0].shape[:-1], self.classes), self.variable_dtype)
 
 
 def _stage_ends(encoder):

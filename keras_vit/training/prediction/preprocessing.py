@@ -42,7 +42,7 @@ def _preprocessed_shape(preprocess, channels: int | None) -> tuple:
     import tensorflow as tf
 
     given = tf.TensorSpec((), tf.string) if channels is None else tf.TensorSpec((None, None, channels), tf.uint8)
-    shape = tuple(tf.function(preprocess.image, autograph=False).get_concrete_function(given).output_shapes)
+    shape = tuple(preprocess.graph("image").get_concrete_function(given).output_shapes)
     if None in shape:
         raise ValueError(
             f'"{preprocess.text}" gives images of different sizes: end it with one size, such as "resize(224, 224)" or'
