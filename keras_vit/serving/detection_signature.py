@@ -33,7 +33,8 @@ def _prepared(model):
     ops = parse(text)
     if letterboxes(text):
         return lambda encoded: with_frame(ops, encoded)
-    return lambda encoded: (ops.image(encoded), tf.constant([0.0, 0.0, 1.0, 1.0]))
+    image = ops.graph("image")
+    return lambda encoded: (image(encoded), tf.constant([0.0, 0.0, 1.0, 1.0]))
 
 
 def detections_of_bytes(model: keras.Model, own: Callable, detections: Callable) -> Callable:

@@ -16,10 +16,10 @@ def _prepared(model) -> Callable:
     """An encoded image -> its pixels of the model's size, and its own (height, width) in two more values."""
     text = whole_text(model)
     first, _, rest = text.partition("|")
-    decode, resize = parse(first), parse(rest)
+    decode, resize = parse(first).graph("image"), parse(rest)
 
     def pixels_and_size(encoded):
-        image = decode.image(encoded)
+        image = decode(encoded)
         return resize.image(image), tf.shape(image)[:2]
 
     return pixels_and_size

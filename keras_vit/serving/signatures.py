@@ -155,7 +155,7 @@ def _once(function, takes):
 
 def _decoder(model, own):
     """Encoded images (b,) -> the model's images and their status, as a graph."""
-    decoded = decoder(parse(preprocessing_text(model)).image, (*model.image_size, model.channels))
+    decoded = decoder(parse(preprocessing_text(model)).graph("image"), (*model.image_size, model.channels))
 
     def decoded_pixels(encoded_images):
         of_bytes, status = decoded(encoded_images)

@@ -220,9 +220,9 @@ def test_a_preprocessing_is_traced_once_for_all_sources_and_again_for_another_op
         def painted():
             return lambda image: traced.append(value) or tf.zeros_like(image) + value
 
-    for value in (1, 2):
+    for value, sizes in ((1, (2, 3)), (2, (2,))):
         register(value)
-        for n in (2, 3):
+        for n in sizes:
             source = from_arrays(np.zeros((n, 4, 5, 3), "uint8"), np.zeros(n, int))
             [(x, *_)] = evaluation_batches(source, "painted", 4)
             assert (x[:n].numpy() == value).all()
