@@ -10,21 +10,16 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.inspection.calls import call_of, chosen, computing, converted
+from keras_vit.inspection.windows import each_window_map, window_shares
 from keras_vit.layers import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.models import taps
-from keras_vit.training.checks.inputs import check_images
 
 
-def _call(block) -> dict:
-    """Symbolic arguments of a block's call: x (b, n, d), and its masks, including Keras' own."""
-    call = block._inbound_nodes[0].arguments
-    given = {**dict(zip(("x", "mask", "attention_mask"), call.args)), **call.kwargs}
-    implicit = getattr(given["x"], "_keras_mask", None)
-    masks = {
-        "mask": implicit if given.get("mask") is None else given["mask"],
-        "attention_mask": given.get("attention_mask"),
-    }
-    return {"x": given["x"], **{name: mask for name, mask in masks.items() if mask is not None}}
+def attends_in_windows(model: keras.Model) -> bool:
+    """Whether the blocks attend inside windows of maps, and so have no weights among all tokens."""
+    spec = taps.family_in(taps.encoder_in(model)[0]).spec
+    return spec.has_attention_maps and not spec.has_attention
 
 
 def attention_blocks(model: keras.Model) -> tuple[keras.Model, list]:
@@ -45,42 +40,11 @@ def attention_blocks(model: keras.Model) -> tuple[keras.Model, list]:
     return encoder, layers
 
 
-def _converted(model, images):
-    """Image arrays as float32 tensors of the engine; a list of them for a model with several inputs.
-
-    ValueError for images on another scale.
-    """
-    is_one = isinstance(model.input, keras.KerasTensor)
-    given = [np.asarray(x) for x in ([images] if is_one else images)]
-    check_images(model, given)
-    tensors = [ops.convert_to_tensor(x.astype("float32")) for x in given]
-    return tensors[0] if is_one else tensors
-
-
-def _computing(model, calls):
-    """A function from the model's image tensors to `calls`, {key: {name: symbolic tensor or any value}}, computed."""
-    encoder, image = taps.encoder_in(model)
-    front = None if encoder is model else keras.Model(model.input, image)
-    symbolic = {
-        key: {name: t for name, t in call.items() if isinstance(t, keras.KerasTensor)} for key, call in calls.items()
-    }
-    tapped = keras.Model(encoder.input, symbolic)
-
-    def compute(images):
-        values = tapped(images if front is None else front(images, training=False), training=False)
-        return {key: {**call, **values[key]} for key, call in calls.items()}
-
-    return compute
-
-
 def _weighing(model, blocks):
     """A function from image tensors to (block number, weights (b, k, n, n) float32) of `blocks`, or all, in turn."""
     _, layers = attention_blocks(model)
-    try:
-        numbers = {range(len(layers))[i]: None for i in (range(len(layers)) if blocks is None else blocks)}
-    except IndexError:
-        raise ValueError(f"blocks={blocks}: the model has blocks 0 to {len(layers) - 1}.") from None
-    compute = _computing(model, {str(i): _call(layers[i]) for i in numbers})
+    numbers = chosen(len(layers), blocks)
+    compute = computing(model, {str(i): call_of(layers[i]) for i in numbers})
 
     def each(images):
         calls = compute(images)
@@ -94,7 +58,7 @@ def each_attention(
     model: keras.Model, images: Any, blocks: Sequence[int] | None = None
 ) -> Iterator[tuple[int, np.ndarray]]:
     """As `attention_weights`, but yields (block number, (b, k, n, n) float32) one block at a time to save memory."""
-    for i, weights in _weighing(model, blocks)(_converted(model, images)):
+    for i, weights in _weighing(model, blocks)(converted(model, images)):
         yield i, ops.convert_to_numpy(weights)
 
 
@@ -145,7 +109,7 @@ def _reading(model):
     encoder, blocks = attention_blocks(model)
     pool = next((layer for layer in encoder.layers if layer.name == "pool"), None)
     if isinstance(pool, AttentionPooling):
-        compute = _computing(model, {"pool": _call(pool)})
+        compute = computing(model, {"pool": call_of(pool)})
 
         def read(images):
             weights = ops.cast(pool.attention_weights(**compute(images)["pool"]), "float32")
@@ -177,41 +141,61 @@ def _on_grid(model, reads, weights):
     return ops.reshape(rows, (-1, *middle, h, w))
 
 
+def _token_shares(model):
+    """A function from image tensors to the patches' shares (b, h, w) in what the output reads, through all blocks."""
+    each, read = _weighing(model, None), _reading(model)
+    return lambda images: _on_grid(model, read(images), _rolled(weights for _, weights in each(images)))
+
+
 def attention_map_function(model: keras.Model) -> Callable[[Any], Any]:
     """`attention_maps` as a function of tensors, (b, height, width, c) -> (b, h, w), for graphs and exports."""
-    each, read = _weighing(model, None), _reading(model)
+    shares = window_shares(model) if attends_in_windows(model) else _token_shares(model)
 
     def maps(images):
-        flow = _rolled(weights for _, weights in each(images))
-        found = _on_grid(model, read(images), flow)
+        found = shares(images)
         return found / ops.max(found, axis=(1, 2), keepdims=True)
 
     return maps
 
 
 def attention_maps(model: keras.Model, images: Any) -> np.ndarray:
-    """What a ViT's output attends to: the rollout's row of the token that it reads.
+    """What a model's output attends to: the rollout's row of the token that it reads.
 
     That is the class token (averaged with the distillation token), else the mean over patches, or attention pooling's
-    (MAP) share of each token; with pool="token_gap" half the class token and half the patches.
+    (MAP) share of each token; with pool="token_gap" half the class token and half the patches. In a Swin, which reads
+    the mean of its map, merged places get equal parts.
 
     Args:
-        model: a ViT, or a functional model that contains one.
+        model: a ViT or Swin, or a functional model that contains one.
         images: (b, height, width, c).
 
     Returns:
         (b, h, w) on the patch grid, each map scaled to a maximum of 1.
     """
-    return ops.convert_to_numpy(attention_map_function(model)(_converted(model, images)))
+    return ops.convert_to_numpy(attention_map_function(model)(converted(model, images)))
+
+
+def _each_head_map(model, blocks):
+    """A function from image tensors to (block number, maps (b, k, h, w)) of `blocks`, or all, in turn."""
+    if attends_in_windows(model):
+        return each_window_map(model, blocks)
+    weighing, read = _weighing(model, blocks), _reading(model)
+
+    def each(images):
+        reads = read(images)
+        for i, weights in weighing(images):
+            yield i, _on_grid(model, reads, weights)
+
+    return each
 
 
 def head_map_function(model: keras.Model, block: int) -> Callable[[Any], Any]:
     """One block's part of `head_maps` as a function of tensors, (b, height, width, c) -> (b, k, h, w)."""
-    each, read = _weighing(model, [block]), _reading(model)
+    each = _each_head_map(model, [block])
 
     def maps(images):
-        [(_, weights)] = each(images)
-        return _on_grid(model, read(images), weights)
+        [(_, found)] = each(images)
+        return found
 
     return maps
 
@@ -223,8 +207,8 @@ def head_maps(model: keras.Model, images: Any, blocks: Sequence[int] | None = No
         model, images, blocks: as in `attention_weights`.
 
     Returns:
-        {block number: (b, k, h, w)}, weights of the patches; including all other tokens they sum to 1.
+        {block number: (b, k, h, w)}, weights of the patches, in a Swin of the block's map; including all other tokens,
+            and zeros that fill windows, they sum to 1.
     """
-    images = _converted(model, images)
-    reads = _reading(model)(images)
-    return {i: ops.convert_to_numpy(_on_grid(model, reads, weights)) for i, weights in _weighing(model, blocks)(images)}
+    each = _each_head_map(model, blocks)
+    return {i: ops.convert_to_numpy(maps) for i, maps in each(converted(model, images))}

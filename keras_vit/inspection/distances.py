@@ -1,12 +1,14 @@
 """Mean attention distance (figures 7 and 11 of arXiv 2010.11929) and entropy of attention heads."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
-from keras_vit.inspection.attention import attention_blocks, each_attention
+from keras_vit.inspection.attention import attends_in_windows, attention_blocks, each_attention
+from keras_vit.inspection.windows import each_window_attention, window_blocks
 from keras_vit.models import taps
 from keras_vit.training.checks.inputs import check_images
 
@@ -58,14 +60,16 @@ class HeadStatistics(NamedTuple):
     Attributes:
         distance: (l, k). Mean attention distance per block and head, in pixels.
         entropy: (l, k). Entropy of the attention, in bits.
-        even_distance: distance of uniform attention to all patches, in pixels.
-        even_entropy: entropy of uniform attention to all tokens, in bits.
+        even_distance: distance of uniform attention to all patches, in pixels; in windows, (l,).
+        even_entropy: entropy of uniform attention to all tokens, in bits; in windows, (l,).
+
+    In windows, uniform attention is that inside one; blocks with fewer heads than the most have NaN at the end.
     """
 
     distance: np.ndarray
     entropy: np.ndarray
-    even_distance: float
-    even_entropy: float
+    even_distance: float | np.ndarray
+    even_entropy: float | np.ndarray
 
 
 def patch_stride(encoder: keras.Model) -> tuple[float, float]:
@@ -73,6 +77,36 @@ def patch_stride(encoder: keras.Model) -> tuple[float, float]:
     height, width = encoder.input_shape[1:3]
     h, w = taps.patch_grid(encoder)
     return height / h, width / w
+
+
+def _among_all(model):
+    """(a function from images to distances and entropies (l, 2, b, k), those of uniform attention) of a ViT."""
+    encoder, blocks = attention_blocks(model)
+    grid, stride = taps.patch_grid(encoder), patch_stride(encoder)
+
+    def measure(images):
+        found = (weights for _, weights in each_attention(model, images))
+        return np.array([(mean_attention_distance(w, grid, stride), attention_entropy(w)) for w in found])
+
+    return measure, (float(patch_distances(grid, stride).mean()), float(np.log2(blocks[0].output.shape[1])))
+
+
+def _in_windows(model):
+    """As `_among_all`, of a Swin: inside windows, averaged over an image's."""
+    blocks = window_blocks(model)
+    places = [(block.window, stride) for block, stride in zip(blocks, taps.encoder_in(model)[0].spec.strides)]
+    heads = max(block.heads for block in blocks)
+
+    def measure(images):
+        rows = np.full((len(blocks), 2, len(images), heads), np.nan)
+        for row, place, w in zip(rows, places, each_window_attention(model, images)):  # w: (b, m, k, n, n)
+            flat = w.reshape(-1, *w.shape[2:])
+            for i, values in enumerate((mean_attention_distance(flat, *place), attention_entropy(flat))):
+                row[i, :, : w.shape[2]] = values.reshape(*w.shape[:3]).mean(1)  # (b, m, k) -> (b, k)
+        return rows
+
+    even = np.array([(patch_distances(*place).mean(), np.log2(math.prod(place[0]))) for place in places])
+    return measure, even.T
 
 
 def head_statistics(
@@ -92,17 +126,15 @@ def head_statistics(
     if not len(images):
         raise ValueError("head_statistics needs images (b, height, width, c), got none.")
     check_images(model, images)
-    encoder, blocks = attention_blocks(model)
-    grid, stride = taps.patch_grid(encoder), patch_stride(encoder)
+    measure, even = (_in_windows if attends_in_windows(model) else _among_all)(model)
     parts = []
     for start in range(0, len(images), batch_size):
         batch = images[start : start + batch_size]
-        rows = [
-            (mean_attention_distance(w, grid, stride), attention_entropy(w)) for _, w in each_attention(model, batch)
-        ]
-        parts.append(np.array(rows))  # (l, 2, b, k)
+        parts.append(measure(batch))  # (l, 2, b, k)
         if advance:
             advance(len(batch))
-    distance, entropy = np.nanmean(np.concatenate(parts, axis=2), axis=2).swapaxes(0, 1)  # (l, 2, b, k) -> (2, l, k)
-    even = float(patch_distances(grid, stride).mean()), float(np.log2(blocks[0].output.shape[1]))
+    found = np.concatenate(parts, axis=2)
+    known = ~np.isnan(found)
+    total = np.where(known, found, 0).sum(2) / np.where(known.any(2), known.sum(2), np.nan)  # (l, 2, b, k) -> (l, 2, k)
+    distance, entropy = total.swapaxes(0, 1)
     return HeadStatistics(distance, entropy, *even)

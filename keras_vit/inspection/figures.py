@@ -174,14 +174,15 @@ def _for_both(draw, width, height, name):
     return svg, _png(figure)
 
 
-def by_block(values, even: float, y_label: str, even_label: str, name: str) -> tuple[str, bytes]:
-    """A dot per head's value (l, k) above its block, and a dashed line at `even`. (SVG, PNG)."""
+def by_block(values, even, y_label: str, even_label: str, name: str) -> tuple[str, bytes]:
+    """A dot per head's value (l, k) above its block, dashed lines at `even`, one number or (l,). (SVG, PNG)."""
 
     def draw(figure, axes):
         count, heads = values.shape
         for i, row in enumerate(values):
             axes.plot([i] * heads, np.sort(row), "o", color=_COLOURS[0], alpha=0.75, markersize=4.5)
-        axes.axhline(even, linestyle="--", linewidth=1, color=_COLOURS[1], label=even_label)
+        level, x = np.repeat(np.broadcast_to(even, count), 2), np.arange(count)[:, None] + (-0.5, 0.5)
+        axes.plot(x.reshape(-1), level, linestyle="--", linewidth=1, color=_COLOURS[1], label=even_label)
         axes.set(xlabel="block", ylabel=y_label, ylim=(0, None), xlim=(-0.5, count - 0.5))
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(loc="lower right")

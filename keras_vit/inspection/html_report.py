@@ -298,7 +298,7 @@ def predictions(images, labels, logits, names) -> str:
 
 
 def attention(model, images) -> str:
-    """Attention rollout of a ViT over images (n, h, w, c); "" without any."""
+    """Attention rollout of a ViT or Swin over images (n, h, w, c); "" without any."""
     if not len(images):
         return ""
     maps = attention_maps(model, images)

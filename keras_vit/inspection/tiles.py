@@ -49,9 +49,10 @@ def sheet(tiles: np.ndarray, columns: int, gap: int = 2) -> np.ndarray:
 
 
 def stacked(images: list[np.ndarray], gap: int) -> np.ndarray:
-    """Images (h, w, 4) uint8 of equal width below each other, with transparent gaps."""
-    between = np.zeros((gap, images[0].shape[1], 4), "uint8")
-    return np.concatenate([part for image in images for part in (between, image)][1:])
+    """Images (h, w, 4) uint8 below each other, with transparent gaps, and transparent to the right of narrower ones."""
+    width = max(image.shape[1] for image in images)
+    rows = [np.pad(image, ((0, gap), (0, width - image.shape[1]), (0, 0))) for image in images]
+    return np.concatenate(rows)[: -gap or None]
 
 
 def resized(pixels: np.ndarray, size: tuple[int, int], smooth: bool = True) -> np.ndarray:

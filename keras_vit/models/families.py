@@ -27,12 +27,15 @@ class Spec:
 
     Attributes:
         has_attention: whether every block attends over all tokens and returns weights, `attention_weights`.
+        has_attention_maps: whether blocks can show what they attend to: has_attention, or attention in windows of maps,
+            `window_weights` and `received`.
         has_tokens: whether blocks output tokens (b, n, d), the last ones one per patch, so that images must be whole
             numbers of patches; otherwise feature maps (b, h, w, d).
         lacks: in words, what the family has instead of attention over all tokens.
     """
 
     has_attention = False  # without types, so that they are not fields
+    has_attention_maps = False
     has_tokens = False
     lacks = "no attention"
 

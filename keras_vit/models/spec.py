@@ -267,7 +267,7 @@ class ViTSpec(Spec):
         WEIGHTS,
     )
 
-    has_attention = has_tokens = True
+    has_attention = has_attention_maps = has_tokens = True
 
     def __post_init__(self):
         super().__post_init__()

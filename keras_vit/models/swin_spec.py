@@ -112,6 +112,7 @@ class SwinSpec(Spec):
         127.5, PER_CHANNEL, "Standard deviation of the normalisation, on the 0..255 scale."
     )
 
+    has_attention_maps = True
     lacks = "no attention across the whole image"
 
     def __post_init__(self):

@@ -300,6 +300,6 @@ def _examples(model, details, samples, names):
         )
     shown = html_report.examples_to_show(logits, labels)
     sections.append(html_report.predictions(images[shown], labels[shown], logits[shown], names))
-    if model.spec.has_attention:
+    if model.spec.has_attention_maps:
         sections.append(html_report.attention(model, images[shown[:: max(len(shown) // 8, 1)][:8]]))
     return sections

@@ -195,5 +195,5 @@ class SelfDistillation(Task):
     def report(self, model, evaluation, samples, records):
         entropy = html_report.learning_curves(records, "teacher_entropy", "entropy of the teacher, nats")
         images = samples[0]["global"][:_SHOWN, 0]
-        attention = [html_report.attention(model, images)] if len(images) and model.spec.has_attention else []
+        attention = [html_report.attention(model, images)] if len(images) and model.spec.has_attention_maps else []
         return [*super().report(model, evaluation, samples, records), entropy, *attention]

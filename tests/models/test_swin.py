@@ -11,7 +11,9 @@ import keras_vit
 from keras_vit.checkpoints import transfer
 from keras_vit.checkpoints.resample import resample_offsets
 from keras_vit.checkpoints.transfer import model_weights
-from keras_vit.inspection import attention_weights
+from keras_vit.inspection import attention_maps, attention_weights, head_maps, head_statistics, patch_distances
+from keras_vit.inspection.model_page import inspect_model
+from keras_vit.inspection.windows import each_window_attention
 from keras_vit.layers import MultiHeadSelfAttention, WindowAttention
 from keras_vit.layers.positions.continuous import log_offsets
 from keras_vit.models import enable_lora, families, make_swin_spec
@@ -165,11 +167,16 @@ def test_upernet_trains_on_the_maps_of_all_stages(models, images):
     assert losses[-1] < losses[0]
 
 
-def test_a_detector_stands_on_its_stages():
+def test_a_detector_trains_on_the_maps_of_all_stages(images, eagerly):
     detector = keras_vit.DetectionModel(
         "Swin-T", "dense", 3, 32, head_options={"width": 8, "convs": 1}, **TINY | {"depths": (1, 1, 1), "width": 4}
     )
     assert detector.decoder.taps == (0, 1, 2)
+    detector.compile(keras_vit.optim.AdamW(1e-2), keras_vit.training.DenseDetectionLoss(), jit_compile=False)
+    objects = np.tile(np.float32([[[0.2, 0.2, 0.7, 0.7, 1, 0, 0.25]]]), (4, 1, 1))
+    x = np.resize(images, (4, 32, 32, 3))
+    losses = detector.fit(x, objects, batch_size=4, epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
 
 
 def test_lora_adapts_every_block(models):
@@ -197,9 +204,55 @@ def test_names_lead_to_it():
         make_swin_spec("Swin-T", pretrained_windows=(7, 7, 7, 7))
 
 
+def matrices(model, images):
+    """Each block's attention weights (b, k, h*w, h*w) among all places, 0 outside its windows."""
+    found, maps = {}, [model.get_layer("stem_map").output, *model.feature_map([*range(model.spec.repeated)])]
+    for i, x in enumerate(keras.Model(model.input, maps)(images)[:-1]):
+        block = model.get_layer(f"block_{i:02d}")
+        if i and model.spec.strides[i] != model.spec.strides[i - 1]:
+            x = model.get_layer(f"merging_{i:02d}")(x)
+        b, h, w = x.shape[:3]
+        places = np.tile(np.eye(h * w, dtype="float32").reshape(-1, h, w), (b, 1, 1))  # each attending place alone
+        received = np.asarray(block.received(np.repeat(x, h * w, axis=0), places))  # (b*h*w, h, w, k)
+        found[i] = received.reshape(b, h * w, h * w, -1).transpose(0, 3, 1, 2)
+    return found
+
+
+@pytest.mark.parametrize("version", ["Swin", "SwinV2"])
+def test_heads_attend_to_places_of_their_windows(version, models, images):
+    """At 16x16 pixels a map is one window of 4x4: its weights are the matrix among all places."""
+    model = transfer(models[version], image_size=16, resample="bicubic")
+    [weights, *_] = each_window_attention(model, images[:2, :16, :16])
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+    np.testing.assert_allclose(matrices(model, images[:2, :16, :16])[0], weights[:, 0], atol=1e-5)
+    maps = head_maps(model, images[:2, :16, :16], [0])[0]
+    np.testing.assert_allclose(maps.reshape(2, 2, 16), weights[:, 0].mean(2), atol=1e-5)
+
+
+def test_rollout_runs_through_windows_and_merged_places(models, images):
+    """The maps of 9x5 and 5x3 places, as matrices."""
+    model, images = models["Swin"], images[:2]
+    merged = np.zeros((15, 45))
+    for y, x in np.ndindex(9, 5):
+        merged[y // 2 * 3 + x // 2, y * 5 + x] = 1 / 4
+    mixed = {i: (w.mean(1) + np.eye(w.shape[-1])) / 2 for i, w in matrices(model, images).items()}
+    flow = (mixed[2].mean(1, keepdims=True) @ merged @ mixed[1] @ mixed[0]).reshape(2, 9, 5)
+    np.testing.assert_allclose(attention_maps(model, images), flow / flow.max((1, 2), keepdims=True), atol=1e-5)
+
+
+def test_statistics_of_heads_are_those_inside_windows(models, images):
+    found = head_statistics(models["Swin"], images)
+    assert np.isnan(found.distance).sum() == 2 * 2  # 2 heads, then 4
+    np.testing.assert_allclose(found.even_entropy, np.log2([16, 16, 9]))
+    assert found.even_distance[0] == patch_distances((4, 4), (4, 4)).mean()
+    assert 0 < np.nanmin(found.distance) and np.nanmax(found.entropy) < 4
+
+
 def test_inspection_says_what_it_does_not_show(models, images):
     with pytest.raises(ValueError, match='"swin" has no attention across the whole image: it is a Swin'):
         attention_weights(models["Swin"], images)
+    text = "".join(part.body for part in inspect_model(models["Swin"], images[:1], ["photo"]))
+    assert text.count("What each head attends to") == 1 and "attention rollout" in text
 
 
 @pytest.mark.extended

@@ -23,7 +23,8 @@ _SIDE = 160  # pixels of a picture's shorter side in the PNG files
 _COLUMNS = 4  # heads per row
 _BATCH = 8
 _HEADS = (
-    "folded below each image: where each head looks from the class token, or from the patches if the model reads those."
+    "folded below each image: where each head looks from the class token, or from the patches if the model reads those;"
+    " in a Swin, which places inside each window the others look at."
     " The heads of a block are in rows of four; each map is stretched from its lowest to its highest value."
 )
 
@@ -197,7 +198,7 @@ def _contact_sheet(subject, columns):
 def _columns(subject, predicted):
     """(columns, sentences about missing ones, whether one shows a class)."""
     columns, missing, why = [], [], subject.why_no_classes()
-    if subject.family.spec.has_attention:
+    if subject.family.spec.has_attention_maps:
         columns.append(_rollout(subject))
     else:
         family = subject.family
@@ -213,7 +214,7 @@ def _columns(subject, predicted):
 
 def images(subject: Subject) -> Section:
     """The shown images, each with its pictures."""
-    with_heads = subject.family.spec.has_attention
+    with_heads = subject.family.spec.has_attention_maps
     with stage("Drawing the images"):
         predicted = subject.predictions()
         columns, missing, with_map = _columns(subject, predicted)

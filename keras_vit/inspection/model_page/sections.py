@@ -123,7 +123,7 @@ def positions(subject: Subject) -> Section:
 def heads(subject: Subject) -> Section:
     """Attention distance and entropy of the heads."""
     title = "How far and how widely heads look"
-    if not subject.family.spec.has_attention:
+    if not subject.family.spec.has_attention_maps:
         return Section(title, _paragraphs(f"A {subject.family.name} has {subject.family.spec.lacks}."))
     with stage("Measuring the heads", len(subject.pixels), "images") as work:
         found = head_statistics(subject.model, subject.pixels, advance=work.advance)
@@ -144,7 +144,7 @@ def heads(subject: Subject) -> Section:
         (
             "How to read it: in trained models some heads of the first blocks look at what is near, as a convolution"
             " does, and others already far; in the last blocks all look far. The dashed line is attention that is even"
-            " over everything."
+            " over everything, or over a window where blocks attend inside windows."
         ),
     ]
     body = _paragraphs(*texts) + figure_row({"Mean attention distance": distance, "Entropy of attention": entropy})

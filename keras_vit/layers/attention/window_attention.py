@@ -144,6 +144,23 @@ class WindowAttention(ComposedLayer):
         weights = masked_softmax(scores, ops.convert_to_tensor(allowed)[None, :, None])
         return ops.reshape(weights, (-1, self.heads, n, n))  # (b*m, k, n, n)
 
+    def received(self, x: Any, shares: Any) -> Any:
+        """What places receive from those that attend to them, each head for itself.
+
+        Args:
+            x: the layer's input (b, h, w, d).
+            shares: (b, h, w) float32, the weight of each attending place.
+
+        Returns:
+            (b, h, w, k) float32: attention weights times the attending place's share, summed. What the zeros that fill
+                windows receive is lost.
+        """
+        h, w = x.shape[1:3]
+        weights = ops.cast(self.window_weights(self.windows(x), (h, w)), "float32")  # (b*m, k, n, n)
+        attending = self.windows(shares[..., None])[:, None]  # (b*m, 1, n, 1)
+        y = ops.matmul(ops.transpose(weights, (0, 1, 3, 2)), attending)[..., 0]  # (b*m, k, n)
+        return self._map(ops.transpose(y, (0, 2, 1)), h, w)
+
     def call(self, x, training=False, seed=None):
         """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators."""
         h, w = x.shape[1:3]

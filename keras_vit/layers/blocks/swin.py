@@ -119,5 +119,17 @@ class SwinBlock(ComposedLayer):
             y = self.mlp(y, training=training, seed=inner)
         return x + self.skip(y, training=training, seed=path)
 
+    def window_weights(self, x: Any) -> Any:
+        """The attention weights (b*m, k, n, n) inside the m windows of n places, for the block's input (b, h, w, d)."""
+        x = self._attended(x)
+        return self.attention.window_weights(self.attention.windows(x), x.shape[1:3])
+
+    def received(self, x: Any, shares: Any) -> Any:
+        """What places receive from those that attend to them: WindowAttention.received for the block's input."""
+        return self.attention.received(self._attended(x), shares)
+
+    def _attended(self, x):
+        return x if self.v2 else self.attention_norm(x)
+
     def compute_output_shape(self, input_shape, **_):
         return input_shape

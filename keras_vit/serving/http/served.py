@@ -8,9 +8,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.inspection.attention import attention_blocks, attention_map_function, head_map_function
+from keras_vit.inspection.attention import attention_map_function, head_map_function
 from keras_vit.io.mask_pictures import mask_png
 from keras_vit.models import Classifier, features
+from keras_vit.models.taps import blocks, encoder_in
 from keras_vit.serving.description import describe
 from keras_vit.serving.http.bodies import Refused
 from keras_vit.serving.openvino_engine import runner
@@ -276,7 +277,7 @@ class Served:
             Refused: 400 for a model without attention, or an unknown block.
         """
         try:
-            count = len(attention_blocks(self.model)[1])
+            count = len(blocks(encoder_in(self.model)[0]))
             number = block + count if block < 0 else block
             if number not in self._heads:
                 self._heads[number] = self._compiled_heads(block)
