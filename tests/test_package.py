@@ -232,7 +232,7 @@ def test_the_wheel_holds_trainers_configs_and_scripts(tmp_path):
             shutil.copy(path, tmp_path / "source")
     build = f"pip wheel --quiet --no-deps --no-build-isolation -w {tmp_path} ."
     subprocess.run([sys.executable, "-m", *build.split()], cwd=tmp_path / "source", check=True, env=os.environ)
-    wheel = zipfile.ZipFile(next(tmp_path.glob("keras_vit-*.whl")))
+    wheel = zipfile.ZipFile(next(tmp_path.glob("keras_vision_transformers-*.whl")))
     names = set(wheel.namelist())
     assert names > {
         "keras_vit/checkpoints/fetch/catalogue.csv",
