@@ -28,13 +28,13 @@ def _model():
 
 def _data():
     data = ConfigDict()
-    data.source = "digits"  # or folder:, csv:, jsonl:, tfrecord:PATH, or a tensorflow-datasets name
-    data.train = "train"
-    data.evaluation = "test"
-    data.dev_train = _off(str)  # the splits of a sweep: what its points train on,
-    data.dev_evaluation = _off(str)  # and what they are compared on; None for train and evaluation
-    data.train_preprocess = "decode|random_resized_crop(224)|random_flip"
-    data.eval_preprocess = "decode|resize(256)|central_crop(224)"
+    data.source = "digits"  # digits, folder:, csv:, jsonl:, tfrecord:PATH, or a name of tensorflow-datasets
+    data.train = "train"  # split to train on
+    data.evaluation = "test"  # split to evaluate on
+    data.dev_train = _off(str)  # split that the points of a sweep train on; None for data.train
+    data.dev_evaluation = _off(str)  # split on which they are compared; None for data.evaluation
+    data.train_preprocess = "decode|random_resized_crop(224)|random_flip"  # preprocessing text of training images
+    data.eval_preprocess = "decode|resize(256)|central_crop(224)"  # preprocessing text of evaluation images
     data.shuffle_buffer = 10_000  # records, for sources that are read in order
     data.exclude = _off(str)  # a file of example names to leave out of training
     data.broken_limit = 100  # examples that cannot be read before a run stops
@@ -45,8 +45,8 @@ def _data():
 
 def _optimizer():
     optimizer = ConfigDict()
-    optimizer.name = "adamw"  # or momentum, radam, muon
-    optimizer.learning_rate = 1e-3
+    optimizer.name = "adamw"  # adamw, momentum, radam or muon
+    optimizer.learning_rate = 1e-3  # the highest, at the end of the warm-up
     optimizer.weight_decay = 0.1  # decoupled, of kernels
     optimizer.weight_decay_final = _off(float)  # reached by a cosine at the run's end
     optimizer.clip_norm = _off(float)  # of the global gradient; None to turn it off
@@ -58,18 +58,18 @@ def _optimizer():
     optimizer.ema = _off(float)  # momentum of averaged weights, such as .9999
     optimizer.swa = _duration(None)  # a duration, such as "75%", from which weights are averaged equally
     optimizer.lookahead = _off(int)  # steps between two looks ahead, such as 5
-    optimizer.lookahead_rate = 0.5
+    optimizer.lookahead_rate = 0.5  # how far each look ahead moves the weights
     return optimizer
 
 
 def base():
     """The defaults: the paper's ViT-B/16, AdamW with a warm-up and cosine, softmax cross-entropy."""
     config = ConfigDict()
-    config.task = "classification"  # or your own: "package.module:Class", "path/to/file.py:Class"
+    config.task = "classification"  # a task, or your own: "package.module:Class", "path/to/file.py:Class"
     config.objective = ConfigDict()  # the task's own options
-    config.seed = 0
+    config.seed = 0  # of weights, data order, augmentation and dropout
     config.model = _model()
-    config.dtype = "float32"  # or mixed_bfloat16, mixed_float16
+    config.dtype = "float32"  # float32, mixed_bfloat16 or mixed_float16
     config.jit_compile = False  # XLA, always on JAX: small float32 models gain, large ones on CPU do not
     config.data = _data()
 
@@ -77,10 +77,10 @@ def base():
     # Parts of a device's batch, one after the other: less memory, the same step except in a conv_stem.
     config.micro_batches = 1
     config.steps_per_execution = 1  # steps in one call; a TPU wants many (100)
-    config.total = _duration("100 epochs")
-    config.evaluate = _duration("1 epochs")  # how often
-    config.checkpoint = _duration("1 epochs")
-    config.keep = 2  # checkpoints
+    config.total = _duration("100 epochs")  # length of the run
+    config.evaluate = _duration("1 epochs")  # time between evaluations
+    config.checkpoint = _duration("1 epochs")  # time between checkpoints
+    config.keep = 2  # number of checkpoints to keep
     config.keep_best = False  # deliver the weights of the best evaluation, by the task's score, instead of the last
     config.early_stopping = _duration(None)  # without a better evaluation, such as "5 epochs", ends the run
     # Evaluators while training and at its end: evals.NAME = {"every": a duration, or None for the end only, options of
@@ -89,31 +89,31 @@ def base():
 
     config.optimizer = _optimizer()
     config.schedule = ConfigDict()
-    config.schedule.decay = "cosine"  # or linear, rsqrt, constant, staircase (a tenth at 30, 60 and 90%)
-    config.schedule.warmup = _duration("5%")
-    config.schedule.cooldown = _duration("0 steps")  # of rsqrt
+    config.schedule.decay = "cosine"  # cosine, linear, rsqrt, constant or staircase (a tenth at 30, 60 and 90%)
+    config.schedule.warmup = _duration("5%")  # duration of the linear warm-up
+    config.schedule.cooldown = _duration("0 steps")  # duration of the linear end of rsqrt
 
     config.loss = ConfigDict()
-    config.loss.name = "softmax"  # or sigmoid
+    config.loss.name = "softmax"  # softmax or sigmoid
     config.loss.label_smoothing = 0.0
     config.loss.class_weights = _off(str)  # balanced, or numbers: "1,2.5,1"
-    config.mixup = _off(float)  # alpha
-    config.cutmix = _off(float)  # alpha
+    config.mixup = _off(float)  # alpha of the beta distribution
+    config.cutmix = _off(float)  # alpha of the beta distribution
 
     # Training images, such as 4096: the first layer begins with the principal components of their patches.
     config.whiten = _off(int)
 
     # Fine-tuning only, like the keys below: anything keras_vit.load accepts, a file, a run directory, a published name.
     config.init = _off(str)
-    config.head = "reset"  # or keep; or probe: the new head begins as a linear probe of the training images
-    config.resample = _off(str)  # of positions: google, timm, bicubic...; None for what the checkpoint's own code does
+    config.head = "reset"  # reset (zeros), keep, or probe: starts as a linear probe of the training images
+    config.resample = _off(str)  # method for positions: google, timm, bicubic...; None for the checkpoint's own
     config.freeze = _off(tuple)  # layer name patterns, such as ("patch_encoder", "block_0*")
-    config.linear_probe = False  # all but the head frozen
+    config.linear_probe = False  # train only the head
 
     config.expected = _off(str)  # what the source of the recipe reports; only --dry_run reads it
     config.sweep = _off(str)  # what --sweep tries: "optimizer.learning_rate=0.01,0.03;model.dropout=0,0.1"
-    config.picture = ConfigDict()  # of that sweep:
-    config.picture.x = _off(str)  # training_examples, forward_flops, training_flops, or a key of the sweep with numbers
+    config.picture = ConfigDict()  # of the sweep
+    config.picture.x = _off(str)  # its x axis: training_examples, forward_flops, training_flops, or a key with numbers
     config.picture.lines = _off(tuple)  # the names of the sweep's parts
-    config.sweep_final = True  # then train the best point on data.train; False for a study, whose points --runs repeats
+    config.sweep_final = True  # after a sweep, train its best point on data.train; False for a study
     return config

@@ -130,11 +130,11 @@ def _alphabetical(name):
 def pages() -> dict[str, str]:
     """{path below docs/: Markdown} of the reference of the Python API."""
     homes, written = names(), {}
-    for module, title in MODULES.items():
+    for module in MODULES:
         loaded = importlib.import_module(module)
         own = sorted((name for at, name in homes if at == module and homes[at, name] == module), key=_alphabetical)
         other = sorted((name, home) for (at, name), home in homes.items() if at == module and home != module)
-        parts = [f"# {module}", f"{title}.", f":::{{py:module}} {module}\n:::", markdown(inspect.getdoc(loaded))]
+        parts = [f"# {module}", f":::{{py:module}} {module}\n:::", markdown(inspect.getdoc(loaded))]
         if other:
             links = ", ".join(f"{{py:obj}}`{name} <{home}.{name}>`" for name, home in other)
             parts.append(f"Documented elsewhere: {links}.")

@@ -60,28 +60,34 @@ def _comments(source):
     return {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
 
 
+def _above(node, lines):
+    """The numbers of the lines of comments above a statement, from 1."""
+    first = node.lineno
+    while lines[first - 2].lstrip().startswith("#"):
+        first -= 1
+    return range(first, node.lineno)
+
+
 def key_comments() -> dict[str, str]:
     """{config key: its comment} of configs/lib/common.py."""
     source = (ROOT / "configs" / "lib" / "common.py").read_text()
-    comments, found = _comments(source), {}
+    comments, lines, found = _comments(source), source.splitlines(), {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
             key = ast.unparse(node.targets[0]).removeprefix("config.")
-            texts = [comments[line] for line in range(node.lineno, node.end_lineno + 1) if line in comments]
-            found[key] = " ".join(texts) or found.get(key, "")
+            inside = [line for line in range(node.lineno, node.end_lineno + 1) if line in comments]
+            found[key] = " ".join(comments[line] for line in inside or _above(node, lines)) or found.get(key, "")
     return found
 
 
 def config_keys() -> str:
     module, comments = packaged("lib.common"), key_comments()
-    rows = [
-        [f"`{key}`", f"`{value}`", escaped(comments.get(key, ""))]
-        for key, value in sorted(values_of(module.base()).items())
-    ]
     about = "Every config starts from these keys and values. Override one with `--config.KEY=VALUE`."
-    return "\n\n".join(
-        ["# Config keys", about, markdown(inspect.getdoc(module)), table(["key", "default", "meaning"], rows)]
-    )
+    rows = []
+    for key, value in sorted(values_of(module.base()).items()):
+        meaning = f": {escaped(comments[key])}" if comments.get(key) else ""
+        rows.append(f"- `{key}` = `{value}`{meaning}")
+    return "\n\n".join(["# Config keys", about, markdown(inspect.getdoc(module)), "\n".join(rows)])
 
 
 def configs() -> str:
