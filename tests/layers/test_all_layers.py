@@ -96,6 +96,11 @@ def run(layer, x, **options):
     return keras.tree.flatten(layer(x, **options))[0]
 
 
+def trained(layer, x):
+    """As `run`, in training."""
+    return run(layer, x, training=True) if layer._call_has_training_arg else run(layer, x)
+
+
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_config_round_trip_rebuilds_the_same_layer(case):
     layer, x = make(case)
@@ -113,12 +118,19 @@ def test_config_round_trip_rebuilds_the_same_layer(case):
             assert config[given] == value or tuple(config[given]) == (value, value)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_mixed_precision_stays_near_float32(case):
+def test_mixed_precision_stays_near_float32_and_has_gradients(case):
     full, x = make(case)
-    expected, y = np.asarray(run(full, x)), run(make(case, dtype="mixed_bfloat16")[0], x)
-    assert y.dtype == "bfloat16"
+    mixed, expected = make(case, dtype="mixed_bfloat16")[0], np.asarray(run(full, x))
+    y = run(mixed, x)
+    assert y.dtype == run(mixed, keras.KerasTensor(x.shape)).dtype == "bfloat16"
     np.testing.assert_allclose(tf.cast(y, "float32"), expected, atol=0.03 * max(1.0, np.abs(expected).max()))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.square(tf.cast(trained(mixed, tf.constant(x)), "float32")))
+    weights = [weight.value for weight in mixed.trainable_weights]
+    for gradient in tape.gradient(loss, weights, unconnected_gradients="zero"):
+        assert gradient.dtype == "float32" and np.isfinite(tf.convert_to_tensor(gradient)).all()
 
 
 @pytest.mark.extended
@@ -133,8 +145,7 @@ def test_xla_takes_every_form_of_a_layer():
         for (layer, _), x in zip(made, xs):
             with tf.GradientTape() as tape:
                 tape.watch(x)
-                y = run(layer, x, training=True) if layer._call_has_training_arg else run(layer, x)
-                loss = tf.reduce_sum(tf.square(y))
+                loss = tf.reduce_sum(tf.square(trained(layer, x)))
             sources = [x, *(weight.value for weight in layer.trainable_weights)]
             gradients = tape.gradient(loss, sources, unconnected_gradients="zero")
             found.append((run(layer, x), [tf.convert_to_tensor(gradient) for gradient in gradients]))

@@ -1,11 +1,10 @@
-"""Every form of every public layer passes Keras' own checks: config, build, symbolic and eager calls, a training step,
-mixed precision. Steps run eagerly; test_all_layers.py compiles them.
+"""Every public layer passes Keras' own checks: config, build, symbolic and eager calls, a training step, mixed
+precision. Every form of each is in test_all_layers.py.
 """
 
 import pytest
 from interpreters import Interpreter
 from keras.src.testing import TestCase
-from test_all_layers import CASES, IDS
 
 from keras_vit import layers
 
@@ -64,15 +63,6 @@ def check(name):
 def test_every_public_layer_passes(name, eagerly):
     assert name in LAYERS, "a new layer needs a row"
     check(name)
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_every_form_of_a_layer_passes_in_mixed_precision(case, eagerly):
-    """In float32, test_all_layers.py has every form: config, shapes, gradients; above is mixed_float16."""
-    name, arguments, shape = case
-    given = {**arguments, "dtype": "mixed_bfloat16"}
-    TestCase().run_layer_test(getattr(layers, name), given, shape, run_mixed_precision_check=False)
 
 
 def check_all():
