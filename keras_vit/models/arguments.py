@@ -48,7 +48,7 @@ class ViTOverrides(TypedDict, total=False):
     norm_first: bool
     pre_norm: bool
     mlp_form: str
-    mlp_norm: bool
+    hidden_norm: bool
     stem: Sequence[int] | None
     stem_width: int
     conv_stem: Sequence[int]

@@ -66,7 +66,7 @@ def transformer_block(
     biases: int = 3,
     qk_norm: bool = False,
     scaled: bool = False,
-    mlp_norm: bool = False,
+    hidden_norm: bool = False,
     prefix: int = 0,
     reduction: Reduction | None = None,
     positions: str | None = None,
@@ -80,7 +80,7 @@ def transformer_block(
         values: outputs of the MLP's first layer per hidden unit, as in layers.blocks.mlp.MlpForm.
         biases: how many of query, key and value have one.
         scaled: whether it has LayerScale.
-        mlp_norm: whether the MLP normalises its hidden values.
+        hidden_norm: whether the MLP normalises its hidden values.
         prefix: number of tokens before the patches.
         reduction: of the patches between attention and MLP.
         positions, grid: as in MultiHeadSelfAttention.
@@ -92,7 +92,7 @@ def transformer_block(
     attention = (3 * d + biases) * inner + (inner + 1) * d + (4 * (inner // heads) if qk_norm else 0)
     hidden = values * mlp_dim
     parameters = attention + (d + 1) * hidden + (mlp_dim + 1) * d + 4 * d + (2 * d if scaled else 0)
-    parameters += 2 * mlp_dim if mlp_norm else 0
+    parameters += 2 * mlp_dim if hidden_norm else 0
     pairs = n * n // windows**2  # of tokens that attend to each other
     products = 4 * n * d * inner + 2 * pairs * inner + m * d * (hidden + mlp_dim)
     places, offsets = 0, 0
@@ -104,7 +104,7 @@ def transformer_block(
     # Normalised tokens, queries, keys, values, weights, their sum; then the residual stream, normalised, hidden,
     # activated, the output.
     saved = n * d + 4 * n * inner + heads * pairs + 3 * m * d + 2 * m * hidden
-    saved += (2 * n * inner if qk_norm else 0) + ((n + m) * d if scaled else 0) + (m * mlp_dim if mlp_norm else 0)
+    saved += (2 * n * inner if qk_norm else 0) + ((n + m) * d if scaled else 0) + (m * mlp_dim if hidden_norm else 0)
     steps = (
         n * d + 3 * n * inner,  # normalised to queries, keys, values
         3 * n * inner + heads * pairs,  # queries and keys to scores

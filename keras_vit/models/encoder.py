@@ -180,7 +180,7 @@ def _block_arguments(spec, i, remat, policy):
         "qk_norm": spec.qk_norm,
         "mlp_activation": spec.mlp_activation,
         "mlp_form": spec.mlp_form,
-        "mlp_norm": spec.mlp_norm,
+        "hidden_norm": spec.hidden_norm,
         "epsilon": spec.epsilon,
         "dropout": spec.dropout,
         "attention_dropout": spec.attention_dropout,

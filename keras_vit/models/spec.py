@@ -205,7 +205,7 @@ class ViTSpec(Spec):
         'The MLP: "plain" is the paper\'s, "swiglu" that of DINOv2-g (arXiv 2002.05202).',
         WEIGHTS,
     )
-    mlp_norm: bool = field(
+    hidden_norm: bool = field(
         False, FLAG, "Normalise the MLP's hidden values before its second layer (sub-LN, EVA-02's B and L).", WEIGHTS
     )
     stem: tuple[int, ...] | None = field(

@@ -28,8 +28,8 @@ _DINOV3 = {
 _EVA02 = {
     "Ti": {**ROWS["Ti"], "mlp_dim": 512},
     "S": {**ROWS["S"], "mlp_dim": 1024},
-    "B": {**ROWS["B"], "mlp_dim": 2048, "mlp_norm": True},
-    "L": {**ROWS["L"], "mlp_dim": 2730, "mlp_norm": True},
+    "B": {**ROWS["B"], "mlp_dim": 2048, "hidden_norm": True},
+    "L": {**ROWS["L"], "mlp_dim": 2730, "hidden_norm": True},
 }
 # {structure: ({size: fields}, the fields of all sizes)}.
 STRUCTURES = {

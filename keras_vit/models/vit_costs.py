@@ -101,7 +101,13 @@ def _embedding(spec, size, channels):
 def _blocks(spec, n, remat, grid):
     """The rows of the blocks and of the tables before them, with n tokens before the first."""
     inner = spec.heads * (spec.head_dim or spec.width // spec.heads)
-    options = (MLPS[spec.mlp_form].values, spec.qkv_biases, spec.qk_norm, spec.layer_scale is not None, spec.mlp_norm)
+    options = (
+        MLPS[spec.mlp_form].values,
+        spec.qkv_biases,
+        spec.qk_norm,
+        spec.layer_scale is not None,
+        spec.hidden_norm,
+    )
     rematerialised, rows = blocks_to_remat(remat, spec.depth), []
     for i, reduction in enumerate(reductions(spec, n - spec.prefix)):
         if spec.positions_at == "every" or (spec.positions_at == "shared" and not i):

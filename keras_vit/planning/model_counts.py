@@ -85,7 +85,7 @@ def _from_shapes(name, layer, inputs, output):
         n, d = inputs
         inner = layer.heads * layer.attention.size
         biases = (2 + layer.key_bias) if layer.qkv_bias else 0
-        options = (MLPS[layer.mlp_form].values, biases, layer.qk_norm, layer.layer_scale is not None, layer.mlp_norm)
+        options = (MLPS[layer.mlp_form].values, biases, layer.qk_norm, layer.layer_scale is not None, layer.hidden_norm)
         reduced = isinstance(layer, layers.ReducingBlock)
         reduction = Reduction(layer.kept, layer.merged) if reduced else None
         places = (layer.prefix, reduction, layer.positions, layer.grid, layer.windows)

@@ -53,7 +53,7 @@ CASES = [
     ("Dropout", {"rate": 0.5}, TOKENS),
     ("DropPath", {"rate": 0.5}, TOKENS),
     ("TransformerBlock", {"heads": 2, "mlp_dim": 32, "layer_scale": 0.1, "qk_norm": True, "remat": True}, TOKENS),
-    ("TransformerBlock", {"heads": 2, "mlp_dim": 32, "causal": True}, TOKENS),
+    ("TransformerBlock", {"heads": 2, "mlp_dim": 32, "causal": True, "hidden_norm": True, "key_bias": False}, TOKENS),
     ("TransformerBlock", {"heads": 2, "mlp_dim": 32, "windows": 2, "grid": (2, 4), "prefix": 1}, (2, 12, 16)),
     ("WindowTokens", {"windows": 2, "prefix": 2}, TOKENS),
     ("ReducingBlock", {"heads": 2, "mlp_dim": 32, "prefix": 1, "merged": 2}, TOKENS),

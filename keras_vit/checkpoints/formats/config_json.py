@@ -127,8 +127,8 @@ def timm_eva(model) -> dict:
     if not dinov3:
         arguments |= {
             "ref_feat_shape": [spec.rope_grid] * 2,
-            "scale_mlp": spec.mlp_norm,
-            "qkv_fused": not spec.mlp_norm,
+            "scale_mlp": spec.hidden_norm,
+            "qkv_fused": not spec.hidden_norm,
         }
     if spec.rope_rescale > 1:
         arguments["rope_rescale_coords"] = spec.rope_rescale

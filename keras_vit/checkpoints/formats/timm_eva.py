@@ -107,7 +107,7 @@ _COMMON = {
 _OF_DINOV3 = {"positions": ("rope2d",), "mlp_form": ("plain", "swiglu"), "class_token": (True, False)}
 _OF_DINOV3 |= {"registers": ANY, "layer_scale": ANY}
 _OF_EVA02 = {"positions": ("learned",), "rope": ("rope2d_cells",), "rope_grid": ANY, "mlp_form": ("swiglu",)}
-_OF_EVA02 |= {"class_token": (True,), "mlp_norm": (True, False)}
+_OF_EVA02 |= {"class_token": (True,), "hidden_norm": (True, False)}
 CAPABILITIES = {
     name: Capabilities(
         "timm", {**_COMMON, **own}, rules=(_structure,), conventions={"epsilon": _FIELDS[name]["epsilon"]}
@@ -190,7 +190,7 @@ def _fields(arrays, config, options):
         "registers": need(arrays, "reg_token", 3).shape[1] if "reg_token" in arrays else 0,
         **structure,
         "rope_rescale": setting(arguments, "rope_rescale_coords", int, float) or 1.0,
-        "mlp_norm": "blocks.0.mlp.norm.weight" in arrays,
+        "hidden_norm": "blocks.0.mlp.norm.weight" in arrays,
         "qkv_bias": bias,
         "key_bias": not bias,
         "layer_scale": 1e-5 if "blocks.0.gamma_1" in arrays else None,
@@ -304,7 +304,7 @@ def block_map(theirs: str, ours: str, spec: Mapping) -> NameMap:
     if spec["layer_scale"] is not None:
         entries[f"{theirs}.gamma_1"] = same(f"{ours}/attention_scale/gamma")
         entries[f"{theirs}.gamma_2"] = same(f"{ours}/mlp_scale/gamma")
-    if spec["mlp_norm"]:
+    if spec["hidden_norm"]:
         entries.update(torch_norm(f"{theirs}.mlp.norm", f"{ours}/mlp/norm"))
     for norm, name in (("norm1", "attention_norm"), ("norm2", "mlp_norm")):
         entries.update(torch_norm(f"{theirs}.{norm}", f"{ours}/{name}"))
@@ -331,6 +331,6 @@ def name_map(spec: Mapping, classes: int | None) -> NameMap:
 
 def file_arrays(arrays: Mapping[str, np.ndarray], spec) -> dict[str, np.ndarray]:
     """The arrays by name_map's names as timm's files hold them; EVA-02's are apart where the MLP normalises."""
-    apart = spec.mlp_form == "swiglu" if structure_of(spec) == "dinov3" else spec.mlp_norm
+    apart = spec.mlp_form == "swiglu" if structure_of(spec) == "dinov3" else spec.hidden_norm
     found = split_gates(arrays, *_GATES) if apart else dict(arrays)
-    return _separate(found) if spec.mlp_norm else found
+    return _separate(found) if spec.hidden_norm else found

@@ -56,7 +56,7 @@ class TransformerBlock(ComposedLayer):
     Args:
         heads, head_dim, qkv_bias, key_bias, qk_norm, attention_dropout, positions, grid, prefix, causal: see
             MultiHeadSelfAttention.
-        mlp_dim, mlp_activation, mlp_form, mlp_norm: see MlpBlock, whose `form` and `norm` the latter two are.
+        mlp_dim, mlp_activation, mlp_form, hidden_norm: see MlpBlock, whose `form` and `norm` the latter two are.
         epsilon: of the layer normalisations.
         dropout: rate after every dense layer except query, key and value, as in the paper.
         drop_path: probability that an example skips a branch.
@@ -94,7 +94,7 @@ class TransformerBlock(ComposedLayer):
         key_bias: bool = True,
         rope_rescale: float = 1.0,
         rope_grid: int = 16,
-        mlp_norm: bool = False,
+        hidden_norm: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -118,7 +118,7 @@ class TransformerBlock(ComposedLayer):
             name="attention",
         )
         self.mlp = MlpBlock(
-            mlp_dim, mlp_activation, dropout, mlp_form, mlp_norm, epsilon, dtype=self.dtype_policy, name="mlp"
+            mlp_dim, mlp_activation, dropout, mlp_form, hidden_norm, epsilon, dtype=self.dtype_policy, name="mlp"
         )
         self.heads = self.attention.heads
         self.mlp_dim = self.mlp.mlp_dim
@@ -140,7 +140,7 @@ class TransformerBlock(ComposedLayer):
         self.key_bias = self.attention.key_bias
         self.rope_rescale = self.attention.rope_rescale
         self.rope_grid = self.attention.rope_grid
-        self.mlp_norm = self.mlp.norm
+        self.hidden_norm = self.mlp.norm
         self.windows = integer(windows, "TransformerBlock: windows")
         if self.windows > 1 and (self.grid is None or self.positions is not None or self.causal):
             raise ValueError(
