@@ -137,16 +137,11 @@ def _begin(prepared, model, rundir):
     return start
 
 
-def _train(prepared, model, rundir, start, setting, data_service):
-    """Trains to the end of the run, with periodic evaluations by the config's evaluators.
-
-    Returns its last step, and how the weights were chosen, "" for the last ones.
-    """
-    config, resolved, strategy = prepared.config, prepared.resolved, rundir.strategy
-    common = {"errors": setting.errors, "select": setting.select}
+def _datasets(prepared, strategy, setting, data_service):
+    """(a function from a step to the training dataset from that step on, the evaluation dataset)."""
+    config, common = prepared.config, {"errors": setting.errors, "select": setting.select}
 
     def batches(step):
-        """The training dataset from that step on."""
         options = {"service": data_service, "deterministic": config.data.deterministic, **common}
         make = functools.partial(
             training_batches, prepared.train, config.data.train_preprocess, config.batch_size, config.seed, step
@@ -157,7 +152,16 @@ def _train(prepared, model, rundir, start, setting, data_service):
         text = config.data.eval_preprocess
         return evaluation_batches(prepared.held_out, text, config.batch_size, shard, replicas, **common)
 
-    evaluation_dataset = strategy.distribute(evaluation)
+    return batches, strategy.distribute(evaluation)
+
+
+def _train(prepared, model, rundir, start, setting, data_service):
+    """Trains to the end of the run, with periodic evaluations by the config's evaluators.
+
+    Returns its last step, and how the weights were chosen, "" for the last ones.
+    """
+    config, resolved = prepared.config, prepared.resolved
+    batches, evaluation = _datasets(prepared, rundir.strategy, setting, data_service)
     measured = periodics(prepared.evaluators, resolved, setting, rundir, start)
     best, patience = None, resolved["early_stopping"]
     if config.keep_best or patience:
@@ -170,7 +174,7 @@ def _train(prepared, model, rundir, start, setting, data_service):
         total=resolved["total"],
         every=resolved["evaluate"],
         batch_size=config.batch_size,
-        evaluation=evaluation_dataset,
+        evaluation=evaluation,
         checkpoint_every=resolved["checkpoint"],
         keep=config.keep,
         start=start,

@@ -96,6 +96,11 @@ def with_names(source: Any) -> Any:
     return source
 
 
+def _image_and_numbers(example):
+    """(image, (2,) int32: its original label, and its number in the validation set)."""
+    return example["image"], tf.stack([tf.cast(example["label"], tf.int32), validation_number(example["id"])])
+
+
 @register("real")
 @dataclasses.dataclass(frozen=True)
 class Real(Evaluator):
@@ -129,10 +134,6 @@ class Real(Evaluator):
         real = read_real(self.labels, setting.data_dir)
         setting, opened, preprocess = source_of(self, setting, "validation")
         source = with_names(opened)
-
-        def select(example):
-            return example["image"], tf.stack([tf.cast(example["label"], tf.int32), validation_number(example["id"])])
-
         with setting.strategy.scope():
             verbose = setting.verbose and setting.strategy.chief
             logits_of = Embedder(
@@ -141,7 +142,7 @@ class Real(Evaluator):
                 setting.batch_size,
                 verbose=verbose,
                 output=model.output,
-                select=select,
+                select=_image_and_numbers,
                 errors=setting.errors,
             )
         logits_of.check(source)
