@@ -17,6 +17,7 @@ from interpreters import Fork, Interpreter, wait_for
 from segmentation_scores import by_numpy, evaluated
 from small_detectors import measured
 from small_models import data, dense, dense_on_images, distance, eager, reordered, rows, small, trained
+from small_transformers import masks, with_queries, with_stem, with_windows
 
 import keras_vit
 from benchmarks.strategies import limit, tf_configs
@@ -26,7 +27,6 @@ from keras_vit.runs.saving import state
 from keras_vit.training import (
     AdamW,
     Lookahead,
-    MaskClassificationLoss,
     RectifiedAdam,
     SoftmaxCrossEntropy,
     StochasticWeightAveraging,
@@ -114,47 +114,6 @@ def test_keras_own_optimizers_are_right_on_two_replicas(replicas):
     distances = replicas.run(stock_optimizers)
     assert len(distances) == len(OPTIMIZERS)
     assert all(value <= limit(rounding) for value, rounding in distances.values()), distances
-
-
-def with_stem(chosen, optimizer, **compiled):
-    """A tiny ViT with a stem of convolutions, which normalises by the statistics of the global batch, and with
-    positions in its attention.
-    """
-    keras.utils.set_random_seed(0)
-    with chosen.scope():
-        stem = {"conv_stem": (8, 8, 8), "conv_strides": (2, 2, 1), "conv_form": "residual", "pool": "gap"}
-        size = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16, "positions": "relative2d"}
-        model = keras_vit.ViT("Ti/1", image_size=(8, 12), classes=5, **size, **stem)
-        model.compile(optimizer(), SoftmaxCrossEntropy(), **{"jit_compile": False, **compiled})
-    return model
-
-
-def with_queries(chosen, optimizer, **compiled):
-    """A tiny EoMT at the start of its annealing, where every query attends to its mask alone."""
-    keras.utils.set_random_seed(0)
-    options = {"queries": 6, "blocks": 1, "annealing_steps": 1000}
-    with chosen.scope():
-        model = keras_vit.SegmentationModel(
-            "Ti/4", "eomt", 3, (8, 12), head_options=options, auxiliary=1.0, depth=1, width=16, heads=2, mlp_dim=16
-        )
-        model.compile(optimizer(), MaskClassificationLoss(3), **{"jit_compile": False, **compiled})
-    return model
-
-
-def with_windows(chosen, optimizer, **compiled):
-    """A tiny Swin with shifted windows on padded maps."""
-    keras.utils.set_random_seed(0)
-    with chosen.scope():
-        size = {"depths": (2, 1), "width": 8, "heads": 2, "window": 2, "patch_size": (2, 4)}
-        model = keras_vit.Swin("Swin-T", image_size=(8, 12), classes=5, **size)
-        model.compile(optimizer(), SoftmaxCrossEntropy(), **{"jit_compile": False, **compiled})
-    return model
-
-
-def masks(n):
-    """(images (n, 8, 12, 3), masks (n, 8, 12)) of up to 3 classes and void."""
-    images, _ = data(n)
-    return images, np.where(images[..., 0] < 40, 255, images[..., 1] % np.arange(1, n + 1)[:, None, None] % 3)
 
 
 def transformers():
