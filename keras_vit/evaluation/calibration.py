@@ -10,10 +10,10 @@ from absl import logging
 from keras_vit.data import open_source
 from keras_vit.data.sources.selection import subset
 from keras_vit.evaluation.classes import check_classes
-from keras_vit.evaluation.data import source_of
+from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.features import Embedder
 from keras_vit.evaluation.loss_and_metrics import check_head
-from keras_vit.evaluation.registry import Chart, Evaluation, Evaluator, Setting, register
+from keras_vit.evaluation.registry import Chart, Evaluation, Setting, register
 from keras_vit.evaluation.reliability import BINS, Reliability, log_softmax
 from keras_vit.models.taps import ends_in_probabilities
 
@@ -70,23 +70,18 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 
 @register("calibration")
 @dataclasses.dataclass(frozen=True)
-class Calibration(Evaluator):
+class Calibration(OnSource):
     """ECE and negative log-likelihood before and after temperature scaling. Keeps the fitted images' logits in memory.
 
     Attributes:
-        source: data source, as in config.data.source; None for the run's.
-        split: split of that source to measure, "test" by default.
+        source, split, preprocess: as in OnSource.
         fit: split to fit the temperature on; None to fit on every other image of `split` and measure the rest.
-        preprocess: preprocessing text; None for the run's, or else the model's.
         bins: number of confidence intervals.
     """
 
     score: ClassVar[str] = "ece"
     higher_is_better: ClassVar[bool] = False
-    source: str | None = None
-    split: str | None = None
     fit: str | None = None
-    preprocess: str | None = None
     bins: int = BINS
 
     def __post_init__(self):

@@ -10,9 +10,9 @@ from keras import ops
 
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.evaluation.classes import check_classes
-from keras_vit.evaluation.data import source_of
+from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, counted_rows, evaluate_metrics
-from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
+from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.evaluation.reliability import CalibrationError
 from keras_vit.io.suggest import counted, listed
 from keras_vit.training import Accuracy, Model, SoftmaxCrossEntropy
@@ -124,19 +124,14 @@ def _warn_of_unread_classes(source, counted_examples):
 
 @register("classification")
 @dataclasses.dataclass(frozen=True)
-class Classification(Evaluator):
+class Classification(OnSource):
     """Top-1 and top-5 accuracy, softmax cross-entropy in nats, mean recall, calibration, and results per class.
 
     Attributes:
-        source: data source, as in config.data.source; None for the run's.
-        split: split of that source, "test" by default.
-        preprocess: preprocessing text; None for the run's, or else the model's.
+        source, split, preprocess: as in OnSource.
         flips: whether to average logits over each image and its mirror image; report it with the accuracy.
     """
 
-    source: str | None = None
-    split: str | None = None
-    preprocess: str | None = None
     flips: bool = False
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:

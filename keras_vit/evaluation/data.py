@@ -11,7 +11,7 @@ from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.folder import folders_read_once
 from keras_vit.data.sources.selection import subset
 from keras_vit.data.usual_splits import usual_splits
-from keras_vit.evaluation.registry import Setting
+from keras_vit.evaluation.registry import Evaluator, Setting
 from keras_vit.inspection import tiles
 
 
@@ -31,6 +31,21 @@ def _default_split(source, split, data_dir):
     if found != split:
         logging.info('%s has no test split: evaluating on %s. To use another, set split="...".', source, found)
     return found
+
+
+@dataclasses.dataclass(frozen=True)
+class OnSource(Evaluator):
+    """Base class of evaluators on the run's evaluation data, or on another source.
+
+    Attributes:
+        source: data source, as in config.data.source; None for the run's.
+        split: split of that source, "test" by default.
+        preprocess: preprocessing text; None for the run's, or else the model's.
+    """
+
+    source: str | None = None
+    split: str | None = None
+    preprocess: str | None = None
 
 
 def source_of(evaluator: Any, setting: Setting, split: str = "test") -> tuple[Setting, Any, str]:

@@ -11,10 +11,10 @@ from keras_vit.data import ExampleErrors, evaluation_batches
 from keras_vit.data.objects import pack
 from keras_vit.evaluation.average_precision import AveragePrecision
 from keras_vit.evaluation.classes import check_class_count, check_class_names
-from keras_vit.evaluation.data import source_of
+from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing
 from keras_vit.evaluation.matched_boxes import objects_found
-from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
+from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.inspection.detection import marks_of, sheet
 from keras_vit.io.progress import stage
 
@@ -48,13 +48,11 @@ class _Example:
 
 @register("detection")
 @dataclasses.dataclass(frozen=True)
-class Detection(Evaluator):
+class Detection(OnSource):
     """AP of COCO and Pascal VOC, AR, precision-recall curves and a confusion matrix of a DetectionModel.
 
     Attributes:
-        source: a data source with boxes, as in config.data.source; None for the run's own.
-        split: the split of that source, "test" by default.
-        preprocess: preprocessing text; None for that of the run, or else the model's own.
+        source, split, preprocess: as in OnSource; the source has boxes.
         pictures: number of examples to draw, spread over the source.
         threshold: score from which detections count in the confusion matrix, precision, recall and pictures; None for
             the one with the highest F1 on this data.
@@ -67,9 +65,6 @@ class Detection(Evaluator):
         " dotted, where no object is. Grey boxes do not count: crowds and difficult objects."
     )
 
-    source: str | None = None
-    split: str | None = None
-    preprocess: str | None = None
     pictures: int = 4
     threshold: float | None = None
     limit: int = 100

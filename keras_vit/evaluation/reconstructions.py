@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from keras_vit.evaluation.data import sheet, source_of, spread_images
-from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
+from keras_vit.evaluation.data import OnSource, sheet, source_of, spread_images
+from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.models import MaskedModel, Reconstruction
 
 
@@ -26,12 +26,11 @@ def signal_to_noise(made: Reconstruction) -> float:
 
 @register("reconstructions")
 @dataclasses.dataclass(frozen=True)
-class Reconstructions(Evaluator):
+class Reconstructions(OnSource):
     """Pictures of images with hidden patches and their predictions by a MaskedAutoencoder or MaskedPatchPredictor.
 
     Attributes:
-        source, split: the images, split "test" by default; without a source, the run's evaluation data.
-        preprocess: preprocessing text; None for the run's, or else the model's.
+        source, split, preprocess: as in OnSource.
         images: number of images, spread evenly over the source.
         mask_ratio: share of hidden patches; None for the model's own.
         seed: seed of the hidden patches, the same at each step.
@@ -43,9 +42,6 @@ class Reconstructions(Evaluator):
         " psnr: peak signal-to-noise ratio of the reconstructed pixels in dB; higher is better."
     )
 
-    source: str | None = None
-    split: str | None = None
-    preprocess: str | None = None
     images: int = 12
     mask_ratio: float | None = None
     seed: int = 0

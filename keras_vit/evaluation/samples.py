@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from keras_vit.evaluation.data import sheet, source_of, spread_images
-from keras_vit.evaluation.registry import Evaluation, Evaluator, register
+from keras_vit.evaluation.data import OnSource, sheet, source_of, spread_images
+from keras_vit.evaluation.registry import Evaluation, register
 from keras_vit.models import ImageGPT
 
 _COLUMNS = 8  # images in a row
@@ -14,12 +14,11 @@ _COLUMNS = 8  # images in a row
 
 @register("samples")
 @dataclasses.dataclass(frozen=True)
-class Samples(Evaluator):
+class Samples(OnSource):
     """Draws samples of an ImageGPT and completions of evaluation images, with the same seed at each step.
 
     Attributes:
-        source, split: images to complete, split "test" by default; without a source, the run's.
-        preprocess: preprocessing text; None for the run's, or else the model's.
+        source, split, preprocess: as in OnSource.
         count: number of samples.
         images: number of images to complete, spread over the source.
         completions: number of completions per image.
@@ -33,9 +32,6 @@ class Samples(Evaluator):
         " completions of it."
     )
 
-    source: str | None = None
-    split: str | None = None
-    preprocess: str | None = None
     count: int = 24
     images: int = 6
     completions: int = 3

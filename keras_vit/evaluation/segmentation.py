@@ -11,10 +11,10 @@ from keras_vit.data import ExampleErrors, evaluation_batches, image_and_label
 from keras_vit.data.sources.selection import subset
 from keras_vit.evaluation.boundaries import TOLERANCE, BoundaryScores, f_scores
 from keras_vit.evaluation.classes import check_classes
-from keras_vit.evaluation.data import source_of
+from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing, metrics_runner
 from keras_vit.evaluation.own_size import count
-from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
+from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.inspection.segmentation import comparison, palette, side_by_side, with_legend
 from keras_vit.io.void import void_of
 from keras_vit.training import SegmentationCrossEntropy, SegmentationScores
@@ -82,15 +82,13 @@ def _of_logits(setting):
 
 @register("segmentation")
 @dataclasses.dataclass(frozen=True)
-class Segmentation(Evaluator):
+class Segmentation(OnSource):
     """mIoU, pixel accuracy, mean accuracy and boundary F-score of predicted masks.
 
     Measures at the model's image size or, with a `window`, at each image's original size, as in `segment`.
 
     Attributes:
-        source: data source with masks, as in config.data.source; None for the run's.
-        split: split of that source, "test" by default.
-        preprocess: preprocessing text; None for the run's, or else the model's.
+        source, split, preprocess: as in OnSource; the source has masks.
         tolerance: boundary tolerance as a share of the image's diagonal; None leaves the boundary score out.
         pictures: number of examples to draw, spread over the source.
         window: "whole" or "slide" as in `SegmentationModel.segment`, at the images' original size and without a loss;
@@ -104,9 +102,6 @@ class Segmentation(Evaluator):
         " true class are black in the last picture and do not count."
     )
 
-    source: str | None = None
-    split: str | None = None
-    preprocess: str | None = None
     tolerance: float | None = TOLERANCE
     pictures: int = 4
     window: str | None = None

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from keras_vit.evaluation.classes import check_classes
-from keras_vit.evaluation.data import source_of
+from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, metrics_runner
-from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
+from keras_vit.evaluation.registry import Evaluation, Setting
 from keras_vit.io.progress import stage
 from keras_vit.training import Accuracy, SoftmaxCrossEntropy
 
@@ -28,22 +28,17 @@ def chosen(value, name: str, valid: Callable[[Any], bool], expected: str) -> tup
 
 
 @dataclasses.dataclass(frozen=True)
-class Changed(Evaluator):
+class Changed(OnSource):
     """Base class of evaluators of top-1 accuracy on original and changed images.
 
     A subclass defines `changes` and `summary`.
 
     Attributes:
-        source: data source, as in config.data.source; None for the run's.
-        split: split of that source, "test" by default.
-        preprocess: preprocessing text, before the changes; None for the run's, or else the model's.
+        source, split, preprocess: as in OnSource; the text stands before the changes.
         seed: seed of random changes, which differ by image but not by model.
     """
 
     score: ClassVar[str] = "mean"
-    source: str | None = None
-    split: str | None = None
-    preprocess: str | None = None
     seed: int = 0
 
     def __post_init__(self):

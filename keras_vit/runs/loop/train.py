@@ -130,8 +130,7 @@ def train(
         stop, averages, first = CoordinatedStop(rundir, preemption, checkpoints, start), EvaluateAverage(), FirstStep()
         # The order matters: running metrics are restored before checkpoints save them, checkpoints count the step at
         # which `stop` ends the run, and the caller's callbacks add to the logs.
-        logs = [MetricsLog(rundir, batch_size, start), TensorBoard(rundir, start)]
-        logs = [*([best] if best else []), *logs]
+        logs = [*([best] if best else []), MetricsLog(rundir, batch_size, start), TensorBoard(rundir, start)]
         all_callbacks = [running, checkpoints, stop, *callbacks, *logs, first]
         all_callbacks += [StepLog(total, start, verbose == _A_LINE_PER_EPOCH)] if verbose else []
         all_callbacks += [averages] if averaging(model.optimizer) else []
