@@ -5,7 +5,6 @@ tf.distribute (training/steps). Evaluation counts every example once, although t
 wrong scale and unknown arguments are errors; batches can be mixed on the device.
 """
 
-import collections.abc
 import types
 import warnings
 from collections.abc import Callable
@@ -13,13 +12,14 @@ from typing import Any, TypeVar
 
 import keras
 
-from keras_vit.layers.arguments import is_integer
 from keras_vit.layers.dense import Dense, Filters, freeze_quantized, kernels_deleted_quickly, layers_to_quantize
 from keras_vit.layers.registration import serializable
-from keras_vit.optim.wrappers import check_backups, innermost
+from keras_vit.optim.wrappers import check_backups
 from keras_vit.training.checks.compiled import check_compiled
+from keras_vit.training.checks.data import check_data
 from keras_vit.training.checks.inputs import InputChecks, plain_errors
 from keras_vit.training.checks.labels import check_same_form, label_shapes
+from keras_vit.training.checks.trainable import check_known, check_loaded, check_trainable
 from keras_vit.training.class_weight import ClassWeight
 from keras_vit.training.losses import activation_by
 from keras_vit.training.mixing import Neighbours, check_pairs
@@ -192,9 +192,9 @@ class Model(SteppingModel):
         for labels in an array. It weighs images of one class, in arrays, datasets and generators.
         """
         weights = kwargs.pop("sample_weight", None)
-        self._check_compiled()
+        check_loaded(self)
         self._check_trainable()
-        self._check_known()
+        check_known(self)
         class_weight, held_out = kwargs.pop("class_weight", None), kwargs.get("validation_split") or 0.0
         check_backups(callbacks)
         self._check_pairs(x, batch_size or 32)
@@ -227,7 +227,7 @@ class Model(SteppingModel):
         """Keras' evaluate. Every example counts exactly once, whatever the batch size and strategy."""
         if kwargs.get("_use_cached_eval_dataset"):  # within fit, which has prepared the data
             return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, callbacks, **kwargs)
-        self._check_compiled()
+        check_loaded(self)
         x = self._checked(x, y, sample_weight)
         with scope_of(self), weights_kept(self), plain_errors():
             ready = feed(self, x, y, sample_weight, batch_size)
@@ -238,7 +238,7 @@ class Model(SteppingModel):
 
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         """Keras' predict. Returns all outputs, in the order of `x`, in every process."""
-        self._check_data(x)
+        check_data(self, x)
         x = InputChecks.of(self).any(x)
         with scope_of(self), weights_kept(self), plain_errors():
             ready = prediction_feed(self, x, batch_size)
@@ -294,7 +294,7 @@ class Model(SteppingModel):
         replicas = topology_of(self).replicas
         if replicas > 1:  # in Keras each would predict all of x
             return self.predict(x, batch_size=-(-rows_of(x) // replicas) * replicas, verbose=0)
-        self._check_data(x)
+        check_data(self, x)
         InputChecks.of(self).arrays(x)
         return super().predict_on_batch(x)
 
@@ -314,44 +314,9 @@ class Model(SteppingModel):
         prepared = {"validation_data": data, "validation_steps": steps, "validation_batch_size": ready.batch_size}
         return {**options, **prepared}
 
-    def _check_compiled(self):
-        """Refuses a loaded model whose `compile` failed: Keras takes it for compiled."""
-        if getattr(self, "compiled", False) and not hasattr(self, "optimizer"):
-            raise ValueError(f'"{self.name}" could not be compiled as it was when it was saved: call compile first.')
-
     def _check_trainable(self):
-        """Refuses to train what cannot train, or not as it is set up."""
-        if not is_integer(self.micro_batches) or self.micro_batches < 1:
-            raise ValueError(f"model.micro_batches should be a whole number of at least 1, got {self.micro_batches!r}.")
-        if self.mixing is not None and not callable(self.mixing):
-            raise ValueError(
-                "model.mixing should be a training.Mixup, Cutmix, MixupOrCutmix, SceneMixup, Mosaic or None, got"
-                f" {self.mixing!r}."
-            )
-        if not self.trainable_variables and self.variables:
-            raise ValueError(f"Nothing would train: {self._why_frozen()}, then compile again.")
-        pure = {str(v.dtype) for v in self.trainable_variables} & {"bfloat16", "float16"}
-        if pure:
-            warnings.warn(
-                f"The weights are {pure.pop()}, too coarse for small updates: training may stand still or diverge. Make"
-                ' the model with dtype="mixed_bfloat16", which keeps them in float32.',
-                stacklevel=3,
-            )
-        now = {layer: layer.trainable for layer in self._flatten_layers()}
-        if getattr(self, "train_function", None) is not None and now != self._compiled_trainable_state:
-            changed = sorted(layer.name for layer in now if now[layer] != self._compiled_trainable_state.get(layer))
-            raise ValueError(
-                f"The layers {', '.join(changed[:8])} were frozen or unfrozen after compile: call compile again."
-            )
-
-    def _why_frozen(self):
-        """Why no weight trains, and what to do."""
-        if not self.trainable:
-            return (
-                "model.trainable is False, whatever its layers' own flags say. Set model.trainable = True, which"
-                " unfreezes every layer, and freeze again those that should not train"
-            )
-        return "every layer of the model is frozen. Set trainable = True on some"
+        """Refuses to train what cannot train; subclasses add to it."""
+        check_trainable(self)
 
     def _class_weight(self, weights, y=None, held_out=0.0):
         """The ClassWeight of the argument `class_weight`; ValueError if y holds no classes."""
@@ -373,48 +338,9 @@ class Model(SteppingModel):
                 rows = rows if spec is not None or batch_size is None else min(rows, batch_size)
                 check_pairs(rows, group=self.mixing.group)
 
-    def _check_known(self):
-        """Refuses to train weights that the optimizer was not built for, with the remedy that Keras omits."""
-        if not getattr(self, "compiled", False) or self.optimizer is None:
-            return
-        optimizer = innermost(self.optimizer)
-        known = {id(v) for v in getattr(optimizer, "_trainable_variables", ())}
-        new = [v.path for v in self.trainable_variables if id(v) not in known]
-        if optimizer.built and new:
-            raise ValueError(
-                f"The weights {', '.join(new[:3])}{'...' if new[3:] else ''} are new since compile: call compile again."
-            )
-
-    def _check_data(self, x):
-        """Refuses data without examples, or images of another shape than the model's: ValueError with both."""
-        if isinstance(x, (list, tuple)) and len(x) != len(self.inputs):
-            raise ValueError(
-                f"The data is a {type(x).__name__} of {len(x)}, and the model has {len(self.inputs)} input(s). Put"
-                " images into one array: np.stack(x)."
-            )
-        read_by_keras = isinstance(x, types.GeneratorType) or hasattr(x, "element_spec")
-        if isinstance(x, collections.abc.Iterator) and not read_by_keras:
-            raise ValueError(
-                f"Keras accepts generators but no other iterators, got a {type(x).__name__}. Make it one: (batch for"
-                " batch in data)."
-            )
-        is_dataset = hasattr(x, "element_spec") and hasattr(x, "scan")  # distributed datasets are opaque
-        arrays = keras.tree.flatten(x) if isinstance(x, (dict, list, tuple)) else [x]  # one per input
-        empty = not is_dataset and any(getattr(array, "shape", ())[:1] == (0,) for array in arrays)
-        if empty or (is_dataset and int(x.cardinality()) == 0):
-            raise ValueError("The data is empty: it has no examples.")
-        images = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if is_dataset else x
-        shape, expected = tuple(getattr(images, "shape", None) or ()), (*(self.image_size or ()), self.channels)
-        differ = any(None not in pair and pair[0] != pair[1] for pair in zip(shape[1:], expected))
-        if len(shape) == 4 and len(expected) == 3 and differ:
-            raise ValueError(
-                f"The images have the shape {shape[1:]}, and the model takes {expected}: resize them, or make or load"
-                " the model for them."
-            )
-
     def _checked(self, x, y, weights, mixes=False):
         """`x` to read instead: arrays are checked at once, others when read; ValueError for bad arrays or no labels."""
-        self._check_data(x)
+        check_data(self, x)
         has_labels = y is not None
         if hasattr(x, "element_spec"):
             has_labels = isinstance(x.element_spec, (tuple, list)) and len(x.element_spec) > 1

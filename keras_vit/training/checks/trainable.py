@@ -1,0 +1,62 @@
+"""Refuses to train a model that cannot train, or not as it is set up."""
+
+import warnings
+from typing import Any
+
+from keras_vit.layers.arguments import is_integer
+from keras_vit.optim.wrappers import innermost
+
+
+def check_loaded(model: Any) -> None:
+    """Refuses a loaded model whose `compile` failed: Keras takes it for compiled."""
+    if getattr(model, "compiled", False) and not hasattr(model, "optimizer"):
+        raise ValueError(f'"{model.name}" could not be compiled as it was when it was saved: call compile first.')
+
+
+def _why_frozen(model):
+    """Why no weight trains, and what to do."""
+    if not model.trainable:
+        return (
+            "model.trainable is False, whatever its layers' own flags say. Set model.trainable = True, which"
+            " unfreezes every layer, and freeze again those that should not train"
+        )
+    return "every layer of the model is frozen. Set trainable = True on some"
+
+
+def check_trainable(model: Any) -> None:
+    """Refuses to train what cannot train, or not as it is set up."""
+    if not is_integer(model.micro_batches) or model.micro_batches < 1:
+        raise ValueError(f"model.micro_batches should be a whole number of at least 1, got {model.micro_batches!r}.")
+    if model.mixing is not None and not callable(model.mixing):
+        raise ValueError(
+            "model.mixing should be a training.Mixup, Cutmix, MixupOrCutmix, SceneMixup, Mosaic or None, got"
+            f" {model.mixing!r}."
+        )
+    if not model.trainable_variables and model.variables:
+        raise ValueError(f"Nothing would train: {_why_frozen(model)}, then compile again.")
+    pure = {str(v.dtype) for v in model.trainable_variables} & {"bfloat16", "float16"}
+    if pure:
+        warnings.warn(
+            f"The weights are {pure.pop()}, too coarse for small updates: training may stand still or diverge. Make"
+            ' the model with dtype="mixed_bfloat16", which keeps them in float32.',
+            stacklevel=4,
+        )
+    now = {layer: layer.trainable for layer in model._flatten_layers()}
+    if getattr(model, "train_function", None) is not None and now != model._compiled_trainable_state:
+        changed = sorted(layer.name for layer in now if now[layer] != model._compiled_trainable_state.get(layer))
+        raise ValueError(
+            f"The layers {', '.join(changed[:8])} were frozen or unfrozen after compile: call compile again."
+        )
+
+
+def check_known(model: Any) -> None:
+    """Refuses to train weights that the optimizer was not built for, with the remedy that Keras omits."""
+    if not getattr(model, "compiled", False) or model.optimizer is None:
+        return
+    optimizer = innermost(model.optimizer)
+    known = {id(v) for v in getattr(optimizer, "_trainable_variables", ())}
+    new = [v.path for v in model.trainable_variables if id(v) not in known]
+    if optimizer.built and new:
+        raise ValueError(
+            f"The weights {', '.join(new[:3])}{'...' if new[3:] else ''} are new since compile: call compile again."
+        )
