@@ -53,9 +53,8 @@ class Dense(keras.layers.Dense):
         if not self.lora_enabled:
             return affine(inputs, ops.convert_to_tensor(self.kernel), bias, self.activation)
         y = affine(inputs, ops.convert_to_tensor(self._kernel), bias)
-        x = ops.matmul(
-            ops.matmul(inputs, self.lora_kernel_a), self.lora_kernel_b
-        )  # (b, n, c) -> (b, n, rank) -> (b, n, d)
+        # (b, n, c) -> (b, n, rank) -> (b, n, d)
+        x = ops.matmul(ops.matmul(inputs, self.lora_kernel_a), self.lora_kernel_b)
         return self.activation(y + ops.cast(self.lora_alpha / self.lora_rank, x.dtype) * x)
 
     def quantize(self, mode=None, type_check=True, config=None):

@@ -59,9 +59,8 @@ class ProjectionHead(keras.layers.Layer):
         self.kernel = self.add_weight(
             shape=(self.bottleneck, self.outputs), initializer=uniform, autocast=False, name="kernel"
         )
-        self.kernel.rests_without_gradient = (
-            True  # while frozen it is exempt from weight decay, as in the authors' code
-        )
+        # While frozen it is exempt from weight decay, as in the authors' code.
+        self.kernel.rests_without_gradient = True
         if self.scale:
             self.norms = self.add_weight(shape=(self.outputs,), initializer="ones", autocast=False, name="norms")
         self.learns = self.add_weight(shape=(), initializer="ones", trainable=False, autocast=False, name="learns")
@@ -73,9 +72,8 @@ class ProjectionHead(keras.layers.Layer):
         x = x / ops.maximum(ops.norm(x, axis=-1, keepdims=True), 1e-12)
         kernel = self._held_back(self.kernel)
         kernel = kernel / ops.norm(kernel, axis=0, keepdims=True)
-        x = ops.matmul(
-            ops.cast(x, self.compute_dtype), ops.cast(kernel, self.compute_dtype)
-        )  # (b, bottleneck) -> (b, k)
+        # (b, bottleneck) -> (b, k)
+        x = ops.matmul(ops.cast(x, self.compute_dtype), ops.cast(kernel, self.compute_dtype))
         x = ops.cast(x, "float32")
         return x * self._held_back(self.norms) if self.scale else x
 

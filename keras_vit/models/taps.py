@@ -113,9 +113,8 @@ def _features(model):
     name = next((name for name in _FEATURES if name in names), None)
     if name is None:
         raise ValueError(f'"{model.name}" does not pool its tokens to features: its head takes tokens or feature maps.')
-    if (
-        name == "pool" and "pool_dist" in names
-    ):  # of a distilled model with its two heads, whose graph does not hold the mean
+    # Of a distilled model with its two heads, whose graph does not hold the mean.
+    if name == "pool" and "pool_dist" in names:
         return keras.layers.average([model.get_layer("pool").output, model.get_layer("pool_dist").output])
     return model.get_layer(name).output
 

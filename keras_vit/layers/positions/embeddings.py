@@ -49,9 +49,8 @@ def sincos_1d(length: int, width: int, temperature: float = 10_000.0) -> np.ndar
     if width % 2:
         raise ValueError(f"1-D sin-cos positions need an even width, got {width}.")
     angles = np.arange(length)[:, None] / temperature ** (np.arange(0, width, 2) / width)  # (n, d/2)
-    return (
-        np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, width).astype("float32")
-    )  # (n, d/2, 2) -> (n, d)
+    # (n, d/2, 2) -> (n, d)
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, width).astype("float32")
 
 
 class Halves(keras.layers.Layer):

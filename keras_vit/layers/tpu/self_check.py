@@ -66,9 +66,8 @@ def _difference(kernel, dtype, device):
     with jax.default_matmul_precision("highest"):
         exact = jax.jit(lambda *given: _with_gradients(plain, given))(*(x.astype("float32") for x in given))
     pairs = [(np.asarray(ours, "float32"), np.asarray(theirs)) for ours, theirs in zip(found, exact, strict=True)]
-    return float(
-        np.max([np.abs(ours - theirs).max() / np.abs(theirs).max() for ours, theirs in pairs])
-    )  # NaN if any is
+    # NaN if any is.
+    return float(np.max([np.abs(ours - theirs).max() / np.abs(theirs).max() for ours, theirs in pairs]))
 
 
 @functools.cache

@@ -19,10 +19,8 @@ import jax.numpy as jnp
 
 from keras_vit.layers.tpu.images import LANES, ROOM, images, padded, run
 
-_BLOCKS, _SQUARES = (
-    7,
-    4,
-)  # what the backward pass has: q, k, v, g and three gradients (n, width); scores and the like (n, n), in float32
+# What the backward pass has: q, k, v, g and three gradients (n, width); scores and the like (n, n), in float32.
+_BLOCKS, _SQUARES = 7, 4
 
 
 def _product(a, b, over):

@@ -32,9 +32,8 @@ def whitening_filters(pixels: np.ndarray, size: tuple[int, int], count: int) -> 
     windows = np.lib.stride_tricks.sliding_window_view(pixels, (p, q), axis=(1, 2))  # (b, h, w, c, p, q)
     moments = np.zeros((p * q * c, p * q * c))
     for image in windows:
-        rows = (
-            image.transpose(0, 1, 3, 4, 2).reshape(-1, p * q * c).astype("float64")
-        )  # (h, w, c, p, q) -> (h*w, p*q*c)
+        # (h, w, c, p, q) -> (h*w, p*q*c)
+        rows = image.transpose(0, 1, 3, 4, 2).reshape(-1, p * q * c).astype("float64")
         moments += rows.T @ rows
     moments /= windows.shape[0] * windows.shape[1] * windows.shape[2]
     squares, vectors = np.linalg.eigh(moments)

@@ -33,9 +33,8 @@ def next_logits(model: Any, place: Any, previous: Any, cache: tuple) -> tuple[An
     pixels, start, positions = (
         model.get_layer(name) for name in ("patch_encoder", "class_token", "position_embedding")
     )
-    x = ops.where(
-        ops.equal(place, 0), ops.cast(start.tokens[0], pixels.compute_dtype), pixels.embed(previous)
-    )  # (b, d)
+    # (b, d)
+    x = ops.where(ops.equal(place, 0), ops.cast(start.tokens[0], pixels.compute_dtype), pixels.embed(previous))
     table = positions.table()  # (1, 1 + n, d)
     x = x[:, None] + ops.cast(ops.take(table, ops.reshape(place, (1,)), axis=1), x.dtype)  # (b, 1, d)
     kept = []
@@ -53,9 +52,8 @@ def draw(logits: Any, uniform: Any, temperature: Any, top_k: int | None) -> Any:
         least = ops.top_k(logits, top_k)[0][:, -1:]
         logits = ops.where(logits >= least, logits, -1e30)
     below = ops.cumsum(ops.softmax(logits), axis=-1)  # (b, colors)
-    place = (
-        uniform[:, None] * below[:, -1:]
-    )  # of the sum as it was rounded, so that the last colours are not drawn too often
+    # Of the sum as it was rounded, so that the last colours are not drawn too often.
+    place = uniform[:, None] * below[:, -1:]
     return ops.sum(ops.cast(below <= place, "int32"), axis=-1)
 
 
@@ -124,9 +122,8 @@ def sample(model, count, prompt, rows, temperature, top_k, seed, batch_size) -> 
     sampler, parts = _sampler(model, top_k), []
     uniform = np.random.default_rng(integer(seed, "seed", least=0)).random((len(colors), n), "float32")
     for i in range(0, len(colors), size):
-        rest = [
-            np.resize(array[i : i + size], (size, n)) for array in (colors, uniform)
-        ]  # whole batches, so that one is compiled
+        # Whole batches, so that one is compiled.
+        rest = [np.resize(array[i : i + size], (size, n)) for array in (colors, uniform)]
         each = np.full(size, given, "int32"), np.full(size, temperature, "float32")
         parts.append(sampler.predict_on_batch(dict(zip(("colors", "uniform", "given", "temperature"), (*rest, *each)))))
     return model.pixels(np.concatenate(parts)[: len(colors)])
