@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable
 
 from keras_vit.evaluation.classification import Classification
-from keras_vit.evaluation.data import source_of
-from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
+from keras_vit.evaluation.data import OnSource, source_of
+from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.io.paths import locate, read_text
 from keras_vit.models import DualEncoder
 from keras_vit.models.zero_shot import templates_of
@@ -29,21 +29,16 @@ def names_of(class_names: str | tuple[str, ...] | None, source_names: tuple[str,
 
 @register("zero_shot")
 @dataclasses.dataclass(frozen=True)
-class ZeroShot(Evaluator):
+class ZeroShot(OnSource):
     """The measures of "classification", of a dual encoder whose head is the embeddings of the classes' names.
 
     Attributes:
-        source: data source, as in config.data.source; None for the run's.
-        split: split of that source, "test" by default.
-        preprocess: preprocessing text; None for the run's, or else the model's.
+        source, split, preprocess: as in OnSource.
         class_names: the classes' names in texts, one each, or a file with one a line; None for the source's.
         templates: a name in models.zero_shot.TEMPLATES, or texts with "{}" for the name.
         flips: whether to average logits over each image and its mirror image.
     """
 
-    source: str | None = None
-    split: str | None = None
-    preprocess: str | None = None
     class_names: str | tuple[str, ...] | None = None
     templates: str | tuple[str, ...] = "photo"
     flips: bool = False

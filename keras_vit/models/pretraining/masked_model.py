@@ -114,9 +114,8 @@ class MaskedModel(ModelOfArguments):
 
     def _hold(self, vit: ViT, preprocessing: str | None, remat: Any, policy: Any) -> None:
         """Sets what a model of one image finds out from its input; `vit` is the encoder, whose layers the model has."""
-        self.__dict__["_encoder"] = (
-            vit  # its layers are the model's: as an attribute that Keras tracks they would be there twice
-        )
+        # Its layers are the model's: as an attribute that Keras tracks they would be there twice.
+        self.__dict__["_encoder"] = vit
         self.spec, self.image_size, self.channels = vit.spec, vit.image_size, vit.channels
         self.preprocessing, self.remat, self.dtype_policy = preprocessing, remat, policy
 
