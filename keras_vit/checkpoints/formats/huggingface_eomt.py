@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.formats import config_json, huggingface
+from keras_vit.checkpoints.formats.capabilities import refuse
 from keras_vit.checkpoints.formats.gates import join_gates
 from keras_vit.checkpoints.formats.huggingface_config import (
     check_config,
@@ -162,11 +163,7 @@ def check(model: SegmentationModel) -> None:
         (not spec.qkv_bias, "qkv_bias=False"),
         (spec.mlp_activation != "gelu", f'mlp_activation="{spec.mlp_activation}" ("gelu")'),
     ]
-    found = [reason for applies, reason in problems if applies]
-    if found:
-        raise ValueError(
-            f'The format "huggingface" cannot express this EoMT: {"; ".join(found)}. format="keras" saves every model.'
-        )
+    refuse("huggingface", "EoMT", problems)
     huggingface.CAPABILITIES.check(_as_dinov2(model))
 
 
