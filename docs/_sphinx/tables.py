@@ -19,6 +19,7 @@ from keras_vit.checkpoints import list_models, parse
 from keras_vit.checkpoints.fetch.catalogue import find
 from keras_vit.checkpoints.save import FORMATS as WRITTEN
 from keras_vit.data.ops.registry import OPS
+from keras_vit.evaluation.data import OnSource
 from keras_vit.planning.model_count import read_counts
 from keras_vit.serving import single_file
 from trainers.command import VERBS
@@ -69,7 +70,7 @@ def _above(node, lines):
 
 
 def key_comments() -> dict[str, str]:
-    """{config key: its comment} of configs/lib/common.py."""
+    """{config key: its comments} of configs/lib/common.py, above its line or at the end."""
     source = (ROOT / "configs" / "lib" / "common.py").read_text()
     comments, lines, found = _comments(source), source.splitlines(), {}
     for node in ast.walk(ast.parse(source)):
@@ -99,7 +100,7 @@ def configs() -> str:
 
 def evaluators() -> str:
     about = "Name them in `config.evals` or in `--evals=\"few_shot(source='cifar10')|knn\"`."
-    parts = ["# Evaluators", about]
+    parts = ["# Evaluators", about, "## Options that most evaluators have", markdown(inspect.getdoc(OnSource))]
     for name in evaluation.__all__:  # are imported on first use, and registered
         getattr(evaluation, name)
     for name, cls in sorted(evaluation.EVALUATORS.items()):
