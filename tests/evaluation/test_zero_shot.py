@@ -18,7 +18,7 @@ LABELS = np.array([0, 1, 2, 0, 1, 2])
 def model():
     """A tiny dual encoder that answers a text by its place in `model.seen`."""
     keras.utils.set_random_seed(0)
-    image = keras_vit.ViT("B/8", image_size=16, classes=None, preprocessing="resize(16)", **SIZE)
+    image = keras_vit.ViT("B/8", image_size=16, classes=None, preprocessing="decode|resize(16, 16)", **SIZE)
     text = keras_vit.TextEncoder("SigLIP-B", vocabulary=40, length=8, outputs=8, **SIZE)
     made = keras_vit.DualEncoder(image, text)
     made.seen = []

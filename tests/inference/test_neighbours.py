@@ -223,7 +223,7 @@ def test_the_picture_shows_queries_and_neighbours():
 
 def test_texts_find_images_by_the_same_index(photos, tmp_path, searched, monkeypatch):
     size = {"depth": 1, "width": 8, "heads": 1, "mlp_dim": 8}
-    image = keras_vit.ViT("Ti/8", image_size=16, classes=None, preprocessing="decode(3)|resize(16)", **size)
+    image = keras_vit.ViT("Ti/8", image_size=16, classes=None, preprocessing="decode(3)|resize(16, 16)", **size)
     text = keras_vit.TextEncoder("SigLIP-B", vocabulary=40, length=4, outputs=8, **size)
     model = keras_vit.DualEncoder(image, text)
     model.tokenizer = lambda texts: np.array([[len(text), 1, 1, 1] for text in texts], "int32")

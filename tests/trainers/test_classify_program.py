@@ -94,7 +94,7 @@ def test_names_of_a_model_without_them(tiny, image, tmp_path, run):
 
 def test_labels_are_classified_by_their_texts(image, tmp_path, run, monkeypatch):
     size = {"depth": 1, "width": 8, "heads": 1, "mlp_dim": 8}
-    vit = keras_vit.ViT("Ti/8", image_size=16, classes=None, preprocessing="decode(3)|resize(16)", **size)
+    vit = keras_vit.ViT("Ti/8", image_size=16, classes=None, preprocessing="decode(3)|resize(16, 16)", **size)
     text = keras_vit.TextEncoder("SigLIP-B", vocabulary=40, length=4, outputs=8, **size)
     model = keras_vit.DualEncoder(vit, text)
     model.tokenizer = lambda texts: np.array([[len(text), 1, 1, 1] for text in texts], "int32")
