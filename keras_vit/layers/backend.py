@@ -42,6 +42,16 @@ def sum_over_replicas(tensors: list) -> list:
     return sums
 
 
+def gather_over_replicas(tensors: list) -> list:
+    """The tensors (b, ...) of all replicas that share a batch, in their order: (replicas * b, ...)."""
+    if replicas() == 1:
+        return tensors
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    return tensors if context is None else [context.all_gather(t, axis=0) for t in tensors]
+
+
 def count_values(values: Any, n: int) -> Any:
     """How often each of 0, 1... n - 1 occurs in int32 values (m,): int32 (n,)."""
     if keras.backend.backend() != "tensorflow":

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.arguments import number
+from keras_vit.layers.backend import gather_over_replicas
 from keras_vit.layers.registration import serializable
 
 
@@ -20,7 +21,12 @@ class Similarity(keras.layers.Layer):
 
     Inputs: normalised embeddings of images (b, d) and of texts (c, d). Output: logits (b, c), in float32 under every
     policy but float64.
+
+    With `everywhere=True`, for training on pairs: logits (b, 2, B) of each image with the texts of all replicas, and of
+    each text with their images, B = replicas * b. A replica holds only its rows.
     """
+
+    synchronized = True  # it sums over replicas, in its gradient
 
     def __init__(self, scale: float = 10.0, bias: float | None = -10.0, **kwargs: Any):
         super().__init__(**{"autocast": False, **kwargs})
@@ -40,10 +46,17 @@ class Similarity(keras.layers.Layer):
         if self.bias is not None:
             self.offset = self.add_weight(shape=(), initializer=constant(self.bias), name="bias")
 
-    def call(self, images, texts):
-        images, texts = (ops.cast(x, self.variable_dtype) for x in (images, texts))
-        scores = ops.exp(self.log_scale) * ops.matmul(images, ops.transpose(texts))  # (b, d), (c, d) -> (b, c)
+    def _scores(self, rows, others):
+        scores = ops.exp(self.log_scale) * ops.matmul(rows, ops.transpose(others))  # (b, d), (c, d) -> (b, c)
         return scores if self.bias is None else scores + self.offset
 
-    def compute_output_shape(self, images_shape, texts_shape):
-        return (images_shape[0], texts_shape[0])
+    def call(self, images, texts, everywhere=False):
+        images, texts = (ops.cast(x, self.variable_dtype) for x in (images, texts))
+        if not everywhere:
+            return self._scores(images, texts)
+        all_images, all_texts = gather_over_replicas([images, texts])
+        return ops.stack([self._scores(images, all_texts), self._scores(texts, all_images)], axis=1)
+
+    def compute_output_spec(self, images, texts, everywhere=False):
+        b, c = images.shape[0], texts.shape[0]
+        return keras.KerasTensor((b, 2, c) if everywhere else (b, c), self.variable_dtype)

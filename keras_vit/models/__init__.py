@@ -9,6 +9,7 @@ from keras_vit.models.families import build, register
 from keras_vit.models.finetuning.freezing import freeze, freeze_all_but_head
 from keras_vit.models.finetuning.lora import enable_lora, merge_lora
 from keras_vit.models.finetuning.whitening import whiten
+from keras_vit.models.pretraining.contrastive import Contrastive
 from keras_vit.models.pretraining.dino import DINO
 from keras_vit.models.pretraining.distilled import Distilled
 from keras_vit.models.pretraining.image_gpt import ImageGPT
@@ -38,6 +39,7 @@ __all__ = [
     "BiT",
     "BiTSpec",
     "Classifier",
+    "Contrastive",
     "DetectionModel",
     "Distilled",
     "DualEncoder",

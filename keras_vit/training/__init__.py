@@ -11,6 +11,7 @@ from keras_vit.optim import (
     WarmupSchedule,
 )
 from keras_vit.optim.wrappers import EvaluateAverage, swap_averages
+from keras_vit.training.contrastive import PairAccuracy, SigmoidContrastive, SoftmaxContrastive
 from keras_vit.training.detection_losses import DenseDetectionLoss
 from keras_vit.training.distillation import (
     Agreement,
@@ -63,6 +64,7 @@ __all__ = [
     "Momentum",
     "Mosaic",
     "Muon",
+    "PairAccuracy",
     "Preprocessing",
     "RectifiedAdam",
     "RegionLoss",
@@ -71,8 +73,10 @@ __all__ = [
     "SegmentationLoss",
     "SegmentationScores",
     "SetPredictionLoss",
+    "SigmoidContrastive",
     "SigmoidCrossEntropy",
     "SoftDistillation",
+    "SoftmaxContrastive",
     "SoftmaxCrossEntropy",
     "StochasticWeightAveraging",
     "StudentAccuracy",

@@ -27,7 +27,10 @@ from keras_vit.runs.saving import state
 from keras_vit.training import (
     AdamW,
     Lookahead,
+    PairAccuracy,
     RectifiedAdam,
+    SigmoidContrastive,
+    SoftmaxContrastive,
     SoftmaxCrossEntropy,
     StochasticWeightAveraging,
     WarmupSchedule,
@@ -140,6 +143,39 @@ def transformers():
 def test_transformers_learn_alike_on_two_replicas(replicas):
     distances = replicas.run(transformers)
     assert len(distances) == 5 and all(value <= limit(rounding) for value, rounding in distances.values()), distances
+
+
+def with_texts(chosen, optimizer, **compiled):
+    """A tiny dual encoder, trained on pairs."""
+    keras.utils.set_random_seed(0)
+    with chosen.scope():
+        size = {"depth": 1, "width": 8, "heads": 1, "mlp_dim": 8}
+        image = keras_vit.ViT("Ti/4", image_size=(8, 12), classes=None, **size)
+        text = keras_vit.TextEncoder("SigLIP-B", vocabulary=20, length=4, outputs=8, **size)
+        model = keras_vit.Contrastive(keras_vit.DualEncoder(image, text))
+        loss = compiled.pop("loss", SigmoidContrastive)
+        model.compile(optimizer(), loss(), weighted_metrics=[PairAccuracy()], **{"jit_compile": False, **compiled})
+    return model
+
+
+def pairs():
+    """{loss: (distance of two replicas from one device, that of another order of summation)}."""
+    images, _ = data(16)
+    x, y, distances = [images, np.random.RandomState(0).randint(0, 20, (16, 4)).astype("int32")], np.zeros(16), {}
+    for loss in (SigmoidContrastive, SoftmaxContrastive):
+        with eager():
+            one = trained(strategy("one"), adam, x, y, make=with_texts, loss=loss)
+            other = trained(strategy("one"), adam, list(map(reordered, x)), y, make=with_texts, loss=loss)
+        both = trained(two(), adam, x, y, make=with_texts, loss=loss)
+        np.testing.assert_allclose(both[2]["loss"], one[2]["loss"], rtol=1e-5)
+        assert both[2]["pair_accuracy"] == one[2]["pair_accuracy"]
+        distances[loss.__name__] = distance(one, both), distance(one, other)
+    return distances
+
+
+def test_images_and_texts_of_all_replicas_are_compared(replicas):
+    distances = replicas.run(pairs)
+    assert len(distances) == 2 and all(value <= limit(rounding) for value, rounding in distances.values()), distances
 
 
 def divided_by_weights():

@@ -36,6 +36,9 @@ OF = {
         ("DiceLoss", "FocalLoss", "SegmentationCrossEntropy", "SegmentationLoss"),
         ([[[0, 255]], [[2, 1]]], RNG.normal(size=(2, 1, 2, 5))),
     ),
+    **dict.fromkeys(
+        ("PairAccuracy", "SigmoidContrastive", "SoftmaxContrastive"), ([0, 0, 0], RNG.normal(size=(3, 2, 3)))
+    ),
     "MaskClassificationLoss": ([[[0, 255]], [[2, 1]]], RNG.normal(size=(2, 4, 3 + 1 + 2))),
     "DenseDetectionLoss": (OBJECTS, RNG.normal(size=(2, 4, 8 + 3))),
     "SetPredictionLoss": (OBJECTS, RNG.normal(size=(2, 4, 4 + 3 + 1))),

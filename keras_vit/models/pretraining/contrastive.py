@@ -1,0 +1,67 @@
+"""Training of a dual encoder on images with their texts."""
+
+from typing import Any
+
+import keras
+
+from keras_vit.layers.registration import serializable
+from keras_vit.models.classifier import Classifier
+from keras_vit.models.dual_encoder import DualEncoder
+from keras_vit.training import state
+from keras_vit.training.contrastive import SigmoidContrastive, SoftmaxContrastive
+from keras_vit.training.model import Model
+
+
+@serializable
+class Contrastive(Model):
+    """Trains a dual encoder on pairs: each image with its text, against all other texts of the batch.
+
+        training = keras_vit.Contrastive(model)
+        training.compile(AdamW(1e-3), SigmoidContrastive(), weighted_metrics=[PairAccuracy()])
+        training.fit([images, model.tokens(texts)], numpy.zeros(len(images)))  # labels are not read
+        keras_vit.save(model, "model.keras")
+
+    For LiT (arXiv 2111.07991) freeze the image encoder before: `model.image_encoder.trainable = False`. Replicas
+    compare with the images and texts of all, and each holds the logits of its own rows alone.
+
+    Args:
+        model: a DualEncoder. Training changes it in place.
+        name: of this model.
+
+    Inputs: those of the dual encoder, b of each. Output: logits (b, 2, B), of each image with all texts and of each
+    text with all images.
+    """
+
+    weighs_examples = made_from_arguments = True
+    labels_are_classes = False
+    objectives = (SigmoidContrastive, SoftmaxContrastive)
+
+    def __init__(self, model: DualEncoder, name: str = "contrastive"):
+        if not isinstance(model, DualEncoder):
+            raise ValueError(f"Contrastive takes a keras_vit.DualEncoder, got {model!r}.")
+        embeddings = [model.get_layer(f"{kind}_embedding").output for kind in ("image", "text")]
+        super().__init__(model.inputs, model.get_layer("similarity")(*embeddings, everywhere=True), name=name)
+        self._model = lambda: model  # in a closure: as an attribute Keras would count and save its layers twice
+        self.spec, self.image_size, self.channels = model.spec, model.image_size, model.channels
+        self.preprocessing = model.preprocessing
+
+    @property
+    def dual_encoder(self) -> DualEncoder:
+        """The model that learns."""
+        return self._model()
+
+    def get_encoder(self) -> Classifier:
+        return self.dual_encoder.image_encoder
+
+    def get_config(self) -> dict[str, Any]:
+        model = keras.saving.serialize_keras_object(self.dual_encoder)
+        return {"model": model, "name": self.name, **state.to_config(self)}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        training = config.pop(state.KEY, None)
+        inner = keras.saving.deserialize_keras_object(config["model"], custom_objects=custom_objects)
+        made = cls(inner, config["name"])
+        state.restore(made, training)
+        return made
