@@ -47,6 +47,7 @@ class ZeroShot(OnSource):
         templates_of(self.templates)
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
+        self.check_options()
         model = setting.model
         if not isinstance(model, DualEncoder):
             raise ValueError(

@@ -54,4 +54,4 @@ def test_what_cannot_be_measured_is_refused(model):
     with pytest.raises(ValueError, match=r"needs a text encoder.*--load.text=True"):
         make_evaluator("zero_shot", {}).prepare(setting(model.image_encoder))
     with pytest.raises(ValueError, match="Templates should be texts with {} for the label, got 'cat'"):
-        make_evaluator("zero_shot", {"templates": ("cat",)})
+        make_evaluator("zero_shot", {"templates": ("cat",)}).prepare(setting(model))
