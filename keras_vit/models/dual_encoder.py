@@ -127,10 +127,7 @@ class DualEncoder(Model):
         return self.image_encoder
 
     def tower(self, kind: str) -> Model:
-        """The model from images or texts ("image", "text") to normalised embeddings (b, d), sharing weights.
-
-        It is saved, exported and called like any model: `keras_vit.export(model.tower("image"), "out/")`.
-        """
+        """The model from images or texts ("image", "text") to normalised embeddings (b, d), sharing weights."""
         if kind not in ("image", "text"):
             raise ValueError(f"Unknown tower {kind!r}. Valid: image, text.")
         made = self.__dict__.setdefault("_towers", {})
