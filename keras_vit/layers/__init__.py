@@ -3,6 +3,7 @@
 from keras_vit.layers.attention.self_attention import MultiHeadSelfAttention
 from keras_vit.layers.attention.window_attention import WindowAttention
 from keras_vit.layers.attention.window_tokens import WindowTokens
+from keras_vit.layers.blocks.axial import AxialBlock
 from keras_vit.layers.blocks.mlp import MlpBlock
 from keras_vit.layers.blocks.reducing import ReducingBlock
 from keras_vit.layers.blocks.swin import SwinBlock
@@ -24,6 +25,7 @@ from keras_vit.layers.positions.rotary import RotaryPositions
 __all__ = [
     "AddPositionEmbs",
     "AttentionPooling",
+    "AxialBlock",
     "BatchNormalization",
     "BottleneckUnit",
     "ClassToken",

@@ -58,6 +58,7 @@ class ViTOverrides(TypedDict, total=False):
     patch_dropout: float
     patch_dropout_block: int | None
     causal: bool
+    attention: str
     windows: int
     global_blocks: Sequence[int]
     palette: int | None

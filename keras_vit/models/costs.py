@@ -72,6 +72,7 @@ def transformer_block(
     positions: str | None = None,
     grid: tuple[int, int] | None = None,
     windows: int = 1,
+    sizes: tuple[int, int] | None = None,
 ) -> LayerCount:
     """A TransformerBlock on n tokens of width d, or a ReducingBlock.
 
@@ -85,6 +86,7 @@ def transformer_block(
         reduction: of the patches between attention and MLP.
         positions, grid: as in MultiHeadSelfAttention.
         windows: as in TransformerBlock.
+        sizes: pairs of tokens, and keys with their copies, of an attention pattern (layers.attention.patterns).
     """
     kept, merged = reduction or (None, 0)
     left = n if kept is None else prefix + kept
@@ -93,7 +95,7 @@ def transformer_block(
     hidden = values * mlp_dim
     parameters = attention + (d + 1) * hidden + (mlp_dim + 1) * d + 4 * d + (2 * d if scaled else 0)
     parameters += 2 * mlp_dim if hidden_norm else 0
-    pairs = n * n // windows**2  # of tokens that attend to each other
+    pairs, keys = sizes or (n * n // windows**2, n)  # of tokens that attend to each other
     products = 4 * n * d * inner + 2 * pairs * inner + m * d * (hidden + mlp_dim)
     places, offsets = 0, 0
     if positions in ("relative", "relative2d"):
@@ -103,15 +105,27 @@ def transformer_block(
         products += (patches // 2) * (patches - patches // 2) * (inner // heads) + m * merged * (d + 1)
     # Normalised tokens, queries, keys, values, weights, their sum; then the residual stream, normalised, hidden,
     # activated, the output.
-    saved = n * d + 4 * n * inner + heads * pairs + 3 * m * d + 2 * m * hidden
+    saved = n * d + 2 * (n + keys) * inner + heads * pairs + 3 * m * d + 2 * m * hidden
     saved += (2 * n * inner if qk_norm else 0) + ((n + m) * d if scaled else 0) + (m * mlp_dim if hidden_norm else 0)
     steps = (
         n * d + 3 * n * inner,  # normalised to queries, keys, values
-        3 * n * inner + heads * pairs,  # queries and keys to scores
-        n * inner + 2 * heads * pairs,  # scores to weights, while the values wait
+        (n + 2 * keys) * inner + heads * pairs,  # queries and keys to scores, while the values wait
+        keys * inner + 2 * heads * pairs,  # scores to weights
         m * (hidden + mlp_dim),  # hidden to activated
     )
     return LayerCount(name, (m, d), parameters + places, 2 * (products + offsets), n * d + max(steps), saved)
+
+
+def axial_block(rows: LayerCount, columns: LayerCount) -> LayerCount:
+    """An AxialBlock, from the rows of its halves."""
+    return dataclasses.replace(
+        rows,
+        parameters=rows.parameters + columns.parameters,
+        flops=(rows.flops or 0) + (columns.flops or 0),
+        alive=max(rows.alive, columns.alive),
+        kept=rows.kept + columns.kept,
+        recomputed=max(rows.recomputed, columns.recomputed),
+    )
 
 
 def _relative(positions, patches, prefix, heads, inner, grid):

@@ -136,7 +136,7 @@ def encode(
             layers.MeanPooling and AttentionPooling ignore the other tokens.
         attention_mask: symbolic booleans (b, n), (b, n, n) or (b, k, n, n), to which tokens each may attend; None for
             all.
-        grid: (h, w) patches, for windows, and for positions inside attention or at each block.
+        grid: (h, w) patches, for windows and attention patterns, and for positions inside attention or at each block.
 
     Returns:
         Tokens (b, n, d); fewer with token_merging or patch_dropout.
@@ -162,11 +162,11 @@ def _block_places(spec, i, grid):
     """The arguments of block number i for positions inside attention, or for windows."""
     if spec.windows > 1 and i not in spec.global_blocks:
         return {"windows": spec.windows, "grid": grid, "prefix": spec.window_prefix}
-    kind = spec.inner_positions
-    if kind is None:
-        return {}
-    places = {"positions": kind, "grid": grid, "prefix": spec.prefix}
-    return {**places, "rope_rescale": spec.rope_rescale, "rope_grid": spec.rope_grid} if kind in ROTARY else places
+    kind, pattern = spec.inner_positions, spec.pattern.of_block(i)
+    places = {} if kind is None else {"positions": kind}
+    places |= {"rope_rescale": spec.rope_rescale, "rope_grid": spec.rope_grid} if kind in ROTARY else {}
+    places |= {} if pattern is None or spec.pattern.name == "axial" else {"pattern": pattern}
+    return {**places, "grid": grid, "prefix": spec.prefix} if kind or pattern else {}
 
 
 def _block_arguments(spec, i, remat, policy):
@@ -226,10 +226,11 @@ def encode_with_sizes(
     if spec.reads_grid and grid is None:
         raise ValueError(
             f'encode needs the grid (h, w) of the patches for positions="{spec.positions}",'
-            f' positions_at="{spec.positions_at}", windows={spec.windows}: give grid=.'
+            f' positions_at="{spec.positions_at}", windows={spec.windows}, attention="{spec.attention}": give grid=.'
         )
     x, sizes, tables = tokens, None, _tables(spec, grid, policy)
     block = layers.TransformerBlock if spec.norm_first else layers.PostNormBlock
+    block = layers.AxialBlock if spec.pattern.name == "axial" else block
     for i, reduction in enumerate(_block_reductions(spec, tokens, masks)):
         arguments = _block_arguments(spec, i, i in rematerialised, policy) | _block_places(spec, i, grid)
         x = x if tables[i] is None else tables[i](x)

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit.io.suggest import counted
 from keras_vit.layers.arguments import integer, integers, is_integer, number
-from keras_vit.layers.attention import self_attention
+from keras_vit.layers.attention import patterns, self_attention
 from keras_vit.layers.blocks.mlp import ACTIVATIONS, DENSE_ACTIVATIONS, MLPS
 from keras_vit.layers.embedding.patches import FORMS, grid_size
 from keras_vit.layers.positions.embeddings import FIXED, KINDS, LEARNED
@@ -72,6 +72,7 @@ def _blocks(value, name):
 EPSILON = Kind(_epsilon, "a number above 0 and below 1")
 _AT_LEAST_1 = Kind(functools.partial(number, least=1), "a number of 1 or more")
 _PER_BLOCK = Kind(_per_block, "an integer of 0 or more, or one per block")
+_ATTENTION = Kind(patterns.attention_text, "an attention pattern")
 _BLOCKS = Kind(_blocks, "numbers of blocks", accepts="Sequence[int]")
 _UNITS = Kind(functools.partial(integers, example=(3, 4, 9)), "positive integers")
 _CONVOLUTIONS = Kind(functools.partial(integers, example=(32, 64)), "positive integers")
@@ -250,6 +251,12 @@ class ViTSpec(Spec):
         " row (iGPT).",
         WEIGHTS,
     )
+    attention: str = field(
+        "global",
+        _ATTENTION,
+        'Which patches each attends to: "global" for all, "window(14, global=(2, 5, 8, 11))" and others, see attention'
+        " patterns.",
+    )
     windows: int = field(
         1,
         POSITIVE,
@@ -283,6 +290,7 @@ class ViTSpec(Spec):
         self._check_causal()
         self._check_palette()
         self._check_windows()
+        self._check_attention()
         self._check_positions()
 
     def _replace(self, name, value):
@@ -395,6 +403,41 @@ class ViTSpec(Spec):
             if given:
                 raise ValueError(f"windows={self.windows} do not go with {name}. Leave one of them out.")
 
+    def _check_attention(self):
+        if not self.has_pattern:
+            return
+        wrong = [i for i in self.pattern.global_blocks if i >= self.depth]
+        if wrong:
+            raise ValueError(f'attention="{self.attention}": the model has blocks 0 to {self.depth - 1}, not {wrong}.')
+        axial = self.pattern.name == "axial"
+        problems = {
+            f"windows={self.windows}": self.windows > 1,
+            f'positions="{self.positions}", terms of the scores of all pairs; use "rope2d" or positions that are added'
+            " to the tokens": self.positions in self_attention.RELATIVE,
+            "token_merging, which needs each pair's weight": self.token_merging is not None,
+            "patch_dropout, which removes patches from the grid": self.patch_dropout > 0,
+            "causal=True, since rows and columns leave out earlier patches": axial and self.causal,
+            "norm_first=False": axial and not self.norm_first,
+        }
+        for name, given in problems.items():
+            if given:
+                raise ValueError(f'attention="{self.attention}" does not go with {name}. Leave one of them out.')
+
+    @property
+    def pattern(self) -> patterns.Attention:
+        """The attention pattern."""
+        return patterns.parse(self.attention, "attention")
+
+    @property
+    def has_pattern(self) -> bool:
+        """Whether patches attend to some patches, not all."""
+        return self.attention != "global"
+
+    @property
+    def positions_in_blocks(self) -> bool:
+        """Whether the blocks have positions, inside attention or added to their inputs."""
+        return self.inner_positions is not None or self.positions_at != "stem"
+
     @property
     def inner_positions(self) -> str | None:
         """The positions inside attention, or None."""
@@ -402,8 +445,8 @@ class ViTSpec(Spec):
 
     @property
     def reads_grid(self) -> bool:
-        """Whether the blocks have positions or windows, for which `encode` needs the grid."""
-        return self.inner_positions is not None or self.positions_at != "stem" or self.windows > 1
+        """Whether the blocks have positions, windows or a pattern, for which `encode` needs the grid."""
+        return self.positions_in_blocks or self.windows > 1 or self.has_pattern
 
     @property
     def qkv_biases(self) -> int:
@@ -470,6 +513,8 @@ class ViTSpec(Spec):
             return False
         if name == "layer_scale":  # a number is only where its training began
             return (value is None) != (own is None)
+        if name == "attention":  # axial blocks have twice the weights
+            return value != own and "axial" in (str(value).strip(), own)
         return super().fixes(name, value) and not (name == "class_token" and value is None)
 
     def with_new_head(self, changes):
@@ -496,7 +541,7 @@ def _check_effect(overrides, spec):
         "conv_strides": not spec.conv_stem and "there is no conv_stem",
         "conv_form": not spec.conv_stem and "there is no conv_stem",
         "patch_dropout_block": not spec.patch_dropout and "there is no patch_dropout",
-        "global_blocks": spec.windows == 1 and "there are no windows",
+        "global_blocks": spec.windows == 1 and "there are no windows (a pattern has global=(...) in its attention)",
         "mean": spec.palette and "a palette takes pixels 0..255 as they are",
         "std": spec.palette and "a palette takes pixels 0..255 as they are",
         "patch_form": spec.palette and "a palette has no linear patches",

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+from keras_vit.layers.attention.patterns import pattern_sizes
 from keras_vit.layers.blocks.mlp import MLPS
 from keras_vit.layers.embedding.patch_dropout import kept_patches
 from keras_vit.layers.embedding.patches import grid_size
@@ -12,6 +13,7 @@ from keras_vit.models.costs import (
     LayerCount,
     as_rematerialised,
     attention_pooling,
+    axial_block,
     conv,
     dense,
     halved,
@@ -115,8 +117,15 @@ def _blocks(spec, n, remat, grid):
             rows.append(small(name, (n, spec.width), _table(spec, grid), 0))
         windows = 1 if i in spec.global_blocks else spec.windows
         places = (spec.prefix, reduction, spec.positions, grid, windows)
-        row = transformer_block(f"block_{i:02d}", n, spec.width, spec.heads, inner, spec.mlp_dim, *options, *places)
-        rows.append(as_rematerialised(row) if i in rematerialised else row)
+        pattern = spec.pattern.of_block(i)
+        halves = []
+        for each in ("rows", "columns") if spec.pattern.name == "axial" else (pattern,):
+            sizes = each and pattern_sizes(each, grid, spec.prefix, spec.causal)
+            row = transformer_block(
+                f"block_{i:02d}", n, spec.width, spec.heads, inner, spec.mlp_dim, *options, *places, sizes
+            )
+            halves.append(as_rematerialised(row) if i in rematerialised else row)
+        rows.append(axial_block(*halves) if len(halves) == 2 else halves[0])
         n = row.output[0]
     return rows
 

@@ -7,6 +7,7 @@ import math
 import keras
 
 from keras_vit import layers
+from keras_vit.layers.attention.patterns import pattern_sizes
 from keras_vit.layers.blocks.mlp import MLPS
 from keras_vit.layers.embedding.hidden_patches import ReplacedPatches, RestoredPatches
 from keras_vit.models import taps
@@ -14,6 +15,7 @@ from keras_vit.models.costs import (
     LayerCount,
     as_rematerialised,
     attention_pooling,
+    axial_block,
     bottleneck_unit,
     transformer_block,
 )
@@ -77,20 +79,28 @@ def _sublayers(layer):
     return list(layer._flatten_layers(include_self=False, recursive=False))
 
 
+def _transformer_block(name, layer, n, d):
+    """The row of a TransformerBlock on n tokens of width d, or of an AxialBlock's first half."""
+    inner = layer.heads * layer.attention.size
+    biases = (2 + layer.key_bias) if layer.qkv_bias else 0
+    options = (MLPS[layer.mlp_form].values, biases, layer.qk_norm, layer.layer_scale is not None, layer.hidden_norm)
+    reduced = isinstance(layer, layers.ReducingBlock)
+    reduction = Reduction(layer.kept, layer.merged) if reduced else None
+    places = (layer.prefix, reduction, layer.positions, layer.grid, layer.windows)
+    sizes = layer.pattern and pattern_sizes(layer.pattern, layer.grid, layer.prefix, layer.causal)
+    row = transformer_block(name, n, d, layer.heads, inner, layer.mlp_dim, *options, *places, sizes)
+    return as_rematerialised(row) if layer.remat else row
+
+
 def _from_shapes(name, layer, inputs, output):
     """The row of a layer that a spec doesn't describe."""
     if isinstance(layer, LayerOfParts):
         return _of_parts(name, layer, output)
+    if isinstance(layer, layers.AxialBlock):
+        halves = (_transformer_block(name, half, *inputs) for half in (layer, layer.columns))
+        return axial_block(*halves)
     if isinstance(layer, layers.TransformerBlock):
-        n, d = inputs
-        inner = layer.heads * layer.attention.size
-        biases = (2 + layer.key_bias) if layer.qkv_bias else 0
-        options = (MLPS[layer.mlp_form].values, biases, layer.qk_norm, layer.layer_scale is not None, layer.hidden_norm)
-        reduced = isinstance(layer, layers.ReducingBlock)
-        reduction = Reduction(layer.kept, layer.merged) if reduced else None
-        places = (layer.prefix, reduction, layer.positions, layer.grid, layer.windows)
-        row = transformer_block(name, n, d, layer.heads, inner, layer.mlp_dim, *options, *places)
-        return as_rematerialised(row) if layer.remat else row
+        return _transformer_block(name, layer, *inputs)
     if isinstance(layer, layers.AttentionPooling):
         return attention_pooling(name, *inputs, layer.heads, layer.mlp_dim)
     if isinstance(layer, layers.BottleneckUnit):

@@ -40,6 +40,7 @@ LAYERS = {
     "StdConv2D": ({"filters": 8, "kernel_size": 3}, IMAGE, (2, 8, 12, 8), 1, 0, 0),
     "SwinBlock": ({"heads": 2, "mlp_dim": 32, "window": (2, 3)}, MAP, MAP, 17, 0, 0),
     "TokenPooling": ({}, TOKENS, (2, 16), 0, 0, 0),
+    "AxialBlock": ({"heads": 2, "mlp_dim": 32, "grid": (2, 3)}, TOKENS, TOKENS, 32, 0, 0),
     "TransformerBlock": ({"heads": 2, "mlp_dim": 32}, TOKENS, TOKENS, 16, 0, 0),
     "WindowAttention": ({"heads": 2, "window": (2, 3), "shift": (1, 1)}, MAP, MAP, 9, 0, 0),
     "WindowTokens": ({"windows": 2, "prefix": 2}, TOKENS, (2, 12, 16), 0, 0, 0),

@@ -283,6 +283,7 @@ def test_keras_backup_goes_on_as_if_nothing_had_happened(tmp_path):
         (lambda: dino(local_size=10), "DINO: local_size=.10, 10.: .*10x10 pixels is not divisible by patches of 4x4"),
         (lambda: dino(steps=0), "DINO: steps must be a positive integer, got 0"),
         (lambda: dino(vit(patch_dropout=0.5)), "Crops of several sizes need all patches"),
+        (lambda: dino(vit(attention="window(2)")), r'"window\(2\)" is for one grid'),
         (lambda: dino(vit(positions="rope2d")), 'positions="rope2d" are in the attention, for one grid'),
         (lambda: dino(temperature=0), "temperatures must be above 0"),
         (

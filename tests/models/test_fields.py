@@ -48,6 +48,10 @@ KINDS = {
         [(np.array([5, 2]), (2, 5)), (range(2), (0, 1)), (3, (3,))],
         [("last", "got 'last'"), ((-1,), "must be an integer of 0 or more, got -1"), ((0.5,), "got 0.5")],
     ),
+    "an attention pattern": (
+        [("window(14,global=(8, 2))", "window(14, global=(2, 8))"), (np.str_("axial"), "axial")],
+        [("windows(7)", 'Did you mean "window"?'), (3, "must be one of global, axial, window(r)")],
+    ),
     "numbers or pairs (rows, columns)": (
         [((12, np.int64(6)), ((12, 12), (6, 6))), ([[2, 3]], ((2, 3),))],
         [(3, "must be one window per stage"), ((), "such as (12, 12, 12, 6), got ()"), ((0,), "got 0")],

@@ -8,18 +8,22 @@ If the environment variable KERAS_VIT_DOT_PRODUCT_ATTENTION is "on" when a model
 until measured on a GPU.
 """
 
+import functools
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit.layers.arguments import choice, flag, integer, number, rate, setting
+from keras_vit.layers.attention.grouped_attention import grouped_attention
+from keras_vit.layers.attention.groups import allowed_pairs, mask_of
+from keras_vit.layers.attention.patterns import groups_of, pattern_text
 from keras_vit.layers.attention.token_masks import attendable, causal, causal_softmax, masked_softmax, token_count
 from keras_vit.layers.backend import attention_in_one_kernel
 from keras_vit.layers.blocks.token_merging import log_sizes
 from keras_vit.layers.dense import ComposedLayer, Dense
 from keras_vit.layers.dropout import Dropout, fold_in
-from keras_vit.layers.embedding.patches import pair
+from keras_vit.layers.embedding.patches import check_tokens, pair
 from keras_vit.layers.positions.relative import RelativeAttention, RelativeBias
 from keras_vit.layers.positions.rotary import ROTARY, RotaryPositions
 from keras_vit.layers.registration import serializable
@@ -47,6 +51,9 @@ class MultiHeadSelfAttention(ComposedLayer):
         causal: whether each token attends only to itself and earlier ones.
         key_bias: False for biases of query and value alone: the key's would add the same to all scores of a query.
         rope_rescale, rope_grid: the rotations' `rescale` and `reference`, see RotaryPositions.
+        pattern: which patches each attends to: "window(14)", "rows", "columns"... (layers/attention/patterns.py); None
+            for all. It needs `grid`. With masks the layer computes attention among all tokens, which saves
+            nothing.
 
     Input and output (b, n, d). `attention_weights(x)` returns the attention weights (b, k, n, n). Masks, of the call
     and of `attention_weights`, are boolean or integers, True or 1 for yes:
@@ -73,6 +80,7 @@ class MultiHeadSelfAttention(ComposedLayer):
         key_bias: bool = True,
         rope_rescale: float = 1.0,
         rope_grid: int = 16,
+        pattern: str | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -93,6 +101,12 @@ class MultiHeadSelfAttention(ComposedLayer):
         self.key_bias = flag(key_bias, f"{owner}: key_bias")
         self.rope_rescale = number(rope_rescale, f"{owner}: rope_rescale", least=1)
         self.rope_grid = integer(rope_grid, f"{owner}: rope_grid")
+        self.pattern = None if pattern is None else pattern_text(pattern, f"{owner}: pattern")
+        if pattern is not None and (grid is None or positions in RELATIVE):
+            raise ValueError(
+                f'{owner}: pattern="{pattern}" needs the grid (h, w) of the patches, and no terms of the scores'
+                f" ({', '.join(RELATIVE)}); got grid={grid}, positions={positions!r}."
+            )
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
@@ -120,6 +134,7 @@ class MultiHeadSelfAttention(ComposedLayer):
         self.out = Dense(width, dtype=policy, name="out")
         self.out.build((*input_shape[:-1], inner))
         self._build_positions(input_shape[1])
+        self._build_groups(input_shape[1])
         self.weights_dropout = Dropout(self.attention_dropout, dtype=self.compute_dtype, name="attention_dropout")
         self.out_dropout = Dropout(self.dropout, dtype=self.compute_dtype, name="dropout")
         self.restore_dense()
@@ -142,6 +157,19 @@ class MultiHeadSelfAttention(ComposedLayer):
             self.relative = RELATIVE[self.positions](**arguments, name=self.positions)
         (self.rotary or self.relative).build((None, self.heads, n, self.size))
 
+    def _build_groups(self, n):
+        """The groups of patches of the pattern, and the mask of their scores."""
+        if self.pattern is None:
+            return
+        if n is None:
+            raise ValueError(
+                f'MultiHeadSelfAttention: pattern="{self.pattern}" needs a fixed number of tokens, got one that is'
+                " known only at run time."
+            )
+        check_tokens(n, self.prefix, self.grid, "MultiHeadSelfAttention")
+        self.groups = groups_of(self.pattern, self.grid, self.causal)
+        self.groups_mask = mask_of(self.groups, self.prefix)
+
     def _split(self, x):
         x = ops.reshape(x, (-1, token_count(x), self.heads, self.size))  # (b, n, k*c) -> (b, n, k, c)
         return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
@@ -163,6 +191,9 @@ class MultiHeadSelfAttention(ComposedLayer):
         if sizes is not None:
             scores = scores + ops.cast(log_sizes(sizes)[:, None, None, :], scores.dtype)  # (b, n) -> (b, 1, 1, n)
         allowed = attendable(x, self.heads, mask, attention_mask)
+        if self.pattern is not None:
+            pairs = ops.convert_to_tensor(allowed_pairs(self.groups, self.prefix))  # (n, n)
+            return masked_softmax(scores, pairs if allowed is None else ops.logical_and(pairs, allowed))
         if not self.causal:
             return masked_softmax(scores, allowed)
         if allowed is None:
@@ -230,9 +261,11 @@ class MultiHeadSelfAttention(ComposedLayer):
             )
         keys = ops.slice_update(keys, (0, 0, place, 0), self._keys(x))
         values = ops.slice_update(values, (0, 0, place, 0), self._split(self.value(x)))
-        weights = masked_softmax(
-            self._scores(self._queries(x), keys), ops.arange(keys.shape[2]) <= place
-        )  # (b, k, 1, n)
+        seen = ops.arange(keys.shape[2]) <= place  # (n,)
+        if self.pattern is not None:
+            pairs = allowed_pairs(self.groups, self.prefix)[:, : keys.shape[2]]
+            seen = ops.take(ops.convert_to_tensor(pairs), place, axis=0)
+        weights = masked_softmax(self._scores(self._queries(x), keys), seen)  # (b, k, 1, n)
         return self.out(self._joined(ops.matmul(weights, values))), keys, values
 
     def call(self, x, mask=None, attention_mask=None, training=False, seed=None, x_mask=None, scale=None):
@@ -243,11 +276,22 @@ class MultiHeadSelfAttention(ComposedLayer):
         """
         mask = x_mask if mask is None else mask
         y = None
-        if self.relative is None and not (training and self.attention_dropout):
+        if self.pattern is not None:
+            y = self._in_groups(x, training, seed, scale) if mask is None and attention_mask is None else None
+        elif self.relative is None and not (training and self.attention_dropout):
             y = self._without_weights(x, mask, attention_mask, scale)
         if y is None:
             return self.attend(x, mask, attention_mask, None, training, seed, scale)[0]
         return self.out_dropout(self.out(y), training=training, seed=seed)
+
+    def _in_groups(self, x, training, seed, scale):
+        """The heads' outputs (b, n, k*c) of attention in groups of patches."""
+        q = self._queries(x, scale)
+        seeds = (None, None) if seed is None else (fold_in(seed, 1), fold_in(seed, 2))
+        drops = [functools.partial(self.weights_dropout, training=training, seed=each) for each in seeds]
+        q = q * ops.cast(self.size**-0.5, q.dtype)
+        values = self._split(self.value(x))
+        return self._joined(grouped_attention(q, self._keys(x, scale), values, self.groups, self.groups_mask, *drops))
 
     def _without_weights(self, x, mask, attention_mask, scale):
         """The heads' outputs (b, n, k*c) by a kernel that keeps no weights; None if none supports these options."""

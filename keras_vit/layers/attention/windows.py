@@ -4,6 +4,7 @@ A map whose size is not a multiple of the window's is padded first (`padding`); 
 `shifted_regions` says which places in a window were neighbours before.
 """
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,19 @@ def padding(size: tuple[int, int], window: tuple[int, int]) -> tuple[int, int]:
     return -h % rows, -w % columns
 
 
-def pad(x: Any, window: tuple[int, int]) -> Any:
-    """A map (b, h, w, d) with zeros below and to the right, up to whole windows."""
+def pad(x: Any, window: tuple[int, int], xp: ModuleType = ops) -> Any:
+    """A map (b, h, w, d) with zeros below and to the right, up to whole windows; `xp` is keras.ops or numpy."""
     below, right = padding(x.shape[1:3], window)
-    return ops.pad(x, ((0, 0), (0, below), (0, right), (0, 0))) if below or right else x
+    return xp.pad(x, ((0, 0), (0, below), (0, right), (0, 0))) if below or right else x
 
 
-def partition(x: Any, window: tuple[int, int]) -> Any:
+def partition(x: Any, window: tuple[int, int], xp: ModuleType = ops) -> Any:
     """The windows of a map, row by row, as tokens.
 
     Args:
         x: (b, h, w, d) of known h and w, multiples of the window's.
         window: (rows, columns) of a window.
+        xp: keras.ops for tensors, or numpy.
 
     Returns:
         (b*n, rows*columns, d), the n windows of an image next to each other.
@@ -38,9 +40,9 @@ def partition(x: Any, window: tuple[int, int]) -> Any:
     (h, w, d), (rows, columns) = x.shape[1:], window
     if h % rows or w % columns:
         raise ValueError(f"A map of {h}x{w} is not a whole number of windows of {rows}x{columns}: pad it first.")
-    x = ops.reshape(x, (-1, h // rows, rows, w // columns, columns, d))  # (b, h, w, d) -> (b, n1, rows, n2, columns, d)
-    x = ops.transpose(x, (0, 1, 3, 2, 4, 5))  # (b, n1, n2, rows, columns, d)
-    return ops.reshape(x, (-1, rows * columns, d))  # (b*n1*n2, rows*columns, d)
+    x = xp.reshape(x, (-1, h // rows, rows, w // columns, columns, d))  # (b, h, w, d) -> (b, n1, rows, n2, columns, d)
+    x = xp.transpose(x, (0, 1, 3, 2, 4, 5))  # (b, n1, n2, rows, columns, d)
+    return xp.reshape(x, (-1, rows * columns, d))  # (b*n1*n2, rows*columns, d)
 
 
 def unpartition(windows: Any, window: tuple[int, int], size: tuple[int, int]) -> Any:
@@ -61,12 +63,6 @@ def roll(x: Any, shift: tuple[int, int]) -> Any:
     return x
 
 
-def _windows_of(x, window):
-    """A NumPy map (h, w) as windows (n, rows*columns)."""
-    (h, w), (rows, columns) = x.shape, window
-    return x.reshape(h // rows, rows, w // columns, columns).swapaxes(1, 2).reshape(-1, rows * columns)
-
-
 def shifted_regions(size: tuple[int, int], window: tuple[int, int], shift: tuple[int, int]) -> np.ndarray:
     """Which tokens of a rolled map's windows belong together.
 
@@ -83,5 +79,6 @@ def shifted_regions(size: tuple[int, int], window: tuple[int, int], shift: tuple
         np.where(np.arange(length) < length - step, 0, 1) if step else np.zeros(length, int)
         for length, step in zip(size, shift)
     ]
-    parts = _windows_of(2 * sides[0][:, None] + sides[1], window)  # (n, rows*columns)
+    side = 2 * sides[0][:, None] + sides[1]  # (h, w)
+    parts = partition(side[None, :, :, None], window, np)[..., 0]  # (n, rows*columns)
     return parts[:, :, None] == parts[:, None, :]

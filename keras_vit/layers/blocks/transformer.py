@@ -54,8 +54,8 @@ class TransformerBlock(ComposedLayer):
     """x = x + attention(norm(x)); x = x + mlp(norm(x)).
 
     Args:
-        heads, head_dim, qkv_bias, key_bias, qk_norm, attention_dropout, positions, grid, prefix, causal: see
-            MultiHeadSelfAttention.
+        heads, head_dim, qkv_bias, key_bias, qk_norm, attention_dropout, positions, grid, prefix, causal,
+            pattern: see MultiHeadSelfAttention.
         mlp_dim, mlp_activation, mlp_form, hidden_norm: see MlpBlock, whose `form` and `norm` the latter two are.
         epsilon: of the layer normalisations.
         dropout: rate after every dense layer except query, key and value, as in the paper.
@@ -95,6 +95,7 @@ class TransformerBlock(ComposedLayer):
         rope_rescale: float = 1.0,
         rope_grid: int = 16,
         hidden_norm: bool = False,
+        pattern: str | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -114,6 +115,7 @@ class TransformerBlock(ComposedLayer):
             key_bias=key_bias,
             rope_rescale=rope_rescale,
             rope_grid=rope_grid,
+            pattern=pattern,
             dtype=self.dtype_policy,
             name="attention",
         )
@@ -142,10 +144,12 @@ class TransformerBlock(ComposedLayer):
         self.rope_grid = self.attention.rope_grid
         self.hidden_norm = self.mlp.norm
         self.windows = integer(windows, "TransformerBlock: windows")
-        if self.windows > 1 and (self.grid is None or self.positions is not None or self.causal):
+        self.pattern = self.attention.pattern
+        others = (self.positions, self.pattern, self.causal or None)
+        if self.windows > 1 and (self.grid is None or any(other is not None for other in others)):
             raise ValueError(
-                f"TransformerBlock: windows={windows} need the grid (h, w) of the patches, and no positions or causal"
-                f" attention; got grid={grid}, positions={positions!r}, causal={causal}."
+                f"TransformerBlock: windows={windows} need the grid (h, w) of the patches, and no positions, pattern or"
+                f" causal attention; got grid={grid}, positions={positions!r}, pattern={pattern!r}, causal={causal}."
             )
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)

@@ -256,7 +256,8 @@ def _check(spec):
         "a ViT": not spec.has_attention,
         "a normalisation after its blocks (final_norm=True, fc_norm=False)": not getattr(spec, "final_norm", True)
         or getattr(spec, "fc_norm", False),
-        "attention among all patches (windows=1)": getattr(spec, "windows", 1) > 1,
+        'attention among all patches (windows=1, attention="global")': getattr(spec, "windows", 1) > 1
+        or getattr(spec, "has_pattern", False),
         "positions that are added at the stem, or none": getattr(spec, "reads_grid", False),
         "all patches (no token_merging, no patch_dropout)": getattr(spec, "token_merging", None) is not None
         or bool(getattr(spec, "patch_dropout", 0)),

@@ -145,7 +145,8 @@ def _check(spec):
         or getattr(spec, "positions_at", "stem") == "shared",
         "all patches (no token_merging, no patch_dropout)": getattr(spec, "token_merging", None) is not None
         or bool(getattr(spec, "patch_dropout", 0)),
-        "attention among all patches (windows=1)": getattr(spec, "windows", 1) > 1,
+        'attention among all patches (windows=1, attention="global")': getattr(spec, "windows", 1) > 1
+        or getattr(spec, "has_pattern", False),
         "attention in both directions (causal=False)": getattr(spec, "causal", False),
     }
     for needed, lacks in wrong.items():

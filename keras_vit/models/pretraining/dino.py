@@ -31,7 +31,7 @@ def at_size(model: Classifier, size: tuple[int, int], name: str) -> keras.Model:
         name: of the new model.
 
     Raises:
-        ValueError: for a partial patch, a model that merges or drops patches, or attention positions of one grid.
+        ValueError: for a partial patch, a model that merges or drops patches, or attention for one grid.
     """
     spec: Any = model.spec
     resampled: dict[keras.layers.Layer, keras.layers.Layer] = {}
@@ -42,6 +42,8 @@ def at_size(model: Classifier, size: tuple[int, int], name: str) -> keras.Model:
         )
     if getattr(spec, "token_merging", None) is not None or getattr(spec, "patch_dropout", None):
         raise ValueError("Crops of several sizes need all patches: leave token_merging and patch_dropout out.")
+    if getattr(spec, "has_pattern", False):
+        raise ValueError(f'Crops of several sizes need attention="global": "{spec.attention}" is for one grid.')
     grid = grid_size(size, spec.strides[0]) if spec.has_tokens else None
 
     def at_grid(operation):

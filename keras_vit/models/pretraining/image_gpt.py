@@ -201,10 +201,11 @@ class ImageGPT(ModelOfArguments):
 
 def _logits(vit):
     """Symbolic logits (b, n, colors), of pixel i from the start token and earlier pixels; the last pixel is unused."""
-    x = vit.get_layer("embedding_dropout").output[:, :-1]  # (b, 1 + n, d) -> (b, n, d)
+    x = vit.get_layer("embedding_dropout").output  # (b, 1 + n, d)
+    x = x if vit.spec.has_pattern else x[:, :-1]  # patterns need the whole grid
     for block in taps.blocks(vit):
         x = block(x)
-    x = vit.get_layer("encoder_norm")(x)
+    x = vit.get_layer("encoder_norm")(x[:, :-1] if vit.spec.has_pattern else x)  # (b, n, d)
     normal = keras.initializers.RandomNormal(stddev=0.02)
     head = Dense(
         vit.spec.palette,

@@ -49,7 +49,8 @@ def check_encoder(spec: ViTSpec, what: str) -> None:
             spec.token_merging is not None or spec.patch_dropout > 0
         ),
         f'positions="{spec.positions}", positions_at="{spec.positions_at}" are in the blocks, which do not see all'
-        " patches in their places; positions here are added once, at the stem": spec.reads_grid and spec.windows == 1,
+        " patches in their places; positions here are added once, at the stem": spec.positions_in_blocks,
+        f'attention="{spec.attention}" needs all patches in their places': spec.has_pattern,
         f"windows={spec.windows} need all patches": spec.windows > 1,
     }
     found = [reason for reason, is_so in problems.items() if is_so]
