@@ -34,7 +34,7 @@ SWEEPS = {
 PASSES = ("forward", "training")
 
 
-def _highest(function, repeats):
+def highest(function, repeats):
     """(CPU seconds of the fastest call, over all cores, peak memory in bytes meanwhile). The first call compiles."""
     function()
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
@@ -60,8 +60,8 @@ def measured(variant, image_size, overrides, repeats):
     counted = {"forward": counting.forward_activations(rows), "training": counting.training_activations(rows)}
     found = {}
     for name in PASSES:
-        _, before = _highest(small[name], repeats)
-        seconds, after = _highest(large[name], repeats)
+        _, before = highest(small[name], repeats)
+        seconds, after = highest(large[name], repeats)
         found[name] = BATCHES[1] / seconds, max(after - before, 0) / (BATCHES[1] - BATCHES[0]), 4 * counted[name]
     return found
 

@@ -12,7 +12,7 @@ import types
 import pytest
 
 import keras_vit
-from benchmarks import cheaper, gpu, input, ops, scaling, slices_tensorflow, startup, where
+from benchmarks import attention, cheaper, gpu, input, ops, scaling, slices_tensorflow, startup, where
 from benchmarks.own_process import in_own_process
 from keras_vit.planning.slice.groups import group_of
 from keras_vit.planning.slice.hlo import Cost, Instruction
@@ -119,6 +119,29 @@ def test_scaling_prints_and_draws_every_point(tmp_path, monkeypatch, capsys):
     assert [words[1] for words in told if words[0] == "tiny"] == ["32", "64", "32"]
     assert all(float(words[2]) > float(words[3]) > 0 for words in told if words[0] == "tiny")
     assert output.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_costs_of_attention_are_measured_and_drawn_as_far_as_memory_reaches(tmp_path, monkeypatch, capsys):
+    small = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 32, "positions": "sincos2d"}
+    monkeypatch.setattr(attention, "KINDS", {"tiny": ("Ti/16", small)})
+    monkeypatch.setattr(attention, "SIZES", (32, 64))
+    monkeypatch.setattr(attention, "in_own_process", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(attention, "_available", lambda: 4 * attention.counted("Ti/16", small, 32)[2])
+    output = tmp_path / "costs.png"
+    values = types.SimpleNamespace(output=str(output), repeats=1, step="forward", kind=[], largest=64)
+    monkeypatch.setattr(attention.flags, "FLAGS", values)
+    attention.main()
+    [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| tiny")]
+    _, _, parameters, measured, left_out, _ = (cell.strip() for cell in row.split("|"))
+    assert int(parameters.replace(",", "")) == attention.counted("Ti/16", small, 32)[0]
+    assert "-" not in measured and left_out.endswith(", -, -")
+    assert output.read_bytes().startswith(b"\x89PNG")
+
+
+def test_kinds_of_attention_have_about_as_many_parameters():
+    counts = [attention.counted(*kind, 224)[0] for kind in attention.KINDS.values()]
+    assert max(counts) < 1.15 * min(counts)
 
 
 def test_every_point_of_the_sweeps_is_a_model(without_values):
