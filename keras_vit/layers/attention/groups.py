@@ -172,8 +172,9 @@ class Local(Groups):
     def __init__(self, grid: tuple[int, int], causal: bool, size: int):
         super().__init__(grid, causal)
         self.reach = size // 2
-        self.blocks = Windows(grid, causal, 1)
-        self.blocks.window = (max(self.reach, _BLOCK),) * 2
+        side = max(self.reach, _BLOCK)
+        self.blocks = Windows(grid, causal, side)
+        self.blocks.window = (side, side)  # also on smaller grids, so that a block has the neighbours' patches
 
     def queries(self, x, xp=ops):
         return self.blocks.queries(x, xp)
