@@ -10,6 +10,21 @@ from keras_vit.data.sources.image_files import ENDINGS, ending
 from keras_vit.io.paths import in_threads
 
 _AT_A_TIME = 256  # files
+_LEVELS = 3  # of subfolders of annotations that the images' folder may have, too
+
+
+def _places(folder, beside):
+    """Lists the folders that may contain the images of annotation files in `folder`.
+
+    These are the folder itself, those named `beside` next to it, and next to the folders above with the same
+    subfolders: images/a for annotations/a.
+    """
+    places, inside = [folder], ""
+    for _ in range(_LEVELS):
+        above, name = os.path.split(folder)
+        places += [os.path.join(above, other, inside).rstrip("/") for other in beside]
+        folder, inside = above, os.path.join(name, inside)
+    return places
 
 
 def image_of(path: str, stated: str, existing: files.Existing, folders: Sequence[str], by_name: bool = False) -> str:
@@ -19,12 +34,12 @@ def image_of(path: str, stated: str, existing: files.Existing, folders: Sequence
         path: str. Path of the annotation file.
         stated: str. Image path stated in the file, or "".
         existing: Existing. The files that exist.
-        folders: sequence of str. Names of sibling folders that may contain images.
+        folders: sequence of str. Names of folders beside that may contain images, as in `_places`.
         by_name: bool. Whether an image with the file's name takes precedence over the stated path.
     """
     folder, name = os.path.split(path)
     stem, stated = os.path.splitext(name)[0], stated.replace("\\", "/")
-    places = [folder, *(os.path.join(os.path.dirname(folder), beside) for beside in folders)]
+    places = _places(folder, folders)
     whole = os.path.join(folder, stated)
     of_stated = [os.path.join(place, os.path.basename(stated)) for place in places] if stated else []
     of_stated = [whole if "://" in folder else os.path.normpath(whole), *of_stated] if stated else []
@@ -37,7 +52,7 @@ def image_of(path: str, stated: str, existing: files.Existing, folders: Sequence
 
 def _endings(stem, names):
     """Lists the extensions, as spelled, of the images with this name."""
-    return [end for kind in ENDINGS for end in (kind, kind.upper()) if stem + end in names]
+    return [end for kind in ENDINGS for end in (kind, kind.upper(), kind.title()) if stem + end in names]
 
 
 def pictures(

@@ -164,7 +164,8 @@ def boxes(text: str, split: str = "train", data_dir: str | None = None) -> Rando
         table = make_boxes(pictures, _numbers(names), annotations.fractions, annotations.ignored)
     check_some(title, annotations, list(zip(table.paths, table.faults)))
     if not names or not len(table.labels):
-        raise ValueError(f'"{root}": no image of {asked} has a box. {told(annotations.ignored)}')
+        lost = told(annotations.ignored)
+        raise ValueError(f'"{root}": no image of {asked} has a box.{f" Ignored: {lost}." if lost else ""}')
     _report(title, asked, layout, table, names, annotations.ignored)
     for doubt in doubts(title, names) if len(names) > 1 else ():
         log_once(logging.WARNING, doubt)

@@ -1,6 +1,7 @@
-"""YOLO text files, as written by Ultralytics, Roboflow and CVAT.
+"""YOLO text files, as written by Ultralytics, Roboflow, CVAT, Label Studio and LabelImg.
 
     PATH/data.yaml: names, and for train, val and test a folder, a list of folders, or a text file of image paths
+    PATH/classes.txt or PATH/obj.names: names, a line for each, in exports without data.yaml
     .../images/a.jpg and .../labels/a.txt: on each line a class number and x y x y..., fractions of width and height;
                                                 for boxes also centre x, centre y, width, height
 
@@ -21,6 +22,7 @@ import yaml
 
 from keras_vit.data.annotations import files, form
 from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
+from keras_vit.data.sources.class_names import class_names
 from keras_vit.data.sources.image_files import ENDINGS, ending
 from keras_vit.data.splits import SPLITS, canonical
 from keras_vit.io.paths import in_threads, read_text
@@ -31,6 +33,7 @@ _BOX = 5  # numbers on a line for detection: class, centre x and y, width, heigh
 _MOST = 2.0  # larger coordinates are pixels, not fractions
 _NAMES = re.compile(r"^\s*names\s*:", re.MULTILINE)  # other YAML files are not read
 _KEYS = ("train", "val", "valid", "validation", "test")
+_LISTS = ("obj.names", "classes.txt", "labels/classes.txt")  # of class names, without a data.yaml
 
 
 def _yaml(path):
@@ -74,6 +77,8 @@ def _names(content, path):
 def _place(root, base, text):
     """Resolves a path in data.yaml, or returns "". Roboflow's start with "../" but are relative to its folder."""
     text = str(text).replace("\\", "/")
+    if text == ".":
+        return base
     plain = text
     while plain.startswith(("../", "./")):
         plain = plain.partition("/")[2]
@@ -119,15 +124,37 @@ def _label_file(image):
     return os.path.splitext(f"{before}/labels/{after}" if images else image)[0] + ".txt"
 
 
+def _from_list(root, names):
+    """Describes an export with a list of class names instead of data.yaml: {that list: a mapping like data.yaml's}.
+
+    CVAT writes obj.names and lists of images; Label Studio and LabelImg write classes.txt. {} for other folders.
+    """
+    lists = [name for name in _LISTS if tf.io.gfile.exists(os.path.join(root, name))]
+    pictures = {os.path.splitext(name)[0] for name in names if ending(name) in ENDINGS}
+    beside = any(name.endswith(".txt") and name[:-4] in pictures for name in names)
+    if not lists or not (beside or "obj.names" in names or {"images", "labels"} <= set(names)):
+        return {}
+    if lists[0] == "obj.names":
+        splits = {key: f"{key}.txt" for key in _KEYS if f"{key}.txt" in names}
+    else:
+        images = "." if beside else "images"
+        inside = files.names_in(os.path.join(root, images))
+        splits = {key: f"{images}/{key}" for key in _KEYS if key in inside} or {"train": images}
+    return {lists[0]: {"names": list(class_names(root, lists[0]) or ()), **(splits or {"train": "."})}}
+
+
 def find(path: str, boxes: bool = False) -> Layout | None:
-    """Finds the annotations described by a folder's data.yaml or the YAML file `path`; None without one.
+    """Finds the annotations described by a folder's data.yaml or list of classes, or the YAML file `path`.
 
     Args:
         path: str. Folder or file, local or in a bucket.
         boxes: bool. Whether to read boxes instead of outlined regions.
 
+    Returns:
+        Layout, or None for other folders and files.
+
     Raises:
-        ValueError: for folders "images" and "labels" without a data.yaml.
+        ValueError: for folders "images" and "labels" without names of classes.
     """
     root = os.path.dirname(path) if path.lower().endswith((".yaml", ".yml")) else path
     names = files.names_in(root)
@@ -135,6 +162,7 @@ def find(path: str, boxes: bool = False) -> Layout | None:
     found = [name for name in found if _NAMES.search(files.start_of(os.path.join(root, name)))]
     contents = {name: _yaml(os.path.join(root, name)) for name in found}
     contents = {name: content for name, content in contents.items() if "names" in content}
+    contents = contents or _from_list(root, names)
     if not contents:
         if {"images", "labels"} <= set(names) and any(name.endswith(".txt") for name in _below(root, "labels")):
             raise ValueError(
@@ -180,7 +208,7 @@ def _region(line, number, names, path, ignored, boxes):
     if not first.isdecimal() or int(first) >= len(names):
         raise ValueError(
             f'"{path}", line {number}: expected a class from 0 to {len(names) - 1}, got "{first[:20]}". The classes'
-            f" are {listed(names)}."
+            f" are {listed(names)}, numbered from 0."
         )
     if len(rest) + 1 == _BOX and not boxes:
         raise Fault(f"{name} is a box of 4 numbers; boxes are for object detection (boxes:PATH)")
@@ -220,7 +248,10 @@ def _pictures(images, names, ignored, texts, boxes) -> Iterator[Picture]:
 
 
 def _check_texts(texts, path, split, boxes):
-    """Raises ValueError if there are no lines, or all are boxes and `boxes` is false."""
+    """Raises ValueError if all lines are boxes and `boxes` is false, or if nothing is annotated.
+
+    For `boxes`, empty files are those of images without objects.
+    """
     lines = (line.split() for text in texts.values() for line in text.splitlines() if line.strip())
     lengths = [len(line) for line in lines]
     if lengths and set(lengths) == {_BOX} and not boxes:
@@ -228,7 +259,7 @@ def _check_texts(texts, path, split, boxes):
             f'"{path}": all {counted(len(lengths), "line")} of {split} are boxes, which are for object detection'
             " (boxes:PATH). Export the data with polygons (YOLO segmentation)."
         )
-    if not lengths:
+    if not lengths and not (boxes and texts):
         raise ValueError(
             f'"{path}": the images of {split} have no annotations. Expected text files in a folder "labels" next to'
             ' "images", or next to the images.'

@@ -73,7 +73,8 @@ def _told(reason, names):
 
 def told(ignored: dict[Reason, list[str]]) -> str:
     """Describes ignored paths, most frequent first: "3 .txt, 2 folders of metadata (.git, __MACOSX)", or ""."""
-    order = sorted(ignored, key=lambda reason: (-len(ignored[reason]), reason.text))
+    found = [reason for reason, paths in ignored.items() if paths]
+    order = sorted(found, key=lambda reason: (-len(ignored[reason]), reason.text))
     return ", ".join(_told(reason, ignored[reason]) for reason in order)
 
 

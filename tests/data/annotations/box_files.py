@@ -47,6 +47,19 @@ def yolo_boxes(folder, *lines):
     return yolo_folder(folder, "\n".join(lines))
 
 
+def yolo_with_list(folder, images, labels, names):
+    """YOLO's files without data.yaml, for exports with a list of classes."""
+    picture(folder / images / "a.JPG")
+    text(folder / labels / "a.txt", "0 .35 .3125 .3 .375")
+    text(folder / names, "cat\ndog\n")
+    return folder
+
+
+def cvat_yolo(folder):
+    text(folder / "train.txt", "data/obj_train_data/a.JPG\n")
+    return yolo_with_list(folder, "obj_train_data", "obj_train_data", "obj.names")
+
+
 FORMATS = {
     "voc": voc_folder,
     "coco": lambda folder: coco_boxes(folder, [2, 1, 3, 3]),
@@ -54,6 +67,9 @@ FORMATS = {
     "coco runs": lambda folder: coco_folder(folder, [annotation(segmentation={"size": list(SIZE), "counts": RUNS})]),
     "yolo": lambda folder: yolo_boxes(folder, "0 .35 .3125 .3 .375"),
     "yolo outlines": lambda folder: yolo_boxes(folder, "0 .2 .125 .5 .125 .5 .5 .2 .5"),
+    "yolo of label studio": lambda folder: yolo_with_list(folder, "images", "labels", "classes.txt"),
+    "yolo of labelimg": lambda folder: yolo_with_list(folder, "", "", "classes.txt"),
+    "yolo of cvat": cvat_yolo,
     "labelme": lambda folder: labelme_folder(folder, [shape(((5, 4), (2, 1)), kind="rectangle")]),
     "labelme outlines": lambda folder: labelme_folder(folder, [shape()]),
     "csv": lambda folder: csv_folder(folder, ROW),

@@ -47,7 +47,7 @@ REFUSED = {
     "yolo: a name": (yolo_boxes, f"{LINE}\ncat .5 .5 .1 .1", 'a.txt", line 2: expected a class .* got "cat"'),
     "yolo: negative": (yolo_boxes, "-1 .5 .5 .1 .1", 'expected a class .* got "-1"'),
     "yolo: a float": (yolo_boxes, "0.0 .5 .5 .1 .1", 'expected a class .* got "0.0"'),
-    "yolo: no lines": (yolo_boxes, "", "the images of train have no annotations"),
+    "yolo: no lines": (yolo_boxes, "", "no image of train has a box"),
     "labelme: not json": (labelme_folder, '{"shapes": [\n', r'b.json", line 2: not JSON'),
     "csv: no coordinate": (csv_folder, [], r"a row for each box"),
     "csv: no class": (

@@ -171,6 +171,12 @@ def test_slices_are_disjoint(tmp_path):
     assert list(map(len, names)) == [7, 3] and len(names[0] | names[1]) == 10
 
 
+def test_images_may_be_in_subfolders_like_those_of_the_annotations(tmp_path):
+    picture(tmp_path / "images" / "day one" / "a.Jpg")
+    text(tmp_path / "annotations" / "day one" / "a.xml", voc_xml(voc_object()))
+    assert opened(tmp_path).size == 1
+
+
 def test_batches_hold_objects(tmp_path):
     source = opened(yolo_boxes(tmp_path, "0 .35 .3125 .3 .375", "1 .5 .5 1 1"))
     objects = next(iter(source.ordered().map(lambda example: pack(example, source.most_objects)).batch(1)))
