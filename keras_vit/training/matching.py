@@ -52,17 +52,24 @@ def _start(costs, valid):
 def _search(costs, u, v, query_of, target, wanting):
     """Dijkstra's algorithm from `target` (b,) to the nearest unmatched query, in the images that are `wanting` (b,).
 
+    Of equally near queries an unmatched one is taken, which ends the search: the queries that `match` adds for targets
+    left over are all equally near.
+
     Returns:
         That query (b,); `parent` (b, q), the target before each query on its shortest path; `reached` (b, q), by how
         much a visited query is nearer than the one found, else 0; the length of the path (b,), 0 if not wanting.
     """
     q = costs.shape[2]
+    is_free = ~ops.any(query_of[:, :, None] == ops.arange(q, dtype="int32"), axis=1)  # (b, q)
 
     def step(distance, parent, done, row, length, found, searching):
         onward = length[:, None] + _at(costs, row) - _at(u, row)[:, None] - v  # (b, q)
         closer = searching[:, None] & ~done & (onward < distance)
         distance, parent = ops.where(closer, onward, distance), ops.where(closer, row[:, None], parent)
-        nearest = ops.cast(ops.argmin(ops.where(done, float("inf"), distance), axis=1), "int32")  # (b,)
+        left = ops.where(done, float("inf"), distance)
+        is_least = left == ops.min(left, axis=1, keepdims=True)
+        nearest = ops.argmax(ops.cast(is_least, "int32") * ops.where(is_free, 2, 1), axis=1)  # the first of them
+        nearest = ops.cast(nearest, "int32")  # (b,)
         length, found = ops.where(searching, _at(distance, nearest), length), ops.where(searching, nearest, found)
         done = done | (searching[:, None] & _is_place(nearest, q))
         owner = query_of == nearest[:, None]  # (b, m), one at most
