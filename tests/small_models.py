@@ -97,12 +97,23 @@ def segmenting(head="linear", **options):
     return model
 
 
-def detecting(**options):
+DETECTORS = {  # {head: (its options, fields of the ViT)}, small
+    "dense": ({"scales": (2, 1), "width": 16, "convs": 1}, {}),
+    "yolos": ({"tokens": 7}, {}),
+    "frcnn": ({"scale": 2, "width": 8, "units": 8, "sides": (8, 16), "proposals": 9}, {}),
+    "rf_detr": ({"width": 8, "layers": 2}, {"depth": 2}),
+    "lw_detr": ({"width": 8, "layers": 1, "scales": (2.0, 0.5), "taps": (0,)}, {}),
+}
+_QUERIES = {"queries": 4, "groups": 2, "heads": 2, "map_heads": 2, "mlp_dim": 8, "blocks": 1}
+
+
+def detecting(head="dense", **options):
     """A DetectionModel for `pixels` with names, every weight of which has an effect."""
-    options = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16, "class_names": NAMED, **options}
+    of_head, fields = DETECTORS[head]
+    options = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16, "class_names": NAMED, **fields, **options}
     keras.utils.set_random_seed(0)
-    head = {"scales": (2, 1), "width": 16, "convs": 1}
-    model = keras_vit.DetectionModel("Ti/8", classes=3, image_size=(16, 24), head_options=head, **options)
+    of_head = {**of_head, **(_QUERIES if head.endswith("_detr") else {})}
+    model = keras_vit.DetectionModel("Ti/8", head, 3, image_size=(16, 24), head_options=of_head, **options)
     rng = np.random.default_rng(0)
     for variable in model.trainable_variables:
         variable.assign(variable + rng.normal(size=variable.shape) * 0.3)

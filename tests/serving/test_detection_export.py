@@ -1,11 +1,12 @@
 """Exports of a detector: detections in TensorFlow alone, ONNX Runtime and LiteRT, equal to Keras'."""
 
+import importlib
 import json
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import NAMED, detecting, every_weight, pixels
+from small_models import DETECTORS, NAMED, detecting, every_weight, pixels
 
 import keras_vit
 from keras_vit.serving.detection_signature import detections_of, detections_of_bytes
@@ -23,13 +24,13 @@ def model():
     return detecting()
 
 
-def assert_detections(model, found, images, **options):
+def assert_detections(model, found, images, atol=1e-5, **options):
     """Holds {"boxes", "scores", "labels"} to the model's."""
     boxes, scores, labels = model.detections(np.asarray(images, "float32"), **{"threshold": THRESHOLD, **options})
     assert (labels >= 0).any()
     np.testing.assert_array_equal(found["labels"], labels)
-    np.testing.assert_allclose(found["scores"], scores, atol=1e-5)
-    np.testing.assert_allclose(found["boxes"], boxes, atol=1e-5)
+    np.testing.assert_allclose(found["scores"], scores, atol=atol)
+    np.testing.assert_allclose(found["boxes"], boxes, atol=atol)
 
 
 @pytest.fixture(scope="module")
@@ -92,21 +93,38 @@ def test_the_description_names_task_classes_and_threshold(folder):
     assert "Scores are above 0.05; of boxes of one class" in (folder / "README.md").read_text()
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize(("ending", "module"), [("onnx", "onnx_format"), ("tflite", "litert_format")])
-def test_a_file_finds_the_same(model, tmp_path, ending, module):
-    pytest.importorskip({"onnx": "tf2onnx", "tflite": "ai_edge_litert"}[ending])
-    import importlib
+ENGINES = {"onnx": ("tf2onnx", "onnx_format"), "tflite": ("ai_edge_litert", "litert_format")}
 
+
+def exported_file(model, path, **options):
+    """Exports a detector as a file, for which its ending tells the engine; returns what runs it."""
+    library, module = ENGINES[path.suffix[1:]]
+    pytest.importorskip(library)
+    keras_vit.export(model, path, threshold=THRESHOLD, **options)
+    return importlib.import_module(f"keras_vit.serving.{module}").runner(str(path))
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("ending", ENGINES)
+def test_a_file_finds_the_same(model, tmp_path, ending):
     path = tmp_path / f"m.{ending}"
     options = {"limit": 7, "soft": True, "across_classes": True}
-    keras_vit.export(model, path, threshold=THRESHOLD, **options)
-    run = importlib.import_module(f"keras_vit.serving.{module}").runner(str(path))
+    run = exported_file(model, path, **options)
     for n in (1, 3):
         found = run(pixels(n))
         assert_detections(model, found, pixels(n), **options)
         assert found["candidates"].shape == (n, 30, 4) and found["logits"].shape == (n, 30, 3)
     assert json.loads((tmp_path / f"m.{ending}.json").read_text())["threshold"] == THRESHOLD
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("ending", ENGINES)
+@pytest.mark.parametrize("head", sorted(DETECTORS.keys() - {"dense"}))
+def test_files_of_other_heads_find_the_same(head, ending, tmp_path):
+    model = detecting(head)
+    run = exported_file(model, tmp_path / f"m.{ending}")
+    for n in (1, 3):
+        assert_detections(model, run(pixels(n)), pixels(n), atol=1e-4)
 
 
 @pytest.mark.parametrize(
