@@ -12,6 +12,7 @@ from keras_vit.data.objects import pack
 from keras_vit.inspection import detection_sections, html_report
 from keras_vit.layers.arguments import choice
 from keras_vit.models import DetectionModel
+from keras_vit.models.heads.decoder import check_options
 from keras_vit.models.heads.detection import HEADS
 from keras_vit.tasks.base import Score
 from keras_vit.tasks.dense import DenseTask, plain_options
@@ -59,6 +60,13 @@ class Detection(DenseTask):
     def check_config(self) -> None:
         super().check_config()
         self.loss(None)  # refuses its options
+        head = self.options.head
+        try:
+            check_options(head, self.options.head_options, HEADS[head].options())
+        except ValueError as error:
+            raise ValueError(
+                f"--config.objective.head_options: {error} --config=detection:{head} has options that suit this head."
+            ) from None
         mosaic, mixup = self.options.mosaic, self.options.mixup
         if mosaic and mixup:
             raise ValueError(

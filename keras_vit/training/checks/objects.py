@@ -43,8 +43,8 @@ class ObjectRules:
         if self.most is not None and shape[1] is not None and shape[1] > self.most:
             warnings.warn(
                 f"The targets have room for {shape[1]} objects in an image, and the model finds {self.most} at most:"
-                " the loss leaves the others out. Make the model with more predictions, such as"
-                f' head_options={{"tokens": {shape[1]}}} of the head "yolos".',
+                " the loss leaves the others out. Make the model with more predictions:"
+                f' head_options={{"tokens": {shape[1]}}} for the head "yolos", {{"queries": {shape[1]}}} for others.',
                 stacklevel=2,
             )
 
