@@ -33,7 +33,7 @@ SHORT_FORMS = (
     ShortForm(
         "data",
         "data.source",
-        "A folder of photographs with one subfolder per class, for segmentation of images and masks, or for detection of"
+        "A folder of photographs with one subfolder per class, for segmentation of images and masks, for detection of"
         " images and annotations; a table (.csv, .jsonl), TFRecords, or a name of tensorflow-datasets.",
     ),
     ShortForm("init", "init", "What finetune starts from: a published name such as deit/tiny, a run or a file."),

@@ -30,7 +30,7 @@ def convert(function: Any, takes: tf.TensorSpec, path: str) -> None:
     module.serve = tf.function(
         lambda images: dict(zip(names, frozen(images))), input_signature=[takes], autograph=False
     )
-    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)  # those of frozen functions cannot be saved
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)  # a frozen function's cannot be saved
     with tempfile.TemporaryDirectory() as folder:
         tf.saved_model.save(module, folder, signatures=module.serve.get_concrete_function(), options=options)
         try:

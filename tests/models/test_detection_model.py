@@ -84,6 +84,18 @@ def test_boxes_are_in_pixels_of_the_given_image(trained):
     assert picture.shape == (64, 144, 3) and (picture != large).any()
 
 
+@pytest.mark.parametrize("head", ["dense", "frcnn"])
+def test_one_class_300_objects_and_an_image_without_any_are_learned(head):
+    options = {} if head == "dense" else {"head_options": {"width": 8, "units": 8, "sides": (8,), "proposals": 5}}
+    model, y = made(head=head, classes=1, class_names=["cell"], **options), np.full((2, 300, 7), -1, "float32")
+    row, column = np.divmod(np.arange(300), 20)
+    corner = np.stack([row / 15, column / 20], axis=1)
+    y[0] = np.concatenate([corner, corner + 0.04, np.tile([0, 0, 2], (300, 1))], axis=1)
+    model.compile(keras_vit.training.AdamW(1e-2), model.head_row.losses[0](), jit_compile=False)
+    losses = model.fit(X[:2], y, epochs=3, verbose=0).history["loss"]
+    assert np.isfinite(losses).all() and losses[-1] < losses[0]
+
+
 def test_evaluation_counts_examples_of_weight_0_not(trained):
     expected = trained.evaluate(X[:3], Y[:3], verbose=0)
     wrong, weights = np.where(np.arange(4)[:, None, None] == 3, 9.0, Y[:4]), np.array([1, 1, 1, 0.0], "float32")

@@ -174,7 +174,7 @@ def test_a_detector_keeps_its_head_at_another_size_or_gets_a_new_one(done):
     ("options", "source", "message"),
     [
         ({"objective.head": "densee"}, {}, 'densee.*Did you mean "dense"'),
-        ({"objective.head": "yolos"}, {}, 'head_options: The head "yolos" has no option .*=detection:yolos has options'),
+        ({"objective.head": "yolos"}, {}, 'head_options: The head "yolos" has no option .*=detection:yolos has'),
         ({"objective.loss": {"assignment": "x"}}, {}, "config.objective.loss: .*assignment"),
         ({"objective.loss": {"top_k": 3}}, {}, "config.objective.loss: .*top_k"),
         ({"mixup": 0.2}, {}, "does not use some options of the config. Set --config.mixup=None"),
