@@ -124,6 +124,18 @@ def _label_file(image):
     return os.path.splitext(f"{before}/labels/{after}" if images else image)[0] + ".txt"
 
 
+def _below(root, name):
+    """Yields the names in a folder and its subfolders."""
+    for entry in files.names_in(os.path.join(root, name)):
+        yield entry
+        yield from files.names_in(os.path.join(root, name, entry)) if "." not in entry else ()
+
+
+def _has_texts(root):
+    """Whether the folder "labels" has text files of regions, rather than masks."""
+    return any(name.endswith(".txt") and name != "classes.txt" for name in _below(root, "labels"))
+
+
 def _from_list(root, names):
     """Describes an export with a list of class names instead of data.yaml: {that list: a mapping like data.yaml's}.
 
@@ -132,7 +144,8 @@ def _from_list(root, names):
     lists = [name for name in _LISTS if tf.io.gfile.exists(os.path.join(root, name))]
     pictures = {os.path.splitext(name)[0] for name in names if ending(name) in ENDINGS}
     beside = any(name.endswith(".txt") and name[:-4] in pictures for name in names)
-    if not lists or not (beside or "obj.names" in names or {"images", "labels"} <= set(names)):
+    apart = "images" in names and _has_texts(root)
+    if not lists or not (beside or "obj.names" in names or apart):
         return {}
     if lists[0] == "obj.names":
         splits = {key: f"{key}.txt" for key in _KEYS if f"{key}.txt" in names}
@@ -164,7 +177,7 @@ def find(path: str, boxes: bool = False) -> Layout | None:
     contents = {name: content for name, content in contents.items() if "names" in content}
     contents = contents or _from_list(root, names)
     if not contents:
-        if {"images", "labels"} <= set(names) and any(name.endswith(".txt") for name in _below(root, "labels")):
+        if "images" in names and _has_texts(root):
             raise ValueError(
                 f'"{root}" has YOLO images and labels, but no data.yaml with the class names. Add one: "names:'
                 ' [cat, dog]", "train: images/train", "val: images/val".'
@@ -181,13 +194,6 @@ def find(path: str, boxes: bool = False) -> Layout | None:
     described = _Described(root, base, file, classes)
     readers = {split: functools.partial(read, described, texts, split, boxes) for split, texts in splits.items()}
     return Layout("YOLO", OVERLAPS, readers, dict.fromkeys(splits, [file]), classes)
-
-
-def _below(root, name):
-    """Yields the names in a folder and its subfolders."""
-    for entry in files.names_in(os.path.join(root, name)):
-        yield entry
-        yield from files.names_in(os.path.join(root, name, entry)) if "." not in entry else ()
 
 
 def _centred(values, name):
