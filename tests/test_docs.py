@@ -177,7 +177,7 @@ def test_python_blocks_call_what_is_there(path):
 
 
 def test_readme_is_short():
-    assert len((ROOT / "README.md").read_text().split()) <= 800
+    assert len((ROOT / "README.md").read_text().split()) <= 700
 
 
 @pytest.fixture(scope="module")
