@@ -36,6 +36,7 @@ from keras_vit.models.fields import (
     one_of,
     row,
 )
+from keras_vit.models.spec_checks import check_combinations
 
 CONV_FORMS = ("plain", "residual")
 POOLS = ("token", "gap", "map", "token_gap", "mean")
@@ -286,12 +287,7 @@ class ViTSpec(Spec):
             self._replace("key_bias", True)
         self._check_stems()
         self._check_reduction()
-        self._check_head()
-        self._check_causal()
-        self._check_palette()
-        self._check_windows()
-        self._check_attention()
-        self._check_positions()
+        check_combinations(self)
 
     def _replace(self, name, value):
         """Sets a field of the frozen dataclass under construction."""
@@ -320,108 +316,6 @@ class ViTSpec(Spec):
             )
         if block is not None and block >= self.depth:
             raise ValueError(f"patch_dropout_block={block}: the model has blocks 0 to {self.depth - 1}.")
-
-    def _check_head(self):
-        if self.pool in ("token", "token_gap") and not self.class_token:
-            raise ValueError(
-                f'pool="{self.pool}" reads the class token, but class_token is False. Use pool="gap" or "map".'
-            )
-        if self.distillation_token and (self.pool != "token" or self.pre_logits):
-            raise ValueError(
-                'distillation_token needs pool="token" and no pre_logits: each of the two tokens has a linear head of'
-                " its own."
-            )
-        if self.fc_norm and self.pool == "map":
-            raise ValueError('fc_norm needs pool "gap", "token", "token_gap" or "mean", got "map".')
-        if self.fc_norm and not self.final_norm:
-            raise ValueError("fc_norm=True is a normalisation after the blocks, which final_norm=False leaves out.")
-
-    def _check_causal(self):
-        if self.causal and (self.pool in ("token", "token_gap") or self.distillation_token):
-            what = "distillation_token" if self.distillation_token else f'pool="{self.pool}"'
-            raise ValueError(
-                f"causal=True lets the tokens before the patches see no patch, so that {what} would read the same of"
-                ' every image: use pool="gap" or "map", with class_token=True for a token to start from.'
-            )
-        if self.causal and (self.token_merging is not None or self.patch_dropout):
-            raise ValueError(
-                "causal=True needs all patches in their order: leave token_merging and patch_dropout out, which merge"
-                " later ones into earlier, or change their order."
-            )
-
-    def _check_palette(self):
-        if self.palette is None:
-            return
-        wrong = {
-            "patch_size": self.patch_size != (1, 1),
-            "stem": self.stem is not None,
-            "conv_stem": bool(self.conv_stem),
-            "patch_norm": self.patch_norm,
-            "pre_norm": self.pre_norm,
-        }
-        for name, given in wrong.items():
-            if given:
-                raise ValueError(
-                    f"palette={self.palette} makes a token of each pixel: set patch_size=1 and leave stem, conv_stem,"
-                    f" patch_norm and pre_norm out, got {name}={getattr(self, name)!r}."
-                )
-
-    def _check_positions(self):
-        if self.rope is not None and self.positions not in KINDS:
-            raise ValueError(
-                f'rope="{self.rope}" adds rotations to a table, {", ".join(KINDS)}, got positions="{self.positions}".'
-                f' For rotations alone set positions="{self.rope}" and leave rope out.'
-            )
-        if self.positions_at != "stem" and self.positions not in KINDS:
-            raise ValueError(
-                f'positions_at="{self.positions_at}" needs a table that can be added at each block, {", ".join(KINDS)};'
-                f' positions="{self.positions}" has none. Leave positions_at at "stem".'
-            )
-        if not self.reads_grid or (self.token_merging is None and not self.patch_dropout):
-            return
-        reduces = "patch_dropout" if self.patch_dropout else "token_merging"
-        raise ValueError(
-            f'{reduces} does not go with positions="{self.positions}", positions_at="{self.positions_at}": after it the'
-            " blocks no longer "
-            f"know where a patch was. They go with positions that are added at the stem ({', '.join(KINDS)}), or none."
-        )
-
-    def _check_windows(self):
-        wrong = [i for i in self.global_blocks if i >= self.depth]
-        if wrong:
-            raise ValueError(f"global_blocks has {wrong}: the model has blocks 0 to {self.depth - 1}.")
-        if self.windows == 1:
-            return
-        problems = {
-            f'positions="{self.inner_positions}" inside attention': self.inner_positions is not None,
-            f'positions_at="{self.positions_at}"': self.positions_at != "stem",
-            "token_merging": self.token_merging is not None,
-            "patch_dropout": self.patch_dropout > 0,
-            "causal=True": self.causal,
-        }
-        for name, given in problems.items():
-            if given:
-                raise ValueError(f"windows={self.windows} do not go with {name}. Leave one of them out.")
-
-    def _check_attention(self):
-        if not self.has_pattern:
-            return
-        wrong = [i for i in self.pattern.global_blocks if i >= self.depth]
-        if wrong:
-            raise ValueError(f'attention="{self.attention}": the model has blocks 0 to {self.depth - 1}, not {wrong}.')
-        axial = self.pattern.name == "axial"
-        problems = {
-            f"windows={self.windows}": self.windows > 1,
-            f'positions="{self.positions}", terms of the scores of all pairs; use "rope2d" or positions that are added'
-            " to the tokens": self.positions in self_attention.RELATIVE,
-            "token_merging, which needs each pair's weight": self.token_merging is not None,
-            "patch_dropout, which removes patches from the grid": self.patch_dropout > 0,
-            "causal=True, since rows and columns leave out earlier patches": axial and self.causal,
-            "norm_first=False": axial and not self.norm_first,
-        }
-        for name, given in problems.items():
-            if given:
-                raise ValueError(f'attention="{self.attention}" does not go with {name}. Leave one of them out.')
 
     @property
     def pattern(self) -> patterns.Attention:
