@@ -181,7 +181,7 @@ def run():
     )
     flags.string("split", "train", "The split of --data, or several joined by commas.")
     flags.path("output", None, "The picture, a PNG file; by default none.")
-    flags.strings("text", "Texts to search for instead of images, by a model with a text encoder; may be repeated.")
+    flags.strings("text", "A text to search for instead of images, with a text encoder; by default none")
     flags.path("tokenizer", None, "The tokenizer.json of the texts; by default the one next to the model.")
     flags.only_with("tokenizer", "text", bool, "--text")
     flags.only_with("output", "text", lambda texts: not texts, "images to search for")

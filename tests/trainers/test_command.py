@@ -217,7 +217,7 @@ def test_a_value_may_be_an_argument_of_its_own():
 
 
 def test_the_sweeps_in_help_and_in_the_docs_work():
-    pages = [ROOT / "trainers" / "flags.py", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "trainers" / "shared_flags.py", *(ROOT / "docs").glob("*.md")]
     config = config_files.load_config("digits_pretrain")
     grids = {
         grid: parse_grid(grid, config) for page in pages for grid in re.findall(r'--sweep="([^"]+)"', page.read_text())
