@@ -122,7 +122,7 @@ def test_the_catalogue_says_which_models_classify_imagenet():
     assert {model.labels for model in models} == {"imagenet", None}
     families = {model.name.split("/")[0] for model in models if model.labels}
     vits = {"imagenet2012", "augreg", "sam", "s16-baseline", "flexivit", "deit", "deit3"}
-    assert families == vits | {"bit", "swin", "swinv2"}
+    assert families == vits | {"bit", "eva02", "swin", "swinv2"}
     for name in (
         "imagenet21k/B_16",
         "augreg/B_16-i21k",
@@ -132,4 +132,4 @@ def test_the_catalogue_says_which_models_classify_imagenet():
         "flexivit/B-i21k-90ep",
     ):
         assert find(name).labels is None
-    assert sum(model.labels is not None for model in models) == 129
+    assert sum(model.labels is not None for model in models) == 133
