@@ -34,7 +34,7 @@ RATES = {
     "frozen": {"learning_rate": 2e-3, "head_rate": None, "layer_decay": None, "weight_decay": 0.01},
 }
 # Of data: height and width, batch, duration.
-DATA = {"own": ((384, 384), 4, "30 epochs or 300 steps"), "bccd": ((384, 512), 4, "20 epochs")}
+DATA = {"own": ((384, 384), 4, "30 epochs or 300 steps"), "bccd": ((384, 512), 4, "14 epochs")}
 CHOICES = headed.choices(HEADS, RATES, DATA)
 
 
