@@ -21,8 +21,8 @@ class Contrastive(Model):
         training.fit([images, model.tokens(texts)], numpy.zeros(len(images)))  # labels are not read
         keras_vit.save(model, "model.keras")
 
-    For LiT (arXiv 2111.07991) freeze the image encoder before: `model.image_encoder.trainable = False`. Replicas
-    compare with the images and texts of all, and each holds the logits of its own rows alone.
+    For LiT (arXiv 2111.07991) freeze the image encoder before: `model.image_encoder.trainable = False`. Each
+    replica compares its pairs with those of all replicas, and computes the logits of its pairs alone.
 
     Args:
         model: a DualEncoder. Training changes it in place.

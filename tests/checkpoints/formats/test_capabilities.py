@@ -29,7 +29,7 @@ NOT_EXPRESSED = {
 
 # Of no other library's ViT.
 OWN = " positions_at causal palette norm_first final_norm pre_logits_activation attention windows global_blocks"
-# Of DINOv3 and EVA-02, which have tables of their own (timm_eva, huggingface_dinov3).
+# DINOv3's and EVA-02's; their tables are in timm_eva and huggingface_dinov3.
 OWN += " key_bias rope rope_grid hidden_norm"
 
 
