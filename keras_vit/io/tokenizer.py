@@ -1,4 +1,4 @@
-"""Texts to numbers of tokens, as CLIP, SigLIP and SigLIP 2 were trained, by the library Hugging Face tokenizers."""
+"""Texts to token ids, as CLIP, SigLIP and SigLIP 2 were trained, by the library Hugging Face tokenizers."""
 
 import os
 import pathlib
@@ -65,7 +65,7 @@ def _library():
 
 
 class Tokenizer:
-    """Texts to numbers of tokens (b, length), as the model's authors do: canonicalised, cut, ended and padded.
+    """Texts to token ids (b, length), as the model's authors do: canonicalised, cut, ended and padded.
 
     Args:
         data: the content of a tokenizer.json.
@@ -123,7 +123,7 @@ class Tokenizer:
             raise ValueError(f'"{place}": {error}') from None
 
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
-        """The numbers of the tokens of texts: (b, length) int32; of one text (1, length).
+        """The token ids of texts: (b, length) int32; (1, length) for one text.
 
         Raises:
             ValueError: for anything but texts.

@@ -60,10 +60,10 @@ class DualEncoder(Model):
         activation: from logits to probabilities: "sigmoid" for each pair (SigLIP), or "softmax" over the texts of an
             image (CLIP). It sets what scale and bias start from, and whether there is a bias.
         projection: width of a linear layer without bias after the image encoder (CLIP); None for none.
-        tokenizer: of the texts; without one texts are given as numbers of tokens.
+        tokenizer: of the texts; without one texts are given as token ids.
         name: of the model.
 
-    Inputs: pixels 0..255 (b, height, width, c) and numbers of tokens (b, length). Output: the logits of each image with
+    Inputs: pixels 0..255 (b, height, width, c) and token ids (b, length). Output: the logits of each image with
     each text (b, b), float32.
 
     Attributes:
@@ -139,7 +139,7 @@ class DualEncoder(Model):
         return made[kind]
 
     def tokens(self, texts: Any) -> np.ndarray:
-        """Texts as numbers of tokens (b, length); numbers stay as they are.
+        """Texts as token ids (b, length); ids stay as they are.
 
         Raises:
             ValueError: for texts without a tokenizer, or numbers of another length.
@@ -153,12 +153,12 @@ class DualEncoder(Model):
         if self.tokenizer is None:
             raise ValueError(
                 f'No tokenizer: set model.tokenizer = keras_vit.Tokenizer.load("tokenizer.json", {length}),'
-                f" or pass numbers of tokens (b, {length})."
+                f" or pass token ids (b, {length})."
             )
         return self.tokenizer(texts)
 
     def encode_text(self, texts: str | Sequence[str] | np.ndarray, batch_size: int = 64) -> np.ndarray:
-        """The normalised embeddings of texts, or of numbers of tokens (b, length): (b, d) float32.
+        """The normalised embeddings of texts, or of token ids (b, length): (b, d) float32.
 
         Raises:
             ValueError: as in `tokens`.

@@ -111,7 +111,7 @@ def text_layer_counts(spec: TextSpec) -> list[LayerCount]:
 
 
 def _embed(tokens, spec, policy):
-    """Numbers of tokens (b, n) to tokens (b, n, d), with positions."""
+    """Token ids (b, n) to tokens (b, n, d), with positions."""
     normal = keras.initializers.RandomNormal(stddev=0.02)
     x = keras.layers.Embedding(spec.vocabulary, spec.width, normal, dtype=policy, name="token_embedding")(tokens)
     return layers.AddPositionEmbs((1, spec.length), dtype=policy, name="position_embedding")(x)
@@ -144,7 +144,7 @@ def _pool(x, tokens, spec, policy):
 
 @serializable
 class TextEncoder(ModelOfArguments):
-    """Texts, as numbers of tokens, to features: a Transformer with the blocks of `ViT`.
+    """Texts, as token ids, to features: a Transformer with the blocks of `ViT`.
 
     Args:
         variant: name in TEXT_VARIANTS such as "SigLIP-B", "SigLIP2-B" or "CLIP-B", TextSpec, or its fields.
@@ -153,7 +153,7 @@ class TextEncoder(ModelOfArguments):
         dtype: a Keras policy such as "mixed_bfloat16".
         **overrides: any field of TextSpec.
 
-    Input: numbers of tokens (b, length), integers from 0, padded to the full length as `Tokenizer` does: no token is
+    Input: token ids (b, length), integers from 0, padded to the full length as `Tokenizer` does: no token is
     masked. Output: features (b, outputs). Blocks are named `block_00`...
 
     Raises:

@@ -51,7 +51,7 @@ def name_map(spec: Mapping[str, Any], clip: bool) -> NameMap:
 
 
 def _end(config, vocabulary):
-    """The number of CLIP's token that ends a text."""
+    """The id of CLIP's token that ends a text."""
     stated = setting(config, "eos_token_id", int)
     return vocabulary - 1 if stated in (None, _NO_END) or stated >= vocabulary else stated
 
