@@ -27,7 +27,7 @@ def image():
 
 
 def tokens(config):
-    """Numbers of tokens of three texts, with CLIP's end at another place in each."""
+    """Token ids of three texts, with CLIP's end at another place in each."""
     text = config["text_config"]
     found = np.random.RandomState(1).randint(3, text["vocab_size"] - 1, (3, text["max_position_embeddings"]))
     if config["model_type"] == "clip":

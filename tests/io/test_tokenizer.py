@@ -1,4 +1,4 @@
-"""Numbers of tokens: those of transformers, for small tokenizers of CLIP's, SigLIP's and SigLIP 2's forms."""
+"""Token ids: those of transformers, for small tokenizers of CLIP's, SigLIP's and SigLIP 2's forms."""
 
 import base64
 import functools
