@@ -6,8 +6,8 @@ checkers see that they are required:
     depth: int = dataclasses.field(metadata=row(POSITIVE, "Number of blocks.", WEIGHTS))
     registers: int = field(0, COUNT, "Number of learned tokens after the class token.", WEIGHTS)
 
-Checks, errors, the docstring, the types of keyword arguments (arguments.py) and the table in docs/models.md come from
-it. Rules for several fields together are in the spec's `__post_init__`, after `make_plain`.
+Checks, errors, the docstring, the types of keyword arguments (arguments.py) and docs/reference/model_fields.md come
+from it. Rules for several fields together are in the spec's `__post_init__`, after `make_plain`.
 """
 
 import dataclasses
@@ -125,7 +125,7 @@ def documented(form: type) -> type:
 
 
 def markdown(form: type) -> str:
-    """The fields as a table for docs/models.md."""
+    """The fields as a table for docs/reference/model_fields.md."""
     lines = ["| field | takes | default | meaning |", "|-|-|-|-|"]
     for name, field in rows(form).items():
         quoted = re.sub(r'("\w+")', r"`\1`", takes(field))

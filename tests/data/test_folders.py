@@ -172,7 +172,7 @@ def test_endings_of_all_kinds_are_read(tmp_path):
 
 
 def test_odd_tiffs_are_read_as_other_formats_are(tmp_path):
-    """As docs/data.md says; damaged ones are named with the reason."""
+    """As docs/reference/image_formats.md says; damaged ones are named with the reason."""
     photo = pil.fromarray(pixels())
     grey, clear = np.asarray(photo.convert("L")), photo.copy()
     clear.putalpha(100)

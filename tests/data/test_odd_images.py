@@ -1,6 +1,6 @@
 """Odd images through decoding and evaluation: what other software shows upright is read, the rest is skipped.
 
-The table in docs/data.md lists the same by kind. The expected pixels are Pillow's, of
+The table in docs/reference/image_formats.md lists the same by kind. The expected pixels are Pillow's, of
 `ImageOps.exif_transpose(image).convert("RGB")`.
 """
 

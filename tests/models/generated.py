@@ -1,6 +1,6 @@
-"""What is generated in the sources: from the fields of the specs the keyword arguments in keras_vit/models/arguments.py
-and the tables in docs/models.md; the costs of all models in keras_vit/planning/counts.csv. `make generate` writes it,
-and test_fields.py compares.
+"""Generated files: from the fields of the specs the keyword arguments in keras_vit/models/arguments.py and the tables in
+docs/reference/model_fields.md; the costs of all models in keras_vit/planning/counts.csv. `make generate` writes them, and
+test_fields.py compares.
 """
 
 import pathlib
@@ -11,7 +11,7 @@ from keras_vit.planning.model_count import COUNTS, as_csv
 from keras_vit.planning.models import count_models
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ARGUMENTS, PAGE = ROOT / "keras_vit" / "models" / "arguments.py", ROOT / "docs" / "models.md"
+ARGUMENTS, PAGE = ROOT / "keras_vit" / "models" / "arguments.py", ROOT / "docs" / "reference" / "model_fields.md"
 
 
 def arguments() -> str:
