@@ -94,8 +94,8 @@ def _among_all(model):
 def _in_windows(model):
     """As `_among_all`, of a Swin: inside windows, averaged over an image's."""
     blocks = window_blocks(model)
-    places = [(block.window, stride) for block, stride in zip(blocks, taps.encoder_in(model)[0].spec.strides)]
-    heads = max(block.heads for block in blocks)
+    places = [(block.attention.window, stride) for block, stride in zip(blocks, taps.encoder_in(model)[0].spec.strides)]
+    heads = max(block.attention.heads for block in blocks)
 
     def measure(images):
         rows = np.full((len(blocks), 2, len(images), heads), np.nan)

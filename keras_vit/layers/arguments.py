@@ -1,5 +1,6 @@
 """Arguments of layers and specs as plain Python values: numpy's numbers become Python's, other kinds are errors."""
 
+import inspect
 import math
 import numbers
 import os
@@ -25,6 +26,12 @@ def as_named_now(arguments: Mapping[str, Any]) -> dict[str, Any]:
         _FORMER.get((name, value), (name, value)) if isinstance(value, str) else (name, value)
         for name, value in arguments.items()
     )
+
+
+def arguments_of(layer: type) -> dict[str, Any]:
+    """{name: default} of a constructor's named arguments; inspect.Parameter.empty for required ones."""
+    _, *parameters = inspect.signature(layer.__init__).parameters.values()  # type: ignore[misc]
+    return {each.name: each.default for each in parameters if each.kind is not each.VAR_KEYWORD}
 
 
 def _plain(value):

@@ -1,9 +1,10 @@
 """Keras' class registry under the package's name: `.keras` files load after `import keras_vit`."""
 
-import inspect
 from typing import Any, TypeVar
 
 import keras
+
+from keras_vit.layers.arguments import arguments_of
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -17,8 +18,7 @@ def serializable(cls: _Class) -> _Class:
     kinds = (keras.layers.Layer, keras.optimizers.Optimizer)
     derives = issubclass(cls, kinds) and not issubclass(cls, keras.Model)
     if derives and "__init__" in vars(cls) and "get_config" not in vars(cls):
-        parameters = inspect.signature(made.__init__).parameters.values()
-        names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self"]
+        names = list(arguments_of(cls))
 
         def get_config(self):
             config = super(cls, self).get_config()

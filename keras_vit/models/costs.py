@@ -10,7 +10,14 @@ FLOPs (half of them are "GMACs"). Activations are counted in numbers, 4 bytes ea
 
 import dataclasses
 import math
+import types
+from collections.abc import Mapping
+from typing import Any
 
+from keras_vit.layers.attention.patterns import pattern_sizes
+from keras_vit.layers.attention.self_attention import RELATIVE
+from keras_vit.layers.blocks.mlp import MLPS
+from keras_vit.layers.blocks.transformer import BLOCK_ARGUMENTS
 from keras_vit.models.encoder import Reduction
 
 
@@ -55,65 +62,68 @@ def as_rematerialised(row: LayerCount) -> LayerCount:
     return dataclasses.replace(row, kept=math.prod(row.output), recomputed=row.kept - math.prod(row.output))
 
 
+def _attended(block, n):
+    """(pairs of tokens that attend to each other, keys with their copies in groups) of a block on n tokens."""
+    if block.pattern is None:
+        return n * n // block.windows**2, n
+    return pattern_sizes(block.pattern, block.grid, block.prefix, block.causal)
+
+
+def _relative(block, n, inner):
+    """(parameters, multiply-adds) of relative positions: an embedding or a number per head for each offset."""
+    if block.positions not in RELATIVE:
+        return 0, 0
+    patches, others = n - block.prefix, 3 if block.prefix else 0
+    if block.positions == "relative2d":
+        return ((2 * block.grid[0] - 1) * (2 * block.grid[1] - 1) + others) * block.heads, 0
+    offsets = 2 * patches - 1
+    beside = (patches + 2 * block.prefix) * inner if block.prefix else 0
+    return (offsets + others) * inner, patches * offsets * inner + beside
+
+
+def _block_parameters(block, d, inner, hidden):
+    """The parameters of a block, without those of positions."""
+    biases = 2 + block.key_bias if block.qkv_bias else 0
+    attention = (3 * d + biases) * inner + (inner + 1) * d + (4 * (inner // block.heads) if block.qk_norm else 0)
+    mlp = (d + 1) * hidden + (block.mlp_dim + 1) * d + (2 * block.mlp_dim if block.hidden_norm else 0)
+    return attention + mlp + 4 * d + (0 if block.layer_scale is None else 2 * d)
+
+
 def transformer_block(
-    name: str,
-    n: int,
-    d: int,
-    heads: int,
-    inner: int,
-    mlp_dim: int,
-    values: int = 1,
-    biases: int = 3,
-    qk_norm: bool = False,
-    scaled: bool = False,
-    hidden_norm: bool = False,
-    prefix: int = 0,
-    reduction: Reduction | None = None,
-    positions: str | None = None,
-    grid: tuple[int, int] | None = None,
-    windows: int = 1,
-    sizes: tuple[int, int] | None = None,
+    name: str, n: int, d: int, arguments: Mapping[str, Any], reduction: Reduction | None = None
 ) -> LayerCount:
     """A TransformerBlock on n tokens of width d, or a ReducingBlock.
 
     Args:
-        inner: total width of the heads.
-        values: outputs of the MLP's first layer per hidden unit, as in layers.blocks.mlp.MlpForm.
-        biases: how many of query, key and value have one.
-        scaled: whether it has LayerScale.
-        hidden_norm: whether the MLP normalises its hidden values.
-        prefix: number of tokens before the patches.
+        arguments: the block's, as its constructor takes them; its defaults for the others.
         reduction: of the patches between attention and MLP.
-        positions, grid: as in MultiHeadSelfAttention.
-        windows: as in TransformerBlock.
-        sizes: pairs of tokens, and keys with their copies, of an attention pattern (layers.attention.patterns).
     """
+    block = types.SimpleNamespace(**{**BLOCK_ARGUMENTS, **arguments})
+    heads, mlp_dim, inner = block.heads, block.mlp_dim, block.heads * (block.head_dim or d // block.heads)
+    hidden = MLPS[block.mlp_form].values * mlp_dim
     kept, merged = reduction or (None, 0)
-    left = n if kept is None else prefix + kept
+    left = n if kept is None else block.prefix + kept
     m = left - merged
-    attention = (3 * d + biases) * inner + (inner + 1) * d + (4 * (inner // heads) if qk_norm else 0)
-    hidden = values * mlp_dim
-    parameters = attention + (d + 1) * hidden + (mlp_dim + 1) * d + 4 * d + (2 * d if scaled else 0)
-    parameters += 2 * mlp_dim if hidden_norm else 0
-    pairs, keys = sizes or (n * n // windows**2, n)  # of tokens that attend to each other
-    products = 4 * n * d * inner + 2 * pairs * inner + m * d * (hidden + mlp_dim)
-    places, offsets = 0, 0
-    if positions in ("relative", "relative2d"):
-        places, offsets = _relative(positions, n - prefix, prefix, heads, inner, grid)
+    pairs, keys = _attended(block, n)
+    positions, products = _relative(block, n, inner)
+    products += 4 * n * d * inner + 2 * pairs * inner + m * d * (hidden + mlp_dim)
     if merged:  # comparing one half of the patches with the other, and adding those that are merged
-        patches = left - prefix
+        patches = left - block.prefix
         products += (patches // 2) * (patches - patches // 2) * (inner // heads) + m * merged * (d + 1)
     # Normalised tokens, queries, keys, values, weights, their sum; then the residual stream, normalised, hidden,
     # activated, the output.
     saved = n * d + 2 * (n + keys) * inner + heads * pairs + 3 * m * d + 2 * m * hidden
-    saved += (2 * n * inner if qk_norm else 0) + ((n + m) * d if scaled else 0) + (m * mlp_dim if hidden_norm else 0)
+    saved += (2 * n * inner if block.qk_norm else 0) + (m * mlp_dim if block.hidden_norm else 0)
+    saved += 0 if block.layer_scale is None else (n + m) * d
     steps = (
         n * d + 3 * n * inner,  # normalised to queries, keys, values
         (n + 2 * keys) * inner + heads * pairs,  # queries and keys to scores, while the values wait
         keys * inner + 2 * heads * pairs,  # scores to weights
         m * (hidden + mlp_dim),  # hidden to activated
     )
-    return LayerCount(name, (m, d), parameters + places, 2 * (products + offsets), n * d + max(steps), saved)
+    parameters = _block_parameters(block, d, inner, hidden) + positions
+    row = LayerCount(name, (m, d), parameters, 2 * products, n * d + max(steps), saved)
+    return as_rematerialised(row) if block.remat else row
 
 
 def axial_block(rows: LayerCount, columns: LayerCount) -> LayerCount:
@@ -126,15 +136,6 @@ def axial_block(rows: LayerCount, columns: LayerCount) -> LayerCount:
         kept=rows.kept + columns.kept,
         recomputed=max(rows.recomputed, columns.recomputed),
     )
-
-
-def _relative(positions, patches, prefix, heads, inner, grid):
-    """(parameters, multiply-adds) of relative positions: an embedding or a number per head for each offset."""
-    others = 3 if prefix else 0
-    if positions == "relative2d":
-        return ((2 * grid[0] - 1) * (2 * grid[1] - 1) + others) * heads, 0
-    rows = 2 * patches - 1
-    return (rows + others) * inner, patches * rows * inner + ((patches + 2 * prefix) * inner if prefix else 0)
 
 
 def attention_pooling(name: str, n: int, d: int, heads: int, mlp_dim: int) -> LayerCount:

@@ -11,12 +11,13 @@ import keras
 
 from keras_vit import layers
 from keras_vit.layers.attention.window_tokens import window_size
+from keras_vit.layers.blocks.transformer import BLOCK_ARGUMENTS
 from keras_vit.layers.embedding.patch_dropout import kept_patches
 from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.positions.embeddings import KINDS
-from keras_vit.layers.positions.rotary import ROTARY
 from keras_vit.models.checks import blocks_to_remat, float_policy
+from keras_vit.models.fields import rows
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.stems import conv_stem, hybrid_stem
 
@@ -158,38 +159,18 @@ def _tables(spec, grid, policy):
     return [_positions(spec, grid, policy, name, spec.registers) for name in names]
 
 
-def _block_places(spec, i, grid):
-    """The arguments of block number i for positions inside attention, or for windows."""
-    if spec.windows > 1 and i not in spec.global_blocks:
-        return {"windows": spec.windows, "grid": grid, "prefix": spec.window_prefix}
-    kind, pattern = spec.inner_positions, spec.pattern.of_block(i)
-    places = {} if kind is None else {"positions": kind}
-    places |= {"rope_rescale": spec.rope_rescale, "rope_grid": spec.rope_grid} if kind in ROTARY else {}
-    places |= {} if pattern is None or spec.pattern.name == "axial" else {"pattern": pattern}
-    return {**places, "grid": grid, "prefix": spec.prefix} if kind or pattern else {}
-
-
-def _block_arguments(spec, i, remat, policy):
-    """The constructor's arguments of block number i."""
+def block_arguments(spec: ViTSpec, i: int, grid: tuple[int, int] | None) -> dict[str, Any]:
+    """The arguments of block number i: the spec's fields of the same names, and those that depend on its place."""
+    fields = {name: getattr(spec, name) for name in rows(type(spec)) if name in BLOCK_ARGUMENTS}
+    windowed, pattern = spec.windows > 1 and i not in spec.global_blocks, spec.pattern.of_block(i)
     return {
-        "heads": spec.heads,
-        "mlp_dim": spec.mlp_dim,
-        "head_dim": spec.head_dim,
-        "qkv_bias": spec.qkv_bias,
-        "key_bias": spec.key_bias,
-        "qk_norm": spec.qk_norm,
-        "mlp_activation": spec.mlp_activation,
-        "mlp_form": spec.mlp_form,
-        "hidden_norm": spec.hidden_norm,
-        "epsilon": spec.epsilon,
-        "dropout": spec.dropout,
-        "attention_dropout": spec.attention_dropout,
+        **fields,
         "drop_path": spec.drop_path * i / max(spec.depth - 1, 1),
-        "layer_scale": spec.layer_scale,
-        "causal": spec.causal,
-        "remat": remat,
-        "dtype": policy,
-        "name": f"block_{i:02d}",
+        "positions": spec.inner_positions,
+        "windows": spec.windows if windowed else 1,
+        "grid": grid,
+        "prefix": spec.window_prefix if windowed else spec.prefix,
+        **({} if pattern is None or spec.pattern.name == "axial" else {"pattern": pattern}),
     }
 
 
@@ -232,14 +213,13 @@ def encode_with_sizes(
     block = layers.TransformerBlock if spec.norm_first else layers.PostNormBlock
     block = layers.AxialBlock if spec.pattern.name == "axial" else block
     for i, reduction in enumerate(_block_reductions(spec, tokens, masks)):
-        arguments = _block_arguments(spec, i, i in rematerialised, policy) | _block_places(spec, i, grid)
+        arguments = block_arguments(spec, i, grid)
+        arguments |= {"remat": i in rematerialised, "dtype": policy, "name": f"block_{i:02d}"}
         x = x if tables[i] is None else tables[i](x)
         if reduction is None:
             x = block(**arguments)(x, **masks)
         else:
-            reducing = layers.ReducingBlock(
-                **arguments, **reduction._asdict(), prefix=spec.prefix, class_token=spec.class_token
-            )
+            reducing = layers.ReducingBlock(**arguments, **reduction._asdict(), class_token=spec.class_token)
             x, sizes = reducing(x, sizes=sizes)
     sizes = None if spec.token_merging is None else sizes
     if spec.fc_norm or not spec.final_norm:

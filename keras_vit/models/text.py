@@ -97,11 +97,16 @@ def make_text_spec(variant: str | TextSpec | Mapping[str, Any], **overrides: Any
     return TextSpec(**fields)
 
 
+def _block_arguments(spec):
+    """The arguments of each block."""
+    return {name: getattr(spec, name) for name in ("heads", "mlp_dim", "mlp_activation", "epsilon", "causal")}
+
+
 def text_layer_counts(spec: TextSpec) -> list[LayerCount]:
     """The costs of each layer of a text encoder, as in models.costs."""
     n, d = spec.length, spec.width
     rows = [small("token_embedding", (n, d), spec.vocabulary * d), small("position_embedding", (n, d), n * d)]
-    rows += [transformer_block(f"block_{i:02d}", n, d, spec.heads, d, spec.mlp_dim) for i in range(spec.depth)]
+    rows += [transformer_block(f"block_{i:02d}", n, d, _block_arguments(spec)) for i in range(spec.depth)]
     rows += [small("encoder_norm", (n, d), 2 * d), small("pool", (d,))]
     if spec.outputs is not None:
         head = dense("head", (spec.outputs,), d)
@@ -121,17 +126,8 @@ def _encode(x, spec, remat, policy):
     """The blocks and the last normalisation: (b, n, d) -> (b, n, d)."""
     rematerialised = blocks_to_remat(remat, spec.depth)
     for i in range(spec.depth):
-        block = layers.TransformerBlock(
-            spec.heads,
-            spec.mlp_dim,
-            mlp_activation=spec.mlp_activation,
-            epsilon=spec.epsilon,
-            causal=spec.causal,
-            remat=i in rematerialised,
-            dtype=policy,
-            name=f"block_{i:02d}",
-        )
-        x = block(x)
+        options = {"remat": i in rematerialised, "dtype": policy, "name": f"block_{i:02d}"}
+        x = layers.TransformerBlock(**_block_arguments(spec), **options)(x)
     return LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="encoder_norm")(x)
 
 

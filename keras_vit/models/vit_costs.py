@@ -3,8 +3,6 @@
 import dataclasses
 import math
 
-from keras_vit.layers.attention.patterns import pattern_sizes
-from keras_vit.layers.blocks.mlp import MLPS
 from keras_vit.layers.embedding.patch_dropout import kept_patches
 from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.layers.positions.embeddings import KINDS
@@ -21,7 +19,7 @@ from keras_vit.models.costs import (
     small,
     transformer_block,
 )
-from keras_vit.models.encoder import reductions
+from keras_vit.models.encoder import block_arguments, reductions
 
 
 def _conv_stem(widths, strides, form, size, channels):
@@ -102,31 +100,17 @@ def _embedding(spec, size, channels):
 
 def _blocks(spec, n, remat, grid):
     """The rows of the blocks and of the tables before them, with n tokens before the first."""
-    inner = spec.heads * (spec.head_dim or spec.width // spec.heads)
-    options = (
-        MLPS[spec.mlp_form].values,
-        spec.qkv_biases,
-        spec.qk_norm,
-        spec.layer_scale is not None,
-        spec.hidden_norm,
-    )
     rematerialised, rows = blocks_to_remat(remat, spec.depth), []
     for i, reduction in enumerate(reductions(spec, n - spec.prefix)):
         if spec.positions_at == "every" or (spec.positions_at == "shared" and not i):
             name = "position_embedding" + (f"_{i:02d}" if spec.positions_at == "every" else "")
             rows.append(small(name, (n, spec.width), _table(spec, grid), 0))
-        windows = 1 if i in spec.global_blocks else spec.windows
-        places = (spec.prefix, reduction, spec.positions, grid, windows)
-        pattern = spec.pattern.of_block(i)
         halves = []
-        for each in ("rows", "columns") if spec.pattern.name == "axial" else (pattern,):
-            sizes = each and pattern_sizes(each, grid, spec.prefix, spec.causal)
-            row = transformer_block(
-                f"block_{i:02d}", n, spec.width, spec.heads, inner, spec.mlp_dim, *options, *places, sizes
-            )
-            halves.append(as_rematerialised(row) if i in rematerialised else row)
+        for pattern in ({"pattern": "rows"}, {"pattern": "columns"}) if spec.pattern.name == "axial" else ({},):
+            arguments = block_arguments(spec, i, grid) | {"remat": i in rematerialised} | pattern
+            halves.append(transformer_block(f"block_{i:02d}", n, spec.width, arguments, reduction))
         rows.append(axial_block(*halves) if len(halves) == 2 else halves[0])
-        n = row.output[0]
+        n = rows[-1].output[0]
     return rows
 
 

@@ -7,8 +7,6 @@ import math
 import keras
 
 from keras_vit import layers
-from keras_vit.layers.attention.patterns import pattern_sizes
-from keras_vit.layers.blocks.mlp import MLPS
 from keras_vit.layers.embedding.hidden_patches import ReplacedPatches, RestoredPatches
 from keras_vit.models import taps
 from keras_vit.models.costs import (
@@ -81,15 +79,8 @@ def _sublayers(layer):
 
 def _transformer_block(name, layer, n, d):
     """The row of a TransformerBlock on n tokens of width d, or of an AxialBlock's first half."""
-    inner = layer.heads * layer.attention.size
-    biases = (2 + layer.key_bias) if layer.qkv_bias else 0
-    options = (MLPS[layer.mlp_form].values, biases, layer.qk_norm, layer.layer_scale is not None, layer.hidden_norm)
-    reduced = isinstance(layer, layers.ReducingBlock)
-    reduction = Reduction(layer.kept, layer.merged) if reduced else None
-    places = (layer.prefix, reduction, layer.positions, layer.grid, layer.windows)
-    sizes = layer.pattern and pattern_sizes(layer.pattern, layer.grid, layer.prefix, layer.causal)
-    row = transformer_block(name, n, d, layer.heads, inner, layer.mlp_dim, *options, *places, sizes)
-    return as_rematerialised(row) if layer.remat else row
+    reduction = Reduction(layer.kept, layer.merged) if isinstance(layer, layers.ReducingBlock) else None
+    return transformer_block(name, n, d, layer.get_config(), reduction)
 
 
 def _from_shapes(name, layer, inputs, output):

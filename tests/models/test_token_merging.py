@@ -52,7 +52,7 @@ def block_by_hand(block, x, sizes):
     def dense(x, name):
         return x @ weights[f"{name}/kernel"] + weights[f"{name}/bias"]
 
-    n, k = len(x), block.heads
+    n, k = len(x), block.attention.heads
     y = norm(x, "attention_norm")
     q, keys, v = (
         dense(y, f"attention/{name}").reshape(n, k, -1).transpose(1, 0, 2) for name in ("query", "key", "value")

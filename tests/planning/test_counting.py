@@ -160,7 +160,7 @@ def test_a_block_keeps_what_the_formula_for_large_models_says():
     masks of 1.
     """
     n, d, heads = 197, 768, 12
-    row = transformer_block("block_00", n, d, heads, d, 4 * d)
+    row = transformer_block("block_00", n, d, {"heads": heads, "mlp_dim": 4 * d})
     assert row.kept == 16 * n * d + heads * n * n
 
 
@@ -295,7 +295,7 @@ def test_queries_are_counted_in_the_last_blocks_their_masks_and_at_pixels():
         for weight in (1.0, 0.0)
     )
     trained, rows = ({row.name: row.flops for row in count(each)} for each in (training, model))
-    joined, alone = (transformer_block("", n, 24, 2, 24, 24).flops for n in (1 + 24 + 4, 1 + 24))
+    joined, alone = (transformer_block("", n, 24, {"heads": 2, "mlp_dim": 24}).flops for n in (1 + 24 + 4, 1 + 24))
     assert (rows["block_00"], rows["block_01"]) == (alone, joined)
     scales = sum(n * (24 * 24 * 4 + 4 * 24 * 9) for n in (24, 96))  # transposed and depthwise convolutions
     assert rows["head"] == 2 * (4 * 24 * (3 + 1) + 3 * 4 * 24 * 24 + scales + 4 * 16 * 24 * 24)

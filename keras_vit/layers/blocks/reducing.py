@@ -39,10 +39,12 @@ class ReducingBlock(TransformerBlock):
     ):
         super().__init__(heads, mlp_dim, prefix=prefix, **kwargs)
         owner = "ReducingBlock"
-        if self.positions is not None:
+        if self.attention.positions is not None:
             raise ValueError(
-                f'{owner}: positions="{self.positions}" need all patches in their places, but this block removes some.'
+                f'{owner}: positions="{self.attention.positions}" need all patches in their places, but this block'
+                " removes some."
             )
+        self.prefix = self.attention.prefix
         self.kept = None if kept is None else integer(kept, f"{owner}: kept")
         self.merged = integer(merged, f"{owner}: merged", least=0)
         self.class_token = flag(class_token, f"{owner}: class_token")

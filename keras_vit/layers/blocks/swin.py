@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.layers.arguments import flag, number, rate
+from keras_vit.layers.arguments import arguments_of, flag, number, rate
 from keras_vit.layers.attention.window_attention import WindowAttention
 from keras_vit.layers.blocks.mlp import MlpBlock
 from keras_vit.layers.blocks.transformer import branch_seeds
@@ -13,19 +13,23 @@ from keras_vit.layers.dropout import DropPath, ReplicaSeedGenerator, fold_in
 from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
 
+_OF_ATTENTION = arguments_of(WindowAttention)
+
 
 @serializable
 class SwinBlock(ComposedLayer):
     """x = x + attention(norm(x)); x = x + mlp(norm(x)); in V2 x = x + norm(attention(x)); x = x + norm(mlp(x)).
 
     Args:
-        heads, window, shift, pretrained_window, roll_first, qkv_bias, attention_dropout: see WindowAttention.
+        heads: number of attention heads.
         mlp_dim: hidden width of the MLP.
+        window: places of a window, a number or (rows, columns).
         v2: the block of Swin V2: normalisations after the branches, attention by cosines.
         epsilon: of the layer normalisations.
         dropout: rate after the attention's output and both dense layers of the MLP.
         drop_path: probability that an example skips a branch.
         remat: recompute the block in the backward pass instead of keeping its activations.
+        **kwargs: other arguments of WindowAttention, such as `shift`.
 
     Input and output (b, h, w, d).
     """
@@ -35,50 +39,33 @@ class SwinBlock(ComposedLayer):
         heads: int,
         mlp_dim: int,
         window: int | tuple[int, int],
-        shift: tuple[int, int] = (0, 0),
+        *,
         v2: bool = False,
-        pretrained_window: int | tuple[int, int] | None = None,
-        roll_first: bool = False,
-        qkv_bias: bool = True,
         epsilon: float = 1e-5,
         dropout: float = 0.0,
-        attention_dropout: float = 0.0,
         drop_path: float = 0.0,
         remat: bool = False,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        self.v2 = flag(v2, "SwinBlock: v2")
+        of_attention = {name: value for name, value in kwargs.items() if name in _OF_ATTENTION}
+        super().__init__(**{name: value for name, value in kwargs.items() if name not in _OF_ATTENTION})
+        self.v2, policy = flag(v2, "SwinBlock: v2"), self.dtype_policy
         # These two check their arguments and make them plain values.
         self.attention = WindowAttention(
-            heads,
-            window,
-            shift,
-            self.v2,
-            pretrained_window,
-            roll_first,
-            qkv_bias,
-            dropout,
-            attention_dropout,
-            dtype=self.dtype_policy,
-            name="attention",
+            heads, window, **of_attention, cosine=self.v2, dropout=dropout, dtype=policy, name="attention"
         )
-        self.mlp = MlpBlock(mlp_dim, dropout=dropout, dtype=self.dtype_policy, name="mlp")
-        self.heads = self.attention.heads
-        self.mlp_dim = self.mlp.mlp_dim
-        self.window = self.attention.window
-        self.shift = self.attention.shift
-        self.pretrained_window = self.attention.pretrained_window
-        self.roll_first = self.attention.roll_first
-        self.qkv_bias = self.attention.qkv_bias
+        self.mlp = MlpBlock(mlp_dim, dropout=dropout, dtype=policy, name="mlp")
         self.epsilon = number(epsilon, "SwinBlock: epsilon", least=0)
-        self.dropout = self.attention.dropout
-        self.attention_dropout = self.attention.attention_dropout
         self.drop_path = rate(drop_path, "SwinBlock: drop_path")
         self.remat = flag(remat, "SwinBlock: remat")
         self.input_spec = keras.layers.InputSpec(ndim=4)
-        random = self.dropout or self.attention_dropout or self.drop_path
+        random = self.mlp.dropout or self.attention.attention_dropout or self.drop_path
         self.seed_generator = ReplicaSeedGenerator() if random else None
+
+    def get_config(self):
+        config = {name: getattr(self.attention, name) for name in _OF_ATTENTION if name != "cosine"}
+        own = {name: getattr(self, name) for name in ("v2", "epsilon", "drop_path", "remat")}
+        return {**super().get_config(), **config, "mlp_dim": self.mlp.mlp_dim, **own}
 
     def build(self, input_shape):
         policy = self.dtype_policy

@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.layers.arguments import flag, integer, number, rate
+from keras_vit.layers.arguments import arguments_of, flag, integer, number, rate
 from keras_vit.layers.attention.self_attention import MultiHeadSelfAttention
 from keras_vit.layers.attention.window_tokens import from_windows, to_windows, whole_weights
 from keras_vit.layers.blocks.mlp import MlpBlock
@@ -49,24 +49,27 @@ def branch_seeds(seed):
     return (None, None) if seed is None else (fold_in(seed, 2), fold_in(seed, 5))
 
 
+# The arguments that a block passes on: {the block's name: its attention's, or its MLP's}.
+_RENAMED = {"form": "mlp_form", "norm": "hidden_norm"}
+_OF_ATTENTION = {name: name for name in arguments_of(MultiHeadSelfAttention)}
+_OF_MLP = {_RENAMED.get(name, name): name for name in arguments_of(MlpBlock)}
+
+
 @serializable
 class TransformerBlock(ComposedLayer):
     """x = x + attention(norm(x)); x = x + mlp(norm(x)).
 
     Args:
-        heads, head_dim, qkv_bias, key_bias, qk_norm, attention_dropout, positions, grid, prefix, causal,
-            pattern: see MultiHeadSelfAttention.
-        mlp_dim, mlp_activation, mlp_form, hidden_norm: see MlpBlock, whose `form` and `norm` the latter two are.
-        epsilon: of the layer normalisations.
-        dropout: rate after every dense layer except query, key and value, as in the paper.
+        heads: number of attention heads.
+        mlp_dim: hidden width of the MLP.
         drop_path: probability that an example skips a branch.
         layer_scale: LayerScale's initial value; None for no LayerScale.
         remat: recompute the block in the backward pass instead of keeping its activations: less memory, more time.
-        windows: number of windows per side of the grid, inside which tokens attend, each with `prefix` tokens of its
-            own (layers.WindowTokens); 1 for attention among all.
-        rope_rescale: in training each step multiplies the angles of rotations by one random number, log-uniform in
-            [1 / rope_rescale, rope_rescale], the same in all blocks.
-        rope_grid: see MultiHeadSelfAttention.
+        windows: number of windows per side of the grid, inside which tokens attend, each with a copy of the `prefix`
+            tokens (layers.WindowTokens); 1 for attention among all.
+        **kwargs: the arguments of MultiHeadSelfAttention and MlpBlock, whose `form` and `norm` are `mlp_form` and
+            `hidden_norm` here. Both share `dropout`, the rate after every dense layer except query, key and value,
+            and `epsilon`, that of all normalisations. Blocks share the random factors of `rope_rescale`.
 
     Input and output (b, n, d). Takes `mask` and `attention_mask` as MultiHeadSelfAttention.
     """
@@ -75,94 +78,54 @@ class TransformerBlock(ComposedLayer):
         self,
         heads: int,
         mlp_dim: int,
-        head_dim: int | None = None,
-        qkv_bias: bool = True,
-        qk_norm: bool = False,
-        mlp_activation: str = "gelu",
-        epsilon: float = 1e-6,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
+        *,
         drop_path: float = 0.0,
         layer_scale: float | None = None,
         remat: bool = False,
-        mlp_form: str = "plain",
-        positions: str | None = None,
-        grid: tuple[int, int] | None = None,
-        prefix: int = 0,
-        causal: bool = False,
         windows: int = 1,
-        key_bias: bool = True,
-        rope_rescale: float = 1.0,
-        rope_grid: int = 16,
-        hidden_norm: bool = False,
-        pattern: str | None = None,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
+        of_attention, of_mlp = (
+            {names[n]: kwargs[n] for n in kwargs if n in names} for names in (_OF_ATTENTION, _OF_MLP)
+        )
+        super().__init__(**{n: value for n, value in kwargs.items() if n not in _OF_ATTENTION and n not in _OF_MLP})
+        policy = self.dtype_policy
         # These two check their arguments and make them plain values.
-        self.attention = MultiHeadSelfAttention(
-            heads=heads,
-            head_dim=head_dim,
-            qkv_bias=qkv_bias,
-            qk_norm=qk_norm,
-            epsilon=epsilon,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            positions=positions,
-            grid=grid,
-            prefix=prefix,
-            causal=causal,
-            key_bias=key_bias,
-            rope_rescale=rope_rescale,
-            rope_grid=rope_grid,
-            pattern=pattern,
-            dtype=self.dtype_policy,
-            name="attention",
-        )
-        self.mlp = MlpBlock(
-            mlp_dim, mlp_activation, dropout, mlp_form, hidden_norm, epsilon, dtype=self.dtype_policy, name="mlp"
-        )
-        self.heads = self.attention.heads
-        self.mlp_dim = self.mlp.mlp_dim
-        self.head_dim = self.attention.head_dim
-        self.qkv_bias = self.attention.qkv_bias
-        self.qk_norm = self.attention.qk_norm
-        self.mlp_activation = self.mlp.mlp_activation
-        self.epsilon = self.attention.epsilon
-        self.dropout = self.attention.dropout
-        self.attention_dropout = self.attention.attention_dropout
+        self.attention = MultiHeadSelfAttention(heads, **of_attention, dtype=policy, name="attention")
+        self.mlp = MlpBlock(mlp_dim, **of_mlp, dtype=policy, name="mlp")
         self.drop_path = rate(drop_path, "TransformerBlock: drop_path")
         self.layer_scale = None if layer_scale is None else number(layer_scale, "TransformerBlock: layer_scale")
         self.remat = flag(remat, "TransformerBlock: remat")
-        self.mlp_form = self.mlp.form
-        self.positions = self.attention.positions
-        self.grid = self.attention.grid
-        self.prefix = self.attention.prefix
-        self.causal = self.attention.causal
-        self.key_bias = self.attention.key_bias
-        self.rope_rescale = self.attention.rope_rescale
-        self.rope_grid = self.attention.rope_grid
-        self.hidden_norm = self.mlp.norm
         self.windows = integer(windows, "TransformerBlock: windows")
-        self.pattern = self.attention.pattern
-        others = (self.positions, self.pattern, self.causal or None)
-        if self.windows > 1 and (self.grid is None or any(other is not None for other in others)):
-            raise ValueError(
-                f"TransformerBlock: windows={windows} need the grid (h, w) of the patches, and no positions, pattern or"
-                f" causal attention; got grid={grid}, positions={positions!r}, pattern={pattern!r}, causal={causal}."
-            )
+        self._check_windows()
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
-        random = self.dropout or self.attention_dropout or self.drop_path
+        random = self.mlp.dropout or self.attention.attention_dropout or self.drop_path
         self.seed_generator = ReplicaSeedGenerator() if random else None
-        rescales = self.positions in ROTARY and self.rope_rescale > 1
+        rescales = self.attention.positions in ROTARY and self.attention.rope_rescale > 1
         self.rescale_generator = ReplicaSeedGenerator(_RESCALE_SEED, name="rescale_seeds") if rescales else None
+
+    def _check_windows(self):
+        inner = self.attention
+        others = (inner.positions, inner.pattern, inner.causal or None)
+        if self.windows > 1 and (inner.grid is None or any(other is not None for other in others)):
+            raise ValueError(
+                f"TransformerBlock: windows={self.windows} need the grid (h, w) of the patches, and no positions,"
+                f" pattern or causal attention; got grid={inner.grid}, positions={inner.positions!r},"
+                f" pattern={inner.pattern!r}, causal={inner.causal}."
+            )
+
+    def get_config(self):
+        config = super().get_config()
+        for part, names in ((self.attention, _OF_ATTENTION), (self.mlp, _OF_MLP)):
+            config |= {name: getattr(part, names[name]) for name in names}
+        return config | {name: getattr(self, name) for name in ("drop_path", "layer_scale", "remat", "windows")}
 
     def build(self, input_shape):
         policy = self.dtype_policy
-        self.attention_norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="attention_norm")
+        self.attention_norm = LayerNormalization(epsilon=self.mlp.epsilon, dtype=policy, name="attention_norm")
         self.attention_scale = self._make_scale("attention_scale", input_shape)
-        self.mlp_norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="mlp_norm")
+        self.mlp_norm = LayerNormalization(epsilon=self.mlp.epsilon, dtype=policy, name="mlp_norm")
         self.mlp_scale = self._make_scale("mlp_scale", input_shape)
         # Initial values and seeds are sampled in this order.
         for layer in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
@@ -196,7 +159,7 @@ class TransformerBlock(ComposedLayer):
             return self.attention.call(x, **masks, training=training, seed=seed)
         if any(mask is not None for mask in masks.values()):
             raise ValueError(f"A block with windows={self.windows} takes no masks.")
-        places = (self.grid, self.windows, self.prefix)
+        places = (self.attention.grid, self.windows, self.attention.prefix)
         y = self.attention.call(to_windows(x, *places), training=training, seed=seed)
         return from_windows(y, *places)
 
@@ -204,7 +167,7 @@ class TransformerBlock(ComposedLayer):
         """The attention weights of the attention's input x: (b, n, d) -> (b, k, n, n)."""
         if self.windows == 1:
             return self.attention.attention_weights(x, mask, attention_mask)
-        places = (self.grid, self.windows, self.prefix)
+        places = (self.attention.grid, self.windows, self.attention.prefix)
         return whole_weights(self.attention.attention_weights(to_windows(x, *places)), *places)
 
     def _add_attention(self, x, seed, training, **masks):
@@ -234,18 +197,20 @@ class TransformerBlock(ComposedLayer):
         return input_shape
 
 
+BLOCK_ARGUMENTS = {
+    **arguments_of(MultiHeadSelfAttention),
+    **{_RENAMED.get(name, name): default for name, default in arguments_of(MlpBlock).items()},
+    **arguments_of(TransformerBlock),
+}
+"""{name: default} of all arguments of a TransformerBlock."""
+
+
 @serializable
 class PostNormBlock(TransformerBlock):
     """x = norm(x + attention(x)); x = norm(x + mlp(x)), the order of arXiv 1706.03762 and nn.TransformerEncoderLayer.
 
-    Args:
-        heads, mlp_dim, **kwargs: see TransformerBlock.
-
-    Input and output (b, n, d). Masks as in TransformerBlock.
+    Arguments, input, output (b, n, d) and masks as in TransformerBlock.
     """
-
-    def __init__(self, heads: int, mlp_dim: int, **kwargs: Any):
-        super().__init__(heads, mlp_dim, **kwargs)
 
     def _add_attention(self, x, seed, training, **masks):
         inner, path = branch_seeds(seed)
