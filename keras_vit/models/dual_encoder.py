@@ -15,8 +15,8 @@ from keras_vit.layers.similarity import Similarity
 from keras_vit.models import zero_shot
 from keras_vit.models.checks import model_name, output_policy
 from keras_vit.models.classifier import Classifier
+from keras_vit.models.composite import CompositeModel
 from keras_vit.models.text import TextEncoder
-from keras_vit.training import state
 from keras_vit.training.model import Model
 from keras_vit.training.prediction.classify import Prediction
 from keras_vit.training.prediction.images import Preprocessor, listed, name_of
@@ -51,7 +51,7 @@ def _embedding(features, projection, policy, name):
 
 
 @serializable
-class DualEncoder(Model):
+class DualEncoder(CompositeModel):
     """Images and texts in one space: `model.zero_shot("cat.jpg", ["a cat", "a dog"])`.
 
     Args:
@@ -74,7 +74,7 @@ class DualEncoder(Model):
         ValueError: for other models, or embeddings of different widths.
     """
 
-    made_from_arguments = True
+    PARTS = {"image": "image_encoder", "text": "text_encoder"}
 
     def __init__(
         self,
@@ -245,20 +245,5 @@ class DualEncoder(Model):
         except ImportError as error:
             logging.warning('"%s" loads without its tokenizer. %s', self.name, error)
 
-    def get_config(self):
-        models = {"image": self.image_encoder, "text": self.text_encoder}
-        serialized = {name: keras.saving.serialize_keras_object(model) for name, model in models.items()}
-        own = {"activation": self.activation, "projection": self.projection, "name": self.name}
-        return {**serialized, **own, **state.to_config(self)}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        training = config.pop(state.KEY, None)
-        models = {
-            name: keras.saving.deserialize_keras_object(config[name], custom_objects=custom_objects)
-            for name in ("image", "text")
-        }
-        model = cls(**{**config, **models})
-        state.restore(model, training)
-        return model
+    def options(self) -> dict[str, Any]:
+        return {"activation": self.activation, "projection": self.projection, "name": self.name}

@@ -1,19 +1,14 @@
 """Training of a dual encoder on images with their texts."""
 
-from typing import Any
-
-import keras
-
 from keras_vit.layers.registration import serializable
 from keras_vit.models.classifier import Classifier
+from keras_vit.models.composite import CompositeModel
 from keras_vit.models.dual_encoder import DualEncoder
-from keras_vit.training import state
 from keras_vit.training.contrastive import SigmoidContrastive, SoftmaxContrastive
-from keras_vit.training.model import Model
 
 
 @serializable
-class Contrastive(Model):
+class Contrastive(CompositeModel):
     """Trains a dual encoder on pairs: each image with its text, against all other texts of the batch.
 
         training = keras_vit.Contrastive(model)
@@ -32,7 +27,8 @@ class Contrastive(Model):
     text with all images.
     """
 
-    weighs_examples = made_from_arguments = True
+    PARTS = {"model": "dual_encoder"}
+    weighs_examples = True
     labels_are_classes = False
     objectives = (SigmoidContrastive, SoftmaxContrastive)
 
@@ -52,16 +48,3 @@ class Contrastive(Model):
 
     def get_encoder(self) -> Classifier:
         return self.dual_encoder.image_encoder
-
-    def get_config(self) -> dict[str, Any]:
-        model = keras.saving.serialize_keras_object(self.dual_encoder)
-        return {"model": model, "name": self.name, **state.to_config(self)}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        training = config.pop(state.KEY, None)
-        inner = keras.saving.deserialize_keras_object(config["model"], custom_objects=custom_objects)
-        made = cls(inner, config["name"])
-        state.restore(made, training)
-        return made

@@ -13,9 +13,9 @@ from keras_vit.layers.positions.embeddings import KINDS, ResampledPositions
 from keras_vit.layers.projection_head import ProjectionHead, Sharpening
 from keras_vit.layers.registration import serializable
 from keras_vit.models.classifier import Classifier
+from keras_vit.models.composite import CompositeModel
 from keras_vit.models.families import any_name
 from keras_vit.models.pretraining.distilled import FrozenTeacher
-from keras_vit.training import state
 from keras_vit.training.model import Model
 from keras_vit.training.self_distillation import DINOLoss
 
@@ -95,7 +95,7 @@ def _check(encoder, **rates):
 
 
 @serializable
-class DINO(Model):
+class DINO(CompositeModel):
     """Learns features without labels: `DINO(encoder, steps=...)`, compile, fit on crops; then use `get_encoder()`.
 
         vit = keras_vit.ViT("S/16", classes=None, drop_path=0.1)
@@ -128,7 +128,8 @@ class DINO(Model):
         ValueError: for an encoder with classes, or numbers out of range.
     """
 
-    weighs_examples = made_from_arguments = True
+    PARTS = {"encoder": "student"}
+    weighs_examples = True
     labels_are_classes = False
     objectives = (DINOLoss,)
 
@@ -210,18 +211,5 @@ class DINO(Model):
         sharpening.update()
         self.get_layer("head").learns.assign(ops.cast(step + 1 >= self._frozen_steps, "float32"))
 
-    def get_config(self):
-        return {
-            "encoder": keras.saving.serialize_keras_object(self.student),
-            **self._arguments,
-            **state.to_config(self),
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        training = config.pop(state.KEY, None)
-        encoder = keras.saving.deserialize_keras_object(config.pop("encoder"), custom_objects=custom_objects)
-        model = cls(encoder, **config)
-        state.restore(model, training)
-        return model
+    def options(self) -> dict[str, Any]:
+        return self._arguments

@@ -8,7 +8,7 @@ from keras import ops
 from keras_vit.layers.dense import set_trainable
 from keras_vit.layers.positions.interpolation import resized
 from keras_vit.layers.registration import serializable
-from keras_vit.training import state
+from keras_vit.models.composite import CompositeModel
 from keras_vit.training.checks.compiled import what_is
 from keras_vit.training.distillation import DistillationLoss, HardDistillation, SoftDistillation
 from keras_vit.training.model import Model
@@ -106,7 +106,7 @@ def _heads(student):
 
 
 @serializable
-class Distilled(Model):
+class Distilled(CompositeModel):
     """Trains a student on a teacher's outputs for the same images: `Distilled(student, teacher)`, compile and fit.
 
         distilled = keras_vit.Distilled(student, keras_vit.load("runs/teacher"))
@@ -130,7 +130,8 @@ class Distilled(Model):
         ValueError: unless both are classifiers of the same classes and channels that return logits.
     """
 
-    weighs_examples = made_from_arguments = True
+    PARTS = {"student": "student", "teacher": "teacher"}
+    weighs_examples = True
     objectives = (HardDistillation, SoftDistillation)
 
     def __init__(self, student: Model, teacher: Model, name: str = "distilled"):
@@ -182,20 +183,3 @@ class Distilled(Model):
         super()._check_trainable()
         if hasattr(self.teacher, "has_zero_head") and self.teacher.has_zero_head():
             raise ValueError("The teacher's head is all zeros, as before any training: it has nothing to teach.")
-
-    def get_config(self):
-        models = {"student": self.student, "teacher": self.teacher}
-        serialized = {name: keras.saving.serialize_keras_object(model) for name, model in models.items()}
-        return {**serialized, "name": self.name, **state.to_config(self)}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        training = config.pop(state.KEY, None)
-        models = {
-            name: keras.saving.deserialize_keras_object(config[name], custom_objects=custom_objects)
-            for name in ("student", "teacher")
-        }
-        model = cls(**{**config, **models})
-        state.restore(model, training)
-        return model
