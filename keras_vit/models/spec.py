@@ -13,7 +13,7 @@ from keras_vit.layers.arguments import integer, integers, is_integer, number
 from keras_vit.layers.attention import patterns, self_attention
 from keras_vit.layers.blocks.mlp import ACTIVATIONS, DENSE_ACTIVATIONS, MLPS
 from keras_vit.layers.embedding.patches import FORMS, grid_size
-from keras_vit.layers.positions.embeddings import FIXED, KINDS, LEARNED
+from keras_vit.layers.positions.embeddings import FIXED, KINDS
 from keras_vit.layers.positions.rotary import ROTARY
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import ViTOverrides
@@ -36,7 +36,7 @@ from keras_vit.models.fields import (
     one_of,
     row,
 )
-from keras_vit.models.spec_checks import check_combinations
+from keras_vit.models.spec_checks import check_combinations, check_effect
 
 CONV_FORMS = ("plain", "residual")
 POOLS = ("token", "gap", "map", "token_gap", "mean")
@@ -285,37 +285,15 @@ class ViTSpec(Spec):
             self._replace("head_dim", None)  # equal models, equal specs
         if not self.qkv_bias:
             self._replace("key_bias", True)
-        self._check_stems()
-        self._check_reduction()
+        if not self.conv_strides:
+            self._replace("conv_strides", (2,) * len(self.conv_stem))
+        if not np.any(self.token_merging or 0):
+            self._replace("token_merging", None)
         check_combinations(self)
 
     def _replace(self, name, value):
         """Sets a field of the frozen dataclass under construction."""
         object.__setattr__(self, name, value)
-
-    def _check_stems(self):
-        if self.stem is not None and self.conv_stem:
-            raise ValueError("stem and conv_stem exclude each other: a hybrid already has a stem.")
-        self._replace("conv_strides", self.conv_strides or (2,) * len(self.conv_stem))
-        if len(self.conv_stem) != len(self.conv_strides):
-            raise ValueError(
-                f"conv_stem has {len(self.conv_stem)} convolutions, conv_strides {len(self.conv_strides)} strides."
-            )
-
-    def _check_reduction(self):
-        merging, block = self.token_merging, self.patch_dropout_block
-        if isinstance(merging, tuple) and len(merging) != self.depth:
-            raise ValueError(
-                f"token_merging has {len(merging)} numbers, the model {self.depth} blocks: give one per block."
-            )
-        if merging is not None and not (any(merging) if isinstance(merging, tuple) else merging):
-            self._replace("token_merging", None)
-        if not self.norm_first and (merging is not None or block is not None):
-            raise ValueError(
-                "norm_first=False does not go with token_merging and patch_dropout_block, whose blocks normalise first."
-            )
-        if block is not None and block >= self.depth:
-            raise ValueError(f"patch_dropout_block={block}: the model has blocks 0 to {self.depth - 1}.")
 
     @property
     def pattern(self) -> patterns.Attention:
@@ -396,7 +374,7 @@ class ViTSpec(Spec):
         if "pool" in overrides and "class_token" not in overrides:
             fields = {name: value for name, value in fields.items() if name != "class_token"}
         spec = super().completed(fields, overrides)
-        _check_effect(overrides, spec)
+        check_effect(overrides, spec)
         return spec
 
     def fixes(self, name, value):
@@ -416,33 +394,6 @@ class ViTSpec(Spec):
         # pooling replaces the last one before it.
         fc_norm = bool(changes.get("fc_norm")) or self.fc_norm
         return dataclasses.replace(self, head_bias=0.0, pre_logits=None, pre_logits_activation="tanh", fc_norm=fc_norm)
-
-
-_DEFAULTS = ViTSpec(patch_size=(1, 1), depth=1, width=1, mlp_dim=1, heads=1)
-
-
-def _check_effect(overrides, spec):
-    """Refuses overrides that the architecture ignores: ValueError."""
-    unused = {
-        "mlp_activation": not MLPS[spec.mlp_form].uses_activation
-        and spec.pool != "map"
-        and f'mlp_form="{spec.mlp_form}" has none',
-        "pre_logits_activation": not spec.pre_logits and "there is no pre_logits",
-        "position_std": spec.positions not in LEARNED and f'positions="{spec.positions}" are not learned tables',
-        "rope_rescale": spec.inner_positions not in ROTARY and f'positions="{spec.positions}" are not rotations',
-        "rope_grid": spec.inner_positions != "rope2d_cells" and "there are no rotations of the form rope2d_cells",
-        "stem_width": spec.stem is None and "there is no stem",
-        "conv_strides": not spec.conv_stem and "there is no conv_stem",
-        "conv_form": not spec.conv_stem and "there is no conv_stem",
-        "patch_dropout_block": not spec.patch_dropout and "there is no patch_dropout",
-        "global_blocks": spec.windows == 1 and "there are no windows (a pattern has global=(...) in its attention)",
-        "mean": spec.palette and "a palette takes pixels 0..255 as they are",
-        "std": spec.palette and "a palette takes pixels 0..255 as they are",
-        "patch_form": spec.palette and "a palette has no linear patches",
-    }
-    for name, reason in unused.items():
-        if reason and name in overrides and getattr(spec, name) != getattr(_DEFAULTS, name):
-            raise ValueError(f"{name}={overrides[name]!r} has no effect: {reason}. Leave it out.")
 
 
 def make_spec(variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[ViTOverrides]) -> ViTSpec:

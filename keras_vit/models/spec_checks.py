@@ -1,19 +1,73 @@
 """Combinations of fields that ViTSpec refuses; each function raises ValueError with the fix."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.layers.attention.self_attention import RELATIVE
-from keras_vit.layers.positions.embeddings import KINDS
+from keras_vit.layers.blocks.mlp import MLPS
+from keras_vit.layers.positions.embeddings import KINDS, LEARNED
+from keras_vit.layers.positions.rotary import ROTARY
+from keras_vit.models.fields import rows
 
 
 def check_combinations(spec: Any) -> None:
     """Raises ValueError unless a ViTSpec's fields go together."""
+    _stems(spec)
+    _reduction(spec)
     _head(spec)
     _causal(spec)
     _palette(spec)
     _windows(spec)
     _attention(spec)
     _positions(spec)
+
+
+def check_effect(overrides: Mapping[str, Any], spec: Any) -> None:
+    """Raises ValueError for overrides that the architecture ignores."""
+    unused = {
+        "mlp_activation": not MLPS[spec.mlp_form].uses_activation
+        and spec.pool != "map"
+        and f'mlp_form="{spec.mlp_form}" has none',
+        "pre_logits_activation": not spec.pre_logits and "there is no pre_logits",
+        "position_std": spec.positions not in LEARNED and f'positions="{spec.positions}" are not learned tables',
+        "rope_rescale": spec.inner_positions not in ROTARY and f'positions="{spec.positions}" are not rotations',
+        "rope_grid": spec.inner_positions != "rope2d_cells" and "there are no rotations of the form rope2d_cells",
+        "stem_width": spec.stem is None and "there is no stem",
+        "conv_strides": not spec.conv_stem and "there is no conv_stem",
+        "conv_form": not spec.conv_stem and "there is no conv_stem",
+        "patch_dropout_block": not spec.patch_dropout and "there is no patch_dropout",
+        "global_blocks": spec.windows == 1 and "there are no windows (a pattern has global=(...) in its attention)",
+        "mean": spec.palette and "a palette takes pixels 0..255 as they are",
+        "std": spec.palette and "a palette takes pixels 0..255 as they are",
+        "patch_form": spec.palette and "a palette has no linear patches",
+    }
+    fields = rows(type(spec))
+    for name, reason in unused.items():
+        if reason and name in overrides and getattr(spec, name) != fields[name].default:
+            raise ValueError(f"{name}={overrides[name]!r} has no effect: {reason}. Leave it out.")
+
+
+def _stems(spec):
+    if spec.stem is not None and spec.conv_stem:
+        raise ValueError("stem and conv_stem exclude each other: a hybrid already has a stem.")
+    if len(spec.conv_stem) != len(spec.conv_strides):
+        raise ValueError(
+            f"conv_stem has {len(spec.conv_stem)} convolutions, conv_strides {len(spec.conv_strides)} strides."
+        )
+
+
+def _reduction(spec):
+    merging, block = spec.token_merging, spec.patch_dropout_block
+    if isinstance(merging, tuple) and len(merging) != spec.depth:
+        raise ValueError(
+            f"token_merging has {len(merging)} numbers, the model {spec.depth} blocks: give one per block."
+        )
+    if not spec.norm_first and (merging is not None or block is not None):
+        raise ValueError(
+            "norm_first=False does not go with token_merging and patch_dropout_block, whose blocks normalise first."
+        )
+    if block is not None and block >= spec.depth:
+        raise ValueError(f"patch_dropout_block={block}: the model has blocks 0 to {spec.depth - 1}.")
 
 
 def _head(spec):
