@@ -26,6 +26,7 @@ from keras_vit.checkpoints.formats import (
     huggingface_dinov3,
     huggingface_eomt,
     huggingface_lw_detr,
+    huggingface_names,
     huggingface_text,
     huggingface_yolos,
     mae,
@@ -160,7 +161,7 @@ def _huggingface_vit(model, weights):
         return _huggingface_dinov3(model, weights)
     huggingface.CAPABILITIES.check(model)
     kind = huggingface.model_type(model.spec)
-    arrays = name_map.pack(huggingface.name_map(dataclasses.asdict(model.spec), model.classes, kind), weights)
+    arrays = name_map.pack(huggingface_names.name_map(dataclasses.asdict(model.spec), model.classes, kind), weights)
     if kind.startswith("dinov2"):  # part of the format, for masked training; zeros as at its start
         arrays[f"{kind}.embeddings.mask_token"] = np.zeros((1, model.spec.width), "float32")
     return arrays, config_json.huggingface(model)
@@ -223,8 +224,8 @@ def _masked_autoencoder(model, path):
     encoder = model.get_encoder()
     mae.CAPABILITIES.check(encoder)
     fields = {"decoder_positions": model.decoder_positions, "decoder_depth": model.decoder_depth}
-    decoder = mae.decoder_map(fields, model.spec.qkv_bias, huggingface.IN_FILES["vit"])
-    entries = huggingface.name_map(dataclasses.asdict(model.spec), None, "vit")
+    decoder = mae.decoder_map(fields, model.spec.qkv_bias, huggingface_names.IN_FILES["vit"])
+    entries = huggingface_names.name_map(dataclasses.asdict(model.spec), None, "vit")
     entries.update({f"decoder.{name}": entry for name, entry in decoder.items()})
     tables = mae.pack_tables(model)
     entries = {name: entry for name, entry in entries.items() if name not in tables}

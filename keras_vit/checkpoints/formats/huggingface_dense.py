@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats import config_json, huggingface
+from keras_vit.checkpoints.formats import config_json, huggingface, huggingface_names
 from keras_vit.checkpoints.formats.capabilities import refuse
 from keras_vit.checkpoints.formats.huggingface_config import labels
 from keras_vit.checkpoints.formats.name_map import (
@@ -91,7 +91,7 @@ def head_map(options: Mapping[str, Any], auxiliary: bool) -> NameMap:
 
 def _encoder_map(name_map: NameMap, prefix: str) -> NameMap:
     """An encoder's entries behind the prefix that it has in a dense model."""
-    theirs = huggingface.IN_FILES[_PREFIXES[prefix]].prefix
+    theirs = huggingface_names.IN_FILES[_PREFIXES[prefix]].prefix
     return {prefix + name.removeprefix(theirs): entry for name, entry in name_map.items()}
 
 
@@ -223,7 +223,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         encoder.assumptions.append(
             f"No config.json: assuming four evenly spaced blocks and depth={dense.options['depth']!r}."
         )
-    spelled = huggingface.IN_FILES[_PREFIXES[prefix]].prefix
+    spelled = huggingface_names.IN_FILES[_PREFIXES[prefix]].prefix
     return dataclasses.replace(
         encoder,
         name_map=_encoder_map(encoder.name_map, prefix),
@@ -300,7 +300,7 @@ def check(model: SegmentationModel) -> None:
 def name_map(model: SegmentationModel) -> NameMap:
     """{name: Entry} of a model that `check` accepts."""
     prefix, spec = _prefix(model), dataclasses.asdict(model.spec)
-    encoder = huggingface.name_map(spec, None, _PREFIXES[prefix])
+    encoder = huggingface_names.name_map(spec, None, _PREFIXES[prefix])
     return _encoder_map(encoder, prefix) | head_map(_options_of(model), model.auxiliary > 0)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.checkpoints.formats.gates import join_gates, split_gates
-from keras_vit.checkpoints.formats.huggingface import Names, block_map, fields_of
+from keras_vit.checkpoints.formats.huggingface import fields_of
 from keras_vit.checkpoints.formats.huggingface_config import (
     check_config,
     check_type,
@@ -15,6 +15,7 @@ from keras_vit.checkpoints.formats.huggingface_config import (
     preprocessing,
     unstated,
 )
+from keras_vit.checkpoints.formats.huggingface_names import Names, block_map
 from keras_vit.checkpoints.formats.name_map import NameMap, conv, same, torch_norm
 from keras_vit.checkpoints.formats.parsed import (
     IMAGENET_MEAN,

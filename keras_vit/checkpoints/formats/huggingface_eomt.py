@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats import config_json, huggingface
+from keras_vit.checkpoints.formats import config_json, huggingface, huggingface_names
 from keras_vit.checkpoints.formats.capabilities import refuse
 from keras_vit.checkpoints.formats.gates import join_gates
 from keras_vit.checkpoints.formats.huggingface_config import (
@@ -54,7 +54,7 @@ _IDLE = ("criterion.empty_weight", _MASKED)  # buffers that inference does not r
 _LIKE = "dinov2_with_registers"
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
 _NAMES = dataclasses.replace(
-    huggingface.IN_MEMORY[_LIKE],
+    huggingface_names.IN_MEMORY[_LIKE],
     prefix="",
     block="layers",
     attention={ours: f"attention.{theirs}" for ours, theirs in _ATTENTION.items()},
@@ -82,7 +82,7 @@ def head_map(scales: int) -> NameMap:
 
 def _encoder_map(spec: Mapping) -> NameMap:
     """{name: Entry} of the encoder, its class token among the registers."""
-    entries = huggingface.name_map(spec, None, _LIKE, {_LIKE: _NAMES})
+    entries = huggingface_names.name_map(spec, None, _LIKE, {_LIKE: _NAMES})
     del entries["embeddings.position_embeddings"]
     return {**entries, _TABLE: positions("position_embedding/embedding", 0, (-1, spec["width"]))}
 
@@ -132,7 +132,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     of_head = ("query.", "class_predictor.", "mask_head.", "upscale_block.")
     theirs = {name: a for name, a in arrays.items() if not name.startswith(of_head) and name not in (*_IDLE, _CLASS)}
     theirs[_REGISTERS] = np.concatenate([need(arrays, _CLASS, 3), need(arrays, _REGISTERS, 3)], axis=1)
-    encoder = _encoder(dataclasses.replace(contents, arrays=join_gates(theirs, *huggingface.GATES)), options)
+    encoder = _encoder(dataclasses.replace(contents, arrays=join_gates(theirs, *huggingface_names.GATES)), options)
     others = {name: a for name, a in arrays.items() if name.startswith(of_head)}
     head = _options(config, arrays, encoder.fields)
     classes = need(arrays, "class_predictor.weight", 2).shape[0] - 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats import config_json, huggingface
+from keras_vit.checkpoints.formats import config_json, huggingface, huggingface_names
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities, refuse
 from keras_vit.checkpoints.formats.huggingface_config import (
     dinov2_mlp_ratio,
@@ -57,14 +57,14 @@ LW, RF = "lw_detr", "rf_detr"  # model_type, and our heads
 _SPELLINGS = {LW: TRANSFORMERS, RF: ROBOFLOW}
 _CLASSES = {LW: "LwDetrForObjectDetection", RF: "RfDetrForObjectDetection"}
 _NAMES = {
-    LW: huggingface.Names(
+    LW: huggingface_names.Names(
         "model.backbone.backbone.",
         norms=("layernorm_before", "layernorm_after"),
         mlp=("intermediate.fc1", "intermediate.fc2"),
-        attention={**huggingface.IN_FILES["dinov2"].attention, "out": "attention.output"},
+        attention={**huggingface_names.IN_FILES["dinov2"].attention, "out": "attention.output"},
         patch="embeddings.projection",
     ),
-    RF: huggingface.Names("backbone.0.encoder.encoder."),
+    RF: huggingface_names.Names("backbone.0.encoder.encoder."),
 }
 _RESAMPLE = {LW: "bicubic", RF: "timm"}
 # What other values of these settings would change, and the models here do not have.
@@ -98,7 +98,7 @@ def _lw_encoder(spec: Mapping) -> NameMap:
     entries[_table(LW)] = _without_row("position_embedding/embedding")
     for i in range(spec["depth"]):
         theirs, ours = f"{names.prefix}{names.block}.{i}.", f"block_{i:02d}"
-        entries |= huggingface.block_map(theirs, ours, names, {**spec, "layer_scale": None})
+        entries |= huggingface_names.block_map(theirs, ours, names, {**spec, "layer_scale": None})
         attention = f"{theirs}{names.attention['key']}"
         del entries[f"{attention}.bias"]
         entries[f"{theirs}{names.attention['value']}.bias"] = biases_without_key(f"{ours}/attention")
@@ -111,7 +111,7 @@ def _encoder_map(kind: str, spec: Mapping) -> NameMap:
     """{name: Entry} of the encoder; `spec` has ViTSpec's fields."""
     if kind == LW:
         return _lw_encoder(spec)
-    entries = huggingface.name_map(spec, None, RF, _NAMES)
+    entries = huggingface_names.name_map(spec, None, RF, _NAMES)
     return {**entries, _table(RF): positions("position_embedding/embedding", 0)}
 
 

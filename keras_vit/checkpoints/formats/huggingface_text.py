@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats import config_json, huggingface
+from keras_vit.checkpoints.formats import config_json, huggingface, huggingface_names
 from keras_vit.checkpoints.formats.capabilities import refuse
 from keras_vit.checkpoints.formats.huggingface_config import ACTIVATIONS, epsilon, mlp_activation
 from keras_vit.checkpoints.formats.name_map import NameMap, linear, pack, same, torch_dense, torch_norm
@@ -36,14 +36,14 @@ def _prefix(arrays):
 
 def name_map(spec: Mapping[str, Any], clip: bool) -> NameMap:
     """{name: Entry} of the text encoder; `spec` is a dict of TextSpec's fields."""
-    names = huggingface.IN_FILES[_IMAGE_KINDS[clip]]
+    names = huggingface_names.IN_FILES[_IMAGE_KINDS[clip]]
     entries = {
         f"{_EMBEDDINGS}token_embedding.weight": same("token_embedding/embeddings"),
         f"{_EMBEDDINGS}position_embedding.weight": same("position_embedding/embedding", (-1, spec["width"])),
     }
     fields = {"qkv_bias": True, "mlp_form": "plain", "layer_scale": None}
     for i in range(spec["depth"]):
-        entries |= huggingface.block_map(f"{_TEXT}{names.block}.{i}.", f"block_{i:02d}", names, fields)
+        entries |= huggingface_names.block_map(f"{_TEXT}{names.block}.{i}.", f"block_{i:02d}", names, fields)
     entries |= torch_norm(f"{_TEXT}final_layer_norm", "encoder_norm")
     if clip:
         return {**entries, _HEADS[0]: linear("head/kernel")}
@@ -71,7 +71,7 @@ def _fields(arrays, config, clip, head):
         "heads": k,
         "outputs": need(arrays, head, 2).shape[0],
         "mlp_activation": mlp_activation(config, kind),
-        "epsilon": epsilon(config, huggingface.IN_FILES[kind].epsilon),
+        "epsilon": epsilon(config, huggingface_names.IN_FILES[kind].epsilon),
     }
     check_agreement(
         [
@@ -143,7 +143,7 @@ def arrays_of(model: Any, image: Mapping[str, np.ndarray], text: Mapping[str, np
     """The arrays of the file, of a model that `check` accepts; `image` and `text` are the weights of its encoders."""
     clip, spec = _is_clip(model), dataclasses.asdict(model.image_encoder.spec)
     kind = huggingface.model_type(model.image_encoder.spec)
-    arrays = pack(huggingface.name_map(spec, None, kind), image)
+    arrays = pack(huggingface_names.name_map(spec, None, kind), image)
     arrays |= pack(name_map(dataclasses.asdict(model.text_encoder.text_spec), clip), text)
     similarity = model.get_layer("similarity")
     scale = np.asarray(similarity.log_scale, "float32")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats import config_json, huggingface
+from keras_vit.checkpoints.formats import config_json, huggingface, huggingface_names
 from keras_vit.checkpoints.formats.capabilities import refuse
 from keras_vit.checkpoints.formats.huggingface_config import (
     check_config,
@@ -35,7 +35,7 @@ _TOKENS, _TABLE = "vit.embeddings.detection_tokens", "vit.embeddings.position_em
 _MIDDLE = ("vit.encoder.mid_position_embeddings", "vit.encoder.interpolation.mid_position_embeddings")
 _PATCH = "vit.embeddings.patch_embeddings.projection.weight"
 _LIKE = "vit"
-_NAMES = {_LIKE: huggingface.IN_FILES[_LIKE]}
+_NAMES = {_LIKE: huggingface_names.IN_FILES[_LIKE]}
 _HEADS = {"class": "class_labels_classifier", "box": "bbox_predictor"}
 
 
@@ -64,7 +64,7 @@ def _head_map(blocks: int) -> NameMap:
 
 def _encoder_map(spec: Mapping) -> NameMap:
     """{name as `_split` makes it: Entry} of the encoder."""
-    entries = huggingface.name_map(spec, None, _LIKE, _NAMES)
+    entries = huggingface_names.name_map(spec, None, _LIKE, _NAMES)
     del entries[_TABLE]
     if spec["positions_at"] == "stem":
         return {**entries, "positions.0": positions("position_embedding/embedding", 0)}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats import huggingface, timm
+from keras_vit.checkpoints.formats import huggingface, huggingface_names, timm
 from keras_vit.checkpoints.formats.capabilities import Capabilities
 from keras_vit.checkpoints.formats.name_map import NameMap, same, torch_dense, torch_norm
 from keras_vit.checkpoints.formats.parsed import Decoder, ParsedCheckpoint, check_agreement, depth, need, setting
@@ -73,7 +73,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     inner = dataclasses.replace(contents, arrays=encoder)
     form = huggingface if recognise(encoder) == "huggingface" else timm
     parsed = form.parse(inner, options)
-    names = huggingface.spelling(encoder)["vit"] if form is huggingface else None
+    names = huggingface_names.spelling(encoder)["vit"] if form is huggingface else None
     return dataclasses.replace(parsed, decoder=_decoder(parsed, decoder, contents.config, names))
 
 
@@ -121,7 +121,9 @@ def kind_of(table: np.ndarray, grid: tuple[int, int]) -> str:
     )
 
 
-def decoder_map(fields: Mapping[str, Any], qkv_bias: bool, names: huggingface.Names | None, prefix: int = 1) -> NameMap:
+def decoder_map(
+    fields: Mapping[str, Any], qkv_bias: bool, names: huggingface_names.Names | None, prefix: int = 1
+) -> NameMap:
     """{name: Entry} of the decoder without a prefix; `fields` are its arguments of MaskedAutoencoder.
 
     Its blocks have the `names` of Hugging Face's ViT; None for those of facebookresearch/mae.
@@ -138,7 +140,7 @@ def decoder_map(fields: Mapping[str, Any], qkv_bias: bool, names: huggingface.Na
     for i in range(fields["decoder_depth"]):
         ours = f"decoder_block_{i:02d}"
         if names:
-            entries.update(huggingface.block_map(f"decoder_layers.{i}.", ours, names, spec))
+            entries.update(huggingface_names.block_map(f"decoder_layers.{i}.", ours, names, spec))
         else:
             entries.update(timm.block_map(f"decoder_blocks.{i}", ours, spec))
     return entries
