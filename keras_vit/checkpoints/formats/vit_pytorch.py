@@ -125,6 +125,35 @@ def _positions(arrays, width):
     return table.shape[-2]
 
 
+def _grid(arrays, options, side, width, tokens, is_simple):
+    """The patch grid (h, w): SimpleViT's by image_size, others' by the position table after `tokens`."""
+    hint = hint_grid(options, (side, side))
+    if not is_simple:
+        return grid(_positions(arrays, width) - tokens, hint)
+    if hint is None:
+        raise ValueError("SimpleViT has fixed positions: pass the image_size that it was trained at.")
+    return hint.h, hint.w
+
+
+def _pooling(names, options, token):
+    """The fields of the pooling, by the file's names and whether it has a class token."""
+    mean = token and options.get("pool") == "mean"
+    return {
+        "class_token": token,
+        "pool": "gap" if not token else "mean" if mean else "token",
+        "fc_norm": (mean and "mlp_head.0.weight" in names) or "linear_head.0.weight" in names,
+    }
+
+
+def _assumptions(arrays, options, k, size, token):
+    """What the file does not state and `options` leave open."""
+    found = [] if options.get("mlp_activation") else [_ASSUMED_ACTIVATION]
+    found += [] if options.get("heads") is not None else [_assumed_heads(k, size)]
+    # Since November 2025 only pool="cls" has a class token, soon afterwards without its first axis.
+    unclear = token and arrays["cls_token"].ndim == 3 and options.get("pool") is None
+    return [*found, _ASSUMED_POOL] if unclear else found
+
+
 def parse(contents, options: dict) -> ParsedCheckpoint:
     """Parses a state dict whose names `matches` accepts.
 
@@ -143,27 +172,20 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     inner = need(arrays, "transformer.layers.0.0.to_qkv.weight", 2).shape[0] // 3
     k, head_dim = heads(width, options.get("heads"), inner)
     token = arrays["cls_token"].size > 0 if "cls_token" in arrays else False
-    hidden = need(arrays, "transformer.layers.0.1.net.1.weight", 2)
     is_simple = "pos_embedding" not in arrays and "transformer.layers.0.0.to_out.weight" in contents.arrays
-    hint = hint_grid(options, (side, side))
+    shape = _grid(arrays, options, side, width, int(token), is_simple)
+    blocks = depth(arrays, r"transformer\.layers\.(\d+)\.")
     if is_simple:
-        if hint is None:
-            raise ValueError("SimpleViT has fixed positions: pass the image_size that it was trained at.")
-        for i in range(depth(arrays, r"transformer\.layers\.(\d+)\.")):
-            arrays.setdefault(f"transformer.layers.{i}.0.to_out.0.bias", np.zeros(width, "float32"))
-    shape = (hint.h, hint.w) if is_simple else grid(_positions(arrays, width) - int(token), hint)
-    mean_first = token and options.get("pool") == "mean" and "mlp_head.0.weight" in contents.arrays
-    mean_first |= "linear_head.0.weight" in contents.arrays
+        bias = np.zeros(width, "float32")
+        arrays = {f"transformer.layers.{i}.0.to_out.0.bias": bias for i in range(blocks)} | arrays
     fields = {
         "patch_size": (side, side),
-        "depth": depth(arrays, r"transformer\.layers\.(\d+)\."),
+        "depth": blocks,
         "width": width,
         "heads": k,
         "head_dim": head_dim,
-        "mlp_dim": hidden.shape[0],
-        "class_token": token,
-        "pool": "gap" if not token else "mean" if options.get("pool") == "mean" else "token",
-        "fc_norm": mean_first,
+        "mlp_dim": need(arrays, "transformer.layers.0.1.net.1.weight", 2).shape[0],
+        **_pooling(contents.arrays, options, token),
         "positions": "sincos2d" if is_simple else "learned",
         "qkv_bias": False,
         "patch_norm": index == 2,
@@ -171,13 +193,8 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         "mlp_activation": options.get("mlp_activation") or "gelu",
         "norm_first": options.get("norm_first") is not False,
     }
-    assumptions = [] if options.get("mlp_activation") else [_ASSUMED_ACTIVATION]
+    assumptions = _assumptions(arrays, options, k, inner // k, token)
     fields.update(normalisation(None, (127.5, 127.5), channels, options, _ASSUMED_NORMALISATION, assumptions))
-    if options.get("heads") is None:
-        assumptions.append(_assumed_heads(k, inner // k))
-    # Since November 2025 only pool="cls" has a class token, soon afterwards without its first axis.
-    if token and arrays["cls_token"].ndim == 3 and options.get("pool") is None:
-        assumptions.append(_ASSUMED_POOL)
     classes = need(arrays, "mlp_head.weight", 2).shape[0] if "mlp_head.weight" in arrays else None
     dropped = [name for name in arrays if name == "cls_token" and not token]
     arrays = {name: a for name, a in arrays.items() if name not in dropped}

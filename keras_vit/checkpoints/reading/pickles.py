@@ -72,6 +72,106 @@ def _make(function, arguments, makers):
     return maker(*arguments)
 
 
+class _Machine:
+    """The pickle machine: a stack, the stacks below each mark, and a memo."""
+
+    def __init__(self, makers, resolve):
+        self.makers, self.resolve = makers, resolve
+        self.stack, self.below, self.memo = [], [], {}
+
+    def do(self, code, argument):
+        """Carries out one instruction; ValueError for one that no checkpoint needs."""
+        if code in _CONSTANTS:
+            self.stack.append(argument)
+        elif code in _EMPTY:
+            self.stack.append(_EMPTY[code]())
+        elif code in _TUPLES:
+            count = _TUPLES[code]
+            self.stack[-count:] = [tuple(self.stack[-count:])]
+        elif code in _PUT:
+            self.memo[len(self.memo) if argument is None else argument] = self.stack[-1]
+        elif code in _GET:
+            self.stack.append(self.memo[argument])
+        elif code == "GLOBAL":
+            self.stack.append(Name(argument.replace(" ", ".", 1)))
+        elif code == "BINPERSID" and self.resolve is not None:
+            self.stack.append(self.resolve(self.stack.pop()))
+        elif code in _OPERATIONS:
+            _OPERATIONS[code](self)
+        elif code not in ("PROTO", "FRAME"):
+            raise ValueError(f"its pickle has the instruction {code}, which weights do not need")
+
+    def mark(self):
+        self.below.append(self.stack)
+        self.stack = []
+
+    def above_mark(self):
+        """Removes the values above the last mark, and returns them."""
+        values, self.stack = self.stack, self.below.pop()
+        return values
+
+    def pop(self):
+        return self.stack.pop()
+
+    def collect(self):
+        values = self.above_mark()
+        self.stack.append(tuple(values))
+
+    def append(self):
+        _extend(self.stack[-2], [self.stack.pop()])
+
+    def appends(self):
+        values = self.above_mark()
+        _extend(self.stack[-1], values)
+
+    def set_item(self):
+        value, key = self.stack.pop(), self.stack.pop()
+        _fill(self.stack[-1], [key, value])
+
+    def set_items(self):
+        values = self.above_mark()
+        _fill(self.stack[-1], values)
+
+    def name(self):
+        name, module = self.stack.pop(), self.stack.pop()
+        if len(name) + len(module) > LONGEST_NAME:
+            raise ValueError(f"a class has a name of more than {LONGEST_NAME} characters")
+        self.stack.append(Name(f"{module}.{name}"))
+
+    def call(self):
+        arguments, function = self.stack.pop(), self.stack.pop()
+        self.stack.append(_make(function, arguments, self.makers))
+
+    def call_with_names(self):
+        self.stack.pop()  # named arguments
+        self.call()
+
+    def build(self):
+        state = self.stack.pop()
+        if isinstance(self.stack[-1], Thing):
+            self.stack[-1].state = state
+
+
+# {opcode without an argument: what it does}.
+_OPERATIONS = {
+    "MARK": _Machine.mark,
+    "POP": _Machine.pop,
+    "POP_MARK": _Machine.above_mark,
+    "TUPLE": _Machine.collect,
+    "FROZENSET": _Machine.collect,
+    "APPEND": _Machine.append,
+    "APPENDS": _Machine.appends,
+    "ADDITEMS": _Machine.appends,
+    "SETITEM": _Machine.set_item,
+    "SETITEMS": _Machine.set_items,
+    "STACK_GLOBAL": _Machine.name,
+    "REDUCE": _Machine.call,
+    "NEWOBJ": _Machine.call,
+    "NEWOBJ_EX": _Machine.call_with_names,
+    "BUILD": _Machine.build,
+}
+
+
 def read_pickle(file: BinaryIO, makers: dict[str, Callable], resolve: Callable[[Any], Any] | None = None) -> Any:
     """The value of the pickle at the file's position, which moves behind it.
 
@@ -83,67 +183,9 @@ def read_pickle(file: BinaryIO, makers: dict[str, Callable], resolve: Callable[[
     Raises:
         ValueError, TypeError, LookupError, AttributeError: for a damaged pickle, or an instruction no checkpoint needs.
     """
-    stack, below, memo = [], [], {}  # below: the stacks below each mark
-
-    def above_mark():
-        nonlocal stack
-        values, stack = stack, below.pop()
-        return values
-
+    machine = _Machine(makers, resolve)
     for opcode, argument, _ in genops(file):
-        code = opcode.name
-        if code == "STOP":
-            return stack.pop()
-        if code in _CONSTANTS:
-            stack.append(argument)
-        elif code in _EMPTY:
-            stack.append(_EMPTY[code]())
-        elif code in _TUPLES:
-            count = _TUPLES[code]
-            stack[-count:] = [tuple(stack[-count:])]
-        elif code in _PUT:
-            memo[len(memo) if argument is None else argument] = stack[-1]
-        elif code in _GET:
-            stack.append(memo[argument])
-        elif code == "MARK":
-            below.append(stack)
-            stack = []
-        elif code in ("TUPLE", "FROZENSET"):
-            values = above_mark()
-            stack.append(tuple(values))
-        elif code in ("APPENDS", "ADDITEMS"):
-            values = above_mark()
-            _extend(stack[-1], values)
-        elif code == "APPEND":
-            _extend(stack[-2], [stack.pop()])
-        elif code == "SETITEMS":
-            values = above_mark()
-            _fill(stack[-1], values)
-        elif code == "SETITEM":
-            value, key = stack.pop(), stack.pop()
-            _fill(stack[-1], [key, value])
-        elif code == "GLOBAL":
-            stack.append(Name(argument.replace(" ", ".", 1)))
-        elif code == "STACK_GLOBAL":
-            name, module = stack.pop(), stack.pop()
-            if len(name) + len(module) > LONGEST_NAME:
-                raise ValueError(f"a class has a name of more than {LONGEST_NAME} characters")
-            stack.append(Name(f"{module}.{name}"))
-        elif code in ("REDUCE", "NEWOBJ", "NEWOBJ_EX"):
-            if code == "NEWOBJ_EX":
-                stack.pop()  # named arguments
-            arguments, function = stack.pop(), stack.pop()
-            stack.append(_make(function, arguments, makers))
-        elif code == "BUILD":
-            state = stack.pop()
-            if isinstance(stack[-1], Thing):
-                stack[-1].state = state
-        elif code == "BINPERSID" and resolve is not None:
-            stack.append(resolve(stack.pop()))
-        elif code == "POP_MARK":
-            above_mark()
-        elif code == "POP":
-            stack.pop()
-        elif code not in ("PROTO", "FRAME"):
-            raise ValueError(f"its pickle has the instruction {code}, which weights do not need")
+        if opcode.name == "STOP":
+            return machine.pop()
+        machine.do(opcode.name, argument)
     raise ValueError("its pickle has no end")
