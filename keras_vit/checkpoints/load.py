@@ -1,8 +1,8 @@
 """Load a model from any supported checkpoint, ready for another task: locate, read, parse, build, assign."""
 
 import os
-from collections.abc import Sequence
-from typing import Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Unpack
 
 import keras
 import numpy as np
@@ -75,65 +75,89 @@ def _preprocessing(contents, parsed, located, size, image_size, head):
     return text
 
 
-def _from_arrays(contents, located, image_size, classes, class_names, head, resample, names, key, changes):
+class _Asked(NamedTuple):
+    """What the model should become: arguments of `load`, see checkpoints.transfer."""
+
+    image_size: int | tuple[int, int] | None = None
+    classes: int | None = None
+    class_names: Any = None
+    head: str = "keep"
+    resample: str | None = None
+    changes: Mapping[str, Any] = {}
+
+    def keeps_head(self, own: int | None) -> bool:
+        """Whether the head of a model with `own` classes stays."""
+        return self.head == "keep" and self.classes in (None, own)
+
+
+def _from_arrays(contents, located, asked, names=None, key=None):
     """A model from a file of arrays: parse, build, assign."""
-    image_size = located.image_size if image_size is None else image_size
+    image_size = located.image_size if asked.image_size is None else asked.image_size
+    changes = dict(asked.changes)
     contents, parsed, config, left_out = parsed_arrays(contents, located, image_size, names, key, changes)
-    # Arguments by which the file was read are no change.
-    used = {
-        name
-        for name in ("mean", "std", "heads", "pre_logits", "norm_first")
-        if name in changes and np.array_equal(getattr(config["variant"], name, None), changes[name])
-    }
-    changes = {name: value for name, value in changes.items() if name not in used}
+    for name in ("mean", "std", "heads", "pre_logits", "norm_first"):  # with which the file was read: no change
+        if name in changes and np.array_equal(getattr(config["variant"], name, None), changes[name]):
+            del changes[name]
     own, wanted = (
         pair(config["image_size"] if s is None else s, "image_size") for s in (located.image_size, image_size)
     )
     text = of_channels(
-        _preprocessing(contents, parsed, located, own, wanted, head), changes.get("channels", config["channels"])
+        _preprocessing(contents, parsed, located, own, wanted, asked.head), changes.get("channels", config["channels"])
     )
     changes = changes if text is None else {"preprocessing": text, **changes}
-    if parsed.decoder is not None and head == "keep" and classes is None and class_names is None:
+    if parsed.decoder is not None and asked.keeps_head(None) and asked.class_names is None:
         _report(contents, parsed, left_out)
         sized = changes if image_size is None else {**changes, "image_size": image_size}
         return masked_autoencoder(parsed, config, contents.path, sized)
     activation = (contents.metadata or {}).get("activation", parsed.activation)
-    if parsed.dense is not None and head == "keep" and classes in (None, parsed.dense.classes):
+    if parsed.dense is not None and asked.keeps_head(parsed.dense.classes):
         _report(contents, parsed, left_out)
-        resample = resample or parsed.resample
-        return model_with_head(parsed, config, contents.path, image_size, class_names, resample, activation, **changes)
+        resample, names = asked.resample or parsed.resample, asked.class_names
+        return model_with_head(parsed, config, contents.path, image_size, names, resample, activation, **changes)
     model = _build(config, parsed, contents.path)
     shapes = {v.path.removeprefix(f"{model.name}/"): tuple(v.shape) for v in model.weights}
     weights = unpack(parsed.name_map, parsed.arrays, shapes, contents.path)
     _report(contents, parsed, left_out)
-    resample = resample or located.resample or parsed.resample
-    return adapt(config, weights, image_size, classes, class_names, head, resample, model, activation, **changes)
+    resample = asked.resample or located.resample or parsed.resample
+    new = (image_size, asked.classes, asked.class_names, asked.head, resample)
+    return adapt(config, weights, *new, model, activation, **changes)
 
 
-def _from_keras(path, image_size, classes, class_names, head, resample, names, key, changes):
+def _from_keras(path, asked, names, key):
     """The model of a .keras file, adapted if anything is to change."""
     if names is not None or key is not None:
         raise ValueError(f'"{path}" is a .keras file, which knows its names: leave names and key out.')
+    image_size, classes, class_names, head, resample, changes = asked
     model = keras_file.load(path)
-    same = image_size is None and classes in (None, model.classes) and head == "keep"
+    same = image_size is None and asked.keeps_head(model.classes)
     if same and class_names is None and not changes:
         return model
     named = class_names is None or model.classes is not None
     if same and named and changes.keys() <= {"preprocessing"} and model.get_encoder() is model:
         describe(model, class_names, **changes)  # in place: also for quantised models and custom heads
         return model
-    if isinstance(model, (SegmentationModel, DetectionModel)) and head == "keep" and classes in (None, model.classes):
+    if isinstance(model, (SegmentationModel, DetectionModel)) and asked.keeps_head(model.classes):
         return moved(model, image_size, class_names, resample or "google", **changes)
     return transfer(model, image_size, classes, class_names, head, resample or "google", **changes)
 
 
-def _with_text(contents, located, image_size, resample, tokenizer, arguments, text):
-    """The DualEncoder of a file; `arguments` are for its image encoder. ValueError for other files."""
-    if not text:
+def _check_text(text, tokenizer, **others):
+    """Refuses arguments without effect: ValueError for a tokenizer without `text`, or with it for {name: value}."""
+    if not text and tokenizer is not None:
         raise ValueError("tokenizer has no effect without text=True.")
+    given = [name for name, value in others.items() if value is not None]
+    if text and given:
+        raise ValueError(
+            f"{', '.join(given)} cannot be used with text=True, which loads both encoders without a head: for a"
+            " classifier call model.classifier(labels), or leave text=True out."
+        )
+
+
+def _with_text(contents, located, asked, tokenizer):
+    """The DualEncoder of a file; what is `asked` is for its image encoder. ValueError for other files."""
     if contents.kind == "keras":
         model = keras_file.load(contents.path)
-        if not isinstance(model, DualEncoder) or image_size is not None or arguments:
+        if not isinstance(model, DualEncoder) or asked.image_size is not None or asked.changes:
             raise ValueError(
                 f'"{contents.path}" holds a {type(model).__name__}: text=True loads a DualEncoder, which a .keras file'
                 " returns as it is."
@@ -141,7 +165,7 @@ def _with_text(contents, located, image_size, resample, tokenizer, arguments, te
         model.tokenizer = model.tokenizer if tokenizer is None else dual.tokenizer_of(tokenizer, model)
         return model
     contents, parsed = dual.split(contents)
-    image = _from_arrays(contents, located, image_size, None, None, "keep", resample, None, None, arguments)
+    image = _from_arrays(contents, located, asked)
     return dual.join(image, parsed, contents.path, tokenizer)
 
 
@@ -220,16 +244,19 @@ def load(
     _check_arguments(changes)
     if not isinstance(key, str | None):
         raise ValueError(f'key should be text, such as key="model_ema", got {key!r}.')
+    replaced = None if head == "keep" else head
+    _check_text(text, tokenizer, classes=classes, class_names=class_names, head=replaced, names=names)
     located = locate_checkpoint(path)
     arguments = {**located.fields, **changes}
     arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments.items()}
+    asked = _Asked(image_size, classes, class_names, head, resample, arguments)
     contents = read(located.path, key)
-    if text or tokenizer is not None:
-        return _with_text(contents, located, image_size, resample, tokenizer, arguments, text)
+    if text:
+        return _with_text(contents, located, asked, tokenizer)
     if contents.kind == "keras":
-        model = _from_keras(contents.path, image_size, classes, class_names, head, resample, names, key, arguments)
+        model = _from_keras(contents.path, asked, names, key)
     else:
-        model = _from_arrays(contents, located, image_size, classes, class_names, head, resample, names, key, arguments)
+        model = _from_arrays(contents, located, asked, names, key)
     if class_names is None and head == "keep":
         _name_classes(model, located, contents)
     if head == "keep" and isinstance(model, Classifier) and model.has_zero_head():

@@ -56,8 +56,10 @@ class Checkpoints(StepCounter):
         return self
 
     def __exit__(self, *_):
-        self.wait()
-        self._thread.shutdown()
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
 
     def on_train_batch_begin(self, batch, logs=None):
         super().on_train_batch_begin(batch, logs)

@@ -102,6 +102,8 @@ def test_files_without_texts_are_refused(model_of, tmp_path):
         keras_vit.load(tmp_path / "image", text=True)
     with pytest.raises(ValueError, match="tokenizer has no effect without text=True"):
         keras_vit.load(tmp_path / "image", tokenizer="tokenizer.json")
+    with pytest.raises(ValueError, match="classes, head cannot be used with text=True"):
+        keras_vit.load(tmp_path / "image", text=True, classes=3, head="reset")
 
 
 def test_a_format_refuses_what_it_does_not_express(model_of, tmp_path):
