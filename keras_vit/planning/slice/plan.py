@@ -242,6 +242,19 @@ def _replicas(where, model_parallel):
     return where.chips // (model_parallel or 1)
 
 
+def _compiled_step(prepared, place, model_parallel):
+    """The measured step; ValueError or DoesNotFit if it does not compile."""
+    began = time.monotonic()
+    with stage(f"Tracing a step of {prepared.resolved['batch_size']:,} images"):
+        lowered = lowered_step(prepared, place, model_parallel)
+    try:
+        with stage(f"Compiling it for {place.name}"):
+            compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        raise _failure(error, place) from None
+    return measured(compiled, prepared.resolved["optimizer"]["name"], time.monotonic() - began)
+
+
 def make_plan(
     config: Any,
     datasets: dict[str, Any],
@@ -285,19 +298,7 @@ def make_plan(
         "model_parallel": model_parallel,
         "versions": versions,
     }
-
-    def compile_step():
-        began = time.monotonic()
-        with stage(f"Tracing a step of {config.batch_size:,} images"):
-            lowered = lowered_step(prepared, place, model_parallel)
-        try:
-            with stage(f"Compiling it for {place.name}"):
-                compiled = lowered.compile()
-        except jax.errors.JaxRuntimeError as error:
-            raise _failure(error, place) from None
-        return measured(compiled, resolved["optimizer"]["name"], time.monotonic() - began)
-
-    compiled = _remembered(question, compile_step)
+    compiled = _remembered(question, lambda: _compiled_step(prepared, place, model_parallel))
     return Plan(place, config.batch_size, resolved["total"], train.size, model_parallel, compiled)
 
 

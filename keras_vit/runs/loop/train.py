@@ -85,6 +85,13 @@ def _evaluate_start(model, evaluation, callbacks, logs, verbose):
         callback.on_epoch_end(-1, {f"val_{name}": value for name, value in measures.items()})
 
 
+def _save_early(checkpoints, ending):
+    """Saves the state after a signal, and logs how to continue."""
+    checkpoints.save()
+    code = f" Exit code {RESTART}: run" if isinstance(ending, Preempted) else " Run"
+    logging.warning("Step %d is saved.%s the same command again to continue.", checkpoints.step, code)
+
+
 def train(
     model: keras.Model,
     batches: Callable[[int], Any],
@@ -131,9 +138,9 @@ def train(
         # The order matters: running metrics are restored before checkpoints save them, checkpoints count the step at
         # which `stop` ends the run, and the caller's callbacks add to the logs.
         logs = [*([best] if best else []), MetricsLog(rundir, batch_size, start), TensorBoard(rundir, start)]
-        all_callbacks = [running, checkpoints, stop, *callbacks, *logs, first]
-        all_callbacks += [StepLog(total, start, verbose == _A_LINE_PER_EPOCH)] if verbose else []
-        all_callbacks += [averages] if averaging(model.optimizer) else []
+        lines = [StepLog(total, start, verbose == _A_LINE_PER_EPOCH)] if verbose else []
+        averaged = [averages] if averaging(model.optimizer) else []
+        all_callbacks = [running, checkpoints, stop, *callbacks, *logs, first, *lines, *averaged]
         try:
             if rundir.running is not None:
                 build_metrics(model, batches(start))
@@ -144,11 +151,9 @@ def train(
             bar = [StepBar(total, start)] if verbose else []
             _fit(model, batches, evaluation, [*all_callbacks, *bar], start, total, every, verbose, best)
         except (Preempted, Interrupted) as ending:
-            if averages in all_callbacks:
+            if averaged:
                 averages.undo()
-            checkpoints.save()
-            code = f" Exit code {RESTART}: run" if isinstance(ending, Preempted) else " Run"
-            logging.warning("Step %d is saved.%s the same command again to continue.", checkpoints.step, code)
+            _save_early(checkpoints, ending)
             raise
         finally:
             first.end()

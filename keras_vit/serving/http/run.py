@@ -56,6 +56,13 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
+def _json_answer(status, error):
+    """h11's events of a last answer with an error as JSON."""
+    content = json.dumps({"error": error}).encode()
+    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(content))), ("Connection", "close")]
+    return h11.Response(status_code=status, headers=headers), h11.Data(data=content), h11.EndOfMessage()
+
+
 def _protocol(seconds):
     """uvicorn's protocol, with a timeout for a request's head and JSON answers to unreadable heads."""
 
@@ -87,17 +94,7 @@ def _protocol(seconds):
             status = getattr(error, "error_status_hint", 400)
             reason = f"Its head is larger than {_HEAD:,} bytes." if status == 431 else f"It is not HTTP: {error}."
             if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                content = json.dumps({"error": f"The request cannot be read. {reason}"}).encode()
-                headers = [
-                    ("Content-Type", "application/json"),
-                    ("Content-Length", str(len(content))),
-                    ("Connection", "close"),
-                ]
-                for event in (
-                    h11.Response(status_code=status, headers=headers),
-                    h11.Data(data=content),
-                    h11.EndOfMessage(),
-                ):
+                for event in _json_answer(status, f"The request cannot be read. {reason}"):
                     self.transport.write(self.conn.send(event))
             self.transport.close()
 
