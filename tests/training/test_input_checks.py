@@ -10,7 +10,8 @@ from small_models import data, dense_on_images
 
 import keras_vit
 from keras_vit.training import Mixup, SigmoidCrossEntropy, SoftmaxCrossEntropy
-from keras_vit.training.checks.inputs import InputChecks, plain_errors
+from keras_vit.training.checks.inputs import InputChecks
+from keras_vit.training.checks.marked import plain_errors
 
 X, Y = data(8)
 ONE_BASED = Y % 5 + 1

@@ -11,7 +11,8 @@ from keras import layers
 from small_models import data
 
 import keras_vit
-from keras_vit.training.checks.inputs import InputChecks, plain_errors
+from keras_vit.training.checks.inputs import InputChecks
+from keras_vit.training.checks.marked import plain_errors
 
 X, Y = data(8)
 FLOATS = X.astype("float32")

@@ -5,9 +5,7 @@ Arrays are checked before anything runs, datasets and generators as they pass, o
 the device does no extra work. Pixels are checked in the first batch, labels in every batch.
 """
 
-import contextlib
 import dataclasses
-import re
 import types
 import warnings
 import weakref
@@ -18,21 +16,17 @@ import keras
 import numpy as np
 
 from keras_vit.training.checks.labels import LabelRules, label_rules
+from keras_vit.training.checks.marked import assert_true, filled_in, marked
 from keras_vit.training.checks.masks import MaskRules
 from keras_vit.training.checks.numbers import Numbers
 from keras_vit.training.checks.objects import ObjectRules
 from keras_vit.training.checks.outputs import in_order
-from keras_vit.training.checks.pixel_range import InputRange, Normalisation, normalisations
+from keras_vit.training.checks.pixel_range import Normalisation, normalisations
+from keras_vit.training.checks.pixel_scale import assert_range, check_range, may_be_wrong, scale_problems
 from keras_vit.training.losses import ONE_BASED, are_no_shares, are_numbers, are_wrong, check_labels, message
 from keras_vit.training.segmentation_losses import PixelLoss
 
-_LARGEST_NORMALISED = 3.0  # standard deviations
-_LEAST_CONTRAST = 6 / 255  # standard deviations between black and the largest pixel
-_LARGEST_BYTE = 4 * 255.0  # with room for filters that overshoot
-_LOWEST_BYTE = -64.0
 _SAMPLE = 32  # images whose pixels are checked
-# An error inside a data pipeline reaches fit within other text: ours stands between these.
-_OPEN, _CLOSE = "<<<", ">>>"
 
 
 def input_names(model: keras.Model) -> tuple[str, ...]:
@@ -100,7 +94,7 @@ class InputChecks:
         import tensorflow as tf
 
         x, y, weights = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
-        has_pixels = any(_may_be_wrong(images.dtype, scale) for images, scale in self._images(x))
+        has_pixels = any(may_be_wrong(images.dtype, scale) for images, scale in self._images(x))
         labelled = list(self._labels(y, weights))
         for labels, _, rules in labelled:
             rules.check_form(labels.shape)
@@ -116,7 +110,7 @@ class InputChecks:
             return dataset
 
         def check_pixels(x):
-            found = [(images, scale) for images, scale in self._images(x) if _may_be_wrong(images.dtype, scale)]
+            found = [(images, scale) for images, scale in self._images(x) if may_be_wrong(images.dtype, scale)]
             return tf.group(*(check for images, scale in found for check in assert_range(images[:_SAMPLE], scale)))
 
         @tf.autograph.experimental.do_not_convert  # converting takes longer than tracing
@@ -128,7 +122,7 @@ class InputChecks:
                 _assert_labels(labels, weight, rules)
             for name, values, expected in self._numbers(x):
                 for wrong, text in expected.problems(name, values):
-                    tf.debugging.Assert(~wrong, [_OPEN + text + _CLOSE])
+                    assert_true(~wrong, text)
             for wrong, text, low, high in self.targets.problems(y, weights) if targeted else ():
                 assert_true(~wrong, text, low, high)
             return False, batch
@@ -230,7 +224,7 @@ def _check_declared(scales):
     """Refuses layers made for a `value_range` that is not the one expected behind them."""
     for scale in (scale for each in scales.values() for scale in each):
         for layer, low, high in scale.path.declared:
-            if any(wrong for wrong, *_ in _problems(scale, np.float64(low), np.float64(high), True)):
+            if any(wrong for wrong, *_ in scale_problems(scale, np.float64(low), np.float64(high), True)):
                 raise ValueError(
                     f'The layer "{layer}" clips pixels to its range (value_range), which is [{low:.3g}, {high:.3g}]'
                     f" where the model normalises them, and it expects {scale.there} there. Set value_range"
@@ -253,90 +247,6 @@ def check_images(model: keras.Model, images: Any) -> None:
     InputChecks(_scales(model), {}).arrays(images)
 
 
-def _may_be_wrong(dtype, scale):
-    """Whether a TensorFlow dtype allows pixels on another scale: bytes do not (0 and 1 are never stored so)."""
-    if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
-        return False
-    return dtype.is_bool or dtype.size > 1 or scale.path.rescales or not scale.of_bytes
-
-
-def _problems(scale, low, high, floating, largest=np.inf):
-    """(whether it applies, message, remedy) of each possible fault of pixels.
-
-    Args:
-        low, high: their range where the model normalises them, numbers or tensors.
-        floating: whether they may be fractions there.
-        largest: the largest magnitude that the input may have, a number or tensor.
-    """
-    step = float(np.abs(scale.path.factor).max())
-    flat = (low != high) & (largest * step < _LEAST_CONTRAST * float(scale.std.min()))
-    yield ~((low - low == 0) & (high - high == 0)), "hold values that are not finite", "Find out where they come from."
-    if not scale.of_bytes:
-        theirs = f"This model's mean {scale.mean.tolist()} and std {scale.std.tolist()} are for smaller values"
-        yield (
-            high > float((scale.mean + 10 * _LARGEST_NORMALISED * scale.std).max()),
-            "look like pixels 0..255",
-            f"{theirs}: divide the images by 255, or load the model with mean and std on the 0..255 scale.",
-        )
-        yield flat, "have next to no contrast", "Were they divided by 255 twice?"
-        return
-    ours = "This model expects pixels 0..255 and normalises them itself."
-    if floating:
-        yield (
-            (low != high) & (low >= -_LARGEST_NORMALISED) & (high <= _LARGEST_NORMALISED),
-            "look normalised",
-            f"{ours} Multiply images in [0, 1] by 255, or undo the normalisation.",
-        )
-    else:
-        yield (low == 0) & (high == 1), "have no values but 0 and 1", f"{ours} Multiply them by 255."
-    yield high > _LARGEST_BYTE, "look like 16-bit images", f"{ours} Divide images in 0..65535 by 257."
-    yield low < _LOWEST_BYTE, "have negative pixels", f"{ours} Add what was subtracted."
-    if scale.path.rescales:
-        yield flat, "have next to no contrast", ours
-
-
-def check_range(images: np.ndarray, scale: Normalisation) -> None:
-    """Refuses images (b, h, w, c) on another scale than the model's normalisation: ValueError with their range."""
-    one_of_bytes = images.dtype == np.uint8 and len(images) == 1  # which may be black
-    if not images.size or images.dtype.kind not in "biuf" or one_of_bytes and not scale.path.rescales:
-        return
-    floating, rescaled = images.dtype.kind == "f", scale.path.rescales
-    axes = tuple(range(images.ndim - 1)) if rescaled else None
-    low, high = images.min(axes), images.max(axes)
-    ends = float(low.min()), float(high.max())
-    there = scale.seen(low.astype("float64"), high.astype("float64")) if rescaled else ends
-    largest = max(0 if floating else 255, *map(abs, ends))  # bytes may be dark
-    lowest, highest = map(np.float64, there)
-    for wrong, what, fix in _problems(scale, lowest, highest, floating or rescaled, largest):
-        if wrong:
-            raise ValueError(_range_message(scale, what, fix).format(*(f"{end:.3g}" for end in (*ends, *there))))
-
-
-def assert_range(images: Any, scale: Normalisation) -> list:
-    """check_range as TensorFlow operations; in a graph they must run before the images are used."""
-    import tensorflow as tf
-
-    floating, rescaled, images = images.dtype.is_floating, scale.path.rescales, tf.cast(images, "float32")
-    low, high = tf.reduce_min(images), tf.reduce_max(images)
-    lowest, highest = _seen(images, scale.path) if rescaled else (low, high)
-    largest = tf.maximum(tf.maximum(tf.abs(low), tf.abs(high)), 0.0 if floating else 255.0)  # bytes may be dark
-    return [
-        tf.debugging.Assert(~wrong, [_filled_in(_range_message(scale, what, fix), low, high, lowest, highest)])
-        for wrong, what, fix in _problems(scale, lowest, highest, floating or rescaled, largest)
-    ]
-
-
-def _seen(images, path):
-    """Normalisation.seen of a TensorFlow tensor (b, ..., c)."""
-    import tensorflow as tf
-
-    factor, offset = (tf.constant(np.atleast_1d(x), "float32") for x in (path.factor, path.offset))
-    channels = images.shape[-1] if images.shape[-1] in (factor.shape[0], None) else None
-    axes = list(range(images.shape.rank - (channels is not None)))
-    ends = [factor * end(images, axes) + offset for end in (tf.reduce_min, tf.reduce_max)]
-    return tf.reduce_min(ends), tf.reduce_max(ends)
-
-
 def _are_shares(labels, classes):
     """Whether labels are rows of numbers from 0 to 1."""
     rows = labels.ndim == 2 and labels.shape[-1] == classes > 1 and labels.dtype.kind in "biuf"
@@ -354,46 +264,13 @@ def _assert_labels(labels, weight, rules):
         labels = tf.boolean_mask(labels, weight != 0)
     low, high = tf.reduce_min(labels), tf.reduce_max(labels)
     hint = tf.where((low >= 1) & (high == classes) & numbers, ONE_BASED, "")
-    text = _filled_in(message("{}", "{}", numbers, classes, "{}"), low, high, hint)
+    text = filled_in(message("{}", "{}", numbers, classes, "{}"), low, high, hint)
     wrong = tf.reduce_any(are_wrong(labels, numbers, classes))
     if rules.in_range:
         tf.debugging.Assert(~wrong, [text])
     if rules.sums and rows:
         several = tf.reduce_any(are_no_shares(tf.reduce_sum(labels, axis=-1)))
         assert_true(wrong | ~several, rules.sums)  # rows of other numbers than shares are another loss's
-
-
-def _range_message(scale, what, fix):
-    """The message for images on another scale, with {} for their ends, then for those where the model normalises."""
-    escape = "If they are right, set model.check_pixels = False."
-    if not scale.path.rescales:
-        return f"The images {what}: the values of the first batch are in [{{}}, {{}}]. {fix} {escape}"
-    several = len(scale.path.layers) > 1
-    names = f"the layer{'s' if several else ''} {', '.join(scale.path.layers)}"
-    return (
-        f"The images {what} behind {names} of the model: the values of the first batch are in [{{}}, {{}}], and in"
-        f" [{{}}, {{}}] where the model normalises them. Expected there: {scale.there}."
-        f" Leave {names} out, or give images {InputRange.of_scale(scale)}. {escape}"
-    )
-
-
-def _filled_in(template, *values):
-    """A marked message with tensors, numbers or text for each {}."""
-    import tensorflow as tf
-
-    if not values:
-        return f"{_OPEN}{template}{_CLOSE}"
-    texts = [value if value.dtype == tf.string else tf.strings.as_string(value, shortest=True) for value in values]
-    pieces = template.split("{}")
-    parts = [part for pair in zip(pieces, [*texts[: len(pieces) - 1], _CLOSE]) for part in pair]
-    return tf.strings.join([_OPEN, *parts])
-
-
-def assert_true(condition: Any, template: str, *values: Any) -> Any:
-    """A TensorFlow assertion with a marked message: `values`, tensors, for each {} of the template."""
-    import tensorflow as tf
-
-    return tf.debugging.Assert(condition, [_filled_in(template, *values)])
 
 
 class MappedPyDataset(keras.utils.PyDataset):
@@ -415,24 +292,3 @@ class MappedPyDataset(keras.utils.PyDataset):
 
     def on_epoch_end(self):
         self.inner.on_epoch_end()
-
-
-@contextlib.contextmanager
-def marked() -> Iterator[None]:
-    """Marks the message of a ValueError, for `plain_errors`."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{_OPEN}{error}{_CLOSE}") from None
-
-
-@contextlib.contextmanager
-def plain_errors() -> Iterator[None]:
-    """Turns a check's error, wrapped by tf.data, into a ValueError with its message."""
-    try:
-        yield
-    except Exception as error:
-        found = re.search(re.escape(_OPEN) + "(.*?)" + re.escape(_CLOSE), str(error), re.DOTALL)
-        if found is None:
-            raise
-        raise ValueError(found.group(1).replace('\\"', '"').replace("\\'", "'")) from None

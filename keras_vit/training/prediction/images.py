@@ -11,8 +11,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.training.checks.inputs import check_range
 from keras_vit.training.checks.pixel_range import PIXELS, InputRange
+from keras_vit.training.checks.pixel_scale import check_range
 from keras_vit.training.prediction.preprocessing import Preprocessing, parse_preprocessing, preprocessing_text
 
 

@@ -7,8 +7,9 @@ import keras
 import numpy as np
 
 from keras_vit.layers.registration import serializable
-from keras_vit.training.checks.inputs import assert_range, plain_errors
+from keras_vit.training.checks.marked import plain_errors
 from keras_vit.training.checks.pixel_range import PIXELS
+from keras_vit.training.checks.pixel_scale import assert_range
 
 
 def preprocessing_text(model) -> str:
