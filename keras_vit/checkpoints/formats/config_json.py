@@ -38,6 +38,11 @@ def _steps(model, format):
     return steps
 
 
+def _plain_pair(sides):
+    """A number, or (height, width) if they differ."""
+    return sides[0] if sides[0] == sides[1] else list(sides)
+
+
 def _labels(model):
     return {} if model.class_names is None else {"label_names": list(model.class_names)}
 
@@ -47,6 +52,19 @@ def _pretrained(model):
     size = [model.channels, *model.image_size]
     evaluation = {"input_size": size, **evaluation_of(_steps(model, "timm")), "num_classes": model.classes or 0}
     return {**evaluation, **_constants(model.spec, model.channels), **_labels(model)}
+
+
+def _timm(model, architecture, features, pool, arguments):
+    """timm's config.json: the function that builds the model and its arguments, width and pooling of the features."""
+    channels = {} if model.channels == 3 else {"in_chans": model.channels}
+    return {
+        "architecture": architecture,
+        "num_classes": model.classes or 0,
+        "num_features": features,
+        "global_pool": pool,
+        "model_args": {**arguments, **channels},
+        "pretrained_cfg": _pretrained(model),
+    }
 
 
 def _architecture(spec):
@@ -78,23 +96,12 @@ def timm_vit(model, no_embed_class: bool) -> dict:
         "fc_norm": spec.fc_norm,
     }
     if spec.stem is None:
-        arguments["patch_size"] = (
-            spec.patch_size[0] if spec.patch_size[0] == spec.patch_size[1] else list(spec.patch_size)
-        )
+        arguments["patch_size"] = _plain_pair(spec.patch_size)
     optional = {"reg_tokens": spec.registers, "init_values": spec.layer_scale, "qk_norm": spec.qk_norm}
     arguments.update({name: value for name, value in optional.items() if value})
     if spec.mlp_activation != "gelu" and spec.mlp_form == "plain":
         arguments["act_layer"] = spec.mlp_activation
-    if model.channels != 3:
-        arguments["in_chans"] = model.channels
-    return {
-        "architecture": _architecture(spec),
-        "num_classes": model.classes or 0,
-        "num_features": spec.width,
-        "global_pool": pool,
-        "model_args": arguments,
-        "pretrained_cfg": _pretrained(model),
-    }
+    return _timm(model, _architecture(spec), spec.width, pool, arguments)
 
 
 def _eva_architecture(spec):
@@ -132,30 +139,13 @@ def timm_eva(model) -> dict:
         }
     if spec.rope_rescale > 1:
         arguments["rope_rescale_coords"] = spec.rope_rescale
-    if model.channels != 3:
-        arguments["in_chans"] = model.channels
-    return {
-        "architecture": _eva_architecture(spec),
-        "num_classes": model.classes or 0,
-        "num_features": spec.width,
-        "global_pool": pooling,
-        "model_args": arguments,
-        "pretrained_cfg": _pretrained(model),
-    }
+    return _timm(model, _eva_architecture(spec), spec.width, pooling, arguments)
 
 
 def timm_bit(model) -> dict:
     """timm's config.json of a BiT."""
     spec = model.spec
-    arguments = {} if model.channels == 3 else {"in_chans": model.channels}
-    return {
-        "architecture": f"resnetv2_{timm_size(spec)}_bit",
-        "num_classes": model.classes or 0,
-        "num_features": 2048 * int(spec.width_factor),
-        "global_pool": "avg",
-        "model_args": arguments,
-        "pretrained_cfg": _pretrained(model),
-    }
+    return _timm(model, f"resnetv2_{timm_size(spec)}_bit", 2048 * int(spec.width_factor), "avg", {})
 
 
 def timm_swin(model) -> dict:
@@ -174,21 +164,13 @@ def timm_swin(model) -> dict:
     }
     if v2:
         arguments["pretrained_window_sizes"] = list(map(_plain_pair, spec.pretrained_windows))
-    if model.channels != 3:
-        arguments["in_chans"] = model.channels
-    return {
-        "architecture": "swinv2_tiny_window8_256" if v2 else "swin_tiny_patch4_window7_224",
-        "num_classes": model.classes or 0,
-        "num_features": spec.width * 2 ** (len(spec.depths) - 1),
-        "global_pool": "avg",
-        "model_args": arguments,
-        "pretrained_cfg": _pretrained(model),
-    }
-
-
-def _plain_pair(sides):
-    """A number, or (height, width) if they differ."""
-    return sides[0] if sides[0] == sides[1] else list(sides)
+    return _timm(
+        model,
+        "swinv2_tiny_window8_256" if v2 else "swin_tiny_patch4_window7_224",
+        spec.width * 2 ** (len(spec.depths) - 1),
+        "avg",
+        arguments,
+    )
 
 
 def huggingface_swin(model) -> dict:
