@@ -1,4 +1,4 @@
-"""An export that several files of tests read."""
+"""An export, and a served model, that several files of tests read."""
 
 import keras
 import numpy as np
@@ -21,3 +21,18 @@ def exported(tmp_path_factory):
     keras_vit.export(model, folder, top_k=2)
     images = np.random.default_rng(1).integers(0, 256, (4, 8, 12, 3), dtype="uint8")
     return model, folder, tf.saved_model.load(folder).signatures, images
+
+
+@pytest.fixture(scope="session")
+def vit():
+    from forest import small_vit
+
+    return small_vit()
+
+
+@pytest.fixture(scope="session")
+def forest(vit):
+    """The model as it is served. Tests serve copies, which compute by the same traced functions."""
+    from keras_vit.serving.http.served import Served
+
+    return Served("forest", vit, top_k=2)
