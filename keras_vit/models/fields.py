@@ -19,7 +19,9 @@ import typing
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from keras_vit.layers.arguments import choice, flag, integer, number, per_channel, rate
+import numpy as np
+
+from keras_vit.layers.arguments import choice, flag, integer, is_integer, number, per_channel, rate
 from keras_vit.layers.embedding.patches import pair
 
 # What another value of a field changes in a trained model: its weights, or nothing it computes.
@@ -54,14 +56,37 @@ def at_least(least: int) -> Kind:
     return Kind(functools.partial(integer, least=least), f"an integer of {least} or more")
 
 
+def _epsilon(value, name):
+    if not 0 < number(value, name) < 1:
+        raise ValueError(f"{name} must be above 0 and below 1, got {value!r}.")
+    return number(value, name)
+
+
+def _per_block(value, name):
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return tuple(integer(n, name, least=0) for n in value)
+    return integer(value, name, least=0)
+
+
+def _blocks(value, name):
+    values = [value] if is_integer(value) else value
+    if not isinstance(values, (list, tuple, range, np.ndarray)):
+        raise ValueError(f"{name} should be numbers of blocks, such as (2, 5, 8, 11), got {value!r}.")
+    return tuple(sorted({integer(i, name, least=0) for i in values}))
+
+
 POSITIVE = Kind(integer, "a positive integer")
 COUNT = at_least(0)
 FLAG = Kind(flag, "True or False")
 NUMBER = Kind(number, "a number")
 NOT_NEGATIVE = Kind(functools.partial(number, least=0), "a number of 0 or more")
+AT_LEAST_1 = Kind(functools.partial(number, least=1), "a number of 1 or more")
+EPSILON = Kind(_epsilon, "a number above 0 and below 1")
 RATE = Kind(rate, "a number in [0, 1)")
 PAIR = Kind(pair, "a positive integer or a pair (height, width)", accepts="int | Sequence[int]")
 PER_CHANNEL = Kind(per_channel, "a number, or one per channel")
+PER_BLOCK = Kind(_per_block, "an integer of 0 or more, or one per block")
+BLOCKS = Kind(_blocks, "numbers of blocks", accepts="Sequence[int]")
 
 
 def row(kind: Kind, meaning: str, change: str = "") -> dict[str, Any]:

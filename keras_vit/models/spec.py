@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from keras_vit.io.suggest import counted
-from keras_vit.layers.arguments import integer, integers, is_integer, number
+from keras_vit.layers.arguments import integers
 from keras_vit.layers.attention import patterns, self_attention
 from keras_vit.layers.blocks.mlp import ACTIVATIONS, DENSE_ACTIVATIONS, MLPS
 from keras_vit.layers.embedding.patches import FORMS, grid_size
@@ -19,12 +19,16 @@ from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.families import FAMILIES, Spec
 from keras_vit.models.fields import (
+    AT_LEAST_1,
+    BLOCKS,
     COUNT,
+    EPSILON,
     FLAG,
     NOT_NEGATIVE,
     NOTHING,
     NUMBER,
     PAIR,
+    PER_BLOCK,
     PER_CHANNEL,
     POSITIVE,
     RATE,
@@ -51,30 +55,7 @@ def token_stride(patch_size: tuple, stem: tuple | None, conv_strides: tuple = ()
     return tuple(p * reduction for p in patch_size)
 
 
-def _epsilon(value, name):
-    if not 0 < number(value, name) < 1:
-        raise ValueError(f"{name} must be above 0 and below 1, got {value!r}.")
-    return number(value, name)
-
-
-def _per_block(value, name):
-    if isinstance(value, (list, tuple, np.ndarray)):
-        return tuple(integer(n, name, least=0) for n in value)
-    return integer(value, name, least=0)
-
-
-def _blocks(value, name):
-    values = [value] if is_integer(value) else value
-    if not isinstance(values, (list, tuple, range, np.ndarray)):
-        raise ValueError(f"{name} should be numbers of blocks, such as (2, 5, 8, 11), got {value!r}.")
-    return tuple(sorted({integer(i, name, least=0) for i in values}))
-
-
-EPSILON = Kind(_epsilon, "a number above 0 and below 1")
-_AT_LEAST_1 = Kind(functools.partial(number, least=1), "a number of 1 or more")
-_PER_BLOCK = Kind(_per_block, "an integer of 0 or more, or one per block")
 _ATTENTION = Kind(patterns.attention_text, "an attention pattern")
-_BLOCKS = Kind(_blocks, "numbers of blocks", accepts="Sequence[int]")
 _UNITS = Kind(functools.partial(integers, example=(3, 4, 9)), "positive integers")
 _CONVOLUTIONS = Kind(functools.partial(integers, example=(32, 64)), "positive integers")
 
@@ -128,7 +109,7 @@ class ViTSpec(Spec):
     )
     rope_rescale: float = field(
         1.0,
-        _AT_LEAST_1,
+        AT_LEAST_1,
         "In training each step multiplies the coordinates of rotations by one random number, log-uniform in [1 / this,"
         " this], so that the model learns other image sizes (DINOv3: 2); 1 for none.",
         NOTHING,
@@ -234,7 +215,7 @@ class ViTSpec(Spec):
     )
     token_merging: int | tuple[int, ...] | None = field(
         None,
-        _PER_BLOCK,
+        PER_BLOCK,
         "How many patches each block merges into similar ones (ToMe, arXiv 2210.09461), at most half of those it"
         " has left.",
     )
@@ -265,7 +246,7 @@ class ViTSpec(Spec):
         " patches (RF-DETR, arXiv 2511.09554); 1 for attention among all.",
     )
     global_blocks: tuple[int, ...] = field(
-        (), _BLOCKS, "With windows, the numbers of the blocks whose tokens attend to all, from 0."
+        (), BLOCKS, "With windows, the numbers of the blocks whose tokens attend to all, from 0."
     )
     palette: int | None = field(
         None,

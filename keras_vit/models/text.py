@@ -15,8 +15,7 @@ from keras_vit.layers.registration import serializable
 from keras_vit.models.checks import blocks_to_remat, float_policy, model_name, plain_remat
 from keras_vit.models.classifier import ModelOfArguments
 from keras_vit.models.costs import LayerCount, dense, small, transformer_block
-from keras_vit.models.fields import COUNT, FLAG, POSITIVE, documented, field, make_plain, one_of, row
-from keras_vit.models.spec import EPSILON
+from keras_vit.models.fields import COUNT, EPSILON, FLAG, POSITIVE, documented, field, make_plain, one_of, row
 
 POOLS = ("last", "end")
 
