@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data.annotations import coco, csv_boxes, form, labelme, voc, yolo
+from keras_vit.data.annotations.advice import advice
 from keras_vit.data.annotations.box_table import BoxTable, make_boxes, median_sides, object_reader
 from keras_vit.data.annotations.form import Layout
 from keras_vit.data.annotations.opening import advancing, asked_split, check_some, names_of, report
@@ -64,6 +65,7 @@ def _found(root, images) -> Layout:
         raise ValueError(
             f'"{root}" has no annotations of boxes. Expected VOC (XML files), COCO (a JSON file), YOLO (data.yaml and'
             " text files), LabelMe (JSON files) or CSV (a row for each box: image, label, xmin, ymin, xmax, ymax)."
+            f" {advice(root, find)}".rstrip()
         )
     return layout
 

@@ -29,7 +29,8 @@ def is_coco(path: str) -> bool:
     if path.endswith(".coco.json"):
         return True
     start = files.start_of(path)
-    return bool(_MARKS.search(start)) and '"shapes"' not in start
+    whole = start.lstrip("\ufeff \r\n\t").startswith("{")  # Label Studio's and CreateML's are lists
+    return whole and bool(_MARKS.search(start)) and '"shapes"' not in start
 
 
 def json_files(root: str) -> list[str]:

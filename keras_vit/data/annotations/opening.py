@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.data.annotations.form import NOTED, Annotations, Ignored, Layout, Picture
+from keras_vit.data.annotations.form import MISSING, NOTED, Annotations, Ignored, Layout, Picture
 from keras_vit.data.sources.class_names import class_names
 from keras_vit.data.sources.tree import told
 from keras_vit.data.splits import SPLITS, MissingSplit, canonical, split_name
@@ -74,7 +74,11 @@ def check_some(title: str, annotations: Annotations, pictures: Sequence[tuple[st
         ValueError: if the annotations of all images are unusable.
     """
     if not pictures:
-        raise FileNotFoundError(f'"{annotations.where}": no image can be used: {told(annotations.ignored)}.')
+        fix = ' Put images beside their annotations, or in a folder "images" next to that of the annotations.'
+        raise FileNotFoundError(
+            f'"{annotations.where}": no image can be used: {told(annotations.ignored)}.'
+            f"{fix if annotations.ignored.get(MISSING) else ''}"
+        )
     faults = [(path, fault) for path, fault in pictures if fault]
     if not faults:
         return

@@ -112,6 +112,10 @@ FAULTY = {
     "labelme: nan": (shape(((NAN, 1), (5, 4)), kind="rectangle"), "the coordinate nan"),
     "labelme: no label": (shape(label=""), "shape 1 has no label"),
     "labelme: unknown shape": (shape(kind="spiral"), 'shape_type "spiral"'),
+    "labelme: a circle's centre": (shape(((5, 4),), kind="circle"), "expected 2 points for a circle, got 1"),
+    "labelme: odd points": (shape(((2, 1), (5,)), kind="rectangle"), r"expected points as pairs \[x, y\]"),
+    "labelme: no mask": (shape(((1, 1), (2, 2)), kind="mask", mask="AAAA"), "as a base64 PNG"),
+    "labelme: a number": (3, "shape 1: expected an object, got 3"),
     "csv: text": ("a.jpg,10,8,cat,left,1,5,4", "line 2: expected a box of four numbers"),
     "csv: a cell": ("a.jpg,10,8,cat,,1,5,4", "line 2: the cells left are empty"),
     "csv: no class": ("a.jpg,10,8,,2,1,5,4", "line 2: the cells label are empty"),
@@ -199,3 +203,31 @@ def test_a_folder_without_annotations_says_what_is_expected(tmp_path):
         open_source(f"boxes:{tmp_path}", "train")
     with pytest.raises(FileNotFoundError):
         open_source(f"boxes:{tmp_path}/lost", "train")
+
+
+OTHERS = {
+    "annotations.xml": ("<annotations><image/></annotations>", 'CVAT\'s own XML. Export the task as "COCO 1.0"'),
+    "project-1.json": ('[{"annotations": [{"result": [{"from_name": "label"}]}]}]', "Label Studio's own JSON. Export"),
+    "via.json": ('{"a.jpg9": {"regions": [{"shape_attributes": {}}]}}', "a project of VGG Image Annotator. Export"),
+    "train.tfrecord": ("", "a TFRecord. Open its folder as tfrecord:FOLDER"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_files_of_other_formats_come_with_advice(tmp_path, name):
+    content, message = OTHERS[name]
+    text(tmp_path / name, content)
+    with pytest.raises(ValueError, match=f'{name}" is {message}'):
+        open_source(f"boxes:{tmp_path}", "train")
+
+
+def test_a_folder_above_the_annotations_is_told_to_go_down(tmp_path):
+    coco_boxes(tmp_path / "v1.coco", BOX)
+    with pytest.raises(ValueError, match='Its folder "v1.coco" has COCO annotations: open "'):
+        open_source(f"boxes:{tmp_path}", "train")
+
+
+def test_annotations_without_images_say_where_to_put_these(tmp_path):
+    text(tmp_path / "xml" / "a.xml", voc_xml(voc_object()))
+    with pytest.raises(FileNotFoundError, match='missing file .*Put images beside .* or in a folder "images"'):
+        open_source(f"boxes:{tmp_path}", "train")
