@@ -161,7 +161,8 @@ def published() -> str:
         for name in members:
             row, count = find(name), counts.get(name)
             cost = [f"{count.parameters / 1e6:.1f}", f"{count.flops / 1e9:.1f}"] if count else ["", ""]
-            rows.append([f"`{name}`", row.image_size, *cost, row.top1 or "", row.measure or "", row.licence])
+            size = row.image_size if isinstance(row.image_size, int) else "x".join(map(str, row.image_size))
+            rows.append([f"`{name}`", size, *cost, row.top1 or "", row.measure or "", row.licence])
         sources = sorted({find(name).source for name in members})
         parts += [
             f"## {family}",

@@ -11,6 +11,7 @@ from keras_vit.checkpoints.fetch.catalogue import CATALOGUE
 from keras_vit.checkpoints.locate import locate_checkpoint
 from keras_vit.checkpoints.parse import parsed_arrays
 from keras_vit.checkpoints.reading.files import read
+from keras_vit.layers.embedding.patches import pair
 from keras_vit.models import families
 
 _LARGEST = 2**20  # values of the arrays that are read: position tables, whose kind follows from their values
@@ -91,7 +92,7 @@ def describe_checkpoint(name: str | os.PathLike, **changes: Any) -> tuple[dict[s
             "preprocessing": published.preprocessing,
         }
         options = {"remat": False, "name": family.name.lower(), "dtype": None}
-        given = {"variant": spec, "image_size": (size, size), "channels": 3}
+        given = {"variant": spec, "image_size": pair(size, "image_size"), "channels": 3}
         return {**given, **about, **options}, "by the catalogue: it is not downloaded yet"
     if located.path is None:
         return None, f"{name} is not downloaded yet"

@@ -183,10 +183,10 @@ def _check_arguments(changes):
 
 
 def _name_classes(model, located, contents):
-    """Names the classes of a classifier of a well-known data set, if the catalogue or the file says that it is one."""
+    """Names the classes of a well-known data set, if the catalogue or the file names it as the training data."""
     from keras_vit.checkpoints.fetch.labels import declared_labels
 
-    if model.class_names is not None or not isinstance(model, Classifier):
+    if model.class_names is not None or not isinstance(model, (Classifier, DetectionModel)):
         return
     labels = located.class_names
     if labels is None and contents.metadata is None and contents.kind != "keras":

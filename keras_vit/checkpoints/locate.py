@@ -27,7 +27,8 @@ class Located:
 
     Attributes:
         path: file or folder; None if it is not on this machine.
-        image_size: pixels. Side of the images where the weights fit any; None where the file determines it.
+        image_size: pixels, side or (height, width) of the images where the weights fit any; None where the file
+            determines it.
         preprocessing: text of the evaluation preprocessing at the checkpoint's own size; None for the file's.
         class_names: key of class_names.DATA_SETS for a classifier of that data set, or None.
         resample: how to resample positions; None for the format's method.
@@ -35,7 +36,7 @@ class Located:
     """
 
     path: pathlib.Path | None
-    image_size: int | None = None
+    image_size: int | tuple[int, int] | None = None
     preprocessing: str | None = None
     class_names: str | None = None
     resample: str | None = None

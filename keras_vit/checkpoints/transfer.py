@@ -360,7 +360,7 @@ def transfer(
         image_size: pixels, a number or (height, width). Positions are resampled, the patch size stays; None for the
             model's.
         classes, class_names: of the new head; with the old head, class_names names its classes. Names may be a file
-            with one per line, or "imagenet" for ImageNet-1k's 1000, "cifar10" or "cifar100".
+            with one per line, or "imagenet" for ImageNet-1k's 1000, "cifar10", "cifar100" or "coco" (91).
         head: "keep"; "reset" for a new zero head instead of the old one and pre_logits; "drop" for a model that returns
             features.
         resample: a row of resample.METHODS. How to resample positions.

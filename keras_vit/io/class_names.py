@@ -1,4 +1,4 @@
-"""Class names of well-known data sets, in the order of their labels: ImageNet-1k, CIFAR-10 and CIFAR-100."""
+"""Class names of well-known data sets, in the order of their labels: ImageNet-1k, CIFAR-10, CIFAR-100 and COCO."""
 
 import collections
 import functools
@@ -13,6 +13,17 @@ mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck
 possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
 sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale willow_tree
 wolf woman worm
+"""
+# COCO's numbers of its 80 classes, from 1, leave gaps: detectors have an output for these, and for 0.
+NO_CLASS = "N/A"
+_COCO = """
+N/A, person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, N/A, stop sign,
+parking meter, bench, bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe, N/A, backpack, umbrella, N/A,
+N/A, handbag, tie, suitcase, frisbee, skis, snowboard, sports ball, kite, baseball bat, baseball glove, skateboard,
+surfboard, tennis racket, bottle, N/A, wine glass, cup, fork, knife, spoon, bowl, banana, apple, sandwich, orange,
+broccoli, carrot, hot dog, pizza, donut, cake, chair, couch, potted plant, bed, N/A, dining table, N/A, N/A, toilet,
+N/A, tv, laptop, mouse, remote, keyboard, cell phone, microwave, oven, toaster, sink, refrigerator, N/A, book, clock,
+vase, scissors, teddy bear, hair drier, toothbrush
 """
 # Words for classes that share their only one.
 _APART = {"n02012849": "crane (bird)", "n03126707": "crane (machine)"}
@@ -49,4 +60,5 @@ DATA_SETS = {
     "imagenet": imagenet_names,
     "cifar10": lambda: tuple(_CIFAR10.split()),
     "cifar100": lambda: tuple(_CIFAR100.split()),
+    "coco": lambda: tuple(name.strip() for name in _COCO.split(",")),
 }

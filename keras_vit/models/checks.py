@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.io.class_names import NO_CLASS
 from keras_vit.io.paths import locate
 from keras_vit.layers.arguments import integer, is_integer
 from keras_vit.layers.embedding.patches import pair
@@ -79,7 +80,9 @@ SHARED_NAMES = "Several classes have the same name"
 
 
 def plain_names(class_names) -> tuple[str, ...]:
-    """`class_names` as a tuple of strings; duplicates trigger a warning, ValueError for text, a set or a dict."""
+    """`class_names` as a tuple of strings; duplicates other than COCO's "N/A" trigger a warning, ValueError for text, a
+    set or a dict.
+    """
     if isinstance(class_names, (str, bytes, set, frozenset, dict)):
         shown = f'"{class_names}"' if isinstance(class_names, str) else repr(class_names)
         raise ValueError(f"class_names should be a list with one name per class, got {shown}.")
@@ -88,7 +91,7 @@ def plain_names(class_names) -> tuple[str, ...]:
     if wrong:
         raise ValueError(f"class_names must be text, got {wrong[0]!r}.")
     names = tuple(str(name) for name in names)
-    twice = [name for name, count in collections.Counter(names).items() if count > 1]
+    twice = [name for name, count in collections.Counter(names).items() if count > 1 and name != NO_CLASS]
     if twice:
         warnings.warn(f"{SHARED_NAMES}: {', '.join(twice[:8])}.", stacklevel=2)
     return names

@@ -22,7 +22,14 @@ from keras_vit.models.heads.dpt import ReadoutProjection
 from keras_vit.models.heads.eomt import MaskedAttention, Queries, SemanticMap
 from keras_vit.models.heads.parts import Enlargement, LayerOfParts
 from keras_vit.models.heads.proposals import GroupedDense, GroupedNorm
+from keras_vit.models.heads.yolos import DetectionPositions, DetectionTokens
 from keras_vit.planning.counting import layer_counts
+
+# Layers whose weights are added or looked up, without products.
+_LOOKED_UP = (
+    *(layers.AddPositionEmbs, ReplacedPatches, Queries, MaskedAttention, GroupedNorm),
+    *(DetectionTokens, DetectionPositions),
+)
 
 
 def _shape(tensors):
@@ -39,7 +46,7 @@ def _products(layer, inputs, output):
         return 0
     if isinstance(layer, (keras.layers.GroupNormalization, layers.LayerScale, keras.layers.Embedding)):
         return 0
-    if isinstance(layer, (layers.AddPositionEmbs, ReplacedPatches, Queries, MaskedAttention, GroupedNorm)):
+    if isinstance(layer, _LOOKED_UP):
         return 0
     if isinstance(layer, RestoredPatches):
         return inputs[0] * math.prod(output)

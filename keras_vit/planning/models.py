@@ -1,5 +1,7 @@
 """Costs of variants and published models, counted without building an encoder or downloading anything."""
 
+import dataclasses
+import math
 from typing import Any
 
 import keras
@@ -8,11 +10,13 @@ from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find
 from keras_vit.layers.embedding.patches import grid_size, pair
 from keras_vit.models.families import FAMILIES, Spec
 from keras_vit.models.families import find as family_of
-from keras_vit.models.heads.decoder import Encoder
+from keras_vit.models.heads import detection
+from keras_vit.models.heads.decoder import Decoder, Encoder
 from keras_vit.models.heads.dense import make_decoder
 from keras_vit.planning import counting, model_counts
 from keras_vit.planning.model_count import ModelCount, matching
 from keras_vit.planning.text import aligned, short
+from keras_vit.runs.prepare import without_values
 
 
 def variants() -> list[str]:
@@ -25,17 +29,33 @@ def spec_of(variant: str, **fields) -> Spec:
     return family_of(variant).make_spec(variant, **fields)
 
 
-def _head_rows(published: Published, spec: Any, image_size: tuple[int, int]) -> list[counting.LayerCount]:
-    """Rows of a published dense model's neck, head and, for classes, auxiliary heads."""
-    policy, classes = keras.dtype_policies.get("float32"), published.classes or 1
-    options = (classes > 1, policy, published.head_options)
-    decoder = make_decoder(str(published.head), Encoder(spec, image_size), classes, *options)
+def _decoder(published: Published, encoder: Encoder) -> Decoder:
+    """The layers of a published model's head."""
+    head, classes, policy = str(published.head), published.classes or 1, keras.dtype_policies.get("float32")
+    if head in detection.HEADS:
+        return detection.make_detector(head, encoder, classes, policy, published.head_options)
+    return make_decoder(head, encoder, classes, classes > 1, policy, published.head_options)
+
+
+def _rows_with_tokens(decoder: Decoder, spec: Any, image_size: tuple[int, int]) -> list[counting.LayerCount]:
+    """Rows of a ViT whose blocks learned tokens join: they cost what registers do, and have positions."""
+    shape = (decoder.neck.count, spec.width)
+    values = math.prod(shape)
+    positions = counting.LayerCount("positions_of_tokens", shape, values * (1 + len(decoder.auxiliary)), 0, values, 0)
+    tokens = keras.Input(shape)
+    encoder = counting.layer_counts(dataclasses.replace(spec, registers=decoder.neck.count), image_size, None)
+    return [*encoder, positions, *model_counts.count(keras.Model(tokens, decoder.head(tokens)))]
+
+
+def _rows_on_maps(decoder: Decoder, spec: Any, image_size: tuple[int, int]) -> list[counting.LayerCount]:
+    """Rows of an encoder, and of neck, head and auxiliary heads on its maps."""
     shapes = [(*grid_size(image_size, spec.strides[i]), spec.width) for i in decoder.taps]
     maps, tokens = ([keras.Input(shape) for shape in each] for each in (shapes, [shape[-1:] for shape in shapes]))
     given = [maps, tokens] if decoder.class_tokens else [maps]
     found = maps if decoder.neck is None else decoder.neck(*given)
     outputs = [decoder.head(found), *(layer([found[place]]) for place, layer in decoder.auxiliary)]
-    return model_counts.count(keras.Model(given, outputs))
+    rows = model_counts.count(keras.Model(given, keras.tree.flatten(outputs)))
+    return counting.layer_counts(spec, image_size, None) + rows
 
 
 def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[counting.LayerCount]:
@@ -53,11 +73,14 @@ def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[
     published = CATALOGUE[name]
     spec = spec_of(published.variant, **published.fields)
     if image_size is None and spec.has_tokens:  # with patches of 14 pixels, 378 of 384
-        image_size = tuple(published.image_size // stride * stride for stride in spec.strides[0])
+        own = pair(published.image_size, "image_size")
+        image_size = tuple(side // stride * stride for side, stride in zip(own, spec.strides[0]))
     size = pair(image_size or published.image_size, "image_size")
     if published.head is None:
         return counting.layer_counts(spec, size, published.classes)
-    return counting.layer_counts(spec, size, None) + _head_rows(published, spec, size)
+    with without_values():
+        decoder = _decoder(published, Encoder(spec, size))
+        return (_rows_with_tokens if decoder.joins else _rows_on_maps)(decoder, spec, size)
 
 
 def _files(published: Published) -> tuple[str, ...]:

@@ -223,6 +223,19 @@ PUBLISHED_DENSE = {
 }
 
 
+# Parameters in transformers 5.24.0: YOLOS' all; of RF-DETR without a token for masked patches, 384.
+PUBLISHED_DETECTORS = {
+    "yolos/tiny": 6_488_736,
+    "yolos/small": 30_684_768,
+    "yolos/base": 127_798_368,
+    "rf-detr/nano": 30_467_298 - 384,
+    "rf-detr/small": 32_111_170 - 384,
+    "rf-detr/medium": 33_687_458 - 384,
+    "rf-detr/large": 33_933_218 - 384,
+    "lw-detr/small": 14_831_234,  # as a folder of transformers' loads, at 640 pixels
+}
+
+
 def test_every_published_model_is_counted():
     models = {model.name: model for model in read_counts()}  # tests/models/test_fields.py compares with count_models
     assert models.keys() == {*variants(), *CATALOGUE}
@@ -231,6 +244,8 @@ def test_every_published_model_is_counted():
     assert models["augreg/B_16-i21k"].parameters == 86_567_656 + 769 * 20_843
     for name, published in PUBLISHED_DENSE.items():
         assert abs(models[name].parameters - published) < 1.3e6  # parts that files have and no code reads
+    assert {name: models[name].parameters for name in PUBLISHED_DETECTORS} == PUBLISHED_DETECTORS
+    assert models["yolos/tiny"].image_size == (800, 1328)
     table = models_table(list(models.values()))
     assert "5,717,416" in table and len(table.splitlines()) == len(models) + 1
 

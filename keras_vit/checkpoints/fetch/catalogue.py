@@ -28,11 +28,11 @@ class Published:
         measure: "top-1" of the file's classifier, "linear probe" of its features, or "zero-shot" with its text tower.
         variant: architecture in this package, "B/16", at the patch size that load builds.
         fields: {field of the spec: value} where the weights' shapes differ from that variant.
-        head, head_options: of a SegmentationModel, a row of models.heads.dense.HEADS and its options; None and {} for
-            other models.
+        head, head_options: of a SegmentationModel or DetectionModel, a row of models.heads.dense.HEADS or
+            models.heads.detection.HEADS and its options; None and {} for other models.
         classes: of the file's head, 1 for depth; None without a head.
-        labels: "imagenet" for a classifier of ImageNet-1k's 1000 classes, else None.
-        image_size: pixels. Side of the images at the end of training.
+        labels: "imagenet" for a classifier of ImageNet-1k's 1000 classes, "coco" for a detector of COCO's, else None.
+        image_size: pixels, side or (height, width) of the images at the end of training.
         preprocessing: text of the evaluation preprocessing (docs/data.md); None if no source gives it.
         mean, std: of the normalisation, on the 0..255 scale; None if the format determines them.
         original: the authors' .pth if `url` is a safetensors copy of it.
@@ -53,7 +53,7 @@ class Published:
     head: str | None
     head_options: dict[str, Any]
     classes: int | None
-    image_size: int
+    image_size: int | tuple[int, int]
     preprocessing: str | None
     mean: tuple | None
     std: tuple | None
@@ -66,7 +66,7 @@ class Published:
         return self.name.split("/")[0]
 
     @property
-    def chosen_size(self) -> int | None:
+    def chosen_size(self) -> int | tuple[int, int] | None:
         """`image_size` if the weights fit any size and the file states none; None if the file determines it."""
         return self.image_size if self.family in ("bit", "flexivit") else None
 
@@ -86,6 +86,12 @@ def _numbers(text):
     return tuple(float(number) for number in text.split())
 
 
+def _size(text):
+    """224 from "224", (800, 1328) from "800 1328"."""
+    sides = tuple(map(int, text.split()))
+    return sides if len(sides) == 2 else sides[0]
+
+
 def _fields(text):
     """{"registers": 4, "pool": "map"} from "registers=4 pool=map"."""
     pairs = (field.split("=") for field in text.split())
@@ -96,7 +102,7 @@ def _fields(text):
 
 
 _TYPES = {
-    **{"top1": float, "classes": int, "image_size": int, "mean": _numbers, "std": _numbers},
+    **{"top1": float, "classes": int, "image_size": _size, "mean": _numbers, "std": _numbers},
     **dict.fromkeys(("fields", "head_options"), _fields),
 }
 _NEVER_NONE = ("note", "fields", "head_options")

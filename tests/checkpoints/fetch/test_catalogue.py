@@ -13,7 +13,7 @@ from keras_vit.checkpoints.fetch import catalogue
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find, list_models
 from keras_vit.checkpoints.fetch.download import https_address
 from keras_vit.data.ops.registry import parse
-from keras_vit.models.heads.dense import head_options
+from keras_vit.models.heads import dense, detection
 
 FAMILIES = {
     "imagenet21k": 9,
@@ -39,6 +39,9 @@ FAMILIES = {
     "lingbot-vision": 4,
     "eva02": 5,
     "tipsv2": 4,
+    "yolos": 3,
+    "rf-detr": 5,
+    "lw-detr": 5,
 }
 
 NO_ORIGINAL = ("dinov3", "eupe", "lingbot-vision", "eva02", "tipsv2")  # no .pth of the authors at the places below
@@ -122,14 +125,20 @@ def test_what_load_is_told():
         assert model.mean is None or all(1 < value < 255 for value in model.mean + model.std)
 
 
-def test_dense_models_name_a_head_and_its_options():
-    dense = {name: model for name, model in CATALOGUE.items() if model.head}
-    assert sorted(dense) == sorted(list_models("dpt/*") + list_models("depth-anything-v2/*"))
-    assert {model.head for model in dense.values()} == {"dpt"}
-    for model in dense.values():
-        assert model.head_options.keys() <= set(head_options("dpt")) and model.labels is None
-        assert (model.classes == 1) == (model.head_options.get("depth") is not None)
-    assert not any(model.head_options for name, model in CATALOGUE.items() if name not in dense)
+HEADS = {"dpt": "dpt", "depth-anything-v2": "dpt", "yolos": "yolos", "rf-detr": "rf_detr", "lw-detr": "lw_detr"}
+
+
+def test_models_of_pixels_and_objects_name_a_head_and_its_options():
+    assert {model.family: model.head for model in CATALOGUE.values() if model.head} == HEADS
+    for model in CATALOGUE.values():
+        if model.head in detection.HEADS:
+            valid = detection.HEADS[model.head].options()
+            assert (model.classes, model.labels) == (91, "coco")
+        else:
+            valid = dense.head_options("dpt") if model.head else ()
+            assert (model.classes == 1) == (model.head_options.get("depth") is not None)
+        assert model.head_options.keys() <= set(valid)
+    assert find("yolos/tiny").image_size == (800, 1328)
 
 
 def test_callers_may_change_the_fields_of_a_model():

@@ -9,7 +9,7 @@ from golden_files import golden_arrays, write
 
 import keras_vit
 from keras_vit.checkpoints import find, list_models
-from keras_vit.checkpoints.fetch import catalogue, download
+from keras_vit.checkpoints.fetch import catalogue, download, hub
 from keras_vit.checkpoints.fetch.labels import declared_labels
 from keras_vit.io.class_names import DATA_SETS, imagenet_names
 
@@ -54,6 +54,7 @@ def test_the_names_are_distinct_and_in_the_order_of_the_labels(shared_data):
         "imagenet": 1000,
         "cifar10": 10,
         "cifar100": 100,
+        "coco": 81,  # with "N/A" for the numbers that COCO leaves out
     }
 
 
@@ -64,6 +65,17 @@ def test_published_imagenet_models_know_their_classes(published, tmp_path):
     assert keras_vit.load("deit/tiny", **published).class_names == imagenet_names()
     assert keras_vit.load("deit/tiny", **published, head="drop").class_names is None
     assert keras_vit.load("deit/tiny", **published, head="reset", classes=1000).class_names is None
+
+
+def test_published_detectors_know_cocos_classes(tmp_path, monkeypatch, recwarn):
+    """As in transformers' conversions of LW-DETR, whose config.json has LABEL_0..."""
+    sizes = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16, "head_options": {"tokens": 2}}
+    model = keras_vit.DetectionModel("Ti/8", "yolos", 91, image_size=16, **sizes)
+    keras_vit.save(model, tmp_path / "yolos-tiny", format="huggingface")
+    monkeypatch.setattr(hub, "download_repository", lambda address: tmp_path / address.rpartition("/")[2])
+    names = keras_vit.load("yolos/tiny").class_names
+    assert (names[1], names[18], names[26], names[90]) == ("person", "dog", "N/A", "toothbrush")
+    assert not [warning for warning in recwarn if "same name" in str(warning.message)]
 
 
 def test_other_models_of_1000_classes_get_them_only_when_told(thousand):
@@ -100,7 +112,7 @@ def test_names_must_fit_the_classes_and_be_a_list(tmp_path):
         keras_vit.load(path, **arguments, class_names="imagenet")
     with pytest.raises(
         ValueError,
-        match='one name per class, a file .*"imagenet", "cifar10", "cifar100", got "abcde", and there is no',
+        match='one name per class, a file .*"imagenet", "cifar10", "cifar100", "coco", got "abcde", and there is no',
     ):
         keras_vit.load(path, **arguments, class_names="abcde")
 
@@ -119,8 +131,8 @@ def test_names_may_be_the_lines_of_a_file(tmp_path):
 def test_the_catalogue_says_which_models_classify_imagenet():
     models = [find(name) for name in list_models()]
     assert all(model.labels == "imagenet" for model in models if model.measure == "top-1")
-    assert {model.labels for model in models} == {"imagenet", None}
-    families = {model.name.split("/")[0] for model in models if model.labels}
+    assert {model.labels for model in models} == {"imagenet", "coco", None}
+    families = {model.family for model in models if model.labels == "imagenet"}
     vits = {"imagenet2012", "augreg", "sam", "s16-baseline", "flexivit", "deit", "deit3"}
     assert families == vits | {"bit", "eva02", "swin", "swinv2"}
     for name in (
@@ -132,4 +144,4 @@ def test_the_catalogue_says_which_models_classify_imagenet():
         "flexivit/B-i21k-90ep",
     ):
         assert find(name).labels is None
-    assert sum(model.labels is not None for model in models) == 133
+    assert sum(model.labels == "imagenet" for model in models) == 133
