@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from absl import logging
 from ml_collections import ConfigDict
 
 from keras_vit import evaluation as evaluators
@@ -51,6 +52,7 @@ class Detection(DenseTask):
     Model = DetectionModel
     score = Score("ap", title="AP", percent=True, curve="detection/ap")
     Options = Options
+    keeps_for_other_classes = True
     samples = 1  # the evaluator draws examples
 
     def __init__(self, config: ConfigDict):
@@ -116,8 +118,22 @@ class Detection(DenseTask):
         )
 
     def copy_head(self, model, trained):
+        """Copies the weights of neck and head; those with an output per class stay new if their number differs."""
+        more = model.classes - trained.classes
         for own, other in zip(model.decoder.layers, trained.decoder.layers):
-            own.set_weights(other.get_weights())
+            for variable, value in zip(own.weights, other.weights, strict=True):
+                differences = [a - b for a, b in zip(variable.shape, value.shape, strict=True) if a != b]
+                if not differences:
+                    variable.assign(value)
+                elif not more or differences != [more]:
+                    raise ValueError(f"{variable.path} has the shape {variable.shape}, not {value.shape}")
+        if more:
+            logging.info(
+                "%s has %d classes, the data %d: the outputs for classes are new, the rest of the head is kept.",
+                self.config.init,
+                trained.classes,
+                model.classes,
+            )
 
     def check_model(self, model: keras.Model, source: Any) -> None:
         if getattr(source, "most_objects", None) is None:

@@ -165,6 +165,9 @@ def test_a_detector_keeps_its_head_at_another_size_or_gets_a_new_one(done):
     fresh = task_of(config).model(source)
     assert not all(np.array_equal(*pair) for pair in zip(fresh.head.get_weights(), old.head.get_weights()))
     config.update(head="keep")
+    more = task_of(config).model(dataclasses.replace(source, class_names=("bar", "square", "star")))
+    kept = [np.array_equal(*pair) for pair in zip(more.head.get_weights(), old.head.get_weights())]
+    assert more.classes == 3 and kept.count(False) == 2  # kernel and bias of the classes
     config.objective.head = "yolos"
     with pytest.raises(ValueError, match="has the head dense, but the config has yolos"):
         task_of(config).model(source)
