@@ -1,6 +1,7 @@
 """Pascal VOC XML: one file per image, with the boxes of its objects.
 
     PATH/Annotations/a.xml, PATH/JPEGImages/a.jpg, PATH/ImageSets/Main/train.txt...     VOC; ImageSets may be missing
+    PATH/VOC2007/..., PATH/VOC2012/...                                                  VOCdevkit
     PATH/a.xml, PATH/a.jpg, or PATH/train/..., PATH/valid/...                           LabelImg, Roboflow, CVAT
 
 A file's image has its name, or the name in <filename>. VOC's dataset numbers pixels from 1 and includes the last row
@@ -21,6 +22,7 @@ from keras_vit.io.paths import read_text
 _ROOT = re.compile(r"<annotation[\s>]")
 _OF_VOC = re.compile(r"The VOC\d{4} Database", re.IGNORECASE)
 _UNSAFE = re.compile(r"<!(?:DOCTYPE|ENTITY)", re.IGNORECASE)
+_YEAR = re.compile(r"VOC\d{4}")
 _SETS = (*SPLITS, "trainval")
 _IMAGES = ("JPEGImages", "images")  # folders next to that of the files
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
@@ -44,13 +46,17 @@ def read_xml(path: str) -> ElementTree.Element:
 
 
 def _image_sets(path):
-    """Reads {split: names without extension} from ImageSets/Main; skips lists of one class, such as cat_train.txt."""
-    folder = os.path.join(path, "ImageSets", "Main")
-    stems = {canonical(os.path.splitext(name)[0]): name for name in files.names_in(folder) if name.endswith(".txt")}
-    sets = {}
-    for split in (split for split in _SETS if split in stems):
-        lines = read_text(os.path.join(folder, stems[split])).splitlines()
-        sets[split] = [os.path.basename(line.split()[0]) for line in lines if line.strip()]
+    """Reads {split: names without extension} from ImageSets/Main, also of VOC2007... in VOCdevkit.
+
+    Lists of one class, such as cat_train.txt, are skipped.
+    """
+    years = [name for name in files.names_in(path) if _YEAR.fullmatch(name)]
+    sets = collections.defaultdict(list)
+    for folder in (os.path.join(path, year, "ImageSets", "Main") for year in ("", *years)):
+        stems = {canonical(os.path.splitext(name)[0]): name for name in files.names_in(folder) if name.endswith(".txt")}
+        for split in (split for split in _SETS if split in stems):
+            lines = read_text(os.path.join(folder, stems[split])).splitlines()
+            sets[split] += [os.path.basename(line.split()[0]) for line in lines if line.strip()]
     return sets
 
 

@@ -63,13 +63,14 @@ def test_pixels_of_voc_itself_are_numbered_from_1(tmp_path):
     np.testing.assert_array_equal(table(voc_folder(tmp_path, content))[0].boxes, [[0, 0, 1, 1]])
 
 
-def test_image_sets_give_the_splits_of_voc(tmp_path):
+@pytest.mark.parametrize("year", ["", "VOC2007"])
+def test_image_sets_give_the_splits_of_voc(tmp_path, year):
     for name in "abc":
-        picture(tmp_path / "JPEGImages" / f"{name}.JPG")
-        text(tmp_path / "Annotations" / f"{name}.xml", voc_xml(voc_object(), image="other.png"))
+        picture(tmp_path / year / "JPEGImages" / f"{name}.JPG")
+        text(tmp_path / year / "Annotations" / f"{name}.xml", voc_xml(voc_object(), image="other.png"))
     sets = {"train": "a\nb\nlost\n", "valid": "c.jpg 1\n", "cat_train": "a -1\n"}
     for name, lines in sets.items():
-        text(tmp_path / "ImageSets" / "Main" / f"{name}.txt", lines)
+        text(tmp_path / year / "ImageSets" / "Main" / f"{name}.txt", lines)
     found, reported = table(tmp_path)
     assert [os.path.basename(path) for path in found.paths] == ["a.JPG", "b.JPG"]
     assert reported == {"in ImageSets without an XML file": 1}
