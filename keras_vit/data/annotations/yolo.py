@@ -32,6 +32,7 @@ OVERLAPS = "larger regions below smaller ones"
 _BOX = 5  # numbers on a line for detection: class, centre x and y, width, height
 _MOST = 2.0  # larger coordinates are pixels, not fractions
 _NAMES = re.compile(r"^\s*names\s*:", re.MULTILINE)  # other YAML files are not read
+_ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
 _KEYS = ("train", "val", "valid", "validation", "test")
 _LISTS = ("obj.names", "classes.txt", "labels/classes.txt")  # of class names, without a data.yaml
 
@@ -75,7 +76,10 @@ def _names(content, path):
 
 
 def _place(root, base, text):
-    """Resolves a path in data.yaml, or returns "". Roboflow's start with "../" but are relative to its folder."""
+    """Resolves a path in data.yaml, or returns "". Roboflow's start with "../" but are relative to its folder.
+
+    Of an absolute path on another machine, the longest end of two parts or more that exists below `root` counts.
+    """
     text = str(text).replace("\\", "/")
     if text == ".":
         return base
@@ -85,17 +89,20 @@ def _place(root, base, text):
     short = plain.partition("/")[2]  # CVAT's list "data/images/train/a.jpg", and "datasets/NAME/images"
     choices = [os.path.join(base, text), os.path.join(root, text), os.path.join(root, plain)]
     choices += [os.path.join(root, short)] if short else []
+    parts = text.split("/") if _ABSOLUTE.match(text) else []
+    choices += [os.path.join(root, *parts[i:]) for i in range(1, len(parts) - 1)]
     return next((choice for choice in choices if tf.io.gfile.exists(choice)), "")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Described:
-    """A data.yaml: its folder, the base of its paths, its path, and the class names."""
+    """A data.yaml: its folder, the base of its paths, its path, class names, and whether key points follow boxes."""
 
     root: str
     base: str
     path: str
     names: tuple[str, ...]
+    poses: bool
 
 
 def _image_files(described, texts, split):
@@ -108,7 +115,10 @@ def _image_files(described, texts, split):
     for text in texts if isinstance(texts, list) else [texts]:
         place = _place(root, base, text)
         if not place:
-            raise FileNotFoundError(f'"{path}": {split} is "{text}", but "{root}" has no such folder or file.')
+            raise FileNotFoundError(
+                f'"{path}": {split} is "{text}", but "{root}" has no such folder or file.'
+                f" Write it relative to that folder, such as {split}: {split}/images."
+            )
         if place.lower().endswith(".txt"):
             lines = [line.strip() for line in read_text(place).splitlines() if line.strip()]
             found += [_place(root, base, line) or os.path.join(root, line) for line in lines]
@@ -191,7 +201,7 @@ def find(path: str, boxes: bool = False) -> Layout | None:
     if not splits:
         raise ValueError(f'"{file}" names no folder of images for {", ".join(SPLITS)}.')
     classes = _names(content, file)
-    described = _Described(root, base, file, classes)
+    described = _Described(root, base, file, classes, "kpt_shape" in content)
     readers = {split: functools.partial(read, described, texts, split, boxes) for split, texts in splits.items()}
     return Layout("YOLO", OVERLAPS, readers, dict.fromkeys(splits, [file]), classes)
 
@@ -224,7 +234,10 @@ def _region(line, number, names, path, ignored, boxes):
         raise Fault(f"{name}: expected numbers x y x y..., got {line[:60]!r}") from None
     is_box = len(values) + 1 == _BOX
     if boxes and len(values) % 2:
-        raise Fault(f"{name}: expected the 4 numbers of a box, or pairs x y of a polygon, got {len(values)}")
+        raise Fault(
+            f"{name}: expected the 4 numbers of a box, or pairs x y of a polygon, got {len(values)}; leave out a"
+            " confidence, and for key points state kpt_shape in data.yaml"
+        )
     points = form.polygon(values, name)
     if len(points) and np.abs(points).max() > _MOST:
         raise Fault(f"{name}: expected fractions of width and height, 0 to 1, got {np.abs(points).max():g}")
@@ -251,6 +264,11 @@ def _pictures(images, names, ignored, texts, boxes) -> Iterator[Picture]:
     for image in images:
         path = _label_file(image)
         yield _picture(image, path, texts.pop(path, ""), names, ignored, boxes)
+
+
+def _without_points(text):
+    """The boxes of a text file of poses, without the key points that follow them."""
+    return "\n".join(" ".join(line.split()[:_BOX]) for line in text.splitlines())
 
 
 def _check_texts(texts, path, split, boxes):
@@ -296,6 +314,8 @@ def read(described: _Described, texts: str | list[str], split: str, boxes: bool 
         raise FileNotFoundError(f'"{path}": no images of {split} were found.')
     wanted = [labels[image] for image in images if labels[image] in existing]
     contents = dict(zip(wanted, in_threads(read_text, wanted)))
+    if described.poses:
+        contents = {file: _without_points(text) for file, text in contents.items()}
     _check_texts(contents, path, split, boxes)
     for folder in sorted({os.path.dirname(file) for file in wanted}):
         mine = {os.path.basename(file) for file in wanted}

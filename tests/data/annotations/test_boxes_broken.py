@@ -104,7 +104,7 @@ FAULTY = {
     "coco: runs": ({"segmentation": {"size": [8, 10], "counts": [3]}}, "expected run lengths for 8 x 10 pixels, got 3"),
     "yolo: pixels": ("0 20 30 10 10", "0 to 1, got 30"),
     "yolo: three": ("0 .5 .5 .1", "expected the 4 numbers of a box, or pairs x y of a polygon, got 3"),
-    "yolo: confidence": ("0 .5 .5 .1 .1 .9", "or pairs x y of a polygon, got 5"),
+    "yolo: confidence": ("0 .5 .5 .1 .1 .9", "or pairs x y of a polygon, got 5; leave out a confidence"),
     "yolo: nan": ("0 nan .5 .1 .1", "the coordinate nan"),
     "yolo: text": ("0 a .5 .1 .1", "expected numbers"),
     "yolo: commas": ("0 .5, .5, .1, .1", "expected numbers"),

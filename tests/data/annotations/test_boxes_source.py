@@ -16,6 +16,7 @@ from keras_vit.data.open import open_source
 from keras_vit.data.source_names import in_kind_of, with_kind
 from keras_vit.data.splits import MissingSplit
 
+LINE = "0 .35 .3125 .3 .375"
 BOX = np.float32([[1 / 8, 2 / 10, 4 / 8, 5 / 10]])
 
 
@@ -205,3 +206,20 @@ def test_blood_cells_have_the_published_counts(shared_data):
         found, reported = table(shared_data / "bccd", split)
         assert np.bincount(found.labels).tolist() == boxes and reported == {"without an area": 1}
         assert source.most_objects == most
+
+
+def test_yolo_opens_with_paths_of_another_machine(tmp_path):
+    for at in ("/content/cells-1/train/images", "C:\\data\\cells\\train\\images"):
+        text(yolo_boxes(tmp_path, LINE) / "data.yaml", f"train: {at}\nnames: [cat]\n")
+        assert len(table(tmp_path)[0].boxes) == 1
+    text(tmp_path / "data.yaml", "train: /content/photos\nnames: [cat]\n")
+    with pytest.raises(FileNotFoundError, match="Write it relative to that folder, such as train: train/images"):
+        table(tmp_path)
+
+
+def test_key_points_of_yolo_poses_are_left_out(tmp_path):
+    text(
+        yolo_boxes(tmp_path, f"{LINE} .3 .3 2 .4 .4 1") / "data.yaml",
+        "train: train/images\nnames: [cat]\nkpt_shape: [2, 3]\n",
+    )
+    np.testing.assert_allclose(table(tmp_path)[0].boxes, BOX, rtol=1e-6)
