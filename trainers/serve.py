@@ -4,7 +4,8 @@
     keras-vit serve digits=runs/digits_finetune photos=runs/photos --host=0.0.0.0 --api_key_file=key.txt
 
 Arguments are run directories, checkpoints of any format or published names; NAME= in front sets a model's name in
-addresses. --class_names=names.txt names the classes of a model without class names. docs/serving.md describes the
+addresses. --class_names=names.txt names the classes of a model without class names. A model with a text encoder
+classifies by labels that the page asks for, and with --index finds images by text. docs/serving.md describes the
 addresses; http://127.0.0.1:8501/ is the page. Needs the extra `serve`.
 """
 
@@ -76,6 +77,22 @@ def _paths(arguments):
     return dict(names)
 
 
+def _search(model, folder):
+    """What finds images of an index by an embedding; ValueError for a model whose features are not in it."""
+    from keras_vit.inference.neighbours import pixels_of, read_index
+
+    if getattr(model, "text_encoder", None) is None or model.projection is not None:
+        raise ValueError("--index needs a model with a text encoder in the space of its image features, as SigLIP's.")
+    index = read_index(folder)
+    index.check_model(model.image_encoder)
+
+    def search(embedding, count):
+        [found] = index.nearest(embedding[None], count)
+        return [(each.name, each.similarity, pixels) for each, pixels in zip(found, pixels_of(index, found))]
+
+    return search
+
+
 def _served(paths, class_names, values):
     """The loaded models; ValueError if one cannot be served."""
     from keras_vit.io.progress import stage
@@ -86,7 +103,8 @@ def _served(paths, class_names, values):
         with stage(f"Loading {path}"):
             model = loading.load(path, class_names=class_names.get(name))
         try:
-            models.append(Served(name, model, values.top_k, values.activation, values.engine))
+            search = None if values.index is None else _search(model, values.index)
+            models.append(Served(name, model, values.top_k, values.activation, values.engine, search))
         except ValueError as error:
             raise ValueError(f"{path} cannot be served: {error}") from None
     return models
@@ -136,6 +154,7 @@ def run():
         None,
         "The engine that computes the models: openvino, or openvino_bfloat16; by default TensorFlow, or JAX.",
     )
+    flags.path("index", None, "Images to search by text: a folder of features, as predict writes it; by default none.")
     flags.path(
         "api_key_file", None, "A file with the key that requests must carry; by default KERAS_VIT_API_KEY, or none."
     )

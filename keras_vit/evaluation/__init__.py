@@ -32,6 +32,7 @@ _NAMES = {  # by module
     "loss_and_metrics": "LossAndMetrics",
     "reconstructions": "Reconstructions",
     "reliability": "Reliability",
+    "retrieval": "Retrieval",
     "robustness.corruptions": "Corruptions",
     "robustness.patches": "Occlusion Shifts ShuffledPatches",
     "samples": "Samples",

@@ -120,6 +120,7 @@ _MODULES = {
     "occlusion": "robustness.patches",
     "real": "imagenet.real",
     "reconstructions": "reconstructions",
+    "retrieval": "retrieval",
     "ridge": "linear",
     "samples": "samples",
     "segmentation": "segmentation",

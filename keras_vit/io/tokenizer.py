@@ -4,7 +4,7 @@ import os
 import pathlib
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,6 +74,7 @@ class Tokenizer:
     Attributes:
         kind: a row of KINDS, by the vocabulary.
         size: number of different tokens.
+        end: id of the token after a text.
 
     Names of special tokens in a text, such as "</s>", count as these tokens.
 
@@ -100,7 +101,8 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         start = [] if kind.start is None else [find(kind.start)]
         pad = find(kind.pad)
-        self._start, self._end, self._pad = start, find(kind.end), find(kind.end) if pad is None else pad
+        self._start, self.end = start, find(kind.end)
+        self._pad = self.end if pad is None else pad
         self.size = self._tokenizer.get_vocab_size()
 
     @classmethod
@@ -122,6 +124,36 @@ class Tokenizer:
         except ValueError as error:
             raise ValueError(f'"{place}": {error}') from None
 
+    @classmethod
+    def train(cls, texts: Iterable[str], size: int, length: int) -> "Tokenizer":
+        """A new tokenizer of SigLIP's kind, with byte pairs of `texts`, for a text encoder with random weights.
+
+        Args:
+            texts: such as the captions of the training images.
+            size: number of tokens, 258 or more; fewer if the texts are few.
+            length: as above.
+
+        Raises:
+            ValueError: for a smaller size.
+        """
+        _library()
+        from tokenizers import Tokenizer as Model
+        from tokenizers import decoders, models, pre_tokenizers, trainers
+
+        letters = pre_tokenizers.ByteLevel.alphabet()
+        special = ["<unk>", KINDS["siglip"].end]
+        if size < len(letters) + len(special):
+            raise ValueError(
+                f"size={size}: expected {len(letters) + len(special)} or more, bytes and the end of texts."
+            )
+        made = Model(models.BPE(unk_token=special[0]))
+        made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=size, special_tokens=special, initial_alphabet=letters, show_progress=False
+        )
+        made.train_from_iterator(map(KINDS["siglip"].clean, texts), trainer)
+        return cls(made.to_str(), length)
+
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
         """The token ids of texts: (b, length) int32; (1, length) for one text.
 
@@ -136,7 +168,7 @@ class Tokenizer:
         numbers = np.full((len(texts), self.length), self._pad, "int32")
         for row, encoding in zip(numbers, found):
             kept = encoding.ids[: self.length - len(self._start) - 1]
-            text = [*self._start, *kept, self._end]
+            text = [*self._start, *kept, self.end]
             row[: len(text)] = text
         return numbers
 

@@ -13,6 +13,7 @@ from keras_vit.models.checks import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
 from keras_vit.serving import single_file, tensorflow_process
 from keras_vit.serving.description import activation_name
+from keras_vit.serving.text_export import export_texts, takes_texts
 from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.model import register_exporter
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
@@ -235,12 +236,15 @@ def export(
     (b, d), names. Empty places have score 0, label -1 and the name "". Files also return "logits" and "candidates", the
     boxes from which these were chosen; so does pixels_training, as "logits" and "boxes".
 
+    A text encoder, or a DualEncoder's `tower("text")`, maps token ids (b, n) int32 to features or embeddings, as a
+    SavedModel with Keras' signatures or an ONNX file.
+
     The folder's README.md and metadata.json describe the model, assets/classes.txt holds its class names, and
     assets.extra requests that warm up TensorFlow Serving. An existing export at `path` is replaced once the new one is
     complete. On the JAX backend, a process on the TensorFlow backend makes the export.
 
     Args:
-        model: a ViT or BiT, a keras_vit.Model built on one, a SegmentationModel, or a DetectionModel.
+        model: a ViT or BiT, a keras_vit.Model built on one, a SegmentationModel, a DetectionModel, or a text encoder.
         path: a local folder; for the other formats a local file ending in ".onnx" or ".tflite".
         format: "tf_saved_model", "onnx" or "litert"; None for the one of the path's ending, a SavedModel without one.
         top_k: classes that serving_default returns, None for 5; files return all.
@@ -261,6 +265,9 @@ def export(
         ImportError: if the format's library is not installed.
         OSError: if writing fails; every error leaves `path` as it was.
     """
+    if isinstance(model, keras.Model) and takes_texts(model):
+        given = {"top_k": top_k, "activation": activation, "quantization": quantization, "threshold": threshold}
+        return export_texts(model, os.fspath(path), _format_of(os.fspath(path), format), given)
     if is_dense(model):
         model = model.without_auxiliary()
     place, format = _check(model, path, format)

@@ -156,9 +156,9 @@ def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | Non
 
 
 def runner(path: str) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
-    """Returns pixels (b, h, w, c) float32 -> the file's outputs by name, run by ONNX Runtime on the CPU."""
+    """Returns the input, such as pixels (b, h, w, c) float32 -> the outputs by name, by ONNX Runtime on the CPU."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return lambda images: dict(zip(names, session.run(None, {"images": images})))
+    names, [takes] = [output.name for output in session.get_outputs()], session.get_inputs()
+    return lambda images: dict(zip(names, session.run(None, {takes.name: images})))

@@ -140,7 +140,7 @@ def calibration_pixels(model: keras.Model, images: Any) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """A context that hides the converters' remarks."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
@@ -211,7 +211,7 @@ def write(
         replacing(path) as file,
         replacing(f"{path}.json") as beside,
         tempfile.TemporaryDirectory() as folder,
-        _quiet(),
+        quiet(),
     ):
         engine = importlib.import_module(kind.module)
         whole = os.path.join(folder, "float" + kind.suffix) if quantization else file

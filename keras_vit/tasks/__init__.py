@@ -19,6 +19,7 @@ TASKS = {
     "masked_patches": "MaskedPatches",
     "segmentation": "Segmentation",
     "detection": "Detection",
+    "image_text": "ImageText",
 }
 
 __all__ = ["TASKS", "Score", "Task", "find_task", *TASKS.values()]

@@ -9,7 +9,7 @@
 `bytes` each file's length, which reveals damage; files from version 0.3 and earlier lack it. Segmentation records have
 the features image and mask; masks are PNGs of class numbers and void (data/sources/masks.py), and `colors`, optional,
 are the class colours. Detection records have image, boxes and labels; `most_objects` is the largest number of objects
-in an image, by split.
+in an image, by split. Records of texts have image and text.
 """
 
 import dataclasses
@@ -30,6 +30,8 @@ FEATURES_OF_BOXES = {  # keys of TensorFlow's object detection
     "labels": "image/object/class/label",
 }
 FEATURES_OF_MASKS = {"image": "image/encoded", "mask": "image/segmentation/class/encoded"}  # DeepLab's
+FEATURES_OF_TEXTS = {"image": "image/encoded", "text": "image/caption"}  # im2txt's
+_FORMS = (FEATURES, FEATURES_OF_MASKS, FEATURES_OF_BOXES, FEATURES_OF_TEXTS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +50,10 @@ class Description:
     @property
     def has_boxes(self) -> bool:
         return "boxes" in self.features
+
+    @property
+    def has_texts(self) -> bool:
+        return "text" in self.features
 
     @property
     def has_masks(self) -> bool:
@@ -72,9 +78,7 @@ def read_description(folder: str) -> Description | None:
     try:
         description = Description(**json.loads(read_text(path)))
         sizes = [size for files in [*description.splits.values(), description.bytes] for size in files.values()]
-        complete = any(
-            set(keys) <= set(description.features) for keys in (FEATURES, FEATURES_OF_MASKS, FEATURES_OF_BOXES)
-        )
+        complete = any(set(keys) <= set(description.features) for keys in _FORMS)
         if not complete or not all(type(n) is int for n in [description.first_label, *sizes]):
             raise TypeError(
                 f"features {description.features}, first_label {description.first_label!r}, or a record count that is"

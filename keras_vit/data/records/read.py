@@ -2,7 +2,7 @@
 
 An example has the image's bytes under image/encoded and its integer label under image/class/label, or under other keys:
 "tfrecord:GLOB?image=KEY&label=KEY&first_label=1&classes=names.txt". A dataset.json next to the files describes them, so
-opening reads no records. It, or else "?mask=KEY", may declare class masks instead of labels.
+opening reads no records. It, or else "?mask=KEY" or "?text=KEY", may declare class masks or texts instead of labels.
 Others' records of objects show by their keys (object_records.py); "?boxes=PREFIX&labels=KEY" names other keys.
 """
 
@@ -22,6 +22,7 @@ from keras_vit.data.records.description import (
     FEATURES,
     FEATURES_OF_BOXES,
     FEATURES_OF_MASKS,
+    FEATURES_OF_TEXTS,
     NAME,
     Description,
     read_description,
@@ -42,7 +43,7 @@ from keras_vit.io.suggest import listed
 
 _WILDCARD = re.compile(r"[*?\[]")
 _SHARD = re.compile(r"(?P<base>.*)-(?P<number>\d+)-of-(?P<count>\d+)[^/]*")
-_KEYS = ("image", "label", "first_label", "mask", "boxes", "labels")  # options
+_KEYS = ("image", "label", "first_label", "mask", "text", "boxes", "labels")  # options
 _OTHER_FILES = (".txt", ".json", ".partial", ".csv", ".md")  # may be next to records
 
 
@@ -167,12 +168,12 @@ def _describe(pattern, files, split, chosen):
     splits = _by_split(files, split)
     if split not in splits:
         raise ValueError(f'The names of the files "{pattern}" have no split "{split}". Valid: {", ".join(splits)}.')
-    usual = FEATURES_OF_MASKS if chosen["mask"] else FEATURES
+    usual = FEATURES_OF_MASKS if chosen["mask"] else FEATURES_OF_TEXTS if chosen["text"] else FEATURES
     features = {kind: chosen[kind] or key for kind, key in usual.items()}
     keys = _first_record(splits[split][0])
     of_boxes = {kind: chosen[kind] or key for kind, key in FEATURES_OF_BOXES.items()}
     named = chosen["boxes"] or chosen["labels"]
-    if named or features.get("label") not in keys and not chosen["mask"] and has_objects(keys, of_boxes):
+    if named or usual is FEATURES and features["label"] not in keys and has_objects(keys, of_boxes):
         return _describe_objects(pattern, splits, split, chosen, of_boxes)
     for kind, key in features.items():
         if key not in keys:
@@ -180,7 +181,7 @@ def _describe(pattern, files, split, chosen):
                 f'"{splits[split][0]}" has no "{key}" in its first record, only {keys}. Write "{pattern}?{kind}=KEY".'
             )
     first = int(chosen["first_label"] or 0)
-    names = () if chosen["mask"] else class_names(os.path.dirname(pattern), chosen["classes"])
+    names = class_names(os.path.dirname(pattern), chosen["classes"]) if usual is FEATURES else ()
     if names is None:
         names = _numbers_as_names(pattern, files, features["label"], first)
     counts = record_counts(splits[split])
@@ -271,6 +272,18 @@ def _stored_masks(name, description, parts, buffer):
     return Records(name, (), parts, parse, buffer)
 
 
+def _stored_texts(name, description, parts, buffer):
+    """Makes a source of records with a text, or several, of which each example has the list."""
+    keys = {kind: description.features[kind] for kind in ("image", "text")}
+    expected = {keys["image"]: tf.io.FixedLenFeature((), tf.string), keys["text"]: tf.io.VarLenFeature(tf.string)}
+
+    def parse(record):
+        example = tf.io.parse_single_example(record, expected)
+        return {"image": in_known_format(example[keys["image"]]), "text": example[keys["text"]].values}
+
+    return Records(name, (), parts, parse, buffer)
+
+
 def _with_meaning(source, pattern, files, chosen):
     """Maps a source's stored masks to classes, as defined by the options and the masks of train."""
     folder, splits = os.path.dirname(pattern), _by_split(files, "train")
@@ -302,7 +315,8 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
 
     Without a dataset.json, file names give the split ("train-00000-of-01024"), records are counted once and the counts
     cached, and class names come from labels.txt next to the files or classes=FILE, else "0", "1", ... With mask=KEY
-    examples have masks instead of labels, with the options of data/sources/masks.py for their values.
+    examples have masks instead of labels, with the options of data/sources/masks.py for their values; with text=KEY
+    texts, of which a record may have several.
 
     Args:
         text: str. A folder or a glob, relative to `data_dir` if given, with options.
@@ -337,6 +351,8 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
         if not chosen["mask"]:
             return records_of_masks(source, own_classes(description.class_names, description.colors))
         return _with_meaning(source, pattern, files, chosen)
+    if description.has_texts:
+        return _stored_texts(f"tfrecord:{path}", description, parts, buffer)
     if description.has_boxes:
         most = (description.most_objects or {}).get(description.own_split(split_name(split)))
         parse = object_parser(description.features, description.first_label, len(description.class_names))

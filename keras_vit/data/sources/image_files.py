@@ -247,13 +247,27 @@ def read_image(path: tf.Tensor) -> tf.Tensor:
 
 
 def source_of_files(
-    title: str, class_names: Sequence[str], labels: np.ndarray | None, files: Sequence[str]
+    title: str,
+    class_names: Sequence[str],
+    labels: np.ndarray | None,
+    files: Sequence[str],
+    texts: Sequence[str] | None = None,
 ) -> RandomAccess:
-    """Makes a source of image files in this order; `title` is its name in messages, `labels` (n,) classes or None."""
+    """Makes a source of image files in this order.
+
+    Args:
+        title: str. Name in messages.
+        class_names: of the classes.
+        labels: (n,) classes, or None.
+        files: their paths.
+        texts: one for each image, or None.
+    """
     paths = tf.constant([os.fsencode(file) for file in files])
+    said = None if texts is None else tf.constant([text.encode() for text in texts])
 
     def lookup(i):
-        return {"image": read_image(paths[i])}
+        example = {"image": read_image(paths[i])}
+        return example if said is None else {**example, "text": said[i]}
 
     def name_of(i):
         return paths[i]

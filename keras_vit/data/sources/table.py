@@ -4,13 +4,11 @@ Columns: image path (image, path, file or filename), class (label or class) and,
 "csv:PATH?image=photo&label=breed&split=fold" names others; "csv:PATH?labels=none" has no classes. Relative paths are
 relative to the table's folder. Cells are separated by commas, semicolons, tabs or "|", whichever fits the header.
 
-A column mask without a column of classes, or the column of the option mask=, contains the paths of masks (masks.py).
+A column mask without a column of classes, or the column of the option mask=, contains the paths of masks (masks.py). A
+column text or caption without a column of classes, or the column of text=, contains texts about the images.
 """
 
 import collections
-import csv
-import io
-import json
 import os
 import random
 import re
@@ -27,7 +25,7 @@ from keras_vit.data.sources.mask_files import source_of_masks
 from keras_vit.data.sources.mask_sample import check_mask_options, look, report, understood
 from keras_vit.data.sources.mask_tables import find_table
 from keras_vit.data.sources.stratified import positions
-from keras_vit.data.sources.table_rows import DELIMITERS, columns, csv_rows, jsonl_rows
+from keras_vit.data.sources.table_rows import columns, csv_rows, first_names, jsonl_rows
 from keras_vit.data.splits import MissingSplit, canonical, split_name, split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads, locate, read_text, split_options
@@ -39,6 +37,7 @@ _COLUMNS = {
     "label": ("label", "class"),
     "split": ("split",),
     "mask": ("mask", "mask_path", "segmentation"),
+    "text": ("text", "caption"),
 }
 _MOST_CLASSES = 1_000_000
 # pandas writes integers as 1.0 in a column with missing values.
@@ -46,14 +45,14 @@ _INTEGER = re.compile(r"[-+]?\d+(\.0*)?", re.ASCII)
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE | re.ASCII)
 _MISSING = ("nan", "na", "n/a", "<na>", "null")  # missing values in other software
 
-# All str except line, an int; "" without a label or mask.
-Row = collections.namedtuple("Row", "image label split mask line")
+# All str except line, an int; "" without a label, mask or text.
+Row = collections.namedtuple("Row", "image label split mask text line")
 
 
 def _wanted(text, chosen):
     """Returns {"image", "label", "split": accepted column names} from the options.
 
-    labels=none drops "label"; masks replace it by "mask".
+    labels=none drops "label"; masks replace it by "mask", texts by "text" unless label= names its column.
 
     Raises:
         ValueError: if labels= is not "none", or is combined with label options.
@@ -69,7 +68,9 @@ def _wanted(text, chosen):
             f'"{text}": labels=none, for images without classes, contradicts {clash[0]}={chosen[clash[0]]}: remove one'
             " of them."
         )
-    without = {"label"} if chosen["mask"] else {"label", "mask"} if chosen["labels"] else {"mask"}
+    without = {kind for kind in ("mask", "text") if not chosen[kind]}
+    if chosen["mask"] or chosen["labels"] or (chosen["text"] and not chosen["label"]):
+        without.add("label")
     kinds = [kind for kind in _COLUMNS if kind not in without]
     return {kind: (chosen[kind],) if chosen[kind] else _COLUMNS[kind] for kind in kinds}
 
@@ -92,20 +93,6 @@ def _text(value):
     return None if isinstance(value, bool) or not isinstance(value, str | int | float) else str(value).strip()
 
 
-def _is_of_masks(kind, text):
-    """Whether a table's first line has a column of masks and none of classes."""
-    try:
-        if kind == "csv":
-            readers = [csv.reader(io.StringIO(text, newline=""), delimiter=d) for d in DELIMITERS]
-            names = [name for reader in readers for name in next(reader, [])]
-        else:
-            names = list(json.loads(next((line for line in io.StringIO(text) if line.strip()), "{}")))
-    except (csv.Error, json.JSONDecodeError, TypeError):  # reading the rows reports the error
-        return False
-    cells = {str(name).strip().lower() for name in names}
-    return bool(cells & set(_COLUMNS["mask"])) and not cells & set(_COLUMNS["label"])
-
-
 def _read(kind, path, text, wanted):
     """Yields a table's Rows."""
     rows = list((csv_rows if kind == "csv" else jsonl_rows)(path, text, wanted))
@@ -124,7 +111,8 @@ def _read(kind, path, text, wanted):
                 expected = f'expected the {which} in column "{found[which]}", got {row.get(found[which])!r}'
                 raise ValueError(f'"{path}", line {line}: {expected}.')
         label = unicodedata.normalize("NFC", values.get("label", ""))
-        yield Row(values["image"], label, canonical(values.get("split", "train")), values.get("mask", ""), line)
+        split, others = canonical(values.get("split", "train")), (values.get(which, "") for which in ("mask", "text"))
+        yield Row(values["image"], label, split, *others, line)
 
 
 def _check_names(path, rows):
@@ -272,7 +260,10 @@ def _check_repeated(table, paths, rows):
                 f'"{table}", line {row.line}: the image "{row.image}" has the class "{row.label}" here but'
                 f' "{known.label}" in line {known.line}. Expected one class per image.'
             )
-        (again if known.split == row.split else elsewhere).append(row)
+        if known.split != row.split:
+            elsewhere.append(row)
+        elif not row.text:  # an image may have several texts
+            again.append(row)
     what = {
         "in the same split; each row counts": again,
         "in another split, so training images are evaluated too": elsewhere,
@@ -313,12 +304,14 @@ def _masks(title, split, chosen, folder, rows, paths):
     return source_of_masks(title, mapping, own[slice(*split_range(split, len(own)))])
 
 
-def _wanted_or_mask(kind, text, chosen, contents):
-    """`_wanted`, with the column mask if the table has one and no option says otherwise; sets chosen["mask"] then."""
-    if any(chosen[key] for key in ("mask", "label", "labels", "first_label")) or not _is_of_masks(kind, contents):
+def _wanted_in(kind, text, chosen, contents):
+    """`_wanted`; a table without classes has masks or texts if it has their column. Sets chosen["mask"] or "text"."""
+    names, targets = first_names(kind, contents), ("mask", "text", "label", "labels", "first_label")
+    if any(chosen[key] for key in targets) or names & set(_COLUMNS["label"]):
         return _wanted(text, chosen)
-    chosen["mask"] = "mask"
-    return _wanted(text, chosen) | {"mask": _COLUMNS["mask"]}
+    found = [which for which in ("mask", "text") if names & set(_COLUMNS[which])][:1]
+    chosen.update(zip(found, found))
+    return _wanted(text, chosen) | {which: _COLUMNS[which] for which in found}
 
 
 def _check_split(path, name, rows):
@@ -345,8 +338,8 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
     Slices are stratified (stratified.py). Labels are class names, or numbers from 0 or the option first_label=; all
     splits share the classes. A file labels.txt next to the table, or the option classes= (a number of classes or
     another file), fixes the classes and their order. labels=none leaves the labels out. Rows with missing images are
-    skipped with a warning. A column of masks replaces the labels; the options colors=, values= and ignore= define the
-    masks' values.
+    skipped with a warning. A column of masks or texts replaces the labels; the options colors=, values= and ignore=
+    define the masks' values.
 
     Args:
         kind: str. "csv" or "jsonl".
@@ -359,12 +352,12 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
         ValueError: for rows without an image or label and invalid labels, with their line; for unknown splits and
             columns.
     """
-    options = ("image", "label", "split", "classes", "first_label", "labels", "mask", "colors", "values", "ignore")
+    options = "image label split classes first_label labels mask text colors values ignore".split()
     path, chosen = split_options(text, **dict.fromkeys(options, ""))
     check_first_label(text, chosen["first_label"])
     path, name = locate(path, data_dir), canonical(split_name(split))
     folder, title, contents = os.path.dirname(path), f"{kind}:{path}", read_text(path)
-    wanted = _wanted_or_mask(kind, text, chosen, contents)
+    wanted = _wanted_in(kind, text, chosen, contents)
     check_mask_options(text, chosen)
     rows, labels, names = list(_read(kind, path, contents, wanted)), None, ()
     if "label" in wanted:
@@ -384,4 +377,5 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
         order = order[slice(*split_range(split, len(order)))]
     else:
         order = np.array(order)[positions(title, split, labels[order], names)]
-    return source_of_files(title, names, None if labels is None else labels[order], [paths[i] for i in order])
+    texts = [rows[i].text for i in order] if "text" in wanted else None
+    return source_of_files(title, names, None if labels is None else labels[order], [paths[i] for i in order], texts)

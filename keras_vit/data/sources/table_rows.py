@@ -20,6 +20,24 @@ def columns(wanted: Mapping[str, Sequence[str]], header: Sequence[str]) -> dict[
     return found
 
 
+def first_names(kind: str, text: str) -> set[str]:
+    """The names of columns, in lower case, in a table's first line, however it is delimited; none if malformed.
+
+    Args:
+        kind: "csv" or "jsonl".
+        text: contents of the table.
+    """
+    try:
+        if kind == "csv":
+            readers = [csv.reader(io.StringIO(text, newline=""), delimiter=d) for d in DELIMITERS]
+            names = [name for reader in readers for name in next(reader, [])]
+        else:
+            names = list(json.loads(next((line for line in io.StringIO(text) if line.strip()), "{}")))
+    except (csv.Error, json.JSONDecodeError, TypeError):  # reading the rows reports the error
+        return set()
+    return {str(name).strip().lower() for name in names}
+
+
 def csv_rows(path: str, text: str, wanted: Mapping[str, Sequence[str]]) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields (line number, {column: text}) of each row.
 

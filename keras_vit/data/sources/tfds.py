@@ -191,8 +191,9 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
         text: str. "cifar10", "imagenet2012:5.*.*", "my_dataset/config"... Options image= and label= name the image and
             class features, by default "image" and "label"; label= may also derive the class (derived_labels.py).
             labels=, boxes=, mask=, text= and id= name further features, nested ones like objects.bbox, and make the
-            label optional. boxes= and labels= select objects, for which crowd=, difficult= and area= name further
-            features. classes=, colors=, values= or ignore= (masks.py) select class masks instead of labels.
+            label optional; without a feature "label", that called "text" is the text. boxes= and labels= select
+            objects, for which crowd=, difficult= and area= name further features. classes=, colors=, values= or
+            ignore= (masks.py) select class masks instead of labels.
         split: str. A split, with or without a slice: "train[:90%]".
         data_dir: str. Folder of the prepared data, local or in a bucket; None for tensorflow-datasets' default.
         buffer: int. Size of the shuffle buffer, in records.
@@ -211,6 +212,8 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
         )
     features = builder.info.features
     _check_kind(name, features, "image", (chosen["image"],), lib.features.Image)
+    if not any(chosen[key] for key in ("label", *_FURTHER)) and "label" not in features:
+        chosen["text"] = "text" if "text" in features and isinstance(features["text"], lib.features.Text) else ""
     further = _further(name, features, chosen)
     table = _class_feature(features, further["mask"]) if "mask" in further else None
     of_masks = any(chosen[key] for key in MEANINGS) or (table is not None and "label" not in features)

@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import swagger_ui_bundle
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
@@ -20,7 +20,7 @@ from keras_vit.serving.http.served import DEFAULT, Served
 from keras_vit.serving.http.service import Service
 from keras_vit.version import __version__
 
-_VERBS = ("predict", "features", "attention", "heads", "mask")
+_VERBS = ("predict", "features", "attention", "heads", "mask", "zero_shot", "search")
 PAGE = pathlib.Path(__file__).with_name("page.html")
 _BINARY = {"type": "string", "format": "binary"}
 
@@ -202,6 +202,28 @@ def _of_one_image(app: FastAPI, service: Service) -> None:
             return Response(await service.mask(served, image), media_type="image/png")
 
 
+def _texts(app: FastAPI, service: Service) -> None:
+    """Endpoints of models with a text encoder."""
+
+    @app.post(
+        "/v1/models/{name}:zero_shot",
+        summary="How well images fit labels, texts that the request names: ?label=a cat&label=a dog",
+        openapi_extra=_IMAGES,
+    )
+    async def zero_shot(
+        name: str, request: Request, label: Annotated[list[str], Query()], templates: str = "photo"
+    ) -> dict[str, Any]:
+        with _admitted(service, name, request, "zero_shot", ["label", "templates"]) as (served, take):
+            asked = await bodies.asked(request, service.limits, take)
+            rows = await service.zero_shot(served, asked.images, label, templates)
+        return {"outputs": _columns(rows)} if asked.columns else {"predictions": rows}
+
+    @app.get("/v1/models/{name}:search", summary="The images of the index that fit a text")
+    async def search(name: str, request: Request, text: str, count: int = 8) -> dict[str, Any]:
+        with _admitted(service, name, request, "search", ["text", "count"]) as (served, _):
+            return {"images": await service.search(served, text, count)}
+
+
 def _unknown(app: FastAPI, service: Service) -> None:
     """The endpoint of all other names after a colon, which it refuses."""
 
@@ -246,6 +268,7 @@ def application(
     app.mount("/docs/files", StaticFiles(directory=swagger_ui_bundle.swagger_ui_path))
     _signatures(app, service)
     _of_one_image(app, service)
+    _texts(app, service)
     _unknown(app, service)
     _pages(app)
     _health(app, service)

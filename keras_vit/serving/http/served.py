@@ -10,10 +10,11 @@ import numpy as np
 
 from keras_vit.inspection.attention import attention_map_function, head_map_function
 from keras_vit.io.mask_pictures import mask_png
-from keras_vit.models import Classifier, features
+from keras_vit.models import Classifier, DualEncoder, features
 from keras_vit.models.taps import blocks, encoder_in
 from keras_vit.serving.description import describe
 from keras_vit.serving.http.bodies import Refused
+from keras_vit.serving.http.texts import Search, Texts
 from keras_vit.serving.openvino_engine import runner
 from keras_vit.serving.signatures import depths, named_outputs
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
@@ -72,13 +73,15 @@ class Served:
 
     Args:
         name: in addresses.
-        model: a keras_vit.Model with one image input.
+        model: a keras_vit.Model with one image input, or a DualEncoder with its tokenizer.
         top_k: classes to return.
         activation: as in `keras_vit.export`.
         engine: for classes, outputs and features: None for Keras, or an engine of `keras_vit.serving.runner`. Keras
             computes attention.
+        search: for a DualEncoder, what finds images of an index by an embedding.
 
     Attributes:
+        texts: the text encoder of a DualEncoder; None for other models.
         signatures: {name: images (b, h, w, c) uint8 -> a list of b results, JSON}.
 
     Raises:
@@ -88,8 +91,17 @@ class Served:
     """
 
     def __init__(
-        self, name: str, model: keras.Model, top_k: int = 5, activation: str | None = None, engine: str | None = None
+        self,
+        name: str,
+        model: keras.Model,
+        top_k: int = 5,
+        activation: str | None = None,
+        engine: str | None = None,
+        search: Search | None = None,
     ):
+        self.texts, self._tower = None, None
+        if isinstance(model, DualEncoder):
+            self.texts, self._tower, model = Texts(model, search), model.tower("image"), model.image_encoder
         if isinstance(model, Classifier):
             model.check_head()
         if is_dense(model):
@@ -98,6 +110,8 @@ class Served:
         self.description = describe(model, activation)
         if finds_objects(model):
             self.description["score_threshold"] = model.score_threshold
+        if self.texts is not None:
+            self.description |= {"texts": True, "search": search is not None}
         # Masks and boxes lie over the whole image, so nothing of it is cropped.
         whole = whole_text(model) if segments(model) else shown_text(model) if finds_objects(model) else None
         self._prepare = Preprocessor(model) if whole is None else Reader(model, whole)
@@ -125,15 +139,17 @@ class Served:
             tensor = features(model)
         if tensor is not None:
             found["encoded_features"] = _rows(self._function({"features": tensor}))
+        if self._tower is not None:
+            found["embeddings"] = _rows(self._function({"embeddings": self._tower.output}, self._tower))
         with contextlib.suppress(ValueError):  # it has no attention
             found["encoded_attention"] = _rows(
                 _array_function(_compiled(self._attention(), (*model.image_size, model.channels)), self._prepare.range)
             )
         return {DEFAULT: found["encoded_features"], **found} if DEFAULT not in found else found
 
-    def _function(self, outputs):
+    def _function(self, outputs, model=None):
         """Returns images (b, h, w, c) uint8 -> arrays of these symbolic outputs of the model, by name."""
-        part = keras.Model(self.model.input, outputs)
+        part = keras.Model((model or self.model).input, outputs)
         if self._engine is not None:
             part.check_pixels = False  # they come from files
             run, pixel_range = runner(part, self._engine), self._prepare.range

@@ -232,6 +232,32 @@ class Service:
                 maps = await run_in_threadpool(served.heads, pixels, block)
             return {**maps, "image": await run_in_threadpool(_png, pixels)}
 
+    async def zero_shot(self, served: Served, images: list[bytes], labels: list[str], templates: str) -> list[dict]:
+        """Each image's labels, the most probable first, with its "status", as `rows` does.
+
+        Raises:
+            Refused: 400 for a model without texts, or unusable labels; and as in `rows`.
+        """
+        if served.texts is None:
+            raise Refused(400, f'"{served.name}" has no text encoder: send images to :predict.')
+        rows = await self.rows(served, "embeddings", images)
+        good = [row["embeddings"] for row in rows if "embeddings" in row]
+        async with self.in_time(), self.one_by_one:
+            found = iter(await run_in_threadpool(served.texts.zero_shot, good, labels, templates))
+        return [{**next(found), "status": OK} if "embeddings" in row else row for row in rows]
+
+    async def search(self, served: Served, text: str, count: int) -> list[dict]:
+        """The images of the index that fit a text: names, similarities, and pictures as data URLs.
+
+        Raises:
+            Refused: 400 for a model without texts or index, or an unusable text.
+        """
+        if served.texts is None:
+            raise Refused(400, f'"{served.name}" has no text encoder.')
+        async with self.in_time(), self.one_by_one:
+            found = await run_in_threadpool(served.texts.images, text, count)
+            return [{"name": name, "similarity": value, "image": _png(pixels)} for name, value, pixels in found]
+
     async def mask(self, served: Served, image: bytes) -> bytes:
         """An image's mask at its own size, a PNG file.
 
