@@ -75,6 +75,7 @@ class DualEncoder(CompositeModel):
     """
 
     PARTS = {"image": "image_encoder", "text": "text_encoder"}
+    task = "image_text"  # which evaluates it
 
     def __init__(
         self,
@@ -142,8 +143,17 @@ class DualEncoder(CompositeModel):
         """Texts as token ids (b, length); ids stay as they are.
 
         Raises:
-            ValueError: for texts without a tokenizer, or numbers of another length.
+            ValueError: for texts without a tokenizer, ids of another length, or ids outside the vocabulary.
         """
+        found, vocabulary = self._token_ids(texts), self.text_encoder.text_spec.vocabulary
+        if found.size and not 0 <= found.min() <= found.max() < vocabulary:
+            raise ValueError(
+                f"Expected token ids from 0 to {vocabulary - 1}, the text encoder's vocabulary, got {found.min()} to"
+                f" {found.max()}: use the tokenizer that it was trained with."
+            )
+        return found
+
+    def _token_ids(self, texts):
         numbers = np.asarray(texts) if not isinstance(texts, str) else None
         length = self.text_encoder.text_spec.length
         if numbers is not None and numbers.dtype.kind in "iu":

@@ -66,9 +66,9 @@ def test_of_several_texts_in_a_record_each_is_drawn_and_an_empty_one_fails_alone
             file.write(tf.train.Example(features=tf.train.Features(feature=fields)).SerializeToString())
     source, errors = open_source(f"tfrecord:{folder}/train*?image=image&text=said", "train"), ExampleErrors()
     select, preprocess = image_and_tokens(letters), "decode|resize(4, 4)"
-    batches = training_batches(source, preprocess, 24, select=select, errors=errors)
+    batches = training_batches(source, preprocess, 16, select=select, errors=errors)
     (images, ids), _ = next(batches.as_numpy_iterator())
-    assert images.shape == (24, 4, 4, 3) and words(ids) == {"cat", "pet", "dog"}
+    assert images.shape == (16, 4, 4, 3) and words(ids) == {"cat", "pet", "dog"}
     assert [reason for reason in errors.names.values() if "The text is empty" in reason]
     [(_, _, weights)] = evaluation_batches(source, preprocess, 3, select=select).as_numpy_iterator()
     assert weights.tolist() == [1, 1, 0]

@@ -57,7 +57,7 @@ def test_labels_of_a_request_are_those_of_zero_shot(client, model):
 def test_a_text_finds_images_of_the_index(client, model):
     found = client.get("/v1/models/pair:search?text=a cat&count=2").json()["images"]
     assert [each["name"] for each in found] == ["a.png"] * 2 and found[0]["image"].startswith("data:image/png;base64,")
-    assert found[0]["similarity"] == pytest.approx(float(model.encode_text("a cat")[0, 0]), abs=1e-5)
+    assert found[0]["similarity"] == pytest.approx(float(model.encode_text(["a cat"])[0, 0]), abs=1e-5)
 
 
 def test_the_page_learns_what_a_model_can(client):

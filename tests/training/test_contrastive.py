@@ -50,6 +50,16 @@ def test_outputs_are_the_logits_both_ways(model):
     np.testing.assert_allclose(found, np.stack([logits, logits.T], axis=1), atol=1e-5)
 
 
+@pytest.mark.parametrize("projection", [None, 8])
+def test_features_stand_for_the_images_of_a_frozen_encoder(model, projection):
+    pair = keras_vit.DualEncoder(model.image_encoder, model.text_encoder, projection=projection)
+    features = pair.image_encoder(IMAGES.astype("float32"))
+    training = keras_vit.Contrastive(pair, on_features=True)
+    expected = keras_vit.Contrastive(pair)([IMAGES.astype("float32"), TEXTS])
+    np.testing.assert_allclose(training([features, TEXTS]), expected, atol=1e-5)
+    assert training.clone().on_features and training.dual_encoder is pair
+
+
 @pytest.mark.usefixtures("eagerly")
 def test_texts_learn_to_fit_a_frozen_image_encoder(model):
     """LiT: and a clone of the training starts from the same model."""
@@ -63,6 +73,11 @@ def test_texts_learn_to_fit_a_frozen_image_encoder(model):
         np.testing.assert_array_equal(weight.numpy(), old)
     copy = training.clone()
     np.testing.assert_array_equal(copy.dual_encoder.encode_text(TEXTS), model.encode_text(TEXTS))
+
+
+def test_ids_of_another_tokenizer_are_refused(model):
+    with pytest.raises(ValueError, match="Expected token ids from 0 to 19, .* got 3 to 20"):
+        model.tokens(np.array([[3, 4, 5, 20]]))
 
 
 def test_only_dual_encoders_train_so(model):
