@@ -1,0 +1,202 @@
+"""The Python blocks of README and docs run, page by page, with small models and data in the place of large ones.
+
+Two pages are longer programs with results of their own: test_migration.py runs them.
+"""
+
+import base64
+import functools
+import inspect
+import json
+import pathlib
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from page_blocks import ROOT, blocks
+from PIL import Image
+
+import keras_vit
+import keras_vit.models.variants
+import keras_vit.sharing
+from keras_vit.checkpoints import formats
+from keras_vit.data import from_arrays
+
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.filterwarnings("ignore:Even though the .tf.config.experimental_run_functions_eagerly"),
+]
+TINY = {"width": 16, "heads": 2, "mlp_dim": 16}
+DEPTHS = {"attention": 12, "models": 12}  # pages that name blocks by number
+ELSEWHERE = ("migrating", "from_tensorflow_addons")
+PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [path.stem for path in PATHS if blocks(path) and path.stem not in ELSEWHERE]
+
+# {page: {what its code says: what is smaller}}
+SMALLER = {
+    "README": {"image_size=384": "image_size=32"},
+    "attention": {"image_size=1024": "image_size=224"},
+    "data": {"224": "16", "256": "2", "1024": "2"},
+    "detection": {'"S/16"': '"Ti/16"', "image_size=384": "image_size=96"},
+    "distillation": {'"S/16"': '"Ti/16", image_size=32', "epochs=10": "epochs=1"},
+    "multi_worker": {"224": "32", "256": "4", "epochs=10": "epochs=1"},
+    "models": {"Resizing(224, 224)": "Resizing(32, 32)", "image_size=96": "image_size=32"},
+    "pretraining": {
+        '"S/16", ': '"S/16", image_size=32, ',
+        **{"image_size=16, depth=6, width=128, heads=4, mlp_dim=256": "image_size=4, depth=1, width=16, heads=2"},
+        **{"512": "16", "rows=8": "rows=2", "epochs=10": "epochs=1", "224": "32"},
+        **{"65_536, local_size=96, local_crops=8": "64, hidden=16, bottleneck=8, local_size=16, local_crops=2"},
+    },
+    "segmentation": {"384": "32", "epochs=15": "epochs=1"},
+    "text": {"depth=4, width=192, heads=3, mlp_dim=768, outputs=192": "depth=1, width=16, heads=2, outputs=16"},
+}
+
+
+def pixels(count, size, channels=3):
+    return np.random.default_rng(0).integers(0, 256, (count, size, size, channels), dtype="uint8")
+
+
+def classifier(**options):
+    """A ViT for 32 px, of the size that the fixture `small` gives to all variants, with a random head."""
+    model = keras_vit.ViT("Ti/16", **{"image_size": 32, **options})
+    if model.classes is not None:
+        head = model.get_layer("head")
+        head.kernel.assign(np.random.default_rng(0).normal(size=head.kernel.shape))
+    return model
+
+
+def tokenizer():
+    golden = json.loads((ROOT / "tests" / "io" / "tokenizers.json").read_text())
+    return keras_vit.Tokenizer(golden["files"]["siglip2"], 64)
+
+
+def pairs():
+    """A DualEncoder with its tokenizer."""
+    words = tokenizer()
+    text = keras_vit.TextEncoder("SigLIP-B", vocabulary=words.size, outputs=16, depth=1, **TINY)
+    return keras_vit.DualEncoder(classifier(classes=None), text, tokenizer=words)
+
+
+def segmenter(**options):
+    return keras_vit.SegmentationModel("Ti/16", "linear", 2, image_size=32, class_names=["a", "b"], **options)
+
+
+KINDS = {  # {part of a name that pages load: its small model}
+    "siglip": pairs,
+    "vit-mae": lambda: keras_vit.MaskedAutoencoder(
+        "Ti/16", image_size=32, decoder_depth=1, decoder_width=16, decoder_heads=2, decoder_mlp_dim=16
+    ),
+    "depth-anything": lambda: keras_vit.SegmentationModel(
+        "Ti/16", "dpt", 1, image_size=32, head_options={"width": 8, "depth": "relative"}
+    ),
+    "runs/streets": lambda: segmenter(colors=[(0, 0, 200), (200, 0, 0)]),
+    "runs/teacher": lambda: classifier(classes=10),
+    "runs/x": lambda: keras_vit.ViT("Ti/4", image_size=8, channels=1, classes=10),
+    "": lambda: classifier(classes=1000),
+}
+REAL_LOAD = keras_vit.load
+
+
+@functools.cache
+def stand_in(kind, folder):
+    """The file of the small model of a row of KINDS."""
+    model = KINDS[kind]()
+    if not kind:
+        return keras_vit.save(model, folder / "vit", "timm") or folder / "vit"
+    path = folder / f"{kind.replace('/', '_')}.keras"
+    keras_vit.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return tmp_path_factory.mktemp("files")
+
+
+@pytest.fixture
+def load(files):
+    """As keras_vit.load; a name that is no file here is that of a small model of its kind."""
+
+    @functools.wraps(REAL_LOAD)
+    def load(path, *args, **options):
+        if pathlib.Path(path).exists():
+            return REAL_LOAD(path, *args, **options)
+        kind = next(kind for kind in KINDS if kind in path)
+        return REAL_LOAD(stand_in(kind, files), *args, **{k: v for k, v in options.items() if k != "key"})
+
+    return load
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """Functions that write for long, or to a network, only check their arguments."""
+
+    def checked(module, name):
+        signature = inspect.signature(getattr(module, name))
+        monkeypatch.setattr(module, name, lambda *args, **options: signature.bind(*args, **options))
+
+    checked(keras_vit, "export")
+    checked(keras_vit.sharing, "share")
+
+
+def own_names():
+    """mine.safetensors of docs/checkpoints.md: a state dict with its tutorial's names."""
+    keras_vit.save(classifier(classes=10, mlp_activation="gelu", epsilon=1e-5), "own", "timm")
+    return "own/model.safetensors"
+
+
+def write_photos():
+    """The photographs that pages name, and the folders PHOTOS, photos (two classes) and SCENES (with masks)."""
+    for i, name in enumerate(("cats.png", "cat.jpg", "dog.jpg", "street.jpg")):
+        Image.fromarray(pixels(4, 40)[i]).save(name)
+    for folder in ("PHOTOS", "photos/cat", "photos/dog", "SCENES/images", "SCENES/masks"):
+        pathlib.Path(folder).mkdir(parents=True)
+        for i in range(5):
+            image = pixels(5, 40, 1)[i, ..., 0] // 128 if folder.endswith("masks") else pixels(5, 40)[i]
+            Image.fromarray(image).save(f"{folder}/{i}.png")
+    pathlib.Path("SCENES/classes.txt").write_text("ground\nsky\n")
+
+
+def names_of(page):
+    """What a page's code uses and the page describes: images, a model..."""
+    size = {"pretraining": 4}.get(page, 32)
+    names = {"keras_vit": keras_vit, "keras": keras, "images": pixels(4, size), "labels": np.arange(4)}
+    if page in ("augmentation", "models", "sharing", "prediction"):
+        names["model"] = classifier(classes=10)
+    if page == "augmentation":
+        names["boxes"] = np.array([[0.1, 0.2, 0.5, 0.6]])
+    if page == "data":
+        masks, boxes = pixels(4, 32, 1), np.tile(np.float32([0.1, 0.2, 0.5, 0.6]), (4, 1, 1))
+        names |= {"masks": masks, "boxes": boxes, "text": "random_flip", "step": 0, "host": 0, "hosts": 1}
+    if page == "models":
+        file = pathlib.Path("cat.jpg").read_bytes()
+        names |= {"jpeg_bytes": file, "pil_image": Image.open("cat.jpg"), "array": pixels(1, 40)[0]}
+        names |= {"dataset": tf.data.Dataset.from_tensors(file), "my_head": keras.layers.Dense(3)}
+    if page == "pretraining":
+        crops = {"global": np.stack([pixels(2, 32)] * 2, 1), "local": np.stack([pixels(2, 16)] * 2, 1)}
+        names["dataset"] = tf.data.Dataset.from_tensors((crops, np.zeros(2)))
+    if page == "text":
+        names["texts"] = ["a cat", "a dog", "two cats", "a"]
+    return names
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, eagerly, load, called):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(keras_vit, "load", load)
+    monkeypatch.setattr(keras_vit, "strategy", functools.partial(lambda strategy, name: strategy("one"), keras_vit.strategy))
+    monkeypatch.setattr(keras_vit.Model, "_resolve_auto_jit_compile", lambda self: False)
+    for row in keras_vit.models.variants.ROWS.values():
+        for field, value in {"depth": DEPTHS.get(page, 2), **TINY}.items():
+            monkeypatch.setitem(row, field, value)
+    write_photos()
+    names = names_of(page)
+    [path] = [path for path in PATHS if path.stem == page]
+    for block in blocks(path, SMALLER.get(page)):
+        block.run(names)
+
+
+def test_few_blocks_are_not_run():
+    reasons = [block.reason for path in PATHS for block in blocks(path) if block.reason]
+    assert len(reasons) <= 12, reasons
