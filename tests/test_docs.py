@@ -16,6 +16,7 @@ import typing
 import pytest
 import tensorflow as tf
 import yaml
+from page_blocks import blocks
 
 import keras_vit
 from keras_vit.distribution.clusters import multi_worker_strategy
@@ -167,9 +168,9 @@ def keywords_of(value):
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_python_blocks_call_what_is_there(path):
-    """Syntax, and the names of arguments of our own functions; longer programs run in other tests."""
-    for block in re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
-        for call in (node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)):
+    """Syntax, and the names of arguments of our own functions; test_page_blocks.py runs the blocks."""
+    for block in blocks(path):
+        for call in (node for node in ast.walk(ast.parse(block.code)) if isinstance(node, ast.Call)):
             value = resolved(call.func)
             known = keywords_of(value) if value else None
             given = {word.arg for word in call.keywords if word.arg}

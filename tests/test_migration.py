@@ -8,6 +8,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from page_blocks import ROOT, blocks
 from small_models import run_eagerly
 
 import keras_vit
@@ -17,21 +18,8 @@ from keras_vit.checkpoints.transfer import model_weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:Even though the .tf.config.experimental_run_functions_eagerly")
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Not installed here: code that imports these is compiled, not run.
-OLD = ("tensorflow_addons", "vit_keras", "tfimm", "transformers")
-PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("migrating", "from_tensorflow_addons")}
-
-
-def blocks(page):
-    return re.findall(r"^```python\n(.*?)^```", PAGES[page], re.MULTILINE | re.DOTALL)
-
-
-def run(code, names):
-    """Executes a block of a page, unless it is for the environment of an old library."""
-    compiled = compile(code, "a page's code", "exec")
-    if not re.search(rf"^(import|from) ({'|'.join(OLD)})\b", code, re.MULTILINE):
-        exec(compiled, names)
+PATHS = {name: ROOT / "docs" / f"{name}.md" for name in ("migrating", "from_tensorflow_addons")}
+PAGES = {name: path.read_text() for name, path in PATHS.items()}
 
 
 @pytest.fixture
@@ -69,8 +57,8 @@ def test_the_code_of_the_guides_runs_and_keeps_the_weights(names):
     pathlib.Path("mine.safetensors").write_bytes(pathlib.Path("timm_folder/model.safetensors").read_bytes())
     keras.utils.save_img("photo.jpg", names["images"][0], scale=False)
     models = []
-    for code in blocks("migrating"):
-        run(code, names)
+    for block in blocks(PATHS["migrating"]):
+        block.run(names)
         models.append(names.get("model"))
     assert models[0].classes == 10 and keras_vit.load("mine.keras").classes == 10
     assert names["logits"].shape == (1, 10) and names["shaded"].shape == (1, 96, 96, 3)
@@ -101,8 +89,8 @@ def numpy_focal(rows, logits, alpha=0.25, gamma=2.0):
 @pytest.mark.extended
 def test_the_replacements_of_tensorflow_addons_run_and_are_right(names):
     names["model"] = keras_vit.ViT("Ti/32", image_size=96, depth=1, width=16, heads=2, mlp_dim=16, classes=10)
-    for code in blocks("from_tensorflow_addons"):
-        run(code, names)
+    for block in blocks(PATHS["from_tensorflow_addons"]):
+        block.run(names)
     model, images = names["model"], names["images"].astype("float32")
     logits = model.predict(images, verbose=0)
     np.testing.assert_allclose(keras_vit.load("averaged.keras").predict(images, verbose=0), logits, atol=1e-5)
@@ -110,7 +98,7 @@ def test_the_replacements_of_tensorflow_addons_run_and_are_right(names):
     np.testing.assert_array_equal(np.asarray(names["moved"])[:, 2:, 3:], images[:, :-2, :-3])
     assert not np.asarray(names["moved"])[:, :2].any()
     # A quarter of a turn is exact: the page's matrix at 90 degrees against numpy's.
-    code = next(code for code in blocks("from_tensorflow_addons") if "rotated" in code)
+    code = next(block.code for block in blocks(PATHS["from_tensorflow_addons"]) if "rotated" in block.code)
     exec(code.replace("radians(30)", "radians(90)"), names)
     np.testing.assert_allclose(names["rotated"], np.rot90(images, axes=(1, 2)), atol=0.05)
     names["callback"] = names["SaveAverages"]()

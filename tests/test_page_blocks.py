@@ -8,11 +8,11 @@ import functools
 import inspect
 import json
 import pathlib
-import shutil
 
 import keras
 import numpy as np
 import pytest
+import safetensors.numpy
 import tensorflow as tf
 from page_blocks import ROOT, blocks
 from PIL import Image
@@ -20,8 +20,6 @@ from PIL import Image
 import keras_vit
 import keras_vit.models.variants
 import keras_vit.sharing
-from keras_vit.checkpoints import formats
-from keras_vit.data import from_arrays
 
 pytestmark = [
     pytest.mark.extended,
@@ -30,11 +28,12 @@ pytestmark = [
 TINY = {"width": 16, "heads": 2, "mlp_dim": 16}
 DEPTHS = {"attention": 12, "models": 12}  # pages that name blocks by number
 ELSEWHERE = ("migrating", "from_tensorflow_addons")
-PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGES = [path.stem for path in PATHS if blocks(path) and path.stem not in ELSEWHERE]
+PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [path for path in PATHS if blocks(path) and path.stem not in ELSEWHERE]
 
 # {page: {what its code says: what is smaller}}
 SMALLER = {
+    "prediction": {', engine="openvino"': "", 'read_index("features")': 'read_index("answers")'},
     "README": {"image_size=384": "image_size=32"},
     "attention": {"image_size=1024": "image_size=224"},
     "data": {"224": "16", "256": "2", "1024": "2"},
@@ -66,14 +65,14 @@ def classifier(**options):
     return model
 
 
-def tokenizer():
-    golden = json.loads((ROOT / "tests" / "io" / "tokenizers.json").read_text())
-    return keras_vit.Tokenizer(golden["files"]["siglip2"], 64)
+def tokenizers():
+    """{kind: a small tokenizer's file}."""
+    return json.loads((ROOT / "tests" / "io" / "tokenizers.json").read_text())["files"]
 
 
 def pairs():
     """A DualEncoder with its tokenizer."""
-    words = tokenizer()
+    words = keras_vit.Tokenizer(tokenizers()["siglip2"], 64)
     text = keras_vit.TextEncoder("SigLIP-B", vocabulary=words.size, outputs=16, depth=1, **TINY)
     return keras_vit.DualEncoder(classifier(classes=None), text, tokenizer=words)
 
@@ -140,14 +139,22 @@ def called(monkeypatch):
     checked(keras_vit.sharing, "share")
 
 
-def own_names():
-    """mine.safetensors of docs/checkpoints.md: a state dict with its tutorial's names."""
-    keras_vit.save(classifier(classes=10, mlp_activation="gelu", epsilon=1e-5), "own", "timm")
-    return "own/model.safetensors"
+def tutorials_arrays():
+    """The state dict of docs/checkpoints.md, with a tutorial's names."""
+    keras_vit.save(classifier(classes=10), "own", "timm")
+    arrays = safetensors.numpy.load_file("own/model.safetensors")
+    names = {"blocks.": "stack.", "norm1": "before_attention", "norm2": "before_mlp", "pos_embed": "where"}
+    for ours, theirs in names.items():
+        arrays = {name.replace(ours, theirs): array for name, array in arrays.items()}
+    return arrays
 
 
-def write_photos():
-    """The photographs that pages name, and the folders PHOTOS, photos (two classes) and SCENES (with masks)."""
+def write_files():
+    """What pages name: a state dict, a tokenizer, photographs, and the folders PHOTOS, photos (of two classes) and
+    SCENES (with masks).
+    """
+    safetensors.numpy.save_file(tutorials_arrays(), "mine.safetensors")
+    pathlib.Path("spiece.model").write_bytes(base64.b64decode(tokenizers()["siglip"]))
     for i, name in enumerate(("cats.png", "cat.jpg", "dog.jpg", "street.jpg")):
         Image.fromarray(pixels(4, 40)[i]).save(name)
     for folder in ("PHOTOS", "photos/cat", "photos/dog", "SCENES/images", "SCENES/masks"):
@@ -181,19 +188,20 @@ def names_of(page):
     return names
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, eagerly, load, called):
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_the_blocks_of_a_page_run(path, tmp_path, monkeypatch, eagerly, load, called):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(keras_vit, "load", load)
-    monkeypatch.setattr(keras_vit, "strategy", functools.partial(lambda strategy, name: strategy("one"), keras_vit.strategy))
+    monkeypatch.setattr(
+        keras_vit, "strategy", functools.partial(lambda strategy, name: strategy("one"), keras_vit.strategy)
+    )
     monkeypatch.setattr(keras_vit.Model, "_resolve_auto_jit_compile", lambda self: False)
     for row in keras_vit.models.variants.ROWS.values():
-        for field, value in {"depth": DEPTHS.get(page, 2), **TINY}.items():
+        for field, value in {"depth": DEPTHS.get(path.stem, 2), **TINY}.items():
             monkeypatch.setitem(row, field, value)
-    write_photos()
-    names = names_of(page)
-    [path] = [path for path in PATHS if path.stem == page]
-    for block in blocks(path, SMALLER.get(page)):
+    write_files()
+    names = names_of(path.stem)
+    for block in blocks(path, SMALLER.get(path.stem)):
         block.run(names)
 
 

@@ -7,11 +7,14 @@ import sys
 
 import pytest
 
+import keras_vit
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "_sphinx"))
 
 import api  # noqa: E402
 import docstrings  # noqa: E402
+import published  # noqa: E402
 import stage  # noqa: E402
 
 
@@ -42,6 +45,20 @@ def test_every_page_is_in_an_index():
         entries = [line for block in text.split("```{toctree}")[1:] for line in block.split("```")[0].split("\n")]
         listed |= {f"{folder / entry.rpartition('<')[2].rstrip('>')}.md" for entry in entries if entry[:1] not in ":"}
     assert set(pages) <= listed, sorted(set(pages) - listed)
+
+
+def test_every_published_model_is_on_a_page():
+    found = published.families()
+    assert [row.name for rows in found.values() for row in rows] == keras_vit.list_models()
+    page = published.page("deit", found["deit"], {})
+    assert 'keras_vit.load("deit/tiny")' in page and "hf" not in page.partition("weights")[0]
+
+
+def test_figures_measured_here_are_those_of_their_pages():
+    names = keras_vit.list_models()
+    for name, _, result, page in published.MEASURED:
+        text = (ROOT / "docs" / page).read_text()
+        assert name in names and result in text, (name, result, page)
 
 
 def test_links_lead_to_the_sites_pages():

@@ -12,7 +12,7 @@ exclude_patterns = ["_sphinx"]
 
 # Anchors are those of the repository's page: lower case, no punctuation, hyphens for spaces.
 myst_heading_anchors = 4
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "html_image"]
 # Indented code is mostly commands; Python blocks say so.
 highlight_language = "none"
 copybutton_prompt_text = "$ "

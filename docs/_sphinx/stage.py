@@ -21,7 +21,7 @@ REFERENCE = """\
 - [Evaluators](reference/evaluators.md): measures of a model or its features
 - [Preprocessing ops](reference/ops.md): the words of preprocessing texts
 - [Formats](reference/formats.md): checkpoints and exports
-- [Published models](reference/published.md): size, cost, accuracy and licence"""
+- [Published models](reference/published.md): a page per family, with size, cost, accuracy and licence"""
 
 
 def own_anchors() -> set[str]:
@@ -74,9 +74,10 @@ def written_pages() -> dict[str, str]:
 
 def main(folder: pathlib.Path) -> None:
     import api
+    import published
     import tables
 
-    pages = {**written_pages(), **api.pages(), **tables.pages()}
+    pages = {**written_pages(), **api.pages(), **tables.pages(), **published.pages()}
     for old in folder.rglob("*.md"):
         if old.relative_to(folder).as_posix() not in pages:
             old.unlink()

@@ -1,11 +1,10 @@
-"""The reference of commands, config keys, evaluators, preprocessing ops, formats and models, from their registries."""
+"""The reference of commands, config keys, evaluators, preprocessing ops and formats, from their registries."""
 
 import ast
 import concurrent.futures
 import dataclasses
 import inspect
 import io
-import pathlib
 import re
 import subprocess
 import sys
@@ -13,25 +12,16 @@ import tokenize
 
 from api import signature
 from docstrings import escaped, markdown
+from layout import ROOT, table
 
 from keras_vit import evaluation
-from keras_vit.checkpoints import list_models, parse
-from keras_vit.checkpoints.fetch.catalogue import find
+from keras_vit.checkpoints import parse
 from keras_vit.checkpoints.save import FORMATS as WRITTEN
 from keras_vit.data.ops.registry import OPS
 from keras_vit.evaluation.data import OnSource
-from keras_vit.planning.model_count import read_counts
 from keras_vit.serving import single_file
 from trainers.command import VERBS
 from trainers.config_files import config_names, packaged, values_of
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table; cells keep their bars."""
-    lines = [head, ["-"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(re.sub(r"(?<!\\)\|", r"\\|", str(cell)) for cell in row) + " |" for row in lines)
 
 
 def _help(verb):
@@ -147,31 +137,6 @@ def formats() -> str:
     )
 
 
-def published() -> str:
-    counts = {row.name: row for row in read_counts("*")}
-    families = {}
-    for name in list_models():
-        families.setdefault(name.split("/")[0], []).append(name)
-    parts = [
-        "# Published models",
-        "`keras_vit.load(NAME)` downloads and builds a model; `keras-vit classify NAME PHOTO` classifies.",
-    ]
-    for family, members in families.items():
-        rows = []
-        for name in members:
-            row, count = find(name), counts.get(name)
-            cost = [f"{count.parameters / 1e6:.1f}", f"{count.flops / 1e9:.1f}"] if count else ["", ""]
-            size = row.image_size if isinstance(row.image_size, int) else "x".join(map(str, row.image_size))
-            rows.append([f"`{name}`", size, *cost, row.top1 or "", row.measure or "", row.licence])
-        sources = sorted({find(name).source for name in members})
-        parts += [
-            f"## {family}",
-            "From " + ", ".join(f"[{source}](https://github.com/{source})" for source in sources) + ".",
-            table(["name", "px", "M parameters", "GFLOP", "ImageNet %", "measure", "licence"], rows),
-        ]
-    return "\n\n".join(parts)
-
-
 def pages() -> dict[str, str]:
     """{path below docs/: Markdown}."""
     made = {
@@ -181,6 +146,5 @@ def pages() -> dict[str, str]:
         "evaluators": evaluators,
         "ops": ops,
         "formats": formats,
-        "published": published,
     }
     return {f"reference/{name}.md": f"{make()}\n" for name, make in made.items()}
