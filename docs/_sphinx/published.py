@@ -1,6 +1,7 @@
 """The reference of published models: a page per family, from the catalogue and the counted costs."""
 
 import collections
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -12,21 +13,21 @@ from keras_vit.planning.model_count import ModelCount, read_counts
 
 # (model, what was measured with this package, result, page of docs/ with the run and its hardware).
 MEASURED = (
-    ("deit/tiny", "ImageNet top-1, 100 photographs", "79", "robustness.md"),
+    ("deit/tiny", "ImageNet top-1, 100 photographs", "79", "experiments/robustness.md"),
     ("deit/tiny", "CIFAR-10 after fine-tuning at 96 px", "90.1%", "recipes.md"),
     ("deit/tiny", "CamVid with SETR-MLA, mIoU", "68.5", "segmentation.md"),
     ("deit/tiny", "blood cells with the dense head, AP", "55.3", "detection.md"),
 )
-_LOAD, _TUNE = (
-    'model = keras_vit.load("{0}")',
-    'model = keras_vit.load("{0}", classes=10, head="reset")  # to fine-tune',
-)
+# Commands for a model, {0}, by the kind of its file.
+_LOAD = 'model = keras_vit.load("{0}")'
+_TUNE = 'model = keras_vit.load("{0}", classes=10, head="reset")  # to fine-tune'
 _FEATURES = 'model = keras_vit.load("{0}", head="drop")  # features (b, d)'
 _FINETUNE = "keras-vit finetune --data=PHOTOS --init={0} --workdir=runs/mine"
 _PYTHON = {
     "classifier": [_LOAD, 'model.classify("cat.jpg")', _TUNE],
     "pretrained": [_TUNE, _FEATURES],
     "features": [_FEATURES, _TUNE],
+    "autoencoder": ['model = keras_vit.load("{0}")  # a MaskedAutoencoder, with its decoder', _TUNE],
     "towers": [_FEATURES, _TUNE, 'model = keras_vit.load("{0}", text=True, tokenizer="tokenizer.json")  # both towers'],
     "segmentation": [_LOAD, 'model.segment("street.jpg").picture()'],
     "depth": [_LOAD, 'depth = model.predict(model.preprocess(["street.jpg"]))  # (1, h, w, 1)'],
@@ -39,12 +40,12 @@ _SHELL = {
 _STORES = {"gs://": "https://storage.googleapis.com/", "hf://": "https://huggingface.co/"}
 
 
-def families() -> dict[str, list[Published]]:
-    """{family: its models}, in the catalogue's order."""
+def families(counts: dict[str, ModelCount]) -> dict[str, list[Published]]:
+    """{family: its models}, the smallest first."""
     found = collections.defaultdict(list)
-    for name in list_models():
+    for name in sorted(list_models(), key=lambda name: counts[name].parameters):
         found[name.partition("/")[0]].append(find(name))
-    return dict(found)
+    return dict(sorted(found.items()))
 
 
 def _link(row: Published) -> str:
@@ -54,16 +55,27 @@ def _link(row: Published) -> str:
 
 
 def _cells(row: Published, counts: dict[str, ModelCount]) -> list[str]:
-    count = counts.get(row.name)
-    cost = [f"{count.parameters / 1e6:.1f}", f"{count.flops / 1e9:.1f}"] if count else ["", ""]
-    accuracy = f"{row.top1} ({row.measure})" if row.top1 else ""
-    return [f"`{row.name}`", row.variant, row.image_size, *cost, row.classes or "", accuracy, _link(row)]
+    count = counts[row.name]
+    cost = [f"{count.parameters / 1e6:.1f}", f"{count.flops / 1e9:.1f}"]
+    return [f"`{row.name}`", row.variant, row.image_size, *cost, row.classes or "", _accuracy(row), _link(row)]
+
+
+def _accuracy(row: Published) -> str:
+    return f"{row.top1} ({row.measure})" if row.top1 else ""
+
+
+def _without_empty(head: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """A table without its empty columns."""
+    full = [any(row[i] != "" for row in rows) for i in range(len(head))]
+    return list(itertools.compress(head, full)), [list(itertools.compress(row, full)) for row in rows]
 
 
 def _kind(row: Published) -> str:
     """What the file contains, a key of _PYTHON."""
     if row.head:
         return "depth" if row.classes == 1 else "segmentation"
+    if row.name.startswith("mae/"):
+        return "autoencoder"
     if row.measure == "zero-shot":
         return "towers"
     return "classifier" if row.labels else "pretrained" if row.classes else "features"
@@ -112,8 +124,8 @@ def page(family: str, rows: list[Published], counts: dict[str, ModelCount]) -> s
         f"# {family}",
         f"Published by {sources}. Licence: {', '.join(sorted({row.licence for row in rows}))}.",
         *_commands(rows),
-        "Parameters and operations (2 per multiply-add) are for one image of this size.",
-        table(head, [_cells(row, counts) for row in rows]),
+        "Costs are of one image of the given size; a multiply-add counts as two operations.",
+        table(*_without_empty(head, [_cells(row, counts) for row in rows])),
         *_measured(family),
     ]
     parts += ["## Notes", "\n".join(notes)] if (notes := _notes(rows)) else []
@@ -124,17 +136,17 @@ def page(family: str, rows: list[Published], counts: dict[str, ModelCount]) -> s
 def index(found: dict[str, list[Published]], counts: dict[str, ModelCount]) -> str:
     rows = []
     for family, members in found.items():
-        sizes = [counts[row.name].parameters / 1e6 for row in members if row.name in counts]
-        best = max((row.top1 for row in members if row.top1), default="")
+        least, most = (f"{counts[row.name].parameters / 1e6:.0f}" for row in (members[0], members[-1]))
+        best = _accuracy(max(members, key=lambda row: row.top1 or 0))
         licences = ", ".join(sorted({row.licence for row in members}))
-        size = f"{min(sizes):.0f} to {max(sizes):.0f}" if sizes else ""
+        size = least if least == most else f"{least} to {most}"
         rows.append([f"[{family}](models/{family}.md)", len(members), size, best, licences])
     return "\n\n".join(
         [
             "# Published models",
             "`keras_vit.load(NAME)` downloads and builds a model. Choose one by task: "
             "[Choose a published model](../checkpoints.md#choose-a-published-model). No published address was fetched "
-            "here: ImageNet figures are the authors' or timm's, and what was measured here says so.",
+            "here: ImageNet figures are the authors' or timm's; results measured here are listed separately.",
             table(["family", "models", "M parameters", "best ImageNet %", "licence"], rows),
             "\n".join(["```{toctree}", ":hidden:", "", *(f"models/{family}" for family in found), "```"]),
         ]
@@ -143,6 +155,7 @@ def index(found: dict[str, list[Published]], counts: dict[str, ModelCount]) -> s
 
 def pages() -> dict[str, str]:
     """{path below docs/: Markdown}."""
-    found, counts = families(), {row.name: row for row in read_counts("*")}
+    counts = {row.name: row for row in read_counts("*")}
+    found = families(counts)
     made = {f"reference/models/{family}.md": f"{page(family, rows, counts)}\n" for family, rows in found.items()}
     return {"reference/published.md": f"{index(found, counts)}\n", **made}

@@ -29,7 +29,7 @@ def sync_all(path: str | os.PathLike) -> None:
     """Syncs a local file, or a folder with its contents: else it may list empty files after a power failure."""
     if not os.path.isdir(path):
         return _sync(path)
-    for folder, _, names in os.walk(path, topdown=False):
+    for folder, _, names in os.walk(os.fspath(path), topdown=False):
         for place in (os.path.join(folder, name) for name in names):
             if not os.path.islink(place):
                 _sync(place)
@@ -157,10 +157,9 @@ def write_bytes(path: str | os.PathLike, data: bytes) -> None:
     Raises:
         OSError: if writing fails.
     """
-    path = epath.Path(path)
     if "://" in str(path):
         with os_errors():
-            path.write_bytes(data)  # object stores show only complete objects
+            epath.Path(path).write_bytes(data)  # object stores show only complete objects
         return
     with replacing(path) as temporary, open(temporary, "wb") as file:
         file.write(data)

@@ -26,7 +26,7 @@ from keras_vit.io.paths import os_errors
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 FILE = "lock.json"
 RENEWAL = 10.0  # seconds
@@ -187,12 +187,12 @@ def owned(folder: str | os.PathLike) -> Iterator[_Lock]:
         InUse: a ValueError that names the owner.
         OSError: if the folder cannot be written to, saying why.
     """
-    folder = epath.Path(folder)
+    place = epath.Path(folder)
     try:
         with os_errors():
-            created = not folder.exists()
-            folder.mkdir(parents=True, exist_ok=True)
-        lock = _Lock(folder)
+            created = not place.exists()
+            place.mkdir(parents=True, exist_ok=True)
+        lock = _Lock(place)
         lock.acquire()
     except OSError as error:
         what = (

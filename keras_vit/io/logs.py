@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from absl import logging
 
-_said = set()
+_said: set[str] = set()
 
 
 @contextlib.contextmanager

@@ -66,10 +66,10 @@ def paths_in(folder: str | os.PathLike, start: str = "", end: str = "") -> list[
 
     epath's own `glob` also takes the folder's name as a pattern, and finds nothing in "train[:90%]".
     """
-    folder = epath.Path(folder)
-    if not folder.is_dir():
+    place = epath.Path(folder)
+    if not place.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if path.name.startswith(start) and path.name.endswith(end))
+    return sorted(path for path in place.iterdir() if path.name.startswith(start) and path.name.endswith(end))
 
 
 def read_text(path: str | os.PathLike) -> str:

@@ -23,7 +23,7 @@ _REFRESH = 0.5  # seconds
 _LOG_EVERY = 60.0  # seconds
 _CLEAR = "\r\033[K"  # clears the cursor's line
 _shown = False
-_stages = []  # running, innermost last
+_stages: list["Stage"] = []  # running, innermost last
 
 
 def time_text(seconds: float) -> str:

@@ -22,6 +22,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
     at, sizes = 0, {1: 8, 5: 4}
     while at < len(data):
         key, at = _varint(data, at)
+        value: int | bytes
         if key & 7 == 0:
             value, at = _varint(data, at)
         else:

@@ -56,6 +56,7 @@ def in_lines(drop_noise: bool) -> Iterator[None]:
         stdout=original,
         start_new_session=True,
     )
+    assert process.stdin
     os.dup2(process.stdin.fileno(), 2)
     process.stdin.close()
     try:

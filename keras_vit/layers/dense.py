@@ -127,7 +127,7 @@ class Dense(keras.layers.Dense):
 
 def inner_layers(layer: keras.layers.Layer, prefix: str = "") -> dict[str, keras.layers.Layer]:
     """{path: layer} of all layers inside `layer`, at any depth."""
-    found = {}
+    found: dict[str, keras.layers.Layer] = {}
     for part in layer._flatten_layers(include_self=False, recursive=False):
         path = prefix + part.name
         found |= {path: part, **inner_layers(part, f"{path}/")}

@@ -137,7 +137,7 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
     A subclass lists its per-weight variables in `slots`; `step` returns what to subtract, before the learning rate.
     """
 
-    slots = ()
+    slots: tuple[str, ...] = ()
 
     def __init__(
         self,

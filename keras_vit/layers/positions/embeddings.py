@@ -5,6 +5,7 @@ prefix + n, d) is a weight, a numpy constant, or Halves, from which each call ma
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -94,7 +95,7 @@ def _learned_2d(layer, grid, prefix, width):
     return Halves(grid, prefix, width, layer.stddev, dtype=layer.dtype_policy, name="embedding")
 
 
-FIXED = {
+FIXED: dict[str, Callable[[tuple[int, int], int], np.ndarray]] = {
     "sincos1d": lambda grid, width: sincos_1d(grid[0] * grid[1], width),
     "sincos2d": sincos_2d,
     "sincos2d_mae": functools.partial(sincos_2d, reaches=False),
