@@ -7,7 +7,7 @@
 
 PHOTOS are scikit-learn's samples, both CC BY 2.0: flower.jpg, flickr.com/photos/vultilion/6056698931, and china.jpg,
 flickr.com/photos/danielbuechele/6061409035. SHAPES are 240 drawn images with the boxes of their circles, squares and
-triangles, as YOLO writes them. DIGITS are three of scikit-learn's test digits. The last command writes
+triangles, as YOLO writes them. DIGITS are three of scikit-learn's. The last command writes
 docs/images/gallery/NAME.png from a picture, or the part of it between these pixels.
 """
 
