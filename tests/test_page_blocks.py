@@ -36,8 +36,8 @@ SMALLER = {
     "prediction": {', engine="openvino"': "", 'read_index("features")': 'read_index("answers")'},
     "README": {"image_size=384": "image_size=32"},
     "attention": {"image_size=1024": "image_size=224"},
-    "data": {"224": "16", "256": "2", "1024": "8"},
-    "detection": {'"S/16"': '"Ti/16"', "image_size=384": "image_size=96", "(3, 6, 9)": "(1,)"},
+    "data": {"labels=None": "labels=labels", "224": "16", "256": "2", "1024": "8"},
+    "detection": {'"S/16"': '"Ti/16"', "(3, 6, 9)": "(1,)"},
     "distillation": {'"S/16"': '"Ti/16", image_size=32', "epochs=10": "epochs=1"},
     "multi_worker": {"224": "32", "256": "4", "epochs=10": "epochs=1"},
     "models": {"Resizing(224, 224)": "Resizing(32, 32)", "image_size=96": "image_size=32"},
@@ -98,13 +98,10 @@ REAL_LOAD = keras_vit.load
 
 
 @functools.cache
-def stand_in(kind, folder):
-    """The file of the small model of a row of KINDS."""
-    model = KINDS[kind]()
-    if not kind:
-        return keras_vit.save(model, folder / "vit", "timm") or folder / "vit"
-    path = folder / f"{kind.replace('/', '_')}.keras"
-    keras_vit.save(model, path)
+def stand_in(kind, folder, depth):
+    """The file of the small model of a row of KINDS, with this depth."""
+    path = folder / f"{depth}_{kind.replace('/', '_')}{'.keras' if kind else ''}"
+    keras_vit.save(KINDS[kind](), path, format="keras" if kind else "timm")
     return path
 
 
@@ -122,7 +119,11 @@ def load(files):
         if pathlib.Path(path).exists():
             return REAL_LOAD(path, *args, **options)
         kind = next(kind for kind in KINDS if kind in path)
-        return REAL_LOAD(stand_in(kind, files), *args, **{k: v for k, v in options.items() if k != "key"})
+        file = stand_in(kind, files, keras_vit.models.variants.ROWS["Ti"]["depth"])
+        model = REAL_LOAD(file, *args, **{k: v for k, v in options.items() if k != "key"})
+        if not kind:
+            model.preprocessing = "decode|resize({}, {})".format(*model.image_size)  # as in the catalogue
+        return model
 
     return load
 
