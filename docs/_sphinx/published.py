@@ -9,6 +9,7 @@ from layout import ROOT, table
 
 from keras_vit.checkpoints import list_models
 from keras_vit.checkpoints.fetch.catalogue import Published, find
+from keras_vit.models.heads.detection import HEADS as DETECTORS
 from keras_vit.planning.model_count import ModelCount, read_counts
 
 # (model, what was measured with this package, result, page of docs/ with the run and its hardware).
@@ -30,11 +31,13 @@ _PYTHON = {
     "autoencoder": ['model = keras_vit.load("{0}")  # a MaskedAutoencoder, with its decoder', _TUNE],
     "towers": [_FEATURES, _TUNE, 'model = keras_vit.load("{0}", text=True, tokenizer="tokenizer.json")  # both towers'],
     "segmentation": [_LOAD, 'model.segment("street.jpg").picture()'],
+    "detection": [_LOAD, 'model.detect("street.jpg").picture()'],
     "depth": [_LOAD, 'depth = model.predict(model.preprocess(["street.jpg"]))  # (1, h, w, 1)'],
 }
 _SHELL = {
     "classifier": ["keras-vit classify {0} cat.jpg", _FINETUNE],
     "segmentation": ["keras-vit segment {0} PHOTOS --output=look"],
+    "detection": ["keras-vit detect {0} PHOTOS --output=look"],
     "depth": [],
 }
 _STORES = {"gs://": "https://storage.googleapis.com/", "hf://": "https://huggingface.co/"}
@@ -72,6 +75,8 @@ def _without_empty(head: list[str], rows: list[list[str]]) -> tuple[list[str], l
 
 def _kind(row: Published) -> str:
     """What the file contains, a key of _PYTHON."""
+    if row.head in DETECTORS:
+        return "detection"
     if row.head:
         return "depth" if row.classes == 1 else "segmentation"
     if row.name.startswith("mae/"):
