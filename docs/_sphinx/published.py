@@ -60,7 +60,8 @@ def _link(row: Published) -> str:
 def _cells(row: Published, counts: dict[str, ModelCount]) -> list[str]:
     count = counts[row.name]
     cost = [f"{count.parameters / 1e6:.1f}", f"{count.flops / 1e9:.1f}"]
-    return [f"`{row.name}`", row.variant, row.image_size, *cost, row.classes or "", _accuracy(row), _link(row)]
+    size = " x ".join(map(str, dict.fromkeys(count.image_size)))
+    return [f"`{row.name}`", row.variant, size, *cost, row.classes or "", _accuracy(row), _link(row)]
 
 
 def _accuracy(row: Published) -> str:
