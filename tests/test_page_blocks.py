@@ -183,7 +183,7 @@ def names_of(page):
         safetensors.numpy.save_file(tutorials_arrays(), "mine.safetensors")
     if page == "data":
         masks, boxes = pixels(4, 32, 1), np.tile(np.float32([0.1, 0.2, 0.5, 0.6]), (4, 1, 1))
-        names |= {"masks": masks, "boxes": boxes, "text": "random_flip", "step": 0, "host": 0, "hosts": 1}
+        names |= {"masks": masks, "boxes": boxes, "text": "resize(16, 16)", "step": 0, "host": 0, "hosts": 1}
     if page == "models":
         file = pathlib.Path("cat.jpg").read_bytes()
         names |= {"jpeg_bytes": file, "pil_image": Image.open("cat.jpg"), "array": pixels(1, 40)[0]}
