@@ -101,7 +101,7 @@ DETECTORS = {  # {head: (its options, fields of the ViT)}, small
     "dense": ({"scales": (2, 1), "width": 16, "convs": 1}, {}),
     "yolos": ({"tokens": 7}, {}),
     "frcnn": ({"scale": 2, "width": 8, "units": 8, "sides": (8, 16), "proposals": 9}, {}),
-    "rf_detr": ({"width": 8, "layers": 2}, {"depth": 2}),
+    "rf_detr": ({"width": 8, "layers": 1, "scales": (2.0, 1.0), "taps": (0,)}, {}),
     "lw_detr": ({"width": 8, "layers": 1, "scales": (2.0, 1.0), "taps": (0,)}, {}),
 }
 _QUERIES = {"queries": 4, "groups": 2, "heads": 2, "map_heads": 2, "mlp_dim": 8, "blocks": 1}

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import signatures_of
+from small_models import eager, signatures_of
 
 import keras_vit
 from keras_vit.models.heads.frcnn import anchor_boxes, learned_rows
@@ -43,7 +43,8 @@ def trained():
     """(a model trained on the squares for a few steps, its losses)."""
     model = made()
     model.compile(keras_vit.training.AdamW(3e-3), RegionLoss(), jit_compile=False)
-    return model, model.fit(X, Y, batch_size=8, epochs=15, shuffle=False, verbose=0).history["loss"]
+    with eager():  # tests/distribution/test_strategies.py trains one in a graph
+        return model, model.fit(X, Y, batch_size=8, epochs=15, shuffle=False, verbose=0).history["loss"]
 
 
 def bilinear(x, y_at, x_at):
