@@ -173,5 +173,6 @@ class Tokenizer:
         return numbers
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Writes tokenizer.json into a folder."""
+        """Writes tokenizer.json into a folder, which is created if necessary."""
+        pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
         pathlib.Path(folder, FILE).write_text(self.data, "utf-8")
