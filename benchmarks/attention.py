@@ -2,7 +2,7 @@
 
     python -m benchmarks.attention --output=attention_costs.png
 
-Models of about equal parameters (Ti/16 with few blocks, and a Swin with as many at the same width) take one image
+Models of about equal parameters (a ViT with few blocks, and a Swin with as many at the same width) take one image
 per step. Each kind has its own process, on Linux. Time is CPU time over all cores, the least of a few steps, so that
 other work on the machine hardly counts; memory is the peak of a step above that of an image of 32 pixels. GFLOP of a
 forward pass are from formulas (keras_vit.planning.counting). A size whose step would not fit into free memory is left
@@ -16,23 +16,24 @@ from benchmarks.own_process import in_own_process
 from benchmarks.scaling import PASSES, highest
 from trainers import flags
 
-_BLOCKS = 4
-# Positions by sines and cosines, so that parameters do not depend on the image size.
-_VIT = {"depth": _BLOCKS, "positions": "sincos2d"}
-# Stages of width 48, 96 and 192, the last one with the ViT's stride, width and number of blocks.
-_SWIN = {"width": 48, "depths": (2, 2, _BLOCKS), "heads": 3}
-# {kind: (variant, overrides)}
-KINDS = {
-    "global": ("Ti/16", _VIT),
-    "window(14)": ("Ti/16", _VIT | {"attention": "window(14)"}),
-    "axial": ("Ti/16", _VIT | {"attention": "axial", "depth": _BLOCKS // 2}),  # a block has two attentions and MLPs
-    "strided": ("Ti/16", _VIT | {"attention": "strided"}),
-    "local(7)": ("Ti/16", _VIT | {"attention": "local(7)"}),
-    "Swin": ("Swin-T", _SWIN),
-}
+KINDS = ("global", "window(14)", "axial", "strided", "local(7)", "Swin")
 SIZES = (224, 512, 1024)
 _LEAST = 32  # pixels: such a step takes almost no memory
 _MARGIN = 3  # a step's peak by its counted activations, at most
+
+
+def case(kind, variant="Ti/16", blocks=4):
+    """(variant, overrides) of a kind: a pattern, or "Swin", with stages of 2, 2 and `blocks` blocks, the last one with
+    the ViT's stride, width and number of blocks.
+    """
+    from keras_vit.planning.models import spec_of
+
+    if kind == "Swin":
+        vit = spec_of(variant)
+        return "Swin-T", {"width": vit.width // 4, "depths": (2, 2, blocks), "heads": vit.heads}
+    # An axial block has two attentions and MLPs. Sines and cosines: parameters do not depend on the image size.
+    depth = blocks // 2 if kind == "axial" else blocks
+    return variant, {"attention": kind, "depth": depth, "positions": "sincos2d"}
 
 
 def counted(variant, overrides, size):
@@ -72,14 +73,17 @@ def measured(variant, overrides, sizes, name, repeats):
     return found
 
 
-def table(results, sizes):
-    """Markdown from {kind: {size: (seconds, bytes)}}: in a cell GFLOP, CPU seconds and MB, "-" where left out."""
+def table(results, sizes, cases):
+    """Markdown from {kind: {size: (seconds, bytes)}} and {kind: (variant, overrides)}.
+
+    In a cell: GFLOP, CPU seconds and MB, "-" where left out.
+    """
     heads = [f"{size} px" for size in sizes]
     lines = [f"| | parameters | {' | '.join(heads)} |", "|-" * (2 + len(sizes)) + "|"]
     for kind, found in results.items():
         cells = []
         for size in sizes:
-            parameters, flops, _ = counted(*KINDS[kind], size)
+            parameters, flops, _ = counted(*cases[kind], size)
             seconds, peak = found.get(size, (None, None))
             rest = "-, -" if seconds is None else f"{seconds:.3g}, {peak / 1e6:,.0f}"
             cells.append(f"{flops / 1e9:.3g}, {rest}")
@@ -114,22 +118,23 @@ def draw(results):
 
 def main():
     values = flags.FLAGS
-    kinds = values.kind or list(KINDS)
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise ValueError(f"--kind: unknown {unknown}. Valid: {', '.join(KINDS)}.")
-    sizes, results = [size for size in SIZES if size <= values.largest], {}
-    for kind in kinds:
-        results[kind] = in_own_process(measured, *KINDS[kind], sizes, values.step, values.repeats)
+    cases = {kind: case(kind, values.variant, values.blocks) for kind in values.kind or KINDS}
+    sizes, results = [size for size in SIZES if values.smallest <= size <= values.largest], {}
+    for kind, (variant, overrides) in cases.items():
+        results[kind] = in_own_process(measured, variant, overrides, sizes, values.step, values.repeats)
         for size, (seconds, peak) in results[kind].items():
             print(f"{kind:30}{size:6} px {seconds:8.3f} CPU s {peak / 1e6:10,.0f} MB", flush=True)
-    print(f"\nGFLOP forward, CPU s, MB of a step ({values.step}):\n\n{table(results, sizes)}")
+    print(f"\nGFLOP forward, CPU s, MB of a step ({values.step}):\n\n{table(results, sizes, cases)}")
     if values.output:
         pathlib.Path(values.output).write_bytes(draw(results))
 
 
 def run():
     flags.string("output", None, "A PNG file for the picture.")
-    flags.strings("kind", f"Only this kind of attention (repeatable): {', '.join(KINDS)}.")
+    flags.strings("kind", "Only this pattern, such as window(16), or Swin (repeatable).")
+    flags.string("variant", "Ti/16", "A ViT that gives width, heads and patch size.")
+    flags.integer("blocks", 4, "Number of a ViT's blocks; half as many axial ones.", lowest=2)
+    flags.integer("smallest", min(SIZES), f"Smallest image size, in pixels, of {SIZES}.", highest=max(SIZES))
     flags.integer("largest", max(SIZES), f"Largest image size, in pixels, of {SIZES}.", lowest=min(SIZES))
     flags.enum("step", "training", PASSES, "What is measured.")
     flags.integer("repeats", 3, "Steps of each size; the quickest is reported.", lowest=1)

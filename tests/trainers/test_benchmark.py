@@ -124,13 +124,14 @@ def test_scaling_prints_and_draws_every_point(tmp_path, monkeypatch, capsys):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_costs_of_attention_are_measured_and_drawn_as_far_as_memory_reaches(tmp_path, monkeypatch, capsys):
     small = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 32, "positions": "sincos2d"}
-    monkeypatch.setattr(attention, "KINDS", {"tiny": ("Ti/16", small)})
+    monkeypatch.setattr(attention, "case", lambda kind, variant, blocks: (variant, small))
     monkeypatch.setattr(attention, "SIZES", (32, 64))
     monkeypatch.setattr(attention, "in_own_process", lambda function, *arguments: function(*arguments))
     monkeypatch.setattr(attention, "_available", lambda: 4 * attention.counted("Ti/16", small, 32)[2])
     output = tmp_path / "costs.png"
-    values = types.SimpleNamespace(output=str(output), repeats=1, step="forward", kind=[], largest=64)
-    monkeypatch.setattr(attention.flags, "FLAGS", values)
+    values = {"output": str(output), "repeats": 1, "step": "forward", "kind": ["tiny"], "smallest": 32, "largest": 64}
+    values |= {"variant": "Ti/16", "blocks": 1}
+    monkeypatch.setattr(attention.flags, "FLAGS", types.SimpleNamespace(**values))
     attention.main()
     [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| tiny")]
     _, _, parameters, measured, left_out, _ = (cell.strip() for cell in row.split("|"))
@@ -140,7 +141,7 @@ def test_costs_of_attention_are_measured_and_drawn_as_far_as_memory_reaches(tmp_
 
 
 def test_kinds_of_attention_have_about_as_many_parameters():
-    counts = [attention.counted(*kind, 224)[0] for kind in attention.KINDS.values()]
+    counts = [attention.counted(*attention.case(kind), 224)[0] for kind in attention.KINDS]
     assert max(counts) < 1.15 * min(counts)
 
 
