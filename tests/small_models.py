@@ -73,7 +73,10 @@ KINDS = [
         **{"pool": "map", "positions": "rope2d", "rope_rescale": 2.0, "key_bias": False},
         **{"causal": True, "mlp_activation": "gelu_tanh"},
     },
-    {"distillation_token": True, "norm_first": False, "final_norm": False, "mlp_activation": "relu"},
+    {
+        **{"distillation_token": True, "norm_first": False, "final_norm": False, "mlp_activation": "relu"},
+        "attention": "window(2)",
+    },
 ]
 
 

@@ -14,6 +14,7 @@ from interpreters import Interpreter
 from segmentation_scores import by_numpy, evaluated
 from small_detectors import measured
 from small_models import data, dense_on_rows, eager, rows
+from small_transformers import with_windows
 
 import keras_vit
 from keras_vit.data import evaluation_batches, from_arrays
@@ -63,8 +64,8 @@ def on_both(jax, folder, function, *arguments, atol=1e-5, rtol=1e-3):
     return theirs, ours
 
 
-def train_and_evaluate(weights, path):
-    """Four steps from a saved model, whose weights are saved to a file; returns its metrics."""
+def fitted(weights, path):
+    """A saved model after four steps, whose weights are saved to a file."""
     x, y = data(10)
     model = keras_vit.load(path)
     optimizer = AdamW(1e-3, epsilon=1e-3, decay=0.1, global_clipnorm=1.0)
@@ -73,7 +74,13 @@ def train_and_evaluate(weights, path):
         model.jit_compile = False
     model.fit(x, y, batch_size=5, epochs=2, shuffle=False, verbose=0)
     np.savez(weights, *[np.asarray(w) for w in model.get_weights()])
-    measures = model.evaluate(evaluation_batches(from_arrays(x, y), "decode", 4), verbose=0, return_dict=True)
+    return model
+
+
+def train_and_evaluate(weights, path):
+    """Its metrics after training."""
+    batches = evaluation_batches(from_arrays(*data(10)), "decode", 4)
+    measures = fitted(weights, path).evaluate(batches, verbose=0, return_dict=True)
     return {name: float(value) for name, value in measures.items()}
 
 
@@ -82,6 +89,16 @@ def test_fit_and_evaluate_give_tensorflows_numbers(jax, tiny, tmp_path):
     tiny(depth=1).save(model)
     theirs, ours = on_both(jax, tmp_path, train_and_evaluate, model, rtol=1e-7)
     assert theirs == pytest.approx(ours, rel=1e-4)
+
+
+def train(weights, path):
+    fitted(weights, path)
+
+
+def test_a_swin_trains_as_on_tensorflow(jax, tmp_path):
+    path = str(tmp_path / "m.keras")
+    with_windows(strategy("one"), AdamW).save(path)
+    on_both(jax, tmp_path, train, path, rtol=1e-7)
 
 
 def averaged():

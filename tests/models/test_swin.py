@@ -3,9 +3,12 @@
 Outputs of timm and transformers are in tests/checkpoints/goldens; files in both formats in test_roundtrip.py.
 """
 
+import importlib
+
 import keras
 import numpy as np
 import pytest
+from small_models import signatures_of
 
 import keras_vit
 from keras_vit.checkpoints import transfer
@@ -153,7 +156,7 @@ def test_rematerialised_blocks_have_the_same_gradients(version, models, images):
         np.testing.assert_allclose(recomputed, plain, rtol=1e-4, atol=1e-4 * np.abs(plain).max())
 
 
-def test_upernet_trains_on_the_maps_of_all_stages(models, images):
+def test_upernet_trains_on_the_maps_of_all_stages(models, images, eagerly):
     model = models["Swin"]
     maps = model.feature_map([1, 2])
     assert [x.shape[1:] for x in maps] == [(9, 5, 8), (5, 3, 16)] and model.spec.strides == ((4, 4), (4, 4), (8, 8))
@@ -257,10 +260,16 @@ def test_inspection_says_what_it_does_not_show(models, images):
 
 
 @pytest.mark.extended
-def test_its_export_agrees(models, images, tmp_path):
-    import tensorflow as tf
-
-    for version, model in models.items():
-        keras_vit.export(model, tmp_path / version)
-        found = tf.saved_model.load(str(tmp_path / version)).signatures["pixels"](tf.constant(images))
-        np.testing.assert_allclose(found["logits"], model.predict(images, verbose=0), atol=1e-4)
+@pytest.mark.parametrize(
+    ("version", "file", "library", "module"),
+    [("Swin", "m.tflite", "ai_edge_litert", "litert_format"), ("SwinV2", "m.onnx", "tf2onnx", "onnx_format")],
+)
+def test_its_exports_agree(version, file, library, module, models, images, tmp_path):
+    """A SavedModel's signature, and a file for another engine."""
+    pytest.importorskip(library)
+    model = models[version]
+    expected = np.asarray(model(images))
+    np.testing.assert_allclose(signatures_of(model)["pixels"](images)["logits"], expected, atol=1e-5)
+    keras_vit.export(model, tmp_path / file)
+    run = importlib.import_module(f"keras_vit.serving.{module}").runner(str(tmp_path / file))
+    np.testing.assert_allclose(run(images)["logits"], expected, atol=1e-4)

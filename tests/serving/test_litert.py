@@ -21,9 +21,13 @@ def run(path, images):
     "kind",
     [
         {"distillation_token": True, "registers": 2},
-        pytest.param({"pool": "map", "positions": "rope2d", "qk_norm": True}, marks=pytest.mark.extended),
         pytest.param(
-            {"norm_first": False, "mlp_activation": "quick_gelu", "final_norm": False}, marks=pytest.mark.extended
+            {"pool": "map", "positions": "rope2d", "qk_norm": True, "attention": "local(3)"},
+            marks=pytest.mark.extended,
+        ),
+        pytest.param(
+            {"norm_first": False, "mlp_activation": "quick_gelu", "final_norm": False, "attention": "strided"},
+            marks=pytest.mark.extended,
         ),
     ],
 )
