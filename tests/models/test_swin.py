@@ -147,8 +147,7 @@ def test_rematerialised_blocks_have_the_same_gradients(version, models, images):
     import tensorflow as tf
 
     found = []
-    for remat in (False, True):
-        model = transfer(models[version], remat=remat)
+    for model in (models[version], transfer(models[version], remat=True)):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(model(images[:1], training=True) ** 2)
         found.append([np.asarray(tf.convert_to_tensor(g)) for g in tape.gradient(loss, model.trainable_variables)])
