@@ -5,8 +5,9 @@
         --config.steps_per_execution=100 --workdir=gs://BUCKET/augreg_s16
 
 After the colon, in any order: none, light1, light2, medium1, medium2, strong1 or strong2; a variant (B/16, B/32, L/16,
-S/16, S/32, Ti/16, R+Ti/16, R26+S/32, R50+L/32); imagenet (DIR holds tensorflow-datasets' imagenet2012) or imagenet21k
-(pass your own dataset as --config.data.source=SOURCE). The paper also regularises with --config.model.dropout=0.1
+S/16, S/32, Ti/16, R+Ti/16, R26+S/32, R50+L/32); imagenet (DIR contains tensorflow-datasets' imagenet2012) or
+imagenet21k (pass your own dataset as --config.data.source=SOURCE). The paper also regularises with
+--config.model.dropout=0.1
 --config.model.drop_path=0.1.
 
 The paper's best results on ImageNet, from ImageNet-21k at 384 px (configs/augreg_finetune.py): B/16 85.49%, S/16

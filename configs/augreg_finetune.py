@@ -5,7 +5,7 @@
 
 After the colon, in any order: a variant (B/16, B/32, L/16, S/16, S/32, Ti/16, R+Ti/16, R26+S/32, R50+L/32); imagenet,
 cifar10, cifar100, pets or flowers; 384 or 224 (px). Steps and learning rates are those of configs/paper_finetune.py, as
-in the authors' later code; dropout and augmentation are off, except crops and flips. DIR holds tensorflow-datasets'
+in the authors' later code; dropout and augmentation are off, except crops and flips. DIR contains tensorflow-datasets'
 data.
 
 The paper's best results on ImageNet at 384 px: B/16 85.49%, S/16 83.73%, Ti/16 78.22%; the authors' code reports for

@@ -5,7 +5,7 @@ and their size.
         --workdir=runs/bit_cifar10
 
 After the colon, in any order: R50x1, R50x3, R101x1, R101x3, R152x2 or R152x4; cifar10, cifar100, imagenet, pets or
-flowers. DIR holds tensorflow-datasets' data. For your own data pass --config.data.source, with steps, warm-up, mixup
+flowers. DIR contains tensorflow-datasets' data. For your own data pass --config.data.source, with steps, warm-up, mixup
 and sizes from `hyperrule`.
 
 The paper reports, for R50x1 from ImageNet-21k: CIFAR-10 97.2%, CIFAR-100 86.5%, ImageNet 80.68%. Not run here.
@@ -22,7 +22,7 @@ CHOICES = {
 
 
 def hyperrule(examples, height, width):
-    """What the rule says for a dataset: {"steps", "warmup", "mixup", "resize", "crop"}.
+    """The rule's settings for a dataset: {"steps", "warmup", "mixup", "resize", "crop"}.
 
     Args:
         examples: in the training split.

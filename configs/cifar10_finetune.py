@@ -3,8 +3,8 @@
     keras-vit finetune --config=cifar10_finetune --data_dir=DIR --config.init=CHECKPOINT \\
         --workdir=runs/cifar10_finetune
 
-DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). CHECKPOINT is anything keras_vit.load takes, such
-as a file of DeiT-Ti/16 with timm's names, or the published name deit/tiny.
+DIR contains the prepared dataset (`tfds build cifar10 --data_dir=DIR`). CHECKPOINT is anything keras_vit.load takes,
+such as a file of DeiT-Ti/16 with timm's names, or the published name deit/tiny.
 
 2 cores of an AMD EPYC, from DeiT-Ti/16: 90.1% test accuracy after 300 steps, 223 s of training (322 s with start and
 evaluation). Without --config.init (and layer_decay=0) the same steps give 27.7%.

@@ -3,8 +3,8 @@
 
     keras-vit pretrain --config=cifar10_patch2 --data_dir=DIR --workdir=runs/cifar10_patch2
 
-DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). Their model: 6 layers, width 400, 9 heads, SGD at
-0.1 with a cosine, weight decay 1e-4, 300 epochs of batches of 100, 5% warm-up. This config uses the ViT's blocks and
+DIR contains the prepared dataset (`tfds build cifar10 --data_dir=DIR`). Their model: 6 layers, width 400, 9 heads, SGD
+at 0.1 with a cosine, weight decay 1e-4, 300 epochs of batches of 100, 5% warm-up. This config uses the ViT's blocks and
 its position embeddings, learned and added once, instead of theirs, relative and learned in each layer; and 10 heads,
 which divide the width.
 

@@ -3,8 +3,8 @@
     keras-vit pretrain --config=cifar10_scratch --data_dir=DIR --workdir=runs/cifar10
     keras-vit pretrain --config=cifar10_scratch:20min --data_dir=DIR --workdir=runs/cifar10_20
 
-After the colon: 6min or 20min, of training on 2 cores of an AMD EPYC with bfloat16 instructions. DIR holds the prepared
-dataset (`tfds build cifar10 --data_dir=DIR`). `cifar10_stem` reaches a higher accuracy in the same time.
+After the colon: 6min or 20min, of training on 2 cores of an AMD EPYC with bfloat16 instructions. DIR contains the
+prepared dataset (`tfds build cifar10 --data_dir=DIR`). `cifar10_stem` reaches a higher accuracy in the same time.
 
 Steps take 67 ms; their number leaves time for evaluations and slower machines. Six minutes: 76.6% of the test split,
 77.1% with test-time flips; twenty: 82.1% and 82.2% (means of 3 seeds). docs/recipes.md describes how it was chosen,

@@ -4,8 +4,8 @@ datasets at 32 px.
     keras-vit pretrain --config=cifar10_stem --data_dir=DIR --workdir=runs/cifar10_stem
     keras-vit pretrain --config=cifar10_stem:20min --data_dir=DIR --workdir=runs/cifar10_stem20
 
-After the colon: 6min or 20min, of training on 2 cores of an AMD EPYC with bfloat16 instructions. DIR holds the prepared
-dataset (`tfds build cifar10 --data_dir=DIR`). For other small images: --config.data.source=folder:PATH, with
+After the colon: 6min or 20min, of training on 2 cores of an AMD EPYC with bfloat16 instructions. DIR contains the
+prepared dataset (`tfds build cifar10 --data_dir=DIR`). For other small images: --config.data.source=folder:PATH, with
 `resize(32, 32)` in both preprocessings.
 
 At 80 ms a step, six minutes: 87.5% of the test split, 88.9% with test-time flips; twenty: 90.3% and 91.6% (means of 3

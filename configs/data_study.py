@@ -6,8 +6,8 @@ during training.
         --config.dtype=mixed_bfloat16 --config.steps_per_execution=100 --workdir=gs://BUCKET/data_study/b32_30m
 
 After the colon, in any order: a row of JFT in configs/lib/paper.py; 9M, 30M, 90M or all examples. JFT is not public:
-SOURCE is your own large dataset. DIR holds tensorflow-datasets' imagenet2012 for the few-shot evaluation; for another
-one set --config.evals.few_shot.source.
+SOURCE is your own large dataset. DIR contains tensorflow-datasets' imagenet2012 for the few-shot evaluation; for
+another one set --config.evals.few_shot.source.
 
 The figure has curves and no numbers. Not run here.
 """

@@ -8,8 +8,8 @@
     keras-vit finetune --config=detection:bccd --data_dir=../shared/data --init=deit/tiny \\
         --workdir=runs/bccd
 
-FOLDER holds Pascal VOC, COCO, YOLO or LabelMe annotations, or a table; one line says what was found. MODEL, for --init,
-is a published name, a run or a file: a classifier, whose head is left out, or a detector, whose head stays with
+FOLDER contains Pascal VOC, COCO, YOLO or LabelMe annotations, or a table; one line reports what was found. MODEL, for
+--init, is a published name, a run or a file: a classifier (its head is left out) or a detector, with its head for
 --config.head=keep.
 
 After the colon: a head (dense, yolos, rf_detr, lw_detr, frcnn); `whole` (the default) to train all layers, or

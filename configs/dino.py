@@ -3,7 +3,7 @@
     keras-vit pretrain --config=dino --data_dir=DIR --workdir=runs/dino
 
 After the colon: cifar10, a small ViT on CPUs, or S/16, the paper's recipe for ImageNet
-(`--strategy=tpu --config.dtype=mixed_bfloat16 --config.steps_per_execution=100`), not run here. DIR holds
+(`--strategy=tpu --config.dtype=mixed_bfloat16 --config.steps_per_execution=100`), not run here. DIR contains
 tensorflow-datasets' data. The result is a ViT without a head; fine-tune it with `--config.init`.
 
 On CIFAR-10 a step takes 640 ms on 2 quiet cores of an AMD EPYC: twenty minutes. Results:

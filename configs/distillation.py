@@ -5,7 +5,7 @@ recipe for ImageNet.
         --workdir=runs/student
 
 The student and its training are those of `cifar10_scratch`, in fewer steps: a step takes 1.2 times as long with a
-teacher, so both train for the same time. The teacher is a run of `cifar10_stem`. DIR holds the prepared dataset
+teacher, so both train for the same time. The teacher is a run of `cifar10_stem`. DIR contains the prepared dataset
 (`tfds build cifar10 --data_dir=DIR`).
 
 After the colon: 6min or 20min, of training on CIFAR-10 with 2 cores (20min: 82.3% of the test split, 82.1% without a

@@ -3,7 +3,7 @@ CIFAR-10 at 16 px, on CPUs.
 
     keras-vit pretrain --config=igpt --data_dir=DIR --workdir=runs/igpt
 
-DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). Then a classifier from its weights:
+DIR contains the prepared dataset (`tfds build cifar10 --data_dir=DIR`). Then a classifier from its weights:
 
     keras-vit finetune --config=igpt_finetune --config.init=runs/igpt --data_dir=DIR \\
         --workdir=runs/igpt_classifier

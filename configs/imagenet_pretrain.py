@@ -4,7 +4,7 @@
         --config.dtype=mixed_bfloat16 \\
         --config.steps_per_execution=100 --workdir=gs://BUCKET/imagenet_b16
 
-After the colon: B/16, B/32, L/16 or L/32. DIR holds tensorflow-datasets' imagenet2012.
+After the colon: B/16, B/32, L/16 or L/32. DIR contains tensorflow-datasets' imagenet2012.
 
 The paper's results (table 5), fine-tuned on ImageNet at 384 px: B/16 77.91%, B/32 73.38%, L/16 76.53%, L/32 71.16%. On
 TPUs v3; it gives no times for these. Not run here.

@@ -5,7 +5,7 @@ average pooling.
         --config.dtype=mixed_bfloat16 \\
         --config.steps_per_execution=100 --workdir=gs://BUCKET/s16
 
-After the colon: 90ep, 150ep or 300ep. DIR holds tensorflow-datasets' imagenet2012.
+After the colon: 90ep, 150ep or 300ep. DIR contains tensorflow-datasets' imagenet2012.
 
 The paper's results on a TPUv3-8: 76.5% after 90 epochs in 6 to 7 hours; 80% after 300 in less than a day. Not run here.
 """

@@ -5,9 +5,9 @@
         --workdir=runs/probe
 
 After the colon, in any order: B/16, B/32, L/16, L/32, S/16, S/32, Ti/16 or H/14; cifar10, cifar100, imagenet, pets or
-flowers. DIR holds tensorflow-datasets' data. Steps and held-out parts are those of configs/paper_finetune.py; the grid
-goes higher, because only a head is trained. The paper has no table of such runs: its own linear evaluation is few-shot
-and in closed form (configs/data_study.py). Not run here.
+flowers. DIR contains tensorflow-datasets' data. Steps and held-out parts are those of configs/paper_finetune.py; the
+grid goes higher, because only a head is trained. The paper has no table of such runs: its own linear evaluation is
+few-shot and in closed form (configs/data_study.py). Not run here.
 """
 
 from .lib import paper

@@ -3,8 +3,8 @@
     keras-vit pretrain --config=mae --data_dir=DIR --workdir=runs/mae
 
 After the colon: cifar10, a small ViT on CPUs; B/16, L/16 or H/14, the paper's recipe for ImageNet
-(`--strategy=tpu --config.dtype=mixed_bfloat16 --config.steps_per_execution=100`). DIR holds tensorflow-datasets' data.
-`mae_finetune` fine-tunes the result.
+(`--strategy=tpu --config.dtype=mixed_bfloat16 --config.steps_per_execution=100`). DIR contains tensorflow-datasets'
+data. `mae_finetune` fine-tunes the result.
 
 cifar10 trains with Muon: 144 ms a step on 2 quiet cores of an AMD EPYC, 22 minutes. Results, also with AdamW:
 docs/experiments/few_labels.md. The paper's recipes: not run here.

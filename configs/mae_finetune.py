@@ -6,7 +6,7 @@ comparison.
 After the colon, in any order: cifar10, on CPUs, or B/16, L/16 or H/14 on ImageNet (--config.init=mae/b16, for example).
 For cifar10 also the share of the labels, all, 10percent or 1percent; pretrained, or scratch for comparison (then
 `keras-vit pretrain`, without --config.init); and the optimizer, muon or adamw. Any other pre-training of the
-same small ViT, such as `masked_patches`, is fine-tuned with this config, too. DIR holds tensorflow-datasets' data.
+same small ViT, such as `masked_patches`, is fine-tuned with this config, too. DIR contains tensorflow-datasets' data.
 
 1% of CIFAR-10's labels are 500 images, 35 to 60 of each class. Results: docs/experiments/few_labels.md.
 """

@@ -3,8 +3,8 @@
     keras-vit pretrain --config=masked_patches --data_dir=DIR --workdir=runs/masked_patches
 
 After the colon: cifar10, a small ViT on CPUs, or jft, the paper's recipe for B/16 (JFT is not public: pass your own
-large dataset as --config.data.source=SOURCE). DIR holds tensorflow-datasets' data. --config.objective.target=thumbnail
-or pixels are the paper's other two targets.
+large dataset as --config.data.source=SOURCE). DIR contains tensorflow-datasets' data.
+--config.objective.target=thumbnail or pixels are the paper's other two targets.
 
 cifar10 trains with Muon, some twenty minutes on 2 quiet cores of an AMD EPYC (265 ms a step with AdamW). Results:
 docs/experiments/few_labels.md. The paper's recipe: not run here.

@@ -6,7 +6,7 @@ split.
 
 After the colon, in any order: B/16, B/32, L/16, L/32 or H/14; imagenet, cifar10, cifar100, pets or flowers; 384 (px) or
 high (512 px, 518 for H/14, with averaged weights on ImageNet, as in table 2). H/14's 384 is 378, the nearest size that
-its patches divide. DIR holds tensorflow-datasets' data. Without --sweep the learning rate is 0.01.
+its patches divide. DIR contains tensorflow-datasets' data. Without --sweep the learning rate is 0.01.
 
 The paper's results from ImageNet-21k at 384 px (table 5): B/16 ImageNet 83.97%, CIFAR-10 98.95%, CIFAR-100 91.67%, Pets
 94.43%, Flowers 99.38%; L/16 at 512 px (table 2): 85.30%, 99.15%, 93.25%, 94.67%, 99.61%. Means of three runs, on TPUs

@@ -5,9 +5,9 @@
     keras-vit finetune --config=segmentation:camvid --data_dir=../shared/data --init=deit/tiny \\
         --workdir=runs/camvid
 
-FOLDER holds images/ and masks/, or train/ and trainannot/, or another usual layout; one line says what was found.
-MODEL, for --init, is a published name, a run or a file: a classifier, whose head is left out, or a segmentation model,
-whose head stays with --config.head=keep.
+FOLDER contains images/ and masks/, or train/ and trainannot/, or another usual layout; one line reports what was found.
+MODEL, for --init, is a published name, a run or a file: a classifier (its head is left out) or a segmentation model,
+with its head for --config.head=keep.
 
 After the colon: a head (setr_mla, setr_pup, setr_naive, dpt, upernet, linear, eomt); `whole` (the default) to train all
 layers, or `frozen`, the head alone; `own` (the default), a folder of yours, or `camvid`, CamVid's street scenes at

@@ -3,8 +3,8 @@ convolutional stem, and ResNets, of three sizes each, for two lengths of trainin
 
     keras-vit pretrain --config=study_compute --sweep --data_dir=DIR --workdir=runs/compute
 
-DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The compute of a point is that of all its training
-steps: forward and backward pass, matrix products and convolutions, 2 per multiply-add. Points are compared on
+DIR contains the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The compute of a point is that of all its
+training steps: forward and backward pass, matrix products and convolutions, 2 per multiply-add. Points are compared on
 train[90%:]; the test split is not used. Results: docs/experiments/compute.md. A CPU without bfloat16 instructions needs
 --config.dtype=float32.
 

@@ -3,7 +3,7 @@ images, with a line each for a ViT, one with a convolutional stem, and a small R
 
     keras-vit pretrain --config=study_examples --sweep --data_dir=DIR --workdir=runs/examples
 
-DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`), whose images are in random order: the first are a
+DIR contains the prepared dataset (`tfds build cifar10 --data_dir=DIR`), with images in random order: the first are a
 random part. Every point trains for the same number of steps and is compared on train[90%:]; the test split is not used.
 Results: docs/experiments/examples.md. A CPU without bfloat16 instructions needs --config.dtype=float32.
 

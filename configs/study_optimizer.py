@@ -4,7 +4,7 @@
     keras-vit pretrain --config=study_optimizer:cifar10 --sweep --runs=3 --data_dir=DIR \\
         --workdir=runs/optimizer_cifar10
 
-DIR holds the prepared dataset. The points train on a part of the training split and are compared on the rest of it.
+DIR contains the prepared dataset. The points train on a part of the training split and are compared on the rest of it.
 Plain Adam is adamw with --config.optimizer.weight_decay=0. The paper pre-trains ResNets on JFT with either, and then
 fine-tunes both with SGD: most transfer better from Adam. This study compares them without transfer. On the digits:
 docs/experiments/optimizer.md; on CIFAR-10: not run here.

@@ -5,9 +5,9 @@ D.3, figure 9).
     keras-vit pretrain --config=study_pooling:cifar10 --sweep --runs=3 --data_dir=DIR \\
         --workdir=runs/pooling_cifar10
 
-DIR holds the prepared dataset. The points train on a part of the training split and are compared on the rest of it. In
-the paper, average pooling was worse than the class token at the class token's learning rate, but as good at a different
-one. On the digits: docs/experiments/pooling.md. `cifar10`: not run here.
+DIR contains the prepared dataset. The points train on a part of the training split and are compared on the rest of it.
+In the paper, average pooling was worse than the class token at the class token's learning rate, but as good at a
+different one. On the digits: docs/experiments/pooling.md. `cifar10`: not run here.
 """
 
 from .lib import study

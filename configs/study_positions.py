@@ -5,10 +5,10 @@ shared.
     keras-vit pretrain --config=study_positions:cifar10 --sweep --runs=3 --data_dir=DIR \\
         --workdir=runs/positions_cifar10
 
-DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The points train on a part of the training split
-and are compared on the rest of it; the test split is not used. The paper's table has eight cells; sincos1d, sincos2d,
-relative2d and rope2d are added to them. Results: docs/experiments/positions.md. For cifar10, a CPU without bfloat16
-instructions (avx512_bf16, amx_bf16) needs --config.dtype=float32.
+DIR contains the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The points train on a part of the training
+split and are compared on the rest of it; the test split is not used. The paper's table has eight cells; sincos1d,
+sincos2d, relative2d and rope2d are added to them. Results: docs/experiments/positions.md. For cifar10, a CPU without
+bfloat16 instructions (avx512_bf16, amx_bf16) needs --config.dtype=float32.
 
 The paper, B/16 on JFT, 5-shot ImageNet: none 61.4; 1-D at the stem 64.2, at every layer 64.0, shared 64.3; 2-D 64.0,
 64.0, 64.0; relative 64.0.

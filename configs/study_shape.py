@@ -5,10 +5,10 @@ patches, one at a time, or all together; accuracy against the FLOPs of a forward
     keras-vit pretrain --config=study_shape:cifar10 --sweep --runs=3 --data_dir=DIR \\
         --workdir=runs/shape_cifar10
 
-DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The points train on a part of the training split,
-all for the same number of steps, and are compared on the rest of it; the test split is not used. The point shared by
-all lines, 4 blocks of width 64 with an MLP of 128, is trained once. Results: docs/experiments/shape.md. For cifar10, a
-CPU without bfloat16 instructions needs --config.dtype=float32.
+DIR contains the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The points train on a part of the training
+split, all for the same number of steps, and are compared on the rest of it; the test split is not used. The point
+shared by all lines, 4 blocks of width 64 with an MLP of 128, is trained once. Results: docs/experiments/shape.md. For
+cifar10, a CPU without bfloat16 instructions needs --config.dtype=float32.
 
 The paper's figure has curves and no numbers: from 8 layers, width 1024, MLP 2048 and patches of 32, depth gains most,
 up to 64 layers but less after 16, width least; smaller patches gain much without more parameters, and scaling all

@@ -6,7 +6,7 @@
 
 After the colon, in any order: one of the nineteen tasks of configs/lib/vtab.py (caltech101, cifar100, dtd, flowers,
 pets, sun397, svhn, camelyon, eurosat, resisc45, retinopathy, dmlab, clevr-count, clevr-distance, dsprites-location,
-dsprites-orientation, kitti, smallnorb-azimuth, smallnorb-elevation), and B/16, B/32, L/16, L/32 or H/14. DIR holds
+dsprites-orientation, kitti, smallnorb-azimuth, smallnorb-elevation), and B/16, B/32, L/16, L/32 or H/14. DIR contains
 tensorflow-datasets' data. The run trains on all 1000 examples; to choose on the 200, train with
 --config.data.train="train[:800]" and evaluate on --config.data.evaluation=SPLIT, the task's in the table.
 

@@ -24,7 +24,7 @@ _BATCH = 32
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What is printed of an image: its path, (name, probability) best first, and why there are none."""
+    """The printed answer for an image: its path, (name, probability) best first, and why there are none."""
 
     image: str
     best: tuple[tuple[str, float], ...] = ()
@@ -214,7 +214,7 @@ def main(arguments):
         folder = os.path.expanduser(model)
         if os.path.exists(os.path.join(folder, "saved_model.pb")):
             if values.labels:
-                raise ValueError(f"--labels: {model} is an export, whose classes are fixed. Give the model itself.")
+                raise ValueError(f"--labels: {model} is an export with fixed classes. Give the model itself.")
             if values.class_names:
                 raise ValueError(f"--class_names: {model} is an export, which has its names. Export the model again.")
             loading.refuse(f"{model} is an export")

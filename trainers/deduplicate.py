@@ -57,9 +57,7 @@ def main():
 
 def run():
     flags.string("train", None, "The source to search for duplicates, as for --config.data.source.", required=True)
-    flags.string(
-        "test", None, "The source whose images may not be duplicated, as for --config.data.source.", required=True
-    )
+    flags.string("test", None, "The source to protect from duplicates, as for --config.data.source.", required=True)
     flags.string("train_split", "train", 'The split of --train; with slices: "train[:90%]".')
     flags.string("test_split", "test", "The split of --test; with slices.")
     flags.path("output", "excluded.txt", "The file of names to write.")

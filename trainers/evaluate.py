@@ -52,9 +52,7 @@ def _open(values, own, name):
     if not data and values.evals:
         return None, None, "test"
     if not data and own is None:
-        raise ValueError(
-            f"{name} is not a run directory, whose data would be known: give --data, such as --data=PHOTOS."
-        )
+        raise ValueError(f"{name} is not a run directory, so its data are unknown: give --data, such as --data=PHOTOS.")
     data = in_kind_of(data, own.data["source"], values.data_dir) if data and own else data or own.data["source"]
     is_own = own is not None and own.is_source(data, values.data_dir)
     if not split:
@@ -198,7 +196,7 @@ def run():
         "data",
         None,
         "A folder, a table (.csv, .jsonl), TFRecords, digits, a tensorflow-datasets name. By default the run's own, or"
-        " with --evals what they name.",
+        " with --evals the evaluators'.",
     )
     flags.string(
         "split",

@@ -72,7 +72,7 @@ def export(values):
         if form in FORMATS:
             if found := shared_flags.finding(values):
                 raise ValueError(
-                    f"--{next(iter(found))} would be ignored: format={form} holds weights, not detections."
+                    f"--{next(iter(found))} would be ignored: format={form} is for weights, not detections."
                 )
             keras_vit.save(model, values.output, format=form)
         else:
@@ -115,8 +115,8 @@ def run():
     flags.string(
         "format",
         None,
-        "tf_saved_model, onnx, litert, timm, huggingface, google, mmsegmentation or keras; by default what the ending"
-        " of --output says, .onnx, .tflite, .npz, .pth or .keras, or else tf_saved_model.",
+        "tf_saved_model, onnx, litert, timm, huggingface, google, mmsegmentation or keras; by default the one of the"
+        " ending of --output, .onnx, .tflite, .npz, .pth or .keras, or else tf_saved_model.",
     )
     flags.string(
         "class_names",

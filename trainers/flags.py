@@ -23,7 +23,7 @@ from .without_engine import VERSION, did_you_mean, drop_output, package_module
 in_lines = package_module("io.stderr").in_lines
 LIST_FLAGS = "--list_flags"  # for completion: prints the names of the flags
 _OURS = {}  # {flag shown by --help: whether it is required}
-# What other commands call the same.
+# Other commands' names for the same.
 _SYNONYMS = {
     "data": ("source", "images", "train"),
     "source": ("data",),
@@ -80,7 +80,7 @@ def _show_help(main, takes, loaded, loads):
 
 
 def _hint(name, argv):
-    """What an unknown flag was meant to be, "" if that is not known."""
+    """The flag that an unknown one probably means, "" if there is none."""
     file = next((arg for arg in argv[1:] if arg.startswith("-") and arg.lstrip("-") == name), None)
     if file and os.path.exists(file):
         return f" The file of this name is ./{file}."

@@ -80,9 +80,7 @@ def run():
     flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
     flags.string("images", None, "Files, folders and patterns, separated by commas.", required=True)
     flags.path("output", None, "The folder to write; an earlier page there is replaced.", required=True)
-    flags.string(
-        "class", None, "The class whose maps are drawn, a name or a number; by default each image's predicted one."
-    )
+    flags.string("class", None, "The class to draw maps of, a name or a number; by default each image's predicted one.")
     flags.integer(
         "max_images",
         128,

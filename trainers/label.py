@@ -27,7 +27,7 @@ def _fraction(text):
 
 
 def _print(report, folder):
-    """Prints what was written and what was left out."""
+    """Prints what was written and left out."""
     from keras_vit.io.suggest import counted, listed
 
     for name, reason in list(report["broken"].items())[:10]:

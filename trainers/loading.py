@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 HELP = (
-    "Any argument of keras_vit.load, such as --load.mean=127.5 --load.std=127.5 for what a file does not state, or"
+    "Any argument of keras_vit.load, such as --load.mean=127.5 --load.std=127.5 for values that a file lacks, or"
     " --load.key=model_ema for one of several models in it; by default none."
 )
 _given: dict[str, Any] = {}

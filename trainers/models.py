@@ -6,7 +6,7 @@
     keras-vit models --layers=runs/digits_finetune --json
 
 All figures are per image: pixels, parameters, GFLOP of a forward pass (2 per multiply-add, so twice the GMACs), and
-float32 activations: the most that a forward pass holds at once, and all that a training step keeps. Nothing is
+float32 activations: the most that a forward pass needs at once, and all that a training step keeps. Nothing is
 downloaded or built, except for --layers of a file. Published models have the parameters that keras_vit.load builds.
 """
 

@@ -1,4 +1,4 @@
-"""What `segment` and `detect` share: a picture for every image, and what is in it on standard output."""
+"""The base of `segment` and `detect`: a picture for every image, and its content on standard output."""
 
 import csv
 import dataclasses
@@ -59,7 +59,7 @@ def _same(written: str, path: str) -> bool:
 
 
 def _report(found, names, shown, values):
-    """Writes the pictures and prints what is in them; returns the number of images that cannot be read."""
+    """Writes the pictures and prints their content; returns the number of images that cannot be read."""
     writer, failed = csv.writer(sys.stdout, lineterminator="\n"), 0
     if values.csv:
         writer.writerow(["image", *shown.header])
@@ -78,7 +78,7 @@ def _report(found, names, shown, values):
 
 
 def run(arguments: list[str], values: Any, answers: Callable[[str], Callable], shown: Shown, example: str) -> None:
-    """Writes a picture of each image into --output, and prints what is in it. Exits with 1 if one cannot be read.
+    """Writes a picture of each image into --output, and prints its content. Exits with 1 if one cannot be read.
 
     Args:
         arguments: the model, then images, folders and patterns.
@@ -99,7 +99,7 @@ def run(arguments: list[str], values: Any, answers: Callable[[str], Callable], s
         names = mask_names(paths)
         there = [name for name, path in zip(names, paths) if _same(os.path.join(values.output, name), path)]
         if there:
-            raise ValueError(f"--output={values.output} holds the images: {there[0]} would be replaced. Give another.")
+            raise ValueError(f"--output={values.output} contains the images: {there[0]} would be replaced.")
         failed = _report(_answered(answers(model), paths), names, shown, values)
     if failed:
         if len(paths) > 1:

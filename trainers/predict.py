@@ -63,7 +63,7 @@ def _comma_separated(text, flag):
 
 
 def _print(report, split, values, kind):
-    """Prints what was written and what was left out."""
+    """Prints what was written and left out."""
     from keras_vit.io.suggest import counted
 
     (now, before, total), masks = report.files, kind == "masks"

@@ -86,7 +86,7 @@ def run():
     flags.integer(
         "resize",
         0,
-        "Shrinks images whose shorter side has more pixels than this; 0 keeps all sizes.",
+        "Shrinks images with more pixels than this on the shorter side; 0 keeps all sizes.",
         lowest=0,
     )
     flags.integer("quality", 95, "JPEG quality of shrunk images, 1 to 100.", lowest=1, highest=100)

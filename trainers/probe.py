@@ -81,7 +81,7 @@ def _data(values):
     own = own_data(values.model)
     if not values.data and own is None:
         raise ValueError(
-            f"{values.model} is not a run directory, whose data would be known: give --data, such as --data=PHOTOS."
+            f"{values.model} is not a run directory, so its data are unknown: give --data, such as --data=PHOTOS."
         )
     data = values.data or own.data["source"]
     if values.train or values.test:

@@ -16,7 +16,7 @@ import os
 
 from . import flags, loading, shared_flags
 
-_ENOUGH = 20  # images in an index whose similarities say what is usual
+_ENOUGH = 20  # images in an index that show which similarities are usual
 _UNUSUAL = 5  # percent of these images that are as far from all others as one that nothing is near to
 
 
@@ -24,7 +24,7 @@ def _load(name, values):
     """The model that makes the features, or with --text the dual encoder around it.
 
     Raises:
-        ValueError: for one whose features texts cannot be compared with.
+        ValueError: for one with features that texts cannot be compared with.
     """
     from keras_vit.io.progress import stage
 
@@ -40,7 +40,7 @@ def _load(name, values):
 
 
 def _encoder(model):
-    """The model that makes the features: of a dual encoder the image encoder, whose index serves images, too."""
+    """The model that makes the features: of a dual encoder the image encoder: its index serves images, too."""
     return getattr(model, "image_encoder", model)
 
 

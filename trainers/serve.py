@@ -21,7 +21,7 @@ from .without_engine import did_you_mean
 
 
 def named(argument: str) -> tuple[str, str]:
-    """(name in addresses, model for keras_vit.load) of NAME=MODEL, or of MODEL, whose last part is the name."""
+    """(name in addresses, model for keras_vit.load) of NAME=MODEL, or of MODEL, named after its last part."""
     name, equals, model = argument.partition("=")
     if equals and re.fullmatch(r"[\w.-]+", name):
         return name, model

@@ -4,9 +4,9 @@
     keras-vit share runs/photos --to=hf://USER/NAME --license=apache-2.0
     keras-vit share mine.keras --to=kaggle://USER/MODEL/keras/VARIATION --license=mit --run=evaluated
 
-The argument is a run directory, whose measures, curves and recipe the card shows, or a checkpoint of any format.
---dry_run uploads nothing: it writes the folder to --output, or prints the card. docs/sharing.md lists what the folder
-holds, and what it never does: names of files on this machine.
+The argument is a run directory (its measures, curves and recipe go into the card) or a checkpoint of any format.
+--dry_run uploads nothing: it writes the folder to --output, or prints the card. docs/sharing.md lists the folder's
+content; it never has names of files on this machine.
 """
 
 import os
@@ -61,7 +61,7 @@ def run():
     flags.string(
         "run",
         None,
-        "The run directory, or what evaluate --output wrote; by default the model's own, if it is a run directory.",
+        "The run directory, or the --output of evaluate; by default the model's own, if it is a run directory.",
     )
     flags.boolean(
         "private",
@@ -69,7 +69,7 @@ def run():
         "Make a new repository of the hub private. Kaggle's models are, until their page makes them public.",
     )
     flags.boolean("images", False, "Also share pictures that show images of the data: reconstructions, samples.")
-    flags.boolean("untrained", False, "Share a model whose head is all zeros.")
+    flags.boolean("untrained", False, "Share a model with a head of zeros.")
     flags.boolean("dry_run", False, "Upload nothing: write the folder to --output, or print the card.")
     flags.path("output", None, "For --dry_run: a new folder; by default the card is printed.")
     flags.only_with("output", "dry_run", bool, "--dry_run")

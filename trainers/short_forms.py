@@ -42,7 +42,7 @@ SHORT_FORMS = (
     ShortForm("learning_rate", "optimizer.learning_rate", "The highest learning rate."),
     ShortForm("image_size", "model.image_size", "In pixels; the preprocessing follows."),
 )
-# Ops whose first one or two numbers are the size of the images that they make.
+# Ops that begin with one or two numbers, the size of their images.
 _SIZED = re.compile(
     r"(?P<op>\b(?:resize|central_crop|random_crop|random_resized_crop|scene_crop|pad_to)\()"
     r"(?P<sizes>\d+(?:, *\d+)?)(?=[,)])"

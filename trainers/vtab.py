@@ -3,7 +3,7 @@
     keras-vit vtab --model=runs/x --data_dir=DIR --output=runs/x
     keras-vit vtab --model=imagenet21k/L_16 --data_dir=DIR --finetune=L/16
 
-DIR holds tensorflow-datasets' prepared data; tasks without data are named. On each task's 1000 examples a linear
+DIR contains tensorflow-datasets' prepared data; tasks without data are named. On each task's 1000 examples a linear
 classifier is fitted to the features, its penalty chosen on a fifth of them; --method=logistic or knn replaces it. The
 benchmark itself fine-tunes: --finetune=VARIANT prints commands that do so with the recipe vtab_finetune, and measures
 nothing.

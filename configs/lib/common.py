@@ -1,16 +1,16 @@
-"""What every config starts from. All keys are here with their defaults: an override of a key that is not here is
+"""The start of every config. All keys are here with their defaults: an override of a key that is not here is
 refused, except fields of `model`, options of evaluators in `evals`, and the task's own in `objective`.
 
 Durations are whole numbers of steps, or text: "150 epochs", "10k steps", "1M examples", "5%" (of the whole run);
-"3 epochs or 64 steps" is the longer of the two. What is off is None; on the command line `--config.mixup=None` turns an
-option off.
+"3 epochs or 64 steps" is the longer of the two. Options that are off are None; on the command line
+`--config.mixup=None` turns an option off.
 """
 
 from ml_collections import ConfigDict, config_dict
 
 
 def _off(value_type):
-    """An option that is off, and whose values are of that type."""
+    """An option that is off, with values of that type."""
     return config_dict.placeholder(value_type)
 
 
@@ -110,7 +110,7 @@ def base():
     config.freeze = _off(tuple)  # layer name patterns, such as ("patch_encoder", "block_0*")
     config.linear_probe = False  # train only the head
 
-    config.expected = _off(str)  # what the source of the recipe reports; only --dry_run reads it
+    config.expected = _off(str)  # the result that the recipe's source reports; only --dry_run reads it
     config.sweep = _off(str)  # what --sweep tries: "optimizer.learning_rate=0.01,0.03;model.dropout=0,0.1"
     config.picture = ConfigDict()  # of the sweep
     config.picture.x = _off(str)  # its x axis: training_examples, forward_flops, training_flops, or a key with numbers

@@ -1,4 +1,4 @@
-"""What the recipes for pixels and boxes share: a head, a whole or frozen backbone, a folder of yours or a dataset."""
+"""The base of the recipes for pixels and boxes: a head, a whole or frozen backbone, a folder of yours or a dataset."""
 
 from . import common
 from .choices import choose

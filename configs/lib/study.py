@@ -1,4 +1,4 @@
-"""What the studies share: small ViTs whose runs are short enough for many of them on CPUs."""
+"""The base of the studies: small ViTs, with runs short enough for many of them on CPUs."""
 
 from . import common
 

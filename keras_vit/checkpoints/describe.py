@@ -14,7 +14,7 @@ from keras_vit.checkpoints.reading.files import read
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.models import families
 
-_LARGEST = 2**20  # values of the arrays that are read: position tables, whose kind follows from their values
+_LARGEST = 2**20  # values of the arrays that are read: position tables, to find their kind
 
 
 def arguments_in(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -100,4 +100,4 @@ def describe_checkpoint(name: str | os.PathLike, **changes: Any) -> tuple[dict[s
         described = _of_file(located, {**located.fields, **changes})
     except FileNotFoundError as error:
         return None, str(error)
-    return described, "" if described else f"{name} holds another kind of model"
+    return described, "" if described else f"{name} contains another kind of model"

@@ -19,13 +19,13 @@ def split(contents: FileContents) -> tuple[FileContents, ParsedText]:
     """(the contents with the image encoder's arrays alone, the rest).
 
     Raises:
-        ValueError: if the file does not hold both encoders.
+        ValueError: if the file does not contain both encoders.
     """
     form = next((form for form in FORMATS.values() if form.matches(contents.arrays)), None)
     if form is None:
         raise ValueError(
-            f'"{contents.path}" does not hold a text encoder next to the image encoder: leave text=True out. Supported:'
-            " big_vision's SigLIP and SigLIP 2, Hugging Face's SiglipModel, Siglip2Model and CLIPModel."
+            f'"{contents.path}" does not contain a text encoder next to the image encoder: leave text=True out.'
+            " Supported: big_vision's SigLIP and SigLIP 2, Hugging Face's SiglipModel, Siglip2Model and CLIPModel."
         )
     try:
         parsed = form.parse(contents)

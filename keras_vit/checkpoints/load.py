@@ -159,8 +159,8 @@ def _with_text(contents, located, asked, tokenizer):
         model = keras_file.load(contents.path)
         if not isinstance(model, DualEncoder) or asked.image_size is not None or asked.changes:
             raise ValueError(
-                f'"{contents.path}" holds a {type(model).__name__}: text=True loads a DualEncoder, which a .keras file'
-                " returns as it is."
+                f'"{contents.path}" contains a {type(model).__name__}: text=True loads a DualEncoder, which a .keras'
+                " file returns as it is."
             )
         model.tokenizer = model.tokenizer if tokenizer is None else dual.tokenizer_of(tokenizer, model)
         return model

@@ -38,7 +38,7 @@ def masked_autoencoder(
         unknown.append("image_size, since its positions are learned")
     if unknown:
         raise ValueError(
-            f'"{path}" holds a masked autoencoder, which cannot change {", ".join(unknown)}; it can:'
+            f'"{path}" contains a masked autoencoder, which cannot change {", ".join(unknown)}; it can:'
             f' {", ".join(_CHANGEABLE)}. For its encoder, a ViT, which can change more, load it with head="drop", or'
             ' with classes=... and head="reset".'
         )

@@ -1,4 +1,4 @@
-"""Parse a file of arrays: recognise its format, and say which model it holds with which weights."""
+"""Parse a file of arrays: recognise its format, and say which model it contains with which weights."""
 
 import dataclasses
 import re
@@ -111,7 +111,7 @@ def parse(contents: FileContents, options: dict[str, Any]) -> ParsedCheckpoint:
     form = _form(contents, options)
     if form not in (own_names, vit_pytorch, keras_layers) and options.get("norm_first") is False:
         raise ValueError(
-            f'"{contents.path}" has the names of the format {_form_name(form)}, whose models normalise first: leave'
+            f'"{contents.path}" has the names of the format {_form_name(form)}, which normalises first: leave'
             " norm_first out, or pass names=[], too, if they are the names of your own model."
         )
     try:
@@ -203,7 +203,7 @@ def parsed_arrays(
         raise ValueError(f'"{contents.path}" was written by this package, which knows its names: leave names out.')
     is_graph = contents.kind == "keras_graph"
     if is_graph and (names is not None or key is not None):
-        raise ValueError(f'"{contents.path}" holds a whole Keras model: leave names and key out.')
+        raise ValueError(f'"{contents.path}" contains a whole Keras model: leave names and key out.')
     outside = contents.left_out
     if names is None and contents.metadata is None and not is_graph:
         try:

@@ -124,7 +124,7 @@ def _timm_vit(model, weights):
         return _timm_eva(model, weights)
     timm.CAPABILITIES.check(model)
     spec, missing_rows = dataclasses.asdict(model.spec), 0
-    # timm's positions cover the patches alone with registers, and in DeiT III and FlexiViT, whose rows are zeros here.
+    # timm's positions cover the patches alone with registers, and in DeiT III and FlexiViT, with zero rows here.
     rows = weights["position_embedding/embedding"][:, : model.spec.positioned]
     if model.spec.registers or (rows.size and not rows.any()):
         weights, missing_rows = _fold_token_positions(weights, spec), model.spec.positioned
@@ -182,7 +182,7 @@ _WRITERS = {
 
 
 def _writer(format, model):
-    """The function of _WRITERS for a model; ValueError if the format cannot hold its family."""
+    """The function of _WRITERS for a model; ValueError if the format does not support its family."""
     name = families.find(model.spec).name
     if name not in _WRITERS[format]:
         others = " or ".join(f'format="{other}"' for other, writers in _WRITERS.items() if name in writers)
@@ -243,7 +243,7 @@ def _mmsegmentation(model, path):
     """Writes the .pth with `state_dict` and `meta`, from which mmsegmentation's init_model builds the same model."""
     if not isinstance(model, SegmentationModel):
         raise ValueError(
-            f'The format "mmsegmentation" holds a SegmentationModel, got a {type(model).__name__}. Use "timm" for a'
+            f'The format "mmsegmentation" is for a SegmentationModel, got a {type(model).__name__}. Use "timm" for a'
             " ViT alone, which mmsegmentation's VisionTransformer does not read."
         )
     mmsegmentation.check(model)
@@ -292,7 +292,7 @@ def _write_folder(
 ) -> None:
     """Writes model.safetensors with the metadata `recorded`, and `configs`, {JSON file: content}, atomically.
 
-    ValueError if the folder holds other files, which would be lost.
+    ValueError if the folder contains other files, which would be lost.
     """
     expected = {"model.safetensors", *configs}
     if os.path.isfile(path):
@@ -300,7 +300,7 @@ def _write_folder(
     others = set(os.listdir(path)) - expected if os.path.isdir(path) else set()
     if others:
         raise ValueError(
-            f'"{path}" holds other files, which would be lost: {name_map.summary(others)}. Pass a new or an empty'
+            f'"{path}" contains other files, which would be lost: {name_map.summary(others)}. Pass a new or an empty'
             " folder."
         )
     with replacing(path) as temporary:
@@ -364,7 +364,7 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
 
     Raises:
         ValueError: for another kind of model or path, an unknown format, a path that does not suit it, or a model it
-            cannot express, such as one quantised or with LoRA (.keras holds both).
+            cannot express, such as one quantised or with LoRA (.keras has both).
     """
     path = check_model_and_path("save", model, path)
     if path.startswith(PLACES):
@@ -386,7 +386,7 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
         return _mmsegmentation(model, path)
     if format != "keras" and not isinstance(model, Classifier):
         raise ValueError(
-            f'The format "{format}" holds a {families.any_name()}, got a {type(model).__name__} built on one. Use'
+            f'The format "{format}" is for a {families.any_name()}, got a {type(model).__name__} built on one. Use'
             f' "keras", or save the {families.any_name()}.'
         )
     if format != "keras":

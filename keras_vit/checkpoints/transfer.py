@@ -36,7 +36,7 @@ _STEMS = ("stem_conv1/kernel", "stem_conv/kernel")  # applied to the image befor
 
 
 def check_plain(model: Classifier, purpose: str) -> None:
-    """Refuses a model whose kernels are not plain floating-point matrices.
+    """Refuses a model with kernels that are not plain floating-point matrices.
 
     Args:
         model: a ViT or BiT.
@@ -50,12 +50,12 @@ def check_plain(model: Classifier, purpose: str) -> None:
         raise ValueError(
             f'{purpose} needs weights in floating point, and "{model.name}" is quantised'
             f" ({len(adapted['quantization'])} layers). Do it with the model that you quantised, and quantise the"
-            " result; .keras files and exports hold quantised models."
+            " result; .keras files and exports keep quantised models."
         )
     if "lora" in adapted:
         raise ValueError(
             f'{purpose} needs plain kernels, and "{model.name}" has LoRA ({len(adapted["lora"])} layers). Write'
-            " model.merge_lora() first, or merge a copy, model.clone(); .keras files and exports hold LoRA as it is."
+            " model.merge_lora() first, or merge a copy, model.clone(); .keras files and exports keep LoRA as it is."
         )
 
 
@@ -98,7 +98,7 @@ def classifier_in(model: keras.Model) -> Classifier:
 
 
 def assign(model: Classifier, weights: Mapping[str, np.ndarray], keep: Sequence[str] = ()) -> None:
-    """Assigns `weights`, {path: array}; weights whose paths start with one of `keep` stay.
+    """Assigns `weights`, {path: array}; weights with paths that start with one of `keep` stay.
 
     ValueError lists weights without a value, values without a weight, and different shapes.
     """
@@ -152,7 +152,7 @@ def _class_names(names):
     """A list of names; those of a data set for a key of DATA_SETS, the lines of a file for its path.
 
     Raises:
-        ValueError: for any other text, whose letters would be the names.
+        ValueError: for any other text, since its letters would be the names.
     """
     if not isinstance(names, (str, os.PathLike)):
         return names
@@ -356,7 +356,7 @@ def transfer(
     """A new model with the weights of `model`.
 
     Args:
-        model: a ViT or BiT; with head="reset" or "drop" also a keras_vit.Model built on one, whose own head goes.
+        model: a ViT or BiT; with head="reset" or "drop" also a keras_vit.Model built on one, which loses its own head.
         image_size: pixels, a number or (height, width). Positions are resampled, the patch size stays; None for the
             model's.
         classes, class_names: of the new head; with the old head, class_names names its classes. Names may be a file

@@ -77,7 +77,7 @@ def model_parallel(shards: int | None = None) -> tuple[BlockParallel, int, int]:
     processes, index = _initialize()
     if processes > 1:
         raise ValueError(
-            f'The strategy "model" runs in one process, whose checkpoints hold whole matrices; got {processes}'
+            f'The strategy "model" runs in one process, with whole matrices in its checkpoints; got {processes}'
             " processes."
         )
     return block_parallel(keras.distribution.list_devices(), shards or jax.local_device_count()), processes, index

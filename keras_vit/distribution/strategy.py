@@ -179,7 +179,7 @@ def strategy(name: str = "one", *, tpu: str | None = None, model_parallel: int |
 
     Args:
         name: "one" device; on TensorFlow "mirrored" (all GPUs of this machine), "multiworker" (workers listed in
-            TF_CONFIG) or "tpu"; on JAX "data" (each device holds the model and a share of the batch) or "model" (groups
+            TF_CONFIG) or "tpu"; on JAX "data" (each device has the model and a share of the batch) or "model" (groups
             of devices also share the model's matrices).
         tpu: for "tpu": name or address; None for the environment's TPU, or this machine's.
         model_parallel: for "model": number of devices that share a matrix; None for all devices of this machine.

@@ -74,7 +74,7 @@ def coco_parts(found: np.ndarray, ignored: np.ndarray, outside: np.ndarray) -> n
     Args:
         found: of `coco_matches`.
         ignored: (s, m) bool, as there.
-        outside: (d, s) bool, detections whose own size is outside a range: without an object they do not count.
+        outside: (d, s) bool, detections with a size outside a range: without an object they do not count.
     """
     skipped = np.zeros(found.shape, bool)
     if ignored.shape[1]:

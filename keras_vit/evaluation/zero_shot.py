@@ -30,7 +30,7 @@ def names_of(class_names: str | tuple[str, ...] | None, source_names: tuple[str,
 @register("zero_shot")
 @dataclasses.dataclass(frozen=True)
 class ZeroShot(OnSource):
-    """The measures of "classification", of a dual encoder whose head is the embeddings of the classes' names.
+    """The measures of "classification", of a dual encoder with the embeddings of the classes' names as its head.
 
     Attributes:
         source, split, preprocess: as in OnSource.

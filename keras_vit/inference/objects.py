@@ -129,7 +129,7 @@ def results_path(folder: str, split: str) -> str:
 
 
 def _write_results(files: Shards) -> None:
-    """Writes the results of complete files as one JSON file, a list of objects; it holds a file's rows at a time."""
+    """Writes the results of complete files as one JSON file, a list of objects; memory has a file's rows at a time."""
     with whole_file(results_path(files.folder, files.split)) as temporary, temporary.open("w") as out:
         before = "[\n"
         for number in range(files.count):
@@ -189,9 +189,9 @@ def predict_objects(
 
     A row is an object: split, row (the image's number), name, image_id, height, width, class, category_id, score, and
     top, left, bottom, right in pixels of the upright image. An image without objects has one row without an object; so
-    has an unreadable image, whose `error` says why. When all files of a split are there, _SPLIT_coco.json has the same
-    objects for pycocotools' `loadRes`. Ids are those of COCO's annotation file; of other sources `image_id` is `row`,
-    and `category_id` counts the model's classes from 1.
+    has an unreadable image, with the reason in `error`. When all files of a split are there, _SPLIT_coco.json has the
+    same objects for pycocotools' `loadRes`. Ids are those of COCO's annotation file; of other sources `image_id` is
+    `row`, and `category_id` counts the model's classes from 1.
 
     Args:
         model: a DetectionModel, created in the scope of its strategy.

@@ -97,7 +97,7 @@ def predict(
     Args:
         model: from `keras_vit.load`, created in the scope of its strategy.
         source: a data source, with or without labels.
-        folder: local or in a bucket; it may hold other splits of the same data.
+        folder: local or in a bucket; it may contain other splits of the same data.
         kinds: one or more of "classes", "logits" and "features" (inference.answers).
         split: name of the split in the files.
         top_k: largest number of classes per image.

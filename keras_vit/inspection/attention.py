@@ -23,7 +23,7 @@ def attends_in_windows(model: keras.Model) -> bool:
 
 
 def attention_blocks(model: keras.Model) -> tuple[keras.Model, list]:
-    """(model whose graph contains the blocks, its attention blocks in order).
+    """(model with the blocks in its graph, its attention blocks in order).
 
     Raises:
         ValueError: there are none, or the model merges or drops patches.

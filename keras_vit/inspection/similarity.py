@@ -80,7 +80,7 @@ def minibatch_cka(batches: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
 
 
 def _even_batches(count, bytes_each):
-    """Slices of `count` images: batches of similar size, 4 to 32, whose features take about 256 MB."""
+    """Slices of `count` images: batches of similar size, 4 to 32, with features of about 256 MB."""
     largest = int(np.clip(_BYTES // max(bytes_each, 1), SMALLEST, _LARGEST))
     parts = max(1, min(-(-count // largest), count // SMALLEST))
     ends = np.linspace(0, count, parts + 1).round().astype(int)

@@ -145,7 +145,7 @@ def _entry(words, color, width):
 
 
 def legend(names: Sequence[str], colors: Sequence[Color], width: int = 480) -> np.ndarray:
-    """Coloured squares with names, in as many columns as `width` pixels hold: (h, width, 3) uint8, on white.
+    """Coloured squares with names, in as many columns as fit into `width` pixels: (h, width, 3) uint8, on white.
 
     A name that the font cannot draw is "class N", its position.
     """

@@ -62,7 +62,7 @@ def locate(path: str, data_dir: str | os.PathLike | None = None) -> str:
 
 
 def paths_in(folder: str | os.PathLike, start: str = "", end: str = "") -> list[epath.Path]:
-    """A folder's sorted entries whose names have this `start` and `end`; [] if it does not exist.
+    """A folder's sorted entries with names of this `start` and `end`; [] if it does not exist.
 
     epath's own `glob` also takes the folder's name as a pattern, and finds nothing in "train[:90%]".
     """

@@ -45,7 +45,7 @@ def tokenizer_json(data: bytes) -> str:
     """The content of the tokenizer.json that splits texts as a SentencePiece model does.
 
     Args:
-        data: content of the `.model` file, whose fields sentencepiece_model.proto describes.
+        data: content of the `.model` file, with the fields of sentencepiece_model.proto.
 
     Raises:
         ImportError: without the library tokenizers.

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-# A separate process, because it outlives a crash, whose last words are not lost. libjpeg's remarks on a damaged image
+# A separate process, because it outlives a crash and keeps its last words. libjpeg's remarks on a damaged image
 # name no file, so once is enough.
 _FILTER = r"""
 import re, signal, sys

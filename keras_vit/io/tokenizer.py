@@ -48,7 +48,7 @@ class Kind(NamedTuple):
     prepare: Callable[[Any], Any] = _unchanged
 
 
-# The first whose end is in the vocabulary is a file's kind. CLIP's files normalise by themselves.
+# A file's kind is the first with its end in the vocabulary. CLIP's files normalise by themselves.
 KINDS = {
     "clip": Kind("<|startoftext|>", "<|endoftext|>", "<|endoftext|>"),
     "siglip2": Kind(None, "<eos>", "<pad>", prepare=_lower_first),

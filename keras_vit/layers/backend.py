@@ -68,7 +68,7 @@ def seed_dtype() -> str:
 
 
 def _on_tpus():
-    """Whether TensorFlow traces for TPUs, whose program is compiled whole."""
+    """Whether TensorFlow traces for TPUs, where the program is compiled whole."""
     import tensorflow as tf
 
     return isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)

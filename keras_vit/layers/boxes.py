@@ -71,8 +71,9 @@ def to_centers(boxes: Any) -> Any:
 
 
 def offsets(boxes: Any, references: Any) -> Any:
-    """What `moved` takes from references (..., 4) to boxes (..., 4): the shifts of the centre y and x in heights and
-    widths of the reference, and the logarithms of the changes of height and width (R-CNN, arXiv 1311.2524, appendix C).
+    """The offsets for `moved` from references (..., 4) to boxes (..., 4): the shifts of the centre y and x in heights
+    and widths of the reference, and the logarithms of the changes of height and width (R-CNN, arXiv 1311.2524, appendix
+    C).
     """
     y, x, height, width = _edges(to_centers(boxes))
     own_y, own_x, own_height, own_width = _edges(to_centers(references))

@@ -73,7 +73,7 @@ class LogitsAtPixels(keras.layers.Layer):
         size: (height, width) in pixels.
     """
 
-    returns = "logits"  # what training.checks.compiled tells losses and metrics
+    returns = "logits"  # for the checks of losses and metrics
 
     def __init__(self, size: int | tuple[int, int], **kwargs: Any):
         super().__init__(**{"autocast": False, **kwargs})

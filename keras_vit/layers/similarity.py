@@ -23,7 +23,7 @@ class Similarity(keras.layers.Layer):
     policy but float64.
 
     With `everywhere=True`, for training on pairs: logits (b, 2, B) of each image with the texts of all replicas, and of
-    each text with their images, B = replicas * b. A replica holds only its rows.
+    each text with their images, B = replicas * b. A replica has only its rows.
     """
 
     synchronized = True  # it sums over replicas, in its gradient

@@ -108,7 +108,7 @@ class AnyOverrides(ViTOverrides, total=False):
     mlp_ratio: float
 
 
-# End of what is generated.
+# End of the generated code.
 
 
 class Changes(AnyOverrides, total=False):

@@ -19,7 +19,7 @@ from keras_vit.training.prediction.classify import Prediction
 
 
 class ModelOfArguments(Model):
-    """A model made from constructor arguments. Its config also holds quantisation, LoRA and training state."""
+    """A model made from constructor arguments. Its config also contains quantisation, LoRA and training state."""
 
     made_from_arguments = True
 

@@ -3,7 +3,7 @@
 All sizes are per image. Operations are those of matrix products and convolutions, 2 per multiply-add, as in tables of
 FLOPs (half of them are "GMACs"). Activations are counted in numbers, 4 bytes each in float32 and 2 in bfloat16:
 
-- alive: held at once by a forward pass at the layer's widest point, the residual stream included;
+- alive: in memory at once in a forward pass at the layer's widest point, the residual stream included;
 - kept: made by the layer and kept in training for the gradient: inputs of products, normalisations, softmax and GELU
   (table 2 of arXiv 2205.05198 for a block), without dropout's masks.
 """
@@ -177,7 +177,7 @@ def bottleneck_unit(
     if preactivation:
         kept += before * inputs  # the first normalisation's output
     else:
-        kept += after * outer * (2 if projects else 1)  # what the last normalisations take
+        kept += after * outer * (2 if projects else 1)  # inputs of the last normalisations
     steps = (
         2 * before * inputs if preactivation else 0,
         before * (inputs + filters),

@@ -28,7 +28,7 @@ class DetectionModel(HeadedModel):
         model.compile(keras_vit.training.AdamW(1e-4), keras_vit.training.DenseDetectionLoss())
 
     Args:
-        encoder: variant name such as "B/16", "R50+B/16" or "R50x1", its spec, or a ViT or BiT, whose layers and weights
+        encoder: variant name such as "B/16", "R50+B/16" or "R50x1", its spec, or a ViT or BiT, with layers and weights
             the model shares.
         head: a row of models.heads.detection.HEADS.
         classes: number of classes.
@@ -44,7 +44,7 @@ class DetectionModel(HeadedModel):
 
     Input: pixels 0..255, (b, height, width, channels). Output: {"logits" (b, n, c), "boxes" (b, n, 4)}, float32; boxes
     are top, left, bottom, right as fractions of the image, and may leave it. Some heads add what their loss
-    needs. Targets are (b, m, 7): rows of a box so, class number, 0 (1 for a crowd, 2 for a difficult object) and area
+    needs. Targets are (b, m, 7): rows of such a box, class number, 0 (1 for a crowd, 2 for a difficult object) and area
     in pixels, with class -1 for padding (`keras_vit.data.pack_objects`).
 
     Attributes:
@@ -96,7 +96,7 @@ class DetectionModel(HeadedModel):
 
     @property
     def object_rules(self) -> ObjectRules:
-        """What targets may hold."""
+        """The rules for targets."""
         return ObjectRules(self.classes, None if self.head_row.suppresses else self.output["boxes"].shape[1])
 
     def _take_loss(self, loss):

@@ -1,7 +1,7 @@
 """Model families: a row for each, and the family of a variant's name, a spec, a config's fields or a block.
 
 A family is one file with its spec, model and row, such as vit.py and bit.py. The rest of the package asks row or spec
-what a model supports, never for its class.
+what a model supports, never its class.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ class Spec:
 
     Attributes:
         has_attention: whether every block attends over all tokens and returns weights, `attention_weights`.
-        has_attention_maps: whether blocks can show what they attend to: has_attention, or attention in windows of maps,
+        has_attention_maps: whether blocks have attention maps: has_attention, or attention in windows of maps,
             `window_weights` and `received`.
         has_tokens: whether blocks output tokens (b, n, d), the last ones one per patch, so that images must be whole
             numbers of patches; otherwise feature maps (b, h, w, d).
@@ -181,7 +181,7 @@ def find(variant: Any) -> Family:
 
 
 def of_block(layer: keras.layers.Layer) -> Family | None:
-    """The family whose blocks have the layer's class; None if it is not a block."""
+    """The family with blocks of the layer's class; None if it is not a block."""
     return next((row for row in FAMILIES.values() if isinstance(layer, row.block)), None)
 
 

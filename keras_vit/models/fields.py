@@ -135,7 +135,7 @@ def takes(field: dataclasses.Field) -> str:
 
 
 def default(field: dataclasses.Field) -> str:
-    """A field's default as source text, or whose it is."""
+    """A field's default as source text, or "the variant's"."""
     return "the variant's" if field.default is dataclasses.MISSING else repr(field.default).replace("'", '"')
 
 

@@ -1,4 +1,4 @@
-"""What models with a dense head share: the encoder they stand on, its maps, and the constructor's common arguments."""
+"""The base of models with a dense head: encoder, maps, and the constructor's common arguments."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +87,7 @@ class HeadedModel(ModelOfArguments):
 
     Attributes:
         task: the task that trains and evaluates the model, which is also its default name.
-        things: what has a class, for errors.
+        things: the things that are classified, for errors.
     """
 
     task: str
@@ -151,8 +151,8 @@ class HeadedModel(ModelOfArguments):
     def get_encoder(self) -> Classifier:
         """The encoder, of this model's own layers.
 
-        What the head does not use of it, such as the last normalisation behind raw taps, is not in this model's files:
-        there it has its initial values.
+        Layers that the head does not use, such as the last normalisation behind raw taps, are not in this model's
+        files: there it has its initial values.
         """
         return self._encoder
 
@@ -160,7 +160,7 @@ class HeadedModel(ModelOfArguments):
         """A new model: another encoder, such as the same one at another image size, and a copy of this model's head.
 
         Args:
-            encoder: a ViT or BiT, whose layers and weights the new model shares.
+            encoder: a ViT or BiT, with layers and weights that the new model shares.
             **changes: the constructor's other arguments, such as name; preprocessing, for this size, is left out.
 
         Raises:

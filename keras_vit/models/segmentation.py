@@ -77,7 +77,7 @@ class SegmentationModel(HeadedModel):
         model = keras_vit.SegmentationModel(vit, head="setr_pup", classes=11, auxiliary=0.4)
 
     Args:
-        encoder: variant name such as "B/16", "R50+B/16" or "R50x1", its spec, or a ViT or BiT, whose layers and weights
+        encoder: variant name such as "B/16", "R50+B/16" or "R50x1", its spec, or a ViT or BiT, with layers and weights
             the model shares.
         head: a row of models.heads.dense.HEADS.
         classes: number of classes.
@@ -152,7 +152,7 @@ class SegmentationModel(HeadedModel):
 
     @property
     def mask_rules(self) -> MaskRules | None:
-        """What masks may hold; None for a single output, which may be a depth or a probability."""
+        """The rules for masks; None for a single output, which may be a depth or a probability."""
         return MaskRules.of(self.classes, self.image_size) if self.classes > 1 else None
 
     @property
@@ -167,7 +167,7 @@ class SegmentationModel(HeadedModel):
             raise ValueError(
                 f"The loss {type(loss).__name__} has void={loss.void}, and masks of this model, with"
                 f" {self.classes} classes, have {rules.void} where a pixel has no class. Write"
-                f" keras_vit.training.{type(loss).__name__}(void={rules.void}), and masks with {rules.void} in place of"
+                f" keras_vit.training.{type(loss).__name__}(void={rules.void}), and masks with {rules.void} instead of"
                 f" {loss.void}."
             )
         self._check_kind(loss)

@@ -81,7 +81,7 @@ class ViTSpec(Spec):
     positions: str = field(
         "learned",
         one_of(POSITIONS),
-        "How the model knows where a patch is: a table that is added to the tokens, or terms in the attention.",
+        "How the model encodes where a patch is: a table that is added to the tokens, or terms in the attention.",
         WEIGHTS,
     )
     positions_at: str = field(
@@ -105,7 +105,7 @@ class ViTSpec(Spec):
         WEIGHTS,
     )
     rope_grid: int = field(
-        16, POSITIVE, "Patches a side of the grid in whose units rope2d_cells measures, at any image size (EVA-02: 16)."
+        16, POSITIVE, "Patches a side of the reference grid of rope2d_cells, at any image size (EVA-02: 16)."
     )
     rope_rescale: float = field(
         1.0,
@@ -117,7 +117,7 @@ class ViTSpec(Spec):
     pool: str = field(
         "token",
         one_of(POOLS),
-        "What the head reads: the class token, the mean of the patch tokens, what a learned query attends to (MAP),"
+        "The head's input: the class token, the mean of the patch tokens, attention pooling by a learned query (MAP),"
         " class token and that mean, concatenated, or the mean of all tokens, the class token too.",
     )
     pre_logits: int | None = field(
@@ -223,7 +223,7 @@ class ViTSpec(Spec):
     patch_dropout_block: int | None = field(
         None,
         COUNT,
-        "The block after whose attention the patches it attends to least are left out; None to leave out random"
+        "The block that leaves out, after its attention, the patches it attends to least; None to leave out random"
         " ones before the first block, the same of every image in prediction (PatchDropout, arXiv 2208.07220).",
     )
     causal: bool = field(
@@ -246,7 +246,7 @@ class ViTSpec(Spec):
         " patches (RF-DETR, arXiv 2511.09554); 1 for attention among all.",
     )
     global_blocks: tuple[int, ...] = field(
-        (), BLOCKS, "With windows, the numbers of the blocks whose tokens attend to all, from 0."
+        (), BLOCKS, "With windows, the numbers of the blocks with attention among all tokens, from 0."
     )
     palette: int | None = field(
         None,

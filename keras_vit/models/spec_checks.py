@@ -64,7 +64,7 @@ def _reduction(spec):
         )
     if not spec.norm_first and (merging is not None or block is not None):
         raise ValueError(
-            "norm_first=False does not go with token_merging and patch_dropout_block, whose blocks normalise first."
+            "norm_first=False does not go with token_merging and patch_dropout_block: their blocks normalise first."
         )
     if block is not None and block >= spec.depth:
         raise ValueError(f"patch_dropout_block={block}: the model has blocks 0 to {spec.depth - 1}.")

@@ -67,7 +67,7 @@ class SwinSpec(Spec):
     version: str = dataclasses.field(
         metadata=row(
             one_of(tuple(VERSIONS.values())),
-            "Of the paper: v2 normalises after each branch, and attends by cosines with a continuous position bias.",
+            "The paper's: v2 normalises after each branch, and attends by cosines with a continuous position bias.",
             WEIGHTS,
         )
     )
@@ -95,11 +95,13 @@ class SwinSpec(Spec):
     roll: str = field(
         ROLLS[0],
         one_of(ROLLS),
-        "When shifted maps are rolled that padding fills up to whole windows: after it, as in the original and in"
-        " transformers, or before it, as in timm. Also whose rule limits windows to small maps.",
+        "When shifted maps are rolled, relative to their padding to whole windows: after it, as in the original and in"
+        " transformers, or before it, as in timm. Also the library with the rule for windows on small maps.",
     )
     patch_size: tuple[int, int] = field((4, 4), PAIR, "Pixels of a patch.")
-    mlp_ratio: float = field(4, Kind(_ratio, "a number above 0"), "Hidden width of an MLP by the map's.", WEIGHTS)
+    mlp_ratio: float = field(
+        4, Kind(_ratio, "a number above 0"), "Hidden width of an MLP, relative to the map's width.", WEIGHTS
+    )
     qkv_bias: bool = field(True, FLAG, "Whether query, key and value have biases; v2's keys never have.", WEIGHTS)
     dropout: float = field(0.0, RATE, "Rate after patches, attention and every dense layer of the MLPs.", NOTHING)
     attention_dropout: float = field(0.0, RATE, "Rate on the attention weights.", NOTHING)
@@ -121,8 +123,8 @@ class SwinSpec(Spec):
             object.__setattr__(self, "window", WINDOWS[self.version])
         if not self.depths or self.width % self.heads:
             raise ValueError(
-                f"A Swin needs stages whose width divides into heads, got depths={self.depths}, width={self.width},"
-                f" heads={self.heads}."
+                f"A Swin needs stages with a width that divides into heads, got depths={self.depths},"
+                f" width={self.width}, heads={self.heads}."
             )
         windows = self.pretrained_windows
         if windows is not None and (self.version == "v1" or len(windows) != len(self.depths)):

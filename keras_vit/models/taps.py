@@ -113,7 +113,7 @@ def _features(model):
     name = next((name for name in _FEATURES if name in names), None)
     if name is None:
         raise ValueError(f'"{model.name}" does not pool its tokens to features: its head takes tokens or feature maps.')
-    # Of a distilled model with its two heads, whose graph does not hold the mean.
+    # For a distilled model with two heads: its graph lacks the mean.
     if name == "pool" and "pool_dist" in names:
         return keras.layers.average([model.get_layer("pool").output, model.get_layer("pool_dist").output])
     return model.get_layer(name).output
@@ -132,7 +132,7 @@ def _tokens(model):
 
 
 def encoded(model: keras.Model) -> keras.KerasTensor:
-    """The encoder's output, tokens or a feature map, after its last normalisation if any; `model` holds the blocks."""
+    """The encoder's output, tokens or a feature map, after any last normalisation; `model` contains the blocks."""
     last, name = blocks(model)[-1], family_in(model).encoded
     return next((layer.output for layer in model.layers if layer.name == name), _output(last))
 
@@ -193,7 +193,7 @@ def _after(model, tensor):
         return keras.Model(tensor, model.output)
     except ValueError:
         raise ValueError(
-            f'The output of "{model.name}" depends on more than what was taken from its {families.any_name()}: it'
+            f'The output of "{model.name}" depends on more than the outputs of its {families.any_name()}: it'
             " cannot be cut there."
         ) from None
 
@@ -224,7 +224,7 @@ def feature_map(model: keras.Model, numbers: int | Sequence[int] | None = None) 
 def normalised_map(model: keras.Model, number: int) -> keras.KerasTensor:
     """The map (b, h, w, d) after a block and the encoder's last normalisation, which the blocks share.
 
-    Without such a layer, or in a family whose normalisation follows its last block alone, only that block's is
+    Without such a layer, or in a family with a normalisation after its last block alone, only that block's is
     normalised.
     """
     units = blocks(model)

@@ -5,7 +5,7 @@
 - Adam adds eps to the bias-corrected root of the second moment; Keras adds it to the uncorrected one.
 - Decoupled weight decay, lr * decay * w, applies to kernels only: not to biases, norms, tokens or position embeddings.
   LoRA's two matrices are kernels: decay pulls their product to zero, the model to its start.
-- A variable with a true attribute `rests_without_gradient` skips steps whose gradient is all zeros, decay included, as
+- A variable with a true attribute `rests_without_gradient` skips steps with a gradient of zeros, decay included, as
   torch's optimizers skip parameters without a gradient.
 
 The learning rate may fall from the head down (`layer_decay`), and be higher after the blocks (`head_rate`). Averaged

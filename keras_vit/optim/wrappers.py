@@ -271,7 +271,7 @@ class EvaluateAverage(keras.callbacks.Callback):
     """Within fit, evaluates with the averages of the weights and continues training with the weights themselves.
 
     The averages stay in the model until the epoch has ended for all callbacks, in any order: what ModelCheckpoint saves
-    and EarlyStopping restores are the weights that were scored. The optimizer in such a file holds the trained weights
+    and EarlyStopping restores are the weights that were scored. The optimizer in such a file has the trained weights
     instead of the averages: call swap_averages(model) before training it further.
 
     Needs use_ema=True or a StochasticWeightAveraging. Call `undo` after an interrupted fit.

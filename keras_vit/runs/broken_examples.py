@@ -1,6 +1,6 @@
 """broken_examples.txt of a run directory: the examples left out, including those before a restart.
 
-Each worker lists the broken examples among its own rows: the first in broken_examples.txt, which finally holds
+Each worker lists the broken examples among its own rows: the first in broken_examples.txt, which finally contains
 everyone's, the others in broken_examples_1.txt and so on.
 """
 
@@ -52,7 +52,7 @@ def _forget(rundir):
 
 
 def _append(path, line):
-    """Appends a line at once, so that a killed run keeps it; not in a bucket, whose files cannot be appended to."""
+    """Appends a line at once, so that a killed run keeps it; not in a bucket, where files cannot be appended to."""
     if "://" not in str(path):
         with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
             file.write(line)

@@ -249,7 +249,7 @@ def _changes(before, now):
     """{key: (before, now)} of forbidden changes on resuming; both configs are flat."""
     # A run writes all keys and options, so a key in only one of them comes from another version of the package.
     keys = [key for key in now if key in before and not {key, key.split(".")[0]} & (MAY_CHANGE | _ADDED)]
-    # config.model may set a field in only one of them; the spec holds every field, defaults included.
+    # config.model may set a field in only one of them; the spec has every field, defaults included.
     specs = [key for key in now if _SPEC.match(key) and key in before]
     # The variant's name only stands for the spec's sizes.
     keys = [key for key in keys if key != "model.variant" or not specs] + specs
@@ -279,7 +279,7 @@ def _data_changes(before, now):
 
 
 def _is_stratified(config):
-    """Whether the run's data, of a flat config, is of a kind whose order changed after version 0.4."""
+    """Whether the run's data, of a flat config, is of a kind with another order since version 0.4."""
     kind, _, text = with_kind(config["data.source"]).partition(":")
     return kind in ("folder", "csv", "jsonl") and "labels=none" not in text
 
@@ -290,7 +290,7 @@ def check_same_run(rundir, resolved, batch_statistics=False):
     Args:
         rundir: the RunDirectory.
         resolved: the config as the run would write it.
-        batch_statistics: bool. Whether batch normalisation is trained, whose statistics depend on micro_batches.
+        batch_statistics: bool. Whether batch normalisation is trained: its statistics depend on micro_batches.
 
     Raises:
         ValueError: with the changes, or for a config.json that is broken or has unknown options.
@@ -309,11 +309,13 @@ def check_same_run(rundir, resolved, batch_statistics=False):
             )
         )
     if changed:
-        raise ValueError(f"{rundir.path} holds a run with another config: {'; '.join(changed)}. Use a new --workdir.")
+        raise ValueError(
+            f"{rundir.path} contains a run with another config: {'; '.join(changed)}. Use a new --workdir."
+        )
     other = list(_data_changes(before, now))
     if other:
         raise ValueError(
-            f"{rundir.path} holds a run on other data: {'; '.join(other)}. Use the data it began with, or"
+            f"{rundir.path} contains a run on other data: {'; '.join(other)}. Use the data it began with, or"
             " a new --workdir."
         )
     theirs = content.get("versions", {}).get("keras_vit", "0")

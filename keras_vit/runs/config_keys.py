@@ -15,7 +15,7 @@ _NONE_IS_A_VALUE = "model.positions"
 
 
 def is_packaged_task(name: str) -> bool:
-    """Whether `config.task` is one of this package's, whose model has a spec's fields; a custom task takes any key."""
+    """Whether `config.task` is one of this package's, for a model with a spec; a custom task takes any key."""
     return ":" not in name
 
 

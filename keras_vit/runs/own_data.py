@@ -59,14 +59,14 @@ def check_held_out(own: OwnData, text: str, split: str, source: Source, data_dir
     """Warns if images to measure were trained on, or if that cannot be known.
 
     Args:
-        own: the data of the run whose model is measured.
+        own: the data of the measured model's run.
         text, split: the images to measure, from the run's source.
         source: the opened split.
         data_dir: base of relative paths.
         asked: whether the user chose the split.
 
     Raises:
-        ValueError: if the split is the run's own, and now holds other images.
+        ValueError: if the split is the run's own, and now contains other images.
     """
     found = digest_of_files(source)
     if found is None or (split == own.splits[1] and found == own.files.get("evaluation")):
@@ -86,7 +86,7 @@ def check_held_out(own: OwnData, text: str, split: str, source: Source, data_dir
         if own.files.get("training")
         else f"{own.run} was trained by a version of keras_vit that split {text} in another way"
     )
-    doubt = f"{why}, so {split} may hold images that it was trained on."
+    doubt = f"{why}, so {split} may contain images that it was trained on."
     if not asked:
         raise ValueError(
             f"{doubt} Pass other images with --data, or name the split to measure it anyway, with a warning."

@@ -138,7 +138,7 @@ def planned_data(
 
 @contextlib.contextmanager
 def of_evaluator(name: str) -> Iterator[None]:
-    """A context whose ValueErrors name the evaluator and how to leave it out."""
+    """A context in which ValueErrors name the evaluator and how to leave it out."""
     try:
         yield
     except ValueError as error:
@@ -206,7 +206,7 @@ def check(config: ConfigDict, replicas: int = 1) -> Checked:
     check_config(config, replicas)
     task = find_task(config.task)(config)
     task.check_config()
-    return Checked(config, task, evaluators(config.evals))  # after the task, whose file may register evaluators
+    return Checked(config, task, evaluators(config.evals))  # after the task: its file may register evaluators
 
 
 # With data

@@ -147,6 +147,6 @@ def write_report(folder, title, task, model, setting, evaluation, records, choic
     left_out = "" if setting.errors is None else html_report.skipped(setting.errors.names)
     made_by = html_report.about(command(sys.orig_argv), surroundings(setting.strategy))
     page = html_report.page(title, [*sections, left_out, html_report.configuration(_configuration(task)), made_by])
-    # File names may hold undecodable bytes, which UTF-8 cannot encode.
+    # File names may contain undecodable bytes, which UTF-8 cannot encode.
     write_bytes(folder / "report.html", page.encode("utf-8", "replace"))
     logging.info("Report: %s", folder / "report.html")

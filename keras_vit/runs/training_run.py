@@ -74,7 +74,7 @@ def check_length(rundir, start, total):
     """Refuses a run that is already past its end; ValueError names both steps."""
     if start > total:
         raise ValueError(
-            f"{rundir.path} holds a run at step {start:,}, beyond the {counted(total, 'step')} of --config.total."
+            f"{rundir.path} contains a run at step {start:,}, beyond the {counted(total, 'step')} of --config.total."
             " Set a longer total, or use a new --workdir."
         )
 

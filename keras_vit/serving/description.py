@@ -58,7 +58,7 @@ def describe(model: keras.Model, activation: str | None) -> dict[str, Any]:
 
 
 def _of_pixels(model):
-    """What a segmentation model's description has besides: void is the value of pixels without a class in masks."""
+    """Additions to a segmentation model's description: void is the value of pixels without a class in masks."""
     return {"task": "segmentation", "colors": names_and_colors(model)[1], "void": 255 if model.classes < 255 else 65535}
 
 

@@ -43,7 +43,7 @@ _OTHER_FILES = (
 
 
 def _is_export(path):
-    """Whether a folder holds only an export, by its metadata.json, or by a signature's name in version 0.3."""
+    """Whether a folder contains only an export, by its metadata.json, or by a signature's name in version 0.3."""
     there = set(os.listdir(path))
     if "saved_model.pb" not in there or there - _PARTS - _OURS:
         return False
@@ -63,7 +63,7 @@ def _check_place(path):
     if there and not _is_export(path):
         others = sorted(there - _PARTS - _OURS) or sorted(there)
         raise ValueError(
-            f'"{path}" holds other files than an export of keras_vit, which would be lost:'
+            f'"{path}" contains other files than an export of keras_vit, which would be lost:'
             f" {', '.join(others[:5])}{', ...' if others[5:] else ''}. Give a new or an empty folder."
         )
     check_folder(os.path.dirname(os.path.abspath(path)))
@@ -173,7 +173,7 @@ def _write(model, place, options):
 def export_outputs(
     model: keras.Model, by_keras: Callable, path: str | os.PathLike, format: str | None, options: dict[str, Any]
 ) -> None:
-    """What Model.export does.
+    """The implementation of Model.export.
 
     Args:
         model: a keras_vit.Model.
@@ -185,7 +185,7 @@ def export_outputs(
         return by_keras(path, format=format, **options)
     given = [name for name, value in options.items() if value is not None and name != "verbose"]
     if given:
-        raise ValueError(f'{", ".join(given)}: without effect for format="onnx", whose batches have any size.')
+        raise ValueError(f'{", ".join(given)}: without effect for format="onnx": its batches have any size.')
     place, _ = _check(model, path, format)
     _write(model, place, {"format": format, "only_outputs": True})
 
@@ -239,7 +239,7 @@ def export(
     A text encoder, or a DualEncoder's `tower("text")`, maps token ids (b, n) int32 to features or embeddings, as a
     SavedModel with Keras' signatures or an ONNX file.
 
-    The folder's README.md and metadata.json describe the model, assets/classes.txt holds its class names, and
+    The folder's README.md and metadata.json describe the model, assets/classes.txt has its class names, and
     assets.extra requests that warm up TensorFlow Serving. An existing export at `path` is replaced once the new one is
     complete. On the JAX backend, a process on the TensorFlow backend makes the export.
 
@@ -261,7 +261,7 @@ def export(
         ValueError: for anything but a model of this package and a path, an unknown format or one that the path's ending
             contradicts, options without effect, an input other than one image, a preprocessing text for images of
             another size or number of channels, classes as probabilities, a path that is a file, in a bucket, or a
-            folder of other files, or an ONNX or LiteRT file whose outputs differ from the model's.
+            folder of other files, or an ONNX or LiteRT file with outputs that differ from the model's.
         ImportError: if the format's library is not installed.
         OSError: if writing fails; every error leaves `path` as it was.
     """

@@ -18,7 +18,7 @@ _SIGNATURE = "serving_default"  # TensorFlow's name for a SavedModel's only func
 
 
 def convert(function: Any, takes: tf.TensorSpec, path: str) -> None:
-    """Writes what `function`, a tf.function of `takes`, computes, as float32 operations, to `path`.
+    """Writes `function`, a tf.function of `takes`, as float32 operations to `path`.
 
     Raises:
         ValueError: for a model that LiteRT's operations cannot express.

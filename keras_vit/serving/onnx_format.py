@@ -57,7 +57,7 @@ def _drop_unused(graph):
 
 
 def convert(function: Any, takes: Any, path: str) -> None:
-    """Writes what `function`, a tf.function of the tensor spec `takes`, computes, as float32 operations, to `path`.
+    """Writes `function`, a tf.function of the tensor spec `takes`, as float32 operations to `path`.
 
     Raises:
         ValueError: for a model that ONNX's operations cannot express.

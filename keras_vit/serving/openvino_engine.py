@@ -107,7 +107,7 @@ def runner(model: keras.Model, engine: str) -> Callable[[np.ndarray], Any]:
 
     Raises:
         ValueError: for an engine that is unknown or unavailable on this machine or backend, or a model with another
-            input, in another precision, or whose outputs differ in OpenVINO.
+            input, in another precision, or with outputs that differ in OpenVINO.
         ImportError: if OpenVINO is not installed.
     """
     openvino, core = _openvino(engine)

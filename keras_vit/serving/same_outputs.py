@@ -17,7 +17,7 @@ def check_float32(model: keras.Model, what: str, fix: str) -> None:
     others = sorted({layer.compute_dtype for layer in model._flatten_layers()} & {"bfloat16", "float16"})
     if others:
         raise ValueError(
-            f'{what} holds float32 operations only, and "{model.name}" computes in {others[0]}. Load it with'
+            f'{what} has float32 operations only, and "{model.name}" computes in {others[0]}. Load it with'
             ' dtype="float32".'
         )
 

@@ -1,4 +1,4 @@
-"""A TensorFlow SavedModel with what a server needs: names, warm-up requests, a description."""
+"""A TensorFlow SavedModel for servers, with names, warm-up requests, a description."""
 
 import os
 

@@ -46,7 +46,7 @@ def named_outputs(outputs: Any) -> dict[str, Any]:
 def pixel_classes(logits: Any, activation: Callable) -> dict[str, Any]:
     """Logits (b, h, w, k) as {"ids": numbers of the best classes (b, h, w) int32, "probabilities": like the logits}."""
     logits = keras.ops.cast(logits, "float32")
-    # Not keras.ops.argmax, whose test for negative zeros LiteRT lacks.
+    # Not keras.ops.argmax: LiteRT lacks its test for negative zeros.
     return {"ids": tf.argmax(logits, axis=-1, output_type=tf.int32), "probabilities": activation(logits)}
 
 
@@ -133,7 +133,7 @@ def _from_bytes(decode, function):
 
 
 def _or_none(make, model):
-    """make(model); None if the model does not pool, has no attention, or holds no ViT or BiT."""
+    """make(model); None if the model does not pool, has no attention, or contains no ViT or BiT."""
     try:
         return make(model)
     except ValueError:

@@ -78,7 +78,7 @@ def check_quantization(format: str, quantization: str | None, calibration: Any) 
 
 
 def check(model: keras.Model, path: str, format: str) -> None:
-    """Refuses, before any work, what cannot be written as one file of this format.
+    """Refuses, before any work, models that one file of this format cannot express.
 
     Raises:
         ValueError: for a path with another ending, a model that does not compute in float32, or one that is too large.
@@ -96,7 +96,7 @@ def check(model: keras.Model, path: str, format: str) -> None:
     )
     if 4 * model.count_params() >= _LARGEST:
         raise ValueError(
-            f'A file of format="{format}" holds 2 GB at most, and "{model.name}" has {model.count_params():,}'
+            f'A file of format="{format}" can have 2 GB at most, and "{model.name}" has {model.count_params():,}'
             " parameters."
         )
 
@@ -193,7 +193,7 @@ def write(
 ) -> None:
     """Writes the file and PATH.json; arguments as in `keras_vit.export`, of which `finding` are a detector's.
 
-    `only_outputs` leaves out what is not the model's own output: features and probabilities.
+    `only_outputs` leaves out features and probabilities.
     """
     import tensorflow as tf
 

@@ -48,7 +48,7 @@ def write(folder: str, name: str, takes: dict[str, tf.TensorSpec], image_shape: 
     Args:
         folder: of the export.
         name: the model's.
-        takes: {signature: what it takes}.
+        takes: {signature: its input}.
         image_shape: (h, w, c) of the encoded example.
     """
     path = os.path.join(folder, PATH)

@@ -66,7 +66,7 @@ def task_aligned(
     alpha: float = 0.5,
     beta: float = 6.0,
 ) -> tuple[Any, Any]:
-    """The points inside an object whose predictions fit it best learn it (TOOD, arXiv 2108.07755, section 3.2).
+    """The points inside an object with the best predictions learn it (TOOD, arXiv 2108.07755, section 3.2).
 
     The fit is score^alpha * IoU^beta, of the object's class and box, and the `top` best points of an object learn it;
     of several objects the one that its predicted box overlaps most.
@@ -80,7 +80,7 @@ def task_aligned(
         positive: (b, m) booleans, the objects to learn.
 
     Returns:
-        int32 (b, n): the number of the object, or -1. float32 (b, n): what the score of its class should be, the fit
+        int32 (b, n): the number of the object, or -1. float32 (b, n): the target for the score of its class, the fit
         scaled for each object so that the best is its highest IoU; 0 without object.
     """
     candidates = inside(points, boxes) & positive[:, None]  # (b, n, m)
@@ -107,7 +107,7 @@ def overlapping(
         boxes: (b, m, 4).
         positive: (b, m) booleans, the objects to learn.
         there: (b, n) booleans, the references that count.
-        low: references whose highest IoU is below it learn that there is no object.
+        low: references with a highest IoU below it learn that there is no object.
         high: those at or above it learn the object.
         best_too: whether those with an object's highest IoU, however low, learn the one that they overlap most, too.
 

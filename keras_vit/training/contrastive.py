@@ -10,7 +10,7 @@ from keras_vit.training.losses import Loss, MeanMetric
 
 
 def _positives(rows):
-    """Where each image's or text's own partner is among all: (b, B) booleans; a replica's follow those before it."""
+    """Where the partner of each image or text is among all: (b, B) booleans; a replica's follow those before it."""
     b, every = ops.shape(rows)[0], ops.shape(rows)[-1]
     own = replica_id() * b + ops.arange(b)  # (b,)
     return ops.equal(own[:, None], ops.arange(every)[None])

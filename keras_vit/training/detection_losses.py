@@ -89,7 +89,7 @@ class ObjectLoss(Loss):
         Args:
             boxes: (b, m, 4).
             labels: (b, m) int32, 0 for padding.
-            is_object, is_crowd: (b, m) booleans: what to learn, and regions to leave alone; neither for padding.
+            is_object, is_crowd: (b, m) booleans: objects to learn, and regions to ignore; neither for padding.
             prediction: (b, n, c) float32, as from `packed`.
         """
         raise NotImplementedError

@@ -23,7 +23,7 @@ _WORST = 0.01  # the least target of a matched prediction
 
 
 def class_costs(logits: Any) -> Any:
-    """What it costs to match a prediction with an object of each class: logits (..., k) -> (..., k)."""
+    """The cost of matching a prediction with an object of each class: logits (..., k) -> (..., k)."""
     p = ops.sigmoid(logits)
     positive = -_ALPHA * (1.0 - p) ** _GAMMA * ops.log(p + _LEAST)
     return positive + (1.0 - _ALPHA) * p**_GAMMA * ops.log(1.0 - p + _LEAST)

@@ -1,6 +1,6 @@
 """Losses and accuracy on logits, for integer labels (b,) or rows (b, classes).
 
-Rows hold mixup's proportions, or several labels per image. Label smoothing and class weights apply to both.
+Rows contain mixup's proportions, or several labels per image. Label smoothing and class weights apply to both.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Loss(keras.losses.Loss):
 class MeanMetric(keras.metrics.MeanMetricWrapper):
     """The base of this package's metrics: the mean over examples of `values`, also for nested lists.
 
-    A subclass defines `values(y_true, y_pred)` -> (b,), and `_direction`, by which callbacks know what is better.
+    A subclass defines `values(y_true, y_pred)` -> (b,), and `_direction`, "up" or "down", for callbacks.
     """
 
     def __init__(self, name: str, dtype: str | None = None):
@@ -261,7 +261,7 @@ LOSSES = {"softmax": SoftmaxCrossEntropy, "sigmoid": SigmoidCrossEntropy}
 
 @serializable
 class Accuracy(MeanMetric):
-    """The share of images whose label is the class with the largest logit, or among the `k` largest.
+    """Top-k accuracy: the share of images with their label among the `k` largest logits.
 
     The label of a row (b, classes) is its largest entry. Of equal logits the first class counts as larger, for every k:
     a head of zeros is right about k classes, not about all.

@@ -1,6 +1,6 @@
 """Losses and accuracy on hidden patches, for masked pre-training.
 
-y says what is hidden, so these are pure functions of (y, y_pred); an example without a hidden patch counts as 0.
+y marks the hidden patches, so these are pure functions of (y, y_pred); an example without a hidden patch counts as 0.
 """
 
 import math
@@ -29,7 +29,7 @@ def _check_y(name: str, y: Any, expected: tuple) -> None:
     if len(given) != len(expected) or any(None not in pair and pair[0] != pair[1] for pair in zip(given, expected)):
         shape = ", ".join(str(size) for size in ("b", *expected))
         raise ValueError(
-            f"{name} expects y of shape ({shape}), what is predicted of each patch, as model.masked(images) makes it;"
+            f"{name} expects y of shape ({shape}), the targets of each patch, as model.masked(images) makes them;"
             f" got {tuple(y.shape)}."
         )
 
@@ -85,7 +85,7 @@ class MaskedCrossEntropy(Loss):
 
 @serializable
 class MaskedAccuracy(MeanMetric):
-    """The share of hidden patches whose class has the largest logit; y and y_pred as in MaskedCrossEntropy."""
+    """The accuracy on hidden patches; y and y_pred as in MaskedCrossEntropy."""
 
     _direction = "up"
 

@@ -21,24 +21,24 @@ def check_pairs(rows: int, devices: int = 1, group: int = 2) -> None:
 
     Args:
         rows: per device.
-        devices: number of devices that mix their own rows; 1 on JAX, whose program mixes the whole batch.
+        devices: number of devices that mix their own rows; 1 on JAX, where one program mixes the whole batch.
         group: number of neighbours that mix, 4 for a mosaic.
 
     Raises:
         ValueError: with the batch to choose.
     """
     if rows < group or devices > 1 and rows % group:
-        whose = f"each of {devices} devices has {rows}" if devices > 1 else f"a batch has {rows}"
+        batch = f"each of {devices} devices has {rows}" if devices > 1 else f"a batch has {rows}"
         what = "Mixup and CutMix mix pairs of images" if group == 2 else f"A mosaic mixes groups of {group} images"
-        raise ValueError(f"{what}, and {whose}: choose a batch size that is a multiple of {group * devices}.")
+        raise ValueError(f"{what}, and {batch}: choose a batch size that is a multiple of {group * devices}.")
 
 
 def check_unweighted(weights) -> None:
     """Refuses example weights (ValueError unless None): mixed examples cannot be weighed."""
     if weights is not None:
         raise ValueError(
-            "model.mixing mixes pairs of examples, so that sample_weight and class_weight have no one example to belong"
-            " to. Leave one of the two out, or weight classes in the loss: SoftmaxCrossEntropy(class_weights=...)."
+            "model.mixing mixes pairs of examples, which sample_weight and class_weight cannot weigh. Leave one of the"
+            " two out, or weight classes in the loss: SoftmaxCrossEntropy(class_weights=...)."
         )
 
 
@@ -65,7 +65,7 @@ def beta_from_uniform(alpha: float, uniform):
 
 
 def swap_neighbours(x):
-    """(b, ...) with rows 0 and 1, 2 and 3... swapped; rows stay on their device if each holds an even number."""
+    """(b, ...) with rows 0 and 1, 2 and 3... swapped; rows stay on their device if each has an even number."""
     b = x.shape[0] if x.shape[0] is not None else ops.shape(x)[0]
     pairs = ops.reshape(x[: b // 2 * 2], (b // 2, 2, *x.shape[1:]))  # (b, ...) -> (b / 2, 2, ...)
     swapped = ops.reshape(ops.flip(pairs, axis=1), (b // 2 * 2, *x.shape[1:]))

@@ -32,10 +32,10 @@ from keras_vit.training.steps.model_steps import SteppingModel, weights_kept
 class _Remaining(keras.callbacks.Callback):
     """Sets the model's number of steps left in the epoch, so that the last execution is not a whole one.
 
-    On JAX an epoch may end with its data, whose number of batches need not be known.
+    On JAX an epoch may end with its data, and the number of batches need not be known.
 
     Args:
-        validates: for fit's evaluations on validation data, whose number of steps is not among the parameters.
+        validates: for fit's evaluations on validation data: the parameters lack their number of steps.
     """
 
     def __init__(self, validates: bool):
@@ -65,7 +65,7 @@ _Exporter = TypeVar("_Exporter", bound=Callable)
 
 
 def register_exporter(export: _Exporter) -> _Exporter:
-    """Decorator: makes `export` the function behind Model.export. Training cannot import what writes files."""
+    """Decorator: makes `export` the function behind Model.export. Training cannot import the writers of files."""
     _EXPORTERS[:] = [export]
     return export
 
@@ -78,7 +78,7 @@ class Model(SteppingModel):
     my_head(vit.features))`, or with `vit` called as a layer on an input of your own. The result trains, saves, loads,
     exports and is inspected like `vit`.
 
-    Your own `train_step`, `test_step` or `compute_metrics` work as in Keras; what they return is averaged over
+    Your own `train_step`, `test_step` or `compute_metrics` work as in Keras; their results are averaged over
     replicas.
 
     Attributes:
@@ -88,7 +88,7 @@ class Model(SteppingModel):
         preprocessing: text of the evaluation preprocessing (docs/data.md), from the model it was built on; None at
             another input size.
         classes, class_names: number and names of the classes if the outputs are logits (b, classes): as given to
-            `with_head(layer, class_names=...)`, or of a nested classifier whose logits are the outputs; else None.
+            `with_head(layer, class_names=...)`, or of a nested classifier if its logits are the outputs; else None.
         mixing: a training.Mixup, Cutmix or MixupOrCutmix, for detection SceneMixup or Mosaic, for training batches,
             applied on the device, or None.
         micro_batches: number of parts into which a step splits its batch (each replica its own share), processed in
@@ -97,7 +97,7 @@ class Model(SteppingModel):
         weighs_examples: whether losses and metrics give one value per example whatever the output's rank, so that
             weights stay (b,). False, as in Keras, for one value per pixel or token of a dense output.
         objectives: losses that suit the outputs of a pre-training model; () for any.
-        labels_are_classes: whether y holds classes, so that class_weight can weigh examples.
+        labels_are_classes: whether y contains classes, so that class_weight can weigh examples.
         check_pixels: whether to refuse images on another scale than the model's normalisation expects behind the layers
             before it, and to give it that scale in `preprocess`, `classify` and exports. False for pixels 0..255 there.
         activation: "softmax" or "sigmoid", from logits to probabilities, by the last cross-entropy loss; None before.
@@ -121,13 +121,13 @@ class Model(SteppingModel):
         super().compile(optimizer, loss, loss_weights, metrics, weighted_metrics, **kwargs)
 
     def _take_loss(self, loss):
-        """Remembers what follows from a loss that suits the outputs; a subclass may refuse it."""
+        """Records the settings that follow from the loss; a subclass may refuse it."""
         self.activation = activation_by(loss) or self.activation
 
     def compile_from_config(self, config):
         """Keras' compile_from_config; a file loads without a loss or metrics that `compile` refuses."""
         if self.has_own("compile"):
-            return super().compile_from_config(config)  # its error says what the class must do
+            return super().compile_from_config(config)  # its error says how to fix the class
         try:
             self.compile(**keras.saving.deserialize_keras_object(config))
         except ValueError as error:
@@ -161,7 +161,7 @@ class Model(SteppingModel):
         """Keras' save, to a .keras file, or a folder with zipped=False; `keras_vit.load` reads both.
 
         Raises:
-            ValueError: for .h5, Keras' format of before: it would lose the architecture, and not load.
+            ValueError: for .h5, Keras' older format: it would lose the architecture, and not load.
         """
         if str(filepath).lower().endswith((".h5", ".hdf5")):
             raise ValueError(
@@ -320,10 +320,10 @@ class Model(SteppingModel):
         check_trainable(self)
 
     def _class_weight(self, weights, y=None, held_out=0.0):
-        """The ClassWeight of the argument `class_weight`; ValueError if y holds no classes."""
+        """The ClassWeight of the argument `class_weight`; ValueError if y contains no classes."""
         if not self.labels_are_classes:
             raise ValueError(
-                f"class_weight means nothing to a {type(self).__name__}, whose targets are not image classes: use"
+                f"class_weight does not apply to a {type(self).__name__}: its targets are not image classes. Use"
                 " sample_weight."
             )
         return ClassWeight.of(self, weights, y, held_out)
@@ -373,7 +373,7 @@ class Model(SteppingModel):
         if self.steps_per_execution == 1:
             return callbacks
         remaining = _Remaining(validates)
-        if isinstance(callbacks, keras.callbacks.CallbackList):  # knows its model and steps
+        if isinstance(callbacks, keras.callbacks.CallbackList):  # already has its model and steps
             remaining.set_model(self)
             remaining.set_params(callbacks.params)
             callbacks.callbacks = [*(c for c in callbacks.callbacks if not isinstance(c, _Remaining)), remaining]

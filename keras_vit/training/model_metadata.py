@@ -26,7 +26,7 @@ def load_preset(kind: type, preset: str | os.PathLike, arguments: dict[str, Any]
     model = _LOADERS[0](preset, **arguments)
     if not isinstance(model, kind):
         raise ValueError(
-            f'"{preset}" holds a {type(model).__name__}, not a {kind.__name__}: use'
+            f'"{preset}" contains a {type(model).__name__}, not a {kind.__name__}: use'
             f" keras_vit.{type(model).__name__}.from_preset, or keras_vit.load, which takes both."
         )
     return model
@@ -54,7 +54,7 @@ def _explained_names():
         if "names should be unique" not in str(error):
             raise
         raise ValueError(
-            f"{error} To put several models of this package into one graph, give each a name of its own, ViT(...,"
+            f"{error} To put several models of this package into one graph, give each a different name, ViT(...,"
             ' name="left") or model.clone(name="left"), and call it: left(left.input), or left(image). Their blocks'
             " have the same names."
         ) from None
@@ -181,7 +181,7 @@ class DescribedModel(keras.Model):
         return copy
 
     def _run_through_graph(self, *args, **options):
-        """Keras' own; with `call_fn` called by keras.models.clone_model, whose copy then gets this model's description.
+        """Keras' own; with `call_fn` called by keras.models.clone_model, the copy gets this model's description.
 
         Raises:
             ValueError: for clone_model of a model made from its own arguments, which the copy could not be.

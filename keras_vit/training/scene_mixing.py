@@ -26,7 +26,7 @@ def _uniforms(seed, shape):
 
 
 def _packed(objects, valid):
-    """Objects (b, m, 7) with the rows that are `valid`, (b, m), first and in order, and padding in place of others."""
+    """Objects (b, m, 7) with the rows that are `valid`, (b, m), first and in order; the others are padding."""
     m = objects.shape[1]
     order = ops.argsort(ops.where(valid, 0, m) + ops.arange(m), axis=1)
     objects = ops.where(valid[..., None], objects, ops.convert_to_tensor(PADDING_ROW, objects.dtype))

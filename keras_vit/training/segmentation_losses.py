@@ -1,6 +1,6 @@
 """Losses for a class per pixel: masks y (b, h, w) and logits (b, h, w, k) -> one value per example, (b,).
 
-Pixels whose mask is `void` have no class: they add nothing. Losses of pixels are summed over those with a class and
+Pixels with the mask `void` have no class and add nothing. Losses of pixels are summed over those with a class and
 divided by h * w, all pixels, as in mmsegmentation: an image that is half void counts half as much, one that is all void
 gives 0, and every example's loss is the same on any number of replicas.
 """
@@ -101,7 +101,7 @@ class PixelLoss(Loss):
         return ops.where(counted == 1, labels, 0), counted
 
     def _rules(self, shape):
-        """What masks may hold, for logits of that shape."""
+        """The rules for masks, for logits of that shape."""
         name = type(self).__name__
         if len(shape) != 4:
             raise ValueError(f"{name} expects logits (b, h, w, classes), got the shape {tuple(shape)}.")
@@ -140,9 +140,9 @@ def _check_share(name, value):
 class SegmentationCrossEntropy(PixelLoss):
     """Softmax cross-entropy of every pixel with a class.
 
-    Online hard example mining (OHEM) keeps the pixels whose class has a probability below `ohem_thresh`, and at least
-    the `ohem_min_kept` pixels of an image with the lowest, as mmsegmentation's OHEMPixelSampler(thresh, min_kept) does
-    with a batch of one image. The others add nothing, and the sum is still divided by all pixels.
+    Online hard example mining (OHEM) keeps the pixels with a probability of their class below `ohem_thresh`, and at
+    least the `ohem_min_kept` pixels of an image with the lowest, as mmsegmentation's OHEMPixelSampler(thresh, min_kept)
+    does with a batch of one image. The others add nothing, and the sum is still divided by all pixels.
 
     Args:
         label_smoothing: share of the label spread evenly over all classes.

@@ -75,8 +75,8 @@ _POWERS = (_BASE**0, _BASE**1, _BASE**2)
 class CountingMetric(keras.metrics.Metric):
     """A metric of exact counts, up to 2**36 on each of 4,096 replicas.
 
-    float32 holds integers to 2**24 only, which an epoch's pixels exceed, and neither JAX by default nor TPUs have int64
-    or float64. So each count is three digits to the base 4096, in float32, as every strategy sums it.
+    float32 represents integers to 2**24 only, which an epoch's pixels exceed, and neither JAX by default nor TPUs have
+    int64 or float64. So each count is three digits to the base 4096, in float32, as every strategy sums it.
 
     Args:
         shape: of the counts.

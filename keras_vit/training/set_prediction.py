@@ -36,7 +36,7 @@ def predictions_of(logits: Any, pairs: Any, labels: Any, is_object: Any, class_w
         logits: (b, q, k + 1), "no object" last.
         pairs: (b, q, m), as from `pair_losses`.
         labels: (b, m) int32 classes.
-        is_object: (b, m) what to match.
+        is_object: (b, m) booleans, the objects to match.
         class_weight: of the class's probability in the cost.
     """
     of_class = ops.one_hot(labels, logits.shape[-1], dtype="float32")  # (b, m, k + 1)

@@ -314,7 +314,7 @@ def test_from_preset_loads_what_load_takes(tiny, pixels, tmp_path):
     model.save(tmp_path / "m.keras")
     np.testing.assert_array_equal(keras_vit.Model.from_preset(tmp_path / "m.keras")(pixels), model(pixels))
     assert keras_vit.ViT.from_preset(str(tmp_path / "m.keras"), classes=3, head="reset").classes == 3
-    with pytest.raises(ValueError, match="holds a ViT, not a BiT: use keras_vit.ViT.from_preset, or keras_vit.load"):
+    with pytest.raises(ValueError, match="contains a ViT, not a BiT: use keras_vit.ViT.from_preset, or keras_vit.load"):
         keras_vit.BiT.from_preset(tmp_path / "m.keras")
     with pytest.raises(FileNotFoundError, match='Did you mean "deit/tiny"'):
         keras_vit.ViT.from_preset("deit/tinny")
@@ -324,12 +324,12 @@ def test_from_preset_of_the_other_classes(tiny, tmp_path):
     bit = keras_vit.BiT("R50x1", image_size=32, classes=5, units=(1, 1), width_factor=0.5)
     keras_vit.save(bit, tmp_path / "bit.npz")
     assert keras_vit.BiT.from_preset(tmp_path / "bit.npz").spec == bit.spec
-    with pytest.raises(ValueError, match="holds a BiT, not a ViT"):
+    with pytest.raises(ValueError, match="contains a BiT, not a ViT"):
         keras_vit.ViT.from_preset(tmp_path / "bit.npz")
     vit = tiny()
     keras_vit.Model(vit.input, vit.output).save(tmp_path / "model.keras")
     assert type(keras_vit.Model.from_preset(tmp_path)) is keras_vit.Model
-    with pytest.raises(ValueError, match="holds a Model, not a ViT"):
+    with pytest.raises(ValueError, match="contains a Model, not a ViT"):
         keras_vit.ViT.from_preset(tmp_path)
 
 

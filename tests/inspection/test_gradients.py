@@ -82,7 +82,7 @@ def test_models_built_on_ours_are_cut_in_two(tiny, pixels):
     beside = keras_vit.Model(
         image, keras.layers.Dense(2)(keras.layers.Concatenate()([vit(image), keras.layers.Flatten()(image)]))
     )
-    with pytest.raises(ValueError, match="depends on more than what was taken from its ViT"):
+    with pytest.raises(ValueError, match="depends on more than the outputs of its ViT"):
         class_maps(beside, pixels, 0)
 
 

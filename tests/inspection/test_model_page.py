@@ -159,7 +159,7 @@ def test_what_does_not_apply_is_a_sentence(tiny, page):
     image = keras.Input((8, 12, 3))
     beside = keras.layers.Concatenate()([features(image), keras.layers.Flatten()(image)])
     own = keras_vit.Model(image, keras.layers.Dense(2)(beside))
-    assert "depends on more than what was taken" in page(own, show=1, chosen_class=1)[0].text
+    assert "depends on more than the outputs" in page(own, show=1, chosen_class=1)[0].text
 
 
 @pytest.mark.extended

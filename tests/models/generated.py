@@ -35,7 +35,7 @@ def between(text: str, start: str, end: str, new: str) -> str:
 
 def files() -> dict[pathlib.Path, str]:
     """{path: the text that the file should have}."""
-    start, end = "# Generated from the fields of the specs by `make generate`.", "# End of what is generated."
+    start, end = "# Generated from the fields of the specs by `make generate`.", "# End of the generated code."
     source = between(ARGUMENTS.read_text(), start, end, f"\n\n{arguments()}\n\n")
     page = PAGE.read_text()
     for row in FAMILIES.values():

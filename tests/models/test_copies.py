@@ -136,7 +136,7 @@ def test_loaded_models_get_names_of_their_own(tiny, pixels, tmp_path):
 
 
 def test_names_that_collide_are_explained(tiny):
-    with pytest.raises(ValueError, match=r"give each a name of its own, ViT\(..., name=.left.\)"):
+    with pytest.raises(ValueError, match=r"give each a different name, ViT\(..., name=.left.\)"):
         towers(tiny(depth=1), tiny(depth=1))
     a, b = (tiny(name=name, depth=1) for name in "ab")
     with pytest.raises(ValueError, match="and call it: left.left.input.*Their blocks have the same names"):

@@ -155,7 +155,7 @@ def changed(column, value, row=0):
         (changed(2, 32.0), "fractions of the image, from 0 to 1, and some edges are from 32 to 32. Divide pixels"),
         (changed(0, 0.99), "their heights or widths are from -0"),
         (changed(5, 3), "2 for difficult, and is from 3 to 3"),
-        (np.array([["a"] * 7] * 8)[:, None], "hold <?[sU]?t?r?"),
+        (np.array([["a"] * 7] * 8)[:, None], "contain <?[sU]?t?r?"),
     ],
     ids=["columns", "rank", "class", "half", "pixels", "order", "crowd", "text"],
 )

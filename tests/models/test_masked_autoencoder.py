@@ -166,7 +166,7 @@ def test_a_loss_for_other_outputs_no_images_and_class_weights_are_refused(model)
     x, y = model.masked(IMAGES)
     with pytest.raises(ValueError, match="The data is empty"):
         model.fit({name: array[:0] for name, array in x.items()}, y[:0])
-    with pytest.raises(ValueError, match="class_weight means nothing to a MaskedAutoencoder"):
+    with pytest.raises(ValueError, match="class_weight does not apply to a MaskedAutoencoder"):
         model.fit(x, y, class_weight={0: 1.0, 1: 2.0}, verbose=0)
 
 
@@ -178,9 +178,9 @@ def test_as_many_patches_are_hidden_as_in_the_authors_code():
 @pytest.mark.parametrize(
     ("kept", "message"),
     [
-        ([[0, 1, 6]], r'"kept" holds 0 to 6, expected 3 numbers per image from 0 to 5, each at most once'),
-        ([[-1, 1, 2]], r'"kept" holds -1 to 2'),
-        ([[1, 2, 1]], r'"kept" holds one of them several times in a row'),
+        ([[0, 1, 6]], r'"kept" contains 0 to 6, expected 3 numbers per image from 0 to 5, each at most once'),
+        ([[-1, 1, 2]], r'"kept" contains -1 to 2'),
+        ([[1, 2, 1]], r'"kept" contains one of them several times in a row'),
         ([[1, 2]], r'"kept" has the shape \((4|None), 2\), expected \(images, 3\)'),
     ],
 )
@@ -189,7 +189,7 @@ def test_patches_that_an_image_does_not_have_are_refused(kept, message, model):
     x = {"image": IMAGES, "kept": np.tile(np.array(kept, "int32"), (4, 1))}
     with pytest.raises(ValueError, match=message):
         model.predict(x, verbose=0)
-    with pytest.raises(ValueError, match=message if "shape" in message else '"kept" holds'):
+    with pytest.raises(ValueError, match=message if "shape" in message else '"kept" contains'):
         model.predict(tf.data.Dataset.from_tensor_slices(x).batch(2), verbose=0)
 
 
@@ -220,5 +220,5 @@ def test_numbers_of_patches_in_a_dataset_are_checked(model):
     assert np.isfinite(model.evaluate(data, verbose=0))
     predictor = keras_vit.MaskedPatchPredictor("Ti/4", (8, 12), depth=1, width=16, heads=2, mlp_dim=16)
     x, _ = predictor.masked(IMAGES)
-    with pytest.raises(ValueError, match='"source" holds -2 to .*, expected 6 numbers per image from -1 to 5'):
+    with pytest.raises(ValueError, match='"source" contains -2 to .*, expected 6 numbers per image from -1 to 5'):
         predictor.predict({**x, "source": np.where(x["source"] < 0, -2, x["source"])}, verbose=0)

@@ -161,12 +161,12 @@ def test_losses_that_take_probabilities_are_refused():
         (np.eye(3, dtype="uint8")[MASKS], r"Write masks.argmax\(-1\)"),
         (MASKS[:, :8], r"shape \(2, 8, 24\), expected \(images, 16, 24\)"),
         (MASKS[:, 0, 0], r"shape \(2,\), expected"),
-        (MASKS.astype("float32"), "hold float32, expected integers: class numbers from 0 to 2, and 255"),
+        (MASKS.astype("float32"), "contain float32, expected integers: class numbers from 0 to 2, and 255"),
         (
             MASKS + np.uint8(1),
-            "0 to 2, for 3 classes, or 255 for pixels without a class, and hold others, from 3 to 3",
+            "0 to 2, for 3 classes, or 255 for pixels without a class, and contain others, from 3 to 3",
         ),
-        (MASKS.astype("int32") - 1, "hold others, from -1 to -1"),
+        (MASKS.astype("int32") - 1, "contain others, from -1 to -1"),
     ],
     ids=["channel", "one-hot", "size", "labels", "floats", "too large", "negative"],
 )

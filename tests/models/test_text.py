@@ -90,7 +90,7 @@ def test_a_file_cannot_ask_for_more_than_it_holds(model, tmp_path):
     with zipfile.ZipFile(tmp_path / "large.keras", "w") as archive:
         for name, content in {**parts, "config.json": config}.items():
             archive.writestr(name, content)
-    with pytest.raises(ValueError, match="describes a larger text encoder than the file holds"):
+    with pytest.raises(ValueError, match="describes a larger text encoder than the file contains"):
         keras_vit.load(tmp_path / "large.keras")
 
 

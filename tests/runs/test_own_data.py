@@ -55,7 +55,7 @@ def test_the_held_out_images_are_measured_and_others_with_a_warning(run, check):
 def test_a_folder_that_changed_since_is_refused_unless_the_split_is_named(run, check):
     (run[0] / "cat" / "0.jpg").touch()
     with pytest.raises(
-        ValueError, match="Files of .* were added, .* so train.80%:. may hold images that it was trained on"
+        ValueError, match="Files of .* were added, .* so train.80%:. may contain images that it was trained on"
     ):
         check("train[80%:]", asked=False)
     assert "were added, removed or renamed" in check("train[80%:]")[0]

@@ -113,7 +113,7 @@ def test_an_export_with_its_description_is_replaced_and_a_lone_readme_is_not(exp
     _check_place(folder)
     (tmp_path / "README.md").write_text("mine")
     with pytest.raises(
-        ValueError, match="holds other files than an export of keras_vit, which would be lost: README.md"
+        ValueError, match="contains other files than an export of keras_vit, which would be lost: README.md"
     ):
         keras_vit.export(model, tmp_path)
 

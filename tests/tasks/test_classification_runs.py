@@ -54,7 +54,7 @@ def test_a_run_does_not_go_on_with_another_config(done):
 
 def test_a_run_beyond_its_end_is_refused(tmp_path):
     training_run.check_length(RunDirectory(tmp_path), 6, 6)
-    with pytest.raises(ValueError, match="holds a run at step 7, beyond the 6 steps"):
+    with pytest.raises(ValueError, match="contains a run at step 7, beyond the 6 steps"):
         training_run.check_length(RunDirectory(tmp_path), 7, 6)
 
 

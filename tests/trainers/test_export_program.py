@@ -33,5 +33,5 @@ def test_the_flags_of_detectors_are_passed_on_or_refused(binary, tiny, tmp_path,
     monkeypatch.setattr(keras_vit, "load", lambda *_, **__: tiny(depth=1))
     binary(export, model="m", output=str(tmp_path / "m.onnx"), threshold=0.4, soft=True)
     assert (given[0]["threshold"], given[0]["soft"]) == (0.4, True) and "iou" not in given[0]
-    with pytest.raises(ValueError, match="--limit would be ignored: format=keras holds weights"):
+    with pytest.raises(ValueError, match="--limit would be ignored: format=keras is for weights"):
         binary(export, model="m", output=str(tmp_path / "m.keras"), limit=5)

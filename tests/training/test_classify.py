@@ -164,7 +164,7 @@ def test_sigmoid(tiny, files):
     one = tiny(classes=1, class_names=["cat"])
     [cat] = one.classify(files["rgb.png"])
     assert cat.name == "cat" and 0 < cat.probability < 1
-    with pytest.raises(ValueError, match='one class, whose softmax is always 1: use activation="sigmoid"'):
+    with pytest.raises(ValueError, match='softmax of a single class is always 1: use activation="sigmoid"'):
         one.classify(files["rgb.png"], activation="softmax")
 
 

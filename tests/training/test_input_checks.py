@@ -180,7 +180,7 @@ def test_pixels_in_a_dict_or_list_are_checked(tiny):
 
 def test_images_of_zeros_and_ones_are_refused(vit):
     for x in (X > 100, (X > 100).astype("int32"), (X > 100).astype("uint8")):
-        with pytest.raises(ValueError, match="no values but 0 and 1.*Multiply them by 255"):
+        with pytest.raises(ValueError, match="contain only 0 and 1.*Multiply them by 255"):
             vit.predict(x, verbose=0)
 
 

@@ -72,7 +72,7 @@ def test_layers_that_keep_the_range_keep_the_check(behind, front):
     model = behind(front)
     check(model, FLOATS)
     check(model, X)
-    refused(model, FLOATS / 255, "look normalised|next to no contrast")
+    refused(model, FLOATS / 255, "look normalised|almost no contrast")
 
 
 SCALES = {
@@ -116,7 +116,7 @@ def test_a_layer_that_makes_right_pixels_wrong_is_named(behind):
     refused(model, FLOATS, "look normalised behind the layer imagenet")
     twice = behind(lambda x: layers.Rescaling(1 / 255)(layers.Rescaling(1 / 255)(x)), mean=0.5, std=0.5)
     for x in (X, FLOATS):
-        refused(twice, x, "next to no contrast behind the layers rescaling")
+        refused(twice, x, "almost no contrast behind the layers rescaling")
 
 
 def test_normalising_layers_before_a_model_that_does_not(behind):
@@ -124,7 +124,7 @@ def test_normalising_layers_before_a_model_that_does_not(behind):
     model = behind(front, mean=0, std=1)
     for x in (FLOATS, X, X // 100):
         check(model, x)
-    refused(model, FLOATS / 255, "next to no contrast behind the layer normalization")
+    refused(model, FLOATS / 255, "almost no contrast behind the layer normalization")
 
 
 def test_an_augmentation_for_another_value_range_is_refused(behind):

@@ -169,9 +169,9 @@ def test_pixel_class_weights():
         (
             np.full((1, 5, 6), 4),
             LOGITS[:1],
-            "for 4 classes, or 255 for pixels without a class, and hold others, from 4 to 4",
+            "for 4 classes, or 255 for pixels without a class, and contain others, from 4 to 4",
         ),
-        (np.array([[[-1, 9], [0, 255]]]), LOGITS[:1, :2, :2], "hold others, from -1 to 9"),
+        (np.array([[[-1, 9], [0, 255]]]), LOGITS[:1, :2, :2], "contain others, from -1 to 9"),
         (MASKS[:, :4], LOGITS, r"shape \(3, 4, 6\), expected \(images, 5, 6\)"),
         (MASKS[:, 0, 0], LOGITS, r"shape \(3,\), expected \(images, 5, 6\)"),
         (MASKS, LOGITS[:, 0], r"logits \(b, h, w, classes\), got the shape \(3, 6, 4\)"),
@@ -212,7 +212,7 @@ def test_fit_checks_the_masks_of_arrays_and_datasets(eagerly):
     masks = MASKS.copy()
     masks[1, 0, 0] = K
     for data in ((x, masks), (tf.data.Dataset.from_tensor_slices((x, masks.astype("uint8"))).batch(3),)):
-        with pytest.raises(ValueError, match="and hold others, from 4 to 4"):
+        with pytest.raises(ValueError, match="and contain others, from 4 to 4"):
             model.fit(*data, verbose=0)
     weights = np.array([1.0, 0.0, 1.0], "float32")
     for data in ((x, masks, weights), (x[1:2], masks[1:2], weights[1:2])):

@@ -1,7 +1,7 @@
 """Download checkpoints into a local cache: transfers resume, checksums are verified, partial files stay hidden.
 
 `download` returns the local path, <cache>/<8 digits of the address's hash>/<file name>. Until the file is complete,
-<file name>.part next to it holds the bytes so far, and <file name>.part.tag the server's identifier of their version.
+<file name>.part next to it has the bytes so far, and <file name>.part.tag the server's identifier of their version.
 """
 
 import contextlib

@@ -136,7 +136,7 @@ def stated(
 
 
 def _of_other_code(names):
-    """Sentences on names whose code computes something else."""
+    """Sentences on names of code that computes something else."""
     known = [text for pattern, text in _OTHER_CODE.items() if any(re.fullmatch(pattern, name) for name in names)]
     return [
         f"The names are those of {what}. Here attention is softmax(q k / sqrt(width / heads)), and no activation"

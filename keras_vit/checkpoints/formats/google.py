@@ -175,7 +175,7 @@ def _grid(arrays, fields, stride, options, assumptions):
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
-    """Parses an .npz whose names `matches` accepts.
+    """Parses an .npz with names that `matches` accepts.
 
     Args:
         contents: from files.read.

@@ -22,7 +22,7 @@ def _prefix(names):
 
 
 def matches(names: Any) -> bool:
-    """Whether a file with these names holds both encoders."""
+    """Whether a file with these names contains both encoders."""
     return _prefix(names) is not None
 
 
@@ -36,7 +36,7 @@ def name_map(spec: Mapping[str, Any]) -> NameMap:
 
 
 def parse(contents: Any) -> ParsedText:
-    """The text encoder and what joins it to the image encoder, of a file whose names `matches` accepts.
+    """The text encoder and what joins it to the image encoder, of a file with names that `matches` accepts.
 
     Raises:
         ValueError: for missing arrays, or an image tower with a head.
@@ -64,7 +64,7 @@ def parse(contents: Any) -> ParsedText:
 
 
 def _unconventional(spec):
-    """What differs from the conventions of the files, which hold no metadata next to two towers."""
+    """What differs from the conventions of the files, which have no metadata next to two towers."""
     for name, value in google.CONVENTIONS.items():
         own = getattr(spec, name)
         if own != value if isinstance(value, str) else not np.all(np.equal(own, value)):

@@ -194,7 +194,7 @@ def fields_of(arrays, names, kind, config, options):
     registers = need(arrays, tokens, 3).shape[1] if tokens in arrays else 0
     if setting(config, "num_register_tokens", int) not in (None, registers):
         raise ValueError(
-            f'config.json has {config["num_register_tokens"]} register tokens, but the array "{tokens}" holds'
+            f'config.json has {config["num_register_tokens"]} register tokens, but the array "{tokens}" has'
             f" {registers}."
         )
     k, _ = heads(w.shape[0], known_heads(options, setting(config, "num_attention_heads", int)))
@@ -228,7 +228,7 @@ def _pooler(arrays, config, options):
     """{name: array} of ViTModel's pooler if the head reads it, else {}.
 
     Raises:
-        ValueError: if the file holds both, and nothing says so. Hugging Face's own classifiers have no pooler.
+        ValueError: if the file contains both, and nothing says so. Hugging Face's own classifiers have no pooler.
     """
     found = {
         match[1]: a for name, a in arrays.items() if (match := re.search(r"(pooler\.dense\.(?:weight|bias))$", name))
@@ -271,7 +271,7 @@ def _grid(arrays, names, kind, fields, config, options):
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
-    """Parses a folder or file whose names `matches` accepts; arguments and errors as in timm.parse."""
+    """Parses a folder or file with names that `matches` accepts; arguments and errors as in timm.parse."""
     outer = contents.config
     kind = _type(contents.arrays, outer)
     spelled = spelling(contents.arrays)

@@ -165,7 +165,7 @@ def _taps(config, count):
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
-    """Parses a folder or file whose names `matches` accepts; arguments and errors as in timm.parse."""
+    """Parses a folder or file with names that `matches` accepts; arguments and errors as in timm.parse."""
     config = contents.config
     arrays = {name: a for name, a in contents.arrays.items() if name != "beit.embeddings.mask_token"}
     rows = [("model_type", setting(config, "model_type", str), "beit")]

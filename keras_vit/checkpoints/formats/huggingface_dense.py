@@ -201,7 +201,7 @@ def _dense(config, arrays, kind, depth, is_backbone):
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
-    """Parses a folder or file whose names `matches` accepts; arguments and errors as in timm.parse."""
+    """Parses a folder or file with names that `matches` accepts; arguments and errors as in timm.parse."""
     outer, arrays = contents.config, contents.arrays
     kind = DEPTH_ANYTHING if "head.conv1.weight" in arrays else DPT
     _check_supported(outer, kind)

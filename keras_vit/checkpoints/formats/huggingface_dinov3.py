@@ -169,7 +169,7 @@ def name_map(spec: Mapping) -> NameMap:
 
 
 def file_arrays(arrays: Mapping[str, np.ndarray], spec) -> dict[str, np.ndarray]:
-    """The arrays by name_map's names as files of save_pretrained hold them, with the mask token, zeros at its start."""
+    """The arrays by name_map's names as in files of save_pretrained, with the mask token, zeros at its start."""
     found = split_gates(arrays, *_GATES) if spec.mlp_form == "swiglu" else dict(arrays)
     if not spec.registers:
         found["embeddings.register_tokens"] = np.zeros((1, 0, spec.width), "float32")

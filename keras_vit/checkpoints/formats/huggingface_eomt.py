@@ -124,7 +124,7 @@ def _encoder(contents, options):
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
-    """Parses a folder or file whose names `matches` accepts; arguments and errors as in timm.parse."""
+    """Parses a folder or file with names that `matches` accepts; arguments and errors as in timm.parse."""
     config, arrays = contents.config, contents.arrays
     check_agreement([("model_type", setting(config, "model_type", str), EOMT)])
     if mlp_activation(config, EOMT) != "gelu":

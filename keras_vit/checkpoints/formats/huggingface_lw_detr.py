@@ -232,7 +232,7 @@ def _with_table(kind, arrays, size, patch, old):
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
-    """Parses a folder or file whose names `matches` accepts; arguments and errors as in timm.parse."""
+    """Parses a folder or file with names that `matches` accepts; arguments and errors as in timm.parse."""
     config = contents.config
     backbone = setting(config, "backbone_config", dict)
     if not backbone:

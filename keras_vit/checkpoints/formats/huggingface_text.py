@@ -24,7 +24,7 @@ _NO_END = 2  # eos_token_id in CLIP's first configs, which transformers reads as
 
 
 def matches(names: Any) -> bool:
-    """Whether a file with these names holds both encoders."""
+    """Whether a file with these names contains both encoders."""
     return any(name.endswith("text_model.embeddings.token_embedding.weight") for name in names)
 
 
@@ -88,7 +88,7 @@ def _fields(arrays, config, clip, head):
 
 
 def parse(contents: Any) -> ParsedText:
-    """The text encoder and what joins it to the image encoder, of a file whose names `matches` accepts.
+    """The text encoder and what joins it to the image encoder, of a file with names that `matches` accepts.
 
     Raises:
         ValueError: for missing arrays, or a config.json of another model.

@@ -73,7 +73,7 @@ def _encoder_map(spec: Mapping) -> NameMap:
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
-    """Parses a folder or file whose names `matches` accepts; arguments and errors as in timm.parse."""
+    """Parses a folder or file with names that `matches` accepts; arguments and errors as in timm.parse."""
     config = contents.config
     check_agreement([("model_type", setting(config, "model_type", str), YOLOS)])
     if mlp_activation(config, _LIKE) != "gelu":

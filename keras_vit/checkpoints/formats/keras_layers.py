@@ -1,7 +1,7 @@
 """ViTs of Keras' own layers, such as derivatives of keras.io's "Image classification with Vision Transformer".
 
 The graph in the file shows what the model computes: it is followed from the head back to the pixels, and its arrays get
-timm's names. Custom layers, whose code is not in the file, are judged by their arrays, with a warning.
+timm's names. Custom layers, with code outside the file, are judged by their arrays, with a warning.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _PIXELS = 2  # a smaller standard deviation is not one of pixels 0..255
 
 
 def _refuse(node, expected) -> NoReturn:
-    code = ", whose code is not in the file" if node.is_custom else ""
+    code = ", with code that is not in the file" if node.is_custom else ""
     raise ValueError(f'expected {expected}, got the layer "{node.name}" ({node.kind}){code}.')
 
 
@@ -164,7 +164,7 @@ class _Reader:
             node = self.norm(node, "fc_norm")
         node = self.pooled(node)
         if node.kind != "LayerNormalization" or any(start in node.inputs[0].inputs for start in _mlp_inputs(node)):
-            return node  # a block's sum, or the normalisation of a post-norm block, whose MLP reads the sum
+            return node  # a block's sum, or the normalisation of a post-norm block with an MLP that reads the sum
         if "fc_norm.weight" in self.arrays:
             _refuse(node, "the last block, for a ViT has one normalisation before the head")
         return self.norm(node, "norm")
@@ -284,8 +284,8 @@ def _described(own, activation):
     """Sentences on what is assumed, and on what differs here."""
     names = ", ".join(dict.fromkeys(node.kind for node in own))
     parts = [
-        f"The file does not hold the code of {names}. Assumed: a patch's values are in the order row, column, channel;"
-        " a dense layer embeds them; position embeddings are added; a class token is put in front, if there is one."
+        f"The file does not contain the code of {names}. Assumed: a patch's values are in the order row, column,"
+        " channel; a dense layer embeds them; position embeddings are added; a class token, if any, comes first."
     ] * bool(own)
     return parts + [f"The model ends with {activation}; here it returns the logits."] * bool(activation)
 

@@ -120,7 +120,7 @@ def find(arrays: Mapping[str, np.ndarray]) -> str:
     if "decode_head.fpn_bottleneck.conv.weight" in arrays:
         return "upernet"
     if "decode_head.norm.weight" not in arrays or "decode_head.up_convs.0.0.conv.weight" not in arrays:
-        raise ValueError("The decode_head is none of SETRUPHead, SETRMLAHead and UPerHead, which are implemented.")
+        raise ValueError("The decode_head must be a SETRUPHead, SETRMLAHead or UPerHead; others are not implemented.")
     kernel = need(arrays, "decode_head.up_convs.0.0.conv.weight", 4)
     return "setr_naive" if kernel.shape[2:] == (1, 1) else "setr_pup"
 

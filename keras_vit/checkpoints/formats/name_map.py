@@ -145,7 +145,7 @@ def _check_names(name_map: NameMap, names: Collection[str], paths: Collection[st
             f"{what}: {summary(names)}" for what, names in (("missing", missing), ("unexpected", unexpected)) if names
         ]
         raise ValueError(
-            f'The array names in "{where}" do not match the model that the file seems to hold. {"; ".join(parts)}.'
+            f'The array names in "{where}" do not match the model that the file seems to contain. {"; ".join(parts)}.'
         )
     mapped = {path for entry in name_map.values() for path in entry.ours}
     if mapped != paths:

@@ -19,7 +19,8 @@ IMAGENET_STD = tuple(255 * s for s in (0.229, 0.224, 0.225))
 CLIP_MEAN = tuple(255 * m for m in (0.48145466, 0.4578275, 0.40821073))
 CLIP_STD = tuple(255 * s for s in (0.26862954, 0.26130258, 0.27577711))
 
-# {width: heads} of the published models whose heads are not 64 wide; a state dict does not contain the number of heads.
+# {width: heads} of the published models with heads that are not 64 wide; a state dict does not contain the number of
+# heads.
 _HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 
 

@@ -1,4 +1,4 @@
-"""What the file of a dual encoder holds besides the image encoder: text encoder, projection, scale and bias."""
+"""The content of a dual encoder's file besides the image encoder: text encoder, projection, scale and bias."""
 
 import dataclasses
 from collections.abc import Mapping

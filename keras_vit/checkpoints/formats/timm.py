@@ -207,7 +207,7 @@ def _fields(arrays, config, options):
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
-    """Parses a state dict whose names `matches` accepts.
+    """Parses a state dict with names that `matches` accepts.
 
     Args:
         contents: from files.read, with timm's config.json if there is one.

@@ -65,8 +65,8 @@ def pool(arrays, fields, config):
     if stated and ((stated == "map") != is_map or (stated == "token" and not fields["class_token"])):
         part = "class token" if stated == "token" else "attention pooling"
         raise ValueError(
-            f'global_pool is "{stated}" in config.json, but the arrays hold {"an" if is_map else "no"} {part}. Load the'
-            " weights with the config.json that belongs to them, or correct it."
+            f'global_pool is "{stated}" in config.json, but the arrays contain {"an" if is_map else "no"} {part}. Load'
+            " the weights with the config.json that belongs to them, or correct it."
         )
     if stated:
         return _POOLS[stated]

@@ -330,7 +330,7 @@ def name_map(spec: Mapping, classes: int | None) -> NameMap:
 
 
 def file_arrays(arrays: Mapping[str, np.ndarray], spec) -> dict[str, np.ndarray]:
-    """The arrays by name_map's names as timm's files hold them; EVA-02's are apart where the MLP normalises."""
+    """The arrays by name_map's names as in timm's files; EVA-02's are apart where the MLP normalises."""
     apart = spec.mlp_form == "swiglu" if structure_of(spec) == "dinov3" else spec.hidden_norm
     found = split_gates(arrays, *_GATES) if apart else dict(arrays)
     return _separate(found) if spec.hidden_norm else found

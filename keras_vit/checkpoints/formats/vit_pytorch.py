@@ -155,7 +155,7 @@ def _assumptions(arrays, options, k, size, token):
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
-    """Parses a state dict whose names `matches` accepts.
+    """Parses a state dict with names that `matches` accepts.
 
     Args:
         contents: from files.read.

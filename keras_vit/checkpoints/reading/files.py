@@ -71,7 +71,7 @@ def _as_float(name, array, where):
     if array.dtype.kind in "iub" and (array.ndim < 2 or name.endswith(("position_ids", "index", "mask"))):
         return array
     if array.dtype.kind != "f" and array.dtype != ml_dtypes.bfloat16:
-        raise ValueError(f'"{where}": array "{name}" holds {array.dtype}, expected floating-point numbers.')
+        raise ValueError(f'"{where}": array "{name}" contains {array.dtype}, expected floating-point numbers.')
     array = array.astype("float64" if array.dtype.itemsize == 8 else "float32", copy=False)
     with np.errstate(over="ignore"):  # values beyond float32 become infinite
         finite = np.isfinite(array.astype("float32", copy=False)).all()
@@ -91,7 +91,7 @@ def _check_member(archive, entry):
     """(shape, dtype) of an .npy; compares its header's size with its entry's before memory is allocated.
 
     Raises:
-        ValueError: if they differ, or it holds a pickle.
+        ValueError: if they differ, or it contains a pickle.
     """
     with archive.open(entry) as file:
         version = np.lib.format.read_magic(file)
@@ -99,7 +99,7 @@ def _check_member(archive, entry):
         shape, _, dtype = read(file)
         header = file.tell()
     if dtype.hasobject:
-        raise ValueError(f"{entry.filename} holds Python objects (a pickle), which are never loaded")
+        raise ValueError(f"{entry.filename} contains Python objects (a pickle), which are never loaded")
     if entry.file_size - header != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{entry.filename} does not have the size that its header declares")
     return shape, dtype
@@ -140,7 +140,7 @@ def _read_safetensors(path, largest):
                 part = file.get_slice(name)
                 kind, shape = part.get_dtype(), part.get_shape()
                 if kind == "F4" or kind.startswith(("F6_", "F8_")):  # numpy has no such types
-                    raise ValueError(f'array "{name}" holds {kind}, expected floating-point numbers')
+                    raise ValueError(f'array "{name}" contains {kind}, expected floating-point numbers')
                 is_large = math.prod(shape) > largest
                 arrays[name] = placeholder(shape, "F" in kind) if is_large else file.get_tensor(name)
             return arrays, (file.metadata() or {}).get("keras_vit")
@@ -166,7 +166,7 @@ def _read_sharded(index, largest):
     if actual != weight_map:
         wrong = sorted(name for name in actual.keys() | weight_map.keys() if actual.get(name) != weight_map.get(name))
         raise ValueError(
-            f'"{index}" and its files disagree about which file holds which array: {", ".join(wrong[:8])}'
+            f'"{index}" and its files disagree about which file contains which array: {", ".join(wrong[:8])}'
             f" ({len(wrong)})."
         )
     return arrays
@@ -202,7 +202,7 @@ def _kind(path):
 
 
 def _of_keras(path, kind):
-    """The arrays and config in a Keras file whose model has one of Keras' own classes."""
+    """The arrays and config in a Keras file with a model of one of Keras' own classes."""
     graph = keras_graph.read(path)
     if graph is None and kind == "hdf5":
         raise ValueError(f'"{path}" {description(path, HDF5)}')
@@ -252,7 +252,7 @@ def _inside(folder):
 
 
 def _under(arrays, key, file):
-    """The arrays whose names begin with a key, without it; ValueError if there are none."""
+    """The arrays with names that begin with a key, without it; ValueError if there are none."""
     names = {name: name[len(key) + 1 :] for name in arrays if name.startswith((f"{key}.", f"{key}/"))}
     if not names:
         first = sorted({re.split(r"[./]", name)[0] for name in arrays})

@@ -9,7 +9,7 @@ from keras_vit.checkpoints.reading.keras_layers import missing_by_shapes, senten
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 _FLAX = (
-    "holds Flax parameters (msgpack). Save them as .npz where flax is installed:"
+    "contains Flax parameters (msgpack). Save them as .npz where flax is installed:"
     ' numpy.savez("weights.npz", **flax.traverse_util.flatten_dict(flax.serialization.msgpack_restore(open("{name}",'
     ' "rb").read()), sep="/")). For a Hugging Face model, load the safetensors or pytorch_model.bin.'
 )
@@ -40,7 +40,7 @@ _NAMES = (
 
 
 def _weights_of_keras(path):
-    """What an HDF5 file without a graph of Keras' layers holds."""
+    """The content of an HDF5 file without a graph of Keras' layers, in words."""
     shapes = {}
 
     def visit(name, item):
@@ -52,7 +52,7 @@ def _weights_of_keras(path):
         own = "a model of a custom class" if "model_config" in file.attrs else "the weights of a Keras model"
     parts = missing_by_shapes(shapes)
     what = (
-        f"holds {own} without its architecture: build that model, then"
+        f"contains {own} without its architecture: build that model, then"
         ' model.load_weights("{name}"); model.save("model.keras").'
     )
     return what if parts is None else f"{what} {sentence(parts)}"

@@ -28,7 +28,7 @@ from keras_vit.training import Model, state
 
 
 def _family(name, kind):
-    """The family whose "model" or "spec" class (`kind`) is registered under the name in a config, or None."""
+    """The family with its "model" or "spec" class (`kind`) registered under the name in a config, or None."""
     rows = {keras.saving.get_registered_name(getattr(row, kind)): row for row in families.FAMILIES.values()}
     return rows.get(name) if isinstance(name, str) else None
 
@@ -72,14 +72,14 @@ def _shapes(weights, path):
     """The shapes of the layers' arrays in an HDF5 file, without the optimizers of nested models.
 
     Raises:
-        ValueError: if it is not HDF5, or declares far more than it holds.
+        ValueError: if it is not HDF5, or declares far more than it contains.
     """
     shapes = []
 
     def visit(name, item):
         if name.startswith("layers/") and "/optimizer/" not in name and isinstance(item, h5py.Dataset):
             if item.dtype.kind not in "fiuV":
-                raise ValueError(f'array "{name}" holds {item.dtype}, expected numbers')
+                raise ValueError(f'array "{name}" contains {item.dtype}, expected numbers')
             shapes.append(item.shape)
 
     try:
@@ -118,7 +118,7 @@ def load(path):
     """The model of a .keras file or folder, not compiled: a family's, or a keras_vit.Model built on one.
 
     Raises:
-        ValueError: if the file is damaged, altered, holds another model, or names a class that is not allowed.
+        ValueError: if the file is damaged, altered, contains another model, or names a class that is not allowed.
     """
     data, shapes = _unpack(path)
     where = f'The config of "{path}"'
@@ -136,7 +136,7 @@ def load(path):
         model = _composed(config, shapes, path)
     else:
         raise ValueError(
-            f'"{path}" holds a {config.get("class_name") or name}, not a {families.any_name()} of keras_vit, or'
+            f'"{path}" contains a {config.get("class_name") or name}, not a {families.any_name()} of keras_vit, or'
             " keras_vit.Model built on one."
         )
     _fill(model, path, values)
@@ -247,7 +247,7 @@ def _check_text(node, shapes, where):
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{where} describes a model that cannot be built: {error}") from None
     if spec.depth > len(shapes) or sum(row.parameters for row in text_layer_counts(spec)) > values:
-        raise ValueError(f"{where} describes a larger text encoder than the file holds: {spec}.")
+        raise ValueError(f"{where} describes a larger text encoder than the file contains: {spec}.")
 
 
 def _composed(config, shapes, path):

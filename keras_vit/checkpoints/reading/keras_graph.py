@@ -50,10 +50,10 @@ class Node:
         kind: name of its class.
         name: its name in the graph.
         config: its arguments, as in the file.
-        inputs: the calls whose results it takes.
+        inputs: the calls that give its inputs.
         call: what it is called with, as in the file.
         arrays: {its place in the layer, such as "0" or "query/0": array}.
-        is_custom: whether it is a custom class, whose code is not in the file.
+        is_custom: whether it is a custom class, with code outside the file.
     """
 
     kind: str
@@ -66,7 +66,7 @@ class Node:
 
 
 def _datasets(file, path):
-    """{path: array} of an HDF5 file's layers; ValueError if it declares more than it holds."""
+    """{path: array} of an HDF5 file's layers; ValueError if it declares more than it contains."""
     found = {}
 
     def visit(name, item):
@@ -93,7 +93,7 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]] | N
         path: of a .keras file, of a folder with its parts, or of an .h5 file.
 
     Raises:
-        ValueError: if the file declares more than it holds.
+        ValueError: if the file declares more than it contains.
     """
     try:
         if path.is_dir():

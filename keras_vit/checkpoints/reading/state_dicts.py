@@ -73,19 +73,19 @@ def _described(value):
 
 
 def _check_any(found, modules, value, path):
-    """ValueError, with what the file holds, unless there is a dict of arrays and no module in its place."""
+    """ValueError, with the file's content, unless there is a dict of arrays and no module in its place."""
     if modules and not any(len(_matrices(arrays)) >= _MATRICES for arrays in found.values()):
         keys, module = modules[0]
         index = "".join(f"[{key!r}]" for key in keys)
         raise ValueError(
-            f'"{path}" holds a pickled module, {module.name}, which only its own code can load. Where that code is, and'
-            f' if you trust the file, save the weights alone: torch.save(torch.load("{path.name}",'
+            f'"{path}" contains a pickled module, {module.name}, which only its own code can load. Where that code is,'
+            f' and if you trust the file, save the weights alone: torch.save(torch.load("{path.name}",'
             f' weights_only=False){index}.state_dict(), "weights.pth").'
         )
     if not found:
         raise ValueError(
-            f'"{path}" contains no state dict, that is, no dict of arrays with names; it holds {_described(value)}. In'
-            ' torch: torch.save(model.state_dict(), "weights.pth").'
+            f'"{path}" contains no state dict, that is, no dict of arrays with names; it contains {_described(value)}.'
+            ' In torch: torch.save(model.state_dict(), "weights.pth").'
         )
 
 
@@ -101,7 +101,7 @@ def _choose(found, key, path):
         chosen = within or around[-1:] or (large if len(large) == 1 else [])
         rest = "" if within or not chosen else key.removeprefix(f"{chosen[0]}.")
     if len(chosen) != 1:
-        problem = "holds several state dicts" if chosen else f"has nothing under the key {key!r}"
+        problem = "contains several state dicts" if chosen else f"has nothing under the key {key!r}"
         listed = ", ".join(f'key="{name}" ({len(found[name])} arrays)' for name in large[:20])
         raise ValueError(f'"{path}" {problem}. Pass one of these to load: {listed}.')
     return chosen[0], rest
@@ -137,7 +137,7 @@ def read_state_dict(
         ({name: array}, names of matrices elsewhere in the file, what is left of the key as a prefix of names).
 
     Raises:
-        ValueError: if the file is damaged, holds no state dict, or several and no key chooses.
+        ValueError: if the file is damaged, contains no state dict, or several and no key chooses.
     """
     with opened(path) as value:
         found, modules = _find(value)

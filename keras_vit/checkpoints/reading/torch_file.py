@@ -191,7 +191,7 @@ def _part(file, start, size):
 
 
 def _read_stream(file, makers=None):
-    """The value in a file of pickles: torch's before 1.6, whose storages follow them, or a single one."""
+    """The value in a file of pickles: torch's before 1.6, followed by the storages, or a single one."""
     makers = _MAKERS if makers is None else makers
     value = read_pickle(file, makers)
     if value != _MAGIC:
@@ -207,7 +207,7 @@ def _read_stream(file, makers=None):
         if count != storage.count:
             raise ValueError("a storage does not have the size that the pickle declares")
         if storage.dtype is None:
-            raise ValueError(f"it holds {storage.kind}, which no reader but torch skips")
+            raise ValueError(f"it contains {storage.kind}, which no reader but torch skips")
         size = count * storage.dtype.itemsize
         file.seek(start + size)
         storage.read = functools.cache(functools.partial(_part, file, start, size))
@@ -245,7 +245,8 @@ def values_of(arrays: dict[str, Any], path: pathlib.Path, largest: float = math.
     """
     for name, array in arrays.items():
         if array.dtype is None:
-            raise ValueError(f'"{path}": array "{name}" holds {array.storage.kind}, expected floating-point numbers.')
+            kind = array.storage.kind
+            raise ValueError(f'"{path}": array "{name}" contains {kind}, expected floating-point numbers.')
     check_unpacked(path, sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays.values()))
     zero, read = np.zeros((), "float32"), {}
     for name, array in arrays.items():
@@ -267,14 +268,14 @@ def _check_program(path, members):
     for member, (what, line) in _PROGRAMS.items():
         if any(name.endswith(f"/{member}") for name in members):
             raise ValueError(
-                f'"{path}" holds {what}, which is not run. Save its weights in torch, if you trust the file:'
+                f'"{path}" contains {what}, which is not run. Save its weights in torch, if you trust the file:'
                 f' torch.save({line.format(name=path.name)}, "weights.pth").'
             )
 
 
 @contextlib.contextmanager
 def opened(path: pathlib.Path) -> Iterator[Any]:
-    """A context with the value in a file of torch.save, whose arrays are read while it lasts.
+    """A context with the value in a file of torch.save; arrays are read while it lasts.
 
     Raises:
         ValueError: if the file is damaged, which reading its arrays may show, or a program.

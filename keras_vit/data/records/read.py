@@ -148,7 +148,7 @@ def _numbers_as_names(pattern, files, key, first):
 
 
 def _describe_objects(pattern, splits, split, chosen, features):
-    """The Description of others' files with boxes, whose classes are numbered from 1 unless first_label says so."""
+    """The Description of others' files with boxes, with classes numbered from 1 unless first_label says otherwise."""
     first = int(chosen["first_label"] or 1)
     names = class_names(os.path.dirname(pattern), chosen["classes"])
     own = look_into_objects(pattern, splits[split], features)

@@ -22,7 +22,7 @@ _EXPECTED = "a list of 50,000 lists of class numbers, real.json of github.com/go
 
 
 def real_accuracy(predicted: np.ndarray, real: Sequence[Sequence[int]]) -> float:
-    """Share of images whose predicted class is among their labels; images without labels are not counted.
+    """Share of images with their predicted class among their labels; images without labels are not counted.
 
     Args:
         predicted: (n, classes) or (n,). Logits or classes.

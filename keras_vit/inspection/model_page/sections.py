@@ -61,8 +61,8 @@ def filters(subject: Subject) -> Section:
                 f" the filters' variance.{grey}"
             ),
             (
-                "How to read it: in a trained model they are a basis for what a patch may hold: spots of colour, edges,"
-                " stripes and checks, coarse and fine. Noise from pixel to pixel means little training."
+                "How to read it: in a trained model they are a basis for the content of a patch: spots of colour,"
+                " edges, stripes and checks, coarse and fine. Noise from pixel to pixel means little training."
             ),
         ]
     else:
@@ -172,7 +172,7 @@ def layers(subject: Subject) -> Section:
         ),
         (
             "How to read it: 1, bright, means the same up to a rotation and a factor. Bright squares along the diagonal"
-            " are groups of layers that change little; ViTs are more alike throughout than ResNets, whose stages stand"
+            " are groups of layers that change little; ViTs are more alike throughout than ResNets, where stages stand"
             " out (arXiv 2108.08810)."
         ),
     ]

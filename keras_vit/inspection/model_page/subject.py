@@ -46,7 +46,7 @@ class Subject:
 
     @property
     def encoder(self) -> keras.Model:
-        """The model whose graph contains the blocks."""
+        """The model with the blocks in its graph."""
         return taps.encoder_in(self.model)[0]
 
     @property

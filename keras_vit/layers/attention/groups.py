@@ -247,7 +247,7 @@ def allowed_pairs(groups: Groups, prefix: int) -> np.ndarray:
 
 
 def sizes(groups: Groups, prefix: int) -> tuple[int, int]:
-    """What the attention in groups costs: pairs of queries and keys, and keys with their copies, padding included."""
+    """The cost of attention in groups: pairs of queries and keys, and keys with their copies, padding included."""
     n = prefix + groups.grid[0] * groups.grid[1]
     m, s = arrangements(groups)[0][0].shape
     pairs = prefix * (prefix if groups.causal else n) + m * s * prefix

@@ -32,7 +32,7 @@ class Pattern:
         groups: (grid, causal, *arguments) -> Groups.
         arguments: names of its integers.
         optional: how many of them may be left out.
-        problem: function from these integers to what is wrong, or None.
+        problem: function from these integers to an error, or None.
     """
 
     groups: Callable[..., groups.Groups]
@@ -117,7 +117,7 @@ def parse(text: str, what: str, names: tuple[str, ...] = NAMES) -> Attention:
 
 
 def _problem(name, parts, has_blocks):
-    """What is wrong with the arguments of a pattern, or None."""
+    """The error in the arguments of a pattern, or None."""
     row = PATTERNS.get(name)
     if row is None or not row.arguments:
         return f'"{name}" takes no arguments' if parts or has_blocks else None

@@ -252,7 +252,7 @@ class MultiHeadSelfAttention(ComposedLayer):
             (output (b, 1, d), keys and values including this token's).
 
         Raises:
-            ValueError: for a layer that is not causal, or whose positions need all tokens at once.
+            ValueError: for a layer that is not causal, or with positions that need all tokens at once.
         """
         if not self.causal or self.positions is not None:
             raise ValueError(

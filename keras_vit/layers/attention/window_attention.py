@@ -44,7 +44,7 @@ class WindowAttention(ComposedLayer):
         attention_dropout: rate on the attention weights.
 
     Input and output (b, h, w, d), of any known h and w. Zeros that fill the last windows are attended to, as in the
-    original. Windows at the edge of a shifted map hold places from two sides of it, which do not see each other.
+    original. Windows at the edge of a shifted map contain places from two sides of it, which do not see each other.
     """
 
     def __init__(
@@ -145,15 +145,15 @@ class WindowAttention(ComposedLayer):
         return ops.reshape(weights, (-1, self.heads, n, n))  # (b*m, k, n, n)
 
     def received(self, x: Any, shares: Any) -> Any:
-        """What places receive from those that attend to them, each head for itself.
+        """The attention that places receive, head by head.
 
         Args:
             x: the layer's input (b, h, w, d).
             shares: (b, h, w) float32, the weight of each attending place.
 
         Returns:
-            (b, h, w, k) float32: attention weights times the attending place's share, summed. What the zeros that fill
-                windows receive is lost.
+            (b, h, w, k) float32: attention weights times the attending place's share, summed. The attention to zeros
+                that fill windows receive is lost.
         """
         h, w = x.shape[1:3]
         weights = ops.cast(self.window_weights(self.windows(x), (h, w)), "float32")  # (b*m, k, n, n)

@@ -1,7 +1,7 @@
 """Windows of a feature map (arXiv 2103.14030): pure functions between a map (b, h, w, d) and its windows as tokens.
 
-A map whose size is not a multiple of the window's is padded first (`padding`); for shifted windows it is rolled, and
-`shifted_regions` says which places in a window were neighbours before.
+A map with a size that is not a multiple of the window's is padded first (`padding`); for shifted windows it is rolled,
+and `shifted_regions` says which places in a window were neighbours before.
 """
 
 from types import ModuleType

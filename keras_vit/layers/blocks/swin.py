@@ -112,7 +112,7 @@ class SwinBlock(ComposedLayer):
         return self.attention.window_weights(self.attention.windows(x), x.shape[1:3])
 
     def received(self, x: Any, shares: Any) -> Any:
-        """What places receive from those that attend to them: WindowAttention.received for the block's input."""
+        """The attention that places receive: WindowAttention.received for the block's input."""
         return self.attention.received(self._attended(x), shares)
 
     def _attended(self, x):

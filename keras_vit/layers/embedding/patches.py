@@ -68,7 +68,7 @@ class PatchEncoder(keras.layers.Layer):
     Args:
         patch_size: pixels, a number or (height, width).
         width: token size d.
-        form: "conv" (a convolution whose stride is its kernel size) or "dense" (flatten, then a matrix product). Same
+        form: "conv" (a convolution with its kernel size as stride) or "dense" (flatten, then a matrix product). Same
             weights, same result; speed depends on the machine.
         norm: layer-normalise each patch's pixels before the embedding, and the tokens after it (as vit-pytorch).
             Implies the dense form.

@@ -1,4 +1,4 @@
-"""Rotary positions in 2-D: rotated queries and keys, whose products depend on the offset (arXiv 2104.09864)."""
+"""Rotary positions in 2-D: rotated queries and keys, so that products depend on the offset (arXiv 2104.09864)."""
 
 import math
 from typing import Any
@@ -44,7 +44,7 @@ def rotary_angles(grid: tuple[int, int], size: int, form: str = "rope2d", refere
     """
     if size % 4:
         raise ValueError(
-            f'positions="{form}" need heads whose width is divisible by 4, got {size}. Change heads, or set head_dim.'
+            f'positions="{form}" need a head width divisible by 4, got {size}. Change heads, or set head_dim.'
         )
     coordinates, base = ROTARY[form]
     periods = base ** (np.arange(size // 4) / (size // 4))  # (c/4,)

@@ -1,4 +1,4 @@
-"""A bias whose gradient the matrix unit sums."""
+"""A bias with a gradient that the matrix unit sums."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Kernels whose program holds all tokens of one image, (1, n, width), in the chip's own memory."""
+"""Kernels with all tokens of one image, (1, n, width), in the chip's own memory."""
 
 import functools
 import math

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from keras_vit.layers.tpu.images import ROOM, images, padded, run, same
 
-_BLOCKS, _FLOATS = 4, 4  # x, both gradients given and that of x, in 16 bits; what is computed from them in float32
+_BLOCKS, _FLOATS = 4, 4  # x, both gradients given and that of x, in 16 bits; intermediate values in float32
 
 
 def _normalised(x, epsilon):

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from keras_vit.layers.tpu.images import LANES, ROOM, images, padded, run
 
-# What the backward pass has: q, k, v, g and three gradients (n, width); scores and the like (n, n), in float32.
+# Arrays of the backward pass: q, k, v, g and three gradients (n, width); scores and the like (n, n), in float32.
 _BLOCKS, _SQUARES = 7, 4
 
 

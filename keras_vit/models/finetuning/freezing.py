@@ -34,7 +34,7 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> list[str]:
 
 
 def freeze_all_but_head(model: keras.Model) -> list[str]:
-    """Linear probing: trains only what follows the features, or the tokens or feature map without pooling.
+    """Linear probing: trains only the layers after the features, or after tokens or feature map without pooling.
 
     Args:
         model: a ViT or BiT, or a model built on one or calling one; frozen in place. Call it before compile.

@@ -24,7 +24,7 @@ TARGETS = ("query", "value")  # as in the paper's experiments
 
 
 def _adaptable(model):
-    """The model whose layers get LoRA: the encoder inside a pre-training model; ValueError for DINO."""
+    """The model that gets LoRA: the encoder inside a pre-training model; ValueError for DINO."""
     encoder = taps.own_encoder(model)
     if encoder is not None:
         return encoder
@@ -46,7 +46,7 @@ def _dense_layers(model):
 
 
 def _chosen(dense, targets):
-    """The layers whose paths end with one of the patterns; ValueError for a pattern without a match."""
+    """The layers with paths that end with one of the patterns; ValueError for a pattern without a match."""
     found = {}
     for pattern in [targets] if isinstance(targets, str) else targets:
         matched = {
@@ -78,7 +78,7 @@ def enable_lora(
     """Adds LoRA to dense layers; only LoRA and the head still train. Call it before compile.
 
     Outputs stay the same until training. The model may be int8 or int4; then only LoRA trains. Saving, loading and
-    cloning keep LoRA; `merge_lora` makes an ordinary model, which every format can hold.
+    cloning keep LoRA; `merge_lora` makes an ordinary model, for every format.
 
     Args:
         model: a ViT, a model built on one, or one for pre-training, whose encoder (of a distillation the student) gets
@@ -135,6 +135,6 @@ def merge_lora(model: keras.Model) -> None:
 
 
 def _forget_functions(*models):
-    """Drops compiled functions, which hold the old weights; Keras makes new ones."""
+    """Drops compiled functions, which keep the old weights; Keras makes new ones."""
     for model in models:
         model.train_function = model.test_function = model.predict_function = None

@@ -1,4 +1,4 @@
-"""What a row of the table of dense heads receives and returns: facts about the encoder, and the layers after it."""
+"""Input and result of a row of the table of dense heads: facts about the encoder, and the layers after it."""
 
 import dataclasses
 import inspect
@@ -13,7 +13,7 @@ from keras_vit.layers.arguments import is_integer
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """What a dense head needs to know of its encoder.
+    """Facts about the encoder of a dense head.
 
     Attributes:
         spec: of any family, a families.Spec.
@@ -65,12 +65,12 @@ class Decoder:
     """The layers of a dense head.
 
     Attributes:
-        taps: numbers of the blocks whose maps it takes.
+        taps: numbers of the blocks that give its maps.
         head: the layer called "head", from maps [(b, h, w, d), ...] to logits (b, h', w', classes).
         neck: the layer called "neck", from maps to the maps that head and auxiliary heads take, or None.
         auxiliary: (index of a map, layer from [that map] to logits) of each auxiliary head; their names are
             "auxiliary_0"...
-        normalised: numbers of the blocks whose maps are taken after the encoder's last normalisation.
+        normalised: numbers of the blocks with maps taken after the encoder's last normalisation.
         class_tokens: whether the neck takes the maps' class tokens too, [(b, d), ...].
         joins: whether the neck's queries join the tokens of the blocks `taps` instead (heads/eomt.py).
     """

@@ -42,7 +42,7 @@ def make_decoder(
     """The layers of the head `name`, a row of HEADS.
 
     Args:
-        encoder: what it stands on.
+        encoder: the encoder below the head.
         classes: number of logits.
         auxiliary: whether with auxiliary heads.
         policy: of its layers.

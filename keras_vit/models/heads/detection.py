@@ -32,7 +32,7 @@ class Head:
         make: (encoder, classes, policy, **options) -> Decoder, the layers.
         outputs: (encoder model, Decoder) -> {"logits" (b, n, c), "boxes" (b, n, 4)}, symbolic, float32; boxes are top,
             left, bottom, right as fractions of the image. Also what else training needs, by other names.
-        prediction: (Decoder, outputs, y or None) -> what the loss gets, as from training.detection_losses.packed.
+        prediction: (Decoder, outputs, y or None) -> the loss's input, as from training.detection_losses.packed.
         losses: the classes of losses that train it, the usual one first.
         activation: from logits to scores, as in heads.suppress.probabilities.
         suppresses: whether boxes of one object must be reduced to one; False for set predictions.
@@ -100,7 +100,7 @@ def make_detector(
     """The layers of the head `name`, a row of HEADS.
 
     Args:
-        encoder: what it stands on.
+        encoder: the encoder below the head.
         classes: number of classes.
         policy: of its layers.
         options: the row's own arguments.

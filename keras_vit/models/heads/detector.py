@@ -147,7 +147,7 @@ def _on_tokens(encoder, scales, width, policy):
 
 
 def _on_stages(encoder, scales, width, policy):
-    """(taps, neck, strides) of a BiT: the last block of each stage whose map is at a scale of the last one's."""
+    """(taps, neck, strides) of a BiT: the last block of each stage with a map at a scale of the last one's."""
     strides = encoder.spec.strides
     last = [i for i, stride in enumerate(strides) if i + 1 == len(strides) or strides[i + 1] != stride]
     ends = {strides[-1][0] / strides[i][0]: i for i in last}

@@ -135,7 +135,7 @@ class MaskModule(LayerOfParts):
 class MaskedAttention(keras.layers.Layer):
     """Which tokens a block's tokens may attend to: mask logits (b, h', w', q) -> booleans (b, n + q, n + q).
 
-    In training, with a probability, a query attends to the patches whose mask logit is above 0, and to all other
+    In training, with a probability, a query attends to the patches with a mask logit above 0, and to all other
     tokens. The probability falls from 1 to 0 while `steps` updates pass: in block i of l, in part i + 2 of l + 2 equal
     ones, by (1 - progress)^0.9, so the first blocks lose their masks first (paper, section 3.3). In inference every
     token attends to all.
@@ -159,7 +159,7 @@ class MaskedAttention(keras.layers.Layer):
         self.step = self.add_weight(shape=(), dtype="int32", name="step", **options)
 
     def probability(self) -> Any:
-        """With which a query's attention is masked at the present step."""
+        """The probability of masking a query's attention at the present step."""
         part = (self.blocks + 2) * ops.cast(self.step, "float32") / self.steps - (self.block + 1)  # 0 to 1 on the way
         return ops.power(ops.clip(1.0 - part, 0.0, 1.0), _POWER)
 

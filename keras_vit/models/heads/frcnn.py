@@ -187,7 +187,7 @@ def _positive(values, what):
 
 
 def learned_rows(decoder: Decoder, outputs: Mapping[str, Any], y: Any = None) -> Any:
-    """What the loss gets, as from region_losses.region_rows: anchors, proposals, and true boxes as regions.
+    """The loss's input, as from region_losses.region_rows: anchors, proposals, and true boxes as regions.
 
     Args:
         decoder: as `frcnn` returns it.

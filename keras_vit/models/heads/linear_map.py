@@ -66,7 +66,7 @@ def linear(
 
     Args:
         encoder, classes, auxiliary, policy: as for every row of HEADS.
-        taps: blocks whose outputs are concatenated, each after the encoder's last normalisation; None for the last.
+        taps: blocks with outputs to concatenate, each after the encoder's last normalisation; None for the last.
         norm, dropout: as in LinearMap.
     """
     if auxiliary:

@@ -193,7 +193,7 @@ def lw_detr(
 
     Args:
         encoder, classes, policy: as for every row of HEADS.
-        taps: numbers of the blocks whose maps the projector takes; None for those after each quarter.
+        taps: numbers of the blocks with maps for the projector; None for those after each quarter.
         normalised: whether these maps pass through the encoder's last normalisation.
         scales: of the maps that the decoder reads, relative to the encoder's: some of 2, 1 and 0.5.
         width: d; 384 in LW-DETR's large models.
@@ -222,5 +222,5 @@ def lw_detr(
 
 
 def query_outputs(encoder: Any, decoder: Decoder) -> dict[str, Any]:
-    """The symbolic outputs of a QueryDecoder on an encoder: logits, boxes, and what the loss takes, "prediction"."""
+    """The symbolic outputs of a QueryDecoder on an encoder: logits, boxes, and the input of the loss, "prediction"."""
     return dict(zip(("logits", "boxes", "prediction"), decoder.head(decoder.neck(maps_of(encoder, decoder)))))

@@ -1,4 +1,4 @@
-"""What dense heads are made of: convolutions with normalisation and ReLU, and the classifier of places."""
+"""Parts of dense heads: convolutions with normalisation and ReLU, and the classifier of places."""
 
 import math
 from typing import Any
@@ -76,7 +76,7 @@ class ConvBlock(keras.layers.Layer):
 
 @serializable
 class Enlargement(keras.layers.Layer):
-    """A transposed convolution whose kernel and stride are `factor`: (b, h, w, d) -> (b, h*factor, w*factor, width).
+    """A transposed convolution with kernel and stride `factor`: (b, h, w, d) -> (b, h*factor, w*factor, width).
 
     Args:
         factor: of height and width.

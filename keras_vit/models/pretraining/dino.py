@@ -1,4 +1,4 @@
-"""DINO (arXiv 2104.14294): a student predicts for every crop what its moving average says of two large ones."""
+"""DINO (arXiv 2104.14294): a student predicts, from each crop, its moving average's output for two large ones."""
 
 import math
 from typing import Any

@@ -26,7 +26,7 @@ VARIANTS = {
     "iGPT-L": {"depth": 48, "width": 1536, "mlp_dim": 6144, "heads": 16},
 }
 COLORS = 512
-# What makes a ViT an iGPT: the class token is the start token.
+# The fields that make a ViT an iGPT: the class token is the start token.
 _FIELDS = {"causal": True, "class_token": True, "pool": "gap", "registers": 0, "fc_norm": False, "pre_logits": None}
 
 
@@ -178,7 +178,7 @@ class ImageGPT(ModelOfArguments):
 
         Args:
             count: number of images; None for 1, or one per prompt. A single prompt gets `count` completions.
-            prompt: images (b, height, width, c), pixels 0..255, whose upper rows are kept; None to draw all pixels.
+            prompt: images (b, height, width, c), pixels 0..255, to keep the upper rows of; None to draw all pixels.
             rows: rows of `prompt` to keep; None for half.
             temperature: divides the logits: below 1 likelier colours, above 1 more varied ones.
             top_k: draw from this many of the likeliest colours; None for all.

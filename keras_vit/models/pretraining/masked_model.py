@@ -114,7 +114,7 @@ class MaskedModel(ModelOfArguments):
     labels_are_classes = False
 
     def _hold(self, vit: ViT, preprocessing: str | None, remat: Any, policy: Any) -> None:
-        """Sets what a model of one image finds out from its input; `vit` is the encoder, whose layers the model has."""
+        """Sets the attributes that a model of one image derives from its input; `vit` is the encoder inside."""
         # Its layers are the model's: as an attribute that Keras tracks they would be there twice.
         self.__dict__["_encoder"] = vit
         self.spec, self.image_size, self.channels = vit.spec, vit.image_size, vit.channels

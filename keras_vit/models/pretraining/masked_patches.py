@@ -1,4 +1,4 @@
-"""Masked patch prediction (arXiv 2010.11929, appendix B.1.2): predicts patches whose embeddings are replaced."""
+"""Masked patch prediction (arXiv 2010.11929, appendix B.1.2): predicts patches with replaced embeddings."""
 
 from collections.abc import Mapping
 from typing import Any, Unpack
@@ -33,11 +33,11 @@ _SIDE = 4  # of a thumbnail
 
 
 def check_target(target: Any, patch_size: tuple[int, int]) -> str:
-    """A row of TARGETS; ValueError if unknown, or for thumbnails of patches whose sides are not multiples of 4."""
+    """A row of TARGETS; ValueError if unknown, or for thumbnails of patches with sides that are not multiples of 4."""
     target = choice(target, "target", TARGETS)
     if target == "thumbnail" and any(side % _SIDE for side in patch_size):
         raise ValueError(
-            f'target="thumbnail" needs patches whose sides are multiples of {_SIDE} pixels, got {patch_size}.'
+            f'target="thumbnail" needs patches with sides that are multiples of {_SIDE} pixels, got {patch_size}.'
         )
     return target
 
@@ -55,7 +55,7 @@ class MaskedPatchPredictor(MaskedModel):
         name: of the model.
         **overrides: any field of ViTSpec.
 
-    Inputs: {"image": pixels 0..255 (b, height, width, c), "source": the number of the patch whose embedding each gets
+    Inputs: {"image": pixels 0..255 (b, height, width, c), "source": the number of the patch that gives each embedding
     (b, n), integers, -1 for the learned one}, from `masked`. Outputs, float32: logits (b, n, 8 ** c), or (b, n, 16, 8
     ** c) for thumbnails, for keras_vit.training.MaskedCrossEntropy; for pixels (b, 2, n, p * q * c), predicted and true
     ones, for MaskedSquaredError.

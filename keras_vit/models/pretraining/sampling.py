@@ -95,7 +95,7 @@ def _prompt(model, prompt, count, rows):
     h, w = model.image_size
     if prompt is None:
         if rows is not None:
-            raise ValueError(f"rows={rows} needs prompt, the images whose upper rows are kept.")
+            raise ValueError(f"rows={rows} needs prompt, the images to complete.")
         return np.zeros((integer(1 if count is None else count, "count"), h * w), "int32"), 0
     images = np.asarray(prompt)
     if images.ndim != 4 or images.shape[1:] != (h, w, model.channels) or not len(images):

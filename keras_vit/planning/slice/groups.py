@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from keras_vit.planning.slice.hlo import Cost
 
 RANDOM = r"_bernoulli|_uniform|threefry|random_bits"  # draws random numbers
-# An op's group is the first whose pattern its name matches.
+# An op's group is the first with a pattern that matches its name.
 _GROUPS = (
     ("dropout", rf"dropout|drop_path|{RANDOM}"),
     ("loss and metrics", r"compile_loss|loss|metric|accuracy"),

@@ -106,7 +106,7 @@ class CoordinatedStop(StepCounter):
     The workers agree before every execution, in training and in evaluation.
 
     Args:
-        rundir: the run's directory, whose strategy connects the workers.
+        rundir: the run's directory; its strategy connects the workers.
         preemption: a Preemption.
         checkpoints: the run's Checkpoints.
         start: int. The step at which fit begins.

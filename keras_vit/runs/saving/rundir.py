@@ -69,7 +69,7 @@ class RunDirectory:
 
     def _remove_leftovers(self):
         """Removes half-written files of killed runs; in checkpoints/ only the owner writes."""
-        if "://" in str(self.path):  # buckets hold no half-written files
+        if "://" in str(self.path):  # buckets contain no half-written files
             return
         remove_leftovers(self.path)
         for leftover in paths_in(self._checkpoints, ".tmp-"):
@@ -110,7 +110,7 @@ class RunDirectory:
         self.write_json("config.json", config)
 
     def _steps(self, pattern):
-        """{step: path} of the files in checkpoints/ whose name matches, in ascending order."""
+        """{step: path} of the files in checkpoints/ with a matching name, in ascending order."""
         paths = self._checkpoints.iterdir() if self._checkpoints.exists() else ()
         matches = ((pattern.fullmatch(p.name), p) for p in paths)
         return dict(sorted((int(match.group(1)), path) for match, path in matches if match))

@@ -2,7 +2,7 @@
 
 Keras leaves seed generators out of `.weights.h5` and tf.train.Checkpoint; a resumed run would use other dropout masks.
 An epoch's running metrics are saved too, so that a resumed run logs the same as an uninterrupted one. A model's
-`fixed_variables`, such as a teacher's, have their own file and never change: the state holds only their checksum.
+`fixed_variables`, such as a teacher's, have their own file and never change: the state has only their checksum.
 """
 
 import dataclasses
@@ -152,7 +152,7 @@ def not_finite(arrays: Arrays) -> list[str]:
 
 
 def to_bytes(arrays: Arrays, running: RunningMetrics | None = None) -> bytes:
-    """The arrays as a safetensors file; its metadata hold a checksum of names and values, and the running metrics.
+    """The arrays as a safetensors file; its metadata contain a checksum of names and values, and the running metrics.
 
     The same arguments give the same bytes. safetensors orders metadata arbitrarily, so there is only one entry.
     """

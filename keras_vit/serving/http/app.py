@@ -119,7 +119,7 @@ def _about(app: FastAPI, service: Service) -> None:
             ]
         }
 
-    @app.get("/v1/models/{name}/metadata", summary="What a model takes and returns")
+    @app.get("/v1/models/{name}/metadata", summary="Inputs and outputs of a model")
     async def metadata(name: str, request: Request):
         service.check_key(request)
         return _model(service.model(name))
@@ -148,7 +148,7 @@ async def _answer(service, name, request, default, threshold=None, queries=()):
 
 
 async def _one_image(request, limits, take, has, made):
-    """The only image of a request whose answer has one form; `has` and `made` begin the messages."""
+    """The only image of a request with one form of answer; `has` and `made` begin the messages."""
     asked = await bodies.asked(request, limits, take)
     if asked.signature is not None or asked.columns:
         raise Refused(400, f'{has} one form of answer: leave "signature_name" out, and send "instances", not "inputs".')
@@ -182,7 +182,7 @@ def _of_one_image(app: FastAPI, service: Service) -> None:
 
     @app.post(
         "/v1/models/{name}:heads",
-        summary="Where each head of a block looked, and what the model saw, of one image",
+        summary="The attention of each head of a block, and the image as the model saw it, for one image",
         openapi_extra=_IMAGES,
     )
     async def heads(name: str, request: Request, block: int = -1) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class Batcher:
         return await asyncio.gather(*futures)
 
     async def _collect(self):
-        """The next rows, at least one, whose callers still wait."""
+        """The next rows, at least one, with callers that still wait."""
         batch = [await self._waiting.get()]
         deadline = asyncio.get_running_loop().time() + self.max_wait
         while len(batch) < self.max_rows:

@@ -166,7 +166,7 @@ def from_json(body: bytes, images: int) -> Asked:
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"The body is not JSON: {error}.") from None
     if not isinstance(content, dict) or ("instances" in content) == ("inputs" in content):
-        raise Refused(400, f'{expected}, or the same with "inputs" in place of "instances".')
+        raise Refused(400, f'{expected}, or the same with "inputs" instead of "instances".')
     unknown = set(content) - {"instances", "inputs", "signature_name"}
     signature = content.get("signature_name")
     if unknown or not isinstance(signature, (str, type(None))):
@@ -227,7 +227,7 @@ def _check_plain(request):
 
 
 async def asked(request: Request, limits: Limits, take: Callable[[int], None]) -> Asked:
-    """What a request asks for; `take` is from Memory.of_request.
+    """The parsed request; `take` is from Memory.of_request.
 
     Raises:
         Refused: if it is malformed or exceeds a limit.

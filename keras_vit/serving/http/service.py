@@ -67,7 +67,7 @@ class Metrics:
 
 
 class Service:
-    """What an application's endpoints share.
+    """The state that an application's endpoints share.
 
     Args:
         models: the models to serve.
@@ -100,7 +100,7 @@ class Service:
         self.failure: Exception | None = None
         self.one_by_one = asyncio.Lock()  # for rare, expensive requests
         self.cores = os.cpu_count() or 1
-        # Few: each may hold an image of the largest size.
+        # Few: each may contain an image of the largest size.
         self.decoding = concurrent.futures.ThreadPoolExecutor(self.cores, "decode")
         self.batchers = {
             (served.name, signature): Batcher(
@@ -174,7 +174,7 @@ class Service:
     async def decoded(
         self, served: Served, images: list[bytes]
     ) -> list[tuple[np.ndarray, tuple[int, int] | None] | Refused]:
-        """What `decode_with_size` returns of each image, or why not; large requests let others' images in between."""
+        """The result of `decode_with_size` for each image, or why not; large requests let others' images in between."""
         turn, loop = asyncio.Semaphore(self.cores), asyncio.get_running_loop()
 
         async def one(image):
@@ -268,7 +268,7 @@ class Service:
             return await run_in_threadpool(_mask, served, image, self.limits.megapixels)
 
     def end(self) -> None:
-        """From now on, tells requests to go elsewhere."""
+        """From now on, answers that requests should go elsewhere."""
         self.state = UNLOADING
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from keras_vit.data.ops.gif import first_frame
 from keras_vit.data.sources.image_files import FORMATS, HEAD, format_of_start, opened
 from keras_vit.serving.http.bodies import Refused
 
-_CONTAINERS = ("ICO", "ICNS", "BLP")  # of images whose size their header does not say
+_CONTAINERS = ("ICO", "ICNS", "BLP")  # of images without a size in their header
 _SCANS = 16  # more than any JPEG needs: libjpeg writes progressive ones with ten
 
 
@@ -58,7 +58,7 @@ def _stated(encoded):
 
 
 def check_size(encoded: bytes, megapixels: float) -> None:
-    """Checks an image's header before its pixels; decoding reports what is not an image.
+    """Checks an image's header before its pixels; decoding reports other files.
 
     Raises:
         Refused: 413 for too many pixels, 400 for a damaged header.

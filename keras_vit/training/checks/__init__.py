@@ -1,1 +1,1 @@
-"""Refuses what would train or evaluate wrongly: unsuitable losses, labels, and images on the wrong scale."""
+"""Refuses losses, labels and images that would train or evaluate wrongly."""

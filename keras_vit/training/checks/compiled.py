@@ -76,7 +76,7 @@ ARGMAX = (
     keras.metrics.TopKCategoricalAccuracy,
     keras.metrics.SparseTopKCategoricalAccuracy,
 )
-# {metric that compares outputs with labels as they are: what to write for logits and probabilities}.
+# {metric that compares outputs with labels as they are: its replacement for logits and probabilities}.
 _OF_EQUAL = {
     keras.metrics.Accuracy: "keras_vit.training.Accuracy()",
     keras.metrics.IoU: "keras.metrics.IoU({}, target_class_ids, sparse_y_pred=False)",
@@ -88,7 +88,7 @@ _LINEAR = ("Dense", "EinsumDense", "Conv1D", "Conv2D", "Conv3D")
 
 
 def what_is(output: Any) -> str | None:
-    """What a symbolic output holds, judging by its last layers: "logits", "probabilities", or None."""
+    """The kind of a symbolic output, by its last layers: "logits", "probabilities", or None."""
     operation, _, index = output._keras_history
     if isinstance(operation, keras.Model) and getattr(operation, "outputs", None):
         return what_is(operation.outputs[index])

@@ -1,4 +1,4 @@
-"""Refuses data that no model, or not this one, can read."""
+"""Refuses data that a model cannot read."""
 
 import collections.abc
 import types

@@ -26,7 +26,7 @@ from keras_vit.training.checks.pixel_scale import assert_range, check_range, may
 from keras_vit.training.losses import ONE_BASED, are_no_shares, are_numbers, are_wrong, check_labels, message
 from keras_vit.training.segmentation_losses import PixelLoss
 
-_SAMPLE = 32  # images whose pixels are checked
+_SAMPLE = 32  # images with checked pixels
 
 
 def input_names(model: keras.Model) -> tuple[str, ...]:
@@ -42,9 +42,9 @@ class InputChecks:
 
     Attributes:
         scales: {input: its normalisations; none for no check}.
-        labels: {output: what its labels must be, or None for no check}.
-        numbers: {input: the numbers it may hold}.
-        targets: what y must be if it is one mask, or rows of objects, per image; None otherwise.
+        labels: {output: its LabelRules, or None for no check}.
+        numbers: {input: the numbers allowed in it}.
+        targets: the rules for y if it is one mask, or rows of objects, per image; None otherwise.
     """
 
     scales: dict[str, tuple[Normalisation, ...]]
@@ -57,7 +57,7 @@ class InputChecks:
         """The checks for a model: its normalisation, unless model.check_pixels is False, and its compiled loss.
 
         Raises:
-            ValueError: for layers whose `value_range` is not what the model takes behind them.
+            ValueError: for layers with another `value_range` than the model expects behind them.
         """
         targets = getattr(model, "object_rules", None)
         targets = targets or _without_void(getattr(model, "mask_rules", None), model) or _mask_rules(model)
@@ -187,7 +187,7 @@ class InputChecks:
 
 
 def _without_void(rules, model):
-    """A model's rules for masks; under Keras' loss on class numbers, which knows no void but its own, without void."""
+    """A model's rules for masks; without void under Keras' loss on class numbers, which has its own."""
     loss = getattr(model, "loss", None)
     of_keras = isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
     if rules is None or not of_keras or loss.get_config()["ignore_class"] == rules.void:
@@ -196,7 +196,7 @@ def _without_void(rules, model):
 
 
 def _mask_rules(model):
-    """What masks may hold by a compiled loss on masks; None for another loss, or several outputs."""
+    """The rules for masks under a compiled loss on masks; None for another loss, or several outputs."""
     loss, outputs = getattr(model, "loss", None), model.outputs
     if not isinstance(loss, PixelLoss) or len(outputs) != 1 or len(outputs[0].shape) != 4:
         return None
@@ -204,7 +204,7 @@ def _mask_rules(model):
     return MaskRules(classes, (height, width), loss.void)
 
 
-_WARNED: weakref.WeakSet = weakref.WeakSet()  # models whose range cannot be checked
+_WARNED: weakref.WeakSet = weakref.WeakSet()  # models with a range that cannot be checked
 
 
 def _warn_of_hidden(model, layer):
@@ -213,9 +213,9 @@ def _warn_of_hidden(model, layer):
         return
     _WARNED.add(model)
     warnings.warn(
-        f'The range of the pixels cannot be checked: what the layer "{layer}" does to them before "{model.name}"'
-        " normalises is unknown. See that they arrive there as the model expects, which is 0..255 unless it was made"
-        " with another mean and std. model.check_pixels = False ends this warning.",
+        f'The range of the pixels cannot be checked: the effect of the layer "{layer}" on them, before "{model.name}"'
+        " normalises, is unknown. Make sure that they arrive there as the model expects: 0..255, unless it has another"
+        " mean and std. model.check_pixels = False turns this warning off.",
         stacklevel=4,
     )
 
@@ -274,7 +274,7 @@ def _assert_labels(labels, weight, rules):
 
 
 class MappedPyDataset(keras.utils.PyDataset):
-    """A PyDataset whose batches are `function(index, batch)` of another's."""
+    """A PyDataset that yields `function(index, batch)` for each batch of another."""
 
     def __init__(self, inner: keras.utils.PyDataset, function: Callable[[int, Any], Any]):
         super().__init__(inner.workers, inner.use_multiprocessing, inner.max_queue_size)

@@ -1,4 +1,4 @@
-"""What the compiled loss and metrics need of labels: class numbers or rows, one class per row or several.
+"""The labels that the compiled loss and metrics need: class numbers or rows, one class per row or several.
 
 Keras compares labels of another form silently: "categorical_accuracy" of class numbers is 0, an accuracy of several
 labels per image counts one of them.
@@ -95,15 +95,15 @@ _REGRESSION = (
 
 @dataclasses.dataclass(frozen=True)
 class LabelRules:
-    """What the labels of an output (b, classes) must be.
+    """The rules for the labels of an output (b, classes).
 
     Attributes:
         classes: number of classes.
         in_range: whether the loss needs class numbers below `classes`, or rows of shares.
-        sums: what is wrong with rows that do not sum to 1; None if they may.
-        rows: what is wrong with class numbers; None if they may be.
-        numbers: what is wrong with rows; None if they may be.
-        mixed: what is wrong with class numbers that model.mixing turns into rows; None if it does not.
+        sums: the error for rows that do not sum to 1; None if they are allowed.
+        rows: the error for class numbers; None if they are allowed.
+        numbers: the error for rows; None if they are allowed.
+        mixed: the error for class numbers that model.mixing turns into rows; None if it does not.
     """
 
     classes: int
@@ -194,7 +194,7 @@ def label_shapes(model: keras.Model, x: Any, y: Any) -> list:
 
 
 def _needs(metric, forms, needed):
-    """What to say of labels of the other form than a metric of `forms` needs; None for other metrics."""
+    """The error for labels of another form than a metric of `forms` needs; None for other metrics."""
     if not isinstance(metric, forms) or not type(metric).__module__.startswith("keras."):
         return None
     if metric.name in ("accuracy", "acc", "crossentropy", "ce"):
@@ -208,7 +208,7 @@ def _needs(metric, forms, needed):
 
 
 def _several(metric, kind):
-    """What to say of rows with several classes under a metric that takes the largest entry; None for other metrics."""
+    """The error for rows with several classes under a metric of the largest entry; None for other metrics."""
     zero = kind == "logits"
     if metric in _BY_NAME or isinstance(metric, ARGMAX):
         right = f"keras.metrics.BinaryAccuracy(threshold={0.0 if zero else 0.5})"

@@ -10,13 +10,13 @@ from keras_vit.io.void import void_of
 
 @dataclasses.dataclass(frozen=True)
 class MaskRules:
-    """What the masks (b, height, width) of a model that classifies pixels may hold.
+    """The rules for the masks (b, height, width) of a model that classifies pixels.
 
     Attributes:
-        classes: number of classes; masks hold 0 to classes - 1.
+        classes: number of classes, 0 to classes - 1 in masks.
         size: (height, width) of images and masks.
         void: value of pixels without a class.
-        of_classes_only: the name of a loss that takes void for a class, so that masks may not hold it; or None.
+        of_classes_only: the name of a loss that takes void for a class, so that masks must not contain it; or None.
     """
 
     classes: int
@@ -26,7 +26,7 @@ class MaskRules:
 
     @classmethod
     def of(cls, classes: int, size: tuple[int, int]) -> "MaskRules":
-        """The rules for so many classes, with their usual void."""
+        """The rules for this number of classes, with the usual void."""
         return cls(classes, size, void_of(classes))
 
     def check_form(self, shape: tuple, dtype: Any) -> None:
@@ -41,12 +41,12 @@ class MaskRules:
         name = getattr(dtype, "name", str(dtype))
         if not name.startswith(("int", "uint")):
             raise ValueError(
-                f"The masks hold {name}, expected integers: class numbers from 0 to {self.classes - 1}, and"
+                f"The masks contain {name}, expected integers: class numbers from 0 to {self.classes - 1}, and"
                 f" {self.void} for pixels without a class."
             )
 
     def _hint(self, shape):
-        """What to write for masks with another axis: of one channel, a row per pixel, or colours."""
+        """The fix for masks with another axis: of one channel, a row per pixel, or colours."""
         if len(shape) != 4:
             return ""
         if shape[-1] == 1:
@@ -67,7 +67,7 @@ class MaskRules:
             )
 
     def check(self, masks: Any, weights: Any = None) -> None:
-        """Refuses masks with other numbers than classes and void; those of images with weight 0 may hold any."""
+        """Refuses masks with other numbers than classes and void; those of images with weight 0 may contain any."""
         masks = np.asarray(masks)
         self.check_form(masks.shape, masks.dtype)
         if weights is not None and np.shape(weights) == masks.shape[:1]:
@@ -86,13 +86,13 @@ class MaskRules:
         if self.of_classes_only:
             return (
                 f"The loss {self.of_classes_only} takes class numbers from 0 to {self.classes - 1} only, and the masks"
-                f" hold others, from {{}} to {{}}. Pixels without a class are {self.void}: write"
+                f" contain others, from {{}} to {{}}. Pixels without a class are {self.void}: write"
                 f" {self.of_classes_only}(from_logits=True, ignore_class={self.void}), or"
                 " loss=keras_vit.training.SegmentationLoss()."
             )
         return (
-            f"The masks should hold class numbers from 0 to {self.classes - 1}, for {self.classes} classes, or"
-            f" {self.void} for pixels without a class, and hold others, from {{}} to {{}}. Write"
+            f"The masks should contain class numbers from 0 to {self.classes - 1}, for {self.classes} classes, or"
+            f" {self.void} for pixels without a class, and contain others, from {{}} to {{}}. Write"
             f" {self.void} where they have another value to ignore."
         )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """What an input (b, count) of patch numbers may hold.
+    """The rules for an input (b, count) of patch numbers.
 
     Attributes:
         count: numbers per image.
@@ -35,7 +35,7 @@ class Numbers:
             )
 
     def check(self, name: str, values: Any) -> None:
-        """Refuses an array (b, count) of other numbers; ValueError with what it holds."""
+        """Refuses an array (b, count) of other numbers; ValueError with those found."""
         values = np.asarray(values)
         self.check_shape(name, values.shape)
         if values.size and not self.lowest <= values.min() <= values.max() <= self.highest:
@@ -57,4 +57,4 @@ class Numbers:
 
 
 def _message(name, expected, found):
-    return f'"{name}" holds {found}, expected {expected}. model.masked(images) makes it.'
+    return f'"{name}" contains {found}, expected {expected}. model.masked(images) makes it.'

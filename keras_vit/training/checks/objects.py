@@ -16,7 +16,7 @@ _ROUNDING = 0.01  # by which a box may leave the image
 
 @dataclasses.dataclass(frozen=True)
 class ObjectRules:
-    """What the targets (b, m, 7) of a detector may hold.
+    """The rules for the targets (b, m, 7) of a detector.
 
     Attributes:
         classes: number of classes.
@@ -39,7 +39,7 @@ class ObjectRules:
             )
         name = getattr(dtype, "name", str(dtype))
         if not name.startswith(("float", "bfloat", "int", "uint")):
-            raise ValueError(f"The targets hold {name}, expected numbers, such as float32.")
+            raise ValueError(f"The targets contain {name}, expected numbers, such as float32.")
         if self.most is not None and shape[1] is not None and shape[1] > self.most:
             warnings.warn(
                 f"The targets have room for {shape[1]} objects in an image, and the model finds {self.most} at most:"
@@ -49,7 +49,7 @@ class ObjectRules:
             )
 
     def check(self, targets: Any, weights: Any = None) -> None:
-        """Refuses targets with other values; those of images with weight 0 may hold any."""
+        """Refuses targets with other values; those of images with weight 0 may contain any."""
         targets = np.asarray(targets)
         self.check_form(targets.shape, targets.dtype)
         if weights is not None and np.shape(weights) == targets.shape[:1]:

@@ -1,4 +1,4 @@
-"""Which pixels a model's inputs take: its normalisations, and what the layers before them do to the range of values.
+"""The pixels that a model's inputs expect: its normalisations, and the effect of the layers before them on the range.
 
 Layers that move pixels keep the range; Rescaling, Normalization and arithmetic with constants change it by a factor and
 an offset per channel; behind any other layer the range is unknown.
@@ -26,7 +26,7 @@ _KEEPING = frozenset(
     " Fliplr Flipud Rot90 Roll Pad Resize CropImages PadImages AffineTransform PerspectiveTransform ElasticTransform"
     " GaussianBlur ScaleAndTranslate RGBToGrayscale Round Clip".split()
 )
-# Those of them that only pass on what they blur or erase: a wrong `value_range` does little.
+# Of these, layers that only blur or erase: a wrong `value_range` does little.
 _MILD = ("RandomErasing", "RandomElasticTransform", "RandomGaussianBlur")
 _ARITHMETIC = ("Add", "Subtract", "Multiply", "Divide", "TrueDivide", "Negative")
 _CHAINS = (keras.Sequential, getattr(keras.layers, "Pipeline", keras.Sequential))  # of layers, one after the other
@@ -35,7 +35,7 @@ _NORMALISING = (PixelNormalization, PaletteEncoder)
 
 @dataclasses.dataclass(frozen=True)
 class Path:
-    """What layers make of an input's pixels x: factor * x + offset.
+    """The effect of layers on an input's pixels x: factor * x + offset.
 
     Attributes:
         place: number of the input.
@@ -56,7 +56,7 @@ class Path:
         return not (np.allclose(self.factor, 1, 1e-6) and np.allclose(self.offset, 0, atol=1e-6))
 
     def then(self, factor, offset, name: str) -> "Path":
-        """The path with a further layer, which makes of x factor * x + offset."""
+        """The path with a further layer, which maps x to factor * x + offset."""
         factor, offset = np.asarray(factor, "float64"), np.asarray(offset, "float64")
         declared = tuple((layer, *_span(low, high, factor, offset)) for layer, low, high in self.declared)
         return Path(self.place, factor * self.factor, factor * self.offset + offset, (*self.layers, name), declared)
@@ -112,7 +112,7 @@ class Normalisation:
         return ((self.mean - offset) / factor).tolist(), (self.std / np.abs(factor)).tolist()
 
     def seen(self, low: Any, high: Any) -> tuple[float, float]:
-        """The range at the normalisation of images whose channels lie between low and high, each (c,)."""
+        """The range at the normalisation of images with channels between low and high, each (c,)."""
         return _span(low, high, self.path.factor, self.path.offset)
 
     @property
@@ -258,7 +258,7 @@ def _path(model, tensor) -> Path | str:
 
 
 def _found(model, paths: Sequence[Path | str]) -> Iterator[Normalisation | str]:
-    """The normalisations in a functional model whose inputs have these paths; a layer's name for a hidden one."""
+    """The normalisations in a functional model with inputs at these paths; a layer's name for a hidden one."""
     for node in _nodes(model):
         operation = node.operation
         if not isinstance(operation, keras.Layer) or not _normalises(operation):
@@ -270,12 +270,12 @@ def _found(model, paths: Sequence[Path | str]) -> Iterator[Normalisation | str]:
             yield from _found(graph, whole)
         elif isinstance(operation, _NORMALISING):
             yield whole[0] if isinstance(whole[0], str) else _normalisation(operation, whole[0])
-        elif not type(operation).__module__.startswith("keras_vit."):  # which check what they hold
+        elif not type(operation).__module__.startswith("keras_vit."):  # which check their layers
             yield operation.name
 
 
 def _normalises(layer):
-    """Whether a layer is a normalisation of pixels, or holds one."""
+    """Whether a layer is a normalisation of pixels, or contains one."""
     return any(isinstance(part, _NORMALISING) for part in layer._flatten_layers())
 
 
@@ -304,7 +304,7 @@ def normalisation(model: keras.Model) -> Normalisation | None:
 
 @dataclasses.dataclass(frozen=True)
 class InputRange:
-    """The pixels that a model takes, made of pixels 0..255 by a factor and an offset, each a scalar or (c,)."""
+    """The pixels that a model expects: pixels 0..255 times a factor plus an offset, each a scalar or (c,)."""
 
     factor: np.ndarray
     offset: np.ndarray
@@ -316,7 +316,7 @@ class InputRange:
 
     @classmethod
     def known(cls, model: keras.Model) -> "InputRange":
-        """A model's; ValueError for one that normalises nothing, whose range is unknown."""
+        """A model's; ValueError for one that normalises nothing, since its range is unknown."""
         scale = normalisation(model)
         if scale is not None and scale.expected is None and getattr(model, "check_pixels", True):
             raise ValueError(

@@ -33,7 +33,8 @@ def scale_problems(
     """
     step = float(np.abs(scale.path.factor).max())
     flat = (low != high) & (largest * step < _LEAST_CONTRAST * float(scale.std.min()))
-    yield ~((low - low == 0) & (high - high == 0)), "hold values that are not finite", "Find out where they come from."
+    finite = (low - low == 0) & (high - high == 0)
+    yield ~finite, "contain values that are not finite", "Find out where they come from."
     if not scale.of_bytes:
         theirs = f"This model's mean {scale.mean.tolist()} and std {scale.std.tolist()} are for smaller values"
         yield (
@@ -41,7 +42,7 @@ def scale_problems(
             "look like pixels 0..255",
             f"{theirs}: divide the images by 255, or load the model with mean and std on the 0..255 scale.",
         )
-        yield flat, "have next to no contrast", "Were they divided by 255 twice?"
+        yield flat, "have almost no contrast", "Were they divided by 255 twice?"
         return
     ours = "This model expects pixels 0..255 and normalises them itself."
     if floating:
@@ -51,11 +52,11 @@ def scale_problems(
             f"{ours} Multiply images in [0, 1] by 255, or undo the normalisation.",
         )
     else:
-        yield (low == 0) & (high == 1), "have no values but 0 and 1", f"{ours} Multiply them by 255."
+        yield (low == 0) & (high == 1), "contain only 0 and 1", f"{ours} Multiply them by 255."
     yield high > _LARGEST_BYTE, "look like 16-bit images", f"{ours} Divide images in 0..65535 by 257."
     yield low < _LOWEST_BYTE, "have negative pixels", f"{ours} Add what was subtracted."
     if scale.path.rescales:
-        yield flat, "have next to no contrast", ours
+        yield flat, "have almost no contrast", ours
 
 
 def _range_message(scale, what, fix):

@@ -8,13 +8,13 @@ from keras_vit.optim.wrappers import innermost
 
 
 def check_loaded(model: Any) -> None:
-    """Refuses a loaded model whose `compile` failed: Keras takes it for compiled."""
+    """Refuses a loaded model if its `compile` failed: Keras considers it compiled."""
     if getattr(model, "compiled", False) and not hasattr(model, "optimizer"):
         raise ValueError(f'"{model.name}" could not be compiled as it was when it was saved: call compile first.')
 
 
 def _why_frozen(model):
-    """Why no weight trains, and what to do."""
+    """Why no weight trains, and the fix."""
     if not model.trainable:
         return (
             "model.trainable is False, whatever its layers' own flags say. Set model.trainable = True, which"

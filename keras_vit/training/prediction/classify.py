@@ -39,7 +39,7 @@ def probabilities_of(model: keras.Model, activation: str | None = None) -> Calla
     if activation not in ACTIVATIONS:
         raise ValueError(f'Unknown activation "{activation}". Valid: {", ".join(ACTIVATIONS)}.')
     if activation == "softmax" and model.classes == 1:
-        raise ValueError('The model has one class, whose softmax is always 1: use activation="sigmoid".')
+        raise ValueError('The softmax of a single class is always 1: use activation="sigmoid".')
     return keras.ops.softmax if activation == "softmax" else keras.ops.sigmoid
 
 

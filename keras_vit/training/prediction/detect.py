@@ -99,7 +99,7 @@ def shown_text(model: Any) -> str:
 
 
 def in_image(text: str, boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Boxes (d, 4) found in what the preprocessing `text` makes of an image of this size, as fractions of the image."""
+    """Boxes (d, 4) found in an image of this size after the preprocessing `text`, as fractions of the image."""
     if not letterboxes(text):
         return boxes
     from keras_vit.data.ops.frame import frame, to_original

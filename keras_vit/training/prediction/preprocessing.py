@@ -53,7 +53,7 @@ def _preprocessed_shape(preprocess, channels: int | None) -> tuple:
 
 
 def check_preprocessing(model) -> None:
-    """Refuses a model whose preprocessing text is random, or whose images are not of the model's size and channels."""
+    """Refuses a model with a random preprocessing text, or with one that gives other images than the model takes."""
     text, expected = preprocessing_text(model), (*model.image_size, model.channels)
     preprocess = parse_preprocessing(text)
     if preprocess.random:

@@ -101,7 +101,7 @@ class Segmenter:
     flips: bool = False
     batch_size: int = 8
     probabilities: bool = False
-    function: Callable[[np.ndarray], np.ndarray] | None = None  # pixels 0..255 -> logits, in place of the model's
+    function: Callable[[np.ndarray], np.ndarray] | None = None  # pixels 0..255 -> logits, instead of the model's
 
     def __post_init__(self):
         if self.model.classes == 1:

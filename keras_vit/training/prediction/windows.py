@@ -111,7 +111,7 @@ def resized(rows: Iterable[np.ndarray], shape: tuple[int, int], size: tuple[int,
     share, across, done, first, kept = share[:, None, None], across[:, None], 0, 0, None
     for part in rows:
         kept = part if kept is None else np.concatenate([kept, part])
-        ready = int(np.searchsorted(high, first + len(kept)))  # output rows whose sources are there
+        ready = int(np.searchsorted(high, first + len(kept)))  # output rows with all their sources
         strip = max(1, _STRIP // (size[1] * kept.shape[-1]))
         for start in range(done, ready, strip):
             y = slice(start, min(start + strip, ready))

@@ -168,7 +168,7 @@ class SteppingModel(DescribedModel):
         check_parts(self)
         self._count_examples()
         compiled_with, self._compiled_with = self._compiled_with, (self.mixing, self.micro_batches)
-        force = force or compiled_with != self._compiled_with  # the function holds the old ones
+        force = force or compiled_with != self._compiled_with  # the function keeps the old ones
         self._average_updates()
         if keras.backend.backend() != "tensorflow":
             return super().make_train_function(force)
@@ -299,7 +299,7 @@ class SteppingModel(DescribedModel):
         return [self._loss_tracker, *getattr(self._compile_loss, "metrics", ())]
 
     def supervised(self, outputs: Any, y: Any = None) -> tuple[Any, list[tuple[float, Any]]]:
-        """(what the loss compares with y, [(weight, output)] for training, with `auxiliary_targets`).
+        """(outputs that the loss compares with y, [(weight, output)] for training, with `auxiliary_targets`).
 
         The first may depend on y: a detector can look at the true boxes, too. It is None for metrics.
         """

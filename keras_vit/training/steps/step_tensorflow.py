@@ -4,7 +4,7 @@ A step runs in each replica on its share of the batch:
   1. gradients of the global mean loss: a replica's loss is weighted by its share of the examples, of any number;
   2. micro-batches one after the other, their gradients summed;
   3. one sum over replicas, one clip of the global gradient, one update;
-  4. what the model does after an update, such as moving a teacher.
+  4. the model's `after_update`, such as moving a teacher.
 Metrics are summed within each replica, and reduced over replicas when read, outside the replicas.
 """
 
@@ -26,7 +26,7 @@ def _rows(x):
 
 
 def _gradients(model, x, y, weights, share):
-    """(gradients of `share` x the loss of some examples, what the user's compute_metrics returns); updates the metrics.
+    """(gradients of `share` x the loss of some examples, results of the user's compute_metrics); updates the metrics.
 
     A gradient is None for a variable that the loss does not depend on.
     """
@@ -34,7 +34,7 @@ def _gradients(model, x, y, weights, share):
         y_pred = model(x, training=True)
         loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weights, training=True)
         # Keras divides mean losses by the number of replicas.
-        whole = model.micro_batches if sums_over_batch(model.loss) else 1  # for a sum, a part holds only its share
+        whole = model.micro_batches if sums_over_batch(model.loss) else 1  # for a sum, a part has only its share
         model._loss_tracker.update_state(loss * tf.cast(replicas() * whole, loss.dtype), sample_weight=_rows(x))
         scaled = model.optimizer.scale_loss(loss * tf.cast(share, loss.dtype))
     logs = model.compute_metrics(x, y, y_pred, sample_weight=weights)

@@ -98,7 +98,7 @@ def test_another_image_size_resamples_the_positions(folder_of):
 
 def test_files_without_texts_are_refused(model_of, tmp_path):
     keras_vit.save(model_of("siglip").image_encoder, tmp_path / "image", format="huggingface")
-    with pytest.raises(ValueError, match="does not hold a text encoder next to the image encoder: leave text=True out"):
+    with pytest.raises(ValueError, match="does not contain a text encoder next to the image encoder"):
         keras_vit.load(tmp_path / "image", text=True)
     with pytest.raises(ValueError, match="tokenizer has no effect without text=True"):
         keras_vit.load(tmp_path / "image", tokenizer="tokenizer.json")

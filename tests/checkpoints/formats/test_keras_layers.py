@@ -157,7 +157,7 @@ REFUSED = {
     r"expected the last block, for a ViT has one normalisation": {
         "pool": lambda x: normed_mean(layers.LayerNormalization(epsilon=1e-6)(x))
     },
-    r"expected a residual sum, got the layer .*OwnBlock.*, whose code is not in the file": {
+    r"expected a residual sum, got the layer .*OwnBlock.*, with code that is not in the file": {
         "block": lambda x: OwnBlock()(x)
     },
     r"where x cannot be pixels(.|\n)*load\(.*mean=\?, std=\?\)": {"scale": lambda x: x},

@@ -178,7 +178,7 @@ def test_models_that_mmsegmentation_does_not_have_are_refused_by_name(options, m
 
 def test_only_segmentation_models_have_this_format(tmp_path):
     vit = keras_vit.ViT("Ti/16", classes=3, **{key: SIZE[key] for key in ("depth", "width", "heads", "mlp_dim")})
-    with pytest.raises(ValueError, match='"mmsegmentation" holds a SegmentationModel, got a ViT'):
+    with pytest.raises(ValueError, match='"mmsegmentation" is for a SegmentationModel, got a ViT'):
         keras_vit.save(vit, tmp_path / "m.pth")
     with pytest.raises(ValueError, match='"mmsegmentation" is a file that ends in .pth'):
         keras_vit.save(vit, tmp_path / "m", format="mmsegmentation")

@@ -286,7 +286,7 @@ def test_names_are_for_files_with_names_of_their_own(tiny, tmp_path):
     refused("leave names and key out", tmp_path / "m.keras", {"names": []})
     with pytest.raises(ValueError, match="leave names out"):
         keras_vit.load(tmp_path / "m", names=[("a", "b")])
-    with pytest.raises(ValueError, match="the format timm, whose models normalise first"):
+    with pytest.raises(ValueError, match="the format timm, which normalises first"):
         keras_vit.load(tmp_path / "m", norm_first=False)
 
 

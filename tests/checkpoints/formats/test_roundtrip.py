@@ -371,6 +371,6 @@ def test_the_home_folder_is_the_users_and_a_folder_with_other_files_is_not_repla
         keras_vit.save(make("gap"), f"~/{ENDINGS[form]}", form)
         assert (tmp_path / ENDINGS[form]).exists()
     (tmp_path / "m" / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match="holds other files, which would be lost: thesis.tex"):
+    with pytest.raises(ValueError, match="contains other files, which would be lost: thesis.tex"):
         keras_vit.save(make("gap"), "~/m", "timm")
     assert (tmp_path / "m" / "thesis.tex").read_text() == "years of work"

@@ -62,7 +62,7 @@ CONTRADICTIONS = [
         "timm_vit",
         "model_args.global_pool",
         "map",
-        'global_pool is "map" in config.json, but the arrays hold no attention pooling',
+        'global_pool is "map" in config.json, but the arrays contain no attention pooling',
     ),
     ("timm_vit", "model_args.global_pool", "avgmax", "global_pool='avgmax', which is not implemented"),
     ("timm_vit", "model_args.act_layer", "mish", "the activation 'mish', which is not implemented"),
@@ -91,7 +91,7 @@ CONTRADICTIONS = [
         "timm_gap",
         "model_args.global_pool",
         "token",
-        'global_pool is "token" in config.json, but the arrays hold no class token',
+        'global_pool is "token" in config.json, but the arrays contain no class token',
     ),
     ("timm_bit", "num_classes", 10, "num_classes is 10 in config.json, 5 by the arrays"),
 ]

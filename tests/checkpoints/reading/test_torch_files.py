@@ -42,7 +42,7 @@ def test_arrays_are_those_that_torch_saved(name):
         ("script.pt", r'TorchScript.*torch.save\(torch.jit.load\("script.pt"\).state_dict\(\), "weights.pth"\)'),
         ("exported.pt2", r'exported program.*torch.export.load\("exported.pt2"\).state_dict, "weights.pth"\)'),
         ("list.pth", r"8 arrays without names. In torch: torch.save\(model.state_dict\(\)"),
-        ("float8.pth", 'array "0" holds torch.float8_e4m3fn, expected floating-point'),
+        ("float8.pth", 'array "0" contains torch.float8_e4m3fn, expected floating-point'),
     ],
 )
 def test_other_files_of_torch_are_named_as_what_they_are(name, message):
