@@ -1,7 +1,7 @@
 """VTAB-1k's nineteen tasks (arXiv 1910.04867) as tensorflow-datasets' names: 800 examples to train on, 200 to choose
 by.
 
-The splits are the benchmark's. Seven tasks derive their labels from other features (docs/data.md has the words):
+The splits are the benchmark's. Seven tasks derive their labels from other features (docs/reference/derived_labels.md):
 counts, distances, bins.
 """
 
