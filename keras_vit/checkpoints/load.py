@@ -53,7 +53,7 @@ def _report(contents, parsed, dropped):
         log_once(
             logging.WARNING,
             f'{contents.path}: {" ".join(parsed.assumptions)} A copy saved by keras_vit.save(model, "model.keras")'
-            " states it and brings no warning.",
+            " states it, without a warning.",
         )
 
 

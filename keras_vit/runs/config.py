@@ -321,7 +321,7 @@ def check_same_run(rundir, resolved, batch_statistics=False):
     theirs = content.get("versions", {}).get("keras_vit", "0")
     if before.get("files.training", "") == "" and now.get("files.training") and _is_stratified(now):
         raise ValueError(
-            f"{rundir.path} was begun by a version of keras_vit ({theirs}) that split folders and tables in another"
+            f"{rundir.path} was started by a version of keras_vit ({theirs}) that split folders and tables in another"
             " way: training images would become evaluation images. Resume it with that version, or use a new --workdir."
         )
     covered = MAY_CHANGE | _ADDED | {"model"}

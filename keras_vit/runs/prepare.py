@@ -240,8 +240,8 @@ def _much_resampled(init, described, arguments):
         height, width = sizes[0]
         own = f"--image_size={height}" if height == width else f"--config.model.image_size='({height}, {width})'"
         yield (
-            f"{init} was trained on images of {old} pixels, {before} patches, and here they are {new}, {after} patches,"
-            f" to which its positions are resampled. The size that it was trained on is probably better: {own}."
+            f"{init} was trained on images of {old} pixels, {before} patches; here they are {new}, {after} patches, and"
+            f" its positions are resampled. The size of its training is probably better: {own}."
         )
 
 
@@ -363,5 +363,5 @@ class Prepared(Checked):
                 if len(shape) == len(expected) == 3 and shape != expected:
                     raise ValueError(
                         f'The preprocessing "{data[key]}" gives images of {shape}, the model takes {expected}: change'
-                        f" --config.data.{key} or --config.model.image_size, so that both say the same."
+                        f" --config.data.{key} or --config.model.image_size, so that they agree."
                     )

@@ -255,7 +255,7 @@ def test_inspection_says_what_it_does_not_show(models, images):
     with pytest.raises(ValueError, match='"swin" has no attention across the whole image: it is a Swin'):
         attention_weights(models["Swin"], images)
     text = "".join(part.body for part in inspect_model(models["Swin"], images[:1], ["photo"]))
-    assert text.count("What each head attends to") == 1 and "attention rollout" in text
+    assert text.count("Attention of each head") == 1 and "attention rollout" in text
 
 
 @pytest.mark.extended

@@ -236,7 +236,7 @@ def _complete(arrays, assumptions):
     projected = any(f"{block}attn.proj.weight" in arrays for block in blocks)
     if not projected:
         arrays |= {f"{block}attn.proj.weight": np.eye(len(kernel), dtype="float32") for block in blocks}
-        assumptions.append("The model has no dense layer after its attention: here it is the identity, the same.")
+        assumptions.append("The model has no dense layer after its attention: an identity takes its place here.")
     if not projected or not any(f"{block}attn.{part}.bias" in arrays for block in blocks for part in ("qkv", "proj")):
         zeros |= {f"{block}attn.proj.bias": len(kernel) for block in blocks}
     for fc in ("mlp.fc1", "mlp.fc2"):

@@ -317,7 +317,7 @@ def grid(tokens: int, hint: Hint | None = None) -> tuple[int, int]:
         )
         raise ValueError(
             f"{tokens} position embeddings do not form a square grid{stated}: for a rectangular checkpoint pass the"
-            " image_size that it was trained at. Of a table longer than an image's tokens, save only the rows in use."
+            " image_size that it was trained at. Of a longer table, save only the rows in use."
         )
     return side, side
 

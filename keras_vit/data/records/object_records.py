@@ -92,8 +92,8 @@ def names_of_objects(pattern: str, found: Mapping[str, Any], first: int) -> tupl
     low, high = found["labels"][0], found["labels"][-1]
     if low < first:
         raise ValueError(
-            f'The records of "{pattern}" have the label {low}, and classes are numbered from {first}:'
-            ' "?first_label=NUMBER" says which label the first class has.'
+            f'The records of "{pattern}" have the label {low}, but classes are numbered from {first}:'
+            ' pass the label of the first class, "?first_label=NUMBER".'
         )
     names = tuple(found["names"].get(str(label), str(label)) for label in range(first, high + 1))
     twice = [name for name in names if names.count(name) > 1] if len(set(names)) < len(names) else []

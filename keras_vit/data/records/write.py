@@ -82,9 +82,9 @@ def encoder(resize: int | None = None, quality: int = 95, most_objects: int | No
     def encode(example, pixels):
         if set(example) not in ({"image", "label"}, {"image", "mask", "void"}, _OF_OBJECTS):
             raise ValueError(
-                "TFRecord files are written of examples with an image and a label, a mask of named classes, or boxes of"
-                f" named classes, and these have: {', '.join(example)}. Nothing is left out silently: take a source"
-                " without the others, or read this one directly."
+                "TFRecord files need examples with an image and a label, a mask of named classes, or boxes of named"
+                f" classes; these have: {', '.join(example)}. Nothing is left out silently: use a source without"
+                " further keys, or read this one directly."
             )
         image = example["image"]
         given = image.dtype == tf.string

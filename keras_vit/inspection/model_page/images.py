@@ -23,9 +23,9 @@ _SIDE = 160  # pixels of a picture's shorter side in the PNG files
 _COLUMNS = 4  # heads per row
 _BATCH = 8
 _HEADS = (
-    "folded below each image: where each head looks from the class token, or from the patches if the model reads those;"
-    " in a Swin, which places inside each window the others look at."
-    " The heads of a block are in rows of four; each map is stretched from its lowest to its highest value."
+    "folded below each image: the attention of each head from the class token, or from the patches if the model reads"
+    " those; in a Swin, the places inside each window that the others attend to."
+    " The heads of a block are in rows of four; each map is scaled from its lowest to its highest value."
 )
 
 
@@ -56,9 +56,8 @@ def _rollout(subject):
         [attention_maps(subject.model, images[i : i + _BATCH]) for i in range(0, len(images), _BATCH)]
     )
     text = (
-        "what the output attends to, through all blocks (Abnar and Zuidema 2020). Bright patches have the largest part"
-        " in it; they should lie on what the image is about. Each map is stretched from its lowest to its highest"
-        " value."
+        "the patches that the output attends to, through all blocks (Abnar and Zuidema 2020). Bright patches contribute"
+        " most; they should lie on the main object. Each map is scaled from its lowest to its highest value."
     )
     return Column(
         "attention rollout", text, [figures.heat(x, m) for x, m in zip(subject.shown_photographs, _stretched(maps))]
@@ -70,9 +69,8 @@ def _class_map(subject, classes):
     images = subject.shown_pixels
     place = "the tokens that enter the last block" if subject.family.spec.has_tokens else "the last feature map"
     text = (
-        f"where the image speaks for the class that is named below it (Grad-CAM, arXiv 1610.02391, on {place}). What is"
-        " dark does not matter or speaks for other classes. A map that lies beside the object shows what else the"
-        " model goes by."
+        f"the evidence for the class named below the image (Grad-CAM, arXiv 1610.02391, on {place}). Dark regions do"
+        " not matter or are evidence for other classes. A map beside the object shows which other cues the model uses."
     )
     maps = class_maps(subject.model, images, classes)
     return Column("the class", text, [figures.heat(x, m) for x, m in zip(subject.shown_photographs, maps)])
@@ -160,7 +158,7 @@ def _heads_html(blocks):
     pictures = "".join(
         _figure(f"block {i}", embedded(tiles.png(pixels), f"heads of block {i}")) for i, pixels in blocks.items()
     )
-    return f'<details><summary>What each head attends to</summary><div class="heads">{pictures}</div></details>'
+    return f'<details><summary>Attention of each head</summary><div class="heads">{pictures}</div></details>'
 
 
 def _card(name, pixels, columns, i, verdict, blocks):

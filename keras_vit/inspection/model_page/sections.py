@@ -16,9 +16,7 @@ _COMPONENTS = 28  # as in the paper
 _FILTERS = 64
 _MAPS = 16  # positions per row or column, sampled from the grid
 _SIDE = 640  # approximate pixels of a sheet
-_NO_TABLE = (
-    "The model adds none to its tokens: its attention knows offsets between patches, or it has no positions at all."
-)
+_NO_TABLE = "The model adds none to its tokens: its positions are offsets inside attention, or it has none at all."
 
 
 def _paragraphs(*texts):
@@ -69,11 +67,9 @@ def filters(subject: Subject) -> Section:
         shown, numbers = np.moveaxis(first.kernel, -1, 0)[:_FILTERS], {}  # (p, q, c, d) -> (d, p, q, c)
         title, columns = "Filters of the first convolution", 8
         some = f"The first {len(shown)} of {count}" if len(shown) < count else f"All {count}"
-        embedding = (
-            " What it calls patches are patches of what convolutions made of the image, which have no colours to show."
-        )
+        embedding = " Its patches are patches of a feature map, which have no colours to show."
         texts = [
-            f"{some} filters of {p}x{q} pixels, as they are; each is stretched for itself, and grey is 0.",
+            f"{some} filters of {p}x{q} pixels, unchanged; each is scaled separately, and grey is 0.",
             "How to read it: in a trained model there are edges in several directions, stripes and spots of colour."
             + (embedding if subject.family.spec.has_tokens else ""),
         ]
@@ -139,12 +135,12 @@ def heads(subject: Subject) -> Section:
         (
             f"A dot is a head, {over}. Mean attention distance: between a patch and the patches that it attends to,"
             " weighted by the attention (arXiv 2010.11929, figures 7 right and 11; the paper takes 128 images)."
-            " Entropy: how widely the attention is spread; b bits are an even choice among 2^b tokens."
+            " Entropy: how widely the attention is spread; b bits are uniform attention over 2^b tokens."
         ),
         (
-            "How to read it: in trained models some heads of the first blocks look at what is near, as a convolution"
-            " does, and others already far; in the last blocks all look far. The dashed line is attention that is even"
-            " over everything, or over a window where blocks attend inside windows."
+            "How to read it: in trained models some heads of the first blocks attend to near patches, as a convolution"
+            " does, and others already to distant ones; in the last blocks all attend far. The dashed line is uniform"
+            " attention over the image, or over a window where blocks attend inside windows."
         ),
     ]
     body = _paragraphs(*texts) + figure_row({"Mean attention distance": distance, "Entropy of attention": entropy})
@@ -157,8 +153,8 @@ def layers(subject: Subject) -> Section:
     title, count = "How similar the layers are", len(subject.pixels)
     if count < SMALLEST:
         text = (
-            f"Linear CKA compares what two layers make of different images. It needs {SMALLEST} or more, and this page"
-            f" has {count}."
+            f"Linear CKA compares the outputs of two layers for different images. It needs {SMALLEST} or more, and this"
+            f" page has {count}."
         )
         return Section(title, _paragraphs(text))
     with stage("Comparing the layers", count, "images") as work:

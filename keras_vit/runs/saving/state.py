@@ -122,7 +122,7 @@ def _check_fixed(model, arrays):
     if before is not None and not np.array_equal(before, _fixed(model).get(_FIXED)):
         raise ValueError(
             "The run began with other weights of the teacher: the file that config.objective.teacher names has changed"
-            " since. Put back the one that it was, or use a new --workdir."
+            " since. Restore that file, or use a new --workdir."
         )
 
 
