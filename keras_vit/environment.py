@@ -1,4 +1,4 @@
-"""What is settled before Keras is imported: its backend, and environment variables of TensorFlow and its TPU plugin."""
+"""Settings before Keras is imported: its backend, and environment variables of TensorFlow and its TPU plugin."""
 
 import glob
 import importlib.metadata

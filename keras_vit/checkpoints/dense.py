@@ -44,7 +44,7 @@ def moved(
 
 
 def variables(model: SegmentationModel | DetectionModel) -> dict[str, keras.Variable]:
-    """{path without the model's name: variable} of encoder and heads, what the heads leave unread included."""
+    """{path without the model's name: variable} of encoder and heads, including layers that the heads do not read."""
     owners = (model.get_encoder(), *model.decoder.layers)
     return {v.path.removeprefix(f"{model.name}/"): v for owner in owners for v in owner.weights}
 

@@ -72,7 +72,7 @@ def describe_checkpoint(name: str | os.PathLike, **changes: Any) -> tuple[dict[s
 
     Args:
         name: as `load` takes it.
-        **changes: arguments of `load`, of which some supply what a file does not state.
+        **changes: arguments of `load`, of which some supply values that a file does not state.
 
     Raises:
         ValueError: for a file that `load` refuses.

@@ -76,7 +76,7 @@ def join(image: Classifier, parsed: ParsedText, path: pathlib.Path, tokenizer: A
 
 
 def arrays_of(model: DualEncoder, format: str) -> dict[str, Any]:
-    """{name: array} of a dual encoder's file in a format; ValueError for what it does not express."""
+    """{name: array} of a dual encoder's file in a format; ValueError for fields that it does not express."""
     form = FORMATS[format]
     form.check(model)
     return form.arrays_of(model, model_weights(model.image_encoder), model_weights(model.text_encoder))

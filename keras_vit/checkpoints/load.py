@@ -46,7 +46,7 @@ def _build(config, parsed, path):
 
 
 def _report(contents, parsed, dropped):
-    """Warns about what was left out and what was assumed."""
+    """Warns about arrays left out, and about assumptions."""
     if dropped:
         logging.warning("%s: left out, not part of the image model: %s", contents.path, summary(dropped))
     if contents.metadata is None and parsed.assumptions:
@@ -214,7 +214,7 @@ def load(
     The format is recognised automatically: a `.keras` file or run directory of this package; Google's .npz (2020,
     AugReg, big_vision, hybrids, BiT); safetensors, `.pth`, `.pt` or `.ckpt` of timm and vit-pytorch; a Hugging Face
     folder; a `.keras` or `.h5` file of a ViT of Keras' own layers. GELU's form, epsilon, normalisation and position
-    convention come from the checkpoint; what it does not state is assumed, with a warning. Published ImageNet-1k models
+    convention come from the checkpoint; missing values are assumed, with a warning. Published ImageNet-1k models
     know their class names.
 
     Args:
@@ -226,13 +226,13 @@ def load(
         names: rules for a state dict with custom names, applied in order: (pattern, replacement) as for re.sub, towards
             the names listed in docs/checkpoints.md, or (pattern, None) to leave arrays out; [] if no rule is needed.
             Requires heads, mean and std; norm_first=True, mlp_activation and epsilon default to torch's.
-        key: which state dict of several in the file, such as "model_ema", "state_dict.teacher", or what the names of
-            one of several models begin with. None for the only one.
+        key: which state dict of several in the file, such as "model_ema", "state_dict.teacher", or the start of the
+            names of one of several models. None for the only one.
         text: load the text encoder, too: a DualEncoder, of the files of SigLIP, SigLIP 2 and CLIP.
         tokenizer: of its texts: a Tokenizer, or the path of a tokenizer.json or its folder; None for a file next to
             the weights.
         **changes: see checkpoints.transfer: dropout, dtype, channels, patch_size... `heads`, `image_size`, `mean` and
-            `std` also supply what a file does not state.
+            `std` also supply values that a file does not state.
 
     Raises:
         FileNotFoundError: for an unknown file or name.

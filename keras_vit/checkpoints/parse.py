@@ -52,7 +52,7 @@ FORMATS = {  # names as in `recognise`
     "timm_eva": timm_eva,
     "timm": timm,
 }
-# Arguments that may also supply what a file does not state.
+# Arguments that may also supply values that a file does not state.
 _TOLD = (
     *("heads", "channels", "mean", "std", "epsilon", "mlp_activation", "pre_logits", "pre_logits_activation", "pool"),
     *("norm_first", "window", "pretrained_windows"),
@@ -60,7 +60,7 @@ _TOLD = (
 
 
 def _parse_options(recorded, options):
-    """Options for a format's `parse`: arguments of `load`, and what this package's metadata record."""
+    """Options for a format's `parse`: arguments of `load`, and values of this package's metadata."""
     if recorded is None:
         return options
     known = {
@@ -103,7 +103,7 @@ def parse(contents: FileContents, options: dict[str, Any]) -> ParsedCheckpoint:
 
     Args:
         contents: of a file of arrays.
-        options: arguments of `load` for what the file does not state: image_size, names, and those of _TOLD.
+        options: arguments of `load` for values that the file does not state: image_size, names, and those of _TOLD.
 
     Raises:
         ValueError: if no format recognises the names, or the file cannot be parsed.
@@ -185,7 +185,7 @@ def _model_config(contents, parsed):
 def parsed_arrays(
     contents: FileContents, located: Located, image_size: Any, names: Any, key: str | None, changes: Mapping[str, Any]
 ) -> tuple[FileContents, ParsedCheckpoint, dict[str, Any], list[str]]:
-    """(contents without what is not the model's, parsed, the model's arguments, names of what is left out).
+    """(contents without other arrays, parsed, the model's arguments, names of arrays left out).
 
     Args:
         contents: of a file of arrays.

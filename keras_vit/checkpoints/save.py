@@ -348,7 +348,7 @@ def _format_of(path, format):
 def save(model: keras.Model, path: str | os.PathLike, format: str | None = None, **sharing: Unpack[Sharing]) -> None:
     """Writes a model atomically: a crash leaves either the old content of `path` or the whole new file.
 
-    What a format cannot express is refused, never dropped. `load` reads every format back as an equal model.
+    Fields that a format cannot express are refused, never dropped. `load` reads every format back as an equal model.
 
     An address, hf://USER/NAME on the Hugging Face hub or kaggle://USER/MODEL/keras/VARIATION, uploads the model with a
     card: save(model, "hf://anna/flowers", license="apache-2.0", run="runs/flowers").

@@ -172,7 +172,7 @@ def _class_names(names):
 
 
 def _check_fixed(spec, changes):
-    """Refuses changes of what the weights determine: ValueError with each, and what can change."""
+    """Refuses changes of fields that the weights determine: ValueError with each, and those that can change."""
     family = families.find(spec)
     given = {name: changes[name] for name in family.fields if name in changes}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
@@ -369,7 +369,7 @@ def transfer(
             determine cannot change.
 
     Raises:
-        ValueError: for a change of what the weights determine; a quantised model or LoRA; weights without a value,
+        ValueError: for a change that the weights do not allow; a quantised model or LoRA; weights without a value,
             values without a weight, or different shapes, all listed.
     """
     if not isinstance(model, keras.Model):

@@ -140,7 +140,7 @@ def _write_results(files: Shards) -> None:
 
 
 def _description(finder: Finder, source, files: Shards, ids: Ids):
-    """What the rows in a folder come from."""
+    """The origin of the rows in a folder."""
     model = finder.model
     return {
         "split": files.split,

@@ -159,7 +159,7 @@ def attention_map_function(model: keras.Model) -> Callable[[Any], Any]:
 
 
 def attention_maps(model: keras.Model, images: Any) -> np.ndarray:
-    """What a model's output attends to: the rollout's row of the token that it reads.
+    """The attention of a model's output: the rollout's row of the token that it reads.
 
     That is the class token (averaged with the distillation token), else the mean over patches, or attention pooling's
     (MAP) share of each token; with pool="token_gap" half the class token and half the patches. In a Swin, which reads
@@ -201,7 +201,7 @@ def head_map_function(model: keras.Model, block: int) -> Callable[[Any], Any]:
 
 
 def head_maps(model: keras.Model, images: Any, blocks: Sequence[int] | None = None) -> dict[int, np.ndarray]:
-    """What each head attends to from the token that the output reads (see `attention_maps`).
+    """The attention of each head from the token that the output reads (see `attention_maps`).
 
     Args:
         model, images, blocks: as in `attention_weights`.

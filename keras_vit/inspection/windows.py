@@ -1,4 +1,4 @@
-"""Attention inside the windows of a Swin: weights, what each head attends to, and rollout through all stages.
+"""Attention inside the windows of a Swin: weights, maps of each head, and rollout through all stages.
 
 A vector of shares runs through the blocks backwards, so that no matrix among all places is needed. Letters: m windows
 of n places.

@@ -45,7 +45,7 @@ _ELSEWHERE = {
 _LOAD = (
     "Load trained weights with keras_vit.load(name), not with a constructor; keras_vit.list_models() lists the names."
 )
-# Arguments without a counterpart, and what to write instead.
+# Arguments without a counterpart, with their replacements.
 _SENTENCES = {
     **dict.fromkeys(("weights", "pretrained", "checkpoint", "pretrained_weights", "load_weights"), _LOAD),
     **dict.fromkeys(("mlp_ratio", "ffn_ratio"), "mlp_dim is the hidden width itself: width times the ratio."),
@@ -111,7 +111,7 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 
 
 def argument_hint(name: str, valid: Iterable[str]) -> str:
-    """What to write instead of a model's unknown argument `name`: a fixed sentence, or did_you_mean's hint."""
+    """The replacement for a model's unknown argument `name`: a fixed sentence, or did_you_mean's hint."""
     return f" {_INSTEAD[_plain(name)]}" if _plain(name) in _INSTEAD else did_you_mean(name, valid)
 
 

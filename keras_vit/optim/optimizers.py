@@ -134,7 +134,8 @@ class GlobalGradient:
 class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
     """The base of this package's optimizers.
 
-    A subclass lists its per-weight variables in `slots`; `step` returns what to subtract, before the learning rate.
+    A subclass lists its per-weight variables in `slots`; `step` returns the update to subtract, before the learning
+    rate.
     """
 
     slots: tuple[str, ...] = ()

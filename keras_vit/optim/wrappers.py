@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_vit.layers.registration import serializable
 
-# Options of the outermost optimizer only, and what to do instead.
+# Options of the outermost optimizer only, with alternatives.
 _NOT_INSIDE = {
     "use_ema": "Average outside: Lookahead(inner, use_ema=True); StochasticWeightAveraging keeps its own averages.",
     "gradient_accumulation_steps": "Set model.micro_batches = k before fit instead.",

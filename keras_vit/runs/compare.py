@@ -114,7 +114,7 @@ def write_comparison(
     try:
         columns, refused = first_column(columns, sort, results), None
     except ValueError as error:
-        refused = error  # raised below: what was measured is not lost
+        refused = error  # raised below: measures so far are not lost
     print(table(results, columns))
     if folder:
         models = [{"model": model, **results[model]} for model in ranked(results, columns[0])]

@@ -104,7 +104,7 @@ _ANSWERS = {
 
 
 def _classes_in_words(facts):
-    """A sentence on what the model does with its classes; "" if it has none."""
+    """A sentence on the model's classes; "" if it has none."""
     count, task = facts.model["classes"], facts.model.get("task")
     if count is None:
         return ""

@@ -261,7 +261,7 @@ class Task:
         return model
 
     def settle(self, model: keras.Model, evaluation: Evaluation) -> None:
-        """Sets what a finished run chooses on its evaluation split, in the model to deliver, in place."""
+        """Sets the values that a finished run chooses on its evaluation split, in the model to deliver, in place."""
 
     def evaluator(self) -> Evaluator:
         """Returns the evaluator of a finished run on its evaluation split; by default, the task's loss and metrics."""

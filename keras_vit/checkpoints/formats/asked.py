@@ -153,14 +153,14 @@ def ask(
     values: Mapping[str, Any],
     source: str = "model's code",
 ) -> NoReturn:
-    """Raises the ValueError that says what is wrong and missing, with a line to paste.
+    """Raises the ValueError that names errors and missing values, with a line to paste.
 
     Args:
         path: of the file.
-        sentences: on what is wrong.
+        sentences: on the errors.
         missing: arguments of ASKED.
         values: {argument: value} to show in the line; None for a question mark.
-        source: where the user finds what is missing.
+        source: where the user finds the missing values.
     """
     text = list(sentences)
     if missing:
@@ -209,7 +209,7 @@ def check(
 
 
 def assumed(stated: Mapping[str, Any], files: Mapping[str, str]) -> list[str]:
-    """A sentence on what is assumed, or []; `files` is {name: name in the file}."""
+    """A sentence on assumptions, or []; `files` is {name: name in the file}."""
     found = [] if "epsilon" in stated else [f"epsilon={EPSILON} (nn.LayerNorm's default)"]
     if not files.get("blocks.0.attn.qkv.weight", "in_proj_weight").endswith("in_proj_weight"):
         found.append(

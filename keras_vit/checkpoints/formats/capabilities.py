@@ -1,4 +1,4 @@
-"""What a format can express, declared field by field; models that need more are refused.
+"""The fields that a format can express; models that need more are refused.
 
 A format lists the fields of the spec that it can write. Every other field must be at its default, so each format
 refuses a new field until it supports it.
@@ -38,7 +38,7 @@ def refuse(format: str, kind: str, problems: Iterable[tuple[bool, str]]) -> None
 
 @dataclasses.dataclass(frozen=True)
 class Capabilities:
-    """What one format can express of a ViTSpec or BiTSpec.
+    """The fields of a ViTSpec or BiTSpec that one format can express.
 
     Attributes:
         format: its name in keras_vit.save.
@@ -76,7 +76,7 @@ class Capabilities:
             )
 
     def _problem(self, field: dataclasses.Field, value: Any) -> str | None:
-        """What is wrong with a field's value, or None."""
+        """The error in a field's value, or None."""
         # Fields that do not change what a trained model computes may have any value: our metadata restore them.
         if field.metadata.get("change") == NOTHING:
             return None

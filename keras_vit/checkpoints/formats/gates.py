@@ -1,4 +1,4 @@
-"""SwiGLU's two dense layers, which some libraries keep apart: the gate and what it multiplies, in our order."""
+"""SwiGLU's two dense layers, which some libraries keep apart: the gate and its values, in our order."""
 
 from collections.abc import Mapping
 

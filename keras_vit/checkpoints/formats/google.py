@@ -33,7 +33,7 @@ _CLASSIC = {
     "LayerNorm_1": "LayerNorm_2",
     "MlpBlock_0": "MlpBlock_3",
 }
-# What the code that reads these files always computes.
+# Fixed in the code that reads these files.
 CONVENTIONS = {"mlp_activation": "gelu_tanh", "epsilon": 1e-6, "mean": 127.5, "std": 127.5}
 
 
@@ -179,7 +179,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
 
     Args:
         contents: from files.read.
-        options: arguments of `load` for what the file does not state: image_size of a rectangular checkpoint.
+        options: arguments of `load` for values that the file does not state: image_size of a rectangular checkpoint.
 
     Raises:
         ValueError: if the file is in none of these formats after all.

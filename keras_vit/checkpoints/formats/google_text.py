@@ -17,7 +17,7 @@ _TABLE, _POSITIONS, _HEAD = "Embed_0/embedding", "pos_embedding", "head/kernel"
 
 
 def _prefix(names):
-    """What the names of both towers begin with; None if one of them is missing."""
+    """The prefix of both towers' names; None if one of them is missing."""
     return next((p for p in _PREFIXES if f"{p}txt/{_TABLE}" in names and f"{p}img/embedding/kernel" in names), None)
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face's DPT, for classes and for depth, and Depth Anything: a ViT or DINOv2, and what follows its blocks.
+"""Hugging Face's DPT, for classes and for depth, and Depth Anything: a ViT or DINOv2, and the layers after its blocks.
 
 One table, `head_map`, serves reading and writing; the encoder's names are those of formats/huggingface.py behind
 another prefix.

@@ -111,7 +111,7 @@ def _rescale(config):
 
 
 def _check(outer, config, fields, size, channels):
-    """Compares config.json with the arrays, and with what this package computes; ValueError with each difference."""
+    """Compares config.json with the arrays, and with this package; ValueError with each difference."""
     check_config(outer, config, KIND, fields, size, None, channels)
     gated = fields["mlp_form"] == "swiglu"
     check_agreement(

@@ -67,7 +67,7 @@ _NAMES = {
     RF: huggingface_names.Names("backbone.0.encoder.encoder."),
 }
 _RESAMPLE = {LW: "bicubic", RF: "timm"}
-# What other values of these settings would change, and the models here do not have.
+# Settings with other values that the models here do not support.
 _FIXED = {
     "activation_function": "silu",
     "decoder_activation_function": "relu",

@@ -29,7 +29,7 @@ def matches(names: Any) -> bool:
 
 
 def _prefix(arrays):
-    """What the names of a model inside another module begin with."""
+    """The prefix of the names of a model inside another module."""
     anchor = "text_model.embeddings.token_embedding.weight"
     return next(name for name in arrays if name.endswith(anchor)).removesuffix(anchor)
 

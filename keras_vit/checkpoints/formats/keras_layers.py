@@ -1,6 +1,6 @@
 """ViTs of Keras' own layers, such as derivatives of keras.io's "Image classification with Vision Transformer".
 
-The graph in the file shows what the model computes: it is followed from the head back to the pixels, and its arrays get
+The graph in the file shows the computation: it is followed from the head back to the pixels, and its arrays get
 timm's names. Custom layers, with code outside the file, are judged by their arrays, with a warning.
 """
 
@@ -281,7 +281,7 @@ def _convolution(kernel, channels, size):
 
 
 def _described(own, activation):
-    """Sentences on what is assumed, and on what differs here."""
+    """Sentences on assumptions, and on differences here."""
     names = ", ".join(dict.fromkeys(node.kind for node in own))
     parts = [
         f"The file does not contain the code of {names}. Assumed: a patch's values are in the order row, column,"
@@ -295,10 +295,11 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
 
     Args:
         contents: from files.read.
-        options: arguments of `load` for what the graph does not show: mean and std, and pool where code decides it.
+        options: arguments of `load` for values that the graph does not show: mean and std, and pool where code decides
+            it.
 
     Raises:
-        ValueError: with the layers that a ViT of this package lacks, or with what is missing.
+        ValueError: with the layers that a ViT of this package lacks, or with the missing values.
     """
     reader = _Reader()
     try:

@@ -78,7 +78,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
 
 
 def _decoder(parsed, arrays, config, names):
-    """The Decoder; adds what the file does not state to `parsed.assumptions`. `names` as in decoder_map."""
+    """The Decoder; adds values that the file does not state to `parsed.assumptions`. `names` as in decoder_map."""
     block = "decoder_layers" if names else "decoder_blocks"
     hidden = need(arrays, f"{block}.0.{names.mlp[0] if names else 'mlp.fc1'}.weight", 2)
     fields = {

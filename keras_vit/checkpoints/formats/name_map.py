@@ -138,7 +138,7 @@ def summary(names: Iterable[str], limit: int = 8) -> str:
 
 
 def _check_names(name_map: NameMap, names: Collection[str], paths: Collection[str], where: object) -> None:
-    """Compares the file's names and the model's paths with the name map; ValueError lists what is on one side only."""
+    """Compares the file's names and the model's paths with the name map; ValueError lists names on one side only."""
     missing, unexpected = name_map.keys() - names, names - name_map.keys()
     if missing or unexpected:
         parts = [

@@ -44,7 +44,7 @@ class Decoder:
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """What follows the encoder in the file of a dense model: neck, head and auxiliary heads.
+    """The layers after the encoder in the file of a dense model: neck, head and auxiliary heads.
 
     Attributes:
         options: of the head.
@@ -65,7 +65,7 @@ class Dense:
 
 @dataclasses.dataclass
 class ParsedCheckpoint:
-    """What the `parse` of a format returns.
+    """The result of a format's `parse`.
 
     Attributes:
         family: "ViT" or "BiT".
@@ -217,7 +217,7 @@ def colors_in(rows: typing.Any, classes: int) -> tuple[tuple[int, ...], ...] | N
 
 
 def check_agreement(rows: Iterable[tuple[str, typing.Any, typing.Any]]) -> None:
-    """Compares what config.json states with what the arrays determine.
+    """Compares config.json with the arrays.
 
     Args:
         rows: (name in config.json, its value or None, the value by the arrays).
@@ -278,7 +278,7 @@ def known_heads(options: Mapping, stated: int | None) -> int | None:
 
 
 class Hint(typing.NamedTuple):
-    """What is known about a patch grid besides its number of tokens; certain if the checkpoint itself states it."""
+    """Facts about a patch grid besides its number of tokens; certain if the checkpoint itself states them."""
 
     h: int
     w: int

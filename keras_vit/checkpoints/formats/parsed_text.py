@@ -11,7 +11,7 @@ from keras_vit.checkpoints.formats.name_map import NameMap
 
 @dataclasses.dataclass(frozen=True)
 class ParsedText:
-    """What the `parse` of a format with texts returns.
+    """The result of `parse` of a format with texts.
 
     Attributes:
         fields: {field of TextSpec: value}.

@@ -290,7 +290,7 @@ def _windows(fields, config, style, sides, options, assumptions):
 
 
 def _check_huggingface(config, fields, classes, channels):
-    """Compares config.json with the arrays; refuses what is not implemented."""
+    """Compares config.json with the arrays; refuses other settings."""
     kind = {"v1": "swin", "v2": "swinv2"}[fields["version"]]
     for name, valid in (("use_absolute_embeddings", False), ("hidden_act", "gelu"), ("layer_norm_eps", EPSILON)):
         if config.get(name) not in (None, valid):

@@ -211,7 +211,8 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
 
     Args:
         contents: from files.read, with timm's config.json if there is one.
-        options: arguments of `load` for what the file does not state: heads, image_size of a rectangular checkpoint.
+        options: arguments of `load` for values that the file does not state: heads, image_size of a rectangular
+            checkpoint.
 
     Raises:
         ValueError: if the file is not in this format after all.

@@ -74,7 +74,7 @@ def pool(arrays, fields, config):
 
 
 def stated_rows(config: Mapping, fields: Mapping, size: tuple, classes: int | None, channels: int) -> list[tuple]:
-    """Rows for `check_agreement`: what config.json states of any ViT, and what the arrays determine.
+    """Rows for `check_agreement`: config.json's values for any ViT, and those of the arrays.
 
     Args:
         config: timm's config.json.

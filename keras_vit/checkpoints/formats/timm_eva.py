@@ -1,7 +1,7 @@
 """timm's Eva: DINOv3's structure (EUPE and LingBot-Vision, too) and EVA-02. DINOv3's original names are read, too.
 
 Rotary positions take no array, so files of DINOv3 fit every image size; heads 64 wide are the published models',
-except 7B's. Arrays are joined to the names of name_map: query, key and value, and SwiGLU's gate and what it multiplies.
+except 7B's. Arrays are joined to the names of name_map: query, key and value, and SwiGLU's gate and values.
 """
 
 import dataclasses
@@ -207,7 +207,7 @@ def _kind(arrays):
 
 
 def _check(config, kind, fields, size, classes, channels):
-    """Compares config.json with the arrays, and with what is implemented; ValueError with each difference."""
+    """Compares config.json with the arrays, and with this package; ValueError with each difference."""
     architecture, arguments = str(config.get("architecture")), section(config, "model_args")
     if config.get("architecture") is not None and not _ARCHITECTURES[kind].search(architecture):
         name = {"dinov3": "DINOv3", "eva02": "EVA-02"}[kind]

@@ -17,7 +17,7 @@ _OTHER_SETTINGS = {"use_rot_pos_emb": "rotary positions", "pool_include_prefix":
 
 
 def check_architecture(config: Mapping[str, Any]) -> None:
-    """Refuses models that only config.json distinguishes from a ViT: ValueError with what is unsupported."""
+    """Refuses models that only config.json distinguishes from a ViT: ValueError with the unsupported part."""
     architecture, arguments = str(config.get("architecture")), setting(config, "model_args", dict) or {}
     other = next((what for pattern, what in _OTHERS if pattern.search(architecture)), None)
     other = other or next((what for name, what in _OTHER_SETTINGS.items() if setting(arguments, name, bool)), None)

@@ -159,8 +159,8 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
 
     Args:
         contents: from files.read.
-        options: arguments of `load` for what the file does not state: heads (default: 64 wide), channels (default: 3),
-            image_size, pool, epsilon, mlp_activation, norm_first.
+        options: arguments of `load` for values that the file does not state: heads (default: 64 wide), channels
+            (default: 3), image_size, pool, epsilon, mlp_activation, norm_first.
 
     Raises:
         ValueError: if the file is not in this format after all.

@@ -1,4 +1,4 @@
-"""Checks what a .keras file's config says of quantised or LoRA dense layers, before anything is built from it."""
+"""Checks the entries of a .keras file's config on quantised or LoRA dense layers, before anything is built."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,7 @@ def check(config: Mapping[str, Any], values: int, where: str) -> None:
         where: names the config, for messages.
 
     Raises:
-        ValueError: if an entry is not what this package writes.
+        ValueError: for an entry that this package does not write.
     """
     quantization, lora = config.get("quantization") or {}, config.get("lora") or {}
     for name, entry, is_valid in (("quantization", quantization, _is_quantization), ("lora", lora, _is_lora)):

@@ -33,7 +33,7 @@ class FileContents:
         arrays: {name: float array}; empty for "keras".
         config, preprocessor: config.json and the image processor's settings next to the weights, or {}; the graph of a
             "keras_graph".
-        meta: what a torch file states next to its state dict, plain values, or {}.
+        meta: plain values next to a torch file's state dict, or {}.
         metadata: the model's constructor arguments and activation if this package wrote the file, or None; see
             metadata.read.
         left_out: names of arrays outside the state dict.
@@ -275,7 +275,7 @@ def read(path: str | os.PathLike, key: str | None = None, largest: float = math.
 
     Args:
         path: of the file or folder.
-        key: which of several state dicts in the file: the dotted path to it, or what its names begin with.
+        key: which of several state dicts in the file: the dotted path to it, or the start of its names.
         largest: number of values. Larger arrays are not read, but are placeholders, and checksums are not compared.
 
     Raises:

@@ -19,7 +19,7 @@ _TENSORFLOW = (
 )
 _PROGRAM = "is {what}, a program for inference: pass the model that it was made from."
 _ARCHIVE = "is a compressed archive: unpack it, and pass the file with the weights."
-# (beginning of the file in lower case, what it is)
+# (beginning of the file in lower case, its kind)
 _STARTS = (
     (b"version https://", "is a Git LFS pointer, not the file itself: run git lfs pull, or download the file."),
     (b"<!doctype", "is a web page, not the file itself: download from the address of the file."),
@@ -28,7 +28,7 @@ _STARTS = (
     (b"bzh", _ARCHIVE),
     (b"\xfd7zxz", _ARCHIVE),
 )
-# (part of the name, what it is)
+# (part of the name, its kind)
 _NAMES = (
     (".msgpack", _FLAX),
     (".index", _TENSORFLOW),
@@ -59,7 +59,7 @@ def _weights_of_keras(path):
 
 
 def description(path: pathlib.Path, start: bytes) -> str | None:
-    """What a file is and what to do, to follow its name in a message; None if that is unknown.
+    """A file's kind and the next step, to follow its name in a message; None if unknown.
 
     Args:
         path: of the file.

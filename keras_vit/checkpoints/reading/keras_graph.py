@@ -51,7 +51,7 @@ class Node:
         name: its name in the graph.
         config: its arguments, as in the file.
         inputs: the calls that give its inputs.
-        call: what it is called with, as in the file.
+        call: its arguments, as in the file.
         arrays: {its place in the layer, such as "0" or "query/0": array}.
         is_custom: whether it is a custom class, with code outside the file.
     """
@@ -132,7 +132,7 @@ def _place(path):
 
 
 def _tensors(value) -> Iterator[tuple[str, int]]:
-    """The (layer, number of its call) of all tensors in what a layer is called with, in the forms of Keras 2 and 3."""
+    """The (layer, number of its call) of all tensors in a layer's arguments, in the forms of Keras 2 and 3."""
     if isinstance(value, dict) and value.get("class_name") == "__keras_tensor__":
         yield tuple(value["config"]["keras_history"][:2])
     elif isinstance(value, list) and len(value) in (3, 4) and [type(part) for part in value[:3]] == [str, int, int]:

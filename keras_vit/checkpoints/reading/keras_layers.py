@@ -28,7 +28,7 @@ def _named(layers):
 
 
 def missing_parts(config: dict[str, Any]) -> list[str] | None:
-    """What a graph of Keras layers has and ViT lacks, in words; None if it is not a Transformer.
+    """The parts of a graph of Keras layers that ViT lacks, in words; None if it is not a Transformer.
 
     Args:
         config: of a Functional or Sequential model.

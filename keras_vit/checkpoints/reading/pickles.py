@@ -41,7 +41,7 @@ class Thing:
         name: of its class, or of the function that would make it.
         arguments: of that class or function.
         items: {text: value}, if it is filled like a dict.
-        state: what its attributes would be set from, or None.
+        state: the source of its attributes, or None.
     """
 
     name: str

@@ -62,7 +62,7 @@ def _matrices(arrays):
 
 
 def _described(value):
-    """What a value without a dict of arrays is, in words."""
+    """A value without a dict of arrays, in words."""
     if isinstance(value, dict):
         return f"a dict of {summary(value)}" if value else "an empty dict"
     if isinstance(value, (list, tuple)):
@@ -134,7 +134,7 @@ def read_state_dict(
         largest: number of values. Larger arrays are zeros that take no memory.
 
     Returns:
-        ({name: array}, names of matrices elsewhere in the file, what is left of the key as a prefix of names).
+        ({name: array}, names of matrices elsewhere in the file, the rest of the key as a prefix of names).
 
     Raises:
         ValueError: if the file is damaged, contains no state dict, or several and no key chooses.

@@ -42,7 +42,7 @@ def has_objects(keys: Sequence[str], features: Mapping[str, str]) -> bool:
 
 
 def _count(files, features):
-    """What the records of `files` have, for JSON: how often each key, the most objects, labels, and their names."""
+    """The records of `files` described for JSON: how often each key, the most objects, labels, and their names."""
     sides, label = _sides(features), features["labels"]
     expected = {**{side: _list_of(tf.float32) for side in sides}, label: _list_of(tf.int64), _TEXT: _list_of(tf.string)}
 

@@ -151,7 +151,7 @@ def _of_objects(rows, size):
 
 
 def serialized(name: str, values: Sequence, class_names: Sequence[str]) -> bytes:
-    """The serialized tf.train.Example, under tf-slim's keys, of what an `encoder` returned."""
+    """The serialized tf.train.Example, under tf-slim's keys, of an `encoder`'s result."""
     encoded, height, width, is_jpeg, _, target, original = values
     if np.ndim(target) == 2:
         answer = _of_objects(target, original)

@@ -40,7 +40,7 @@ class Column(NamedTuple):
 
     Attributes:
         title: caption below each image.
-        text: what it shows, and how to read it.
+        text: an explanation, and how to read it.
         pictures: (h, w, 3) uint8 for each image.
     """
 
