@@ -145,7 +145,7 @@ def test_an_augmentation_for_another_value_range_is_refused(behind):
 def test_what_hides_the_range_is_said_once(behind):
     model = behind(layers.Conv2D(3, 1, name="mix"), shape=(8, 12, 4))
     x = np.zeros((2, 8, 12, 4), "float32")
-    with pytest.warns(UserWarning, match='cannot be checked: what the layer "mix" does.*model.check_pixels = False'):
+    with pytest.warns(UserWarning, match='the effect of the layer "mix" on them.*model.check_pixels = False'):
         model.predict(x, verbose=0)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "The range of the pixels")
