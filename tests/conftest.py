@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Programs that run for a few steps: compiling them is most of the time, optimizing them most of compiling.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
 import keras
 import numpy as np
@@ -53,6 +54,8 @@ def pytest_configure(config):
     if keras.backend.backend() == "tensorflow":
         quick_tensorflow.without_optimizing()
         quick_tensorflow.without_records()
+        quick_tensorflow.with_batches_of_slices()
+    quick_tensorflow.without_collecting()
     quick_tensorflow.with_remembered_signatures()
 
 
@@ -63,7 +66,7 @@ def pytest_runtestloop():
     """
     gc.freeze()
     gc.get_freeze_count = lambda: 1  # not 0; counting takes a tenth of a second
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(100_000, 10, 8)
     gc.enable()
 
 

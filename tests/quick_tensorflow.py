@@ -1,10 +1,13 @@
 """TensorFlow and Keras without the work that programs of a few steps do not repay."""
 
 import functools
+import gc
 import inspect
 import random
 import types
 import typing
+
+import numpy as np
 
 
 def without_optimizing(disabled=True):
@@ -26,6 +29,43 @@ def without_records():
 
     context.Context._set_global_seed = set_seed
     ops._create_c_op = functools.partial(ops._create_c_op, extract_traceback=False)
+
+
+def with_batches_of_slices():
+    """Keras' datasets of arrays in their order, without the functions of indices that it traces for each of them."""
+    import tensorflow as tf
+    from keras.src import tree
+    from keras.src.trainers.data_adapters import array_slicing
+    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
+    keras_dataset = ArrayDataAdapter.get_tf_dataset
+
+    def dataset(self):
+        arrays = array_slicing.convert_to_sliceable(self._inputs, target_backend="tensorflow")
+        arrays = tree.lists_to_tuples(arrays)
+        plain = all(isinstance(array, (np.ndarray, tf.Tensor)) for array in tree.flatten(arrays))
+        if self._shuffle or not plain:
+            return keras_dataset(self)
+        slices = tf.data.Dataset.from_tensor_slices(arrays)
+        return slices.batch(self._batch_size, drop_remainder=not self._partial_batch_size)
+
+    ArrayDataAdapter.get_tf_dataset = dataset
+
+
+def without_collecting():
+    """A layer no longer collects garbage at each weight that it deletes, as quantising deletes every kernel."""
+    from keras.src.layers.layer import Layer
+
+    delete = Layer.__delattr__
+
+    def delete_only(self, name):
+        collect, gc.collect = gc.collect, lambda: 0
+        try:
+            delete(self, name)
+        finally:
+            gc.collect = collect
+
+    Layer.__delattr__ = delete_only
 
 
 def with_remembered_signatures():
