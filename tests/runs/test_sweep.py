@@ -322,7 +322,7 @@ def test_real_runs_sweep_and_leave_no_model_behind(tmp_path, capsys, monkeypatch
     is made.
     """
     config = config_files.load_config("digits_pretrain")
-    config.update(total="4 steps", evaluate="4 steps", checkpoint="4 steps", batch_size=8, jit_compile=False)
+    config.update(total="2 steps", evaluate="2 steps", checkpoint="2 steps", batch_size=16, jit_compile=False)
     config.model.update(depth=1, width=16, heads=2, mlp_dim=16)
     config.data.update(
         train="train[:80]", evaluation="test[:16]", dev_train="train[:64]", dev_evaluation="train[64:80]"

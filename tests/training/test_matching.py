@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from keras_vit.training.matching import match
 
 RNG = np.random.default_rng(0)
-IMAGES = 400
+IMAGES = 120
 SIZES = [(100, 20), (300, 30), (12, 30)]  # (queries, targets); two thirds of these images have ties or alike targets
 
 
