@@ -15,7 +15,7 @@ import keras_vit
 from keras_vit.data import from_arrays, parse
 from keras_vit.evaluation import features
 from keras_vit.layers.embedding.patches import pair
-from keras_vit.models import make_bit_spec, make_spec
+from keras_vit.models import make_bit_spec, make_spec, whiten
 from keras_vit.models.pretraining.image_gpt import image_gpt_spec
 from keras_vit.runs import prepare, training_run
 from keras_vit.runs.config import resolve
@@ -150,10 +150,12 @@ def unfinished(prepared, model, *_):
 def test_a_config_trains(name, tmp_path, request, monkeypatch, eagerly):
     """Eagerly and up to the last step: the tests of the tasks resume, and end whole."""
     config, data_dir = prepared(name, tmp_path, request)
-    config.total = "2 steps"
+    config.total, whitened = "2 steps", []
     monkeypatch.setattr(training_run, "finish", unfinished)
+    monkeypatch.setattr(training_run, "whiten", lambda *given: whitened.append(len(given[1])) or whiten(*given))
     training_run.run(config, tmp_path / "run", data_dir)
     check_files(tmp_path / "run", [2])
+    assert whitened == ([32] if name == "cifar10_stem" else [])
 
 
 @pytest.mark.extended
