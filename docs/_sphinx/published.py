@@ -54,7 +54,7 @@ def families(counts: dict[str, ModelCount]) -> dict[str, list[Published]]:
 def _link(row: Published) -> str:
     """The weights' page or file."""
     [(scheme, store)] = [item for item in _STORES.items() if row.url.startswith(item[0])]
-    return f"[{row.url.rpartition('/')[2]}]({store}{row.url.removeprefix(scheme)})"
+    return f"[{'Google' if scheme == 'gs://' else 'Hugging Face'}]({store}{row.url.removeprefix(scheme)})"
 
 
 def _cells(row: Published, counts: dict[str, ModelCount]) -> list[str]:
@@ -125,7 +125,7 @@ def _measured(family: str) -> list[str]:
 
 def page(family: str, rows: list[Published], counts: dict[str, ModelCount]) -> str:
     sources = ", ".join(f"[{name}](https://github.com/{name})" for name in sorted({row.source for row in rows}))
-    head = ["name", "variant", "px", "M parameters", "GFLOP", "classes", "ImageNet % (as published)", "weights"]
+    head = ["name", "variant", "px", "M parameters", "GFLOP", "classes", "ImageNet %", "weights"]
     parts = [
         f"# {family}",
         f"Published by {sources}. Licence: {', '.join(sorted({row.licence for row in rows}))}.",
