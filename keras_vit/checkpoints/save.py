@@ -35,6 +35,7 @@ from keras_vit.checkpoints.formats import (
     swin,
     timm,
     timm_eva,
+    timm_names,
 )
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.torch_file import save_state_dict
@@ -128,13 +129,13 @@ def _timm_vit(model, weights):
     rows = weights["position_embedding/embedding"][:, : model.spec.positioned]
     if model.spec.registers or (rows.size and not rows.any()):
         weights, missing_rows = _fold_token_positions(weights, spec), model.spec.positioned
-    arrays = name_map.pack(timm.name_map(spec, model.classes, missing_rows), weights)
+    arrays = name_map.pack(timm_names.name_map(spec, model.classes, missing_rows), weights)
     return arrays, config_json.timm_vit(model, bool(missing_rows))
 
 
 def _timm_eva(model, weights):
     timm_eva.CAPABILITIES[timm_eva.structure_of(model.spec)].check(model)
-    entries = timm_eva.name_map(dataclasses.asdict(model.spec), model.classes)
+    entries = timm_names.name_map(dataclasses.asdict(model.spec), model.classes, scales=timm_names.EVA_SCALES)
     return timm_eva.file_arrays(name_map.pack(entries, weights), model.spec), config_json.timm_eva(model)
 
 

@@ -101,11 +101,14 @@ class ViTSpec(Spec):
     rope: str | None = field(
         None,
         one_of(ROTARY),
-        "Rotations of queries and keys in addition to a table (EVA-02); None for none, or those of `positions`.",
+        "Rotations of queries and keys in addition to a table (EVA-02, Perception Encoder); None for none, or those of"
+        " `positions`.",
         WEIGHTS,
     )
     rope_grid: int = field(
-        16, POSITIVE, "Patches a side of the reference grid of rope2d_cells, at any image size (EVA-02: 16)."
+        16,
+        POSITIVE,
+        "Patches a side of the reference grid of rope2d_cells and rope2d_cells1, at any image size (EVA-02: 16).",
     )
     rope_rescale: float = field(
         1.0,
@@ -119,6 +122,9 @@ class ViTSpec(Spec):
         one_of(POOLS),
         "The head's input: the class token, the mean of the patch tokens, attention pooling by a learned query (MAP),"
         " class token and that mean, concatenated, or the mean of all tokens, the class token too.",
+    )
+    pool_heads: int | None = field(
+        None, POSITIVE, "Attention heads of the MAP pool; None for as many as in a block (Perception Encoder: 8).", WEIGHTS
     )
     pre_logits: int | None = field(
         None, POSITIVE, "Width of a dense layer before the head; None for no such layer.", WEIGHTS
@@ -264,6 +270,8 @@ class ViTSpec(Spec):
             self._replace("class_token", self.pool in ("token", "token_gap", "mean"))
         if self.head_dim is not None and self.head_dim * self.heads == self.width:
             self._replace("head_dim", None)  # equal models, equal specs
+        if self.pool_heads == self.heads:
+            self._replace("pool_heads", None)
         if not self.qkv_bias:
             self._replace("key_bias", True)
         if not self.conv_strides:

@@ -31,7 +31,9 @@ def check_effect(overrides: Mapping[str, Any], spec: Any) -> None:
         "pre_logits_activation": not spec.pre_logits and "there is no pre_logits",
         "position_std": spec.positions not in LEARNED and f'positions="{spec.positions}" are not learned tables',
         "rope_rescale": spec.inner_positions not in ROTARY and f'positions="{spec.positions}" are not rotations',
-        "rope_grid": spec.inner_positions != "rope2d_cells" and "there are no rotations of the form rope2d_cells",
+        "rope_grid": spec.inner_positions not in ("rope2d_cells", "rope2d_cells1")
+        and "there are no rotations of the form rope2d_cells",
+        "pool_heads": spec.pool != "map" and f'pool="{spec.pool}" has no heads',
         "stem_width": spec.stem is None and "there is no stem",
         "conv_strides": not spec.conv_stem and "there is no conv_stem",
         "conv_form": not spec.conv_stem and "there is no conv_stem",
@@ -81,6 +83,8 @@ def _head(spec):
         )
     if spec.fc_norm and spec.pool == "map":
         raise ValueError('fc_norm needs pool "gap", "token", "token_gap" or "mean", got "map".')
+    if spec.pool_heads is not None and spec.pool != "map":
+        raise ValueError(f'pool_heads={spec.pool_heads} needs pool="map", got "{spec.pool}". Leave it out.')
     if spec.fc_norm and not spec.final_norm:
         raise ValueError("fc_norm=True is a normalisation after the blocks, which final_norm=False leaves out.")
 

@@ -2,7 +2,7 @@
 
 Sizes Ti, S, B, L, H: table 1 of arXiv 2010.11929 and of 2106.10270; g and G: table 2 of arXiv 2106.04560; So400m: arXiv
 2305.13035. Hybrids, "R50+B/16": appendix B.2 of arXiv 2010.11929 and table 1 of 2106.10270. Other structures:
-"DINOv3-S+/16", arXiv 2508.10104; "EVA02-Ti/14", table 1 of arXiv 2303.11331.
+"DINOv3-S+/16", arXiv 2508.10104; "EVA02-Ti/14", table 1 of arXiv 2303.11331; "PE-B/16", arXiv 2504.13181.
 """
 
 import re
@@ -31,6 +31,7 @@ _EVA02 = {
     "B": {**ROWS["B"], "mlp_dim": 2048, "hidden_norm": True},
     "L": {**ROWS["L"], "mlp_dim": 2730, "hidden_norm": True},
 }
+_PE = {name: {**ROWS[name], "rope_grid": 14 if name == "B" else 24} for name in ("Ti", "S", "B", "L")}
 # {structure: ({size: fields}, the fields of all sizes)}.
 STRUCTURES = {
     "DINOv3": (
@@ -47,6 +48,13 @@ STRUCTURES = {
             **{"pool": "gap", "class_token": True, "fc_norm": True},
         },
     ),
+    "PE": (
+        _PE,
+        {
+            **{"rope": "rope2d_cells1", "pre_norm": True, "epsilon": 1e-5},
+            **{"pool": "map", "class_token": True, "pool_heads": 8},
+        },
+    ),
 }
 # A hybrid's stem by its name and patch size: ResNet units per stage, and the patch size on the stem's output.
 STEMS = {
@@ -61,8 +69,9 @@ VARIANTS = (
     *("R+Ti/16", "R26+S/32", "R50+B/16", "R50+L/32"),
     *(f"DINOv3-{size}/16" for size in ("S", "S+", "B", "L", "H+", "7B")),
     *(f"EVA02-{size}/14" for size in _EVA02),
+    *("PE-Ti/16", "PE-S/16", "PE-B/16", "PE-L/14"),
 )
-NAMES = re.compile(r"(?:(R\d*)\+|(DINOv3|EVA02)-)?(\w+\+?)/([1-9]\d*)")
+NAMES = re.compile(r"(?:(R\d*)\+|(DINOv3|EVA02|PE)-)?(\w+\+?)/([1-9]\d*)")
 # Other spellings of the sizes, in small letters. A single letter g or G keeps its case: they are two sizes.
 SIZES = {
     **{"ti": "Ti", "tiny": "Ti", "s": "S", "small": "S", "b": "B", "base": "B", "l": "L", "large": "L"},
@@ -112,7 +121,8 @@ def parse(variant: str) -> dict:
         raise ValueError(
             f'Unknown variant "{variant}".{variant_hint(variant, "ViT")} A variant is a size and a patch size in'
             ' pixels, such as "B/16"; '
-            f"sizes: {', '.join(ROWS)}; of DINOv3: {', '.join(_DINOV3)}; of EVA02: {', '.join(_EVA02)}."
+            f"sizes: {', '.join(ROWS)}; of DINOv3: {', '.join(_DINOV3)}; of EVA02: {', '.join(_EVA02)}; of PE:"
+            f" {', '.join(_PE)}."
         )
     if stem is None:
         return {"patch_size": int(patch), **ROWS[row]}

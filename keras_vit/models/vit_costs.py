@@ -118,7 +118,7 @@ def _pool(spec, n):
     """The rows from tokens to features."""
     d = spec.width
     if spec.pool == "map":
-        rows = [attention_pooling("pool", n, d, spec.heads, spec.mlp_dim)]
+        rows = [attention_pooling("pool", n, d, spec.pool_heads or spec.heads, spec.mlp_dim)]
     elif spec.pool == "token_gap":
         rows = [small(name, (width,)) for name, width in (("pool_token", d), ("pool_gap", d), ("pool", 2 * d))]
     else:

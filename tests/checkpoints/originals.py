@@ -257,6 +257,7 @@ DINO.pop("intermediate_size")
 FEATURES = dict(outputs="features", statistics=IMAGENET)
 SIGLIP = dict(HF12, model="SiglipVisionModel", outputs="features")
 TEXT = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+PE = dict(architecture="vit_pe_core_tiny_patch16_384", attn_pool_num_heads=4, attn_pool_mlp_ratio=2.0)
 # Maps of 9 and 5 places a side, padded for windows of 4.
 SWIN = dict(embed_dim=16, depths=(2, 2), num_heads=(2, 4), window_size=4, mlp_ratio=2.0)
 TIMM_SWIN, HF_SWIN = dict(SWIN, img_size=36), dict(SWIN, image_size=36, statistics=IMAGENET)
@@ -313,6 +314,13 @@ TINY = {
         timm_model,
         (8, 12),
         dict(TIMM, architecture="eva02_base_patch14_448", img_size=(8, 12), ref_feat_shape=(3, 3)),
+    ),
+    "timm_pe": (timm_model, 12, dict(TIMM12, **PE)),
+    "timm_pe_wide": (timm_model, (8, 20), dict(TIMM, **PE, img_size=(8, 20), ref_feat_shape=(3, 3))),
+    "timm_pe_spatial": (
+        timm_model,
+        (8, 20),
+        dict(TIMM, architecture="vit_pe_spatial_tiny_patch16_512", img_size=(8, 20), init_values=0.1),
     ),
     "hf_dinov3": (huggingface, 12, dict(HF12, model="DINOv3ViTModel", num_register_tokens=4, **FEATURES)),
     "hf_dinov3_gated": (
@@ -392,6 +400,12 @@ FULL = {
         timm_model,
         (160, 224),
         dict(architecture="vit_small_plus_patch16_dinov3_qkvb", img_size=(160, 224)),
+    ),
+    "timm_pe_core_ti": (timm_model, 384, dict(architecture="vit_pe_core_tiny_patch16_384")),
+    "timm_pe_core_ti_wide": (
+        timm_model,
+        (160, 224),
+        dict(architecture="vit_pe_core_tiny_patch16_384", img_size=(160, 224)),
     ),
     "timm_eva02_ti": (timm_model, 224, dict(architecture="eva02_tiny_patch14_224")),
     "timm_eva02_ti_wide": (

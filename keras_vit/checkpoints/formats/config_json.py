@@ -106,15 +106,15 @@ def timm_vit(model, no_embed_class: bool) -> dict:
 
 def _eva_architecture(spec):
     """The timm function that builds the Eva when given all sizes."""
-    if spec.positions != "rope2d":
-        return "eva02_tiny_patch14_224"
+    if spec.rope is not None:
+        return "eva02_tiny_patch14_224" if spec.rope == "rope2d_cells" else "vit_pe_core_base_patch16_224"
     return "vit_small_patch16_dinov3_qkvb" if spec.qkv_bias else "vit_small_patch16_dinov3"
 
 
 def timm_eva(model) -> dict:
-    """timm's config.json of a ViT with the structure of DINOv3 or EVA-02."""
+    """timm's config.json of a ViT with the structure of DINOv3, EVA-02 or Perception Encoder."""
     spec, dinov3 = model.spec, model.spec.positions == "rope2d"
-    pooling = {"token": "token", "gap": "avg"}[spec.pool]
+    pooling = {"token": "token", "gap": "avg", "map": "map"}[spec.pool]
     arguments = {
         "img_size": list(model.image_size),
         "patch_size": _plain_pair(spec.patch_size),
@@ -132,11 +132,11 @@ def timm_eva(model) -> dict:
         "use_fc_norm": spec.fc_norm,
     }
     if not dinov3:
-        arguments |= {
-            "ref_feat_shape": [spec.rope_grid] * 2,
-            "scale_mlp": spec.hidden_norm,
-            "qkv_fused": not spec.hidden_norm,
-        }
+        arguments |= {"ref_feat_shape": [spec.rope_grid] * 2, "use_post_transformer_norm": spec.final_norm and not spec.fc_norm}
+        arguments |= {"scale_mlp": spec.hidden_norm, "qkv_fused": not spec.hidden_norm}
+    if spec.pool == "map":
+        arguments |= {"attn_pool_num_heads": spec.pool_heads or spec.heads}
+        arguments["attn_pool_mlp_ratio"] = arguments["mlp_ratio"]
     if spec.rope_rescale > 1:
         arguments["rope_rescale_coords"] = spec.rope_rescale
     return _timm(model, _eva_architecture(spec), spec.width, pooling, arguments)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats import huggingface, huggingface_names, timm
+from keras_vit.checkpoints.formats import huggingface, huggingface_names, timm, timm_names
 from keras_vit.checkpoints.formats.capabilities import Capabilities
 from keras_vit.checkpoints.formats.name_map import NameMap, same, torch_dense, torch_norm
 from keras_vit.checkpoints.formats.parsed import Decoder, ParsedCheckpoint, check_agreement, depth, need, setting
@@ -142,7 +142,7 @@ def decoder_map(
         if names:
             entries.update(huggingface_names.block_map(f"decoder_layers.{i}.", ours, names, spec))
         else:
-            entries.update(timm.block_map(f"decoder_blocks.{i}", ours, spec))
+            entries.update(timm_names.block_map(f"decoder_blocks.{i}", ours, spec))
     return entries
 
 

@@ -65,11 +65,13 @@ def recognise(names: Collection[str]) -> str | None:
         "huggingface_dinov3": ending("embeddings.patch_embeddings.weight"),
         "huggingface": ending("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight"),
         "own_names": any(_TORCH_ATTENTION.search(name) for name in names if len(name) <= LONGEST_NAME),
-        # Without a table of positions: DINOv3's, in timm's names or its own; with one, EVA-02's.
+        # Without a table of positions: DINOv3's, in timm's names or its own; with one, EVA-02's; a norm before the
+        # blocks, and MAP or no norm after them: Perception Encoder's.
         "timm_eva": ending(TIMM_ROOTS[0])
         and (
             (ending("blocks.0.gamma_1", "storage_tokens") and not ending("pos_embed"))
             or (ending("blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias") and ending("pos_embed"))
+            or (ending("norm_pre.weight") and (ending("attn_pool.latent") or not ending("norm.weight")))
         ),
         "timm": ending(*TIMM_ROOTS),
     }

@@ -1,19 +1,8 @@
 """State dicts in timm's names: timm, and the original repositories that share them (DeiT I and III, DINO, DINOv2)."""
 
 import re
-from collections.abc import Mapping
 
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
-from keras_vit.checkpoints.formats.name_map import (
-    NameMap,
-    conv,
-    positions,
-    same,
-    stacked_bias,
-    stacked_linear,
-    torch_dense,
-    torch_norm,
-)
 from keras_vit.checkpoints.formats.parsed import (
     ParsedCheckpoint,
     check_agreement,
@@ -41,6 +30,7 @@ from keras_vit.checkpoints.formats.timm_config import (
     stated_rows,
 )
 from keras_vit.checkpoints.formats.timm_look_alikes import check_architecture, look_alikes
+from keras_vit.checkpoints.formats.timm_names import name_map
 from keras_vit.models.spec import token_stride
 
 # Names in the original repositories, and timm's.
@@ -244,7 +234,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         "ViT",
         fields,
         pixels(shape, stride),
-        name_map({"stem": None, **fields}, classes, missing_rows),
+        name_map(fields, classes, missing_rows),
         arrays,
         classes,
         channels,
@@ -254,81 +244,3 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         "timm",
         preprocessing(config),
     )
-
-
-def _stem_names(stages):
-    root = "patch_embed.backbone." + ("stem." if stages else "")
-    entries = {f"{root}conv.weight": conv("stem_conv/kernel"), **torch_norm(f"{root}norm", "stem_norm")}
-    for s, units in enumerate(stages):
-        for u in range(units):
-            theirs, ours = f"patch_embed.backbone.stages.{s}.blocks.{u}", f"stem_block{s + 1}_unit{u + 1}"
-            for i in (1, 2, 3):
-                entries[f"{theirs}.conv{i}.weight"] = conv(f"{ours}/conv{i}/kernel")
-                entries.update(torch_norm(f"{theirs}.norm{i}", f"{ours}/norm{i}"))
-            if u == 0:
-                entries[f"{theirs}.downsample.conv.weight"] = conv(f"{ours}/proj/kernel")
-                entries.update(torch_norm(f"{theirs}.downsample.norm", f"{ours}/proj_norm"))
-    return entries
-
-
-def block_map(theirs, ours, spec):
-    attention = f"{ours}/attention/"
-    qkv = [f"{attention}{name}" for name in ("query", "key", "value")]
-    entries = {f"{theirs}.attn.qkv.weight": stacked_linear(*(f"{name}/kernel" for name in qkv))}
-    if spec["qkv_bias"]:
-        entries[f"{theirs}.attn.qkv.bias"] = stacked_bias(*(f"{name}/bias" for name in qkv))
-    if spec["qk_norm"]:
-        entries.update(torch_norm(f"{theirs}.attn.q_norm", f"{attention}query_norm"))
-        entries.update(torch_norm(f"{theirs}.attn.k_norm", f"{attention}key_norm"))
-    entries.update(torch_dense(f"{theirs}.attn.proj", f"{attention}out"))
-    if spec["layer_scale"] is not None:
-        entries[f"{theirs}.ls1.gamma"] = same(f"{ours}/attention_scale/gamma")
-        entries[f"{theirs}.ls2.gamma"] = same(f"{ours}/mlp_scale/gamma")
-    for norm, name in (("norm1", "attention_norm"), ("norm2", "mlp_norm")):
-        entries.update(torch_norm(f"{theirs}.{norm}", f"{ours}/{name}"))
-    entries.update(torch_dense(f"{theirs}.mlp.fc1", f"{ours}/mlp/hidden"))
-    return {**entries, **torch_dense(f"{theirs}.mlp.fc2", f"{ours}/mlp/out")}
-
-
-def _map_head_names():
-    entries = {
-        "attn_pool.latent": same("pool/probe"),
-        "attn_pool.kv.weight": stacked_linear("pool/key/kernel", "pool/value/kernel"),
-        "attn_pool.kv.bias": stacked_bias("pool/key/bias", "pool/value/bias"),
-        **torch_norm("attn_pool.norm", "pool/norm"),
-    }
-    parts = (("q", "query"), ("proj", "out"), ("mlp.fc1", "mlp/hidden"), ("mlp.fc2", "mlp/out"))
-    for theirs, ours in parts:
-        entries.update(torch_dense(f"attn_pool.{theirs}", f"pool/{ours}"))
-    return entries
-
-
-def name_map(spec: Mapping, classes: int | None, missing_rows: int = 0) -> NameMap:
-    """{name: Entry} of a model.
-
-    Args:
-        spec: dict of ViTSpec's fields.
-        classes: of the head; None without one.
-        missing_rows: rows for tokens before the patches that the file's position table lacks.
-    """
-    entries = {
-        "patch_embed.proj.weight": conv("patch_encoder/kernel"),
-        "patch_embed.proj.bias": same("patch_encoder/bias"),
-    }
-    if spec["stem"] is not None:
-        entries.update(_stem_names(spec["stem"]))
-    tokens = (("class_token", "cls_token"), ("distillation_token", "dist_token"), ("registers", "reg_token"))
-    entries.update({theirs: same(f"{ours}/tokens") for ours, theirs in tokens if spec[ours]})
-    entries["pos_embed"] = positions("position_embedding/embedding", missing_rows)
-    for i in range(spec["depth"]):
-        entries.update(block_map(f"blocks.{i}", f"block_{i:02d}", spec))
-    if spec["final_norm"]:
-        entries.update(torch_norm("fc_norm", "fc_norm") if spec["fc_norm"] else torch_norm("norm", "encoder_norm"))
-    if spec["pool"] == "map":
-        entries.update(_map_head_names())
-    if spec["pre_logits"]:
-        entries.update(torch_dense("pre_logits", "pre_logits"))
-    if classes is not None:
-        for name in ("head", "head_dist") if spec["distillation_token"] else ("head",):
-            entries.update(torch_dense(name, name))
-    return entries

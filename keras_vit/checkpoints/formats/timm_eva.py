@@ -1,10 +1,10 @@
-"""timm's Eva: DINOv3's structure (EUPE and LingBot-Vision, too) and EVA-02. DINOv3's original names are read, too.
+"""timm's Eva: DINOv3's structure (EUPE and LingBot-Vision, too), EVA-02 and Perception Encoder. DINOv3's original names
+are read, too.
 
 Rotary positions take no array, so files of DINOv3 fit every image size; heads 64 wide are the published models',
-except 7B's. Arrays are joined to the names of name_map: query, key and value, and SwiGLU's gate and values.
+ except the largest. Arrays are joined to the names of name_map: query, key and value, and SwiGLU's gate and values.
 """
 
-import dataclasses
 import re
 from collections.abc import Mapping
 
@@ -12,16 +12,6 @@ import numpy as np
 
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.checkpoints.formats.gates import join_gates, split_gates
-from keras_vit.checkpoints.formats.name_map import (
-    Entry,
-    NameMap,
-    conv,
-    positions,
-    same,
-    stacked_linear,
-    torch_dense,
-    torch_norm,
-)
 from keras_vit.checkpoints.formats.parsed import (
     ParsedCheckpoint,
     check_agreement,
@@ -44,6 +34,7 @@ from keras_vit.checkpoints.formats.timm_config import (
     section,
     stated_rows,
 )
+from keras_vit.checkpoints.formats.timm_names import EVA_SCALES, name_map
 from keras_vit.layers.embedding.patches import pair
 
 # DINOv3's own names, and timm's.
@@ -58,19 +49,26 @@ _ALIASES = [
 _DROPPED = re.compile(r"^mask_token$|^local_cls_norm\.|^projectors\.|(^|\.)rope(_embed)?\.periods$|\.bias_mask$")
 _GATES = (".mlp.fc1_g.", ".mlp.fc1_x.", ".mlp.fc1.")
 _ARCHITECTURES = {"dinov3": re.compile(r"dinov3|lingbot"), "eva02": re.compile(r"^eva02_(?!.*_clip_)")}
+_ARCHITECTURES["pe"] = re.compile(r"^vit_pe_")
+_TITLES = {"dinov3": "DINOv3", "eva02": "EVA-02", "pe": "a Perception Encoder"}
 # {argument of timm's Eva: its value}: other values compute something else from the same arrays.
 _ALWAYS = {"use_rot_pos_emb": True, "attn_type": "eva", "use_post_norm": False, "rope_grid_offset": 0}
+_WITH_TABLE = {**_ALWAYS, "rope_type": "cat", "rope_rotate_half": False, "use_abs_pos_emb": True}
+_WITH_TABLE |= {"rope_temperature": 10000, "no_embed_class": False}
 _ARGUMENTS = {
     "dinov3": {**_ALWAYS, "rope_type": "dinov3", "rope_rotate_half": True, "use_abs_pos_emb": False}
     | {"rope_temperature": 100},
-    "eva02": {**_ALWAYS, "rope_type": "cat", "rope_rotate_half": False, "use_abs_pos_emb": True}
-    | {"rope_temperature": 10000, "rope_grid_indexing": "ij", "no_embed_class": False},
+    "eva02": {**_WITH_TABLE, "rope_grid_indexing": "ij"},
+    "pe": {**_WITH_TABLE, "attn_type": "rope", "rope_grid_indexing": "xy", "rope_grid_offset": 1},
 }
 _FIELDS = {
     "dinov3": {"positions": "rope2d", "epsilon": 1e-5},
     "eva02": {"positions": "learned", "rope": "rope2d_cells", "epsilon": 1e-6},
+    "pe": {"positions": "learned", "rope": "rope2d_cells1", "epsilon": 1e-5, "pre_norm": True},
 }
 HEAD_WIDTHS = {4096: 128}  # {width: width of a head} of the published models, otherwise 64
+_PE_HEAD_WIDTHS = {1536: 96}
+PE_POOL_HEADS = 8  # of Perception Encoder's MAP pool
 IMAGE_SIZE = 256  # of timm's files without a config.json
 
 
@@ -78,17 +76,27 @@ def structure_of(spec) -> str | None:
     """The row of CAPABILITIES for a spec; None if timm builds its model from another class."""
     if spec.positions == "rope2d":
         return "dinov3"
-    return "eva02" if spec.rope == "rope2d_cells" else None
+    return {"rope2d_cells": "eva02", "rope2d_cells1": "pe"}.get(spec.rope)
 
 
 def _structure(model):
     spec = model.spec
+    if structure_of(spec) == "pe":
+        return _perception_encoder(spec)
     if spec.qkv_bias and spec.key_bias:
         return "key_bias=True (these have biases of query and value alone, or none)"
     if structure_of(spec) == "dinov3" and spec.layer_scale is None:
         return 'layer_scale=None with positions="rope2d" (DINOv3 has LayerScale)'
     if structure_of(spec) == "eva02" and not spec.qkv_bias:
         return 'qkv_bias=False with rope="rope2d_cells" (EVA-02 has biases of query and value)'
+    return None
+
+
+def _perception_encoder(spec):
+    if not (spec.qkv_bias and spec.key_bias and spec.pre_norm):
+        return 'qkv_bias, key_bias or pre_norm=False with rope="rope2d_cells1" (a Perception Encoder has all three)'
+    if (spec.pool == "map") != spec.final_norm:
+        return f"final_norm={spec.final_norm} with pool={spec.pool!r} (a Perception Encoder with a MAP pool has the norm)"
     return None
 
 
@@ -108,11 +116,14 @@ _OF_DINOV3 = {"positions": ("rope2d",), "mlp_form": ("plain", "swiglu"), "class_
 _OF_DINOV3 |= {"registers": ANY, "layer_scale": ANY}
 _OF_EVA02 = {"positions": ("learned",), "rope": ("rope2d_cells",), "rope_grid": ANY, "mlp_form": ("swiglu",)}
 _OF_EVA02 |= {"class_token": (True,), "hidden_norm": (True, False)}
+_OF_PE = {"positions": ("learned",), "rope": ("rope2d_cells1",), "rope_grid": ANY, "class_token": (True, False)}
+_OF_PE |= {"pool": ("map", "gap", "token"), "pool_heads": ANY, "pre_norm": (True,), "final_norm": (True, False)}
+_OF_PE |= {"fc_norm": (False,), "layer_scale": ANY}
 CAPABILITIES = {
     name: Capabilities(
         "timm", {**_COMMON, **own}, rules=(_structure,), conventions={"epsilon": _FIELDS[name]["epsilon"]}
     )
-    for name, own in (("dinov3", _OF_DINOV3), ("eva02", _OF_EVA02))
+    for name, own in (("dinov3", _OF_DINOV3), ("eva02", _OF_EVA02), ("pe", _OF_PE))
 }
 
 
@@ -175,10 +186,13 @@ def _fields(arrays, config, options):
     arguments = section(config, "model_args")
     w, out = need(arrays, "patch_embed.proj.weight", 4), need(arrays, "blocks.0.mlp.fc2.weight", 2)
     hidden, width = need(arrays, "blocks.0.mlp.fc1.weight", 2), w.shape[0]
-    k = known_heads(options, setting(arguments, "num_heads", int)) or max(width // HEAD_WIDTHS.get(width, 64), 1)
+    kind = _kind(arrays)
+    size = (_PE_HEAD_WIDTHS if kind == "pe" else HEAD_WIDTHS).get(width, 64)
+    k = known_heads(options, setting(arguments, "num_heads", int)) or max(width // size, 1)
     if width % k:
         raise ValueError(f"A width of {width} does not divide into {k} heads: pass heads=...")
-    bias, structure = "blocks.0.attn.q_bias" in arrays, _FIELDS[_kind(arrays)]
+    key_bias = kind == "pe" and "blocks.0.attn.qkv.bias" in arrays
+    bias = key_bias or "blocks.0.attn.q_bias" in arrays
     fields = {
         "patch_size": w.shape[2:],
         "depth": depth(arrays, r"blocks\.(\d+)\."),
@@ -188,21 +202,35 @@ def _fields(arrays, config, options):
         "mlp_form": "swiglu" if hidden.shape[0] == 2 * out.shape[1] else "plain",
         "class_token": "cls_token" in arrays,
         "registers": need(arrays, "reg_token", 3).shape[1] if "reg_token" in arrays else 0,
-        **structure,
+        **_FIELDS[kind],
         "rope_rescale": setting(arguments, "rope_rescale_coords", int, float) or 1.0,
         "hidden_norm": "blocks.0.mlp.norm.weight" in arrays,
         "qkv_bias": bias,
-        "key_bias": not bias,
+        "key_bias": key_bias or not bias,
+        "qk_norm": False,
         "layer_scale": 1e-5 if "blocks.0.gamma_1" in arrays else None,
         "fc_norm": "fc_norm.weight" in arrays,
+        "final_norm": not {"norm.weight", "fc_norm.weight"}.isdisjoint(arrays),
     }
-    if "rope" in structure:
-        fields["rope_grid"] = (stated_pair(arguments, "ref_feat_shape") or (16, 16))[0]
-    return {**fields, "pool": pool(arrays, fields, config)}
+    fields["pool"] = pool(arrays, fields, config)
+    if "rope" in fields:
+        fields["rope_grid"] = (stated_pair(arguments, "ref_feat_shape") or (_rope_grid(kind, fields),) * 2)[0]
+    if fields["pool"] == "map":
+        fields["pool_heads"] = setting(arguments, "attn_pool_num_heads", int) or PE_POOL_HEADS
+    return fields
+
+
+def _rope_grid(kind, fields):
+    """The published models' grid, in whose units rotations measure."""
+    if kind == "eva02":
+        return 16
+    return 32 if fields["pool"] != "map" else 14 if fields["width"] == 768 else 24
 
 
 def _kind(arrays):
-    """The structure by the arrays: EVA-02 has a table of positions."""
+    """The structure by the arrays: DINOv3 has no table of positions, and only Perception Encoder the first norm."""
+    if "norm_pre.weight" in arrays:
+        return "pe"
     return "eva02" if "pos_embed" in arrays else "dinov3"
 
 
@@ -210,9 +238,8 @@ def _check(config, kind, fields, size, classes, channels):
     """Compares config.json with the arrays, and with this package; ValueError with each difference."""
     architecture, arguments = str(config.get("architecture")), section(config, "model_args")
     if config.get("architecture") is not None and not _ARCHITECTURES[kind].search(architecture):
-        name = {"dinov3": "DINOv3", "eva02": "EVA-02"}[kind]
         raise ValueError(
-            f"By config.json, the architecture is {architecture!r}, but the arrays are those of {name}: other rotary"
+            f"By config.json, the architecture is {architecture!r}, but the arrays are those of {_TITLES[kind]}: other rotary"
             " positions are not implemented for them."
         )
     given = _ARGUMENTS[kind].items()
@@ -256,7 +283,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         "ViT",
         fields,
         size,
-        name_map(fields, classes),
+        name_map(fields, classes, scales=EVA_SCALES),
         arrays,
         classes,
         channels,
@@ -266,67 +293,6 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         "timm",
         preprocessing(config),
     )
-
-
-def in_pairs(entry: Entry, heads: int | None, count: int) -> Entry:
-    """An entry where the file rotates values 2 i and 2 i + 1 of a head together, and ours i and i + c/2.
-
-    Args:
-        entry: of layers (..., k*c).
-        heads: k; None for the same order in both.
-        count: how many of its first arrays, queries and keys, have that order.
-    """
-    if heads is None:
-        return entry
-
-    def moved(array, split):
-        parts = array.reshape(*array.shape[:-1], heads, *split)  # (..., k, 2, c/2) or (..., k, c/2, 2)
-        return parts.swapaxes(-1, -2).reshape(array.shape)
-
-    def pack(*arrays):
-        return entry.pack(*(moved(a, (2, -1)) if i < count else a for i, a in enumerate(arrays)))
-
-    def unpack(array, shapes):
-        return [moved(a, (-1, 2)) if i < count else a for i, a in enumerate(entry.unpack(array, shapes))]
-
-    return dataclasses.replace(entry, pack=pack, unpack=unpack)
-
-
-def block_map(theirs: str, ours: str, spec: Mapping) -> NameMap:
-    """{name: Entry} of a block."""
-    attention, heads = f"{ours}/attention/", spec["heads"] if spec.get("rope") else None
-    qkv = (f"{attention}{name}/kernel" for name in ("query", "key", "value"))
-    entries = {f"{theirs}.attn.qkv.weight": in_pairs(stacked_linear(*qkv), heads, 2)}
-    if spec["qkv_bias"]:
-        entries[f"{theirs}.attn.q_bias"] = in_pairs(same(f"{attention}query/bias"), heads, 1)
-        entries[f"{theirs}.attn.v_bias"] = same(f"{attention}value/bias")
-    entries.update(torch_dense(f"{theirs}.attn.proj", f"{attention}out"))
-    if spec["layer_scale"] is not None:
-        entries[f"{theirs}.gamma_1"] = same(f"{ours}/attention_scale/gamma")
-        entries[f"{theirs}.gamma_2"] = same(f"{ours}/mlp_scale/gamma")
-    if spec["hidden_norm"]:
-        entries.update(torch_norm(f"{theirs}.mlp.norm", f"{ours}/mlp/norm"))
-    for norm, name in (("norm1", "attention_norm"), ("norm2", "mlp_norm")):
-        entries.update(torch_norm(f"{theirs}.{norm}", f"{ours}/{name}"))
-    for layer, name in (("fc1", "hidden"), ("fc2", "out")):
-        entries.update(torch_dense(f"{theirs}.mlp.{layer}", f"{ours}/mlp/{name}"))
-    return entries
-
-
-def name_map(spec: Mapping, classes: int | None) -> NameMap:
-    """{name: Entry} of a model, its arrays joined; `spec` is a dict of ViTSpec's fields."""
-    entries = {
-        "patch_embed.proj.weight": conv("patch_encoder/kernel"),
-        "patch_embed.proj.bias": same("patch_encoder/bias"),
-    }
-    tokens = (("class_token", "cls_token"), ("registers", "reg_token"))
-    entries.update({theirs: same(f"{ours}/tokens") for ours, theirs in tokens if spec[ours]})
-    if spec["positions"] == "learned":
-        entries["pos_embed"] = positions("position_embedding/embedding", 0)
-    for i in range(spec["depth"]):
-        entries.update(block_map(f"blocks.{i}", f"block_{i:02d}", spec))
-    entries.update(torch_norm("fc_norm", "fc_norm") if spec["fc_norm"] else torch_norm("norm", "encoder_norm"))
-    return {**entries, **torch_dense("head", "head")} if classes is not None else entries
 
 
 def file_arrays(arrays: Mapping[str, np.ndarray], spec) -> dict[str, np.ndarray]:

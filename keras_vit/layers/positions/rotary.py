@@ -22,8 +22,17 @@ def _cells(grid, reference):
     return [np.arange(m) / m * reference for m in grid]
 
 
+def _numbered_cells(grid, reference):
+    """As _cells, with numbers from 1, which the tokens before the patches see."""
+    return [np.arange(1, m + 1) / m * reference for m in grid]
+
+
 # {name: (function (grid, reference) -> coordinates by row and by column, the longest period over the shortest)}.
-ROTARY = {"rope2d": (_centres, 100.0), "rope2d_cells": (_cells, 10000.0)}
+ROTARY = {
+    "rope2d": (_centres, 100.0),
+    "rope2d_cells": (_cells, 10000.0),
+    "rope2d_cells1": (_numbered_cells, 10000.0),
+}
 
 
 def rotary_angles(grid: tuple[int, int], size: int, form: str = "rope2d", reference: int = 16) -> np.ndarray:
@@ -34,7 +43,7 @@ def rotary_angles(grid: tuple[int, int], size: int, form: str = "rope2d", refere
         size: width c of a head.
         form: "rope2d": centres from -1 to 1 on every grid, with periods from 1 to about 100 (DINOv3); "rope2d_cells":
             places on a grid of `reference` patches a side, whatever the grid, with periods from 2 pi to about 2 pi
-            10,000 (EVA-02).
+            10,000 (EVA-02); "rope2d_cells1": the same, counted from 1 (Perception Encoder, arXiv 2504.13181).
 
     Returns:
         (h*w, c/2) float64: half by the row, half by the column.

@@ -41,7 +41,7 @@ def pool(tokens, spec: ViTSpec, policy, sizes=None):
         x = keras.layers.Concatenate(dtype=policy, name="pool")([token(tokens), mean(tokens, **weighted)])
     else:
         attention = layers.AttentionPooling(
-            spec.heads,
+            spec.pool_heads or spec.heads,
             spec.mlp_dim,
             mlp_activation=spec.mlp_activation,
             epsilon=spec.epsilon,
