@@ -1,5 +1,6 @@
 """Sources of examples, the preprocessing vocabulary, and batches. Independent of any model."""
 
+from keras_vit.data.any_aspect import to_patches
 from keras_vit.data.batches import evaluation_batches, image_and_label, training_batches
 from keras_vit.data.errors import ExampleErrors
 from keras_vit.data.objects import pack_objects
@@ -19,5 +20,6 @@ __all__ = [
     "pack_objects",
     "parse",
     "sample_pixels",
+    "to_patches",
     "training_batches",
 ]

@@ -9,6 +9,7 @@ from keras_vit.models.families import build, register
 from keras_vit.models.finetuning.freezing import freeze, freeze_all_but_head
 from keras_vit.models.finetuning.lora import enable_lora, merge_lora
 from keras_vit.models.finetuning.whitening import whiten
+from keras_vit.models.naflex import NaFlexViT
 from keras_vit.models.pretraining.contrastive import Contrastive
 from keras_vit.models.pretraining.dino import DINO
 from keras_vit.models.pretraining.distilled import Distilled
@@ -47,6 +48,7 @@ __all__ = [
     "MaskedAutoencoder",
     "MaskedModel",
     "MaskedPatchPredictor",
+    "NaFlexViT",
     "Reconstruction",
     "SegmentationModel",
     "Swin",

@@ -26,6 +26,7 @@ class ViTOverrides(TypedDict, total=False):
     rope_grid: int
     rope_rescale: float
     pool: str
+    pool_heads: int | None
     pre_logits: int | None
     pre_logits_activation: str
     qkv_bias: bool

@@ -4,7 +4,7 @@
 the names that checkpoints and taps rely on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -64,17 +64,21 @@ def _patches(image, spec, remat, policy):
     if spec.stem is not None:
         x = hybrid_stem(x, spec.stem, spec.stem_width, remat, policy)  # (b, height/s, width/s, c)
     x = conv_stem(x, spec.conv_stem, spec.conv_strides, spec.conv_form, policy)
-    patches = layers.PatchEncoder(
+    return patch_encoder(spec, spec.patch_form, policy)(x)
+
+
+def patch_encoder(spec: ViTSpec, form: str, policy: keras.DTypePolicy) -> layers.PatchEncoder:
+    """The layer from normalised pixels to patch tokens."""
+    return layers.PatchEncoder(
         spec.patch_size,
         spec.width,
-        spec.patch_form,
+        form,
         spec.patch_norm,
         spec.epsilon,
         use_bias=not spec.pre_norm,
         dtype=policy,
         name="patch_encoder",
     )
-    return patches(x)
 
 
 def embed(
@@ -96,13 +100,36 @@ def embed(
     """
     spec, policy = make_spec(spec), float_policy(dtype)
     grid = grid_size(image.shape[1:3], spec.stride)
-    x = _patches(image, spec, remat, policy)  # (b, h*w, d)
+    at_stem = spec.positions_at == "stem" and spec.positions in KINDS
+    x = with_tokens(
+        _patches(image, spec, remat, policy), spec, _positions(spec, grid, policy) if at_stem else None, policy
+    )
+    if spec.windows > 1:
+        window_size(grid, spec.windows)
+        x = layers.WindowTokens(spec.windows, spec.window_prefix, dtype=policy, name="window_tokens")(x)
+    return x
+
+
+def with_tokens(
+    x: keras.KerasTensor,
+    spec: ViTSpec,
+    positions: Callable[[keras.KerasTensor], keras.KerasTensor] | None,
+    policy: keras.DTypePolicy,
+) -> keras.KerasTensor:
+    """The first block's input from the patch tokens (b, h*w, d): learned tokens before them, and what follows.
+
+    Args:
+        x: patch tokens.
+        spec: ViTSpec.
+        positions: adds positions to the tokens, or None.
+        policy: of the layers.
+    """
     if spec.class_token:
         x = layers.ClassToken(dtype=policy, name="class_token")(x)  # (b, 1 + h*w, d)
     if spec.distillation_token:
         x = layers.ClassToken(after=1, initializer="normal", dtype=policy, name="distillation_token")(x)
-    if spec.positions_at == "stem" and spec.positions in KINDS:
-        x = _positions(spec, grid, policy)(x)
+    if positions is not None:
+        x = positions(x)
     if spec.registers:
         x = layers.ClassToken(spec.registers, spec.positioned, "normal", dtype=policy, name="registers")(x)
     if spec.pre_norm:
@@ -110,9 +137,6 @@ def embed(
     x = layers.Dropout(spec.dropout, dtype=policy, name="embedding_dropout")(x)
     if spec.patch_dropout and spec.patch_dropout_block is None:
         x = layers.PatchDropout(spec.patch_dropout, spec.prefix, dtype=policy, name="patch_dropout")(x)
-    if spec.windows > 1:
-        window_size(grid, spec.windows)
-        x = layers.WindowTokens(spec.windows, spec.window_prefix, dtype=policy, name="window_tokens")(x)
     return x
 
 

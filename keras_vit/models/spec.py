@@ -124,7 +124,10 @@ class ViTSpec(Spec):
         " class token and that mean, concatenated, or the mean of all tokens, the class token too.",
     )
     pool_heads: int | None = field(
-        None, POSITIVE, "Attention heads of the MAP pool; None for as many as in a block (Perception Encoder: 8).", WEIGHTS
+        None,
+        POSITIVE,
+        "Attention heads of the MAP pool; None for as many as in a block (Perception Encoder: 8).",
+        WEIGHTS,
     )
     pre_logits: int | None = field(
         None, POSITIVE, "Width of a dense layer before the head; None for no such layer.", WEIGHTS
@@ -360,8 +363,9 @@ class ViTSpec(Spec):
 
     @classmethod
     def completed(cls, fields, overrides):
-        if "pool" in overrides and "class_token" not in overrides:
-            fields = {name: value for name, value in fields.items() if name != "class_token"}
+        if "pool" in overrides:
+            changed = {"class_token"} | ({"pool_heads"} if overrides["pool"] != "map" else set())
+            fields = {name: value for name, value in fields.items() if name not in changed - overrides.keys()}
         spec = super().completed(fields, overrides)
         check_effect(overrides, spec)
         return spec

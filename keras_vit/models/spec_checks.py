@@ -83,8 +83,6 @@ def _head(spec):
         )
     if spec.fc_norm and spec.pool == "map":
         raise ValueError('fc_norm needs pool "gap", "token", "token_gap" or "mean", got "map".')
-    if spec.pool_heads is not None and spec.pool != "map":
-        raise ValueError(f'pool_heads={spec.pool_heads} needs pool="map", got "{spec.pool}". Leave it out.')
     if spec.fc_norm and not spec.final_norm:
         raise ValueError("fc_norm=True is a normalisation after the blocks, which final_norm=False leaves out.")
 

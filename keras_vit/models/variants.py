@@ -83,8 +83,10 @@ _SIZE = re.compile(
     r"(?:^|vit|[^a-z])(tiny|small|base|large|huge|gigantic|giant|so400m|ti|[sblhg])(?:[^a-z0-9]*(?:patch|p)?[^a-z0-9]*(\d{1,2}))?(?![a-z0-9])",
     re.IGNORECASE,
 )
-_STRUCTURE = re.compile(r"dinov3|eva[\W_]*02", re.IGNORECASE)
-_STRUCTURED_SIZE = re.compile(r"(?:vit|dinov3|02)[\W_]*(tiny|small|base|large|huge|7b|ti|[sblh])(?![a-z])")
+_STRUCTURE = re.compile(r"dinov3|eva[\W_]*02|(?<![a-z])pe(?=[\W_])", re.IGNORECASE)
+_STRUCTURED_SIZE = re.compile(
+    r"(?:vit|dinov3|02|pe[\W_]|pe[\W_](?:core|spatial|lang))[\W_]*(tiny|small|base|large|huge|7b|ti|[sblh])(?![a-z])"
+)
 
 
 def _nearest_structure(structure, text):
@@ -93,6 +95,8 @@ def _nearest_structure(structure, text):
     if not found:
         return None
     size = "7B" if found[1] == "7b" else SIZES[found[1]]
+    if structure == "pe":
+        return f"PE-{size}/14" if size == "L" else f"PE-{size}/16"
     size += "+" if size == "H" or (size == "S" and ("plus" in text or "+" in text)) else ""
     return f"DINOv3-{size}/16" if structure == "dinov3" else f"EVA02-{size.rstrip('+')}/14"
 

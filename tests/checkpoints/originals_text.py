@@ -10,7 +10,7 @@ import tempfile
 import safetensors.torch
 import torch
 import transformers
-from text_files import FOLDER, SIZE, image, tokens, value
+from text_files import FOLDER, SIZE, image, mixed, tokens, value
 
 _TOWER = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
 _TEXT = {**_TOWER, "vocab_size": 40, "max_position_embeddings": 8}
@@ -63,6 +63,16 @@ def inputs(name, normalisation):
     return {"pixel_values": patches, "pixel_attention_mask": everywhere, "spatial_shapes": shapes}
 
 
+def mixed_features(model, normalisation):
+    """What NaFlex's image encoder answers to images of several aspects in one batch."""
+    patches, grids = mixed()
+    mean, std = (torch.tensor(values) for values in normalisation)
+    pixels = ((torch.tensor(patches) / 255 - mean) / std).flatten(2).float()  # (b, n, p*q*c)
+    there = torch.arange(pixels.shape[1])[None] < torch.tensor(grids.prod(axis=1))[:, None]
+    outputs = model.vision_model(pixels, there.long(), torch.tensor(grids).long())
+    return outputs.pooler_output.double().numpy().round(7).tolist()
+
+
 def main():
     for name, (config, form, normalisation) in CASES.items():
         model = form(config).eval()
@@ -74,10 +84,18 @@ def main():
                 written = json.load(file)
         model.load_state_dict({key: torch.tensor(value(key, shape)) for key, shape in shapes.items()})
         with torch.no_grad():
+            mixes = {"mixed": mixed_features(model, normalisation)} if name == "siglip2" else {}
             outputs = model(input_ids=torch.tensor(tokens(written)).long(), **inputs(name, normalisation))
         found = {key: getattr(outputs, key).double().numpy().round(7).tolist() for key in KEYS}
         library = f"transformers {transformers.__version__}"
-        fields = {"library": library, "normalisation": normalisation, "config": written, "shapes": shapes, **found}
+        fields = {
+            "library": library,
+            "normalisation": normalisation,
+            "config": written,
+            "shapes": shapes,
+            **found,
+            **mixes,
+        }
         (FOLDER / f"{name}.json").write_text(json.dumps(fields) + "\n")
 
 

@@ -35,6 +35,12 @@ def tokens(config):
     return found.astype("int32")
 
 
+def mixed():
+    """(patches (3, 16, 8, 8, 3) uint8 of noise, grids (3, 2)): images of three aspects, two with padding."""
+    patches = np.random.RandomState(2).randint(0, 256, (3, 16, 8, 8, 3)).astype("uint8")
+    return patches, np.array([[4, 4], [2, 5], [3, 1]], "int32")
+
+
 @functools.cache
 def golden(name):
     return json.loads((FOLDER / f"{name}.json").read_text())

@@ -237,6 +237,8 @@ SPELLINGS = {
     "DINOv3-7B/16": "dinov3_vit7b16",
     "EVA02-Ti/14": "eva02_tiny_patch14_224 eva02-ti/14",
     "EVA02-B/14": "eva02_base_patch14_448.mim_in22k_ft_in1k EVA-02-B",
+    "PE-B/16": "pe-b/16 PE-Core-B16-224 vit_pe_core_base_patch16_224.fb",
+    "PE-L/14": "vit_pe_spatial_large_patch14_448",
     "R50x1": "r50x1 bit_r50x1",
     "R101x3": "BiT-M-R101x3",
     "R152x4": "resnetv2_152x4_bitm",

@@ -32,6 +32,10 @@ def test_parameters_are_the_published_ones():
     assert counted == COUNTS
     assert parameters(layer_counts(make_spec("EVA02-Ti/14"), 224, classes=None)) == 5_502_144
     assert parameters(layer_counts(make_spec("EVA02-B/14"), 448, classes=1000)) == 87_117_544
+    assert parameters(layer_counts(make_spec("PE-Ti/16"), 384, classes=512)) == 6_141_056
+    assert parameters(layer_counts(make_spec("PE-S/16"), 384, classes=512)) == 23_783_168
+    assert parameters(layer_counts(make_spec("PE-B/16"), 224, classes=1024)) == 93_673_984
+    assert parameters(layer_counts(make_spec("PE-L/14"), 336, classes=1024)) == 317_152_256
     giant = make_spec("DINOv3-L/16", depth=40, width=1536, heads=24, mlp_dim=4096, mlp_form="swiglu", qkv_bias=False)
     assert parameters(layer_counts(giant, 512, classes=None)) == 1_134_473_216  # LingBot-Vision
     # timm's plain names have no biases of query, key and value.

@@ -75,6 +75,7 @@ FORMS = [
     ("Ti/4", (8, 12), 5, 3, {"positions": "relative2d", "pool": "gap"}),
     ("Ti/4", (8, 12), 5, 3, {"positions": "rope2d", "qk_norm": True, "key_bias": False}),
     ("EVA02-B/4", (8, 12), 5, 3, {}),
+    ("PE-Ti/4", (8, 12), 5, 3, {}),
     ("Ti/4", (12, 20), 5, 3, {"attention": "window(2, global=(1,))", "registers": 2}),
     ("Ti/4", (12, 20), 5, 3, {"attention": "strided"}),
     ("Ti/4", (8, 12), 5, 3, {"attention": "axial", "positions": "rope2d"}),

@@ -132,7 +132,10 @@ def timm_eva(model) -> dict:
         "use_fc_norm": spec.fc_norm,
     }
     if not dinov3:
-        arguments |= {"ref_feat_shape": [spec.rope_grid] * 2, "use_post_transformer_norm": spec.final_norm and not spec.fc_norm}
+        arguments |= {
+            "ref_feat_shape": [spec.rope_grid] * 2,
+            "use_post_transformer_norm": spec.final_norm and not spec.fc_norm,
+        }
         arguments |= {"scale_mlp": spec.hidden_norm, "qkv_fused": not spec.hidden_norm}
     if spec.pool == "map":
         arguments |= {"attn_pool_num_heads": spec.pool_heads or spec.heads}

@@ -42,7 +42,7 @@ _ALIASES = [
     (r"\.gamma_([12])$", r".ls\1.gamma"),  # DeiT III
     (r"^pre_logits\.fc\.", "pre_logits."),
 ]
-_DROPPED = re.compile(r"^mask_token$")
+_DROPPED = re.compile(r"^mask_token$|^rasa_head\.")  # the second: Franca's predictor of positions
 # What timm always computes.
 CONVENTIONS = {"epsilon": 1e-6}
 # timm's architecture of a hybrid's stem.

@@ -96,7 +96,9 @@ def _perception_encoder(spec):
     if not (spec.qkv_bias and spec.key_bias and spec.pre_norm):
         return 'qkv_bias, key_bias or pre_norm=False with rope="rope2d_cells1" (a Perception Encoder has all three)'
     if (spec.pool == "map") != spec.final_norm:
-        return f"final_norm={spec.final_norm} with pool={spec.pool!r} (a Perception Encoder with a MAP pool has the norm)"
+        return (
+            f"final_norm={spec.final_norm} with pool={spec.pool!r} (a Perception Encoder with a MAP pool has the norm)"
+        )
     return None
 
 
@@ -239,8 +241,8 @@ def _check(config, kind, fields, size, classes, channels):
     architecture, arguments = str(config.get("architecture")), section(config, "model_args")
     if config.get("architecture") is not None and not _ARCHITECTURES[kind].search(architecture):
         raise ValueError(
-            f"By config.json, the architecture is {architecture!r}, but the arrays are those of {_TITLES[kind]}: other rotary"
-            " positions are not implemented for them."
+            f"By config.json, the architecture is {architecture!r}, but the arrays are those of {_TITLES[kind]}:"
+            " other rotary positions are not implemented for them."
         )
     given = _ARGUMENTS[kind].items()
     rows = [(name, setting(arguments, name, bool, int, float, str), value) for name, value in given]

@@ -42,9 +42,17 @@ FAMILIES = {
     "yolos": 3,
     "rf-detr": 5,
     "lw-detr": 5,
+    "pe": 9,
 }
 
-NO_ORIGINAL = ("dinov3", "eupe", "lingbot-vision", "eva02", "tipsv2")  # no .pth of the authors at the places below
+NO_ORIGINAL = (
+    "dinov3",
+    "eupe",
+    "lingbot-vision",
+    "eva02",
+    "tipsv2",
+    "pe",
+)  # no .pth of the authors at the places below
 
 LICENCES = {  # {source or name: licence}; Apache-2.0 for others
     "facebookresearch/mae": "CC-BY-NC-4.0",

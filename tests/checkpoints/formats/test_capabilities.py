@@ -29,8 +29,8 @@ NOT_EXPRESSED = {
 
 # Of no other library's ViT.
 OWN = " positions_at causal palette norm_first final_norm pre_logits_activation attention windows global_blocks"
-# DINOv3's and EVA-02's; their tables are in timm_eva and huggingface_dinov3.
-OWN += " key_bias rope rope_grid hidden_norm"
+# DINOv3's, EVA-02's and Perception Encoder's; their tables are in timm_eva and huggingface_dinov3.
+OWN += " key_bias rope rope_grid hidden_norm pool_heads"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -81,6 +81,7 @@ def test_any_image_size_takes_the_same_weights(tmp_path):
         ("timm_dinov3", {"architecture": "vit_small_patch16_rope_224"}, "other rotary positions are not implemented"),
         ("timm_dinov3", {"model_args": {"rope_temperature": 10000}}, "rope_temperature is 10000 in config.json"),
         ("timm_dinov3", {"model_args": {"num_reg_tokens": 1}}, "num_reg_tokens is 1 in config.json, 4 by the arrays"),
+        ("timm_pe", {"model_args": {"rope_grid_offset": 0}}, "rope_grid_offset is 0.* in config.json"),
         ("hf_dinov3", {"rope_theta": 10000.0}, "rope_theta is 10000.0 in config.json, 100"),
         ("hf_dinov3", {"key_bias": True}, "key_bias is True in config.json, False by the arrays"),
         ("hf_dinov3_gated", {"hidden_act": "gelu"}, "hidden_act='gelu' in a gated MLP"),

@@ -56,6 +56,8 @@ CASES = {
     "dinov3 classifier": ({**DINOV3, "qkv_bias": False, "pool": "gap", "class_token": True, "fc_norm": True}, "timm"),
     "eva02": ({"variant": "EVA02-Ti/4", **SIZE}, "timm"),
     "eva02 norm": ({"variant": "EVA02-B/4", **SIZE, "rope_grid": 3, "pool": "token", "fc_norm": False}, "timm"),
+    "pe": ({"variant": "PE-Ti/4", **SIZE, "pool_heads": 4}, "timm"),
+    "pe spatial": ({"variant": "PE-Ti/4", **SIZE, "pool": "gap", "class_token": True, "final_norm": False}, "timm"),
     "fc_norm": ({"pool": "gap", "fc_norm": True, "class_token": True}, "timm"),
     "rectangles": ({"patch_size": (4, 6), "image_size": (12, 24)}, "google timm"),
     "one channel": ({"channels": 1}, "google timm huggingface"),
@@ -77,7 +79,7 @@ PAIRS = [(name, form) for name, (_, forms) in CASES.items() for form in forms.sp
 WHOLE = {
     "keras": "token map distilled features bit",
     "google": "token hybrid bit",
-    "timm": "token registers swiglu dinov3 eva02",
+    "timm": "token registers swiglu dinov3 eva02 pe",
     "huggingface": "token siglip dinov2 dinov3",
 }
 ENDINGS = {"keras": "m.keras", "google": "m.npz", "timm": "m", "huggingface": "m"}
