@@ -96,9 +96,7 @@ def _perception_encoder(spec):
     if not (spec.qkv_bias and spec.key_bias and spec.pre_norm):
         return 'qkv_bias, key_bias or pre_norm=False with rope="rope2d_cells1" (a Perception Encoder has all three)'
     if (spec.pool == "map") != spec.final_norm:
-        return (
-            f"final_norm={spec.final_norm} with pool={spec.pool!r} (a Perception Encoder with a MAP pool has the norm)"
-        )
+        return f"final_norm={spec.final_norm} with pool={spec.pool!r} (a MAP pool needs the last norm, others none)"
     return None
 
 
