@@ -108,7 +108,7 @@ class NaFlexViT(ModelOfArguments):
             "patches": keras.Input((patches, *spec.patch_size, channels), dtype="float32", name="patches"),
             "grid": keras.Input((2,), dtype="int32", name="grid"),
         }
-        tokens = encode(_embed(*inputs.values(), spec, grid, policy), spec, remat, policy)
+        tokens = encode(_embed(inputs["patches"], inputs["grid"], spec, grid, policy), spec, remat, policy)
         _, outputs = classify(tokens, spec, classes, policy)
         super().__init__(inputs, outputs, name=model_name(name, "naflex_vit"))
         self.dtype_policy, self.spec, self.remat = policy, spec, remat

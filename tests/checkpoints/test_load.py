@@ -38,13 +38,11 @@ def test_deit_classifies_jpegs_through_our_preprocessing(deit, shared_data):
 
     folder = shared_data / "imagenet_sample"
     preprocess = parse(preprocessing_text(deit))
-    rows = list(csv.DictReader((folder / "labels.csv").open()))[::2]
-    reference = np.load(folder / "deit_tiny_logits.npy")[::2]
+    rows = list(csv.DictReader((folder / "labels.csv").open()))
     images = np.stack([preprocess.image(tf.constant((folder / row["file"]).read_bytes())).numpy() for row in rows])
     logits = np.concatenate([deit(batch) for batch in np.split(images, 5)])
-    right, expected = ((found.argmax(-1) == [int(row["label"]) for row in rows]).sum() for found in (logits, reference))
-    assert abs(int(right) - int(expected)) <= 1
-    assert np.corrcoef(logits.ravel(), reference.ravel())[0, 1] > 0.999
+    assert abs(int((logits.argmax(-1) == [int(row["label"]) for row in rows]).sum()) - 79) <= 1
+    assert np.corrcoef(logits.ravel(), np.load(folder / "deit_tiny_logits.npy").ravel())[0, 1] > 0.999
 
 
 def test_heads_by_name(tmp_path):
