@@ -46,6 +46,7 @@ SMALLER = {
     "models": {
         **{"Resizing(224, 224)": "Resizing(32, 32)", "image_size=96": "image_size=32", "192": "16"},
         **{"token_merging=8": "token_merging=1, image_size=64", "block_07": "block_03", "[3, 7, -1]": "[1, 3, -1]"},
+        **{'"decode|random_flip", 64': '"decode|random_flip", 4', "steps_per_epoch=100": "steps_per_epoch=1"},
     },
     "pretraining": {
         '"S/16", ': '"S/16", image_size=32, ',
@@ -88,6 +89,7 @@ def segmenter(**options):
 
 
 KINDS = {  # {part of a name that pages load: its small model}
+    "naflex": lambda: classifier(classes=None, pool="map"),
     "siglip": pairs,
     "vit-mae": lambda: keras_vit.MaskedAutoencoder(
         "Ti/16", image_size=32, decoder_depth=1, decoder_width=16, decoder_heads=2, decoder_mlp_dim=16
