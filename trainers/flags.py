@@ -110,7 +110,7 @@ def _parse(argv):
         missing = [name for name, required in _OURS.items() if required and flags.FLAGS[name].value is None]
         if missing and "must have a value other than None" in str(error):
             raise SystemExit(
-                f"{program}: {', '.join(f'--{name}' for name in missing)} is missing. --help explains the flags."
+                f"{program}: {' and '.join(f'--{name}' for name in missing)} must be given. --help explains the flags."
             ) from None
         said = [line.rpartition(": ")[2] if line.startswith("flags ") else line for line in str(error).splitlines()]
         said = [

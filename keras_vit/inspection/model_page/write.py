@@ -83,7 +83,7 @@ def _about(subject):
         rows.append(("other tokens", ", ".join(tokens)))
     if offered.has_attention:
         _, blocks = attention_blocks(model)
-        rows.append(("blocks", f"{len(blocks)} of {blocks[0].heads} heads, width {blocks[0].output.shape[-1]}"))
+        rows.append(("blocks", f"{len(blocks)} of {blocks[0].attention.heads} heads, width {blocks[0].output.shape[-1]}"))
     classes = model.classes
     if whole is not model:
         classes = f"{whole.classes}, of {'pixels' if subject.detector is None else 'objects'}"

@@ -93,6 +93,7 @@ class TransformerBlock(ComposedLayer):
         # These two check their arguments and make them plain values.
         self.attention = MultiHeadSelfAttention(heads, **of_attention, dtype=policy, name="attention")
         self.mlp = MlpBlock(mlp_dim, **of_mlp, dtype=policy, name="mlp")
+        self.heads, self.mlp_dim = self.attention.heads, self.mlp.mlp_dim
         self.drop_path = rate(drop_path, "TransformerBlock: drop_path")
         self.layer_scale = None if layer_scale is None else number(layer_scale, "TransformerBlock: layer_scale")
         self.remat = flag(remat, "TransformerBlock: remat")
