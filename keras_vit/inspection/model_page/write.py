@@ -83,7 +83,8 @@ def _about(subject):
         rows.append(("other tokens", ", ".join(tokens)))
     if offered.has_attention:
         _, blocks = attention_blocks(model)
-        rows.append(("blocks", f"{len(blocks)} of {blocks[0].attention.heads} heads, width {blocks[0].output.shape[-1]}"))
+        heads, width = blocks[0].attention.heads, blocks[0].output.shape[-1]
+        rows.append(("blocks", f"{len(blocks)} of {heads} heads, width {width}"))
     classes = model.classes
     if whole is not model:
         classes = f"{whole.classes}, of {'pixels' if subject.detector is None else 'objects'}"
