@@ -55,6 +55,9 @@ class SwinBlock(ComposedLayer):
             heads, window, **of_attention, cosine=self.v2, dropout=dropout, dtype=policy, name="attention"
         )
         self.mlp = MlpBlock(mlp_dim, dropout=dropout, dtype=policy, name="mlp")
+        self.mlp_dim = self.mlp.mlp_dim
+        for name in _OF_ATTENTION:
+            setattr(self, name, getattr(self.attention, name))
         self.epsilon = number(epsilon, "SwinBlock: epsilon", least=0)
         self.drop_path = rate(drop_path, "SwinBlock: drop_path")
         self.remat = flag(remat, "SwinBlock: remat")
@@ -63,9 +66,15 @@ class SwinBlock(ComposedLayer):
         self.seed_generator = ReplicaSeedGenerator() if random else None
 
     def get_config(self):
-        config = {name: getattr(self.attention, name) for name in _OF_ATTENTION if name != "cosine"}
-        own = {name: getattr(self, name) for name in ("v2", "epsilon", "drop_path", "remat")}
-        return {**super().get_config(), **config, "mlp_dim": self.mlp.mlp_dim, **own}
+        names = (
+            "mlp_dim",
+            "v2",
+            "epsilon",
+            "drop_path",
+            "remat",
+            *(name for name in _OF_ATTENTION if name != "cosine"),
+        )
+        return super().get_config() | {name: getattr(self, name) for name in names}
 
     def build(self, input_shape):
         policy = self.dtype_policy

@@ -93,7 +93,9 @@ class TransformerBlock(ComposedLayer):
         # These two check their arguments and make them plain values.
         self.attention = MultiHeadSelfAttention(heads, **of_attention, dtype=policy, name="attention")
         self.mlp = MlpBlock(mlp_dim, **of_mlp, dtype=policy, name="mlp")
-        self.heads, self.mlp_dim = self.attention.heads, self.mlp.mlp_dim
+        for part, names in ((self.attention, _OF_ATTENTION), (self.mlp, _OF_MLP)):
+            for name in names:  # attributes of the block, as its own options are
+                setattr(self, name, getattr(part, names[name]))
         self.drop_path = rate(drop_path, "TransformerBlock: drop_path")
         self.layer_scale = None if layer_scale is None else number(layer_scale, "TransformerBlock: layer_scale")
         self.remat = flag(remat, "TransformerBlock: remat")
@@ -117,10 +119,8 @@ class TransformerBlock(ComposedLayer):
             )
 
     def get_config(self):
-        config = super().get_config()
-        for part, names in ((self.attention, _OF_ATTENTION), (self.mlp, _OF_MLP)):
-            config |= {name: getattr(part, names[name]) for name in names}
-        return config | {name: getattr(self, name) for name in ("drop_path", "layer_scale", "remat", "windows")}
+        own = ("drop_path", "layer_scale", "remat", "windows")
+        return super().get_config() | {name: getattr(self, name) for name in (*_OF_ATTENTION, *_OF_MLP, *own)}
 
     def build(self, input_shape):
         policy = self.dtype_policy
