@@ -284,5 +284,5 @@ def test_positions_that_are_resampled_a_lot_trigger_a_warning(tmp_path):
     assert list(ours.notes()) == []  # 96 px are 24x24 patches, three times 8x8
     config.model.image_size = 224
     (note,) = check(config).on(*planned_data(config.data, DATASETS)).notes()
-    assert "images of 32x32 pixels, 8x8 patches, and here they are 224x224, 56x56 patches" in note
+    assert "images of 32x32 pixels, 8x8 patches; here they are 224x224, 56x56 patches" in note
     assert note.endswith("is probably better: --image_size=32.")
