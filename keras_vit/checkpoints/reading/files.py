@@ -232,7 +232,9 @@ def _inside(folder):
     if (folder / _UNZIPPED).is_file() and (folder / "config.json").is_file():
         return folder / _UNZIPPED
     if (folder / "config.json").exists() and (folder / "checkpoints").is_dir():
-        raise FileNotFoundError(f'"{folder}" contains no model.keras: the run has not ended.')
+        raise FileNotFoundError(
+            f'"{folder}" contains no model.keras: the run has not ended. The command that started it continues it.'
+        )
     if (folder / "saved_model.pb").exists():
         raise FileNotFoundError(
             f'"{folder}" is an export, a SavedModel, which TensorFlow Serving or tf.saved_model.load loads. Pass the'
