@@ -128,7 +128,7 @@ def test_torchvisions_names_are_known(tmp_path):
 
 def test_the_worked_example_of_the_docs(tmp_path):
     """Its rules, read from the page, for a file with the names of its model."""
-    page = (pathlib.Path(__file__).parents[3] / "docs" / "checkpoints.md").read_text()
+    page = (pathlib.Path(__file__).parents[3] / "docs" / "reference" / "custom_names.md").read_text()
     call = ast.parse(
         re.search(r"keras_vit\.load\(\n    \"mine\.safetensors\".*?\n\)", page, re.DOTALL)[0], mode="eval"
     ).body
