@@ -1,6 +1,6 @@
-"""The Python blocks of README and docs run, page by page, with small models and data in the place of large ones.
+"""The Python blocks of README and docs run, page by page, with small models and data instead of large ones.
 
-Two pages are longer programs with results of their own: test_migration.py runs them.
+Two pages are longer programs with known results: test_migration.py runs them.
 """
 
 import base64

@@ -132,7 +132,7 @@ def test_records_of_tensorflows_object_detection_have_names_and_labels_from_1(tm
             'have no "image/object/class/label", which objects need. They have "image/object/bbox',
         ),
         ({}, "?boxes=image/object/bbox", 'have no "image/object/bbox/ymin", which objects need'),
-        ({**ONE, "class/label": [0]}, "", "label 0.*first_label"),
+        ({**ONE, "class/label": [0]}, "", "have the label 0, but classes are numbered from 1: .*first_label"),
         ({**TWO, "class/text": [b"cat", b"cat"]}, "", 'name several labels "cat"'),
     ],
 )

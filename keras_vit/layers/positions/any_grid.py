@@ -12,7 +12,7 @@ def axis_weights(places: Any, sides: Any, old: int) -> Any:
     """Bilinear interpolation with antialiasing of one axis, as the method "flexivit", for sides known at run time.
 
     Args:
-        places: (b, n) float32. Each token's row (or column) of its own grid.
+        places: (b, n) float32. Each token's row (or column) in its image's grid.
         sides: (b, 1) float32. Rows (or columns) of that grid.
         old: rows (or columns) of the table.
 
