@@ -26,7 +26,7 @@ def case(kind, variant="Ti/16", blocks=4):
     """(variant, overrides) of a kind: a pattern, or "Swin", with stages of 2, 2 and `blocks` blocks, the last one with
     the ViT's stride, width and number of blocks.
     """
-    from keras_vit.planning.models import spec_of
+    from keras_vit.models.families import spec_of
 
     if kind == "Swin":
         vit = spec_of(variant)
@@ -38,8 +38,8 @@ def case(kind, variant="Ti/16", blocks=4):
 
 def counted(variant, overrides, size):
     """(parameters, FLOPs of a forward pass, bytes of a training step's activations) by formula."""
+    from keras_vit.models.families import spec_of
     from keras_vit.planning import counting
-    from keras_vit.planning.models import spec_of
 
     rows = counting.layer_counts(spec_of(variant, **overrides), size)
     return counting.parameters(rows), counting.flops(rows), 4 * counting.training_activations(rows)
@@ -53,7 +53,7 @@ def _available():
 def _step(variant, overrides, size, name, repeats):
     """(CPU seconds, the process's peak memory in bytes) of a step of one image."""
     from benchmarks.model import compiled_model, model_steps
-    from keras_vit.planning.models import spec_of
+    from keras_vit.models.families import spec_of
 
     model = compiled_model(spec_of(variant, **overrides), size)
     return highest(dict(zip(PASSES, model_steps(model, 1)))[name], repeats)

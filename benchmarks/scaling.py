@@ -50,8 +50,8 @@ def highest(function, repeats):
 def measured(variant, image_size, overrides, repeats):
     """One point: {pass: (images/s/core, bytes per image, counted bytes per image)}."""
     from benchmarks.model import compiled_model, model_steps
+    from keras_vit.models.families import spec_of
     from keras_vit.planning import counting
-    from keras_vit.planning.models import spec_of
 
     spec = spec_of(variant, **overrides)
     model = compiled_model(spec, image_size)

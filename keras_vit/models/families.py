@@ -180,6 +180,11 @@ def find(variant: Any) -> Family:
     return next(fits, rows[0])
 
 
+def spec_of(variant: str, **fields: Any) -> Spec:
+    """The spec of a variant of any family; ValueError for an unknown variant or field."""
+    return find(variant).make_spec(variant, **fields)
+
+
 def of_block(layer: keras.layers.Layer) -> Family | None:
     """The family with blocks of the layer's class; None if it is not a block."""
     return next((row for row in FAMILIES.values() if isinstance(layer, row.block)), None)

@@ -8,8 +8,7 @@ import keras
 
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find
 from keras_vit.layers.embedding.patches import grid_size, pair
-from keras_vit.models.families import FAMILIES, Spec
-from keras_vit.models.families import find as family_of
+from keras_vit.models.families import FAMILIES, spec_of
 from keras_vit.models.heads import detection
 from keras_vit.models.heads.decoder import Decoder, Encoder
 from keras_vit.models.heads.dense import make_decoder
@@ -22,11 +21,6 @@ from keras_vit.runs.prepare import without_values
 def variants() -> list[str]:
     """Variants of all families, counted at 224 pixels with 1000 classes."""
     return [name for family in FAMILIES.values() for name in family.variants]
-
-
-def spec_of(variant: str, **fields) -> Spec:
-    """The spec of a variant of any family; ValueError for an unknown variant or field."""
-    return family_of(variant).make_spec(variant, **fields)
 
 
 def _decoder(published: Published, encoder: Encoder) -> Decoder:

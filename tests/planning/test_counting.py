@@ -6,11 +6,12 @@ import pytest
 import keras_vit
 from keras_vit.models import make_spec
 from keras_vit.models.costs import transformer_block
+from keras_vit.models.families import spec_of
 from keras_vit.planning import counting
 from keras_vit.planning.flops import forward_flops
 from keras_vit.planning.model_count import read_counts
 from keras_vit.planning.model_counts import count
-from keras_vit.planning.models import CATALOGUE, count_models, layers_table, rows_of, spec_of, variants
+from keras_vit.planning.models import CATALOGUE, count_models, layers_table, rows_of, variants
 from keras_vit.planning.text import models_table
 
 # GFLOP of a forward pass at 224 pixels. The first column is table 6 of arXiv 2010.11929; the second was counted by

@@ -146,8 +146,8 @@ def test_kinds_of_attention_have_about_as_many_parameters():
 
 
 def test_every_point_of_the_sweeps_is_a_model(without_values):
+    from keras_vit.models.families import spec_of
     from keras_vit.planning import counting
-    from keras_vit.planning.models import spec_of
 
     for lines in scaling.SWEEPS.values():
         for points in lines.values():
