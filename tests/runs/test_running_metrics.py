@@ -31,8 +31,10 @@ def kill():
 
 
 def terminate():
-    assert callable(signal.getsignal(signal.SIGTERM)), "nothing handles SIGTERM: it would end all tests of this process"
-    signal.raise_signal(signal.SIGTERM)
+    """As SIGTERM, which could end this process and all its tests."""
+    handler = signal.getsignal(signal.SIGTERM)
+    assert callable(handler)
+    handler(signal.SIGTERM, None)
 
 
 def when(moment, do, count=1):
