@@ -3,9 +3,9 @@
     KERAS_BACKEND=jax python -m benchmarks.equal_time --seconds=20 --seeds=2
 
 ViTs of about equal parameters attend on a grid of 16x16 patches of 2 pixels; the Swin begins with the same grid. They
-train on the first 45,000 images, in mixed bfloat16 with AdamW at a constant rate, flipped and shifted, and are tested
-on the other 5,000 after every epoch of --steps steps, with averages of the weights, so that each point of a curve is
-the end of a shorter run. Time is that of the steps, without the first epoch, which compiles. TensorFlow is not needed.
+train on nine tenths of the training split, in mixed bfloat16 with AdamW at a constant rate, flipped and shifted, and
+are tested on the rest after every --steps steps, with averages of the weights, so that each point of a curve is the end
+of a shorter run. Time is that of the steps, without the first epoch, which compiles. TensorFlow is not needed.
 """
 
 import itertools

@@ -188,6 +188,37 @@ def resized_bilinearly(x: Any, size: tuple[int, int], aligned: bool) -> Any:
     return tf.raw_ops.ResizeBilinear(images=x, size=size, align_corners=aligned, half_pixel_centers=not aligned)
 
 
+_GPU_KERNEL = "cudnn"
+
+
+def _trains_even_numbers(q):
+    """Whether attention is cuDNN's, with JAX on a GPU: training needs an even number of tokens."""
+    if keras.backend.backend() != "jax" or keras.backend.standardize_dtype(q.dtype) not in ("bfloat16", "float16"):
+        return False
+    import jax
+
+    device = jax.devices()[0]
+    return device.platform == "gpu" and float(getattr(device, "compute_capability", 0)) >= 8.0  # from Ampere on
+
+
+def dot_product_attention(q: Any, k: Any, v: Any, allowed: Any = None, is_causal: bool = False) -> Any:
+    """Keras' operation on q, k and v (b, n, k, c). For cuDNN an odd n gets one more token, which none attends to.
+
+    Args:
+        allowed: boolean, broadcastable to (b, k, n, n); None for all.
+        is_causal: whether a token attends only to itself and earlier ones.
+    """
+    n = q.shape[1]
+    if allowed is not None or is_causal or not n or n % 2 == 0 or not _trains_even_numbers(q):
+        return ops.dot_product_attention(q, k, v, mask=allowed, is_causal=is_causal)
+    import jax
+
+    q, k, v = (ops.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0))) for x in (q, k, v))
+    lengths = jax.numpy.full((q.shape[0],), n, "int32")
+    y = jax.nn.dot_product_attention(q, k, v, key_value_seq_lengths=lengths, implementation=_GPU_KERNEL)
+    return y[:, :n]
+
+
 def attention_in_one_kernel(x: Any, width: int, heads: int) -> Callable[[Any, Any, Any, Callable], Any] | None:
     """layers.tpu.chosen.attention on JAX; None elsewhere."""
     if keras.backend.backend() != "jax":

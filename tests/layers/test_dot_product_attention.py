@@ -1,11 +1,16 @@
 """KERAS_VIT_DOT_PRODUCT_ATTENTION=on: attention by Keras' operation, and where it is not used."""
 
+import types
+import unittest.mock
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from interpreters import Interpreter
 
 from keras_vit import layers
+from keras_vit.layers import backend
 
 B, N, D = 3, 6, 16
 SETTING = "KERAS_VIT_DOT_PRODUCT_ATTENTION"
@@ -64,3 +69,40 @@ def test_what_needs_the_weights_takes_the_plain_form(monkeypatch, used, options)
 def test_an_unknown_setting_is_an_error(monkeypatch):
     with pytest.raises(ValueError, match=f"{SETTING}: unknown value 'yes'. Valid: off, on."):
         results(monkeypatch, "yes", {})
+
+
+def largest_difference(n):
+    """Of outputs and gradients of attention among n tokens, as on a GPU and plain, relative to the largest values."""
+    import jax
+
+    q, k, v = np.random.default_rng(0).normal(size=(3, 2, n, 2, 8)).astype("bfloat16")
+    called, kernel = [], jax.nn.dot_product_attention
+    card = types.SimpleNamespace(platform="gpu", compute_capability="9.0")
+
+    def counted(q, *rest, **options):
+        called.append(q.shape[1])
+        return kernel(q, *rest, **options)
+
+    def results(function):
+        values, backward = jax.vjp(function, q, k, v)
+        return [np.asarray(x, "float32") for x in (values, *backward(values))]
+
+    plain = results(keras.ops.dot_product_attention)
+    with (
+        unittest.mock.patch.object(backend, "_GPU_KERNEL", "xla"),
+        unittest.mock.patch.object(backend, "_trains_even_numbers", lambda q: True),
+        unittest.mock.patch.object(jax.nn, "dot_product_attention", counted),
+    ):
+        found = results(backend.dot_product_attention)
+    with unittest.mock.patch.object(jax, "devices", lambda: [card]):
+        assert backend._trains_even_numbers(jax.numpy.asarray(q))
+        assert not backend._trains_even_numbers(jax.numpy.asarray(q, "float32"))
+    return called[-1], max(float(abs(a - b).max() / abs(b).max()) for a, b in zip(found, plain, strict=True))
+
+
+@pytest.mark.processes
+def test_on_a_gpu_an_odd_number_of_tokens_gets_one_more():
+    with Interpreter("jax") as other:
+        for n in (5, 6):
+            count, difference = other.run(largest_difference, n)
+            assert count == 6 and difference <= 2**-7

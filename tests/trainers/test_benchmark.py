@@ -8,11 +8,26 @@ import pathlib
 import re
 import sys
 import types
+import unittest.mock
 
+import numpy as np
 import pytest
+from interpreters import Interpreter
 
 import keras_vit
-from benchmarks import attention, cheaper, gpu, input, ops, scaling, slices_tensorflow, startup, where
+from benchmarks import (
+    attention,
+    cheaper,
+    equal_time,
+    gpu,
+    gpu_attention,
+    input,
+    ops,
+    scaling,
+    slices_tensorflow,
+    startup,
+    where,
+)
 from benchmarks.own_process import in_own_process
 from keras_vit.planning.slice.groups import group_of
 from keras_vit.planning.slice.hlo import Cost, Instruction
@@ -281,3 +296,38 @@ def test_the_start_is_a_table_of_phases_with_a_column_for_each_process():
         "| until the first training step is done | 5.0 | 5.0 |",
     ]
     assert "| build | 9.00 | 9.00 |" in startup.table({"one": phases, "other": phases}, wall=True)
+
+
+def on_jax():
+    """What the benchmarks of a GPU find on a CPU."""
+    small = {"depth": 1, "width": 8, "heads": 1, "mlp_dim": 8}
+    options = {"batch_size": 4, "seconds": 0.0, "steps": 2, "rate": 1e-3}
+    labels = np.arange(12, dtype="int32") % 10
+    images = np.full((12, 8, 8, 3), 1 + labels[:, None, None, None], "uint8")  # shifted, their border is 0
+    with (
+        unittest.mock.patch.dict(equal_time.KINDS, {"window(2)": ("Ti/2", {**small, "attention": "window(2)"})}),
+        unittest.mock.patch.object(gpu_attention, "case", lambda kind, *_: ("Ti/16", {**small, "attention": kind})),
+    ):
+        pixels, theirs = (np.asarray(each) for each in next(equal_time.batches(images, labels, 64, 0)))
+        held_out = images[:2], labels[:2]
+        *found, curve = equal_time.trained("window(2)", images, labels, held_out, types.SimpleNamespace(**options), 0)
+        steps = gpu_attention.measured(gpu_attention.CUDNN, "Ti/16", 1, 32, 2, 1)
+    right = pixels.max((1, 2, 3)).tolist() == (1 + theirs).tolist() and pixels.min() == 0
+    return bool(right), found, [accuracy for _, accuracy in curve], steps
+
+
+@pytest.mark.processes
+def test_the_benchmarks_of_a_gpu_run_on_jax():
+    with Interpreter("jax") as other:
+        right, (parameters, flops), accuracies, steps = other.run(on_jax)
+    assert right and parameters > 0 and flops > 0
+    assert len(accuracies) == 1 and 0 <= accuracies[0] <= 1
+    for seconds, memory in steps.values():
+        assert seconds > 0 and memory > 0
+
+
+def test_equal_times_are_rows_of_means_and_of_each_seed():
+    curves = [[(0.0, 0.1), (2.0, 0.5), (4.0, 0.7)], [(0.0, 0.1), (2.2, 0.6), (4.4, 0.8)]]
+    shown = equal_time.row("axial", 1000, 2e6, curves, 10, [2.0])
+    assert shown == "| `axial` | 1,000 | 2 | 210.00 | 20 | 55.0 | 70.0, 80.0 |"
+    assert gpu_attention.cell((0.0123, 5e6)) == "12.3, 5" and gpu_attention.cell("out of memory") == "-"

@@ -4,8 +4,8 @@ The heads are an axis before the tokens, and the products are ordinary matrix pr
 CPUs (docs/performance.md). On TPUs, with JAX, a kernel avoids that axis where it can (layers/tpu).
 
 If the environment variable KERAS_VIT_DOT_PRODUCT_ATTENTION is "on" when a model is made, attention is
-`keras.ops.dot_product_attention` unless its weights are needed: cuDNN's kernel with JAX on a GPU. The default is "off",
-until measured on a GPU.
+`keras.ops.dot_product_attention` unless its weights are needed: cuDNN's kernel with JAX on a GPU. The default is "off":
+a GPU has timed the kernel (docs/performance.md), but no training of a whole model with it.
 """
 
 import functools
@@ -19,7 +19,7 @@ from keras_vit.layers.attention.grouped_attention import grouped_attention
 from keras_vit.layers.attention.groups import allowed_pairs, mask_of
 from keras_vit.layers.attention.patterns import groups_of, pattern_text
 from keras_vit.layers.attention.token_masks import attendable, causal, causal_softmax, masked_softmax, token_count
-from keras_vit.layers.backend import attention_in_one_kernel
+from keras_vit.layers.backend import attention_in_one_kernel, dot_product_attention
 from keras_vit.layers.blocks.token_merging import log_sizes
 from keras_vit.layers.dense import ComposedLayer, Dense
 from keras_vit.layers.dropout import Dropout, fold_in
@@ -309,7 +309,7 @@ class MultiHeadSelfAttention(ComposedLayer):
     def _dot_product(self, q, k, v, allowed):
         """Keras' operation on q, k and v (b, k, n, c), with zeros for a token that may attend to none."""
         q, k, v = (ops.transpose(each, (0, 2, 1, 3)) for each in (q, k, v))  # (b, k, n, c) -> (b, n, k, c)
-        y = ops.dot_product_attention(q, k, v, mask=allowed, is_causal=self.causal and allowed is None)
+        y = dot_product_attention(q, k, v, allowed, is_causal=self.causal and allowed is None)
         y = ops.transpose(y, (0, 2, 1, 3))  # (b, n, k, c) -> (b, k, n, c)
         return y if allowed is None else ops.where(ops.any(allowed, axis=-1, keepdims=True), y, ops.zeros_like(y))
 
