@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import keras
 from keras import ops
@@ -188,7 +188,7 @@ def resized_bilinearly(x: Any, size: tuple[int, int], aligned: bool) -> Any:
     return tf.raw_ops.ResizeBilinear(images=x, size=size, align_corners=aligned, half_pixel_centers=not aligned)
 
 
-_GPU_KERNEL = "cudnn"
+_GPU_KERNEL: Literal["cudnn", "xla"] = "cudnn"
 
 
 def _trains_even_numbers(q):
