@@ -132,9 +132,7 @@ def main():
     heads = ["parameters", "MFLOP", "ms of a step", "steps", *(f"% at {mark:g} s" for mark in marks)]
     print(f"| | {' | '.join(heads)} | at the end |\n|-{'|-' * (len(heads) + 1)}|", flush=True)
     for kind in values.kind or KINDS:
-        found = [
-            trained(kind, images[:first], labels[:first], held_out, values, seed) for seed in range(values.seeds)
-        ]
+        found = [trained(kind, images[:first], labels[:first], held_out, values, seed) for seed in range(values.seeds)]
         parameters, flops, _ = found[0]
         print(row(kind, parameters, flops, [curve for *_, curve in found], values.steps, marks), flush=True)
 
