@@ -15,15 +15,13 @@ MOST_LABELS, MOST_CHARACTERS, MOST_FOUND = 200, 500, 50
 Search = Callable[[np.ndarray, int], list[tuple[str, float, np.ndarray]]]
 
 
-def _checked(texts, what):
-    """Texts of a request, stripped; Refused, 400, for none, too many, empty or long ones."""
-    found = [text.strip() for text in texts]
-    if not 1 <= len(found) <= MOST_LABELS or not all(0 < len(text) <= MOST_CHARACTERS for text in found):
-        raise Refused(
-            400,
-            f"Expected 1 to {MOST_LABELS} {what}, each of 1 to {MOST_CHARACTERS} characters: ?{what.rstrip('s')}=...",
-        )
-    return tuple(found)
+def _checked(name, texts, most=1):
+    """Texts of a request's parameter, stripped; Refused, 400, for none, too many, empty or long ones."""
+    found = tuple(text.strip() for text in texts)
+    if not 1 <= len(found) <= most or not all(0 < len(text) <= MOST_CHARACTERS for text in found):
+        count = f"1 to {most} {name}s, each" if most > 1 else f"a {name}"
+        raise Refused(400, f"Expected {count} of 1 to {MOST_CHARACTERS} characters, such as ?{name}=a%20dog.")
+    return found
 
 
 class Texts:
@@ -53,7 +51,7 @@ class Texts:
         Raises:
             Refused: 400 for other labels or templates.
         """
-        labels = _checked(labels, "labels")
+        labels = _checked("label", labels, MOST_LABELS)
         try:
             templates_of(templates)
         except ValueError as error:
@@ -82,5 +80,5 @@ class Texts:
             raise Refused(400, "There is no index to search: start the service with --index=FOLDER.")
         if not 1 <= count <= MOST_FOUND:
             raise Refused(400, f"count={count}: expected 1 to {MOST_FOUND}.")
-        [text] = _checked([text], "texts")
+        [text] = _checked("text", [text])
         return self.search(self._embeddings("label", text)[0], count)
