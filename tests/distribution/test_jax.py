@@ -26,6 +26,8 @@ from keras_vit.training import (
     Lookahead,
     Muon,
     RectifiedAdam,
+    SigmoidContrastive,
+    SoftmaxContrastive,
     SoftmaxCrossEntropy,
     StochasticWeightAveraging,
     WarmupSchedule,
@@ -253,6 +255,39 @@ def shards():
 def test_sharded_data_and_matrices_end_where_one_device_does(jax):
     """On four devices: the batch in four shards; or in two, with every matrix in two."""
     jax.run(shards)
+
+
+def contrastive_memory():
+    """[(MiB that a step needs, beyond its arguments, on one device, on each of four)], one per loss."""
+    return [memory_of_step(loss()) for loss in (SigmoidContrastive, SoftmaxContrastive)]
+
+
+def memory_of_step(loss):
+    import jax
+
+    from keras_vit.layers.similarity import Similarity
+
+    layer, used = Similarity(), []
+    layer.build((None, 8), (None, 8))
+
+    def value(weights, *embeddings):
+        logits, _ = layer.stateless_call(weights, [], *embeddings, everywhere=True)
+        return keras.ops.mean(loss.call(None, logits))
+
+    for devices in (1, 4):
+        mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), "batch")
+        whole, rows = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)) for axes in ((), ("batch",)))
+        weights = [jax.ShapeDtypeStruct((), "float32", sharding=whole)] * 2
+        embeddings = [jax.ShapeDtypeStruct((1024, 8), "float32", sharding=rows)] * 2
+        step = jax.jit(jax.value_and_grad(value, (0, 1, 2)), out_shardings=(whole, ([whole] * 2, rows, rows)))
+        plan = step.lower(weights, *embeddings).compile().memory_analysis()
+        used.append(plan.temp_size_in_bytes / 2**20)
+    return used
+
+
+def test_each_of_four_devices_has_a_quarter_of_the_contrastive_logits(jax):
+    for one, four in jax.run(contrastive_memory):
+        assert one >= 4 and four < 0.3 * one  # float32 logits of 1,024 pairs are 4 MiB
 
 
 def inputs():
