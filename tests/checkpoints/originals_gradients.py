@@ -16,8 +16,8 @@ import tempfile
 import numpy as np
 import torch
 import transformers
+from original_models import inputs, sampled_tensors
 from original_resampling import library
-from originals import inputs, sampled_tensors
 from originals_masked import gradients
 from safetensors.torch import save_file
 

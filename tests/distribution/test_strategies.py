@@ -14,27 +14,19 @@ import pytest
 from as_one_device import CASE, DEPTH, assert_as_one_device, hold
 from detector_steps import losses
 from interpreters import Fork, Interpreter, wait_for
+from replica_models import divided_by_weights, pairs, transformers
+from replica_optimizers import OPTIMIZERS, overflows, stock_optimizers, wrapped_optimizers
 from segmentation_scores import by_numpy, evaluated
 from small_detectors import measured
-from small_models import data, dense, dense_on_images, distance, eager, reordered, rows, small, trained
-from small_transformers import masks, with_queries, with_stem, with_windows
+from small_models import data, dense, dense_on_images, eager, rows
+from two_replicas import two
 
 import keras_vit
 from benchmarks.strategies import limit, tf_configs
 from keras_vit.distribution import strategy
 from keras_vit.layers import Dropout
 from keras_vit.runs.saving import state
-from keras_vit.training import (
-    AdamW,
-    Lookahead,
-    PairAccuracy,
-    RectifiedAdam,
-    SigmoidContrastive,
-    SoftmaxContrastive,
-    SoftmaxCrossEntropy,
-    StochasticWeightAveraging,
-    WarmupSchedule,
-)
+from keras_vit.training import SoftmaxCrossEntropy
 
 pytestmark = pytest.mark.processes
 
@@ -44,21 +36,6 @@ def replicas():
     """A process with two devices."""
     with Interpreter(devices=2) as interpreter:
         yield interpreter
-
-
-@functools.cache
-def two():
-    """MirroredStrategy on two devices. A process can have only one."""
-    chosen = strategy("mirrored")
-    assert chosen.replicas == 2
-    return chosen
-
-
-def alone(optimizer, x, y, **options):
-    """(what `trained` gives on one device, the distance of one device with each batch's rows in another order)."""
-    with eager():
-        found = trained(strategy("one"), optimizer, x, y, **options)
-        return found, distance(found, trained(strategy("one"), optimizer, reordered(x), reordered(y), **options))
 
 
 def two_as_one(file):
@@ -87,57 +64,10 @@ def test_two_replicas_and_two_workers_end_where_one_device_does(replicas, tmp_pa
         assert_as_one_device(dict(one), of_two_workers(tmp_path), rounding)
 
 
-def adam():
-    return AdamW(1e-3, epsilon=1e-4, global_clipnorm=1.0)
-
-
-class GlobalSGD(keras_vit.training.GlobalGradient, keras.optimizers.SGD):
-    """The mixin with one of Keras' optimizers."""
-
-
-OPTIMIZERS = {
-    "clipvalue": lambda: keras.optimizers.SGD(0.1, clipvalue=0.02),
-    "clipnorm, EMA": lambda: keras.optimizers.SGD(0.1, momentum=0.9, clipnorm=0.1, use_ema=True, ema_momentum=0.9),
-    "global_clipnorm": lambda: keras.optimizers.Adam(1e-3, epsilon=1e-4, global_clipnorm=0.1, loss_scale_factor=8.0),
-    "Muon": lambda: keras_vit.training.Muon(1e-3, epsilon=1e-4, global_clipnorm=0.1),
-    "mixin": lambda: GlobalSGD(0.1, global_clipnorm=0.1),
-}
-
-
-def stock_optimizers():
-    """{optimizer: (distance of two replicas from one device, that of another order of summation)}."""
-    (x, y), distances = rows(24), {}
-    for name, make in OPTIMIZERS.items():
-        one, rounding = alone(make, x, y, make=dense)
-        distances[name] = distance(one, trained(two(), make, x, y, make=dense)), rounding
-    return distances
-
-
 def test_keras_own_optimizers_are_right_on_two_replicas(replicas):
     distances = replicas.run(stock_optimizers)
     assert len(distances) == len(OPTIMIZERS)
     assert all(value <= limit(rounding) for value, rounding in distances.values()), distances
-
-
-def transformers():
-    """{what: (distance of two replicas from one device, that of another order of summation)}. The last ragged batch has
-    3 and 2 examples per replica, and micro-batches of 2 and 1. XLA does not compile a stem's sums over replicas.
-    """
-    distances = {}
-    for name, n, make, options in (
-        ("queries", 13, with_queries, {}),
-        ("ragged micro-batches", 21, small, {"micro_batches": 2}),
-        ("XLA", 16, small, {"jit_compile": True}),
-        ("stem", 16, with_stem, {"jit_compile": True}),
-        ("windows", 16, with_windows, {}),
-    ):
-        x, y = masks(n) if make is with_queries else data(n)
-        one, rounding = alone(adam, x, y, make=make)
-        both = trained(two(), adam, x, y, make=make, **options)
-        np.testing.assert_allclose(both[2]["loss"], one[2]["loss"], rtol=1e-5, err_msg=name)
-        assert both[2].get("accuracy") == one[2].get("accuracy"), name
-        distances[name] = distance(one, both), rounding
-    return distances
 
 
 def test_transformers_learn_alike_on_two_replicas(replicas):
@@ -145,60 +75,10 @@ def test_transformers_learn_alike_on_two_replicas(replicas):
     assert len(distances) == 5 and all(value <= limit(rounding) for value, rounding in distances.values()), distances
 
 
-def with_texts(chosen, optimizer, **compiled):
-    """A tiny dual encoder, trained on pairs."""
-    keras.utils.set_random_seed(0)
-    with chosen.scope():
-        size = {"depth": 1, "width": 8, "heads": 1, "mlp_dim": 8}
-        image = keras_vit.ViT("Ti/4", image_size=(8, 12), classes=None, **size)
-        text = keras_vit.TextEncoder("SigLIP-B", vocabulary=20, length=4, outputs=8, **size)
-        model = keras_vit.Contrastive(keras_vit.DualEncoder(image, text))
-        loss = compiled.pop("loss", SigmoidContrastive)
-        model.compile(optimizer(), loss(), weighted_metrics=[PairAccuracy()], **{"jit_compile": False, **compiled})
-    return model
-
-
-def pairs():
-    """({loss: distance of two replicas' gradient from one device's}, shape of the logits on each replica)."""
-    images, _ = data(16)
-    x, y, found = [images, np.random.RandomState(0).randint(0, 20, (16, 4)).astype("int32")], np.zeros(16), {}
-    steep = functools.partial(keras.optimizers.SGD, 1e3)  # the step is the gradient, beside which weights are small
-    for loss in (SigmoidContrastive, SoftmaxContrastive):
-        options = {"make": with_texts, "loss": loss, "batch_size": 16}
-        with eager():
-            one = trained(strategy("one"), steep, x, y, **options)
-        both = trained(two(), steep, x, y, **options)
-        np.testing.assert_allclose(both[2]["loss"], one[2]["loss"], rtol=1e-6)
-        assert both[2]["pair_accuracy"] == one[2]["pair_accuracy"]
-        found[loss.__name__] = distance(one, both)
-    model = with_texts(two(), steep)
-    halves = [keras.ops.convert_to_tensor(part[:8]) for part in (images.astype("float32"), x[1])]
-    logits = two().engine.run(lambda: model(halves))
-    return found, [tuple(part.shape) for part in two().engine.experimental_local_results(logits)]
-
-
 def test_images_and_texts_of_all_replicas_are_compared(replicas):
     distances, shapes = replicas.run(pairs)
     assert len(distances) == 2 and max(distances.values()) <= 1e-6, distances
     assert [tuple(shape) for shape in shapes] == [(8, 2, 16)] * 2  # a replica's own 8 images and 8 texts with all 16
-
-
-def divided_by_weights():
-    """(weights, loss, val_loss) after a step of SGD with reduction="mean_with_sample_weight", on one device and on two
-    replicas.
-    """
-    (x, y), weights = rows(16), np.where(np.arange(16) == 3, 0, np.linspace(0.5, 3, 16)).astype("float32")
-    results = []
-    for chosen, parts in ((strategy("one"), 1), (two(), 1), (two(), 2)):
-        model = dense(chosen, lambda: keras.optimizers.SGD(0.1))
-        with chosen.scope():
-            loss = SoftmaxCrossEntropy(reduction="mean_with_sample_weight")
-            model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False, run_eagerly=chosen.replicas == 1)
-        model.micro_batches = parts
-        options = {"sample_weight": weights, "validation_data": (x, y, weights), "shuffle": False, "verbose": 0}
-        history = model.fit(x, y, batch_size=16, **options).history
-        results.append(([w.tolist() for w in model.get_weights()], history["loss"][0], history["val_loss"][0]))
-    return results
 
 
 def test_a_loss_divided_by_the_weights_is_that_of_the_whole_batch(replicas):
@@ -310,63 +190,8 @@ def test_an_epoch_runs_its_steps_and_no_more(replicas):
     replicas.run(many_steps)
 
 
-def inner():
-    return RectifiedAdam(WarmupSchedule(1e-3, 6, warmup=2), epsilon=1e-4, global_clipnorm=0.1, decay=0.1)
-
-
-WRAPPED = {
-    "all wrappers": lambda: StochasticWeightAveraging(Lookahead(inner(), k=2), start=2),
-    "keras' own clips": lambda: Lookahead(
-        keras.optimizers.Adam(1e-3, epsilon=1e-4, global_clipnorm=0.1), k=3, use_ema=True
-    ),
-}
-
-
-def states(chosen, make, x, y):
-    """The arrays of weights, averages and slow weights after an epoch."""
-    model = dense(chosen, make, **({"run_eagerly": True} if chosen.replicas == 1 else {"steps_per_execution": 3}))
-    model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
-    return list(state.collect(model).values())
-
-
-def wrapped_optimizers():
-    one, (x, y) = strategy("one"), rows(48)
-    for name, make in WRAPPED.items():
-        a, b = states(one, make, x, y), states(two(), make, x, y)
-        other = states(one, make, reordered(x), reordered(y))
-        assert len(a) == len(b)
-        for i, (expected, value, rounded) in enumerate(zip(a, b, other)):
-            atol = max(1e-5, 10 * np.abs(np.subtract(expected, rounded, dtype="float64")).max())
-            np.testing.assert_allclose(value, expected, atol=min(atol, 1e-3), rtol=1e-4, err_msg=f"{name}: {i}")
-    keras.config.set_dtype_policy("mixed_float16")  # compile then adds a LossScaleOptimizer
-    for name, make in WRAPPED.items():
-        model = dense(two(), make, dtype="mixed_float16")
-        if name == "all wrappers":
-            model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
-            assert model.optimizer.inner_optimizer.iterations.numpy() == 6
-        else:
-            with pytest.raises(ValueError, match="Adam with clipping and loss scaling"):
-                model.fit(x, y, batch_size=8, verbose=0)
-
-
 def test_lookahead_and_averages_on_two_replicas_end_where_one_device_does(replicas):
     replicas.run(wrapped_optimizers)
-
-
-def overflows():
-    """{rows that overflow in float16: (what a step did to the weights, the loss scale, the number of updates)}, of a
-    batch of 8, one step after another.
-    """
-    seen = {}
-    model = dense(two(), lambda: keras.optimizers.LossScaleOptimizer(adam()), dtype="mixed_float16")
-    for name, rows_of in (("none", []), ("first replica", [1]), ("second replica", [6])):
-        x, y = rows(8)
-        x[rows_of] = 1e9  # infinite in float16
-        before = model.get_weights()
-        model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
-        moved = max(float(np.abs(a - b).max()) for a, b in zip(model.get_weights(), before))
-        seen[name] = moved, float(model.optimizer.dynamic_scale.numpy()), int(model.optimizer.iterations.numpy())
-    return seen
 
 
 def test_an_overflow_on_any_replica_skips_the_step_and_halves_the_loss_scale(replicas):
