@@ -1,4 +1,4 @@
-"""Sources: splits, order, resuming, and what happens with odd folders."""
+"""Sources: order, resuming, and what happens with odd folders."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ from keras_vit.data.ops.registry import parse
 from keras_vit.data.scan import scan
 from keras_vit.data.source_names import with_kind
 from keras_vit.data.sources.selection import example_names, read_names, without
-from keras_vit.data.splits import overlap, split_range
 
 
 def collect(dataset, count=None):
@@ -36,36 +35,6 @@ def write_image(path, seed=0, encode=tf.io.encode_jpeg):
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(0, 256, (20, 24, 3), dtype="uint8")
     path.write_bytes(encode(pixels).numpy())
-
-
-@pytest.mark.parametrize(
-    ("split", "expected"),
-    [
-        ("train", (0, 50)),
-        ("train[90%:]", (45, 50)),
-        ("train[10:20]", (10, 20)),
-        ("train[:-50%]", (0, 25)),
-    ],
-)
-def test_split_slices(split, expected):
-    assert split_range(split, 50) == expected
-
-
-@pytest.mark.parametrize("size", [35, 150])
-def test_slices_in_percent_are_complements_counted_from_either_end(size):
-    for percent in range(10, 91):
-        first, second = split_range(f"train[:{percent}%]", size), split_range(f"train[-{100 - percent}%:]", size)
-        assert (first[0], first[1], second[1]) == (0, second[0], size)
-    assert split_range("train[:29%]", 150) == (0, 44)  # 43.5, as tensorflow-datasets counts: 29 * 150 / 100
-    assert split_range("train[-150%:]", size) == (0, size)
-
-
-@pytest.mark.parametrize(
-    ("split", "message"), [("train[5]", "is not a split"), ("train[9:9]", "empty"), ("train[:0%]", "empty")]
-)
-def test_bad_splits(split, message):
-    with pytest.raises(ValueError, match=message):
-        split_range(split, 50)
 
 
 def test_digits_are_the_stratified_split_of_scikit_learn():
@@ -390,20 +359,3 @@ def test_excluded_names_that_match_no_example(tmp_path):
     with pytest.raises(ValueError, match="exclude all 2 examples"):
         without(numbered(2), ["arrays, example 0", "arrays, example 1"])
     assert without(numbered(2), []).size == 2
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "share"),
-    [
-        ("train", "test", False),
-        ("training", "train[:10%]", True),
-        ("train[:90%]", "train[90%:]", False),
-        ("train[:91%]", "train[-10%:]", True),
-        ("train[:5000]", "train[4999:6000]", True),
-        ("train[-100:]", "train[:100]", False),  # of few examples they would
-        ("train[:5000]", "train[98%:]", False),  # nor is that known
-        ("train[:50%]+test", "val + test[:10]", True),
-    ],
-)
-def test_splits_that_share_examples(first, second, share):
-    assert overlap(first, second) is share and overlap(second, first) is share

@@ -3,7 +3,6 @@ it.
 """
 
 import functools
-import unittest.mock
 
 import keras
 import numpy as np
@@ -11,6 +10,8 @@ import pytest
 from as_one_device import hold
 from detector_steps import losses
 from interpreters import Interpreter
+from jax_executions import run_in_executions, steps_of_executions
+from jax_memory import contrastive_memory
 from segmentation_scores import by_numpy, evaluated
 from small_detectors import measured
 from small_models import data, dense_on_rows, eager, rows
@@ -26,8 +27,6 @@ from keras_vit.training import (
     Lookahead,
     Muon,
     RectifiedAdam,
-    SigmoidContrastive,
-    SoftmaxContrastive,
     SoftmaxCrossEntropy,
     StochasticWeightAveraging,
     WarmupSchedule,
@@ -186,62 +185,8 @@ def test_other_reductions_in_micro_batches_are_those_on_tensorflow(jax, tmp_path
     on_both(jax, tmp_path, other_reductions, rtol=1e-5)
 
 
-def run_in_executions(workdir):
-    """Seven steps, evaluated every three, with dropout, rematerialisation, mixup and averages; also in executions of
-    four, stopped at five and resumed with executions of two.
-    """
-    from keras_vit.runs import RunDirectory, training_run
-    from trainers import config_files
-
-    measures = {"top1": 0.0, "examples": 20}  # without the report
-
-    def weights(name, total, steps_per_execution):
-        config = config_files.load_config("digits_pretrain")
-        config.model.update(depth=1, width=16, heads=2, mlp_dim=16, dropout=0.1, drop_path=0.1, remat=True)
-        config.data.update(train="train[:100]", evaluation="test[:20]")
-        config.update(total=total, evaluate=3, checkpoint=2, batch_size=8, steps_per_execution=steps_per_execution)
-        config.schedule.update(warmup=2, decay="constant")  # so that it does not depend on the total
-        config.optimizer.ema = 0.9
-        config.jit_compile = False  # which is of TensorFlow
-        with unittest.mock.patch.object(training_run, "finish", lambda prepared, model, *rest: (model, measures)):
-            model, _ = training_run.run(config, f"{workdir}/{name}")
-        assert model.jit_compile
-        return model.get_weights()
-
-    def measured(name):
-        return [(r["step"], r["loss"], r["val_loss"]) for r in RunDirectory(f"{workdir}/{name}").metrics()]
-
-    whole, half, parts = weights("whole", 7, 1), weights("parts", 5, 4), weights("parts", 7, 2)
-    for a, b in zip(whole, parts, strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert any((np.asarray(a) != b).any() for a, b in zip(half, parts))
-    first, *_, last = measured("parts")
-    assert [step for step, *_ in measured("whole")] == [3, 6, 7] and measured("whole")[0] == first
-    assert last[::2] == measured("whole")[-1][::2]
-
-
 def test_a_run_with_everything_on_resumes_bit_for_bit_whatever_an_execution_takes(jax, tmp_path):
     jax.run(run_in_executions, str(tmp_path))
-
-
-def steps_of_executions():
-    """The steps of fits with executions of four: of arrays, of data without an end, and of data whose length nobody
-    knows.
-    """
-    import tensorflow as tf
-
-    x, y = rows(40)
-    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
-    model = dense_on_rows("sgd", steps_per_execution=4)
-    taken = []
-    for arguments in (
-        {"x": x, "y": y, "batch_size": 8},
-        {"x": batches.repeat(), "steps_per_epoch": 5},
-        {"x": batches.filter(lambda *_: True)},
-    ):
-        model.fit(**arguments, epochs=2, verbose=0)
-        taken.append(int(model.optimizer.iterations))
-    return taken
 
 
 def test_fit_takes_the_steps_that_it_is_told(jax):
@@ -255,34 +200,6 @@ def shards():
 def test_sharded_data_and_matrices_end_where_one_device_does(jax):
     """On four devices: the batch in four shards; or in two, with every matrix in two."""
     jax.run(shards)
-
-
-def contrastive_memory():
-    """[(MiB that a step needs, beyond its arguments, on one device, on each of four)], one per loss."""
-    return [memory_of_step(loss()) for loss in (SigmoidContrastive, SoftmaxContrastive)]
-
-
-def memory_of_step(loss):
-    import jax
-
-    from keras_vit.layers.similarity import Similarity
-
-    layer, used = Similarity(), []
-    layer.build((None, 8), (None, 8))
-
-    def value(weights, *embeddings):
-        logits, _ = layer.stateless_call(weights, [], *embeddings, everywhere=True)
-        return keras.ops.mean(loss.call(None, logits))
-
-    for devices in (1, 4):
-        mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), "batch")
-        whole, rows = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)) for axes in ((), ("batch",)))
-        weights = [jax.ShapeDtypeStruct((), "float32", sharding=whole)] * 2
-        embeddings = [jax.ShapeDtypeStruct((1024, 8), "float32", sharding=rows)] * 2
-        step = jax.jit(jax.value_and_grad(value, (0, 1, 2)), out_shardings=(whole, ([whole] * 2, rows, rows)))
-        plan = step.lower(weights, *embeddings).compile().memory_analysis()
-        used.append(plan.temp_size_in_bytes / 2**20)
-    return used
 
 
 def test_each_of_four_devices_has_a_quarter_of_the_contrastive_logits(jax):
