@@ -4,13 +4,15 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import eager, signatures_of
+from small_models import signatures_of
 
 import keras_vit
 from keras_vit.models.heads.frcnn import anchor_boxes, learned_rows
 from keras_vit.models.heads.roi_align import roi_align
 from keras_vit.planning.model_counts import counted_layers
 from keras_vit.training import RegionLoss
+
+pytestmark = pytest.mark.usefixtures("eager_module")  # distribution/test_strategies trains one in a graph
 
 SIZE = (32, 48)
 OPTIONS = {"scale": 2, "width": 16, "units": 32, "sides": (8, 16), "ratios": (0.5, 1, 2), "proposals": 12}
@@ -35,16 +37,15 @@ def squares(n):
     return x, y
 
 
-X, Y = squares(8)
+X, Y = squares(4)
 
 
 @pytest.fixture(scope="module")
-def trained():
+def trained(eager_module):
     """(a model trained on the squares for a few steps, its losses)."""
     model = made()
     model.compile(keras_vit.training.AdamW(3e-3), RegionLoss(), jit_compile=False)
-    with eager():  # tests/distribution/test_strategies.py trains one in a graph
-        return model, model.fit(X, Y, batch_size=8, epochs=15, shuffle=False, verbose=0).history["loss"]
+    return model, model.fit(X, Y, batch_size=4, epochs=12, shuffle=False, verbose=0).history["loss"]
 
 
 def bilinear(x, y_at, x_at):
@@ -93,7 +94,7 @@ def test_anchors_have_the_sides_and_ratios_in_pixels_around_the_cells():
 
 def test_proposals_are_in_the_image_and_overlap_little(trained):
     regions = trained[0].predict(X, verbose=0)["regions"][..., :4]
-    assert regions.shape == (8, 12, 4) and (regions >= 0).all() and (regions <= 1).all()
+    assert regions.shape == (4, 12, 4) and (regions >= 0).all() and (regions <= 1).all()
     first = regions[0][(regions[0, :, 2:] > regions[0, :, :2]).all(-1)]
     overlaps = np.asarray(keras_vit.layers.boxes.iou(first[:, None], first[None]))
     assert (overlaps[~np.eye(len(first), dtype=bool)] <= 0.7).all() and len(first) > 3
@@ -105,11 +106,11 @@ def test_true_boxes_are_learned_as_regions(trained):
     without = np.asarray(learned_rows(model.decoder, outputs))
     rows = np.asarray(learned_rows(model.decoder, outputs, Y))
     anchors = 8 * 12 * 6
-    assert without.shape == (8, anchors + 12, 9 + 3) and rows.shape == (8, anchors + 12 + 2, 9 + 3)
+    assert without.shape == (4, anchors + 12, 9 + 3) and rows.shape == (4, anchors + 12 + 2, 9 + 3)
     np.testing.assert_allclose(rows[:, : anchors + 12], without, atol=1e-5)
     there = Y[:, :, 4] >= 0
     np.testing.assert_allclose(rows[:, -2:, :4], np.where(there[..., None], Y[..., :4], 0), atol=1e-6)
-    np.testing.assert_array_equal(rows[:, :, 8], np.repeat([[0.0] * anchors + [1.0] * 14], 8, axis=0))
+    np.testing.assert_array_equal(rows[:, :, 8], np.repeat([[0.0] * anchors + [1.0] * 14], 4, axis=0))
 
 
 def test_training_lowers_the_loss(trained):
@@ -125,7 +126,6 @@ def test_a_file_gives_the_same_outputs_bit_by_bit(trained, tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.usefixtures("eagerly")
 def test_an_image_of_weight_0_may_have_any_objects(trained):
     model, _ = trained
     expected = model.evaluate(X[:3], Y[:3], verbose=0)
@@ -173,7 +173,8 @@ def test_wrong_options_are_refused_by_name(options, text):
 
 
 @pytest.mark.extended
-def test_the_graph_of_an_export_finds_the_same(trained):
+def test_the_graph_of_an_export_finds_the_same(trained, eagerly):
+    eagerly(False)
     model, _ = trained
     found = signatures_of(model, threshold=0.02)["pixels"](tf.constant(X, tf.float32))
     boxes, scores, labels = model.detections(X, threshold=0.02)
