@@ -22,7 +22,7 @@ POINTS = {
     "axial": f"{_VIT};model.attention=axial;model.depth=2",
     "local": f"{_VIT};model.attention=local(3)",
     "Swin": "model.variant=Swin-T;model.depths=(2, 2);model.width=40;model.heads=2;model.mlp_ratio=2;model.window=4;"
-    "model.depth=None;model.mlp_dim=None",
+    "model.depth=None;model.mlp_dim=None;model.mlp_activation=None",
 }
 # CPU time of a training step as a multiple of global attention's.
 COST = {"global": 1, "windows": 1.23, "axial": 1.32, "local": 1.95, "Swin": 0.49}
