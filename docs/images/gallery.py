@@ -4,11 +4,12 @@
     python docs/images/gallery.py shapes SHAPES
     python docs/images/gallery.py digits DIGITS
     python docs/images/gallery.py reduce PICTURE.png NAME [LEFT TOP RIGHT BOTTOM]
+    python docs/images/gallery.py sheet NAME PICTURE.png...
 
 PHOTOS are scikit-learn's samples, both CC BY 2.0: flower.jpg, flickr.com/photos/vultilion/6056698931, and china.jpg,
 flickr.com/photos/danielbuechele/6061409035. SHAPES are 240 drawn images with the boxes of their circles, squares and
-triangles, as YOLO writes them. DIGITS are three of scikit-learn's. The last command writes
-docs/images/gallery/NAME.png from a picture, or the part of it between these pixels.
+triangles, as YOLO writes them. DIGITS are three of scikit-learn's. `reduce` writes docs/images/gallery/NAME.png from a
+picture, or the part of it between these pixels; `sheet` from several pictures of one size, three in a row.
 """
 
 import pathlib
@@ -77,18 +78,30 @@ def digits(folder):
         Image.fromarray(np.uint8(images[i] * (255 / 16))).save(folder / f"{i}.png")
 
 
-def reduce(picture, name, *box):
+def save(image, name):
     """At most 900 pixels wide, in 128 colours."""
-    image = Image.open(picture).convert("RGB")
-    image = image.crop(tuple(map(int, box))) if box else image
     image.thumbnail((900, 4000), Image.Resampling.LANCZOS)
     image = image.quantize(128, kmeans=3, dither=Image.Dither.NONE)
     image.save(pathlib.Path(__file__).parent / "gallery" / f"{name}.png", optimize=True)
 
 
+def reduce(picture, name, *box):
+    image = Image.open(picture).convert("RGB")
+    save(image.crop(tuple(map(int, box))) if box else image, name)
+
+
+def sheet(name, *pictures, columns=3, gap=8):
+    images = [Image.open(picture).convert("RGB") for picture in pictures]
+    width, height = images[0].width + gap, images[0].height + gap
+    whole = Image.new("RGB", (columns * width - gap, -(-len(images) // columns) * height - gap), "white")
+    for i, image in enumerate(images):
+        whole.paste(image, (i % columns * width, i // columns * height))
+    save(whole, name)
+
+
 def main(kind, *words):
-    if kind == "reduce":
-        return reduce(*words)
+    if kind in ("reduce", "sheet"):
+        return {"reduce": reduce, "sheet": sheet}[kind](*words)
     folder = pathlib.Path(words[0])
     folder.mkdir(parents=True, exist_ok=True)
     {"photos": photos, "shapes": shapes, "digits": digits}[kind](folder)

@@ -340,7 +340,8 @@ class Prepared(Checked):
         if isinstance(split, PlannedSplit):
             image = tf.zeros((8, 8, 1), tf.uint8) if data.source == "digits" else tf.constant("")
             labels = np.zeros(1, "int64") if split.class_names else None
-            split = RandomAccess("plan", split.class_names, labels, lambda i: {"image": image}, count=1)
+            features = {"image": image, **tf.nest.map_structure(tf.constant, self.task.placeholders())}
+            split = RandomAccess("plan", split.class_names, labels, lambda i: features, count=1)
         text, seed = (data.train_preprocess, self.config.seed) if training else (data.eval_preprocess, None)
         return example_spec(split, text, select or self.task.select, training, seed)
 

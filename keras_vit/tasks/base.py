@@ -195,6 +195,10 @@ class Task:
     def check_data(self, train: Any, held_out: Any) -> None:
         """Raises ValueError for sources that the task cannot learn from."""
 
+    def placeholders(self) -> dict[str, Any]:
+        """Further keys of an example, besides image and label: values of the right rank and dtype, for plans."""
+        return {}
+
     def select(self, example: dict[str, Any]) -> tuple:
         """Maps a preprocessed example to (x, y) or (x, y, weight), in a graph: x for the model, y for the loss.
 

@@ -57,7 +57,7 @@ class Detection(DenseTask):
 
     def __init__(self, config: ConfigDict):
         super().__init__(config)
-        self._objects = self.options.objects
+        self._objects = self.options.objects or 100  # of a plan without data; `check_data` counts them
 
     def check_config(self) -> None:
         super().check_config()
@@ -100,6 +100,11 @@ class Detection(DenseTask):
                 " to None for the number in the data."
             )
         self._objects = objects or max(most)
+
+    def placeholders(self) -> dict[str, Any]:
+        """One object."""
+        number = np.zeros(1, "int32")
+        return {"boxes": np.zeros((1, 4), "float32"), "labels": number, "crowd": number, "area": np.zeros(1, "float32")}
 
     def select(self, example: dict[str, Any]) -> tuple:
         """(image (h, w, c), objects (m, 7))."""

@@ -117,6 +117,10 @@ class Segmentation(DenseTask):
             )
         self.check_same_classes(train, held_out)
 
+    def placeholders(self) -> dict[str, Any]:
+        """An encoded mask."""
+        return {"mask": b""}
+
     def select(self, example: dict[str, Any]) -> tuple:
         """Returns (image (h, w, c), mask (h, w))."""
         return example["image"], example["mask"][..., 0]

@@ -247,6 +247,15 @@ def test_a_plan_refuses_the_init_that_the_run_would_refuse(tmp_path):
         dry_run.plan(config, DATASETS)
 
 
+@pytest.mark.parametrize(("name", "target"), [("detection", (100, 7)), ("segmentation", (64, 64))])
+def test_a_plan_knows_the_shapes_of_objects_and_masks(name, target):
+    config = config_files.load_config(name)
+    config.data.train_preprocess = "decode|resize(64, 64)|random_flip"
+    data = planned_data(config.data, DATASETS, examples=10, classes=3)
+    x, y = check(config).on(*data).example()
+    assert (tuple(x.shape), tuple(y.shape)) == ((64, 64, 3), target)
+
+
 def test_a_folder_without_a_model_may_hold_another(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
     config = config_files.load_config("digits_finetune")

@@ -84,6 +84,16 @@ def _sharded_over(devices, model_parallel) -> Iterator[Any]:
         keras.distribution.set_distribution(before)
 
 
+@contextlib.contextmanager
+def _without_values() -> Iterator[None]:
+    """A scope for variables without values; they never get any, also after an error."""
+    with keras.StatelessScope():
+        try:
+            yield
+        finally:
+            keras.backend.clear_session()  # forgets variables that would get values at the end of the scope
+
+
 def _batch(prepared, sharding):
     """Specs of a global batch (x, y) from the task."""
     import jax
@@ -113,7 +123,7 @@ def lowered_step(prepared: Prepared, where: Slice, model_parallel: int | None = 
     check_divisible(prepared.config.batch_size, len(devices) // (model_parallel or 1))
     optimizer = make_optimizer(prepared.resolved)  # outside the scope: it has a variable with a value
     prepared, _ = prepared.without_checkpoint()
-    with quiet(logging.ERROR), _sharded_over(devices, model_parallel) as distribution, keras.StatelessScope():
+    with quiet(logging.ERROR), _sharded_over(devices, model_parallel) as distribution, _without_values():
         model = prepared.task.model(prepared.train)
         for variable in model.variables:  # the optimizer's slots copy this layout
             variable._layout = distribution.get_variable_layout(variable)
@@ -137,9 +147,7 @@ def lowered_step(prepared: Prepared, where: Slice, model_parallel: int | None = 
         )
         state = tuple([spec(variable) for variable in group] for group in groups)
         results = (None, tuple([leaf.sharding for leaf in group] for group in state))
-        lowered = jax.jit(model.train_step, donate_argnums=0, out_shardings=results).lower(state, batch)
-        keras.backend.clear_session()  # forgets variables that would get values at the end of the scope
-    return lowered
+        return jax.jit(model.train_step, donate_argnums=0, out_shardings=results).lower(state, batch)
 
 
 def _sharding_of_batch(distribution):
