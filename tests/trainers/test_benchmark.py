@@ -305,6 +305,7 @@ def on_jax():
     labels = np.arange(12, dtype="int32") % 10
     images = np.full((12, 8, 8, 3), 1 + labels[:, None, None, None], "uint8")  # shifted, their border is 0
     with (
+        unittest.mock.patch.dict(os.environ),  # `measured` writes the setting of attention
         unittest.mock.patch.dict(equal_time.KINDS, {"window(2)": ("Ti/2", {**small, "attention": "window(2)"})}),
         unittest.mock.patch.object(gpu_attention, "case", lambda kind, *_: ("Ti/16", {**small, "attention": kind})),
     ):
