@@ -56,10 +56,10 @@ def without_collecting():
     """A layer no longer collects garbage at each weight that it deletes, as quantising deletes every kernel."""
     from keras.src.layers.layer import Layer
 
-    delete = Layer.__delattr__
+    delete, collect = Layer.__delattr__, gc.collect
 
     def delete_only(self, name):
-        collect, gc.collect = gc.collect, lambda: 0
+        gc.collect = lambda: 0
         try:
             delete(self, name)
         finally:
