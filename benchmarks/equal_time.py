@@ -5,7 +5,8 @@
 ViTs of about equal parameters attend on a grid of 16x16 patches of 2 pixels; the Swin begins with the same grid. They
 train on nine tenths of the training split, in mixed bfloat16 with AdamW at a constant rate, flipped and shifted, and
 are tested on the rest after every --steps steps, with averages of the weights, so that each point of a curve is the end
-of a shorter run. Time is that of the steps, without the first epoch, which compiles. TensorFlow is not needed.
+of a shorter run. The averages must forget the first weights within a run: --momentum ** steps is what they keep. Time
+is that of the steps, without the first --steps, which compile. TensorFlow is not needed.
 """
 
 import itertools
@@ -67,6 +68,8 @@ def train(model, data, held_out, seconds, steps):
     curve, spent = [], 0.0
 
     class Clock(keras.callbacks.Callback):
+        compiled = False
+
         def on_epoch_begin(self, epoch, logs=None):
             self.began = time.perf_counter()
 
@@ -80,9 +83,7 @@ def train(model, data, held_out, seconds, steps):
             self.compiled = True
             self.model.stop_training = spent >= seconds
 
-    clock = Clock()
-    clock.compiled = False
-    fitting = {"steps_per_epoch": steps, "epochs": 10**6, "verbose": 0, "callbacks": [clock, EvaluateAverage()]}
+    fitting = {"steps_per_epoch": steps, "epochs": 10**6, "verbose": 0, "callbacks": [Clock(), EvaluateAverage()]}
     model.fit(data, validation_data=held_out, validation_batch_size=1000, **fitting)
     return curve
 
@@ -101,7 +102,8 @@ def trained(kind, images, labels, held_out, values, seed):
     spec = spec_of(variant, **overrides)
     model = models.build(spec, image_size=images.shape[1], classes=10, dtype="mixed_bfloat16")
     rising = keras.optimizers.schedules.CosineDecay(0.0, 1, 1.0, warmup_target=values.rate, warmup_steps=200)
-    optimizer = keras_vit.training.AdamW(rising, decay=0.05, global_clipnorm=1.0, use_ema=True, ema_momentum=0.998)
+    averages = {"use_ema": True, "ema_momentum": values.momentum}
+    optimizer = keras_vit.training.AdamW(rising, decay=0.05, global_clipnorm=1.0, **averages)
     model.compile(optimizer, keras_vit.training.SoftmaxCrossEntropy(), weighted_metrics=[keras_vit.training.Accuracy()])
     data = batches(images, labels, values.batch_size, seed)
     curve = train(model, data, held_out, values.seconds, values.steps)
@@ -140,8 +142,9 @@ def main():
 def run():
     flags.strings("kind", f"Only this one of {tuple(KINDS)} (repeatable).")
     flags.path("data", None, "An .npz file with images and labels; by default Keras downloads CIFAR-10.")
-    flags.number("seconds", 20.0, "Time of training of each model.")
+    flags.number("seconds", 20.0, "Time of training of each model.", lowest=1)
     flags.number("rate", 1e-3, "Learning rate.")
+    flags.number("momentum", 0.99, "Of the averages of the weights.", lowest=0, highest=1)
     flags.integer("batch_size", 256, "Images in a step.", lowest=1)
     flags.integer("steps", 200, "Steps between two tests.", lowest=1)
     flags.integer("seeds", 2, "Runs of each kind.", lowest=1)

@@ -9,6 +9,7 @@ not needed.
 """
 
 import os
+import unittest.mock
 
 from benchmarks.attention import KINDS, SIZES, case, counted
 from benchmarks.gpu import measured_card, seconds_of
@@ -48,9 +49,10 @@ def measured(kind, variant, blocks, size, batch, rounds):
     from keras_vit import models
     from keras_vit.models.families import spec_of
 
-    os.environ["KERAS_VIT_DOT_PRODUCT_ATTENTION"] = "on" if kind == CUDNN else "off"
+    setting = {"KERAS_VIT_DOT_PRODUCT_ATTENTION": "on" if kind == CUDNN else "off"}
     variant, overrides = case("global" if kind == CUDNN else kind, variant, blocks)
-    model = models.build(spec_of(variant, **overrides), image_size=size, dtype="mixed_bfloat16")
+    with unittest.mock.patch.dict(os.environ, setting):  # a layer reads it when it is made
+        model = models.build(spec_of(variant, **overrides), image_size=size, dtype="mixed_bfloat16")
     found = {}
     for name, (function, arrays) in functions(model, batch).items():
         try:

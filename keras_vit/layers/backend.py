@@ -191,8 +191,8 @@ def resized_bilinearly(x: Any, size: tuple[int, int], aligned: bool) -> Any:
 _GPU_KERNEL: Literal["cudnn", "xla"] = "cudnn"
 
 
-def _trains_even_numbers(q):
-    """Whether attention is cuDNN's, with JAX on a GPU: training needs an even number of tokens."""
+def _by_cudnn(q):
+    """Whether Keras computes attention by cuDNN: with JAX, on a GPU, in 16 bits."""
     if keras.backend.backend() != "jax" or keras.backend.standardize_dtype(q.dtype) not in ("bfloat16", "float16"):
         return False
     import jax
@@ -202,14 +202,16 @@ def _trains_even_numbers(q):
 
 
 def dot_product_attention(q: Any, k: Any, v: Any, allowed: Any = None, is_causal: bool = False) -> Any:
-    """Keras' operation on q, k and v (b, n, k, c). For cuDNN an odd n gets one more token, which none attends to.
+    """Keras' operation on q, k and v (b, n, k, c).
+
+    cuDNN trains only even numbers of tokens: an odd n gets one more token, to which none attends.
 
     Args:
         allowed: boolean, broadcastable to (b, k, n, n); None for all.
         is_causal: whether a token attends only to itself and earlier ones.
     """
     n = q.shape[1]
-    if allowed is not None or is_causal or not n or n % 2 == 0 or not _trains_even_numbers(q):
+    if allowed is not None or is_causal or not n or n % 2 == 0 or not _by_cudnn(q):
         return ops.dot_product_attention(q, k, v, mask=allowed, is_causal=is_causal)
     import jax
 

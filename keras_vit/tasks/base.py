@@ -196,7 +196,7 @@ class Task:
         """Raises ValueError for sources that the task cannot learn from."""
 
     def placeholders(self) -> dict[str, Any]:
-        """Further keys of an example, besides image and label: values of the right rank and dtype, for plans."""
+        """An example's features besides image and label, with the right ranks and dtypes, for plans without data."""
         return {}
 
     def select(self, example: dict[str, Any]) -> tuple:

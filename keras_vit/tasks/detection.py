@@ -57,7 +57,7 @@ class Detection(DenseTask):
 
     def __init__(self, config: ConfigDict):
         super().__init__(config)
-        self._objects = self.options.objects or 100  # of a plan without data; `check_data` counts them
+        self._objects = self.options.objects or 100  # for a plan without data; otherwise `check_data` counts them
 
     def check_config(self) -> None:
         super().check_config()

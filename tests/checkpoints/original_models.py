@@ -50,7 +50,7 @@ def before_linen(name, shape):
 
 
 def vision_transformer(image, classes, scale, config=None, old=False, **settings):
-    """vit_jax, by one of its own configurations or by a small one's fields."""
+    """A model of vit_jax, from one of its configurations or from the fields of a small one."""
     from ml_collections import ConfigDict
     from vit_jax import models_vit
     from vit_jax.configs import models
@@ -213,7 +213,7 @@ def lucidrains(image, classes, scale, **arguments):
 
 
 def own(image, classes, scale, case):
-    """A model with names of its own (own_models.py), with the rules that read it."""
+    """A model with custom names (own_models.py), and the rules that read it."""
     import own_models
 
     cls, rules, told = own_models.CASES[case]

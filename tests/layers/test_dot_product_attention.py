@@ -90,13 +90,13 @@ def largest_difference(n):
     plain = results(keras.ops.dot_product_attention)
     with (
         unittest.mock.patch.object(backend, "_GPU_KERNEL", "xla"),
-        unittest.mock.patch.object(backend, "_trains_even_numbers", lambda q: True),
+        unittest.mock.patch.object(backend, "_by_cudnn", lambda q: True),
         unittest.mock.patch.object(jax.nn, "dot_product_attention", counted),
     ):
         found = results(backend.dot_product_attention)
     with unittest.mock.patch.object(jax, "devices", lambda: [card]):
-        assert backend._trains_even_numbers(jax.numpy.asarray(q))
-        assert not backend._trains_even_numbers(jax.numpy.asarray(q, "float32"))
+        assert backend._by_cudnn(jax.numpy.asarray(q))
+        assert not backend._by_cudnn(jax.numpy.asarray(q, "float32"))
     return called[-1], max(float(abs(a - b).max() / abs(b).max()) for a, b in zip(found, plain, strict=True))
 
 

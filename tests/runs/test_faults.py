@@ -76,7 +76,7 @@ def when(moment, do, count=None):
 
 
 def send(number):
-    """Calls what handles a signal: one that is sent could end this process, and all its tests. test_kills.py sends."""
+    """Calls the signal's handler: a real signal could end this process and its tests. test_kills.py sends real ones."""
     handler = signal.getsignal(number)
     assert callable(handler) and handler is not signal.default_int_handler
     handler(number, None)

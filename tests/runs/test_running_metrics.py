@@ -31,7 +31,7 @@ def kill():
 
 
 def terminate():
-    """As SIGTERM, which could end this process and all its tests."""
+    """Calls the handler of SIGTERM: a real signal could end this process and its tests."""
     handler = signal.getsignal(signal.SIGTERM)
     assert callable(handler)
     handler(signal.SIGTERM, None)

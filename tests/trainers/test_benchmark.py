@@ -301,11 +301,10 @@ def test_the_start_is_a_table_of_phases_with_a_column_for_each_process():
 def on_jax():
     """What the benchmarks of a GPU find on a CPU."""
     small = {"depth": 1, "width": 8, "heads": 1, "mlp_dim": 8}
-    options = {"batch_size": 4, "seconds": 0.0, "steps": 2, "rate": 1e-3}
+    options = {"batch_size": 4, "seconds": 0.0, "steps": 2, "rate": 1e-3, "momentum": 0.9}
     labels = np.arange(12, dtype="int32") % 10
     images = np.full((12, 8, 8, 3), 1 + labels[:, None, None, None], "uint8")  # shifted, their border is 0
     with (
-        unittest.mock.patch.dict(os.environ),  # `measured` writes the setting of attention
         unittest.mock.patch.dict(equal_time.KINDS, {"window(2)": ("Ti/2", {**small, "attention": "window(2)"})}),
         unittest.mock.patch.object(gpu_attention, "case", lambda kind, *_: ("Ti/16", {**small, "attention": kind})),
     ):

@@ -5,7 +5,7 @@ CPUs (docs/performance.md). On TPUs, with JAX, a kernel avoids that axis where i
 
 If the environment variable KERAS_VIT_DOT_PRODUCT_ATTENTION is "on" when a model is made, attention is
 `keras.ops.dot_product_attention` unless its weights are needed: cuDNN's kernel with JAX on a GPU. The default is "off":
-a GPU has timed the kernel (docs/performance.md), but no training of a whole model with it.
+the kernel was timed on a GPU (docs/performance.md), the training of a whole model was not.
 """
 
 import functools

@@ -86,7 +86,7 @@ def _sharded_over(devices, model_parallel) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _without_values() -> Iterator[None]:
-    """A scope for variables without values; they never get any, also after an error."""
+    """A scope in which variables have no values, and get none at its end, even after an error."""
     with keras.StatelessScope():
         try:
             yield
