@@ -12,7 +12,7 @@ from keras_vit.checkpoints import dual
 from keras_vit.checkpoints.dense import model_with_head, moved
 from keras_vit.checkpoints.formats.evaluation_steps import of_channels
 from keras_vit.checkpoints.formats.name_map import summary, unpack
-from keras_vit.checkpoints.locate import locate_checkpoint
+from keras_vit.checkpoints.locate import declared_labels, locate_checkpoint
 from keras_vit.checkpoints.masked import masked_autoencoder
 from keras_vit.checkpoints.parse import parsed_arrays
 from keras_vit.checkpoints.reading import keras_file, metadata
@@ -184,8 +184,6 @@ def _check_arguments(changes):
 
 def _name_classes(model, located, contents):
     """Names the classes of a well-known data set, if the catalogue or the file names it as the training data."""
-    from keras_vit.checkpoints.fetch.labels import declared_labels
-
     if model.class_names is not None or not isinstance(model, (Classifier, DetectionModel)):
         return
     labels = located.class_names

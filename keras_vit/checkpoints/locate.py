@@ -1,13 +1,21 @@
-"""Locates a checkpoint: a path, an address, which is downloaded, or a name in the catalogue."""
+"""Locates a checkpoint: a path, an address, which is downloaded, or a name in the catalogue; and the data set of its
+classes.
+"""
 
 import dataclasses
+import functools
 import os
 import pathlib
 import re
 from collections.abc import Callable
 from typing import Any
 
+from keras_vit.checkpoints.formats.parsed import setting
+from keras_vit.io.class_names import DATA_SETS
 from keras_vit.io.suggest import did_you_mean
+
+_AUGREG = re.compile(r"-i(?:1k|21k)-.*--(imagenet2012|cifar10|cifar100)-steps_")  # in Google's names of files
+_TAG = re.compile(r"(?:^|_)in1k(?:_\d+)?$")  # in timm's configs: augreg_in21k_ft_in1k, fb_in1k
 
 
 def _letters(name):
@@ -98,3 +106,41 @@ def locate_checkpoint(
     raise FileNotFoundError(
         f'"{text}" does not exist, and is not a name in the catalogue.{hint} keras_vit.list_models() lists all names.'
     )
+
+
+@functools.cache
+def _published_names() -> dict[str, str | None]:
+    """{file or repository of the catalogue: its labels}, without names that models of other data share."""
+    from keras_vit.checkpoints.fetch.catalogue import CATALOGUE
+
+    found: dict[str, set] = {}
+    for entry in CATALOGUE.values():
+        for address in filter(None, (entry.url, entry.original)):
+            found.setdefault(address.rpartition("/")[2], set()).add(entry.labels)
+    return {name: labels.pop() for name, labels in found.items() if len(labels) == 1}
+
+
+def _by_name(path):
+    """The data set by the names of a file, its folder, or the hub's cache: models--OWNER--NAME/snapshots/COMMIT."""
+    path = pathlib.Path(path)
+    cached = path.parent.parent.parent.name.rpartition("--")[2]
+    for name in (path.name, path.parent.name, cached):
+        if name in _published_names():
+            return _published_names()[name]
+        if match := _AUGREG.search(name):
+            return match[1].replace("imagenet2012", "imagenet")
+    return None
+
+
+def declared_labels(path: str | pathlib.Path, config: dict, classes: int | None) -> str | None:
+    """A key of DATA_SETS, or None if the file does not say, or has another number of classes.
+
+    Args:
+        path: of the file with the weights.
+        config: config.json next to it, or {}.
+        classes: of the model.
+    """
+    evaluation = setting(config, "pretrained_cfg", dict) or {}
+    tagged = _TAG.search(setting(evaluation, "tag", str) or "")
+    labels = _by_name(path) or ("imagenet" if tagged else None)
+    return labels if labels and len(DATA_SETS[labels]()) == classes else None

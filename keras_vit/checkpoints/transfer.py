@@ -8,10 +8,12 @@ from typing import Any, Unpack
 import keras
 import numpy as np
 
-from keras_vit.checkpoints.channels import adapt_constants, adapt_kernel, fold_normalisation
 from keras_vit.checkpoints.formats.evaluation_steps import of_channels
 from keras_vit.checkpoints.resample import (
+    adapt_constants,
+    adapt_kernel,
     check_method,
+    fold_normalisation,
     resample_axis,
     resample_offsets,
     resample_patches,

@@ -63,7 +63,8 @@ def _patches(image, spec, remat, policy):
     x = layers.PixelNormalization(spec.mean, spec.std, dtype=policy, name="normalization")(image)
     if spec.stem is not None:
         x = hybrid_stem(x, spec.stem, spec.stem_width, remat, policy)  # (b, height/s, width/s, c)
-    x = conv_stem(x, spec.conv_stem, spec.conv_strides, spec.conv_form, policy)
+    if spec.conv_stem:
+        x = conv_stem(x, spec.conv_stem, spec.conv_strides, spec.conv_form, policy)
     return patch_encoder(spec, spec.patch_form, policy)(x)
 
 

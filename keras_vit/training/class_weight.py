@@ -16,9 +16,9 @@ import numpy as np
 
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import is_integer
+from keras_vit.training.checks.compiled import in_order, output_names
 from keras_vit.training.checks.inputs import MappedPyDataset
 from keras_vit.training.checks.marked import assert_true, marked
-from keras_vit.training.checks.outputs import in_order, output_names
 from keras_vit.training.losses import are_wrong, balanced_class_weights, message
 
 _SEVERAL = (

@@ -15,12 +15,11 @@ import keras
 from keras_vit.layers.dense import Dense, Filters, freeze_quantized, kernels_deleted_quickly, layers_to_quantize
 from keras_vit.layers.registration import serializable
 from keras_vit.optim.wrappers import check_backups
+from keras_vit.training.checks.before_fit import check_data, check_known, check_loaded, check_trainable
 from keras_vit.training.checks.compiled import check_compiled
-from keras_vit.training.checks.data import check_data
 from keras_vit.training.checks.inputs import InputChecks
 from keras_vit.training.checks.labels import check_same_form, label_shapes
 from keras_vit.training.checks.marked import plain_errors
-from keras_vit.training.checks.trainable import check_known, check_loaded, check_trainable
 from keras_vit.training.class_weight import ClassWeight
 from keras_vit.training.losses import activation_by
 from keras_vit.training.mixing import Neighbours, check_pairs

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from keras_vit.checkpoints.channels import adapt_constants
 from keras_vit.checkpoints.formats.name_map import NameMap
+from keras_vit.checkpoints.resample import adapt_constants
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.embedding.patches import pair
 

@@ -21,15 +21,16 @@ from keras_vit.checkpoints.formats.recognise import TIMM_ROOTS
 from keras_vit.checkpoints.formats.timm_config import (
     ACTIVATIONS,
     activation,
+    check_architecture,
     input_size,
     label_names,
+    look_alikes,
     normalisation,
     pool,
     preprocessing,
     section,
     stated_rows,
 )
-from keras_vit.checkpoints.formats.timm_look_alikes import check_architecture, look_alikes
 from keras_vit.checkpoints.formats.timm_names import name_map
 from keras_vit.models.spec import token_stride
 

@@ -1,7 +1,8 @@
-"""timm's config.json: how it describes a model and its evaluation."""
+"""timm's config.json: how it describes a model and its evaluation, and which models only it tells from a ViT."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 from keras_vit.checkpoints.formats import parsed
 from keras_vit.checkpoints.formats.evaluation_steps import METHODS, UsualSteps
@@ -24,6 +25,14 @@ ACTIVATIONS = {
 
 # {pooling in config.json: ours}; without one the arrays decide.
 _POOLS = {None: None, "token": "token", "avg": "gap", "map": "map"}
+# Architectures that may have a ViT's arrays but compute something unsupported.
+_OTHERS = [
+    (re.compile(r"rope|^eva02|dinov3|_pe_(core|lang|spatial)_|lingbot|sapiens2"), "rotary positions"),
+    (re.compile(r"_rpn_"), "normalisations after attention and MLP"),
+    (re.compile(r"^test_vit3"), "pooling that includes registers"),
+]
+# Settings that reveal this in any architecture.
+_OTHER_SETTINGS = {"use_rot_pos_emb": "rotary positions", "pool_include_prefix": "pooling that includes registers"}
 
 
 def section(config, name):
@@ -147,3 +156,32 @@ def evaluation_of(steps: UsualSteps) -> dict:
     # timm rounds side / crop_pct down; the half keeps rounding errors from losing a pixel.
     part = side / steps.shorter if int(side / (side / steps.shorter)) == steps.shorter else side / (steps.shorter + 0.5)
     return {"interpolation": steps.method, "crop_pct": part, "crop_mode": "center"}
+
+
+def check_architecture(config: Mapping[str, Any]) -> None:
+    """Refuses models that only config.json distinguishes from a ViT: ValueError with the unsupported part."""
+    architecture, arguments = str(config.get("architecture")), setting(config, "model_args", dict) or {}
+    other = next((what for pattern, what in _OTHERS if pattern.search(architecture)), None)
+    other = other or next((what for name, what in _OTHER_SETTINGS.items() if setting(arguments, name, bool)), None)
+    if other is not None:
+        raise ValueError(
+            f"By config.json, the architecture {architecture!r} has {other}, which is not implemented: the same arrays"
+            " in a ViT would compute something else."
+        )
+
+
+def look_alikes(arrays: Collection[str], config: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences on other models that could have these arrays; config.json rules them out."""
+    if config:
+        return
+    if any(name.endswith(".gamma_1") for name in arrays):
+        yield (
+            "Assuming a DeiT III: timm's models with rotary and learned positions (rope_ape) have the same arrays, and"
+            " cannot be expressed. Their config.json distinguishes them."
+        )
+    scaled = any(name.endswith("blocks.0.ls1.gamma") for name in arrays)
+    if scaled and not any(name.endswith((".qkv.bias", "cls_token")) for name in arrays):
+        yield (
+            "Assuming that blocks normalise before attention and MLP: timm's vit_base_patch16_rpn_224 has the same"
+            " arrays, and cannot be expressed. Its config.json distinguishes them."
+        )

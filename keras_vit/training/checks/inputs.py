@@ -15,12 +15,12 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.training.checks.compiled import in_order
 from keras_vit.training.checks.labels import LabelRules, label_rules
 from keras_vit.training.checks.marked import assert_true, filled_in, marked
 from keras_vit.training.checks.masks import MaskRules
 from keras_vit.training.checks.numbers import Numbers
 from keras_vit.training.checks.objects import ObjectRules
-from keras_vit.training.checks.outputs import in_order
 from keras_vit.training.checks.pixel_range import Normalisation, normalisations
 from keras_vit.training.checks.pixel_scale import assert_range, check_range, may_be_wrong, scale_problems
 from keras_vit.training.losses import ONE_BASED, are_no_shares, are_numbers, are_wrong, check_labels, message

@@ -9,8 +9,17 @@ from typing import Any
 
 import keras
 
-from keras_vit.training.checks.compiled import ARGMAX, F_SCORES, OF_ENTRIES, loss_class, metric_of, what_is
-from keras_vit.training.checks.outputs import in_order, metrics_in_order, output_names
+from keras_vit.training.checks.compiled import (
+    ARGMAX,
+    F_SCORES,
+    OF_ENTRIES,
+    in_order,
+    loss_class,
+    metric_of,
+    metrics_in_order,
+    output_names,
+    what_is,
+)
 from keras_vit.training.losses import NO_SHARES, FromLogits, are_numbers
 
 _losses, _metrics = keras.losses, keras.metrics

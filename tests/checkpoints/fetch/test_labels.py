@@ -10,7 +10,7 @@ from golden_files import golden_arrays, write
 import keras_vit
 from keras_vit.checkpoints import find, list_models
 from keras_vit.checkpoints.fetch import catalogue, download, hub
-from keras_vit.checkpoints.fetch.labels import declared_labels
+from keras_vit.checkpoints.locate import declared_labels
 from keras_vit.io.class_names import DATA_SETS, imagenet_names
 
 GOOGLE = "Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0--{}-steps_20k-lr_0.03-res_224.npz"
