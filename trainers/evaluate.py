@@ -41,18 +41,31 @@ def main():
             evaluate_all(values, models, strategy)
 
 
-def _open(values, own, name):
-    """(source or None, its name, split) to evaluate on: from the flags, or `own`, the OwnData of the model's run."""
+def _without_source(named):
+    """The names in --evals of the evaluators that read the run's own data, or those of --data."""
+    found = named or {}
+    return [key for key, one in found.items() if hasattr(one, "split") and getattr(one, "source", "") is None]
+
+
+def _open(values, own, name, named=None):
+    """(source or None, its name, split) to evaluate on: from the flags, or `own`, the OwnData of the model's run.
+
+    `named` are the evaluators of --evals, which may all have their own sources.
+    """
     from keras_vit.data import open_source
     from keras_vit.data.source_names import in_kind_of
     from keras_vit.data.usual_splits import usual_splits
+    from keras_vit.io.suggest import listed
     from keras_vit.runs.own_data import check_held_out
 
     data, split = values.data, values.split
-    if not data and values.evals:
+    if not data and named is not None and not _without_source(named):
         return None, None, "test"
     if not data and own is None:
-        raise ValueError(f"{name} is not a run directory, so its data are unknown: give --data, such as --data=PHOTOS.")
+        needed = f", which {listed(_without_source(named))} would read," if named else ""
+        raise ValueError(
+            f"{name} is not a run directory, so its data{needed} are unknown: give --data, such as --data=PHOTOS."
+        )
     data = in_kind_of(data, own.data["source"], values.data_dir) if data and own else data or own.data["source"]
     is_own = own is not None and own.is_source(data, values.data_dir)
     if not split:
@@ -116,7 +129,7 @@ def evaluate(values, name, strategy, output):
     task_of(name)  # its file may register evaluators
     named = _evaluators(values) if values.evals else None
     with stage(f"Opening {values.data}" if values.data else "Opening the data"), folders_read_once():
-        source, data, split = _open(values, own_data(name), name)
+        source, data, split = _open(values, own_data(name), name, named)
     with strategy.scope(), stage(f"Loading {name}"):
         model = loading.load(name)
     task = task_for(model, name)
@@ -137,7 +150,7 @@ def evaluate(values, name, strategy, output):
         if not strategy.chief:
             continue
         print(
-            f"{key}: {json.dumps(evaluation.measures)}"
+            f"{key}: {json.dumps({name: float(f'{value:.4g}') for name, value in evaluation.measures.items()})}"
             if key
             else f"{data} {split}: {task.summary(evaluation.measures)}"
         )
@@ -195,8 +208,8 @@ def run():
     flags.string(
         "data",
         None,
-        "A folder, a table (.csv, .jsonl), TFRecords, digits, a tensorflow-datasets name. By default the run's own, or"
-        " with --evals the evaluators'.",
+        "A folder, a table (.csv, .jsonl), TFRecords, digits, a tensorflow-datasets name. By default the run's own, and"
+        " for evaluators of --evals their source.",
     )
     flags.string(
         "split",

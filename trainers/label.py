@@ -1,8 +1,8 @@
 """Labels images with a trained model, and writes a table for training: the pseudo labels of noisy student.
 
     keras-vit label --model=runs/teacher --data=images:MORE --output=labelled
-    keras-vit label --model=runs/teacher --data=images:MORE --labelled=folder:PHOTOS --train=train[:80%] \\
-        --test=train[80%:] --output=labelled
+    keras-vit label --model=runs/teacher --data=images:MORE --labelled=folder:PHOTOS --train='train[:80%]' \\
+        --test='train[80%:]' --output=labelled
 
 Then --config.data.source=jsonl:labelled/table.jsonl. A row has a path, the most probable class and its probability.
 Images below --confidence are left out, and so are unreadable ones, which label.json names. --labelled adds images with
@@ -10,6 +10,7 @@ known labels, --train to the split train, --test to the split test, on which the
 labelled again. --per_class=N takes the N most confident images of each class, repeating them where there are fewer.
 """
 
+import json
 import os
 
 from . import flags, loading, shared_flags
@@ -34,7 +35,7 @@ def _print(report, folder):
         print(f"Left out {name}: {reason}")
     empty = [name for name, count in report["per_class"].items() if not count]
     if empty:
-        print(f"No image was labelled as {counted(len(empty), 'class')}: {listed(empty)}")
+        print(f"No image was labelled as {listed([json.dumps(name, ensure_ascii=False) for name in empty])}.")
     parts = [
         f"Labelled {report['labelled']:,} of {counted(report['images'], 'image')}, in {counted(report['rows'], 'row')}"
     ]
@@ -55,8 +56,8 @@ def _evaluation(report):
     if report["rows"] > report["labelled"]:  # slices would share images
         return f"\nThe table has no split to evaluate on; {known}."
     return (
-        " --config.data.train=train[:90%] --config.data.evaluation=train[90%:]\nThe table has no split test, so a run"
-        f" evaluates on a part of train; {known}."
+        " --config.data.train='train[:90%]' --config.data.evaluation='train[90%:]'\nThe table has no split test, so a"
+        f" run evaluates on a part of train; {known}."
     )
 
 
@@ -90,7 +91,7 @@ def run():
         "The images: a folder or a table (.csv, .jsonl); labels are not read.",
         required=True,
     )
-    flags.string("split", "train", "The split of --data; with slices: train[:90%].")
+    flags.string("split", "train", 'The split of --data; with slices: "train[:90%]".')
     flags.path("output", None, "The folder for table.jsonl, labels.txt and label.json.", required=True)
     flags.string("confidence", "0.3", "The probability below which an image is left out.")
     flags.integer("per_class", None, "Rows per class; by default all images as they are.", lowest=1)

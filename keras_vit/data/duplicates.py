@@ -40,6 +40,7 @@ _SHIFT = 4  # pixels in each direction
 _ROUGH = 0.3  # largest drop in correlation one step away from the right position and size
 _EVIDENCE = 18.0  # see _is_duplicate
 _PRODUCTS = 2**26  # products to compute at a time: a quarter of a gigabyte
+_MANY = 0.1  # share of the training images that is worth a warning
 _SHOWN = 48  # pairs in the picture
 _SHOWN_SIDE = 128
 _CHUNK = 500  # pairs per thread at a time
@@ -246,6 +247,18 @@ def _write_pictures(path, pairs, train, test):
         figure.savefig(temporary)
 
 
+def _warn_of_many(duplicates, images, output):
+    """Warns if so many images are duplicates that most are probably only alike."""
+    if duplicates > _MANY * images:
+        logging.warning(
+            "%s of the training images, %d, are duplicates by their correlation. Small or simple images, such as"
+            " digits, are alike without being copies: look at %s, and raise --threshold.",
+            f"{duplicates / images:.0%}",
+            duplicates,
+            os.path.splitext(output)[0] + ".png",
+        )
+
+
 def deduplicate(train: Source, test: Source, output: str, threshold: float = THRESHOLD) -> dict[str, Any]:
     """Writes the names of `train` examples that nearly duplicate a `test` example; returns the report.
 
@@ -267,6 +280,7 @@ def deduplicate(train: Source, test: Source, output: str, threshold: float = THR
             pair["same_label"] = train_labels[p.train] == test_labels[p.test]
         pairs.append(pair)
     names = [train_names[i] for i in sorted({p.train for p in duplicates})]
+    _warn_of_many(len(names), len(train_names), output)
     report = {
         "train": {"source": train.name, "images": len(train_names), "duplicates": len(names)},
         "test": {"source": test.name, "images": len(test_names), "duplicates": len({p.test for p in duplicates})},

@@ -67,6 +67,7 @@ class Embedder:
     ):
         if dtype not in DTYPES:
             raise ValueError(f'Unknown dtype "{dtype}" for features. Valid: {", ".join(DTYPES)}.')
+        self._doing = "Embedding" if output is None else "Predicting"
         if output is None:
             model = encoder_of(model)
             own = getattr(model, "features", None)
@@ -89,7 +90,7 @@ class Embedder:
         self.check(source)
         errors = self._errors or ExampleErrors()
         batches = evaluation_batches(source, self._preprocess, self._batch_size, errors=errors, select=self._select)
-        with errors.raised(), stage(f"Embedding {source.name}", source.size, "images", self._verbose) as work:
+        with errors.raised(), stage(f"{self._doing} {source.name}", source.size, "images", self._verbose) as work:
             for first, (images, labels, weights) in enumerate(batches):
                 counted = np.flatnonzero(np.asarray(weights) > 0)
                 if not len(counted):

@@ -156,6 +156,12 @@ def register(name: str) -> Callable[[type[Evaluator]], type[Evaluator]]:
     return add
 
 
+def name_of(evaluator: Evaluator) -> str:
+    """The registered name of an evaluator, or its class's if it has none."""
+    names = (name for name, registered in EVALUATORS.items() if registered is type(evaluator))
+    return next(names, type(evaluator).__name__)
+
+
 def make_evaluator(name: str, options: dict[str, Any]) -> Evaluator:
     """Creates the evaluator registered as `name` with options {field: value}.
 

@@ -228,7 +228,7 @@ def _measured(measured: Measured) -> list[str]:
 def _pictures(facts):
     """The pictures with their captions, two to a row."""
     cells = [
-        f'<td width="50%"><img src="{html.escape(path)}" alt=""><br>{html.escape(what)}</td>'
+        f'<td width="50%"><img src="{html.escape(path)}" alt="{html.escape(what)}"><br>{html.escape(what)}</td>'
         for path, what in facts.pictures.items()
     ]
     rows = [f"<tr>{''.join(cells[i : i + 2])}</tr>" for i in range(0, len(cells), 2)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data import open_source
+from keras_vit.data import duplicates, open_source
 from keras_vit.data.duplicates import descriptors, near_duplicates, thumbnail
 from keras_vit.data.ops.decode import decode_image
 
@@ -67,3 +67,10 @@ def test_every_copy_is_found_in_the_order_of_the_test_set():
     pairs = near_duplicates(train, images[[3, 1, 4]])
     assert [(pair.test, pair.train) for pair in pairs if pair.test == 1] == [(1, 1), (1, 2)]
     assert {pair.train for pair in pairs if pair.test == 0} == set(range(4, 16)) and len(pairs) == 14
+
+
+def test_a_warning_says_if_many_images_would_be_left_out(caplog):
+    duplicates._warn_of_many(2, 20, "out/excluded.txt")
+    assert not caplog.records
+    duplicates._warn_of_many(866, 1437, "out/excluded.txt")
+    assert "60% of the training images, 866, are duplicates" in caplog.text and "out/excluded.png" in caplog.text

@@ -100,7 +100,7 @@ def test_data_that_cannot_work_is_refused_before_anything_is_evaluated(tiny, pix
     source = from_arrays(pixels, [0, 1, 2, 3])
     with pytest.raises(ValueError, match="needs training data: set its source"):
         make_evaluator("knn", {}).prepare(Setting(tiny()))
-    with pytest.raises(ValueError, match="needs data: set its source"):
+    with pytest.raises(ValueError, match='"classification" needs data: set its source, .* or pass --data'):
         make_evaluator("classification", {}).prepare(Setting(tiny()))
     own = Setting(tiny(), source=from_arrays(pixels, [0, 1, 2, 3]), preprocess="decode")
     for name in ("classification", "shifts", "calibration"):

@@ -127,15 +127,15 @@ def test_a_class_without_images_is_named(run_label, photos, teacher):
     finally:
         bias.assign(before)
     printed = run_label(model=str(photos / "ants.keras"), per_class=20)
-    assert "No image was labelled as 2 classes: bee, cat\n" in printed
+    assert 'No image was labelled as "bee", "cat".\n' in printed
     assert "Labelled 16 of 16 images, in 20 rows" in printed  # in whose slices would be the same images
     assert "train[:90%]" not in printed and "The table has no split to evaluate on" in printed
 
 
 def test_a_table_without_a_test_split_says_what_a_run_evaluates_on(run_label, photos):
     printed = run_label(confidence="0")
-    assert f"To train on them: --data=jsonl:{photos}/out/table.jsonl --config.data.train=train[:90%]" in printed
-    assert "--config.data.evaluation=train[90%:]\nThe table has no split test" in printed
+    assert f"To train on them: --data=jsonl:{photos}/out/table.jsonl --config.data.train='train[:90%]'" in printed
+    assert "--config.data.evaluation='train[90%:]'\nThe table has no split test" in printed
     assert "--labelled=SOURCE --test" in printed
     assert json.loads((photos / "out" / "label.json").read_text())["splits"] == {"train": 16}
     with pytest.raises(ValueError, match='no split "test". Valid: train, and slices such as "train.80%:."'):

@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from keras_vit.evaluation import parse_evaluators
 from keras_vit.runs.evaluate import own_data, task_of
 from trainers import config_files, deduplicate, evaluate, export, finetune, flags, prepare, pretrain, probe
 
@@ -110,3 +111,8 @@ def test_evaluate_takes_the_runs_own_data_and_asks_for_that_of_another_model(tmp
     assert own_data(str(tmp_path / "model.safetensors")) is None
     with pytest.raises(ValueError, match="model.safetensors is not a run directory.*give --data"):
         evaluate._open(values, None, "model.safetensors")
+    named = parse_evaluators("shifts|knn(source='digits')")
+    assert evaluate._open(values, own, "run", named)[1:] == ("digits", "test[:50%]")  # for shifts
+    with pytest.raises(ValueError, match="so its data, which shifts would read, are unknown: give --data"):
+        evaluate._open(values, None, "model.safetensors", named)
+    assert evaluate._open(values, None, "model.safetensors", {"knn": named["knn"]})[0] is None

@@ -140,7 +140,7 @@ class Distilled(CompositeModel):
         if student.channels != teacher.channels:
             raise ValueError(
                 f"The student's images have {student.channels} channels, the teacher's {teacher.channels}: load the"
-                f" teacher with channels={student.channels}."
+                f" teacher with channels={student.channels}, or make the student with channels={teacher.channels}."
             )
         if {id(v) for v in student.variables} & {id(v) for v in teacher.variables}:
             raise ValueError(

@@ -94,7 +94,7 @@ def repeat_evaluation(
     """Evaluates as `fit` does at an epoch's end, and logs through the callbacks with the epoch's metrics, `running`."""
     training = _RestoreAndRead(running)
     if verbose:
-        logging.info("Repeating the evaluation that was interrupted.")
+        logging.info("Evaluating first: the last state was saved before its evaluation had ended.")
     measures = model.evaluate(evaluation, callbacks=[training, *callbacks], return_dict=True, verbose=verbose)
     logs = {**training.logs, **{f"val_{name}": value for name, value in measures.items()}}
     for callback in callbacks:
