@@ -20,6 +20,7 @@ from keras_vit.training.checks.compiled import check_compiled
 from keras_vit.training.checks.inputs import InputChecks
 from keras_vit.training.checks.labels import check_same_form, label_shapes
 from keras_vit.training.checks.marked import plain_errors
+from keras_vit.training.checks.pixel_scale import warn_of_double
 from keras_vit.training.class_weight import ClassWeight
 from keras_vit.training.losses import activation_by
 from keras_vit.training.mixing import Neighbours, check_pairs
@@ -107,6 +108,12 @@ class Model(SteppingModel):
     check_pixels: bool = True
     objectives: tuple[type[keras.losses.Loss], ...] = ()
     labels_are_classes: bool = True
+
+    def symbolic_call(self, *args, **kwargs):
+        """Keras' symbolic_call, with a warning where layers before this model normalise its pixels, too."""
+        if self.check_pixels:
+            warn_of_double(self, [x for x in keras.tree.flatten(args[:1]) if isinstance(x, keras.KerasTensor)])
+        return super().symbolic_call(*args, **kwargs)
 
     def compile(self, optimizer="rmsprop", loss=None, loss_weights=None, metrics=None, weighted_metrics=None, **kwargs):
         """Keras' compile.

@@ -119,6 +119,51 @@ def test_a_layer_that_makes_right_pixels_wrong_is_named(behind):
         refused(twice, x, "almost no contrast behind the layers rescaling")
 
 
+DOUBLE = {
+    "to 1": (layers.Rescaling(1 / 255, name="front"), True),
+    "to -1..1": (layers.Rescaling(1 / 127.5, -1, name="front"), True),
+    "ImageNet": (layers.Normalization(mean=[123.0, 117, 104], variance=[3364.0, 3249, 3249], name="front"), True),
+    "to 255": (layers.Rescaling(255.0, name="front"), False),
+    "from 16 bits": (layers.Rescaling(255 / 65535, name="front"), False),
+}
+
+
+@pytest.mark.parametrize(["front", "is_double"], DOUBLE.values(), ids=DOUBLE)
+def test_normalising_twice_warns_in_a_plain_keras_model(vit, front, is_double):
+    # A plain keras.Model or Sequential does not check its data, and trains on almost black images.
+    inputs = keras.Input((8, 12, 3))
+    for build in (
+        lambda: keras.Sequential([inputs, front, vit(classes=None), layers.Dense(4)]),
+        lambda: keras.Model(inputs, vit()(front(inputs))),
+    ):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            build()
+        texts = [str(each.message) for each in caught]
+        assert len(texts) == is_double
+        assert all(text.startswith('Leave the layer front out: "vit" normalises pixels 0..255') for text in texts)
+
+
+def test_normalising_twice_does_not_warn_where_the_pixels_are_right(tiny):
+    inputs, front = keras.Input((8, 12, 3)), layers.Rescaling(1 / 255)
+    unchecked = tiny(depth=1)
+    unchecked.check_pixels = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for model in (unchecked, tiny(depth=1, mean=0.5, std=0.5), tiny(depth=1, mean=0, std=1)):
+            model(front(inputs))
+
+
+def test_the_message_suggests_a_range_only_where_images_can_have_it(behind):
+    def message(factor):
+        with pytest.raises(ValueError) as error:
+            InputChecks.of(behind(layers.Rescaling(factor, name="front"))).arrays(FLOATS)
+        return str(error.value)
+
+    assert "Leave the layer front out. If they" in message(1 / 255)
+    assert "Leave the layer front out, or give images in [0, 1]. If they" in message(255.0)
+
+
 def test_normalising_layers_before_a_model_that_does_not(behind):
     front = layers.Normalization(mean=[123.0, 117, 104], variance=[3364.0, 3249, 3249])
     model = behind(front, mean=0, std=1)

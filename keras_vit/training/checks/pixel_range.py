@@ -14,6 +14,7 @@ import numpy as np
 from keras_vit.layers import PaletteEncoder, PixelNormalization
 
 _PIXEL_STD = 10.0  # pixels 0..255 have a larger standard deviation
+_NORMALISED = (1 / 255, 2 / 255)  # the factors from pixels 0..255 to [0, 1] and [-1, 1]
 # Layers and operations of Keras that move, blend or repeat pixels, by their names: not every version has all.
 _KEEPING = frozenset(
     "Identity Dropout SpatialDropout2D GaussianNoise Reshape Permute ZeroPadding2D Cropping2D UpSampling2D"
@@ -130,6 +131,15 @@ class Normalisation:
         ends = (low - offset) / factor, (high - offset) / factor
         return np.minimum(*ends), np.maximum(*ends)
 
+    @property
+    def is_double(self) -> bool:
+        """Whether layers before it normalise pixels 0..255 as well: no images have the range `expected`."""
+        factor = np.abs(self.path.factor)
+        if self.is_identity or not self.of_bytes or 255 * factor.max() > _PIXEL_STD:
+            return False
+        usual = any(np.allclose(factor, each, rtol=1e-3) for each in _NORMALISED)
+        return usual or bool(np.max(self.path.offset) < -1e-3)  # 16-bit images have a small factor and start at 0
+
 
 PIXELS = Normalisation(np.array([127.5]), np.array([127.5]))  # of 0..255 to [-1, 1]
 
@@ -168,7 +178,7 @@ def _through_normalization(layer, path):
 def _through(layer, path) -> Path | str:
     """The path through a layer, or the name of the layer that it cannot be followed through."""
     if (graph := _graph(layer)) is not None:
-        inner = _path(graph, graph.outputs[0]) if len(graph.outputs) == len(graph.inputs) == 1 else layer.name
+        inner = _path(graph.inputs, graph.outputs[0]) if len(graph.outputs) == len(graph.inputs) == 1 else layer.name
         return _joined(path, inner)
     if isinstance(layer, keras.layers.TimeDistributed):
         return _through(layer.layer, path)
@@ -233,21 +243,21 @@ def _is_followed(operation) -> bool:
     return isinstance(operation, kinds) or name in _KEEPING or name in _ARITHMETIC
 
 
-def _path(model, tensor) -> Path | str:
-    """The path from an input of `model` to a tensor in its graph, or the name of the layer that hides it."""
-    places = [i for i, own in enumerate(model.inputs) if own is tensor]
+def _path(inputs, tensor) -> Path | str:
+    """The path from one of `inputs` to a tensor in their graph, or the name of the layer that hides it."""
+    places = [i for i, own in enumerate(inputs) if own is tensor]
     if places:
         return Path(places[0])
     operation, number, index = tensor._keras_history
     node, graph = operation._inbound_nodes[number], _graph(operation)
     if graph is not None and len(graph.inputs) == len(node.input_tensors):
-        inner = _path(graph, graph.outputs[index])
-        return inner if isinstance(inner, str) else _joined(_path(model, node.input_tensors[inner.place]), inner)
+        inner = _path(graph.inputs, graph.outputs[index])
+        return inner if isinstance(inner, str) else _joined(_path(inputs, node.input_tensors[inner.place]), inner)
     if not node.input_tensors or not _is_followed(operation):
         return operation.name
     paths: list[Path] = []
     for source in node.input_tensors:
-        path = _path(model, source)
+        path = _path(inputs, source)
         if isinstance(path, str):
             return path
         if paths and not path.equals(paths[0]):
@@ -263,7 +273,7 @@ def _found(model, paths: Sequence[Path | str]) -> Iterator[Normalisation | str]:
         operation = node.operation
         if not isinstance(operation, keras.Layer) or not _normalises(operation):
             continue
-        inner = [_path(model, tensor) for tensor in node.input_tensors]
+        inner = [_path(model.inputs, tensor) for tensor in node.input_tensors]
         whole = [path if isinstance(path, str) else _joined(paths[path.place], path) for path in inner]
         graph = _graph(operation)
         if graph is not None and len(graph.inputs) == len(whole):
@@ -295,6 +305,23 @@ def normalisations(model: keras.Model) -> tuple[dict[int, list[Normalisation]], 
             others = of_inputs.setdefault(one.path.place, [])
             others += [one] if not any(map(one.equals, others)) else []
     return of_inputs, next((one for one in found if isinstance(one, str)), None)
+
+
+def doubly_normalised(model: keras.Model, tensors: Sequence[keras.KerasTensor]) -> Normalisation | None:
+    """The first normalisation of a model that repeats one of the layers before `tensors`, its symbolic inputs, or None.
+
+    Its path starts at the first input of those layers.
+    """
+    fronts = [_path(keras.utils.get_source_inputs(tensor), tensor) for tensor in tensors]
+    if not any(isinstance(front, Path) and front.rescales for front in fronts):
+        return None
+    found, _ = normalisations(model)
+    for i, front in enumerate(fronts):
+        for scale in found.get(i, ()):
+            path = _joined(front, scale.path)
+            if isinstance(path, Path) and (whole := dataclasses.replace(scale, path=path)).is_double:
+                return whole
+    return None
 
 
 def normalisation(model: keras.Model) -> Normalisation | None:

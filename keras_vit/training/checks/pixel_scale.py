@@ -1,12 +1,14 @@
 """Whether pixels are on the scale that a model normalises: of arrays, and as TensorFlow operations."""
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_vit.training.checks.marked import filled_in
-from keras_vit.training.checks.pixel_range import InputRange, Normalisation
+from keras_vit.training.checks.pixel_range import InputRange, Normalisation, doubly_normalised
 
 _LARGEST_NORMALISED = 3.0  # standard deviations
 _LEAST_CONTRAST = 6 / 255  # standard deviations between black and the largest pixel
@@ -59,18 +61,35 @@ def scale_problems(
         yield flat, "have almost no contrast", ours
 
 
+def _layers_of(scale):
+    """The layers that change the range before a normalisation, in words."""
+    return f"the layer{'s' if len(scale.path.layers) > 1 else ''} {', '.join(scale.path.layers)}"
+
+
 def _range_message(scale, what, fix):
     """The message for images on another scale, with {} for their ends, then for those where the model normalises."""
     escape = "If they are right, set model.check_pixels = False."
     if not scale.path.rescales:
         return f"The images {what}: the values of the first batch are in [{{}}, {{}}]. {fix} {escape}"
-    several = len(scale.path.layers) > 1
-    names = f"the layer{'s' if several else ''} {', '.join(scale.path.layers)}"
+    names = _layers_of(scale)
+    instead = "" if scale.is_double else f", or give images {InputRange.of_scale(scale)}"
     return (
         f"The images {what} behind {names} of the model: the values of the first batch are in [{{}}, {{}}], and in"
         f" [{{}}, {{}}] where the model normalises them. Expected there: {scale.there}."
-        f" Leave {names} out, or give images {InputRange.of_scale(scale)}. {escape}"
+        f" Leave {names} out{instead}. {escape}"
     )
+
+
+def warn_of_double(model: keras.Model, tensors: Sequence[keras.KerasTensor]) -> None:
+    """Warns if layers before the symbolic inputs of a model normalise pixels that the model normalises itself."""
+    scale = doubly_normalised(model, tensors)
+    if scale is not None:
+        warnings.warn(
+            f'Leave {_layers_of(scale)} out: "{model.name}" normalises pixels 0..255 itself. keras_vit.Model(inputs,'
+            " outputs) and model.with_head(layer) check their data, a plain keras.Model or Sequential does not. If the"
+            f' pixels are right, set check_pixels = False on "{model.name}" before you call it.',
+            stacklevel=4,
+        )
 
 
 def check_range(images: np.ndarray, scale: Normalisation) -> None:
