@@ -42,7 +42,7 @@ class Embedder:
 
     Args:
         model: a ViT or BiT, or a model built on one. Create it and its Embedder in the scope of the strategy.
-        preprocess: preprocessing text.
+        preprocess: preprocessing text; None for the model's own, or a resize to 8/7 of its size and a central crop.
         batch_size: images per batch.
         dtype: "float32", or "float16" to halve the memory of the features.
         verbose: whether to show progress.
@@ -57,7 +57,7 @@ class Embedder:
     def __init__(
         self,
         model: keras.Model,
-        preprocess: str,
+        preprocess: str | None,
         batch_size: int,
         dtype: str = "float32",
         verbose: bool = False,
@@ -72,6 +72,7 @@ class Embedder:
             model = encoder_of(model)
             own = getattr(model, "features", None)
             output = taps.features(model) if own is None else own
+        preprocess = default_preprocessing(encoder_of(model)) if preprocess is None else preprocess
         self._extractor = Model(model.input, output)
         self._extractor.jit_compile = model.jit_compile
         self._preprocess, self._batch_size, self._dtype, self._verbose = preprocess, batch_size, dtype, verbose

@@ -94,6 +94,12 @@ def test_features_are_the_models_and_padding_is_left_out(tiny, pixels):
         Embedder(model, "decode|resize(9, 9)", 3)(source)
 
 
+def test_an_embedder_takes_a_model_without_a_preprocessing_text(tiny, pixels):
+    embedder = Embedder(tiny(), None, 4)  # model.preprocessing
+    assert embedder.preprocess == "decode(3)|resize(9, 14)|central_crop(8, 12)"
+    assert embedder(from_arrays(pixels, [3, 0, 2, 1]))[0].shape == (4, 16)
+
+
 def test_models_built_on_a_vit_have_its_features(tiny, pixels):
     vit, source = tiny(), from_arrays(pixels, [3, 0, 2, 1])
     expected, _ = Embedder(vit, "decode", 4)(source)

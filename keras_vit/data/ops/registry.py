@@ -248,8 +248,14 @@ def parse(text: str) -> Preprocess:
     """Parses preprocessing text: ops with literal arguments, joined by "|".
 
     Raises:
-        ValueError: for an unknown op, with the nearest name, or invalid arguments.
+        ValueError: for an unknown op, with the nearest name, invalid arguments, or anything but text.
     """
+    if not isinstance(text, str):
+        unknown = " model.preprocessing is None for a model without one." if text is None else ""
+        raise ValueError(
+            f"The preprocessing should be text, got {text!r}.{unknown} Write it out, for the model's image size:"
+            ' "decode|resize(256)|central_crop(224)".'
+        )
     steps, parameters = [], []
     for expression in filter(None, (part.strip() for part in text.split("|"))):
         call = parse_call(expression)
