@@ -4,7 +4,8 @@
     keras-vit finetune --config=digits_finetune --init=runs/digits_pretrain --workdir=runs/digits_finetune
 
 PHOTOS has one subfolder of images per class. For files like these the config is folder_finetune by default. --init
-accepts a run directory, a .keras, .npz or safetensors file, a Hugging Face folder or a published name.
+accepts a published name, a run directory, a .keras, .npz, safetensors or PyTorch file (.pth), and a folder of timm or
+Hugging Face.
 --config.head: reset (a new head of zeros), probe (a new head that begins as a linear probe) or keep.
 --config.linear_probe trains only the head, --config.freeze names frozen layers, --config.optimizer.layer_decay lowers
 the learning rate layer by layer.

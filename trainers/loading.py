@@ -63,8 +63,10 @@ def at_shell(text: str, prefix: str) -> str:
         text,
     )
     text = re.sub(rf"(?<![\w.-])({names})=(?!\s)", rf"{prefix}\1=", text)
+    flag = rf"{re.escape(prefix)}\w+="
+    text = re.sub(rf"({flag})(\([^()]*\))", r'\1"\2"', text)
     # Flags are joined by spaces.
-    return re.sub(rf"({re.escape(prefix)}\w+=[^\s,]+)(?:,| and) (?={re.escape(prefix)})", r"\1 ", text)
+    return re.sub(rf"({flag}(?:\"[^\"]*\"|[^\s,]+))(?:,| and) (?={re.escape(prefix)})", r"\1 ", text)
 
 
 @contextlib.contextmanager

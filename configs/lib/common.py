@@ -57,8 +57,8 @@ def _optimizer():
     optimizer.head_rate = _off(float)  # factor of the learning rate after the blocks, such as 10 for a new dense head
     optimizer.ema = _off(float)  # momentum of averaged weights, such as .9999
     optimizer.swa = _duration(None)  # a duration, such as "75%", from which weights are averaged equally
-    optimizer.lookahead = _off(int)  # steps between two looks ahead, such as 5
-    optimizer.lookahead_rate = 0.5  # how far each look ahead moves the weights
+    optimizer.lookahead = _off(int)  # synchronise with the slow weights every so many steps, such as 5
+    optimizer.lookahead_rate = 0.5  # step of the slow weights towards the trained ones
     return optimizer
 
 
@@ -76,7 +76,7 @@ def base():
     config.batch_size = 512  # of all devices together
     # Parts of a device's batch, one after the other: less memory, the same step except in a conv_stem.
     config.micro_batches = 1
-    config.steps_per_execution = 1  # steps in one call; a TPU wants many (100)
+    config.steps_per_execution = 1  # steps per compiled call; use about 100 on a TPU
     config.total = _duration("100 epochs")  # length of the run
     config.evaluate = _duration("1 epochs")  # time between evaluations
     config.checkpoint = _duration("1 epochs")  # time between checkpoints
@@ -103,12 +103,14 @@ def base():
     # Training images, such as 4096: the first layer begins with the principal components of their patches.
     config.whiten = _off(int)
 
-    # Fine-tuning only, like the keys below: anything keras_vit.load accepts, a file, a run directory, a published name.
+    # Fine-tuning only: anything keras_vit.load accepts, such as a file, a run directory or a published name.
     config.init = _off(str)
-    config.head = "reset"  # reset (zeros), keep, or probe: starts as a linear probe of the training images
-    config.resample = _off(str)  # method for positions: google, timm, bicubic...; None for the checkpoint's own
-    config.freeze = _off(tuple)  # layer name patterns, such as ("patch_encoder", "block_0*")
-    config.linear_probe = False  # train only the head
+    # Fine-tuning only: reset (zeros), keep, or probe: starts as a linear probe of the training images.
+    config.head = "reset"
+    # Fine-tuning only: method for positions: google, timm, bicubic...; None for the checkpoint's own.
+    config.resample = _off(str)
+    config.freeze = _off(tuple)  # fine-tuning only: layer name patterns, such as ("patch_encoder", "block_0*")
+    config.linear_probe = False  # fine-tuning only: train only the head
 
     config.expected = _off(str)  # the result that the recipe's source reports; only --dry_run reads it
     config.sweep = _off(str)  # what --sweep tries: "optimizer.learning_rate=0.01,0.03;model.dropout=0,0.1"

@@ -33,6 +33,10 @@ _HINTS = {
     "path": " The weights are those of `path`, the first argument.",
     "head": ' head="drop" gives a model without a head, head="reset" with classes=... one with a new head.',
 }
+_BEFORE_PROJECTION = (
+    ". The output is the features before visual_projection; text=True loads both towers of a CLIPModel with their"
+    " projections."
+)
 
 
 def _build(config, parsed, path):
@@ -48,7 +52,9 @@ def _build(config, parsed, path):
 def _report(contents, parsed, dropped):
     """Warns about arrays left out, and about assumptions."""
     if dropped:
-        logging.warning("%s: left out, not part of the image model: %s", contents.path, summary(dropped))
+        projects = any(name.endswith("visual_projection.weight") for name in dropped)
+        hint = _BEFORE_PROJECTION if projects else ""
+        logging.warning("%s: left out, unused by the image model: %s%s", contents.path, summary(dropped), hint)
     if contents.metadata is None and parsed.assumptions:
         log_once(
             logging.WARNING,
@@ -94,7 +100,8 @@ def _from_arrays(contents, located, asked, names=None, key=None):
     """A model from a file of arrays: parse, build, assign."""
     image_size = located.image_size if asked.image_size is None else asked.image_size
     changes = dict(asked.changes)
-    contents, parsed, config, left_out = parsed_arrays(contents, located, image_size, names, key, changes)
+    told = {**changes, "head": asked.head}
+    contents, parsed, config, left_out = parsed_arrays(contents, located, image_size, names, key, told)
     for name in ("mean", "std", "heads", "pre_logits", "norm_first"):  # with which the file was read: no change
         if name in changes and np.array_equal(getattr(config["variant"], name, None), changes[name]):
             del changes[name]

@@ -55,7 +55,7 @@ FORMATS = {  # names as in `recognise`
 # Arguments that may also supply values that a file does not state.
 _TOLD = (
     *("heads", "channels", "mean", "std", "epsilon", "mlp_activation", "pre_logits", "pre_logits_activation", "pool"),
-    *("norm_first", "window", "pretrained_windows"),
+    *("norm_first", "window", "pretrained_windows", "head"),
 )
 
 

@@ -169,7 +169,7 @@ class Classifier(ModelOfArguments):
 
     def has_zero_head(self) -> bool:
         """Whether a head's kernel is all zeros, as before training and in Google's ImageNet-21k files of 2020."""
-        return any(not np.any(keras.ops.convert_to_numpy(head.kernel)) for head in self.heads())
+        return any(not np.any(np.asarray(head.kernel)) for head in self.heads())
 
     def check_head(self) -> None:
         """Refuses to predict with a head loaded as zeros and still zero: its logits mean nothing."""

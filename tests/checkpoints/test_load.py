@@ -178,8 +178,9 @@ def test_what_is_left_out_or_assumed_is_reported(tmp_path, caplog):
     safetensors.numpy.save_file(arrays, path)
     with caplog.at_level(std_logging.WARNING, logger="absl"):
         keras_vit.load(path)
-    assert "left out, not part of the image model: text_model.embeddings.token_embedding.weight (1)" in caplog.text
-    assert "No preprocessor_config.json" in caplog.text
+    assert "left out, unused by the image model: text_model.embeddings.token_embedding.weight (1)" in caplog.text
+    assumed = "siglip_vision_model, mean=127.5, std=127.5. Pass these to confirm, or your own."
+    assert f"No preprocessor_config.json: assuming the usual normalisation of {assumed}" in caplog.text
 
 
 def test_missing_unexpected_and_misshapen_arrays_are_listed(tmp_path):

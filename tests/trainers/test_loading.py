@@ -30,7 +30,8 @@ def test_values_are_numbers_tuples_or_text_and_reach_load(tiny, tmp_path):
     ("text", "shell"),
     [
         ("For timm's models pass mean=127.5, std=127.5.", "For timm's models pass --load.mean=127.5 --load.std=127.5."),
-        ("If that is wrong, pass mean and std.", "If that is wrong, pass --load.mean=VALUE --load.std=VALUE."),
+        ("Then pass mean and std.", "Then pass --load.mean=VALUE --load.std=VALUE."),
+        ("Assuming mean=(1.5, 2), std=(3, 4).", 'Assuming --load.mean="(1.5, 2)" --load.std="(3, 4)".'),
         (
             'A copy saved by keras_vit.save(model, "model.keras") states it.',
             "A copy saved by `keras-vit export --model=FILE --output=model.keras` states it.",

@@ -245,6 +245,22 @@ def _pooler(arrays, config, options):
     return found if options["pre_logits"] else {}
 
 
+def _without_clip_classifier(arrays, kind, options):
+    """The arrays without the head of CLIPForImageClassification, which averages tokens that are not normalised.
+
+    Raises:
+        ValueError: if that head is to be kept.
+    """
+    if kind != "clip_vision_model" or "classifier.weight" not in arrays:
+        return arrays
+    if options.get("head", "keep") == "keep":
+        raise ValueError(
+            "A classifier on CLIP (CLIPForImageClassification) is not supported, only its vision tower: pass"
+            ' head="drop" for its features, or head="reset" and classes=... for a new head.'
+        )
+    return {name: a for name, a in arrays.items() if not name.startswith("classifier.")}
+
+
 def _classes(arrays, kind):
     """The number of classes, or None; ValueError for a head that another model reads otherwise."""
     head = next((name for name in ("classifier.weight", "cls_classifier.weight") if name in arrays), None)
@@ -253,8 +269,6 @@ def _classes(arrays, kind):
             "A DeiT with a distillation token and one head (DeiTForImageClassification) is not supported: its second"
             " head is missing."
         )
-    if kind == "clip_vision_model" and head is not None:
-        raise ValueError("A classifier on CLIP (CLIPForImageClassification) is not supported, only its vision tower.")
     return None if head is None else need(arrays, head, 2).shape[0]
 
 
@@ -278,7 +292,8 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     names = spelled[kind]
     config = next((part for name in _SECTIONS if (part := setting(outer, name, dict)) is not None), outer)
     check_type(config, kind)
-    arrays, dropped = _normalise(join_gates(_with_convolution(contents.arrays, config), *GATES), names)
+    found = _without_clip_classifier(contents.arrays, kind, options)
+    arrays, dropped = _normalise(join_gates(_with_convolution(found, config), *GATES), names)
     fields = fields_of(arrays, names, kind, config, options)
     if pooler := _pooler(contents.arrays, outer, options):
         arrays, dropped = {**arrays, **pooler}, [name for name in dropped if not name.endswith(tuple(pooler))]

@@ -135,7 +135,7 @@ def normalisation(kind: str, preprocessor, usual, channels: int, options, assump
     if preprocessor.get("do_normalize", True) is False:
         stated = (0.0,) * channels, (scale,) * channels
     missing = "image_mean and image_std in preprocessor_config.json" if preprocessor else "preprocessor_config.json"
-    assumption = f"No {missing}: assuming the usual normalisation of {kind}. If that is wrong, pass mean and std."
+    assumption = f"No {missing}: assuming the usual normalisation of {kind}, {{}}. Pass these to confirm, or your own."
     return parsed.normalisation(stated, usual, channels, options, assumption, assumptions)
 
 

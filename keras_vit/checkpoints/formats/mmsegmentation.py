@@ -204,7 +204,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     assumptions = [] if config else _assumptions(head, fields, resample)
     channels = need(arrays, f"{_PATCHES}.weight", 4).shape[1]
     usual = (IMAGENET_MEAN, IMAGENET_STD)
-    assumed = "The file does not say how images are normalised: assuming ImageNet's mean and std."
+    assumed = "The file does not say how images are normalised: assuming ImageNet's {}."
     fields |= normalisation(_stated_constants(settings), usual, channels, options, assumed, assumptions)
     stated, patch = stated_pair(backbone, "img_size"), fields["patch_size"]
     hint = hint_grid(options, patch, None if stated is None else list(stated))

@@ -169,6 +169,11 @@ def constants(config: Mapping, names: tuple[str, str], scale: float = 255.0) -> 
     return tuple(scale * float(value) for value in mean), tuple(scale * float(value) for value in std)
 
 
+def _rounded(values):
+    """mean or std, to paste: 57.12 instead of 57.120000000000005."""
+    return tuple(map(_rounded, values)) if isinstance(values, tuple) else round(values, 6)
+
+
 def normalisation(
     stated: tuple[tuple, tuple] | None,
     usual: tuple,
@@ -184,7 +189,7 @@ def normalisation(
         usual: default (mean, std); RGB values are averaged for one channel, repeated for more.
         channels: of the file's images.
         options: of `parse`. mean and std for another number of channels belong to the adapted model, not to the file.
-        assumption: sentence to add to `assumptions` if the usual ones are taken.
+        assumption: text to add to `assumptions` if the usual ones are taken; "{}" in it becomes "mean=..., std=...".
         assumptions: a list.
 
     Raises:
@@ -196,8 +201,11 @@ def normalisation(
     if len(told) == 2:
         return told
     if stated is None:
-        assumptions.append(assumption)
         stated = tuple(adapt_constants(values, channels) for values in usual)
+        assumed = zip(("mean", "std"), stated, strict=True)
+        assumptions.append(
+            assumption.format(", ".join(f"{n}={_rounded(values)}" for n, values in assumed if n not in told))
+        )
     elif len(stated[0]) != channels:
         raise ValueError(
             f"mean and std in the config have {len(stated[0])} values each, but the arrays are for images of {channels}"

@@ -322,7 +322,7 @@ def _head(config, contents, style, classes, channels, options, assumptions):
             "activation": huggingface_config.activation(config),
         }
     stated = constants(evaluation_config(config), ("mean", "std"))
-    assumption = "The file does not say how images are normalised: assuming ImageNet's mean and std."
+    assumption = "The file does not say how images are normalised: assuming ImageNet's {}."
     found = normalisation(stated, usual, channels, options, assumption, assumptions)
     names = label_names(config, classes)
     return found, {"class_names": names, "preprocessing": timm_preprocessing(config) if config else None}

@@ -124,8 +124,9 @@ def normalisation(config, channels, options, assumptions):
     """mean and std on the 0..255 scale, from config.json, or ImageNet's."""
     cfg = evaluation_config(config)
     assumption = (
-        "The file does not say how images are normalised: assuming ImageNet's mean and std, as for DeiT and DINO. "
-        "For timm's AugReg and SigLIP models pass mean=127.5, std=127.5."
+        "The file does not say how images are normalised: assuming ImageNet's {}, as for DeiT and DINO. For timm's"
+        " AugReg and SigLIP models, such as vit_tiny_patch16_224, pass mean=127.5, std=127.5. A folder written by"
+        " timm.models.save_for_hf needs no arguments."
     )
     usual = (IMAGENET_MEAN, IMAGENET_STD)
     return parsed.normalisation(constants(cfg, ("mean", "std")), usual, channels, options, assumption, assumptions)

@@ -46,8 +46,8 @@ _ALIASES = [
     (r"^linear_head\.(?:1\.)?", "mlp_head."),
 ]
 _ASSUMED_NORMALISATION = (
-    "The file does not say how images are normalised: assuming [-1, 1]. If that is wrong, pass mean and std on the"
-    " 0..255 scale."
+    "The file does not say how images are normalised: assuming {}, which gives [-1, 1]. Pass these to confirm, or your"
+    " own."
 )
 _ASSUMED_POOL = (
     'Assuming that the class token is read (pool="cls"): with pool="mean" this release of vit-pytorch has the same'

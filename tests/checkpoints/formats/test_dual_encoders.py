@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -89,6 +90,27 @@ def test_the_image_encoder_alone_is_a_vit(folder_of, model_of):
     vit = keras_vit.load(folder_of("clip"))
     assert isinstance(vit, keras_vit.ViT) and vit.spec.pre_norm and vit.classes is None
     np.testing.assert_array_equal(vit(image()), model_of("clip").image_encoder(image()))
+
+
+def test_an_image_encoder_with_another_head_loads_without_it(folder_of, model_of, tmp_path, caplog):
+    """CLIPVisionModelWithProjection and CLIPForImageClassification."""
+    arrays = safetensors.numpy.load_file(folder_of("clip") / "model.safetensors")
+    arrays = {name: a for name, a in arrays.items() if name.startswith(("vision_model.", "visual_projection."))}
+    safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((folder_of("clip") / "config.json").read_bytes())
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        vit = keras_vit.load(tmp_path)
+    expected = model_of("clip").image_encoder(image())
+    np.testing.assert_array_equal(vit(image()), expected)
+    assert "visual_projection.weight (1). The output is the features before visual_projection" in caplog.text
+    del arrays["visual_projection.weight"]
+    width = vit.spec.width
+    arrays |= {"classifier.weight": np.ones((3, width), "float32"), "classifier.bias": np.zeros(3, "float32")}
+    safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match='is not supported, only its vision tower: pass head="drop" for its features'):
+        keras_vit.load(tmp_path)
+    np.testing.assert_array_equal(keras_vit.load(tmp_path, head="drop")(image()), expected)
+    assert keras_vit.load(tmp_path, head="reset", classes=5).classes == 5
 
 
 def test_another_image_size_resamples_the_positions(folder_of):

@@ -214,7 +214,7 @@ def test_arrays_can_be_left_out(tmp_path, caplog):
     refused(r"Left over: decoder\.mask", path, arguments)
     with caplog.at_level(std_logging.WARNING, logger="absl"):
         keras_vit.load(path, **{**arguments, "names": [*arguments["names"], (r"^decoder\.", None)]})
-    assert "left out, not part of the image model: decoder.mask" in caplog.text
+    assert "left out, unused by the image model: decoder.mask" in caplog.text
 
 
 @pytest.mark.parametrize(

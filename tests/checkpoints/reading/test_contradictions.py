@@ -176,7 +176,9 @@ def test_a_timm_file_of_one_channel_loads(tmp_path, caplog):
     assert np.isfinite(model(np.zeros((1, 8, 8, 1), "uint8"))).all()
     with caplog.at_level(std_logging.WARNING, logger="absl"):
         assert np.isclose(keras_vit.load(path, heads=2).spec.mean, np.mean([123.675, 116.28, 103.53]))
-    assert "assuming ImageNet's mean and std" in caplog.text
+        keras_vit.load(path, heads=2, std=50.0)
+    assert "assuming ImageNet's mean=114.495, std=57.63, as for DeiT" in caplog.text
+    assert "assuming ImageNet's mean=114.495, as for DeiT" in caplog.text
     whole = folder_of("timm_vit", tmp_path, arrays=grey("timm_vit"))
     with pytest.raises(
         ValueError, match="3 values each, but the arrays are for images of 1 channels: pass mean=... and std="
