@@ -4,8 +4,8 @@
 PHOTOS has a folder per class, MORE is a folder of unlabelled images:
 
     keras-vit finetune --data=PHOTOS --init=deit/tiny --workdir=runs/teacher
-    keras-vit label --model=runs/teacher --data=images:MORE --labelled=folder:PHOTOS --train=train[:80%] \\
-        --test=train[80%:] --output=labelled
+    keras-vit label --model=runs/teacher --data=images:MORE --labelled=folder:PHOTOS --train='train[:80%]' \\
+        --test='train[80%:]' --output=labelled
     keras-vit finetune --config=noisy_student --data=labelled/table.jsonl --init=deit/small \\
         --workdir=runs/student
 

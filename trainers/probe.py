@@ -105,8 +105,8 @@ def _evaluators(values, methods, data, train, test):
     l2 = tuple(float(penalty) for penalty in values.l2.split(","))
     if len(l2) > 1 and not values.validation:
         raise ValueError(
-            f"--l2 names {len(l2)} penalties: name a split to choose among them, --validation=train[90%:], and leave it"
-            " out of --train."
+            f"--l2 names {len(l2)} penalties: name a split to choose among them, --validation='train[90%:]', and leave"
+            " it out of --train."
         )
     shots = {} if values.shots is None else {"shots": values.shots}
     specific = {"few_shot": {**shots, "l2": l2, "validation": values.validation}}

@@ -54,7 +54,7 @@ def _take_validation(values):
         data.train, data.evaluation = found
         logging.info(
             "%s has a split val: training on train, evaluating on val. To hold out a part of train instead:"
-            " --config.data.train=%s --config.data.evaluation=%s.",
+            " --config.data.train='%s' --config.data.evaluation='%s'",
             data.source,
             *PLAIN,
         )

@@ -25,3 +25,4 @@ html_theme = "furo"
 html_title = "keras_vit"
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
