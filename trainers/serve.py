@@ -127,7 +127,8 @@ def serve(arguments, values):
         limits = Limits(values.megabytes, values.images, values.megapixels, values.seconds, values.megabytes_together)
         models = _served(paths, class_names, values)
         app = application(models, limits, values.batch, values.wait_ms / 1e3, values.queue, values.requests, key)
-        logging.info("http://%s:%d/ serves %s.", in_address(values.host), values.port, ", ".join(paths))
+        address = f"http://{in_address(values.host)}:{values.port}/"
+        logging.info("%s serves %s, and is still compiling: images get a 503 meanwhile.", address, ", ".join(paths))
         run(app, bound, values.drain_seconds, values.seconds)
 
 

@@ -126,6 +126,13 @@ def refused_requests():
         (400, 'has no signature "\\ud800"', json.dumps(signed("\ud800", b"")["json"]).encode()),
         (400, 'the text field "\\ud800", which nothing reads', dict(content=half_form, headers=field)),
         (400, '"forest" has no signature "xxx', signed("x" * 100_000, b"")),
+        (400, "such as JPEG or PNG, not pixels. Send", dict(json={"instances": IMAGES.tolist()})),
+        (400, "Image 0: this is a list. This service takes", dict(json={"instances": [{"images": [[[0]]]}]})),
+        (400, "These bytes are a PNG image, not JSON: send them as image/png or application/octet-stream.",
+         dict(content=image, headers=kind("application/json"))),
+        (400, 'no signature "attention". For image files it is "encoded_attention".', signed("attention", image)),
+        (400, "such as JPEG or PNG, not pixels. Send", signed("pixels_uint8", image)),
+        (404, '"forest" has no version "2", only version 1.', image, "/v1/models/forest/versions/2:predict"),
         (413, "many more values than 4 images", dict(json={"instances": [{}] * 1000})),
         (404, 'There is no model "wood". Served: forest, plain.', b"x", "/v1/models/wood:predict"),
         (400, "the model has blocks 0 to 1", image, heads + "?block=7"),
@@ -233,6 +240,18 @@ def test_head_and_a_slash_at_the_end_are_as_get_and_without(client):
         answer = client.request(method, PREDICT)
         assert answer.status_code == 405 and "POST" in answer.headers["Allow"] + answer.text, answer.text
     assert client.get(PREDICT).json() == {"error": "/v1/models/forest:predict takes POST, with images."}
+
+
+def test_version_1_is_the_model(client):
+    model = "/v1/models/forest"
+    for path in (model, f"{model}/metadata"):
+        versioned = path.replace("forest", "forest/versions/1")
+        assert client.get(versioned).status_code == 200 and client.get(versioned).json() == client.get(path).json()
+    for verb in ("predict", "features"):
+        answers = [client.post(f"{model}{part}:{verb}", content=png(IMAGES[0])) for part in ("", "/versions/1")]
+        assert predictions(answers[0]) == predictions(answers[1])
+    assert client.get(f"{model}/versions/12/metadata").status_code == 404
+    assert client.get("/v1/models/wood/versions/1").status_code == 404
 
 
 def test_what_was_asked_is_counted(client):

@@ -31,7 +31,8 @@ def test_only_the_names_of_its_own_machine_reach_a_service_that_listens_to_it_al
             assert answer.status_code == 400 and f'The Host header is "{host}"' in answer.json()["error"]
 
 
-def test_until_the_models_are_ready_it_says_so_and_from_the_moment_it_is_told_to_end(forest):
+def test_until_the_models_are_ready_it_says_so_and_from_the_moment_it_is_told_to_end(forest, caplog):
+    caplog.set_level("INFO")
     served, begun, made = copy.copy(forest), threading.Event(), threading.Event()
     served.warm_up = lambda *_: (begun.set(), made.wait(60))
     app = application([served])
@@ -44,9 +45,11 @@ def test_until_the_models_are_ready_it_says_so_and_from_the_moment_it_is_told_to
         for answer in (client.get("/readyz"), post(), post("heads")):
             assert answer.status_code == 503 and answer.headers["Retry-After"] == "1", answer.text
             assert "The models are being made ready." in answer.json()["error"]
+        assert not any("ready after" in line for line in caplog.messages)
         made.set()
         while client.get("/readyz").status_code != 200:
             time.sleep(0.01)
+        assert any("All models are ready after" in line for line in caplog.messages)
         assert state() == "AVAILABLE" and post().status_code == 200
         server.handle_exit(signal.SIGTERM, None)
         assert server.should_exit and state() == "UNLOADING"

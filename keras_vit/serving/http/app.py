@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -225,7 +226,7 @@ def _texts(app: FastAPI, service: Service) -> None:
 
 
 def _unknown(app: FastAPI, service: Service) -> None:
-    """The endpoint of all other names after a colon, which it refuses."""
+    """Endpoints that refuse all other names after a colon, and all versions but 1."""
 
     @app.post("/v1/models/{name}", include_in_schema=False)
     async def nothing(name: str, request: Request):
@@ -236,6 +237,13 @@ def _unknown(app: FastAPI, service: Service) -> None:
         raise Refused(
             404, f"/v1/models/{name} takes no images.{hint} Valid: {', '.join(f':{verb}' for verb in _VERBS)}."
         )
+
+    @app.api_route("/v1/models/{name}/versions/{rest:path}", methods=["GET", "POST"], include_in_schema=False)
+    async def other_version(name: str, rest: str, request: Request):
+        service.check_key(request)
+        service.model(name)
+        version = re.split("[:/]", rest)[0]
+        raise Refused(404, f'"{name}" has no version "{version}", only version 1. Addresses need no version.')
 
 
 def application(

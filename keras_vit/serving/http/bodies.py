@@ -6,6 +6,7 @@ import binascii
 import contextlib
 import dataclasses
 import json
+import re
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
+from keras_vit.data.sources.image_files import HEAD, format_of_start
 from keras_vit.io.suggest import did_you_mean
 
 
@@ -24,6 +26,12 @@ class Refused(Exception):
         super().__init__(reason)
         self.status, self.reason = status, reason
 
+
+PIXELS = (
+    "This service takes encoded image files, such as JPEG or PNG, not pixels. Send a file's bytes as they are, as a"
+    ' file of a form, or as base64 in JSON: {"instances": [{"b64": "BASE64 OF AN IMAGE FILE"}]}.'
+)
+_NESTED = re.compile(rb"\[\s*\[")  # lists in a list, as pixels are sent to TensorFlow Serving
 
 # Per image: above twice its MAX_IMAGE_PIXELS Pillow does not report an image's size.
 MOST_MEGAPIXELS = 178
@@ -142,6 +150,8 @@ def _encoded(value, place):
     """The bytes of {"b64": "..."}, also inside {"encoded_images": ...}."""
     if isinstance(value, dict) and len(value) == 1 and "encoded_images" in value:
         value = value["encoded_images"]
+    if isinstance(value, list) or isinstance(value, dict) and any(isinstance(part, list) for part in value.values()):
+        raise Refused(400, f"{place}: this is a list. {PIXELS}")
     if not isinstance(value, dict) or set(value) != {"b64"} or not isinstance(value["b64"], str):
         raise Refused(400, f'{place}: expected {{"b64": "BASE64 OF AN IMAGE FILE"}}.')
     try:
@@ -157,9 +167,16 @@ def from_json(body: bytes, images: int) -> Asked:
         Refused: 413 for more images, 400 for anything else.
     """
     expected = 'expected {"instances": [{"b64": "..."}, ...]}'
+    if kind := format_of_start(body[:HEAD]):
+        media = f"image/{kind.lower().replace(' ', '')}"
+        raise Refused(
+            400, f"These bytes are a {kind} image, not JSON: send them as {media} or application/octet-stream."
+        )
     # Millions of small values take gigabytes, and block everything else for seconds. Each but the first follows a
     # comma.
     if body.count(b",") > 2 * images + 16:
+        if _NESTED.search(body):
+            raise Refused(400, PIXELS)
         raise Refused(413, f"The body has many more values than {images} images, the most that are taken: {expected}.")
     try:
         content: Any = json.loads(body)

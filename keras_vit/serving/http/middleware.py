@@ -29,7 +29,7 @@ class OnlyHosts:
 
 
 class OneForm:
-    """HEAD is GET without a body; a trailing slash is ignored."""
+    """HEAD is GET without a body; a trailing slash and `/versions/1` after a model's name are ignored."""
 
     def __init__(self, app):
         self.app = app
@@ -39,6 +39,7 @@ class OneForm:
             await self.app(scope, receive, send)
             return
         head, path = scope["method"] == "HEAD", scope["path"].rstrip("/") or "/"
+        path = re.sub(r"^(/v1/models/[^/]+)/versions/1(?=[:/]|$)", r"\1", path)
 
         async def without_body(message):
             await send({**message, "body": b""} if message["type"] == "http.response.body" else message)

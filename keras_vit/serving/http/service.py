@@ -7,17 +7,19 @@ import contextlib
 import dataclasses
 import hmac
 import os
+import time
 from collections.abc import AsyncIterator, Sequence
 
 import numpy as np
 import prometheus_client as prometheus
+from absl import logging
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.serving.decoding import OK
 from keras_vit.serving.http.batching import Batcher, Overloaded
-from keras_vit.serving.http.bodies import Limits, Memory, Refused
+from keras_vit.serving.http.bodies import PIXELS, Limits, Memory, Refused
 from keras_vit.serving.http.served import Served
 from keras_vit.serving.http.sizes import check_size
 
@@ -116,6 +118,7 @@ class Service:
 
     async def warm_up(self) -> None:
         """Compiles the models and makes them available. An error becomes `failure`."""
+        began = time.monotonic()
         try:
             for served in self.models.values():
                 await run_in_threadpool(served.warm_up, self.max_rows, lambda: self.state == LOADING)
@@ -123,6 +126,7 @@ class Service:
             self.failure = error
         if self.state == LOADING and self.failure is None:
             self.state = AVAILABLE
+            logging.info("All models are ready after %.1f seconds of compiling.", time.monotonic() - began)
 
     def why_not_ready(self) -> str:
         """Why requests should go elsewhere, or ""."""
@@ -201,7 +205,12 @@ class Service:
         """
         batcher = self.batchers.get((served.name, signature))
         if batcher is None:
-            hint = did_you_mean(signature, served.signatures)
+            if f"encoded_{signature}" in served.signatures:
+                hint = f' For image files it is "encoded_{signature}".'
+            elif signature in ("pixels", "pixels_uint8"):
+                hint = f" {PIXELS}"
+            else:
+                hint = did_you_mean(signature, served.signatures)
             raise Refused(
                 400, f'"{served.name}" has no signature "{signature}".{hint} Valid: {", ".join(served.signatures)}.'
             )
