@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 
 from keras_vit.io.suggest import did_you_mean
 
+logging.getLogger("apache_beam.transforms.util").setLevel(logging.WARNING)  # statistics of batches
 _HERE = (None, "direct", "DirectRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner", "FnApiRunner")
 
 

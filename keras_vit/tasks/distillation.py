@@ -84,6 +84,10 @@ class Distillation(Classification):
             return transfer(teacher, dtype=self.config.dtype)
         return teacher
 
+    def fit_head(self, model, source, strategy, errors):
+        """Fits the student's head."""
+        super().fit_head(model.student, source, strategy, errors)
+
     def deliver(self, model):
         """Returns only the student, an ordinary classifier."""
         return model.student

@@ -12,6 +12,7 @@ import short_runs
 
 import keras_vit
 from keras_vit.data import open_source
+from keras_vit.distribution import Strategy
 from keras_vit.planning import dry_run
 from keras_vit.runs import run
 from keras_vit.tasks import find_task
@@ -65,6 +66,16 @@ def test_it_learns_and_leaves_the_student_with_a_report(done):
     assert type(student) is keras_vit.ViT is type(done.model)
     assert student.activation == "softmax" and len(student.class_names) == 10
     assert "agreement of student and teacher" in done.page and f"{last['val_teacher_accuracy']:.2%}" in done.page
+
+
+def test_the_students_head_starts_as_a_probe(config):
+    """As in the recipe for a folder of images, with the task changed."""
+    source = open_source("digits", "train[:200]")
+    task = task_of(config)
+    model = task.model(source)
+    task.fit_head(model, source, Strategy(), None)
+    [head] = model.student.heads()
+    assert np.abs(keras.ops.convert_to_numpy(head.kernel)).max() > 0
 
 
 @pytest.mark.extended
