@@ -23,7 +23,7 @@ from keras_vit.training.checks.marked import plain_errors
 from keras_vit.training.checks.pixel_scale import warn_of_double
 from keras_vit.training.class_weight import ClassWeight
 from keras_vit.training.losses import activation_by
-from keras_vit.training.mixing import Neighbours, check_pairs
+from keras_vit.training.mixing import Neighbours, check_pairs, check_unweighted
 from keras_vit.training.prediction import classify, images
 from keras_vit.training.steps.inputs import feed, prediction_feed, rows_of, scope_of, topology_of
 from keras_vit.training.steps.model_steps import SteppingModel, weights_kept
@@ -205,6 +205,7 @@ class Model(SteppingModel):
         class_weight, held_out = kwargs.pop("class_weight", None), kwargs.get("validation_split") or 0.0
         check_backups(callbacks)
         self._check_pairs(x, batch_size or 32)
+        self._check_unweighted(x, weights, class_weight)
         if class_weight is not None:
             class_weight = self._class_weight(class_weight, y, held_out)
         x = self._checked(x, y, weights, mixes=self.mixing is not None)
@@ -345,6 +346,14 @@ class Model(SteppingModel):
                 rows = rows if spec is not None or batch_size is None else min(rows, batch_size)
                 check_pairs(rows, group=self.mixing.group)
 
+    def _check_unweighted(self, x, *weights):
+        """Refuses weights of examples that `mixing` would mix, before the step is traced."""
+        if self.mixing is not None:
+            spec = getattr(x, "element_spec", None)
+            of_dataset = keras.utils.unpack_x_y_sample_weight(spec)[2] if isinstance(spec, (tuple, list)) else None
+            for given in (*weights, of_dataset):
+                check_unweighted(given)
+
     def _checked(self, x, y, weights, mixes=False):
         """`x` to read instead: arrays are checked at once, others when read; ValueError for bad arrays or no labels."""
         check_data(self, x)
@@ -364,6 +373,7 @@ class Model(SteppingModel):
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
         """Keras' train_on_batch; class_weight as in `fit`, but for "balanced"."""
         self._check_pairs(x)
+        self._check_unweighted(x, sample_weight, class_weight)
         InputChecks.of(self, mixes=self.mixing is not None).arrays(x, y, sample_weight)
         if class_weight is not None:
             _, sample_weight = self._class_weight(class_weight).feed(x, y, sample_weight)

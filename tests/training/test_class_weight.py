@@ -219,8 +219,15 @@ def test_two_weights_at_once_are_refused():
     model.compile("sgd", SoftmaxCrossEntropy(), jit_compile=False)
     model.mixing = Mixup(0.2, 5)
     images = np.random.default_rng(0).integers(0, 256, (16, 8, 12, 3), dtype="uint8")
-    with pytest.raises(ValueError, match="mixes pairs of examples"):
-        model.fit(images, Y, class_weight=FACTORS, verbose=0)
+    weighted = tf.data.Dataset.from_tensor_slices((images, Y, np.ones(16))).batch(4)
+    for data, options in (
+        ((images, Y), {"class_weight": FACTORS}),
+        ((images, Y), {"sample_weight": np.ones(16)}),
+        ((weighted,), {}),
+    ):
+        with pytest.raises(ValueError, match=r"mixes pairs of examples.*SoftmaxCrossEntropy\(class_weights="):
+            model.fit(*data, **options, verbose=0)
+    assert model.train_function is None  # refused before tracing
 
 
 def test_labels_of_pixels_and_several_outputs_are_refused():

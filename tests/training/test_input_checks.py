@@ -96,6 +96,18 @@ def test_labels_outside_the_classes_are_refused_and_others_pass(form):
             call(*given(form, X, ONE_BASED), verbose=0)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_keras_own_loss_on_class_numbers_refuses_them_too(form):
+    """Eagerly, TensorFlow's InvalidArgumentError would come first."""
+    model = dense_on_images()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
+    check(model, form, X, Y)
+    with pytest.raises(ValueError, match="from 1 to 5. They seem to count from 1: subtract 1"):
+        model.fit(*given(form, X, ONE_BASED), verbose=0)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=5))
+    check(model, form, X, ONE_BASED)
+
+
 def test_single_batches_and_validation_data_are_checked():
     model = classifier()
     for call in (model.train_on_batch, model.test_on_batch):
@@ -192,6 +204,13 @@ def test_no_examples_and_images_of_another_shape_are_refused(vit):
             for call, arguments in ((vit.fit, labelled), (vit.evaluate, labelled), (vit.predict, labelled[:1])):
                 with pytest.raises(ValueError, match=message):
                     call(*arguments, verbose=0)
+
+
+def test_one_image_without_a_batch_is_refused(vit):
+    with pytest.raises(ValueError, match=r"batches of images \(8, 12, 3\), and got one .* axis: x\[None\]"):
+        vit.predict(X[0], verbose=0)
+    with pytest.raises(ValueError, match=r"got one image of .*: dataset.batch\(32\)"):
+        vit.predict(tf.data.Dataset.from_tensor_slices(X), verbose=0)
 
 
 def test_a_loss_called_by_itself_refuses_them_too():

@@ -203,8 +203,9 @@ def test_mixing_makes_rows():
         model = compiled(SoftmaxCrossEntropy(), metric)
         model.mixing = Mixup(0.2, 5)
         for call in (model.fit, model.train_on_batch):
-            with pytest.raises(ValueError, match=r"model.mixing makes rows of labels.*Accuracy\(\)"):
+            with pytest.raises(ValueError, match=r"model.mixing makes rows of labels.*Accuracy\(\)") as error:
                 call(X, Y)
+    assert '"accuracy" cannot read them: write metrics=[keras_vit.training.Accuracy()].' in str(error.value)
 
 
 def nothing_trains(model):

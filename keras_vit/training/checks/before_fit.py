@@ -12,7 +12,7 @@ from keras_vit.optim.wrappers import innermost
 
 
 def check_data(model: Any, x: Any) -> None:
-    """Refuses data without examples, or images of another shape than the model's: ValueError with both."""
+    """Refuses data without examples, an image outside a batch, or images of another shape: ValueError."""
     if isinstance(x, (list, tuple)) and len(x) != len(model.inputs):
         raise ValueError(
             f"The data is a {type(x).__name__} of {len(x)}, and the model has {len(model.inputs)} input(s). Put"
@@ -31,6 +31,9 @@ def check_data(model: Any, x: Any) -> None:
         raise ValueError("The data is empty: it has no examples.")
     images = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if is_dataset else x
     shape, expected = tuple(getattr(images, "shape", None) or ()), (*(model.image_size or ()), model.channels)
+    if len(shape) == len(expected) == 3 and shape[-1] == expected[-1]:
+        fix = "batch the dataset: dataset.batch(32)" if is_dataset else "add a batch axis: x[None]"
+        raise ValueError(f"The model takes batches of images {expected}, and got one image of shape {shape}: {fix}.")
     differ = any(None not in pair and pair[0] != pair[1] for pair in zip(shape[1:], expected))
     if len(shape) == 4 and len(expected) == 3 and differ:
         raise ValueError(

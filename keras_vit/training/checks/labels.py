@@ -108,7 +108,7 @@ class LabelRules:
 
     Attributes:
         classes: number of classes.
-        in_range: whether the loss needs class numbers below `classes`, or rows of shares.
+        in_range: whether the loss needs class numbers from 0 to `classes` - 1, or rows of shares.
         sums: the error for rows that do not sum to 1; None if they are allowed.
         rows: the error for class numbers; None if they are allowed.
         numbers: the error for rows; None if they are allowed.
@@ -148,6 +148,13 @@ def label_rules(model: keras.Model, mixes: bool = False) -> dict[str, LabelRules
     }
 
 
+def _ignores(loss):
+    """Whether Keras' loss on class numbers ignores one of them, which may lie outside the classes."""
+    loss = keras.losses.get(loss)
+    options = loss.get_config() if isinstance(loss, keras.losses.Loss) else getattr(loss, "keywords", {})
+    return options.get("ignore_class") is not None
+
+
 def _rules(loss, metrics, output, mixes):
     classes, ours = output.shape[-1], isinstance(loss, FromLogits)
     sums = NO_SHARES if ours and loss.shares else None
@@ -161,17 +168,18 @@ def _rules(loss, metrics, output, mixes):
         rows = f"The loss {form.__name__} needs rows (b, {classes}). {_REGRESSION if form in OF_ENTRIES else both}"
     if form is not None and issubclass(form, _OF_NUMBERS):
         numbers = f"The loss {form.__name__} needs class numbers (b,). {both}"
-    mixed = numbers
+    in_range = ours or form is _losses.SparseCategoricalCrossentropy and not _ignores(loss)
+    mixed = numbers and f"{numbers} For metrics, that is {_ACCURACY}."
     for metric in metrics:
         metric = _instance(metric)
-        by_name = metric in _BY_NAME and "A metric chosen by name needs the same form in every call."
+        by_name = metric in _BY_NAME and f'The metric "{metric}" cannot read them: write metrics=[{_ACCURACY}].'
         mixed = mixed or by_name or _needs(metric, _OF_NUMBERS, "class numbers (b,)")
         sums = sums or _several(metric, kind)
         rows = rows or _needs(metric, _OF_ROWS, f"rows (b, {classes})")
         numbers = numbers or _needs(metric, _OF_NUMBERS, "class numbers (b,)")
-    mixed = mixes and mixed and f"model.mixing makes rows of labels. {mixed} For metrics, that is {_ACCURACY}."
-    found = LabelRules(classes, ours, sums, rows, numbers, mixed or None)
-    return found if ours or sums or rows or numbers or mixed else None
+    mixed = mixes and mixed and f"model.mixing makes rows of labels. {mixed}"
+    found = LabelRules(classes, in_range, sums, rows, numbers, mixed or None)
+    return found if in_range or sums or rows or numbers or mixed else None
 
 
 def _instance(metric):
