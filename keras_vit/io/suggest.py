@@ -52,7 +52,7 @@ _SENTENCES = {
     **dict.fromkeys(
         ("norm_layer", "embed_norm_layer"), "Blocks normalise by LayerNormalization; epsilon sets its epsilon."
     ),
-    "dynamic_img_size": "A model has one size: keras_vit.checkpoints.transfer(model, image_size=...) resamples its positions.",
+    "dynamic_img_size": "A model has one size: keras_vit.checkpoints.transfer(model, image_size=...) makes another.",
     "data_format": "Images are (height, width, channels), channels last.",
     "batch_first": "The batch is always the first axis of images and tokens: leave it out.",
     "include_top": "A model without a head is classes=None.",
