@@ -52,7 +52,6 @@ def export(values):
     import keras_vit
     from keras_vit.checkpoints.save import FORMATS
     from keras_vit.io.atomic import check_folder
-    from keras_vit.io.logs import quiet
     from keras_vit.io.progress import stage
     from keras_vit.io.suggest import did_you_mean
     from keras_vit.serving.export import FORMATS as EXPORTS
@@ -68,7 +67,7 @@ def export(values):
     check_folder(epath.Path(values.output).parent)
     with stage(f"Loading {values.model}"):
         model = loading.load(values.model, class_names=values.class_names, key=values.key)
-    with stage(f"Exporting to {values.output}"), quiet():
+    with stage(f"Exporting to {values.output}"):
         if form in FORMATS:
             if found := shared_flags.finding(values):
                 raise ValueError(

@@ -56,6 +56,19 @@ def names_of_classes(text: str | None, models: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def _read(class_names):
+    """{model: its class names} of files or data sets by name. ValueError for a file that is missing."""
+    from keras_vit.checkpoints.transfer import read_class_names
+
+    found = {}
+    for name, text in class_names.items():
+        try:
+            found[name] = read_class_names(text)
+        except ValueError as error:
+            raise ValueError(f'The class names of "{name}" cannot be read: {error}') from None
+    return found
+
+
 def _key(values):
     """The API key from --api_key_file or KERAS_VIT_API_KEY; None without one. ValueError if the file is empty."""
     if values.api_key_file is None:
@@ -101,7 +114,12 @@ def _served(paths, class_names, values):
     models = []
     for name, path in paths.items():
         with stage(f"Loading {path}"):
-            model = loading.load(path, class_names=class_names.get(name))
+            try:
+                model = loading.load(path, class_names=class_names.get(name))
+            except ValueError as error:
+                if name not in class_names:
+                    raise
+                raise ValueError(f'"{name}" cannot be loaded with these --class_names: {error}') from None
         try:
             search = None if values.index is None else _search(model, values.index)
             models.append(Served(name, model, values.top_k, values.activation, values.engine, search))
@@ -125,7 +143,7 @@ def serve(arguments, values):
         ) from None
     with bind(values.host, values.port) as bound:  # before the models load, which is slow
         limits = Limits(values.megabytes, values.images, values.megapixels, values.seconds, values.megabytes_together)
-        models = _served(paths, class_names, values)
+        models = _served(paths, _read(class_names), values)
         app = application(models, limits, values.batch, values.wait_ms / 1e3, values.queue, values.requests, key)
         address = f"http://{in_address(values.host)}:{values.port}/"
         logging.info("%s serves %s, and is still compiling: images get a 503 meanwhile.", address, ", ".join(paths))

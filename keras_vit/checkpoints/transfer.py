@@ -150,7 +150,7 @@ def _check_head(head, classes, old):
         raise ValueError('head="reset" needs classes, the number of classes of the new task.')
 
 
-def _class_names(names):
+def read_class_names(names: Any) -> Any:
     """A list of names; those of a data set for a key of DATA_SETS, the lines of a file for its path.
 
     Raises:
@@ -207,7 +207,7 @@ def adapted_arguments(
     """
     spec: Any = config["variant"]
     _check_head(head, classes, config["classes"])
-    class_names = _class_names(class_names)
+    class_names = read_class_names(class_names)
     new = {**config, "image_size": config["image_size"] if image_size is None else pair(image_size, "image_size")}
     if head == "reset":
         spec = spec.with_new_head(changes)
@@ -302,7 +302,7 @@ def describe(
         ValueError: if the number of names differs from the classes, or for invalid preprocessing.
     """
     if class_names is not None:
-        names = plain_names(_class_names(class_names))
+        names = plain_names(read_class_names(class_names))
         check_count(names, model.classes)
         model.class_names = names
     if preprocessing:

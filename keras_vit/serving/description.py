@@ -107,12 +107,12 @@ def _example(metadata):
     return f"tf.zeros((1, {height}, {width}, {metadata['channels']}))"
 
 
-def readme(metadata: dict[str, Any]) -> str:
+def readme(title: str, metadata: dict[str, Any]) -> str:
     """A SavedModel's README, from its metadata."""
     height, width = metadata["image_size"]
     classes = "no classes" if metadata["classes"] is None else counted(metadata["classes"], "class")
     lines = [
-        f"# {metadata['model']}",
+        f"# {title}",
         "",
         (
             f"A Vision Transformer as a TensorFlow SavedModel: {metadata['parameters']:,} parameters, images of"
@@ -147,12 +147,14 @@ def readme(metadata: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(folder: str, metadata: dict[str, Any]) -> None:
-    """Writes metadata.json, README.md and, for named classes, assets/classes.txt into a SavedModel's folder."""
+def write(folder: str, title: str, metadata: dict[str, Any]) -> None:
+    """Writes metadata.json, README.md with its title and, for named classes, assets/classes.txt into a SavedModel's
+    folder.
+    """
     with open(os.path.join(folder, METADATA), "w", encoding="utf-8") as file:
         json.dump(metadata, file, indent=2, ensure_ascii=False)
     with open(os.path.join(folder, README), "w", encoding="utf-8") as file:
-        file.write(readme(metadata))
+        file.write(readme(title, metadata))
     if metadata["class_names"]:
         os.makedirs(os.path.join(folder, os.path.dirname(CLASSES)), exist_ok=True)
         with open(os.path.join(folder, CLASSES), "w", encoding="utf-8") as file:

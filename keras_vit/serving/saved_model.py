@@ -1,12 +1,16 @@
 """A TensorFlow SavedModel for servers, with names, warm-up requests, a description."""
 
+import contextlib
+import functools
 import os
 
 import keras
 import tensorflow as tf
+from absl import logging
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_vit.io.atomic import replacing
+from keras_vit.io.progress import stage
 from keras_vit.serving import description, warmup
 from keras_vit.serving.signatures import Signature, answers, signatures
 
@@ -18,6 +22,12 @@ def _tensors(infos):
         sizes = ["b" if dim.size < 0 else str(dim.size) for dim in info.tensor_shape.dim]
         found[name] = f"{tf.as_dtype(info.dtype).name} ({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
     return found
+
+
+def _title(path):
+    """An export's name: its folder's, or that above a version's number."""
+    parent, name = os.path.split(os.path.abspath(path))
+    return os.path.basename(parent) if name.isdigit() else name
 
 
 def _stated(folder: str, made: dict[str, Signature]) -> dict:
@@ -36,6 +46,29 @@ def _stated(folder: str, made: dict[str, Signature]) -> dict:
     }
 
 
+@contextlib.contextmanager
+def _without_remarks():
+    """A context without TensorFlow's remarks, of which it logs many; stages are logged."""
+    is_wanted = lambda record: record.levelname != "INFO" or record.module == "progress"  # noqa: E731
+    logger = logging.get_absl_logger()
+    logger.addFilter(is_wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_wanted)
+
+
+def _announced(name, function):
+    """A signature's `function` that announces its tracing. Saving traces it, even if it was traced before."""
+
+    @functools.wraps(function)
+    def traced(*inputs):
+        with stage(f"Tracing the signature {name}"):
+            return function(*inputs)
+
+    return traced
+
+
 def _save(model, folder, made):
     """Writes the signatures `made`, also as functions of the loaded object, and lists of the model's variables.
 
@@ -45,12 +78,13 @@ def _save(model, folder, made):
     for collection in ("variables", "trainable_variables", "non_trainable_variables"):
         setattr(exported, collection, [variable.value for variable in getattr(model, collection)])
     functions = {
-        name: tf.function(signature.function, input_signature=[signature.takes], autograph=False)
+        name: tf.function(_announced(name, signature.function), input_signature=[signature.takes], autograph=False)
         for name, signature in made.items()
     }
     for name, function in functions.items():
         setattr(exported, name, function)
-    tf.saved_model.save(exported, folder, signatures=functions)
+    with stage("Writing the SavedModel"), _without_remarks():
+        tf.saved_model.save(exported, folder, signatures=functions)
 
 
 def write(
@@ -70,7 +104,8 @@ def write(
             if verbose:
                 for name, signature in stated.items():
                     print(f"{name}: {signature['inputs']} -> {signature['outputs']}, {signature['purpose']}")
-            description.write(folder, {**description.describe(model, activation), **finding, "signatures": stated})
+            metadata = {**description.describe(model, activation), **finding, "signatures": stated}
+            description.write(folder, _title(path), metadata)
             warmup.write(folder, model.name, warm, (*model.image_size, model.channels))
     except tf.errors.OpError as error:
         raise OSError(

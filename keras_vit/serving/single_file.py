@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit.io.atomic import check_folder, replacing
+from keras_vit.io.progress import stage
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.serving import description
 from keras_vit.serving.same_outputs import check_float32, compare
@@ -211,15 +212,18 @@ def write(
         replacing(path) as file,
         replacing(f"{path}.json") as beside,
         tempfile.TemporaryDirectory() as folder,
-        quiet(),
     ):
-        engine = importlib.import_module(kind.module)
+        with quiet():
+            engine = importlib.import_module(kind.module)
         whole = os.path.join(folder, "float" + kind.suffix) if quantization else file
-        engine.convert(function, signature.takes, whole)
+        with stage(f"Converting it for {kind.engine}"), quiet():
+            engine.convert(function, signature.takes, whole)
         if quantization:
-            engine.quantize(whole, file, quantization, pixels)
+            with stage("Quantising the file"), quiet():
+                engine.quantize(whole, file, quantization, pixels)
         detections = answer if finds_objects(model) else None
-        _check_outputs(function, engine.runner(file), examples, quantization is not None, kind.engine, detections)
+        with stage("Comparing the file's outputs with the model's"), quiet():
+            _check_outputs(function, engine.runner(file), examples, quantization is not None, kind.engine, detections)
         metadata = _describe(
             model, activation, finding, format, quantization, function.get_concrete_function().structured_outputs
         )

@@ -132,7 +132,7 @@ def test_the_models_own_export_writes_a_valid_onnx_file(tiny, tmp_path, pixels):
 
 
 @pytest.mark.extended
-def test_an_export_gives_the_range_that_the_model_expects(tiny, tmp_path, pixels):
+def test_an_export_gives_the_range_that_the_model_expects(tiny, tmp_path, pixels, caplog):
     """Files are 0..255, and the model behind a Rescaling takes [-1, 1]."""
     import tensorflow as tf
 
@@ -140,7 +140,12 @@ def test_an_export_gives_the_range_that_the_model_expects(tiny, tmp_path, pixels
     model = keras_vit.Model(inputs, tiny(depth=1)(keras.layers.Rescaling(127.5, 127.5)(inputs)))
     model.classes = 5
     expected = keras.ops.softmax(tiny(depth=1)(pixels))
-    keras_vit.export(model, tmp_path / "m")
+    with caplog.at_level("INFO", logger="absl"):
+        keras_vit.export(model, tmp_path / "m")
+    lines = [record.getMessage() for record in caplog.records if record.name == "absl"]
+    assert lines[:2] == ["Writing the SavedModel.", "Tracing the signature serving_default."]
+    assert all(line.startswith("Tracing the signature ") for line in lines[1:]), "and none of TensorFlow's"
+    assert len(lines) == len(set(lines)), "each is traced once"
     served = tf.saved_model.load(tmp_path / "m")
     encoded = tf.constant([tf.io.encode_png(image).numpy() for image in pixels])
     found = served.signatures["serving_default"](encoded)["probabilities"]

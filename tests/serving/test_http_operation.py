@@ -32,7 +32,7 @@ def test_only_the_names_of_its_own_machine_reach_a_service_that_listens_to_it_al
 
 
 def test_until_the_models_are_ready_it_says_so_and_from_the_moment_it_is_told_to_end(forest, caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="absl")
     served, begun, made = copy.copy(forest), threading.Event(), threading.Event()
     served.warm_up = lambda *_: (begun.set(), made.wait(60))
     app = application([served])

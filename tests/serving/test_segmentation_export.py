@@ -148,7 +148,7 @@ def test_the_description_of_a_depth_model_says_which_depth(depth_model):
     assert (metadata["task"], metadata["depth"], metadata["classes"]) == ("depth", "metric", None)
     assert metadata["activation"] is None
     signatures = {"serving_default": {"inputs": {}, "outputs": {}, "purpose": ""}}
-    assert "`depth` is the metric depth" in readme({**metadata, "signatures": signatures})
+    assert "`depth` is the metric depth" in readme("m", {**metadata, "signatures": signatures})
 
 
 def test_files_return_depth_too(depth_model, eagerly):

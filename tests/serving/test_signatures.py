@@ -17,6 +17,7 @@ import keras_vit
 from keras_vit.inspection import attention_maps
 from keras_vit.serving import warmup
 from keras_vit.serving.export import _check_place
+from keras_vit.serving.saved_model import _title
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "serving.md"
 TEXT = PAGE.read_text("utf-8").partition("## TensorFlow Serving")[2].partition("\n## ")[0]
@@ -104,6 +105,7 @@ def test_the_export_says_what_it_is(exported):
     assert metadata["signatures"]["pixels_uint8"]["inputs"] == {"images": "uint8 (b, 8, 12, 3)"}
     assert metadata["signatures"]["attention"]["outputs"] == {"attention": "float32 (b, 2, 3)"}
     readme = (folder / "README.md").read_text("utf-8")
+    assert readme.startswith("# forest\n") and _title("models/forest/1") == "forest"
     assert all(f"`{name}`" in readme for name in signatures)
     assert (folder / "assets" / "classes.txt").read_text("utf-8").splitlines() == list(model.class_names)
 
