@@ -135,9 +135,14 @@ def load(path):
     elif _is_composed(config):
         model = _composed(config, shapes, path)
     else:
+        known = _class_of(config) is not None or str(config.get("module")).split(".")[0] == "keras"
+        subclass = (
+            " If it is your subclass of one, decorate it with @keras.saving.register_keras_serializable() before you"
+            " save the model, and import it before you load the file."
+        )
         raise ValueError(
             f'"{path}" contains a {config.get("class_name") or name}, not a {families.any_name()} of keras_vit, or'
-            " keras_vit.Model built on one."
+            f" keras_vit.Model built on one.{'' if known else subclass}"
         )
     _fill(model, path, values)
     if isinstance(model, DualEncoder):

@@ -122,6 +122,8 @@ class PatchEncoder(keras.layers.Layer):
         p, q = self.patch_size
         _, height, width, c = images.shape
         h, w = height // p, width // q
+        if not keras.backend.is_float_dtype(images.dtype):  # Keras casts floats only
+            images = ops.cast(images, self.compute_dtype)
         if self.form == "conv":
             x = ops.conv(images, self.kernel, strides=(p, q), padding="valid", data_format="channels_last")
             x = ops.reshape(x, (-1, h * w, self.width))  # (b, h, w, d) -> (b, n, d)

@@ -57,6 +57,16 @@ def test_the_parts_of_a_keras_graph_that_a_vit_lacks_are_listed(name, tmp_path):
         keras_vit.load(tmp_path / name)
 
 
+def test_a_subclass_that_is_not_registered_gets_the_line_to_write(tiny, tmp_path):
+    class Mine(keras_vit.Model):
+        pass
+
+    vit = tiny(depth=1)
+    Mine(vit.input, vit.output).save(tmp_path / "m.keras")
+    with pytest.raises(ValueError, match=r"contains a Mine, .*it with @keras.saving.register_keras_serializable\(\)"):
+        keras_vit.load(tmp_path / "m.keras")
+
+
 def test_weights_without_a_config_show_the_shapes(tmp_path):
     example().save_weights(tmp_path / "m.weights.h5")
     shown = r'then model.load_weights\("m.weights.h5"\).*lacks the head reads all tokens, flattened; 2 hidden layers'
