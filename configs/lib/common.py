@@ -107,7 +107,7 @@ def base():
     config.init = _off(str)
     # Fine-tuning only: reset (zeros), keep, or probe: starts as a linear probe of the training images.
     config.head = "reset"
-    # Fine-tuning only: method for positions: google, timm, bicubic...; None for the checkpoint's own.
+    # Fine-tuning and dino only: method for positions: google, timm, bicubic...; None for the checkpoint's own.
     config.resample = _off(str)
     config.freeze = _off(tuple)  # fine-tuning only: layer name patterns, such as ("patch_encoder", "block_0*")
     config.linear_probe = False  # fine-tuning only: train only the head
