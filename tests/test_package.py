@@ -74,6 +74,7 @@ def room_imports():
             yield path, parts[0] if len(parts) > 1 else None, module
 
 
+@pytest.mark.extended
 def test_imports_go_one_way():
     for path, room, module in room_imports():
         assert module.split(".")[0] not in ("trainers", "benchmarks", "configs"), f"{path} imports {module}"

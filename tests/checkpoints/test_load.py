@@ -24,6 +24,7 @@ def deit(shared_data):
     return keras_vit.load(shared_data / "deit_tiny" / "model.safetensors")
 
 
+@pytest.mark.extended
 def test_deit_gives_the_reference_logits(deit, shared_data):
     expected = np.load(shared_data / "deit_tiny" / "cats_expected.npz")
     logits = np.asarray(deit(((expected["pixels"] * STD + MEAN) * 255).astype("float32")))
@@ -45,6 +46,7 @@ def test_deit_classifies_jpegs_through_our_preprocessing(deit, shared_data):
     assert np.corrcoef(logits.ravel(), np.load(folder / "deit_tiny_logits.npy").ravel())[0, 1] > 0.999
 
 
+@pytest.mark.extended
 def test_heads_by_name(tmp_path):
     golden, path, arguments = write("vit_pre_logits", tmp_path)
     x = np.zeros((1, *golden["image_size"], 3), "uint8")
@@ -93,6 +95,7 @@ def test_one_channel_sees_a_grey_image_as_rgb_does(tmp_path):
     np.testing.assert_allclose(one(grey), rgb(np.repeat(grey, 3, axis=-1)), atol=1e-4)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["vit_token", "bit_npz"])
 def test_channels_are_summed_or_repeated_on_request(name, tmp_path):
     golden, path, arguments = write(name, tmp_path)
@@ -106,6 +109,7 @@ def test_channels_are_summed_or_repeated_on_request(name, tmp_path):
     assert np.isfinite(four(np.zeros((1, *four.image_size, 4), "uint8"))).all()
 
 
+@pytest.mark.extended
 def test_another_resolution_resamples_as_the_source_does(tmp_path):
     from keras_vit.checkpoints import resample_positions
 
@@ -294,6 +298,7 @@ def test_a_keras_file_may_have_another_name(tiny, pixels, tmp_path):
     np.testing.assert_array_equal(keras_vit.load(bytes(tmp_path / "m.keras.bak"))(pixels), model(pixels))
 
 
+@pytest.mark.extended
 def test_names_and_preprocessing_are_set_in_place(tiny, tmp_path):
     """They are not in the graph: a quantised model may be given them, and one with a head of its own."""
     quantised = tiny(depth=1)
@@ -310,6 +315,7 @@ def test_names_and_preprocessing_are_set_in_place(tiny, tmp_path):
         keras_vit.load(tmp_path / "m.keras", preprocessing=5)
 
 
+@pytest.mark.extended
 def test_from_preset_loads_what_load_takes(tiny, pixels, tmp_path):
     model = tiny()
     model.save(tmp_path / "m.keras")
@@ -321,6 +327,7 @@ def test_from_preset_loads_what_load_takes(tiny, pixels, tmp_path):
         keras_vit.ViT.from_preset("deit/tinny")
 
 
+@pytest.mark.extended
 def test_from_preset_of_the_other_classes(tiny, tmp_path):
     bit = keras_vit.BiT("R50x1", image_size=32, classes=5, units=(1, 1), width_factor=0.5)
     keras_vit.save(bit, tmp_path / "bit.npz")

@@ -45,6 +45,7 @@ def test_keep_changes_nothing_and_takes_training_options(tiny, pixels):
     np.testing.assert_array_equal(new(pixels), model(pixels))
 
 
+@pytest.mark.extended
 def test_load_reads_files_and_run_directories(tiny, pixels, tmp_path):
     model = tiny()
     model.save(tmp_path / "model.keras")
@@ -117,6 +118,7 @@ def test_channels_are_those_of_the_first_convolution(tiny):
     assert transfer(rgb, channels=4).get_layer("stem_conv1").kernel.shape == (3, 3, 4, 4)
 
 
+@pytest.mark.extended
 def test_images_are_decoded_in_the_models_channels(tiny, tmp_path):
     """Of what it takes them for: a grey model that is given colours would refuse its own preprocessing's images."""
     text = "decode|resize(8, 12, method='bilinear')"

@@ -27,6 +27,7 @@ def draws(text, n, image=PHOTO):
     return np.stack(list(dataset.as_numpy_iterator()))
 
 
+@pytest.mark.extended
 def test_a_result_is_a_function_of_the_seed_in_tf_data_and_outside_and_gray_stays_gray():
     text = "rand_augment(2, 0)|color_jitter(.4, .4, .4, .1)|random_erasing(.9)"
     ops, inside = parse(text), draws(text, 3)

@@ -68,6 +68,7 @@ def written(own_cache, tmp_path_factory):
     return source, folder
 
 
+@pytest.mark.extended
 def test_records_give_the_same_objects(written):
     source, folder = written
     copy = open_source(f"tfrecord:{folder}", "train")
@@ -112,6 +113,7 @@ ONE = {**sides([0, 0, 0.5, 1]), "class/label": [2], "class/text": [b"dog"]}
 TWO = {**sides([0, 0, 0.5, 0.5], [0.5, 0.5, 1.005, 1]), "class/label": [1, 2], "class/text": [b"cat", b"dog"]}
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("own_cache")
 def test_records_of_tensorflows_object_detection_have_names_and_labels_from_1(tmp_path):
     source = open_source(others(tmp_path / "a.tfrecord", [ONE, {}, TWO]), "train")
@@ -141,6 +143,7 @@ def test_records_without_what_objects_need_are_refused(record, options, message,
         open_source(others(tmp_path / "a.tfrecord", [record]) + options, "train")
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(
     ("record", "message"),

@@ -59,6 +59,7 @@ def feature(*values):
     return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
 
 
+@pytest.mark.extended
 def test_of_several_texts_in_a_record_each_is_drawn_and_an_empty_one_fails_alone(folder):
     with tf.io.TFRecordWriter(str(folder / "train.tfrecord")) as file:
         for i, texts in enumerate(([b"cat", b"pet"], [b"dog"], [b""])):

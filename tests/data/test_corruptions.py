@@ -40,6 +40,7 @@ class Given:
         return tf.constant(offsets)
 
 
+@pytest.mark.extended
 def test_values_are_those_of_imagecorruptions():
     """Of every corruption but frost."""
     for name in GOLDENS.files[1:]:

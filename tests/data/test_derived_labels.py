@@ -152,6 +152,7 @@ def test_a_config_is_part_of_a_name_though_its_data_is_a_folder_of_that_name(str
     assert open_source("made_streets/small?label=count(objects, 1, 3)", "train", streets).size == 3
 
 
+@pytest.mark.extended
 def test_a_prepared_dataset_gives_the_labels(streets):
     expected = {"group(label_orientation, 16)": {14, 15}, "count(objects, 1, 3)": {0, 1, 2}, VEHICLES: {0, 1, 2}}
     for text, labels in expected.items():
@@ -162,6 +163,7 @@ def test_a_prepared_dataset_gives_the_labels(streets):
         assert int(tf.io.decode_image(example["image"])[0, 0, 0]) == int(example["label"])
 
 
+@pytest.mark.extended
 def test_a_prepared_dataset_gives_objects(streets, own_cache):
     source = open_source("made_streets?boxes=objects.bbox&labels=objects.type", "train", streets)
     assert source.class_names == ("Car", "Van", "Truck", "Pedestrian") and source.most_objects == 3

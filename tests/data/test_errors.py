@@ -57,6 +57,7 @@ def test_each_failed_row_is_replaced_by_the_nearest_good_one():
             assert result["x"].numpy().tolist() == nearest and (result["y"] == result["x"] * 10).numpy().all()
 
 
+@pytest.mark.extended
 def test_the_rows_of_failed_examples_are_replaced_and_the_others_stay():
     failing, errors = {0, 1, 9, 20, 21}, ExampleErrors()
     source = with_failing(24, failing)
@@ -69,6 +70,7 @@ def test_the_rows_of_failed_examples_are_replaced_and_the_others_stay():
     assert set(errors.names) == {f"arrays, example {i}" for i in failing}
 
 
+@pytest.mark.extended
 def test_evaluation_gives_failed_examples_weight_0():
     failing = {0, 6, 7, *range(16, 21)}  # a whole batch among them
     batches = collect(evaluation_batches(with_failing(21, failing), TEXT, 8))
@@ -79,6 +81,7 @@ def test_evaluation_gives_failed_examples_weight_0():
     np.testing.assert_array_equal(images[:, 0, 0, 0], np.arange(24) * weights)
 
 
+@pytest.mark.extended
 def test_files_are_named_with_the_reason_once(tmp_path, warnings):
     source = open_source(f"folder:{folder_of(tmp_path, 8)}", "train")
     (tmp_path / "c0" / "0.png").unlink()  # vanished since
@@ -95,6 +98,7 @@ def test_files_are_named_with_the_reason_once(tmp_path, warnings):
     assert errors.report().count("\n") == 4 and f"{tmp_path}/c0/2.png\tIt is not an image" in errors.report()
 
 
+@pytest.mark.extended
 def test_twenty_are_named_and_too_many_are_an_error_that_says_what_to_do(warnings):
     errors = ExampleErrors()
     for i in range(30):
@@ -164,6 +168,7 @@ def test_a_name_that_is_not_utf8_is_logged_as_text(caplog):
     assert "Skipping photos/\\xff.jpg: truncated" in caplog.text
 
 
+@pytest.mark.extended
 def test_cached_sources_give_the_same_stream(tmp_path):
     path = str(tmp_path / "r")
     with tf.io.TFRecordWriter(path) as writer:

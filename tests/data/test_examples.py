@@ -53,6 +53,7 @@ def test_a_source_gives_all_features_of_an_example():
     assert kept.size == 2 and [e["id"] for e in collect(kept.ordered())] == [b"n8", b"n9"]
 
 
+@pytest.mark.extended
 def test_what_becomes_of_an_example_is_traced_once_for_all_batches_of_a_source():
     traced, source = [], from_arrays(IMAGES, np.arange(N), features=FEATURES)
 
@@ -71,6 +72,7 @@ def test_what_becomes_of_an_example_is_traced_once_for_all_batches_of_a_source()
     assert len(traced) == 4  # another seed, another text, another source
 
 
+@pytest.mark.extended
 def test_evaluations_of_a_run_share_their_batches():
     source, errors = from_arrays(IMAGES, np.arange(N)), ExampleErrors()
     first, again, larger, other = (
@@ -165,6 +167,7 @@ def test_arrays_without_labels_have_no_class_names():
         from_arrays(IMAGES, class_names=["a"])
 
 
+@pytest.mark.extended
 def test_a_cached_source_keeps_the_other_features():
     encoded = [tf.io.encode_png(image).numpy() for image in IMAGES]
     source = from_arrays(encoded, np.arange(N), features={"boxes": BOXES, "id": FEATURES["id"]})

@@ -12,6 +12,7 @@ from keras_vit.data.sources.image_files import to_known_format
 pil = pytest.importorskip("PIL.Image")
 
 
+@pytest.mark.extended
 def test_endings_of_all_kinds_are_read(tmp_path):
     kinds = {"a.jfif": "JPEG", "b.JPE": "JPEG", "c.JPG": "JPEG", "d.tif": "TIFF", "e.TIFF": "TIFF", "f.webp": "WEBP"}
     kinds |= {"g.dib": "BMP", "h.jp2": "JPEG2000", "i.ppm": "PPM", "j.avif": "AVIF"}
@@ -25,6 +26,7 @@ def test_endings_of_all_kinds_are_read(tmp_path):
         np.testing.assert_array_equal(images[name], pixels(sum(map(ord, f"cat/{name}"))), err_msg=name)
 
 
+@pytest.mark.extended
 def test_odd_tiffs_are_read_as_other_formats_are(tmp_path):
     """As docs/reference/image_formats.md says; damaged ones are named with the reason."""
     photo = pil.fromarray(pixels())
@@ -84,6 +86,7 @@ def test_of_more_than_8_bits_the_high_8_are_taken():
         np.testing.assert_array_equal(np.asarray(pil.open(io.BytesIO(to_known_format(file)))), expected)
 
 
+@pytest.mark.extended
 def test_heic_is_read_by_pillow_heif(tmp_path):
     heif = pytest.importorskip("pillow_heif")
     heif.register_heif_opener()

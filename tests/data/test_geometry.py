@@ -90,6 +90,7 @@ def test_every_geometric_op_is_tested():
     assert moving == {name for name, entry in ours.items() if "mask" in entry.keys} - {"decode"}
 
 
+@pytest.mark.extended
 def test_decode_and_crop_moves_an_encoded_mask_too(scenes):
     """Large enough that windows are decoded at a fraction of their size."""
     large = {key: np.repeat(np.repeat(scenes[key], 4, 1), 4, 2) for key in ("image", "mask")}
@@ -193,6 +194,7 @@ def added():
     OPS.update(before)
 
 
+@pytest.mark.extended
 def test_an_op_of_ones_own_moves_all_three(added, scenes):
     @op("image", "mask", "boxes", random=True)
     def random_upside_down():
@@ -212,6 +214,7 @@ def test_an_op_of_ones_own_moves_all_three(added, scenes):
             check_agreement({"image": image, "mask": targets["mask"][i], "boxes": targets["boxes"][i]})
 
 
+@pytest.mark.extended
 def test_a_preprocessing_is_traced_once_for_all_sources_and_again_for_another_op_of_that_name(added):
     traced = []
 

@@ -101,6 +101,7 @@ def test_slices_are_disjoint_and_complete(tmp_path):
         opened(tmp_path, "", "val")
 
 
+@pytest.mark.extended
 def test_a_run_counts_broken_masks_and_goes_on_without_them(tmp_path):
     write(tmp_path, rooms(png(ROOMS * 0 + 255)))
     errors = ExampleErrors()

@@ -64,6 +64,7 @@ def records(own_cache, tmp_path_factory):
     return source, folder / "records", write_records(source, str(folder / "records"), "rooms", "train", 2)
 
 
+@pytest.mark.extended
 def test_records_hold_masks_of_classes(records):
     source, folder, report = records
     assert report["examples"] == 3
@@ -97,6 +98,7 @@ def test_records_of_other_writers_have_a_key_of_masks(tmp_path):
         open_source(f"tfrecord:{tmp_path}?image=img&mask=seg&label=x", "val")
 
 
+@pytest.mark.extended
 def test_masks_in_records_shrink_with_their_images(tmp_path):
     large = np.kron(ROOMS, np.ones((10, 10), "uint8"))
     write(tmp_path, {"images/a.jpg": photo(large.shape), "masks/a.png": png(large), "classes.txt": NAMES})

@@ -247,6 +247,7 @@ def _is(outcome, kind):
     return isinstance(outcome, str) and outcome == kind
 
 
+@pytest.mark.extended
 def test_pixels_are_what_pillow_shows(zoo):
     _, expected = zoo
     assert len(expected) >= 140
@@ -265,6 +266,7 @@ def test_pixels_are_what_pillow_shows(zoo):
             np.testing.assert_array_equal(decode(path), outcome, err_msg=path)
 
 
+@pytest.mark.extended
 def test_tensorflow_alone_reads_the_same_or_refuses_by_name(zoo):
     """The op in an export: Pillow's pixels or an error, never other pixels."""
     decode = tf.function(parse("decode").image, input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
@@ -337,6 +339,7 @@ def test_the_size_of_a_webp_is_read_before_its_pixels():
             parse("decode").image(tf.constant(data[:at] + size + data[at + len(size) :]))
 
 
+@pytest.mark.extended
 def test_evaluation_counts_every_image_that_decodes_and_says_what_it_skips(zoo):
     skipped = {path for path, outcome in zoo[1].items() if _is(outcome, SKIPPED)}
     source, errors = open_source(f"folder:{zoo[0]}", "train"), ExampleErrors()

@@ -47,6 +47,7 @@ def test_the_nearest_colours_are_numpys_also_in_a_pipeline():
     assert found.dtype == tf.int32
 
 
+@pytest.mark.extended
 def test_pixels_are_those_of_the_preprocessed_images():
     images = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 3), dtype="uint8")
     source = from_arrays(images, np.arange(10) % 2)

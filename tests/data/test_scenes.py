@@ -76,6 +76,7 @@ PADDING = ["central_crop(16, 26)", "random_crop(12, 20, padding=5)", "random_shi
 PADDING += ["letterbox(30, 26)", "expand(1.5, 3, probability=1)", "scene_crop(16, 26)"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("text", "dtype"), [*((text, "uint8") for text in PADDING), (PADDING[-1], "int32")])
 def test_what_padding_brings_in_is_void_where_there_is_void_and_0_elsewhere(text, dtype):
     example, void = scene(), VOID if dtype == "uint8" else 65535
@@ -108,6 +109,7 @@ def windows(seed, shape, size):
     return np.minimum((samples * (margins + 1).astype("float32")).astype(int), margins)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("limit", [0.75, 0.5, 0.3, 1])
 def test_scene_crop_takes_the_first_window_that_is_mixed(limit):
     example, seeds, places = scene(), range(12), []

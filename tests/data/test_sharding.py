@@ -85,6 +85,7 @@ def test_the_hosts_examples_are_those_of_one_host(count, replicas):
         assert steps == whole[8 * start : 8 * (start + 4)] and shards[0].per_replica == per_host // replicas
 
 
+@pytest.mark.extended
 def test_the_hosts_batches_are_the_one_host_batch():
     whole = collect(training_batches(arrays(), RANDOM, 8, seed=3), 6)
     datasets = [training_batches(arrays(), RANDOM, 8, 3, 2, (index, 2), 2) for index in range(2)]
@@ -104,6 +105,7 @@ def test_a_host_looks_up_only_its_own_examples():
     assert sorted(looked_up) == [4, 5, 6, 7, 12, 13, 14, 15, 20]
 
 
+@pytest.mark.extended
 def test_each_host_resumes_at_its_exact_record(records):
     source = records(5, 3, 6, 4, 3)
     for index in range(2):
@@ -155,6 +157,7 @@ def test_each_evaluation_example_belongs_to_one_host(count, size, records):
             assert numbers == expected and shard.count_below(size) == len(expected)
 
 
+@pytest.mark.extended
 def test_evaluation_counts_each_example_once_over_all_hosts():
     whole = collect(evaluation_batches(arrays(), FIXED, 8))
     datasets = [evaluation_batches(arrays(), FIXED, 8, (index, 2), 2) for index in range(2)]
@@ -208,6 +211,7 @@ def take_in_turn(datasets, enough, limit=2000):
     return elements
 
 
+@pytest.mark.extended
 def test_the_service_hands_out_the_batches_of_the_stream(service):
     local = collect(training_batches(arrays(24), RANDOM, 8, 3, 2, replicas=2), 200)
     place = {images.tobytes(): i for i, (images, _) in enumerate(local)}

@@ -69,6 +69,7 @@ def test_a_stream_resumes_at_the_exact_example(start):
 TEXT = "decode(1)|resize(6, 6)|random_crop(4)|random_flip|random_shift(1)|noise(20)"
 
 
+@pytest.mark.extended
 def test_training_batches_are_a_function_of_seed_and_step():
     batches = training_batches(numbered(), TEXT, 4, seed=3)
     first = collect(batches, 12)
@@ -197,6 +198,7 @@ def test_slices_of_a_folder_are_disjoint_and_whole(tmp_path):
     assert parts[0].class_names == parts[1].class_names
 
 
+@pytest.mark.extended
 def test_a_folder_opens_without_decoding_and_names_its_images(tmp_path):
     write_image(tmp_path / "cat" / "a.jpg")
     (tmp_path / "dog").mkdir()

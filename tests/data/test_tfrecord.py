@@ -47,6 +47,7 @@ def imagenet_like(folder):
     write(folder / "validation-00000-of-00001", [2])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("left_out", [(), (2, 19)])
 def test_a_subset_reads_the_files_around_its_examples_alone(left_out, tmp_path):
     for i in range(4):
@@ -66,6 +67,7 @@ def test_a_subset_reads_the_files_around_its_examples_alone(left_out, tmp_path):
     assert names == names_at(source, numbers)
 
 
+@pytest.mark.extended
 def test_files_named_by_split_with_labels_from_one(tmp_path):
     imagenet_like(tmp_path)
     (tmp_path / "labels.txt").write_text("tench\ngoldfish\nshark\n")
@@ -139,6 +141,7 @@ def test_labels_outside_the_classes_are_named_when_they_are_read(tmp_path):
         contents(source)
 
 
+@pytest.mark.extended
 def test_a_label_outside_the_classes_ends_a_run(tmp_path):
     """It is no image to be left out: all others would have the name of another class."""
     image = tf.io.encode_png(tf.zeros((4, 4, 3), tf.uint8)).numpy()

@@ -81,6 +81,7 @@ def test_arrays_of_other_shapes_are_refused():
         fit_temperature(np.zeros((3, 2)), np.zeros(4, int))
 
 
+@pytest.mark.extended
 def test_the_evaluator_fits_on_one_half_and_measures_the_other():
     images, _ = data(30)
     model = dense_on_images()

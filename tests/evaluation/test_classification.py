@@ -31,6 +31,7 @@ def evaluated(logits, labels, batch_size=16):
     return Classification().prepare(Setting(model, batch_size=batch_size, source=source, preprocess="decode(1)"))()
 
 
+@pytest.mark.extended
 def test_measures_equal_scikit_learn():
     metrics = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(0)
@@ -53,6 +54,7 @@ def test_measures_equal_scikit_learn():
     assert measures["mean_recall"] == pytest.approx(metrics.balanced_accuracy_score(labels, best), rel=1e-5)
 
 
+@pytest.mark.extended
 def test_a_class_whose_examples_are_all_unreadable_is_named(caplog):
     logging.getLogger("absl").propagate = True
     images = [tf.io.encode_png(np.full((1, 1, 1), i, "uint8")).numpy() for i in range(3)]
@@ -64,6 +66,7 @@ def test_a_class_whose_examples_are_all_unreadable_is_named(caplog):
     assert "no evaluation image of 1 class could be read: fox." in caplog.messages[-1]
 
 
+@pytest.mark.extended
 def test_with_flips_the_logits_are_the_mean_of_both_ways():
     """Images of two pixels beside each other, by a dense layer: mirrored, its rows change places."""
     rng = np.random.default_rng(0)

@@ -63,6 +63,7 @@ def test_details_are_json_and_name_the_classes(model):
     assert found.measures["ap50"] == pytest.approx((1 + 51 / 101) / 2)
 
 
+@pytest.mark.extended
 def test_the_threshold_is_the_best_of_the_data_unless_given(model):
     best, given = evaluate(model), evaluate(model, threshold=0.5)
     assert best.measures["threshold"] == given.measures["threshold"] == best.details["score_threshold"]
@@ -111,6 +112,7 @@ def test_data_without_objects_and_models_without_boxes_are_refused(model):
         evaluate(object())
 
 
+@pytest.mark.extended
 def test_a_detection_model_is_evaluated():
     images = from_arrays(np.zeros((2, 16, 16, 3), "uint8"), features=FEATURES)
     source = dataclasses.replace(images, class_names=NAMES, most_objects=1)

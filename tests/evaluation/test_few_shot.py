@@ -41,6 +41,7 @@ def test_a_class_with_too_few_examples_is_named():
         draw(np.array([0] * 5 + [1] * 2 + [2] * 3), ["cat", "bird", "dog", "fish"], 3, 0)
 
 
+@pytest.mark.extended
 def test_accuracies_are_those_of_scikit_learns_ridge(digits):
     linear_model = pytest.importorskip("sklearn.linear_model")
     found = few_shot(*digits, shots=(1, 10), seeds=(0, 1))
@@ -75,6 +76,7 @@ def test_of_several_penalties_the_one_best_on_the_validation_part_is_taken(digit
         few_shot(*part, test, truth, l2=penalties)
 
 
+@pytest.mark.extended
 def test_features_are_the_models_and_padding_is_left_out(tiny, pixels):
     model, labels = tiny(), np.array([3, 0, 2, 1])
     source = from_arrays(pixels, labels)
@@ -100,6 +102,7 @@ def test_an_embedder_takes_a_model_without_a_preprocessing_text(tiny, pixels):
     assert embedder(from_arrays(pixels, [3, 0, 2, 1]))[0].shape == (4, 16)
 
 
+@pytest.mark.extended
 def test_models_built_on_a_vit_have_its_features(tiny, pixels):
     vit, source = tiny(), from_arrays(pixels, [3, 0, 2, 1])
     expected, _ = Embedder(vit, "decode", 4)(source)
@@ -142,6 +145,7 @@ def values_of(source):
     return np.concatenate([images[weights > 0, 0, 0, 0] for images, _, weights in batches])
 
 
+@pytest.mark.extended
 def test_only_the_images_of_a_subset_are_read(tmp_path):
     source = folder_of(tmp_path)
     numbers = np.array([0, 5, 17, 30])

@@ -27,6 +27,7 @@ def select(example):
     ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("structure", "with_metrics"), [("dict", True), ("list", False), ("dense", True)])
 def test_a_padded_last_batch_counts_only_its_examples(structure, with_metrics):
     select.structure = structure

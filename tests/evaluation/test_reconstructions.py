@@ -19,6 +19,7 @@ def setting():
     return Setting(MaskedAutoencoder("Ti/4", 8, **SIZES), source=source, preprocess="decode")
 
 
+@pytest.mark.extended
 def test_it_shows_the_same_patches_each_time(setting):
     evaluate = make_evaluator("reconstructions", {"images": 3}).prepare(setting)
     first, second = evaluate(), evaluate()

@@ -38,6 +38,7 @@ def brightness():
     del EVALUATORS["brightness"]
 
 
+@pytest.mark.extended
 def test_an_evaluator_of_ones_own_runs_at_its_own_interval(brightness, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "keras_vit.runs.training_run.finish", lambda prepared, model, *_: (model, {"top1": 0.0, "examples": 16})
@@ -96,6 +97,7 @@ def test_a_name_is_registered_once(brightness):
         register("few_shot")(brightness)
 
 
+@pytest.mark.extended
 def test_data_that_cannot_work_is_refused_before_anything_is_evaluated(tiny, pixels):
     source = from_arrays(pixels, [0, 1, 2, 3])
     with pytest.raises(ValueError, match="needs training data: set its source"):

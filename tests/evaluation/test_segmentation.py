@@ -75,6 +75,7 @@ EDGE_CASES = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", EDGE_CASES)
 @pytest.mark.parametrize("pixels", [0.5, 1.0, 2.3])
 def test_boundary_counts_are_those_by_brute_force(name, pixels):
@@ -128,6 +129,7 @@ def evaluate(masks, predicted, batch_size=2, **options):
     return make_evaluator("segmentation", options).prepare(setting)()
 
 
+@pytest.mark.extended
 def test_measures_and_details_are_numpys():
     masks, predicted = EDGE_CASES["a class without pixels"]
     predicted = np.where(predicted == 3, 0, predicted)  # class 3 is never predicted, class 2 has no pixels
@@ -162,6 +164,7 @@ def test_measures_and_details_are_numpys():
     assert details["tolerance_pixels"] == pytest.approx(0.05 * math.hypot(9, 11))
 
 
+@pytest.mark.extended
 def test_an_evaluation_starts_from_nothing_and_sees_the_current_weights():
     masks, predicted = EDGE_CASES["rectangles"]
     model = shows()
@@ -175,6 +178,7 @@ def test_an_evaluation_starts_from_nothing_and_sees_the_current_weights():
     assert evaluate().measures["pixel_accuracy"] == pytest.approx(right)
 
 
+@pytest.mark.extended
 def test_batches_make_no_difference_and_boundaries_may_be_left_out():
     masks, predicted = EDGE_CASES["rectangles"]
     whole, parts = evaluate(masks, predicted, 3), evaluate(masks, predicted, 2)
@@ -185,6 +189,7 @@ def test_batches_make_no_difference_and_boundaries_may_be_left_out():
     assert not plain.pictures
 
 
+@pytest.mark.extended
 def test_the_picture_has_a_row_per_example_in_the_datas_colours():
     masks, predicted = blobs(5, size=(64, 80))
     colors = ((10, 20, 30), (200, 0, 0), (0, 200, 0), (0, 0, 200))
@@ -196,6 +201,7 @@ def test_the_picture_has_a_row_per_example_in_the_datas_colours():
     assert set(colors) <= pixels
 
 
+@pytest.mark.extended
 def test_a_source_without_masks_and_one_that_is_all_void_are_refused():
     masks, predicted = EDGE_CASES["one image"]
     bare = dataclasses.replace(from_arrays(np.zeros((2, 9, 11, 3), "uint8"), [0, 1]), class_names=NAMES)
@@ -215,6 +221,7 @@ def test_options_are_checked():
             make_evaluator("segmentation", options)
 
 
+@pytest.mark.extended
 def test_auxiliary_heads_are_left_out():
     masks, predicted = blobs(6, size=(16, 16))
     options = {"depth": 4, "width": 16, "heads": 2, "mlp_dim": 16, "head_options": {"width": 8}}
@@ -226,6 +233,7 @@ def test_auxiliary_heads_are_left_out():
     assert evaluation.measures["pixel_accuracy"] == pytest.approx(right) and evaluation.pictures
 
 
+@pytest.mark.extended
 def test_windows_measure_masks_of_segment_at_their_own_size():
     masks, predicted = blobs(7, size=(20, 28))
     model = keras_vit.SegmentationModel("Ti/8", "linear", K, 16, class_names=NAMES, depth=1, width=16, heads=2)

@@ -30,6 +30,7 @@ def setting(model, names=("cat", "dog", "emu")):
     return Setting(model, batch_size=4, source=from_arrays(IMAGES, LABELS, class_names=names))
 
 
+@pytest.mark.extended
 def test_the_measures_are_those_of_the_best_texts(model):
     model.seen.clear()
     found = make_evaluator("zero_shot", {"templates": ("a {}", "the {}")}).prepare(setting(model))()
@@ -40,6 +41,7 @@ def test_the_measures_are_those_of_the_best_texts(model):
     assert found.details["classes"] == ["cat", "dog", "emu"]
 
 
+@pytest.mark.extended
 def test_names_in_texts_may_be_others(model, tmp_path):
     (tmp_path / "names.txt").write_text("a cat\na dog\nan emu\n")
     for names in (("a cat", "a dog", "an emu"), str(tmp_path / "names.txt")):

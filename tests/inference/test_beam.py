@@ -145,6 +145,7 @@ def records(source):
     return [tuple(getattr(one[key], kind).value[0] for key, kind in keys.items()) for one in features]
 
 
+@pytest.mark.extended
 def test_records_hold_every_example_once_in_the_order_of_the_seed_and_are_not_replaced_by_mistake(photos, tmp_path):
     arguments = (f"folder:{photos}", "train", None, str(tmp_path / "beam"), "y", "train")
     told = write_by_beam(*arguments, 2, seed=3)
@@ -173,6 +174,7 @@ def test_a_place_is_a_hash_of_the_name_and_the_seed():
     assert abs(counts - 1000).max() < 5 * np.sqrt(1000)
 
 
+@pytest.mark.extended
 def test_pieces_are_the_whole(photos, tmp_path):
     arrays = from_arrays(np.zeros((2345, 2, 2, 3), "uint8"), np.arange(2345) % 2)
     write_records(open_source(f"folder:{photos}", "train"), str(tmp_path), "x", "train", 3)

@@ -94,6 +94,7 @@ def index(indices, tmp_path):
     return tmp_path / "indices" / "parquet"
 
 
+@pytest.mark.extended
 def test_an_index_is_what_predict_wrote(model, photos, indices):
     index = read_index(indices / "parquet")
     assert index.features.shape == (9, 32) and len(index.names) == 9  # without the one that cannot be read
@@ -221,6 +222,7 @@ def test_the_picture_shows_queries_and_neighbours():
     assert heights[1] == pytest.approx(2 * heights[0], abs=2) and widths[0] == widths[1]
 
 
+@pytest.mark.extended
 def test_texts_find_images_by_the_same_index(photos, tmp_path, searched, monkeypatch):
     size = {"depth": 1, "width": 8, "heads": 1, "mlp_dim": 8}
     image = keras_vit.ViT("Ti/8", image_size=16, classes=None, preprocessing="decode(3)|resize(16, 16)", **size)

@@ -69,6 +69,7 @@ def files(out):
     return {path.name: path.read_bytes() for path in pathlib.Path(out).iterdir() if path.name[0] != "_"}
 
 
+@pytest.mark.extended
 def test_every_image_has_a_row_in_the_order_of_the_source(whole, source):
     out, report = whole
     found = rows(out)
@@ -99,6 +100,7 @@ def test_an_image_that_cannot_be_read_has_a_row_that_says_why(whole):
     assert list(whole[1].broken) == [row["name"]]
 
 
+@pytest.mark.extended
 def test_both_formats_hold_the_same(whole, model, source, tmp_path):
     predict(model, source, tmp_path, ALL, format="tfrecord", **SIZES)
     names = ("row", "name", "label", "classes", "probabilities", "logits", "features", "error")
@@ -126,6 +128,7 @@ def stopping(monkeypatch, after):
     monkeypatch.setitem(FORMATS, "parquet", FORMATS["parquet"].__class__(".parquet", stop, FORMATS["parquet"].read))
 
 
+@pytest.mark.extended
 def test_a_job_in_parts_that_was_stopped_ends_as_one_that_was_not(whole, model, source, tmp_path, monkeypatch):
     out = tmp_path / "train[:90%]*?"  # a folder with the name of a pattern
     assert predict(model, source, out, ALL, part=(1, 2), **SIZES).files == (1, 0, 3)
@@ -179,6 +182,7 @@ def renamed(model, **options):
     return copy
 
 
+@pytest.mark.extended
 def test_models_of_the_same_weights_are_told_apart(copied, model, source):
     spec = dataclasses.asdict(model.spec)
     merging, named = renamed(model, variant=spec | {"token_merging": 1}), renamed(model, class_names=("x", "y", "z"))
@@ -195,6 +199,7 @@ def test_models_of_the_same_weights_are_told_apart(copied, model, source):
     assert features[0] != features[1] and features[0] == features[2] == features[3]
 
 
+@pytest.mark.extended
 def test_a_model_has_the_same_fingerprint_wherever_it_is_loaded(model, tmp_path):
     headed = model.with_head(keras.layers.Dense(2))
     for i, made in enumerate((model, headed)):
@@ -226,6 +231,7 @@ def test_splits_have_names_of_files():
     assert {split: file_stem(split) for split in stems} == stems and file_stem("train[:90]") == "train_to_90"
 
 
+@pytest.mark.extended
 def test_splits_share_a_folder_and_records_have_rows_too(copied, model, tmp_path):
     images = from_arrays(np.random.default_rng(0).integers(0, 256, (10, 16, 24, 3), dtype="uint8"), np.arange(10) % 2)
     write_records(images, str(tmp_path / "records"), "x", "train", 3)
@@ -313,6 +319,7 @@ def test_what_a_model_cannot_answer_is_refused(model, source, tmp_path):
         predict(untrained, source, tmp_path / "untrained")
 
 
+@pytest.mark.extended
 def test_answers_that_are_not_finite_stop_the_job(source, tmp_path):
     model = every_weight()
     model.get_layer("head").bias.assign([np.nan, 0, 0])
@@ -321,6 +328,7 @@ def test_answers_that_are_not_finite_stop_the_job(source, tmp_path):
     assert not files(tmp_path)
 
 
+@pytest.mark.extended
 def test_the_encoder_of_a_model_of_pre_training_has_features(source, tmp_path):
     sizes = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 64}
     sizes |= {"decoder_depth": 1, "decoder_width": 16, "decoder_heads": 2}

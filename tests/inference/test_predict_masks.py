@@ -33,6 +33,7 @@ def whole(model, source, tmp_path_factory):
     return out, predict_masks(model, source, out, window="slide", flips=True)
 
 
+@pytest.mark.extended
 def test_a_mask_has_the_name_and_size_of_its_image(whole, source):
     out, report = whole
     assert list(written(out)) == [f"train/{name}.png" for name in ("a/0", "a/2", "a/4", "b/1", "b/3")]
@@ -57,6 +58,7 @@ def test_a_table_names_the_classes(whole):
     assert rows[1] == {"class": "1", "name": "dog", "red": "90", "green": "90", "blue": "90"}
 
 
+@pytest.mark.extended
 def test_a_job_in_parts_that_was_stopped_ends_as_one_that_was_not(whole, model, source, tmp_path, monkeypatch):
     options = {"window": "slide", "flips": True}
     assert predict_masks(model, source, tmp_path, part=(1, 2), **options).files == (2, 0, 6)  # one is broken
@@ -88,6 +90,7 @@ def test_other_files_are_not_overwritten(model, source, tmp_path):
         predict_masks(model, source, tmp_path)
 
 
+@pytest.mark.extended
 def test_too_many_unreadable_images_stop_the_job(model, source, tmp_path):
     with pytest.raises(ValueError, match=r"More than 0 examples cannot be used"):
         predict_masks(model, source, tmp_path, broken_limit=0)
@@ -99,6 +102,7 @@ def test_examples_without_files_are_numbered(model, tmp_path):
     assert list(written(tmp_path)) == ["train/00000000.png", "train/00000001.png"]
 
 
+@pytest.mark.extended
 def test_a_broken_mask_costs_no_prediction(model, tmp_path):
     for name in ("a", "b"):
         for folder, value in (("images", 90), ("masks", 1)):
@@ -122,6 +126,7 @@ def test_a_classifier_has_no_masks(source, tmp_path):
         predict_masks(every_weight(), source, tmp_path)
 
 
+@pytest.mark.extended
 def test_rows_have_no_masks(model, source, tmp_path):
     with pytest.raises(ValueError, match="use predict_masks, or request only features"):
         predict(model, source, tmp_path)

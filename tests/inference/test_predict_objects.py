@@ -58,6 +58,7 @@ def results_of(folder):
     return json.loads((folder / "_train_coco.json").read_text())
 
 
+@pytest.mark.extended
 def test_rows_are_what_detect_finds_in_pixels(whole, model, folder):
     own = [row for row in rows_of(whole[0]) if row["name"].endswith("b/1.png")]
     found = model.detect(folder / "b" / "1.png", **FINDING)
@@ -76,6 +77,7 @@ def test_an_unreadable_image_has_a_row_and_broken_annotations_cost_none(whole):
     assert row["error"] and row["error"] == report.broken[row["name"]]
 
 
+@pytest.mark.extended
 def test_an_image_without_objects_has_one_row(model, source, tmp_path):
     assert predict_objects(model, source, tmp_path, threshold=1.0).rows == 0
     rows = rows_of(tmp_path)
@@ -104,6 +106,7 @@ def test_classes_that_the_annotations_lack_bring_a_warning(source, caplog):
     assert "has no categories zebra" in caplog.text
 
 
+@pytest.mark.extended
 def test_a_job_in_parts_that_was_stopped_ends_as_one_that_was_not(whole, model, source, tmp_path, monkeypatch):
     options = {"rows_per_file": 2, **FINDING}
     assert predict_objects(model, source, tmp_path, part=(1, 2), **options).files == (1, 0, 3)
@@ -130,6 +133,7 @@ def test_another_threshold_in_the_folder_and_other_models_are_refused(whole, mod
         predict_objects(every_weight(), source, tmp_path)
 
 
+@pytest.mark.extended
 def test_the_command_writes_objects_by_default(model, folder, tmp_path, binary):
     model.save(tmp_path / "cells.keras")
     given = {"model": str(tmp_path / "cells.keras"), "data": f"boxes:{folder}", "output": tmp_path / "found"}

@@ -44,6 +44,7 @@ def test_a_single_evaluation_is_a_dot_and_gaps_are_left_out(drawn):
     assert drawn[1].lines[0].get_marker() == "o"
 
 
+@pytest.mark.extended
 def test_values_of_a_sweep_are_labelled_where_there_is_room(drawn):
     for xs, shown in [
         ([1e-4, 3e-4, 1e-3, 3e-3, 1e-2], ["0.0001", "0.0003", "0.001", "0.003", "0.01"]),

@@ -80,6 +80,7 @@ def test_sines_and_cosines_are_nearest_to_their_neighbours_and_noise_is_not():
     assert nearest_is_neighbour(position_similarity(np.zeros((4, 3)), (2, 2))) == 1  # no NaN
 
 
+@pytest.mark.extended
 def test_patch_positions_leave_out_the_other_tokens(tiny):
     model = tiny(distillation_token=True, registers=3)
     found = patch_positions(model)

@@ -54,6 +54,7 @@ def test_before_a_mean_it_is_the_head_s_own_column_of_weights():
     assert class_maps(model, images, 1, block=0).shape == (2, 16, 16)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "options",
     [{"registers": 2, "distillation_token": True}, {"pool": "map"}, {"depth": 1, "pool": "gap", "fc_norm": True}],
@@ -66,6 +67,7 @@ def test_maps_are_on_the_patch_grid_whatever_the_batch(tiny, pixels, options):
     np.testing.assert_allclose(class_maps(model, pixels[2:3], 2)[0], maps[2], atol=1e-5)
 
 
+@pytest.mark.extended
 def test_models_built_on_ours_are_cut_in_two(tiny, pixels):
     vit = tiny()
     expected = class_maps(vit, pixels, 2)

@@ -45,6 +45,7 @@ def page(tmp_path):
     return write
 
 
+@pytest.mark.extended
 def test_a_segmentation_models_page_shows_the_classes_of_pixels(page):
     model = segmenting()
     found, _, files = page(model, show=2)
@@ -58,6 +59,7 @@ def test_a_segmentation_models_page_shows_the_classes_of_pixels(page):
         page(model, chosen_class="dog")
 
 
+@pytest.mark.extended
 def test_a_detectors_page_shows_its_objects(page):
     model = detecting(score_threshold=0.05)
     found, _, _ = page(model, show=1, count=2)
@@ -68,6 +70,7 @@ def test_a_detectors_page_shows_its_objects(page):
         page(model, chosen_class="dog")
 
 
+@pytest.mark.extended
 def test_a_vits_page_has_every_section_and_its_files(tiny, page):
     model = tiny(class_names=["猫", "<i>dog</i>", "c", "d", "e"])
     found, numbers, files = page(model, show=2)
@@ -123,6 +126,7 @@ def test_every_kind_of_vit_has_all_of_it(tiny, page, options):
     assert ("fixed sines and cosines" in found.text) == ("positions" in options)
 
 
+@pytest.mark.extended
 def test_the_page_of_a_model_of_pre_training_is_its_encoders(page):
     sizes = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
     sizes |= {"decoder_depth": 1, "decoder_width": 16, "decoder_heads": 2}
@@ -131,6 +135,7 @@ def test_the_page_of_a_model_of_pre_training_is_its_encoders(page):
     assert ["blocks", "1 of 2 heads, width 16"] in found.rows
 
 
+@pytest.mark.extended
 def test_a_palettes_page_has_its_colours_in_place_of_filters(tiny, page):
     model = tiny("Ti/1", image_size=(4, 6), palette=8, causal=True, class_token=True, pool="gap")
     found, numbers, files = page(model, show=1)
@@ -186,6 +191,7 @@ def test_images_without_names_or_none_at_all(tiny):
         inspect_model(tiny(), np.zeros((0, 8, 12, 3)), [])
 
 
+@pytest.mark.extended
 def test_only_an_earlier_page_is_replaced(tiny, tmp_path):
     model, look = tiny(depth=1), tmp_path / "look"
     parts = inspect_model(model, images_for(model), NAMES, show=3)
@@ -212,6 +218,7 @@ def test_somebody_elses_page_is_not_replaced(name, tmp_path):
         check_place(tmp_path)
 
 
+@pytest.mark.extended
 def test_on_real_weights_cats_are_lit_and_positions_are_near_themselves(shared_data):
     from keras_vit.inspection import first_filters, nearest_is_neighbour, patch_positions, position_similarity
 

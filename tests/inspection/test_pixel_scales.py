@@ -39,6 +39,7 @@ def test_no_function_of_inspection_is_missing():
     assert of_images and of_images <= CALLS.keys()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", CALLS)
 def test_normalised_images_are_refused(tiny, pixels, name):
     model = tiny()

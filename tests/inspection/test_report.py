@@ -56,6 +56,7 @@ def written(evaluated, tmp_path, monkeypatch):
     return write
 
 
+@pytest.mark.extended
 def test_the_page_has_its_sections_and_needs_nothing_else(written):
     found = written(RECORDS, images=True)
     page = found.page
@@ -125,6 +126,7 @@ def test_a_single_evaluation_is_a_table(written):
     assert rows["loss, training"] == "0.5" and rows["top-1, %, evaluation"] == "10"
 
 
+@pytest.mark.extended
 def test_training_and_its_note_say_what_was_done_to_the_images(written):
     config = config_files.load_config("digits_pretrain")
     config.mixup = None
@@ -140,6 +142,7 @@ def test_training_and_its_note_say_what_was_done_to_the_images(written):
     assert "Configuration" in page.headings and ["optimizer.learning_rate", "0.002"] in page.rows
 
 
+@pytest.mark.extended
 def test_what_was_left_out_is_counted_and_named(written):
     errors = ExampleErrors()
     for i in range(3):

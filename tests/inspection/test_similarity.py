@@ -91,6 +91,7 @@ def test_batches_take_every_image_once_and_are_even(count, bytes_each):
     assert sum(sizes) == count and max(sizes) - min(sizes) <= 1 and min(sizes) >= 4 and max(sizes) <= 32
 
 
+@pytest.mark.extended
 def test_layers_of_a_model(tiny):
     images = np.random.default_rng(0).integers(0, 256, (9, 8, 12, 3), dtype="uint8")
     model, seen = tiny(registers=1), []

@@ -68,6 +68,7 @@ def test_files_are_read_by_their_kind(tmp_path):
     np.testing.assert_array_equal(Tokenizer.load(tmp_path, 77)("a cat"), tokenizer("clip")("a cat"))
 
 
+@pytest.mark.extended
 def test_dual_encoders_keep_their_tokenizer(tmp_path):
     size = {"depth": 1, "width": 8, "heads": 1, "mlp_dim": 8}
     image = keras_vit.ViT("B/8", image_size=16, classes=None, **size)

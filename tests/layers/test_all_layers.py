@@ -110,6 +110,7 @@ def trained(layer, x):
     return run(layer, x, training=True) if layer._call_has_training_arg else run(layer, x)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_config_round_trip_rebuilds_the_same_layer(case):
     layer, x = make(case)

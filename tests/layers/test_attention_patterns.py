@@ -70,6 +70,7 @@ def check_equal(patterned, plain, x, mask):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("prefix", [0, 1, 5])
 @pytest.mark.parametrize("pattern", PAIRS)
 def test_a_pattern_equals_masked_attention_forward_and_gradient(pattern, prefix):

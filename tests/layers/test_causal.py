@@ -61,6 +61,7 @@ def test_a_later_token_changes_nothing_before_it(policy, tokens):
     assert (a[:, 3:] != b[:, 3:]).any(axis=-1).all()
 
 
+@pytest.mark.extended
 def test_rematerialised_blocks_have_the_same_gradient(tokens):
     gradients = []
     for remat in (False, True):
@@ -73,6 +74,7 @@ def test_rematerialised_blocks_have_the_same_gradient(tokens):
     assert (gradients[0][:, 3:] == 0).all() and (gradients[0][:, :3] != 0).any()
 
 
+@pytest.mark.extended
 def test_the_number_of_tokens_may_be_known_only_at_run_time(tokens):
     layer = attention(causal=True)
     dynamic = tf.function(layer.call, input_signature=[tf.TensorSpec((None, None, WIDTH))])

@@ -91,6 +91,7 @@ def test_a_model_on_jax_has_the_gradients_of_plain_gelu():
         np.testing.assert_allclose(one, two, atol=1e-5 * max(np.abs(two).max(), 0.1))
 
 
+@pytest.mark.extended
 @FORMS
 @pytest.mark.parametrize("dtype, atol", [("float32", 1e-5), ("float64", 1e-8), ("bfloat16", 0.04)])
 def test_in_training_values_and_gradients_are_those_of_gelu(approximate, dtype, atol):
@@ -108,6 +109,7 @@ def test_in_training_values_and_gradients_are_those_of_gelu(approximate, dtype, 
         np.testing.assert_allclose(found, expected, atol=atol)
 
 
+@pytest.mark.extended
 def test_a_block_trains_as_with_plain_gelu_also_when_it_is_recomputed(monkeypatch):
     """Gradients of a small model, dropout and batches of an unknown size included."""
     from keras_vit.layers.blocks import mlp

@@ -60,6 +60,7 @@ def check(name):
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", sorted(layers.__all__))
 def test_every_public_layer_passes(name, eagerly):
     assert name in LAYERS, "a new layer needs a row"

@@ -71,6 +71,7 @@ def ours(shape, seed):
     return as_array(dropout.words(shape, np.array(seed, "int64")))
 
 
+@pytest.mark.extended
 def test_the_masks_have_no_fault():
     assert not list(faults(ours))
 

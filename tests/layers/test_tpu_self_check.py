@@ -56,6 +56,7 @@ def kernels_of_a_program():
     return {name for name, kernel in found[0].items() if kernel}, [str(warning.message) for warning in caught]
 
 
+@pytest.mark.extended
 def test_kernels_that_agree_are_used_and_compared_once(checks):
     names = {name for name, *_ in KERNELS}
     assert kernels_of_a_program() == (names, [])

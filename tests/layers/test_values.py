@@ -178,6 +178,7 @@ def test_dropout_differs_between_replicas():
     assert one != two
 
 
+@pytest.mark.extended
 def test_rematerialisation_gives_the_same_gradients():
     """The recomputed pass must repeat the masks of the first."""
     x, results = tf.constant(random(4, 6, 16)), []

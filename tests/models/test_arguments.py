@@ -24,6 +24,7 @@ def vit(variant="Ti/4", **options):
     return keras_vit.ViT(variant, **{"image_size": 8, "classes": 2, **SMALL, **options})
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("given", "plain"),
     [

@@ -62,6 +62,7 @@ def test_an_axial_block_shows_the_heads_of_rows_then_those_of_columns(axial, ima
     assert attention_maps(axial, images).shape == (2, 3, 5)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["windowed", "axial"])
 def test_a_file_keeps_the_pattern(name, images, tmp_path, request):
     model = request.getfixturevalue(name)
@@ -71,6 +72,7 @@ def test_a_file_keeps_the_pattern(name, images, tmp_path, request):
     np.testing.assert_array_equal(again(images), model(images))
 
 
+@pytest.mark.extended
 def test_trained_weights_take_another_pattern_but_not_axial(images, tmp_path):
     model = made("global")
     keras_vit.save(model, tmp_path / "model.keras")
@@ -100,6 +102,7 @@ def products(block, n):
     return sum(2 * np.prod(op.outputs[0].shape) * op.inputs[0].shape[-1] for op in found)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("attention", ["window(2, global=(1,))", "axial", "strided", "fixed(4, 2)", "local(3)"])
 def test_formulas_count_the_products_of_the_graph(attention):
     tf.config.run_functions_eagerly(False)

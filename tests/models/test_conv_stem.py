@@ -22,6 +22,7 @@ def trained(eager_module):
     return model, x
 
 
+@pytest.mark.extended
 def test_strides_set_the_grid_and_the_count_is_that_of_the_formula(trained):
     model, _ = trained
     assert model.grid == (4, 4) and model.spec.stride == (8, 8)
@@ -47,6 +48,7 @@ def test_statistics_of_the_batch_are_the_last_convolutions_moments(trained):
     np.testing.assert_allclose(norm.moving_variance, 0.95 + 0.05 * output.var((0, 1, 2)), rtol=1e-4)
 
 
+@pytest.mark.extended
 def test_a_file_and_another_size_keep_the_stem_with_its_statistics(trained, tmp_path):
     model, x = trained
     path = str(tmp_path / "model.keras")

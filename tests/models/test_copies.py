@@ -66,6 +66,7 @@ def test_clone_model_of_a_users_model_keeps_the_vit_in_it(tiny, pixels):
     np.testing.assert_array_equal(clone(pixels), model(pixels))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("make", [lambda model: model, head], ids=["vit", "with_head"])
 def test_python_copies_are_whole_and_independent(tiny, pixels, make):
     model = make(tiny(depth=1, preprocessing="decode|resize(8, 12)", dropout=0.1))
@@ -128,6 +129,7 @@ def test_two_models_in_one_graph(tiny, pixels, tmp_path, make, eagerly):
         np.testing.assert_allclose(other(x), y, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_loaded_models_get_names_of_their_own(tiny, pixels, tmp_path):
     keras_vit.save(tiny(depth=1), tmp_path / "m.keras")
     a, b = (keras_vit.load(tmp_path / "m.keras", name=name) for name in "ab")

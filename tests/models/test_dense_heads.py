@@ -64,6 +64,7 @@ def test_logits_of_setr_are_those_of_torch(head, auxiliary, size, goldens):
     np.testing.assert_allclose(found["auxiliary"], goldens[f"{head}/auxiliary/{size}"], atol=2e-5)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("readout", ["project", "add", "ignore"])
 def test_dpt_is_that_of_transformers(readout, size, goldens):

@@ -48,6 +48,7 @@ def trained():
     return model
 
 
+@pytest.mark.extended
 def test_it_finds_the_squares_it_learned(trained):
     boxes, scores, labels = trained.detections(X, threshold=0.3, iou=0.5)
     for i, y in enumerate(Y):
@@ -59,6 +60,7 @@ def test_it_finds_the_squares_it_learned(trained):
         np.testing.assert_allclose(boxes[i][found][order], y[there][expected, :4], atol=0.06)
 
 
+@pytest.mark.extended
 def test_a_file_gives_the_same_outputs_bit_by_bit(trained, tmp_path):
     trained.save(tmp_path / "model.keras")
     copy = keras_vit.load(tmp_path / "model.keras")
@@ -84,6 +86,7 @@ def test_boxes_are_in_pixels_of_the_given_image(trained):
     assert picture.shape == (64, 144, 3) and (picture != large).any()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("head", ["dense", "frcnn"])
 def test_one_class_300_objects_and_an_image_without_any_are_learned(head):
     options = {} if head == "dense" else {"head_options": {"width": 8, "units": 8, "sides": (8,), "proposals": 5}}
@@ -224,6 +227,7 @@ def test_more_objects_than_a_yolos_model_has_tokens_bring_a_warning():
     assert made().object_rules.most is None
 
 
+@pytest.mark.extended
 def test_detections_are_computed_in_the_models_own_strategy():
     strategy, options = tf.distribute.OneDeviceStrategy("/cpu:0"), {"scales": (1,), "width": 8, "convs": 0}
     with strategy.scope():

@@ -214,6 +214,7 @@ def test_only_the_student_has_gradients_and_evaluation_changes_nothing():
     assert all((a == b).all() for a, b in zip(before, model.get_weights(), strict=True))
 
 
+@pytest.mark.extended
 def test_files_hold_everything_and_give_the_teachers_encoder(tmp_path):
     model, (x, y) = compiled(dino()), crops()
     model.fit(x, y, batch_size=8, verbose=0)
@@ -229,6 +230,7 @@ def test_files_hold_everything_and_give_the_teachers_encoder(tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.extended
 def test_two_large_crops_alone_and_a_bit():
     x, y = crops()
     model = compiled(dino(keras_vit.BiT("R50x1", image_size=16, classes=None, units=(1,)), local_crops=0))

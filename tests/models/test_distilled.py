@@ -118,6 +118,7 @@ def test_weights_of_examples_count():
     assert measures == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.extended
 def test_files_and_clones_hold_both_models(tmp_path):
     distilled = compiled(trained(vit(class_names=list("abcde"))), trained(vit((8, 16), class_names=list("edcba"))))
     distilled.save(tmp_path / "m.keras")
@@ -129,6 +130,7 @@ def test_files_and_clones_hold_both_models(tmp_path):
         np.testing.assert_array_equal(copy.student.predict(x, verbose=0), expected[:, 0])
 
 
+@pytest.mark.extended
 def test_the_student_is_an_ordinary_classifier(tmp_path):
     student, (x, y) = vit(class_names=list("abcde"), preprocessing="decode|resize(8, 12)"), data(8)
     distilled = compiled(student, trained(vit()))
@@ -188,6 +190,7 @@ def test_teachers_that_teach_nothing_or_the_wrong_thing_are_refused():
     compiled(vit(), sigmoid, HardDistillation())
 
 
+@pytest.mark.extended
 def test_a_file_is_compiled_as_it_was_saved_and_trains_on(tmp_path):
     model, (x, y) = compiled(vit(), trained(vit())), data(8)
     model.fit(x, y, verbose=0)

@@ -122,6 +122,7 @@ def loss_by_scipy(mask, logits, classes, void=255):
     return 2 * entropy + of_masks[rows, columns].sum() / max(len(there), 1)
 
 
+@pytest.mark.extended
 def test_the_loss_is_that_of_scipys_matching():
     masks = RNG.integers(0, 4, (3, 4, 6))
     masks[masks == 3] = 255
@@ -145,6 +146,7 @@ def made(head="eomt", **options):
     return keras_vit.SegmentationModel("Ti/8", **arguments)
 
 
+@pytest.mark.extended
 def test_losses_and_encoders_that_do_not_suit_are_refused():
     with pytest.raises(ValueError, match=r"predicts masks, .* write keras_vit.training.MaskClassificationLoss\(3\)"):
         made().compile("sgd", SegmentationLoss())

@@ -109,6 +109,7 @@ def test_every_field_has_a_row_which_help_shows(family):
         assert field.metadata["meaning"] in shown and field.metadata["meaning"].endswith(".")
 
 
+@pytest.mark.extended
 def test_what_the_table_generates_is_current():
     for path, text in files().items():
         assert path.read_text() == text, f"{path} is not what the fields of the specs generate: run `make generate`"

@@ -92,6 +92,7 @@ def test_anchors_have_the_sides_and_ratios_in_pixels_around_the_cells():
     np.testing.assert_allclose(centers[[0, 4, 12]], [[8, 8], [8, 24], [24, 8]], atol=1e-5)
 
 
+@pytest.mark.extended
 def test_proposals_are_in_the_image_and_overlap_little(trained):
     regions = trained[0].predict(X, verbose=0)["regions"][..., :4]
     assert regions.shape == (4, 12, 4) and (regions >= 0).all() and (regions <= 1).all()
@@ -117,6 +118,7 @@ def test_training_lowers_the_loss(trained):
     assert trained[1][-1] < 0.5 * trained[1][0]
 
 
+@pytest.mark.extended
 def test_a_file_gives_the_same_outputs_bit_by_bit(trained, tmp_path):
     model, _ = trained
     model.save(tmp_path / "model.keras")
@@ -126,6 +128,7 @@ def test_a_file_gives_the_same_outputs_bit_by_bit(trained, tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.extended
 def test_an_image_of_weight_0_may_have_any_objects(trained):
     model, _ = trained
     expected = model.evaluate(X[:3], Y[:3], verbose=0)

@@ -110,6 +110,7 @@ def test_kept_keys_and_values_give_the_same_logits(images):
         np.testing.assert_allclose(logits, expected[:, place], atol=1e-5)
 
 
+@pytest.mark.extended
 def test_samples_depend_on_the_seed_alone_and_not_on_the_batches(model):
     three = model.sample(3, seed=4, batch_size=2)
     assert three.shape == (3, 3, 4, 3) and three.dtype == np.uint8
@@ -130,6 +131,7 @@ def test_sampled_colours_have_the_distribution_of_the_logits():
     assert int(last[0]) == 511
 
 
+@pytest.mark.extended
 def test_the_likeliest_completion_is_what_the_logits_say(model, images):
     """top_k=1 writes the largest logit of the pixels so far, of which the first two rows are given."""
     made = model.sample(prompt=images, rows=2, top_k=1)
@@ -143,6 +145,7 @@ def test_the_likeliest_completion_is_what_the_logits_say(model, images):
     assert len(np.unique(four, axis=0)) > 1
 
 
+@pytest.mark.extended
 def test_it_learns_by_fit_and_says_its_colours(images):
     model = made(remat=True)
     model.compile(keras.optimizers.Adam(2e-2), loss_fn(), jit_compile=False)
@@ -152,6 +155,7 @@ def test_it_learns_by_fit_and_says_its_colours(images):
     np.testing.assert_array_equal(model.colors(model.pixels(model.colors(images))), model.colors(images))
 
 
+@pytest.mark.extended
 def test_files_keep_palette_and_weights_and_give_a_classifier(model, images, tmp_path):
     model.save(tmp_path / "m.keras")
     again = keras_vit.load(tmp_path / "m.keras")

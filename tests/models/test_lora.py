@@ -35,6 +35,7 @@ def paths(weights):
     return {w.path for w in weights}
 
 
+@pytest.mark.extended
 def test_it_starts_as_the_model_and_trains_itself_and_the_head(tiny, pixels):
     model = tiny()
     before = outputs(model, pixels)
@@ -125,6 +126,7 @@ def test_a_model_in_keras_of_its_blocks_keeps_it(tiny, pixels, tmp_path):
     )
 
 
+@pytest.mark.extended
 def test_merging_gives_an_ordinary_model(tiny, pixels, tmp_path):
     model = tiny(depth=1)
     plain = paths(model.weights)

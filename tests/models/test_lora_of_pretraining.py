@@ -80,6 +80,7 @@ def test_the_encoder_gets_it_and_what_stands_above_trains(kind, tmp_path):
     assert not any("lora" in w.path for w in loaded.weights)
 
 
+@pytest.mark.extended
 def test_of_dino_the_encoder_has_it_before():
     keras.utils.set_random_seed(0)
     options = {

@@ -33,6 +33,7 @@ def objects(n):
     return y
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("eagerly")
 def test_training_has_groups_and_inference_the_first_alone(model):
     outputs, trained = model(pixels(2)), model(pixels(2), training=True)
@@ -70,6 +71,7 @@ def test_each_group_has_a_linear_layer():
         np.testing.assert_allclose(y, x[:, 0] @ layer.kernel[i] + layer.bias[i], atol=1e-5)
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("eagerly")  # compiling would be most of the time
 def test_it_learns():
     model = made("lw_detr", {**OPTIONS, "layers": 1, "groups": 2, "dropout": 0.1})
@@ -81,6 +83,7 @@ def test_it_learns():
         model.compile("sgd", DenseDetectionLoss())
 
 
+@pytest.mark.extended
 def test_it_detects_without_suppression(model):
     found = model.detect(np.zeros((40, 30, 3), "uint8"), threshold=0.0)
     assert len(found) == 15 and set(found.names) == set(NAMED)  # each query with each class
@@ -95,6 +98,7 @@ def test_another_image_size_keeps_the_head(model):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.extended
 def test_mixed_precision_keeps_boxes_exact():
     full, mixed = made(), made(dtype="mixed_bfloat16")
     mixed.set_weights(full.get_weights())
@@ -104,6 +108,7 @@ def test_mixed_precision_keeps_boxes_exact():
     np.testing.assert_allclose(sides, 0.05, atol=1e-6)
 
 
+@pytest.mark.extended
 def test_operations_are_counted():
     rows = {row.name: row for row in count(made())}
     assert rows["head"].flops > rows["neck"].flops > 0

@@ -86,6 +86,7 @@ def test_with_all_patches_visible_the_encoder_sees_what_the_vit_sees(model):
     np.testing.assert_allclose(some, x, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_files_clones_and_classifiers_keep_what_it_learned(model, tmp_path):
     model.save(tmp_path / "mae.keras")
     again, x = keras_vit.load(tmp_path / "mae.keras"), model.masked(IMAGES)[0]
@@ -128,6 +129,7 @@ def test_weights_of_examples_count_once(model):
     assert weighted == pytest.approx(model.evaluate(first, y[:2], verbose=0), rel=1e-5)
 
 
+@pytest.mark.extended
 def test_other_encoders_and_a_grey_rectangle_without_class_token():
     model = made(channels=1, pool="gap", registers=2, qk_norm=True, layer_scale=0.1, remat=True, drop_path=0.1)
     x, y = model.masked(IMAGES[..., :1])

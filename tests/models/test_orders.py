@@ -99,6 +99,7 @@ def test_they_are_counted_saved_and_inspected(post_norm, tmp_path):
     np.testing.assert_allclose(tokens, norm(tokens, model.get_layer("block_01").mlp_norm), atol=2e-2)
 
 
+@pytest.mark.extended
 def test_they_train_and_transfer(post_norm, tmp_path):
     model = post_norm
     model.compile(keras.optimizers.SGD(0.1), keras_vit.training.SoftmaxCrossEntropy(), jit_compile=False)

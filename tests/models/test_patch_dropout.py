@@ -57,6 +57,7 @@ def test_the_patches_that_are_heeded_least_are_left_out(class_token):
     np.testing.assert_array_equal(sizes, 1)
 
 
+@pytest.mark.extended
 def test_both_ways_go_with_token_merging_and_with_files(tiny, pixels, tmp_path):
     plain = tiny("Ti/2")
     for block, counts in ((None, (11, 9)), (1, (23, 10))):

@@ -16,6 +16,7 @@ def model(entries, **options):
     return keras_vit.ViT("Ti/4", image_size=(8, 12), classes=3, dtype=policy, **size, **options)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("entries", "head", "block"),
     [

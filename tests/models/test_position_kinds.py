@@ -27,6 +27,7 @@ def kinds(quick, extended=""):
     return pytest.mark.parametrize(("positions", "at"), cases)
 
 
+@pytest.mark.extended
 @kinds("learned-every rope2d-stem", "learned2d-shared sincos2d-shared relative-stem relative2d-stem")
 def test_every_kind_trains_and_comes_back(positions, at, tiny, pixels, tmp_path):
     options = {"registers": 1, "distillation_token": True} if at != "stem" else {"remat": True, "dropout": 0.1}
@@ -94,6 +95,7 @@ def test_paths_of_the_weights_can_be_read_and_are_of_their_block(tiny):
         assert layer_multipliers([*found, "vit/head/kernel"], 0.5) == [0.5] * len(found) + [1.0]
 
 
+@pytest.mark.extended
 @kinds("learned-every learned2d-stem sincos1d-stem rope2d-stem", "relative-stem relative2d-stem sincos2d-shared")
 def test_another_size_resamples_or_says_why_not(positions, at, tiny, pixels):
     model = made(tiny, positions, at)
@@ -136,6 +138,7 @@ def test_halves_and_offsets_are_interpolated_along_their_axes(tiny):
     np.testing.assert_allclose(new[1, 1], bias[:2, :2].mean((0, 1)), atol=1e-6)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("positions", "at"), [("rope2d", "stem"), ("relative", "stem"), ("learned2d", "every"), ("none", "stem")]
 )

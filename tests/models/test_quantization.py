@@ -96,6 +96,7 @@ def of_keras(vit):
     return keras.Model(vit.input, keras.layers.Dense(3, name="mine")(vit.features))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("make", "mode"), [(with_head, "int8"), (nested, "int4"), (of_keras, "float8")])
 def test_models_built_on_a_vit(tiny, pixels, tmp_path, make, mode):
     model = make(tiny(depth=1))
@@ -192,6 +193,7 @@ def fitted(model, pixels, run_eagerly=True):
     return {w.path for w in model.weights if (w.numpy() != before[w.path]).any()}
 
 
+@pytest.mark.extended
 def test_a_quantised_model_does_not_train_but_another_head_does(tiny, pixels):
     model = quantized(tiny(depth=1))
     with pytest.raises(ValueError, match="quantised to int8 do not learn: .* .7 in all"):

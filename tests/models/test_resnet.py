@@ -87,6 +87,7 @@ def test_fixed_padding_is_symmetric_and_same_padding_is_not():
     assert first == {"same": [(0, 0)], "fixed": [(1, 1)]}
 
 
+@pytest.mark.extended
 def test_bit_round_trips_and_refuses_mistakes(tmp_path):
     model = tiny_bit(class_names=list("abcde"))
     x = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), dtype="uint8")

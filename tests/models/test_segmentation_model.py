@@ -51,6 +51,7 @@ def test_logits_are_the_linear_map_resized_as_tensorflow_does():
     assert logits.dtype == np.float32 and model.output_shape == (None, 16, 24, 3)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("head", ["linear", "dpt"])
 def test_a_file_holds_the_whole_model(head, tmp_path):
     model = made(head, class_names=["sky", "road", "tree"], colors=[(0, 0, 0), (1, 2, 3), (255, 0, 9)], name="scenes")
@@ -85,6 +86,7 @@ def test_a_given_encoder_cannot_be_changed():
     keras_vit.SegmentationModel(vit, "linear", 3, image_size=(16, 24))
 
 
+@pytest.mark.extended
 def test_a_file_loads_for_another_image_size(tmp_path):
     model = made("setr_naive", preprocessing="decode|resize(16, 24)", class_names=["a", "b", "c"])
     model.save(tmp_path / "model.keras")
@@ -118,6 +120,7 @@ def test_wrong_arguments_are_refused_by_name():
         made().classify(IMAGES)
 
 
+@pytest.mark.extended
 def test_auxiliary_losses_are_weighed_in_training_and_left_out_of_evaluation():
     model, loss = made("setr_naive", auxiliary=0.4), MeanCrossEntropy()
     model.compile("sgd", loss, weighted_metrics=[keras.metrics.SparseCategoricalCrossentropy(from_logits=True)])
@@ -132,6 +135,7 @@ def test_auxiliary_losses_are_weighed_in_training_and_left_out_of_evaluation():
     assert found["sparse_categorical_crossentropy"] == pytest.approx(each["logits"], rel=1e-5)
 
 
+@pytest.mark.extended
 def test_a_model_without_its_auxiliary_heads_shares_layers_and_is_saved_alone(tmp_path):
     model = made("setr_mla", auxiliary=0.4)
     plain = model.without_auxiliary()
@@ -207,6 +211,7 @@ def test_upernet_takes_a_bits_stages_as_they_are():
     assert shapes == {"logits": (None, 32, 32, 2), "auxiliary_0": (None, 8, 8, 2)}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("head", HEADS)
 def test_heads_stand_on_a_convolutional_stem_registers_and_no_class_token(head):
     model = made(

@@ -133,6 +133,7 @@ def test_tables_are_resampled_for_other_windows(models):
     assert copy.spec.window == 5
 
 
+@pytest.mark.extended
 def test_a_continuous_bias_keeps_its_unit_in_other_windows(models):
     model = models["SwinV2"]
     copy = transfer(model, image_size=(48, 40), window=6)
@@ -142,6 +143,7 @@ def test_a_continuous_bias_keeps_its_unit_in_other_windows(models):
     np.testing.assert_array_equal(log_offsets((6, 6), (4, 4))[2:-2, 2:-2], log_offsets((4, 4), (4, 4)))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("version", ["Swin", "SwinV2"])
 def test_rematerialised_blocks_have_the_same_gradients(version, models, images):
     import tensorflow as tf
@@ -155,6 +157,7 @@ def test_rematerialised_blocks_have_the_same_gradients(version, models, images):
         np.testing.assert_allclose(recomputed, plain, rtol=1e-4, atol=1e-4 * np.abs(plain).max())
 
 
+@pytest.mark.extended
 def test_upernet_trains_on_the_maps_of_all_stages(models, images, eagerly):
     model = models["Swin"]
     maps = model.feature_map([1, 2])
@@ -169,6 +172,7 @@ def test_upernet_trains_on_the_maps_of_all_stages(models, images, eagerly):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.extended
 def test_a_detector_trains_on_the_maps_of_all_stages(images, eagerly):
     detector = keras_vit.DetectionModel(
         "Swin-T", "dense", 3, 32, head_options={"width": 8, "convs": 1}, **TINY | {"depths": (1, 1, 1), "width": 4}
@@ -251,6 +255,7 @@ def test_statistics_of_heads_are_those_inside_windows(models, images):
     assert 0 < np.nanmin(found.distance) and np.nanmax(found.entropy) < 4
 
 
+@pytest.mark.extended
 def test_inspection_says_what_it_does_not_show(models, images):
     with pytest.raises(ValueError, match='"swin" has no attention across the whole image: it is a Swin'):
         attention_weights(models["Swin"], images)

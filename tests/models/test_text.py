@@ -74,6 +74,7 @@ def test_logits_are_those_of_the_graph(model):
     np.testing.assert_allclose(model.similarity(IMAGES, TEXTS), logits, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_files_and_clones_hold_both_towers(model, tmp_path):
     keras_vit.save(model, tmp_path / "model.keras")
     expected = model.similarity(IMAGES, TEXTS)
@@ -94,6 +95,7 @@ def test_a_file_cannot_ask_for_more_than_it_holds(model, tmp_path):
         keras_vit.load(tmp_path / "large.keras")
 
 
+@pytest.mark.extended
 def test_a_projection_survives_a_file(tmp_path):
     image = keras_vit.ViT("B/8", image_size=16, classes=None, pre_norm=True, epsilon=1e-5, **SIZE)
     text = keras_vit.TextEncoder("CLIP-B", vocabulary=40, length=8, outputs=6, end=39, **SIZE)
@@ -104,6 +106,7 @@ def test_a_projection_survives_a_file(tmp_path):
     np.testing.assert_array_equal(copy.similarity(IMAGES, TEXTS), model.similarity(IMAGES, TEXTS))
 
 
+@pytest.mark.extended
 def test_a_zero_shot_classifier_gives_the_same_logits(model):
     labels = ["cat", "dog"]
     found = np.stack([TEXTS[:1], TEXTS[1:2]])[:, 0]

@@ -185,6 +185,7 @@ def test_formats_without_it_refuse_it(tiny, tmp_path):
             keras_vit.save(model, tmp_path / name, format=form)
 
 
+@pytest.mark.extended
 def test_files_clones_and_exports_keep_it_and_loading_changes_it(tiny, tmp_path, pixels, eagerly):
     plain = tiny("Ti/2")
     keras_vit.save(plain, tmp_path / "plain.keras")

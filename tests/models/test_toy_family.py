@@ -225,6 +225,7 @@ def test_a_plan_and_a_sweep_know_its_fields(config):
         dry_run.plan(config, DATASETS)
 
 
+@pytest.mark.extended
 def test_a_keras_file_holds_it_and_no_exchange_format_does(model, images, tmp_path):
     keras_vit.save(model, tmp_path / "m.keras")
     loaded = keras_vit.load(tmp_path / "m.keras")
@@ -239,6 +240,7 @@ def test_a_keras_file_holds_it_and_no_exchange_format_does(model, images, tmp_pa
     np.testing.assert_array_equal(again.predict(images, verbose=0), headed.predict(images, verbose=0))
 
 
+@pytest.mark.extended
 def test_it_is_transferred(model, images):
     headless = keras_vit.checkpoints.transfer(model, head="drop")
     features = keras_vit.Model(model.input, model.features)

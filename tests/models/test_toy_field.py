@@ -104,6 +104,7 @@ def bilinear(x, activation, training):
     return activation(gate, training) * x * y
 
 
+@pytest.mark.extended
 def test_an_activation_and_an_mlp_are_a_row_each(monkeypatch, tmp_path):
     monkeypatch.setitem(ACTIVATIONS, "squared_relu", squared_relu)
     monkeypatch.setitem(MLPS, "bilinear", MlpForm(bilinear, values=3))

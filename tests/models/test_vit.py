@@ -87,6 +87,7 @@ def test_logits_are_float32_under_mixed_precision(tiny, pixels, policy):
     np.testing.assert_allclose(y, tiny()(pixels), atol=0.2)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "options",
     [

@@ -67,6 +67,7 @@ def test_models_without_such_a_layer_are_refused(images):
             whiten(model, images)
 
 
+@pytest.mark.extended
 def test_a_run_takes_the_first_images_of_its_training(images):
     """Runs of cifar10_stem in tests/runs/test_configs.py begin this way; here, from which images."""
     config = ConfigDict({"whiten": 70, "seed": 3, "data": {"train_preprocess": "decode|random_flip"}})
@@ -79,6 +80,7 @@ def test_a_run_takes_the_first_images_of_its_training(images):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.extended
 def test_of_a_pre_training_the_encoder_is_whitened_and_of_a_distillation_the_student(images):
     small = {**SIZE, "classes": None}
     plain = keras_vit.ViT("Ti/4", **small)

@@ -93,6 +93,7 @@ def images(model, count=3):
     return np.random.default_rng(1).integers(0, 256, shape).astype("float32")
 
 
+@pytest.mark.extended
 def test_a_file_comes_back_as_the_same_model(model, vit, tmp_path):
     x = images(model)
     model.save(tmp_path / "model.keras")
@@ -119,6 +120,7 @@ def test_a_clone_is_equal_and_independent(model):
         np.testing.assert_array_equal(model(x), expected)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["dense", "nested"])
 def test_the_policy_is_that_of_the_vit_so_that_the_loss_is_scaled(name, tmp_path):
     model = MAKERS[name](small_vit(depth=1, dtype="mixed_float16"))
@@ -165,6 +167,7 @@ def test_an_export_has_the_models_outputs(model, eagerly):
         np.testing.assert_allclose(signatures["features"](x)["features"], expected, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_an_export_takes_encoded_images_and_names_classes(vit):
     model = MAKERS["dense"](vit)
     x = images(model)
@@ -262,6 +265,7 @@ def test_other_formats_and_changes_are_refused(vit, tmp_path):
         keras_vit.load(tmp_path / "m.keras", image_size=16)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("nested", [False, True])
 def test_the_vit_inside_is_adapted_without_the_own_head(vit, tmp_path, nested):
     image = keras.Input((*vit.image_size, 3))
@@ -372,6 +376,7 @@ def test_altered_sizes_are_refused(dense_file, vit, tmp_path):
         keras_vit.load(path)
 
 
+@pytest.mark.extended
 def test_a_compiled_model_loads_without_its_optimizer(vit, tmp_path):
     """Also where the nested classifier was compiled: its optimizer's arrays are in the file."""
     inner = small_vit()
@@ -385,6 +390,7 @@ def test_a_compiled_model_loads_without_its_optimizer(vit, tmp_path):
     np.testing.assert_array_equal(copy(images(model)), model(images(model)))
 
 
+@pytest.mark.extended
 def test_two_nested_models_are_saved_and_loaded(tmp_path):
     """The paths of their weights are the same."""
     image = keras.Input((8, 12, 3))

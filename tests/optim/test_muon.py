@@ -60,6 +60,7 @@ def test_first_and_last_layer_are_adamws_and_hidden_kernels_have_no_second_momen
     assert len(velocities) == len(model.trainable_variables) - len(hidden)
 
 
+@pytest.mark.extended
 def test_it_trains_and_continues_bit_for_bit_from_its_state(tiny, eagerly):
     x, y = data(8)
     model, resumed = tiny(depth=1), tiny(depth=1)

@@ -38,6 +38,7 @@ def by_hand(steps, lr, beta_1=0.9, beta_2=0.999, epsilon=1e-8, decay=0.0, thresh
     return weights, rectified
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("beta_2", "first"), [(0.999, 5), (0.9, 5), (0.7, 6)])
 def test_the_papers_algorithm_and_its_unrectified_first_steps(beta_2, first):
     expected, rectified = by_hand(20, 0.1, beta_2=beta_2, epsilon=0.01, decay=0.1)

@@ -24,6 +24,7 @@ def plan(name, **arguments):
     return dry_run.plan(config_files.load_config(name), DATASETS, **arguments)
 
 
+@pytest.mark.extended
 def test_the_plan_of_h14_is_the_papers_and_takes_no_memory():
     """Table 6 of arXiv 2010.11929 has 4262 exaFLOPs for all 303M images; 50,000 are held out here."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

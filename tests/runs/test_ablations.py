@@ -22,6 +22,7 @@ def digits():
     return open_source("digits", "train")
 
 
+@pytest.mark.extended
 def test_each_ablation_of_a_vit_reaches_the_model(digits, without_values):
     config = config_files.load_config("study_positions:digits")
     with without_values():

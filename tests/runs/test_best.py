@@ -70,6 +70,7 @@ def assert_weights(model, expected):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("losses", "patience", "end", "step"), [({}, 6, 10, 4), ({8: 0.9}, 4, 12, 12), ({8: 0.9}, 2, 6, 4)]
 )
@@ -81,6 +82,7 @@ def test_a_run_ends_after_its_patience_and_delivers_the_weights_that_were_best(t
     assert_weights(model, evaluated[step])
 
 
+@pytest.mark.extended
 def test_an_interrupted_run_goes_on_with_its_best_weights_and_its_patience(tmp_path):
     """Interrupted after step 6, so that two evaluations without a better one are in metrics.jsonl; and when it has
     ended early, the same command trains no further.

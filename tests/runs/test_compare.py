@@ -82,6 +82,7 @@ def ran(tmp_path, binary, eagerly):
     return lambda **options: binary(evaluate, **{**given, **options})
 
 
+@pytest.mark.extended
 def test_one_command_evaluates_a_list_of_models(ran, tmp_path):
     """One that knows a class, one that knows none: the digits' first class is 0."""
     for name, bias in (("zero", [9.0] + 9 * [0.0]), ("good", [0.0, 9.0] + 8 * [0.0])):

@@ -222,6 +222,7 @@ def test_an_option_that_no_optimizer_of_the_two_reads_may_change(started):
         check_same_run(rundir, {**resolved, "optimizer": {**resolved["optimizer"], "name": "momentum"}})
 
 
+@pytest.mark.extended
 def test_a_head_that_stays_has_the_classes_in_the_datas_order(config, tmp_path, caplog):
     import numpy as np
 

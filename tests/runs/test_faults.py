@@ -97,6 +97,7 @@ def assert_equal(a, b):
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
+@pytest.mark.extended
 def test_sigterm_saves_after_the_step_in_which_it_comes(whole, tmp_path):
     """Epochs are of 6 steps. The resumed run ends like an undisturbed one."""
     handler, rundir = signal.getsignal(signal.SIGTERM), RunDirectory(tmp_path)

@@ -73,6 +73,7 @@ def test_a_run_that_resumes_measures_at_the_same_steps(trained):
     assert seen == [4, 7]
 
 
+@pytest.mark.extended
 def test_an_evaluator_that_is_added_to_a_complete_run_is_measured(trained, tmp_path):
     model, records = trained("run", measure=None)
     rundir, seen = RunDirectory(tmp_path / "run"), []
@@ -93,6 +94,7 @@ def test_an_evaluator_that_is_added_to_a_complete_run_is_measured(trained, tmp_p
     assert rundir.metrics() == [*records[:-1], {**records[-1], "late/5": 0.5, "new/5": 0.5}]
 
 
+@pytest.mark.extended
 def test_the_averages_are_measured_and_training_is_the_same_bit_for_bit(trained):
     seen = {}
 

@@ -267,6 +267,7 @@ def test_a_folder_without_a_model_may_hold_another(tmp_path):
         planned(config)
 
 
+@pytest.mark.extended
 def test_a_variant_is_that_of_the_model_in_init_or_refused(tmp_path):
     config = config_files.load_config("cifar10_finetune")
     config.init = run_directory(tmp_path, keras_vit.ViT("Ti/8", 16, classes=None, depth=2))

@@ -84,6 +84,7 @@ def curve(folder):
     return {event.step: float(make_ndarray(event.tensor_proto)) for event in events.Tensors("loss")}
 
 
+@pytest.mark.extended
 def test_a_killed_run_has_the_records_of_a_whole_one(cut, whole, tmp_path):
     """Evaluations, of averages, are at steps 6 and 12, checkpoints at 4, 8 and 12: after a kill up to four steps are
     repeated.
@@ -96,6 +97,7 @@ def test_a_killed_run_has_the_records_of_a_whole_one(cut, whole, tmp_path):
     assert last[0] == last[1]
 
 
+@pytest.mark.extended
 def test_interrupted_twice_within_an_epoch_and_within_the_repeated_evaluation(cut, whole, tmp_path):
     for callback in (
         when("on_train_batch_begin", terminate, 3),
@@ -110,6 +112,7 @@ def test_interrupted_twice_within_an_epoch_and_within_the_repeated_evaluation(cu
     assert curve(tmp_path / "cut") == curve(rundir.path) and list(curve(rundir.path)) == [6, 12]
 
 
+@pytest.mark.extended
 def test_a_longer_run_goes_on_within_the_epoch(cut, whole):
     """It was to end at step 9, which has a record of its own."""
     cut(total=9)

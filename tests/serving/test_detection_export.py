@@ -62,6 +62,7 @@ def test_a_saved_model_finds_what_detect_finds(model, folder):
     assert signatures["attention"](tf.constant(pixels(1)))["attention"].shape == (1, 2, 3)
 
 
+@pytest.mark.extended
 def test_boxes_of_letterboxed_files_are_mapped_back():
     model, file = detecting(preprocessing="decode|letterbox(16, 24)"), png((90, 40, 3), 2)
     detections = detections_of(model, {"threshold": THRESHOLD})
@@ -74,6 +75,7 @@ def test_boxes_of_letterboxed_files_are_mapped_back():
     np.testing.assert_allclose(found["boxes"].numpy()[0][there] * [90, 40, 90, 40], expected.boxes, atol=1e-3)
 
 
+@pytest.mark.extended
 def test_boxes_in_the_padding_of_a_letterbox_are_left_out(monkeypatch):
     model, file = detecting(preprocessing="decode|letterbox(16, 24)"), png((90, 40, 3), 2)
     boxes = [[0, 0, 1, 0.1], [0.2, 0.4, 0.8, 0.6]]

@@ -32,6 +32,7 @@ def client(model):
         yield client
 
 
+@pytest.mark.extended
 def test_predictions_are_what_detect_finds(client, model):
     images = [png((30, 50, 3)), b"no image", png((90, 40, 1), seed=1)]
     body = {"instances": [{"b64": base64.b64encode(image).decode()} for image in images]}
@@ -45,6 +46,7 @@ def test_predictions_are_what_detect_finds(client, model):
         assert row["size"] == list(expected.image.shape[:2]) and row["status"] == "ok"
 
 
+@pytest.mark.extended
 def test_without_a_threshold_it_is_the_models(client, model):
     image = png((30, 50, 3))
     model.score_threshold = float(model.detect(image, threshold=0.0).scores[2])

@@ -27,6 +27,7 @@ def client(forest):
         yield client
 
 
+@pytest.mark.extended
 def test_json_a_form_and_raw_bytes_are_answered_as_classify_does(client, vit):
     expected = vit.classify([png(image) for image in IMAGES], top_k=2)
     found = predictions(client.post(PREDICT, json=instances(*map(png, IMAGES))))
@@ -155,6 +156,7 @@ def refused_requests():
     ]  # fmt: skip
 
 
+@pytest.mark.extended
 def test_what_cannot_be_answered_says_why(client):
     for status, words, request, *address in refused_requests():
         arguments = {"content": request} if isinstance(request, bytes) else request

@@ -141,6 +141,7 @@ def test_int8_has_every_kernel_in_bytes_and_nearly_the_same_logits(floats, tmp_p
     assert np.linalg.norm(found - logits) < 0.08 * np.linalg.norm(logits)
 
 
+@pytest.mark.extended
 def test_wrong_options_are_refused_before_any_work(tmp_path):
     model, path = every_weight(), tmp_path / "m.onnx"
     for options, words in (

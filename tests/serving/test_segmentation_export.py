@@ -134,6 +134,7 @@ def depth_model():
     return keras_vit.SegmentationModel("Ti/8", "dpt", 1, head_options=options, name="depth", **size)
 
 
+@pytest.mark.extended
 def test_depth_is_exported_as_the_model_returns_it(depth_model, eagerly):
     found, expected = signatures_of(depth_model), depth_model.predict_on_batch(pixels(2))[..., 0]
     assert "encoded_masks" not in found

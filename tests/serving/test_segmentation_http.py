@@ -36,6 +36,7 @@ def client(model):
         yield client
 
 
+@pytest.mark.extended
 def test_predictions_are_shares_with_colours_and_a_mask(client, model):
     images = [png((30, 50, 3)), png((9, 7, 1), seed=1)]
     body = {"instances": [{"b64": base64.b64encode(image).decode()} for image in images]}

@@ -27,6 +27,7 @@ def png(image):
     return tf.io.encode_png(image).numpy()
 
 
+@pytest.mark.extended
 def test_a_broken_image_fails_alone_and_says_why(exported):
     _, _, signatures, images = exported
     jpeg = tf.io.encode_jpeg(np.zeros((64, 64, 3), "uint8")).numpy()

@@ -46,6 +46,7 @@ def client(model):
         yield made
 
 
+@pytest.mark.extended
 def test_labels_of_a_request_are_those_of_zero_shot(client, model):
     address = "/v1/models/pair:zero_shot?label=a cat&label=a dog&label=an emu&templates=label"
     [row] = client.post(address, content=IMAGE).json()["predictions"]

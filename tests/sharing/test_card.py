@@ -38,6 +38,7 @@ def folder(finished, tmp_path_factory):
     return folder
 
 
+@pytest.mark.extended
 def test_the_front_matter_holds_the_measures_of_the_runs_files(folder, finished):
     front, _ = front_matter_of((folder / "README.md").read_text())
     assert front["license"] == "apache-2.0" and front["library_name"] == "keras-vision-transformers"

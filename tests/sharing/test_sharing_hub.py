@@ -25,6 +25,7 @@ def hub(monkeypatch, tmp_path):
         yield hub
 
 
+@pytest.mark.extended
 def test_a_saved_model_loads_again_with_the_same_logits(hub):
     model = every_weight()
     keras_vit.save(model, ADDRESS, license="apache-2.0")

@@ -22,6 +22,7 @@ def kaggle(monkeypatch, tmp_path):
         yield kaggle
 
 
+@pytest.mark.extended
 def test_a_saved_model_loads_again_and_a_further_one_is_a_version(kaggle):
     model = every_weight()
     keras_vit.save(model, ADDRESS, license="apache-2.0")

@@ -111,6 +111,7 @@ def test_a_classifier_is_fine_tuned_from_the_run_and_evaluated(done, tmp_path, e
         find_task("autoregressive")(done.config).check_model(model, None)
 
 
+@pytest.mark.extended
 def test_the_palette_is_k_means_of_the_training_images_or_a_grid(config):
     train = open_source("digits", "train[:64]")
     task = find_task("autoregressive")(config)
@@ -156,6 +157,7 @@ def test_its_plan_reads_no_images(config):
     assert "17 tokens" in text and "SparseCategoricalCrossentropy" in text
 
 
+@pytest.mark.extended
 def test_a_picture_shows_the_originals_what_is_kept_and_completions(config, eagerly):
     config.objective.palette = "grid"
     source = open_source("digits", "test[:32]")
@@ -176,6 +178,7 @@ def test_a_picture_shows_the_originals_what_is_kept_and_completions(config, eage
         )
 
 
+@pytest.mark.extended
 def test_a_middle_blocks_mean_is_what_an_evaluator_measures(config, eagerly):
     source = open_source("digits", "test[:32]")
     model = find_task("autoregressive")(config).model(source)

@@ -31,6 +31,7 @@ def done(tmp_path_factory):
     return short_runs.whole_and_resumed(short_runs.small(**options), tmp_path_factory.mktemp("runs"))
 
 
+@pytest.mark.extended
 def test_a_run_leaves_its_files_and_finite_measures(done):
     assert math.isfinite(done.measures["loss"]) and 0 <= done.measures["top1"] <= 1
     for name in ("config.json", "model.keras", "tensorboard"):
@@ -66,6 +67,7 @@ def finetuned(done, **options):
     return config
 
 
+@pytest.mark.extended
 def test_finetuning_changes_the_resolution_and_the_head_alone(done, tmp_path, eagerly):
     model = short_runs.ended(finetuned(done, linear_probe=True), tmp_path)
     assert model.image_size == (16, 16) and model.grid == (4, 4)
@@ -75,6 +77,7 @@ def test_finetuning_changes_the_resolution_and_the_head_alone(done, tmp_path, ea
     assert np.abs(model.get_layer("head").kernel.numpy()).max() > 0
 
 
+@pytest.mark.extended
 def test_a_head_begins_as_a_probe_and_the_best_weights_are_delivered(done, tmp_path, eagerly, monkeypatch):
     """The learning rate ruins the model, so that the best evaluation is the first, of the probe. A further evaluator
     measures the delivered weights.
@@ -195,6 +198,7 @@ def test_bit_fine_tunes_from_googles_files_and_reports(tmp_path, photos, monkeyp
     np.testing.assert_array_equal(tuned.get_layer("stem_conv").kernel, model.get_layer("stem_conv").kernel)
 
 
+@pytest.mark.extended
 def test_export_takes_a_run_and_writes_other_libraries_formats(done, binary, tmp_path, monkeypatch):
     keras_vit.save(keras_vit.ViT("Ti/16", image_size=32, classes=3, **SMALL), tmp_path / "model.keras")
     for form, output in (("timm", "timm"), ("google", "m.npz"), ("huggingface", "hf")):
@@ -240,6 +244,7 @@ def test_processes_that_resume_from_different_steps_are_found(steps, same):
         assert [future.result() for future in found] == [same, same]
 
 
+@pytest.mark.extended
 def test_a_config_chooses_the_mixing(tiny):
     def mixing(mixup, cutmix):
         config = config_files.load_config("digits_pretrain")

@@ -87,6 +87,7 @@ def done(tmp_path_factory):
     return short_runs.whole_and_resumed(config, tmp_path_factory.mktemp("runs"))
 
 
+@pytest.mark.extended
 def test_it_measures_as_it_trains(done):
     _, last = done.records
     assert np.isfinite([last["loss"], last["val_loss"]]).all()
@@ -99,6 +100,7 @@ def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(done):
     assert done.state == done.resumed
 
 
+@pytest.mark.extended
 def test_it_leaves_a_model_with_names_and_preprocessing(done):
     model = keras_vit.load(done.folder)
     assert type(model) is keras_vit.DetectionModel and model.class_names == NAMES
@@ -108,6 +110,7 @@ def test_it_leaves_a_model_with_names_and_preprocessing(done):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.extended
 def test_the_model_keeps_the_threshold_that_its_evaluation_chose(done):
     task, model, image = task_of(done.config), keras_vit.load(done.folder), drawn()[0][0]
     best = float(np.asarray(model.detections(image[None])[1])[0, 2])
@@ -124,6 +127,7 @@ def test_its_report_shows_curves_classes_and_sizes(done):
     assert all(name in done.page for name in NAMES)
 
 
+@pytest.mark.extended
 def test_the_binaries_evaluate_it_and_draw_what_it_finds(done, binary, tmp_path):
     printed = binary(evaluate, model=str(done.folder), output=str(tmp_path / "out"), batch_size=8)
     assert f"AP {done.measures['ap']:.2%}" in printed and "4 examples" in printed
@@ -152,6 +156,7 @@ def test_a_sweep_ranks_by_ap(tmp_path, capsys):
     assert "| 0.01 | 50.00 | 1.0000 | best |" in capsys.readouterr().out
 
 
+@pytest.mark.extended
 def test_a_detector_keeps_its_head_at_another_size_or_gets_a_new_one(done):
     config = done.config.copy_and_resolve_references()
     config.update(init=str(done.folder), head="keep")

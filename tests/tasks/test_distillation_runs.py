@@ -99,6 +99,7 @@ def test_a_teacher_that_changed_since_is_noticed(done, eagerly):
         digits_vit().save(config.objective.teacher)
 
 
+@pytest.mark.extended
 def test_a_teacher_of_another_size_and_precision_fits(config):
     digits_vit(image_size=16).save(config.objective.teacher)
     config.dtype = "mixed_bfloat16"

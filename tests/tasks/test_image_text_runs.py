@@ -107,6 +107,7 @@ def tokens_of_a_batch(task, source):
     return {row.tobytes() for row in ids}
 
 
+@pytest.mark.extended
 def test_texts_become_token_ids(made):
     task, source, model = made
     known = model.tokenizer([f"a {name} card" for name in COLOURS])
@@ -133,6 +134,7 @@ def test_retrieval_counts_equal_texts_and_images_once():
     assert ranks(images, np.ones((3, 3)), pairs[:3]).tolist() == [2, 2, 2]  # ties count against the query
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("eagerly")
 def test_the_evaluator_takes_texts_and_classes(made):
     _, source, model = made

@@ -157,6 +157,7 @@ def test_jax_gives_tensorflows_numbers(tmp_path):
                     np.testing.assert_allclose(theirs[each], ours[each], atol=1e-5)
 
 
+@pytest.mark.extended
 def test_it_goes_on_from_a_model_of_its_own(tmp_path):
     config = small("masked_autoencoding")
     task = find_task(config.task)(config)

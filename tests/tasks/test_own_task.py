@@ -57,6 +57,7 @@ def test_a_task_is_short():
     assert len(pathlib.Path(INK.rpartition(":")[0]).read_text().splitlines()) <= 60
 
 
+@pytest.mark.extended
 def test_it_reports_its_own_measure_and_learns(done):
     first, last = done.records
     assert [first["step"], last["step"]] == [2, 4] and last["loss"] < first["loss"]
@@ -94,6 +95,7 @@ def test_its_plan_needs_no_classes(config):
     )
 
 
+@pytest.mark.extended
 def test_the_binary_evaluates_it(done, binary, tmp_path):
     printed = binary(evaluate, model=str(done.folder), output=str(tmp_path))
     evaluated = json.loads((tmp_path / "evaluation.json").read_text())

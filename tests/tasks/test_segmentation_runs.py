@@ -210,6 +210,7 @@ def test_a_sweep_ranks_by_miou(config, tmp_path, capsys):
     assert "mIoU" in (printed := capsys.readouterr().out) and "| 0.01 | 50.00 | 1.0000 | best |" in printed
 
 
+@pytest.mark.extended
 def test_a_classifier_of_another_size_is_the_encoder(config, tmp_path):
     fields = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 16}
     vit = keras_vit.ViT("Ti/8", image_size=64, classes=7, **fields)
@@ -272,6 +273,7 @@ def test_eomt_refuses_the_options_of_other_losses():
             task_of(small("eomt", **options)).check_config()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("head", [*config_files.packaged("segmentation").HEADS])
 def test_every_row_of_the_recipe_gives_a_class_for_every_pixel(head):
     config = small(head)

@@ -12,6 +12,7 @@ from trainers import config_files
 TINY = {"variant": "Swin-T", "width": 8, "depths": (1, 1, 1, 1), "heads": 1, "window": 2}
 
 
+@pytest.mark.extended
 def test_a_classifier_resumes_bit_for_bit(tmp_path):
     config = short_runs.small(total="2 steps", checkpoint="1 steps", evaluate="2 steps")
     of_a_vit = {*config.model.keys()} - {"image_size", "channels", "remat"}

@@ -123,6 +123,7 @@ def test_fewer_tokens_are_compared_with_the_whole_model(fewer, tiny, photos, tmp
         cheaper.main()
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_scaling_prints_and_draws_every_point(tmp_path, monkeypatch, capsys):
     small = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 32}

@@ -53,6 +53,7 @@ def test_an_export_and_its_model_say_the_same(file, image, tmp_path, run, eagerl
     assert code == 1 and image in out and f"{tmp_path}/a.tiff: TIFF is not read here" in err
 
 
+@pytest.mark.extended
 def test_one_image_is_a_list_and_several_are_columns(file, image, tmp_path, run):
     lines = run(file, image)[0].splitlines()
     assert lines[0] == image and len(lines) == 4 and all("%" in line for line in lines[1:])
@@ -92,6 +93,7 @@ def test_names_of_a_model_without_them(tiny, image, tmp_path, run):
     assert names < {"ant", "bee", "cow", "dog", "emu"}
 
 
+@pytest.mark.extended
 def test_labels_are_classified_by_their_texts(image, tmp_path, run, monkeypatch):
     size = {"depth": 1, "width": 8, "heads": 1, "mlp_dim": 8}
     vit = keras_vit.ViT("Ti/8", image_size=16, classes=None, preprocessing="decode(3)|resize(16, 16)", **size)

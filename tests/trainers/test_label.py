@@ -57,6 +57,7 @@ def rows(folder):
     return [json.loads(line) for line in (folder / "table.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.extended
 def test_the_labels_are_those_of_classify_and_without_a_confident_one_nothing_is_written(teacher, photos):
     more = open_source(f"images:{photos}/more", "train")
     report = write_labels(teacher, more, str(photos / "out"), lowest=0, batch_size=4)
@@ -96,6 +97,7 @@ def run_label(photos, teacher, binary):
     return run
 
 
+@pytest.mark.extended
 def test_with_known_labels_a_student_can_learn_from_both(run_label, photos):
     again = photos / "more" / "again.png"
     again.symlink_to(photos / "photos" / "bee" / "1.png")
@@ -118,6 +120,7 @@ def test_with_known_labels_a_student_can_learn_from_both(run_label, photos):
     assert student.class_names == NAMES
 
 
+@pytest.mark.extended
 def test_a_class_without_images_is_named(run_label, photos, teacher):
     bias = teacher.get_layer("head").bias
     before = bias.numpy()
@@ -132,6 +135,7 @@ def test_a_class_without_images_is_named(run_label, photos, teacher):
     assert "train[:90%]" not in printed and "The table has no split to evaluate on" in printed
 
 
+@pytest.mark.extended
 def test_a_table_without_a_test_split_says_what_a_run_evaluates_on(run_label, photos):
     printed = run_label(confidence="0")
     assert f"To train on them: --data=jsonl:{photos}/out/table.jsonl --config.data.train='train[:90%]'" in printed

@@ -96,6 +96,7 @@ def test_the_model_that_peers_must_build_is_the_paper_s():
     assert {"width": 768, "depth": 12, "heads": 12, "mlp_dim": 3072, "patch_size": 16}.items() <= sizes.items()
 
 
+@pytest.mark.extended
 def test_a_segmentation_model_is_described_with_its_head_and_size():
     sizes, parameters, flops = sizes_of("Ti/16+setr_naive@32x48")
     assert {"head": "setr_naive", "image_size": [32, 48], "classes": 11, "width": 192}.items() <= sizes.items()

@@ -29,6 +29,7 @@ def sample(shared_data):
     return open_source(f"csv:{shared_data}/imagenet_sample/labels.csv?classes=1000", "train")
 
 
+@pytest.mark.extended
 def test_a_prepared_sample_is_the_sample(sample, tmp_path):
     report = write_records(sample, str(tmp_path), "sample", "train", 3)
     source = open_source(f"tfrecord:{tmp_path}", "train")
@@ -107,6 +108,7 @@ def order(folder):
     return [example["image"] for example in source.ordered().as_numpy_iterator()]
 
 
+@pytest.mark.extended
 def test_the_order_is_the_seeds(tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         write_records(noisy(20), str(tmp_path / name), "x", "train", 2, seed=seed)
@@ -115,6 +117,7 @@ def test_the_order_is_the_seeds(tmp_path):
     assert files[0] == files[1]
 
 
+@pytest.mark.extended
 def test_resizing_shrinks_only_what_is_larger(tmp_path):
     ramp = np.broadcast_to(np.linspace(0, 255, 120, dtype="uint8")[None, :, None], (60, 120, 3))
     images = [tf.io.encode_jpeg(ramp).numpy(), tf.io.encode_png(ramp).numpy(), tf.io.encode_png(ramp[:30]).numpy()]
@@ -128,6 +131,7 @@ def test_resizing_shrinks_only_what_is_larger(tmp_path):
         np.testing.assert_allclose(small[:, 2:-2].astype(float), ramp[:30, 4:-4:2] + 1.0, atol=3)
 
 
+@pytest.mark.extended
 def test_uncompressed_images_become_pngs_of_the_same_pixels(tmp_path):
     pil = pytest.importorskip("PIL.Image")
     images = np.random.default_rng(0).integers(0, 256, (2, 20, 30, 3), dtype="uint8")
@@ -142,6 +146,7 @@ def test_uncompressed_images_become_pngs_of_the_same_pixels(tmp_path):
         np.testing.assert_array_equal(tf.io.decode_png(example["image"]), images[int(example["label"])])
 
 
+@pytest.mark.extended
 def test_images_that_do_not_decode_are_left_out_and_named(tmp_path):
     images = [tf.io.encode_png(np.full((4, 4, 3), i, "uint8")).numpy() for i in range(6)]
     images[2], images[5] = b"no image", images[5][:30]
@@ -227,6 +232,7 @@ def test_hidden_files_are_not_written(tmp_path):
         write_records(noisy(2), str(tmp_path), ".x", "train", 1)
 
 
+@pytest.mark.extended
 def test_prepare_and_deduplicate_warn_of_copies(tmp_path, caplog):
     logging.getLogger("absl").propagate = True
     for name in ("cat/a.png", "dog/b.png"):
@@ -238,6 +244,7 @@ def test_prepare_and_deduplicate_warn_of_copies(tmp_path, caplog):
     assert sum(text.startswith("1 file with the same contents as another") for text in caplog.messages) == 2
 
 
+@pytest.mark.extended
 def test_images_without_labels_have_duplicates_too(tmp_path, monkeypatch):
     monkeypatch.setattr(duplicates, "_write_pictures", lambda *arguments: None)
     pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype="uint8").repeat(16, 1).repeat(16, 2)
@@ -249,6 +256,7 @@ def test_images_without_labels_have_duplicates_too(tmp_path, monkeypatch):
         assert len(report["pairs"]) == 2 and all("same_label" not in pair for pair in report["pairs"])
 
 
+@pytest.mark.extended
 def test_duplicates_of_the_test_set_are_left_out(sample, tmp_path):
     """Five of twenty photos are in the test set too, compressed again at half the size."""
     sample = subset(sample, np.arange(20))

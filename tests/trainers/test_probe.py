@@ -67,6 +67,7 @@ def test_all_methods_agree_with_few_shot_alone(run_probe, saved, tmp_path):
     assert (tmp_path / "out" / "few_shot.png").read_bytes()[1:4] == b"PNG"
 
 
+@pytest.mark.extended
 def test_by_default_few_shot_takes_what_the_smallest_class_has(run_probe):
     assert np.bincount(open_source("digits", "train[:70]").labels).min() == 4
     _, found = run_probe(train="train[:70]", shots=None)
@@ -75,6 +76,7 @@ def test_by_default_few_shot_takes_what_the_smallest_class_has(run_probe):
         run_probe(train="train[:70]", shots="1,5")
 
 
+@pytest.mark.extended
 def test_the_penalty_is_chosen_on_the_validation_split(run_probe):
     _, found = run_probe(validation="train[300:400]", l2="1,1000000000", shots="5")
     assert found["few_shot"]["5"]["l2"] == 1  # at 1e9 the head predicts next to nothing

@@ -78,6 +78,7 @@ def test_what_segment_refuses(words, options, message, file, photos, tmp_path, b
         binary(segment, *(word.format(**places) for word in words), **options)
 
 
+@pytest.mark.extended
 def test_predict_writes_masks(file, photos, tmp_path, binary):
     out = binary(predict, model=str(file), data=f"images:{photos}", output=tmp_path, batch_size=2)
     assert "train: wrote 2 masks of 2 to" in out
@@ -104,6 +105,7 @@ def test_classify_says_which_command_to_run(file, photos, binary):
         binary(classify, file, photos)
 
 
+@pytest.mark.extended
 def test_a_classifier_has_no_masks(photos, tmp_path, binary):
     keras_vit.save(every_weight(), tmp_path / "classifier.keras")
     with pytest.raises(ValueError, match="does not give every pixel a class"):

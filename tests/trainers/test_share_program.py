@@ -33,6 +33,7 @@ def offline(monkeypatch, tmp_path):
         yield hub
 
 
+@pytest.mark.extended
 def test_a_dry_run_prints_the_card_or_writes_the_folder_and_uploads_nothing(run, file, tmp_path, monkeypatch, offline):
     assert "# flowers\n" in run(file, dry_run=True)
     home = tmp_path / "home"

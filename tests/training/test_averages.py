@@ -33,6 +33,7 @@ def fitted(optimizer, dtype="float32", micro_batches=1, reverse=False, **kwargs)
     return model, seen
 
 
+@pytest.mark.extended
 def test_in_fit_averages_are_of_the_steps_and_many_a_call_xla_and_micro_batches_change_nothing(eagerly):
     one, seen = fitted(everything())
     for average, snapshots in zip(averages(one.optimizer), zip(*seen[2::2])):  # after steps 3, 5 and 7
@@ -60,6 +61,7 @@ def test_a_loss_scale_goes_around_the_whole_and_its_skipped_steps_do_not_count(e
     swap_averages(model)  # finds them inside
 
 
+@pytest.mark.extended
 def test_evaluation_in_fit_is_of_the_averages(eagerly):
     x, y = rows(16)
     model = dense_on_rows(everything())
@@ -70,6 +72,7 @@ def test_evaluation_in_fit_is_of_the_averages(eagerly):
     assert model.evaluate(x, y, verbose=0) == averaged
 
 
+@pytest.mark.extended
 def test_a_run_goes_on_from_its_saved_state_bit_for_bit_and_a_saved_model_has_its_optimizer(tmp_path, eagerly):
     x, y = rows(28)
     whole = dense_on_rows(everything())

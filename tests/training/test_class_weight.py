@@ -79,6 +79,7 @@ def sequence(y):
 FORMS = (arrays, dataset, generator, sequence)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("form", "y"), [*((form, Y) for form in FORMS), (arrays, Y[:, None].astype("uint8")), (dataset, ROWS)]
 )

@@ -83,11 +83,13 @@ KINDS = (
 )
 
 
+@pytest.mark.extended
 def test_every_kind_of_one_image(model, files):
     for kind in KINDS:
         check(model.classify(kind(files["rgb.png"]), top_k=3), expected(model, files["rgb.png"]), 3)
 
 
+@pytest.mark.extended
 def test_every_format_from_files_and_from_pil(model, files):
     """Grey, alpha, palettes, 16 bits, CMYK and EXIF: PIL's image of a file is classified as the file."""
     for results in map(model.classify, (list(files.values()), list(map(Image.open, files.values())))):
@@ -109,6 +111,7 @@ def test_arrays_of_every_kind(model, files):
             check(predictions, rgb)
 
 
+@pytest.mark.extended
 def test_lists_may_be_mixed_and_their_results_are_lists(model, files):
     path = files["rgb.png"]
     mixed = [path, path.read_bytes(), Image.open(path)]
@@ -121,6 +124,7 @@ def test_lists_may_be_mixed_and_their_results_are_lists(model, files):
     assert model.classify([]) == [] and len(model.classify([path])) == 1
 
 
+@pytest.mark.extended
 def test_it_equals_what_the_exported_model_says(model, files):
     out = signatures_of(model)["serving_default"](tf.constant([path.read_bytes() for path in files.values()]))
     for predictions, names, probabilities in zip(
@@ -226,6 +230,7 @@ def test_models_of_probabilities(tiny, files):
         model.classify(files["rgb.png"], activation="softmax")
 
 
+@pytest.mark.extended
 def test_preprocess_gives_the_models_pixels(model, files):
     path = files["rgb.png"]
     one = parse(TEXT).image(path.read_bytes()).numpy()

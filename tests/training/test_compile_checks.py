@@ -144,6 +144,7 @@ def test_an_accuracy_of_one_class_is_refused(vits, metric):
         vits[1].compile("sgd", SigmoidCrossEntropy(), metrics=[metric])
 
 
+@pytest.mark.extended
 def test_one_class_learns_by_the_sigmoid(vits, eagerly):
     """Its label is the share of the class: 0 and 1 are not exchanged."""
     x = np.repeat(np.array([0.0, 255.0], "float32"), 8)[:, None, None, None] * np.ones((8, 12, 3), "float32")

@@ -60,6 +60,7 @@ def test_features_stand_for_the_images_of_a_frozen_encoder(model, projection):
     assert training.clone().on_features and training.dual_encoder is pair
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("eagerly")
 def test_texts_learn_to_fit_a_frozen_image_encoder(model):
     """LiT: and a clone of the training starts from the same model."""

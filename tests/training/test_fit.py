@@ -15,6 +15,7 @@ def images(n, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (n, 8, 12, 3), dtype="uint8")
 
 
+@pytest.mark.extended
 def test_evaluation_is_the_mean_over_examples_whatever_the_batch(tiny, eagerly):
     """10 examples in padded batches: stock Keras averages the losses of the batches, with the padding counted."""
     model, x, y = tiny(depth=1), images(10), np.arange(10) % 5
@@ -54,6 +55,7 @@ def test_training_and_validation_are_each_traced_once():
     assert len(traced) == 2
 
 
+@pytest.mark.extended
 def test_validation_in_fit_counts_once_too_and_training_loss_is_keras_own():
     x, y = images(10), np.arange(10) % 5
     batches = evaluation_batches(from_arrays(x, y), "decode", 4)
@@ -131,6 +133,7 @@ def test_mixing_happens_in_training_only(accumulated):
     assert unmixed == pytest.approx(float(SoftmaxCrossEntropy()(y, model(x))), rel=1e-5)
 
 
+@pytest.mark.extended
 def test_a_model_learns_in_mixed_precision(tiny):
     model = tiny(dtype="mixed_float16", classes=2, depth=1)
     x = np.repeat([[20], [230]], 8, axis=0)[:, :, None, None] * np.ones((1, 8, 12, 3))

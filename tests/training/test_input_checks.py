@@ -371,6 +371,7 @@ def test_layers_frozen_after_training_began_need_compile(tiny):
         model.fit(X, Y, verbose=0)
 
 
+@pytest.mark.extended
 def test_weights_that_are_new_since_compile_are_refused(tiny):
     model = tiny(classes=5)
     model.compile("adam", SoftmaxCrossEntropy(), jit_compile=False)
@@ -381,6 +382,7 @@ def test_weights_that_are_new_since_compile_are_refused(tiny):
         model.fit(images, Y[:4] % 5, verbose=0)
 
 
+@pytest.mark.extended
 def test_weights_of_16_bits_train_with_a_warning(tiny):
     model = tiny(classes=5, dtype="bfloat16")
     model.compile("adam", SoftmaxCrossEntropy(), jit_compile=False)

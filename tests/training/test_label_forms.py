@@ -186,6 +186,7 @@ def test_validation_labels_have_the_form_of_the_training_labels(first, then):
             compiled(SoftmaxCrossEntropy(), "accuracy").fit(*data, validation_data=validation, verbose=0)
 
 
+@pytest.mark.extended
 def test_labels_of_one_rank_after_another_train_alike(eagerly):
     """In a graph, which is traced anew."""
     eagerly(False)

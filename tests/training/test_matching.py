@@ -31,6 +31,7 @@ def check(costs, valid, found):
         assert cost[queries[matched], matched].sum() == pytest.approx(best.sum(), rel=1e-6, abs=1e-5)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
 def test_total_cost_equals_scipys(size):
     q, m = size
@@ -44,6 +45,7 @@ def test_total_cost_equals_scipys(size):
     check(costs, valid, ops.convert_to_numpy(match(costs, valid)))
 
 
+@pytest.mark.extended
 def test_costs_that_are_not_finite_are_avoided():
     costs = np.ones((1, 4, 2), "float32")
     costs[0, :3] = np.inf, np.nan
@@ -53,6 +55,7 @@ def test_costs_that_are_not_finite_are_avoided():
     assert sorted(everywhere[0]) == [0, 1]
 
 
+@pytest.mark.extended
 def test_in_a_compiled_step_with_gradients():
     @tf.function(jit_compile=True)
     def step(costs):

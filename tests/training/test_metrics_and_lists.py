@@ -64,6 +64,7 @@ def test_metrics_take_nested_lists(name):
         assert float(lists.result()) == pytest.approx(float(arrays.result()), rel=1e-6)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", classes_of(keras.losses.Loss))
 def test_losses_take_nested_lists(name):
     y, predicted = OF[name]

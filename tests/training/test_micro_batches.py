@@ -16,6 +16,7 @@ def adamw():
     return AdamW(1e-3, epsilon=1e-4, global_clipnorm=0.1, decay=0.1)
 
 
+@pytest.mark.extended
 def test_micro_batches_are_one_large_batch():
     x, y = rows(48)
     whole = trained(ONE, adamw, x, y, make=dense)

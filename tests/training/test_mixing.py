@@ -33,6 +33,7 @@ def reference_box(h, w, area, cy, cx):
     return box
 
 
+@pytest.mark.extended
 def test_cutmix_exchanges_one_box_between_neighbours():
     areas, cutmix = [], tf.function(Cutmix(1.0, 4, seed=5))
     for step in range(200):
@@ -111,6 +112,7 @@ def test_pairs_stay_together_in_any_even_part_and_the_last_of_an_odd_batch_stays
     np.testing.assert_allclose(np.asarray(odd[1])[4], np.eye(5)[4], atol=1e-6)
 
 
+@pytest.mark.extended
 def test_xla_compiles_the_mixing_and_shapes_are_static():
     """XLA samples other numbers from the same seeds; there too, labels are mixed in the proportion of the pixels."""
     images, labels = batch(4)

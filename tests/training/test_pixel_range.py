@@ -67,6 +67,7 @@ KEEPING = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("front", KEEPING.values(), ids=KEEPING)
 def test_layers_that_keep_the_range_keep_the_check(behind, front):
     model = behind(front)
@@ -86,6 +87,7 @@ SCALES = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(["front", "half", "ends"], SCALES.values(), ids=SCALES)
 def test_layers_that_change_the_range_are_computed(behind, front, half, ends):
     model = behind(front, mean=half, std=half)
@@ -228,6 +230,7 @@ def photograph():
     return tf.io.encode_png(X[0]).numpy()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(["front", "half", "ends"], [SCALES[name] for name in ("to 255", "from -1..1", "to 1")])
 def test_classify_and_preprocess_give_the_range_that_the_model_expects(behind, photograph, front, half, ends):
     model = behind(front, mean=half, std=half)

@@ -49,6 +49,7 @@ def test_pixels_on_other_scales_are_refused_in_a_dataset_too(tiny):
     assert np.max(layer(np.where(np.arange(30)[:, None] > 3, bright / 255.0, 0))) <= 1
 
 
+@pytest.mark.extended
 def test_in_a_dataset(encoded):
     layer = Preprocessing(TEXT)
     dataset = tf.data.Dataset.from_tensor_slices(encoded)

@@ -128,6 +128,7 @@ def loop(y, prediction, beta=1 / 9):
     return total
 
 
+@pytest.mark.extended
 def test_the_loss_is_that_of_a_plain_loop():
     found = np.asarray(RegionLoss(reduction="none")(targets(), PREDICTION))
     np.testing.assert_allclose(found, [loop(y, rows) for y, rows in zip(targets(), PREDICTION)], rtol=1e-4)

@@ -52,6 +52,7 @@ def box_of(mask):
     return np.array([ys.min(), xs.min(), ys.max() + 1, xs.max() + 1]) if len(ys) else None
 
 
+@pytest.mark.extended
 def test_a_mosaic_moves_boxes_as_it_moves_the_pixels_of_their_objects():
     _, given = scenes()
     seen = set()

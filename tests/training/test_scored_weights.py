@@ -72,6 +72,7 @@ def test_what_is_saved_and_restored_is_what_was_scored(kind, first, tmp_path):
         assert loss_of(model) == pytest.approx(score, rel=1e-5)
 
 
+@pytest.mark.extended
 def test_training_goes_on_from_the_trained_weights_and_ends_with_them():
     plain, scored = averaging_model(), averaging_model()
     fit(plain)
@@ -93,6 +94,7 @@ class Interrupts(keras.callbacks.Callback):
         raise KeyboardInterrupt
 
 
+@pytest.mark.extended
 def test_after_an_interruption_undo_or_another_fit_restores_the_weights():
     plain, model = averaging_model(), averaging_model()
     fit(plain, epochs=1)
@@ -135,6 +137,7 @@ def test_a_backup_of_scored_weights_is_refused(tmp_path):
     fit(averaging_model(), EvaluateAverage(), keras.callbacks.BackupAndRestore(tmp_path, save_freq=3), epochs=1)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("make", "on_epoch"),
     [

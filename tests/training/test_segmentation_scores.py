@@ -126,6 +126,7 @@ def segmenter():
     return model
 
 
+@pytest.mark.extended
 def test_fit_logs_each_score_and_callbacks_know_what_is_better(eagerly):
     masks, x = CASES["random"][0], RNG.integers(0, 256, (5, 6, 7, 3)).astype("uint8")
     model = segmenter()

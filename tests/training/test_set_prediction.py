@@ -42,6 +42,7 @@ def test_loss_and_gradients_are_transformers(case):
         np.testing.assert_allclose(found, case[name], rtol=0, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_an_image_counts_for_itself_in_a_batch():
     y, predictions = (
         np.concatenate(parts)
@@ -69,6 +70,7 @@ def test_more_objects_than_predictions_leave_some_out():
     assert np.isfinite(SetPredictionLoss()(objects(case), prediction))
 
 
+@pytest.mark.extended
 def test_it_trains_yolos_and_each_loss_refuses_the_others_head():
     sizes = {"image_size": 16, "depth": 1, "width": 8, "heads": 2, "mlp_dim": 8, "classes": 3}
     model = keras_vit.DetectionModel("Ti/8", head="yolos", head_options={"tokens": 4}, **sizes)

@@ -42,6 +42,7 @@ def reloaded(model, path):
     return {"load_model": keras.saving.load_model(path), "load": keras_vit.load(path), "clone": model.clone()}
 
 
+@pytest.mark.extended
 def test_files_and_clones_know_which_probabilities_the_loss_was_of(tiny, tmp_path):
     model = tiny()
     for loss, activation in (
@@ -58,6 +59,7 @@ def test_files_and_clones_know_which_probabilities_the_loss_was_of(tiny, tmp_pat
     assert keras_vit.load(tmp_path / "weights.keras").activation == "sigmoid"
 
 
+@pytest.mark.extended
 def test_a_sigmoid_stays_with_its_head(tiny, tmp_path):
     """Another size, other names or another dtype leave the logits as they are, and so their probabilities."""
     model, gap = tiny(), tiny(pool="gap")
@@ -123,6 +125,7 @@ def freezers():
     }
 
 
+@pytest.mark.extended
 def test_frozen_layers_stay_frozen(tiny, tmp_path):
     for name, freeze_some in freezers().items():
         model = tiny()
@@ -133,6 +136,7 @@ def test_frozen_layers_stay_frozen(tiny, tmp_path):
             np.testing.assert_array_equal(copy(X), model(X))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("cls", [keras_vit.SegmentationModel, keras_vit.DetectionModel])
 def test_a_frozen_encoder_of_a_model_with_a_dense_head_stays_frozen(tiny, cls, tmp_path):
     """Whatever its name: the input of a model called "vit" is "image", that of another is not."""
@@ -150,6 +154,7 @@ def test_inputs_among_the_frozen_layers_of_older_files_are_left_out(tiny):
     assert not model.get_layer("head").trainable
 
 
+@pytest.mark.extended
 def test_frozen_layers_of_a_bit_and_of_a_model_with_another_head_stay_frozen(tiny, tmp_path):
     bit = keras_vit.BiT(keras_vit.BiTSpec((1,), 0.5), image_size=32, classes=3)
     headed = tiny().with_head(keras.layers.Dense(2, name="mine"))
@@ -170,6 +175,7 @@ def test_a_frozen_vit_inside_another_model_stays_frozen(tiny, tmp_path, outer):
     assert len(keras.saving.load_model(tmp_path / "m.keras").trainable_variables) == len(model.trainable_variables) == 2
 
 
+@pytest.mark.extended
 def test_micro_batches_and_mixing_are_kept(tiny, tmp_path):
     model = tiny()
     headed = model.with_head(keras.layers.Dense(5, name="mine"))

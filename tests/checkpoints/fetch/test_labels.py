@@ -58,6 +58,7 @@ def test_the_names_are_distinct_and_in_the_order_of_the_labels(shared_data):
     }
 
 
+@pytest.mark.extended
 def test_published_imagenet_models_know_their_classes(published, tmp_path):
     """By name or address, and in the files that are saved."""
     keras_vit.load("https://example.org/x.safetensors", **published).save(tmp_path / "m.keras")

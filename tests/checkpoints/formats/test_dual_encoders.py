@@ -34,6 +34,7 @@ def model_of(folder_of):
     return functools.cache(lambda name: keras_vit.load(folder_of(name), text=True))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", CASES)
 def test_embeddings_and_logits_are_transformers(name, model_of):
     model, expected = model_of(name), golden(name)

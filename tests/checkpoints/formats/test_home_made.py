@@ -10,6 +10,7 @@ from home_made import CASES, HEADS, PIXELS, SEQUENTIAL, TOLD, TORCH, WIDTH, arra
 import keras_vit
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("case", CASES)
 def test_the_logits_are_those_of_the_code(case, tmp_path):
     path, arguments, expected = write(case, tmp_path)
@@ -24,6 +25,7 @@ def line_to_paste(error):
     return re.search(r"\n  keras_vit\.load\(\".*?\", (.*)\)$", str(error))[1]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("case", [c for c in CASES if not re.search("timm|vit-pytorch|Sequential, the mean", c)])
 def test_the_first_error_asks_for_everything(case, tmp_path):
     """With the answers in the line to paste, the second attempt loads the file."""

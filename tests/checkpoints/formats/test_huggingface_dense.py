@@ -41,6 +41,7 @@ def main_output(model, x):
     return np.asarray(outputs["logits"] if isinstance(outputs, dict) else outputs)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_are_transformers(name, folder_of, model_of):
     for text, expected in golden(name)["outputs"].items():
@@ -189,6 +190,7 @@ def test_settings_of_beit_that_are_not_implemented_are_refused_by_name(settings,
 SIZE = {"depth": 4, "width": 8, "heads": 2, "mlp_dim": 8, "image_size": 32}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -35,6 +35,7 @@ def test_a_round_trip_is_bit_identical(folder, model, tmp_path):
     assert_saved_alike("eomt", folder, model, tmp_path / "copy")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("size", "published"), [("S", 23_975_942), ("B", 93_663_110), ("L", 316_695_686)], ids=["S", "B", "L"]
 )

@@ -25,11 +25,13 @@ def found(request, tmp_path_factory):
     return request.param, path, keras_vit.load(path)
 
 
+@pytest.mark.extended
 def test_logits_and_boxes_are_transformers(found):
     assert_detects_as_transformers(*found)
     assert found[-1].head_name == found[0]
 
 
+@pytest.mark.extended
 def test_a_round_trip_is_bit_identical(found, tmp_path):
     name, folder, model = found
     keras_vit.save(model, tmp_path / "copy", format="huggingface")
@@ -70,6 +72,7 @@ LW_DETR = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("size", RF_DETR)
 def test_sizes_of_rf_detr_have_transformers_parameters(size, without_values):
     image_size, options, parameters = RF_DETR[size]
@@ -125,6 +128,7 @@ def test_settings_that_contradict_the_arrays_are_refused_by_name(name, settings,
         keras_vit.load(tmp_path)
 
 
+@pytest.mark.extended
 def test_a_model_that_the_format_cannot_express_is_refused(tmp_path):
     options = {"queries": 4, "width": 8, "heads": 2, "map_heads": 2, "mlp_dim": 8, "groups": 1, "layers": 1}
     sizes = {"depth": 2, "width": 8, "heads": 2, "mlp_dim": 16, "image_size": (16, 24), "layer_scale": 1.0}

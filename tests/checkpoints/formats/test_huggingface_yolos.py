@@ -20,6 +20,7 @@ def found(request, tmp_path_factory):
     return request.param, path, keras_vit.load(path)
 
 
+@pytest.mark.extended
 def test_logits_and_boxes_are_transformers(found):
     assert_detects_as_transformers(*found)
     assert found[-1].head_name == "yolos"

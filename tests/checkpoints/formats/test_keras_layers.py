@@ -138,6 +138,7 @@ MODELS = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("form", ["keras", "h5"])
 @pytest.mark.parametrize("name", MODELS)
 def test_models_of_keras_layers_load(name, form, tmp_path):
@@ -168,6 +169,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_a_vit_lacks_or_the_graph_does_not_show_is_named(message, tmp_path):
     built(**REFUSED[message]).save(tmp_path / "m.keras")

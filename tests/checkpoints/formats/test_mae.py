@@ -167,6 +167,7 @@ def facebook(arrays):
     return result
 
 
+@pytest.mark.extended
 def test_facebooks_names_load_too(arrays, tmp_path):
     """Their files state neither heads nor normalised targets: 16 in all published decoders."""
     encoder, decoder = dict(depth=1, width=64, heads=1, mlp_dim=16), dict(decoder_depth=2, decoder_width=32)

@@ -57,6 +57,7 @@ def model_of(path_of):
     return functools.cache(lambda name: keras_vit.load(path_of(name)))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", CASES)
 def test_logits_are_those_of_torch(name, path_of, model_of):
     for text, (logits, *auxiliary) in golden(name)["outputs"].items():
@@ -160,6 +161,7 @@ def test_texts_that_are_no_config_are_ignored():
 SIZE = {"depth": 4, "width": 8, "heads": 2, "mlp_dim": 8, "image_size": 32, "classes": 3}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("options", "message"),
     [

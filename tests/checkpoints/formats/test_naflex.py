@@ -89,6 +89,7 @@ def test_an_unmasked_row_of_no_patches_is_finite():
     assert np.isfinite(layer([np.ones((1, 4, 8), "float32"), np.zeros((1, 2), "int32")])).all()
 
 
+@pytest.mark.extended
 def test_it_learns_from_batches_of_mixed_sizes(tmp_path):
     """In a tf.data pipeline with augmentation, here by brightness; then a file holds the same model."""
     rng = np.random.default_rng(0)

@@ -151,6 +151,7 @@ def without_metadata(path, folder):
     return folder / path.name
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "form"),
     [
@@ -190,6 +191,7 @@ def read_without_metadata(path, folder, model):
 PASSED = {"mean", "std", "mlp_activation", "epsilon", "layer_scale", "roll"}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("name", "form"), PAIRS)
 def test_files_without_our_metadata_give_the_same_model(name, form, saved, tmp_path):
     model = make(name)

@@ -90,6 +90,7 @@ def test_several_models_among_the_arrays_need_a_key():
     assert unwrapped(both, key="")[0].keys() == names.keys()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["timm_vit", "lucidrains", "hf_vit", "timm_bit"])
 def test_wrapped_models_compute_the_same(name, tmp_path):
     fields, path, arguments = write(name, tmp_path)

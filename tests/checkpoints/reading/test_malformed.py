@@ -87,6 +87,7 @@ def same_models(one, other):
 SORTS = sorted({name.split()[0] for name in CASES})
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("sort", SORTS)
 def test_is_refused(sort, tmp_path, monkeypatch, built_once):

@@ -70,6 +70,7 @@ def test_a_cached_source_holds_its_masks(tmp_path):
     np.testing.assert_array_equal(masks(source)["a.jpg"], expected((1, 2, 4, 5, 1)))
 
 
+@pytest.mark.extended
 def test_masks_are_drawn_without_python_as_a_data_service_needs(tmp_path):
     source = opened(
         coco_folder(tmp_path, [annotation(), annotation(2, segmentation={"size": [8, 10], "counts": [80]})])

@@ -179,6 +179,7 @@ def test_images_may_be_in_subfolders_like_those_of_the_annotations(tmp_path):
     assert opened(tmp_path).size == 1
 
 
+@pytest.mark.extended
 def test_batches_hold_objects(tmp_path):
     source = opened(yolo_boxes(tmp_path, "0 .35 .3125 .3 .375", "1 .5 .5 1 1"))
     objects = next(iter(source.ordered().map(lambda example: pack(example, source.most_objects)).batch(1)))

@@ -38,6 +38,7 @@ def test_synsets_are_the_shared_table(shared_data):
     assert list(synsets()) == (shared_data / "imagenet_labels" / "imagenet_synsets.txt").read_text().split()
 
 
+@pytest.mark.extended
 def test_accuracy_is_among_the_shared_classes_only():
     classes = np.arange(3, 1000, 100)  # ten
     names = [synsets()[c] for c in classes]

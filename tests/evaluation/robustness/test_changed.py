@@ -118,6 +118,7 @@ def test_salient_patches_are_those_with_the_largest_values():
         without_patches(images, np.zeros((2, 3, 3)), 0.5, True)
 
 
+@pytest.mark.extended
 def test_salient_occlusion_takes_the_models_own_maps(tiny):
     model = tiny()
     logits = model.predict_on_batch(IMAGES)

@@ -230,6 +230,7 @@ def test_the_command_says_where_the_search_stopped(each, says, capsys):
     assert f"Without rematerialised blocks, {says}." in told and f"With rematerialised blocks, {says}." in told
 
 
+@pytest.mark.extended
 def test_every_batch_that_is_tried_splits_into_the_micro_batches(capsys):
     def plan_of(config, where):
         check_config(config, replicas=16)
