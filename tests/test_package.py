@@ -104,6 +104,7 @@ def imported(path, modules):
             yield node.value
 
 
+@pytest.mark.extended
 def test_no_modules_import_each_other_in_a_circle():
     """Not even inside functions, where a circle would hide."""
     paths = {}

@@ -29,6 +29,7 @@ def test_a_header_describes_the_model_that_loads(name, tiny, tmp_path, monkeypat
     assert described["classes"] == (None if name == "with_head.keras" else model.classes)
 
 
+@pytest.mark.extended
 def test_published_models_are_described_by_their_file_or_by_the_catalogue(shared_data, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))

@@ -103,6 +103,7 @@ def test_auto_augment_applies_one_of_the_25_pairs_with_their_probabilities():
     assert abs(untouched - none) < 0.06
 
 
+@pytest.mark.extended
 def test_trivial_augment_has_the_wide_ranges():
     image = tf.constant(PHOTO)
 

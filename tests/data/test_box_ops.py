@@ -39,6 +39,7 @@ def test_letterbox_resizes_to_fit_and_pads():
         parse("letterbox(9, place='top')")
 
 
+@pytest.mark.extended
 def test_large_scale_jitter_is_a_composition():
     sizes = {result["image"].shape for result in results("scale_jitter(24, low=0.5)", {"image": IMAGE})}
     assert all(abs(h / w - H / W) < 1 / w for h, w, _ in sizes) and len(sizes) > 20
@@ -123,6 +124,7 @@ def test_boxes_in_a_preprocessed_image_go_back_to_the_original(text, expected):
         np.testing.assert_allclose(to_original(boxes, found), inside, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_the_frame_of_an_encoded_image_comes_with_its_pixels():
     ops, encoded = parse("decode|letterbox(30, 26)"), tf.io.encode_png(IMAGE)
     pixels, found = tf.function(lambda image: with_frame(ops, image))(encoded)

@@ -54,6 +54,7 @@ def test_values_are_those_of_imagecorruptions():
     assert len(STANDARD) == 15 and len(CORRUPTIONS) == 19
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["fog", "glass_blur"])  # which loop
 def test_inside_tf_data_the_pixels_are_the_same(name):
     ops = parse(f"corrupt('{name}', 5)")
@@ -74,6 +75,7 @@ def test_each_changes_an_image_and_takes_grey_ones():
         assert grey.shape == (48, 56, 1) and grey.dtype == np.uint8, name
 
 
+@pytest.mark.extended
 def test_frost_darkens_with_its_strength_and_has_its_own_pattern_for_each_seed():
     images = [np.asarray(parse(f"corrupt('frost', {s})").image(IMAGE, SEED), int) for s in (1, 5)]
     assert np.abs(images[1] - IMAGE).mean() > np.abs(images[0] - IMAGE).mean()

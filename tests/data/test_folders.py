@@ -233,6 +233,7 @@ def test_accents_written_in_two_ways_are_one_class(tmp_path):
     assert open_source(f"folder:{tmp_path}", "train").class_counts().tolist() == [2, 1]
 
 
+@pytest.mark.extended
 def test_names_that_are_not_utf8(tmp_path):
     write(tmp_path, "dog/b.png")
     folder = os.fsencode(tmp_path) + b"/caf\xe9"

@@ -253,6 +253,7 @@ def test_ops_of_ones_own_that_are_wrong_are_clear_errors(added):
         parse("random_flip").image(np.zeros((4, 5, 3), "uint8"))
 
 
+@pytest.mark.extended
 def test_crop_border_cuts_image_mask_and_boxes():
     image = np.arange(6 * 8 * 3, dtype="uint8").reshape(6, 8, 3)
     boxes = np.array([[0, 0, 1, 1], [0.5, 0.5, 1, 0.75]], "float32")

@@ -82,6 +82,7 @@ def test_records_hold_masks_of_classes(records):
             labels_of(copy) if text == "labels_of" else copy.class_counts()
 
 
+@pytest.mark.extended
 def test_records_of_other_writers_have_a_key_of_masks(tmp_path):
     features = lambda values: tf.train.Features(  # noqa: E731
         feature={key: tf.train.Feature(bytes_list=tf.train.BytesList(value=[v])) for key, v in values.items()}
@@ -108,6 +109,7 @@ def test_masks_in_records_shrink_with_their_images(tmp_path):
     assert tf.io.decode_jpeg(example["image"]).shape == (6, 8, 3)
 
 
+@pytest.mark.extended
 def test_records_of_masks_and_of_labels_are_kept_apart(records):
     labels = from_arrays(np.zeros((2, 4, 4, 3), "uint8"), [0, 1])
     with pytest.raises(ValueError, match="records of another form: its dataset.json says .*mask"):

@@ -105,6 +105,7 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_mask_fails_alone_and_by_name(name, tmp_path, told):
     files, message = BROKEN[name]
@@ -164,6 +165,7 @@ TREATED = {
 }  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", TREATED)
 def test_values_of_every_kind_become_class_numbers(name, tmp_path):
     files, options, names, expected = TREATED[name]

@@ -321,6 +321,7 @@ def test_a_png_has_its_header_first():
         parse("decode").image(data)
 
 
+@pytest.mark.extended
 def test_a_large_jpeg_is_decoded_at_a_fraction(zoo):
     """8000 x 6000 at half its sides: 36 MB instead of 144; means over 2 x 2 pixels of the picture."""
     (path,) = (path for path in zoo[1] if path.endswith("large.jpg"))

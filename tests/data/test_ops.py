@@ -34,6 +34,7 @@ def test_every_op_has_a_test():
     assert all(f'"{name}' in text or f"|{name}" in text for name in OPS)
 
 
+@pytest.mark.extended
 def test_decode_matches_channels():
     gray = RAMP[..., :1]
     assert run("decode(1)", tf.io.encode_png(RAMP).numpy()).shape == (6, 8, 1)

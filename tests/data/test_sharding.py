@@ -138,6 +138,7 @@ def test_too_few_files_say_what_to_do(records):
         training_batches(records(3, 3), FIXED, 8, shard=(1, 4))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("count", "size"), [(1, 21), (2, 16), (4, 3), (4, 21)])
 def test_each_evaluation_example_belongs_to_one_host(count, size, records):
     """Of 3 some hosts have only padding, of 16 none; of 21 it begins in the middle of a host's rows."""

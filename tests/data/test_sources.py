@@ -82,6 +82,7 @@ def test_training_batches_are_a_function_of_seed_and_step():
         evaluation_batches(numbered(), TEXT, 4)
 
 
+@pytest.mark.extended
 def test_evaluation_counts_each_example_once():
     batches = collect(evaluation_batches(numbered(10), "decode(1)", 4))
     assert [images.shape for images, _, _ in batches] == [(4, 4, 4, 1)] * 3

@@ -61,6 +61,7 @@ def measured(images, names=("cat", "dog"), **options):
     return collected.result(**options)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_figures_equal_pycocotools(first):
     for seed in range(first, first + 50):

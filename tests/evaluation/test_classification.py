@@ -131,6 +131,7 @@ def calibration_error(logits, labels, bins=15):
     return error
 
 
+@pytest.mark.extended
 def test_the_calibration_error_is_its_definition():
     rng = np.random.default_rng(1)
     logits, labels = 2 * rng.normal(size=(50, 7)).astype("float32"), rng.integers(0, 6, 50)

@@ -41,6 +41,7 @@ def evaluate(model, source=SOURCE, batch_size=2, **options):
     return make_evaluator("detection", options).prepare(setting)()
 
 
+@pytest.mark.extended
 def test_measures_are_those_of_average_precision_and_count_each_example_once(model):
     examples, expected = random_examples(), AveragePrecision(NAMES)
     for objects, detections in examples:
@@ -55,6 +56,7 @@ def test_measures_are_those_of_average_precision_and_count_each_example_once(mod
     assert not found.pictures
 
 
+@pytest.mark.extended
 def test_details_are_json_and_name_the_classes(model):
     found = evaluate(model)
     details = json.loads(json_text(found.details))

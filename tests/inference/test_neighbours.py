@@ -110,6 +110,7 @@ def test_an_index_is_what_predict_wrote(model, photos, indices):
     np.testing.assert_array_equal(records.features, index.features)
 
 
+@pytest.mark.extended
 def test_an_index_that_is_missing_incomplete_or_of_two_preparations_is_refused(index, tmp_path):
     with pytest.raises(FileNotFoundError, match="keras-vit predict --answers=features"):
         read_index(tmp_path / "none")

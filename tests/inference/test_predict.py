@@ -79,6 +79,7 @@ def test_every_image_has_a_row_in_the_order_of_the_source(whole, source):
     assert sorted(files(out)) == [f"train-0000{i}-of-00003.parquet" for i in range(3)]
 
 
+@pytest.mark.extended
 def test_the_answers_are_those_of_the_model(whole, model, source):
     found = [row for row in rows(whole[0]) if row["error"] is None]
     names = [row["name"] for row in found]

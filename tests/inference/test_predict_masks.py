@@ -43,6 +43,7 @@ def test_a_mask_has_the_name_and_size_of_its_image(whole, source):
     assert Image.open(out / "train" / "a" / "0.png").size == (30, 20)
 
 
+@pytest.mark.extended
 def test_a_mask_is_what_segment_returns(whole, model, source):
     path = next(name for name in masks.names_at(source, range(6)) if name.endswith("a/0.png"))
     found = model.segment(path, window="slide", flips=True)

@@ -69,6 +69,7 @@ def test_rows_are_what_detect_finds_in_pixels(whole, model, folder):
     assert {(row["height"], row["width"], row["image_id"], row["error"]) for row in own} == {(20, 30, 103, None)}
 
 
+@pytest.mark.extended
 def test_an_unreadable_image_has_a_row_and_broken_annotations_cost_none(whole):
     out, report = whole
     assert (report.files, report.rows, len(report.broken)) == ((3, 0, 3), 19, 1)

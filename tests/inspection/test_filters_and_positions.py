@@ -46,6 +46,7 @@ def test_principal_filters_are_scikit_learns():
     assert (flat[np.arange(7), np.abs(flat).argmax(1)] > 0).all()
 
 
+@pytest.mark.extended
 def test_the_first_filters_of_every_kind_of_model(tiny):
     vit = first_filters(tiny(patch_size=(4, 2)))
     assert vit.kernel.shape == (4, 2, 3, 16) and vit.layer == "patch_encoder" and vit.embeds_patches

@@ -143,6 +143,7 @@ def test_a_palettes_page_has_its_colours_in_place_of_filters(tiny, page):
     assert numbers["palette"] == model.get_layer("patch_encoder").palette.numpy().tolist()
 
 
+@pytest.mark.extended
 def test_a_bits_page_says_what_it_has_none_of(page):
     found, numbers, files = page(bit(), show=1)
     assert files == {"index.html", "inspection.json", "filters.png", "cka.png", "images.png"}

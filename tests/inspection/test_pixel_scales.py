@@ -53,6 +53,7 @@ def test_normalised_images_are_refused(tiny, pixels, name):
     CALLS[name](model, pixels / 255)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", sorted(CALLS.keys() - {"inspect_model", "whiten"}))
 def test_layers_before_the_vit_count(tiny, pixels, name):
     inputs = keras.Input((8, 12, 3))

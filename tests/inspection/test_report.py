@@ -81,6 +81,7 @@ def test_the_page_has_its_sections_and_needs_nothing_else(written):
     assert len(found.text) < 200_000
 
 
+@pytest.mark.extended
 def test_names_are_text_in_any_script_and_never_code(written):
     found = written(RECORDS, images=True)
     assert len(found.page.scripts) == 1 and "alert" not in found.page.scripts[0]

@@ -27,6 +27,7 @@ def values_and_gradients(layer, x, upstream, training):
     return [tf.cast(t, "float64").numpy() for t in (y, *gradients)], [t.dtype for t in (y, *gradients)]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("dtype", "atol", "training"),
     [("float32", 2e-5, True), ("float32", 2e-5, False), ("float64", 1e-13, True), ("mixed_bfloat16", 0.05, True)],

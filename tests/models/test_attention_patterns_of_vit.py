@@ -131,6 +131,7 @@ def test_axial_blocks_learn_in_both_halves(axial, images):
     assert all(np.abs(np.array(gradient)).max() > 0 for gradient in gradients)
 
 
+@pytest.mark.extended
 def test_an_image_gpt_with_a_pattern_sees_no_later_pixel_and_samples():
     model = keras_vit.ImageGPT("Ti/1", (3, 4), palette=4, depth=1, width=8, heads=2, mlp_dim=8, attention="strided")
     rng = np.random.default_rng(0)

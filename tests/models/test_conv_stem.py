@@ -37,6 +37,7 @@ def test_strides_set_the_grid_and_the_count_is_that_of_the_formula(trained):
     assert forward_flops(strided.spec, 32) == forward_flops(without.spec, 8, 32) + 2 * products
 
 
+@pytest.mark.extended
 def test_statistics_of_the_batch_are_the_last_convolutions_moments(trained):
     """After a step from fresh statistics: 0.95 of the start, 0.05 of the batch's own."""
     model = keras_vit.ViT("Ti/1", conv_stem=(8,), **SMALL)

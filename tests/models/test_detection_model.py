@@ -73,6 +73,7 @@ def test_a_file_gives_the_same_outputs_bit_by_bit(trained, tmp_path):
     np.testing.assert_array_equal(larger.head.get_weights()[0], trained.head.get_weights()[0])
 
 
+@pytest.mark.extended
 def test_boxes_are_in_pixels_of_the_given_image(trained):
     large = np.asarray(tf.image.resize(X[0], (64, 144), method="nearest"))
     found = trained.detect([large, X[0]], iou=0.5)
@@ -196,6 +197,7 @@ def test_wrong_arguments_and_losses_are_refused_by_name():
         model.detect(X[0], threshold=30)
 
 
+@pytest.mark.extended
 def test_boxes_of_a_letterboxed_image_are_those_of_the_image_itself(trained):
     """Padded with black to the shape that letterbox gives, an image is letterboxed without padding."""
     tall = np.zeros((64, 48, 3), "uint8")

@@ -101,6 +101,7 @@ def test_proposals_are_in_the_image_and_overlap_little(trained):
     assert (overlaps[~np.eye(len(first), dtype=bool)] <= 0.7).all() and len(first) > 3
 
 
+@pytest.mark.extended
 def test_true_boxes_are_learned_as_regions(trained):
     model, _ = trained
     outputs = {name: tf.constant(x) for name, x in model.predict(X, verbose=0).items()}

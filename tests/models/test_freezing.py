@@ -18,6 +18,7 @@ def test_patterns_freeze_layers_and_nothing_else(tiny):
     assert trained == {"class_token", "position_embedding", "encoder_norm", "head"}
 
 
+@pytest.mark.extended
 def test_linear_probe_trains_the_head_alone(tiny, pixels):
     model = tiny(depth=1)
     freeze_all_but_head(model)

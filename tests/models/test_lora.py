@@ -47,6 +47,7 @@ def test_it_starts_as_the_model_and_trains_itself_and_the_head(tiny, pixels):
     assert (outputs(model, pixels) != before).any()
 
 
+@pytest.mark.extended
 def test_predict_sees_what_was_learned_though_it_was_compiled_before(tiny, pixels):
     model = tiny(depth=1)
     model.predict(pixels, verbose=0)

@@ -107,6 +107,7 @@ def test_of_dino_the_encoder_has_it_before():
         assert moved == LORA
 
 
+@pytest.mark.extended
 def test_a_quantised_imagegpt_is_saved_as_it_is(tmp_path):
     model, images, *_ = made("igpt")
     model.quantize("int8")

@@ -43,6 +43,7 @@ def test_training_has_groups_and_inference_the_first_alone(model):
     np.testing.assert_array_equal(np.concatenate([outputs["boxes"], outputs["logits"]], axis=-1), last)
 
 
+@pytest.mark.extended
 def test_queries_start_at_the_best_places(model):
     outputs = model(pixels(1))
     proposed = np.array(outputs["prediction"])[0, 2, 0]

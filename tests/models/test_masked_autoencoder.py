@@ -34,6 +34,7 @@ def test_the_papers_model_has_its_published_parameters():
     assert model.input["kept"].shape == (None, 49) and model.output.shape == (None, 2, 196, 768)
 
 
+@pytest.mark.extended
 def test_hidden_pixels_have_no_part_in_the_predictions(model):
     x, y = model.masked(IMAGES)
     assert x["kept"].shape == (4, 3) and (y.sum(1) == 3).all() and not y[np.arange(4)[:, None], x["kept"]].any()
@@ -215,6 +216,7 @@ def test_shares_and_numbers_of_patches_out_of_range_are_refused(model):
             patch_masks.corrupt(IMAGES[0], np.array([0, 0]), (4, 4), count)
 
 
+@pytest.mark.extended
 def test_numbers_of_patches_in_a_dataset_are_checked(model):
     x, y = model.masked(IMAGES)
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(2)

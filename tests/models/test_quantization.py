@@ -68,6 +68,7 @@ def test_outputs_stay_near_and_survive_files_and_clones(tiny, pixels, tmp_path, 
         assert [v.dtype for v in other.weights] == [v.dtype for v in model.weights]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "config",
     [

@@ -107,6 +107,7 @@ def test_a_file_comes_back_as_the_same_model(model, vit, tmp_path):
     assert keras_vit.Model(copy.input, keras.layers.Flatten()(copy.output)).spec == vit.spec
 
 
+@pytest.mark.extended
 def test_a_clone_is_equal_and_independent(model):
     x = images(model)
     expected = np.asarray(model(x))

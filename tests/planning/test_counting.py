@@ -131,6 +131,7 @@ def _first(outputs):
     return keras.tree.flatten(outputs)[0]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("variant", "image_size", "classes", "channels", "overrides"), FORMS)
 def test_formulas_agree_with_the_layers_of_a_built_model(
     variant, image_size, classes, channels, overrides, without_values
@@ -302,6 +303,7 @@ def test_the_parts_of_dpt_and_upernet_are_counted_at_their_own_sizes():
     assert rows["upernet"]["neck"].flops == 2 * (24 * 4 * 24 * 24 + 96 * 4 * 24 * 24 + 24 * 4 * 24 * 24)
 
 
+@pytest.mark.extended
 def test_queries_are_counted_in_the_last_blocks_their_masks_and_at_pixels():
     """Of 64x96 pixels, 16 to a patch, 24 wide, with 4 queries in the last of 2 blocks; TensorFlow's profiler counts the
     same, and a GELU's multiplications.

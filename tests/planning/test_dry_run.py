@@ -52,6 +52,7 @@ def test_pre_training_costs_what_table_6_says(row, exaflops):
     assert flops / 1e18 == pytest.approx(exaflops, rel=0.02)
 
 
+@pytest.mark.extended
 def test_a_linear_probe_trains_its_head_alone():
     text = plan("linear_probe:B/16,cifar10")
     assert "85,806,346 parameters, 7,690 trained" in text  # 768 x 10 + 10

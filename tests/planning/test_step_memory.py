@@ -26,6 +26,7 @@ def test_a_step_is_refused_warned_about_or_fits():
     assert too_much and sentence.endswith("Try a smaller model, or smaller images (--image_size).")
 
 
+@pytest.mark.extended
 def test_what_a_step_keeps(tiny):
     """All activations, those above the lowest layer that trains, or what a forward pass holds at once."""
     model = tiny(depth=4)

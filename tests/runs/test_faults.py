@@ -211,6 +211,7 @@ def disk(capsys):
     limit(-1)
 
 
+@pytest.mark.extended
 def test_a_full_disk_loses_nothing(whole, tmp_path, disk, warnings):
     """It is full from step 4 to step 10: neither a checkpoint nor a metric nor TensorBoard's events fit."""
     rundir = RunDirectory(tmp_path / "run")

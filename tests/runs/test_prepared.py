@@ -176,6 +176,7 @@ def test_a_model_without_a_first_layer_is_not_whitened(config):
         planned(config).model_without_values()
 
 
+@pytest.mark.extended
 def test_preprocessing_that_does_not_fit_the_model_is_an_error():
     config = config_files.load_config("cifar10_scratch")
     config.data.eval_preprocess = "decode|resize(40, 40)"

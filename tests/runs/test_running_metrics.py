@@ -137,6 +137,7 @@ def test_what_does_not_fit_is_left_out(cut, whole, tmp_path, monkeypatch, change
     assert records[-1]["loss"] != undisturbed[-1]["loss"]
 
 
+@pytest.mark.extended
 def test_they_are_beside_the_arrays_of_a_checkpoint(whole):
     data = whole[1].checkpoints()[TOTAL].read_bytes()
     arrays = state.from_bytes(data, "it")

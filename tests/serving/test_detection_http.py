@@ -59,6 +59,7 @@ def test_without_a_threshold_it_is_the_models(client, model):
         assert message in client.post(f"/v1/models/cells:predict?threshold={given}", content=image).json()["error"]
 
 
+@pytest.mark.extended
 def test_the_description_names_the_task(client):
     metadata = client.get("/v1/models/cells/metadata").json()
     assert metadata["score_threshold"] == 0.3

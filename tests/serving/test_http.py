@@ -41,6 +41,7 @@ def test_json_a_form_and_raw_bytes_are_answered_as_classify_does(client, vit):
         np.testing.assert_allclose(row["probabilities"], [guess.probability for guess in best], atol=1e-6)
 
 
+@pytest.mark.extended
 def test_the_column_form_has_a_list_for_each_output(client):
     rows = predictions(client.post(PREDICT, json=instances(png(IMAGES[0]), b"junk")))
     inputs = instances(png(IMAGES[0]), b"junk")["instances"]

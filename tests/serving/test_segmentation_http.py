@@ -52,6 +52,7 @@ def test_predictions_are_shares_with_colours_and_a_mask(client, model):
         assert found == expected and row["shares"] == sorted(row["shares"], reverse=True)
 
 
+@pytest.mark.extended
 def test_a_mask_has_the_images_own_size(client, model):
     answer = client.post("/v1/models/streets:mask", content=png((30, 50, 3)))
     assert answer.headers["content-type"] == "image/png"

@@ -58,6 +58,7 @@ def test_a_broken_image_fails_alone_and_says_why(exported):
             assert not np.any(mixed[key].numpy()[2:-2] != (b"" if mixed[key].dtype == tf.string else 0)), key
 
 
+@pytest.mark.extended
 def test_encoded_images_and_pixels_of_both_kinds_give_what_the_model_gives(exported):
     model, _, signatures, images = exported
     logits = np.asarray(model(images))
@@ -72,6 +73,7 @@ def test_encoded_images_and_pixels_of_both_kinds_give_what_the_model_gives(expor
     )
 
 
+@pytest.mark.extended
 def test_features_and_attention_are_those_of_the_package(exported):
     model, _, signatures, images = exported
     pixels, encoded = tf.constant(images, tf.float32), tf.constant([png(image) for image in images])

@@ -55,6 +55,7 @@ def test_labels_of_a_request_are_those_of_zero_shot(client, model):
     assert row["probabilities"] == pytest.approx([each.probability for each in expected], abs=1e-5)
 
 
+@pytest.mark.extended
 def test_a_text_finds_images_of_the_index(client, model):
     found = client.get("/v1/models/pair:search?text=a cat&count=2").json()["images"]
     assert [each["name"] for each in found] == ["a.png"] * 2 and found[0]["image"].startswith("data:image/png;base64,")

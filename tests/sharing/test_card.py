@@ -55,6 +55,7 @@ def test_the_front_matter_holds_the_measures_of_the_runs_files(folder, finished)
     assert {"type": "accuracy", "value": top1, "name": "knn: top-1 accuracy"} in knn["metrics"]
 
 
+@pytest.mark.extended
 def test_the_text_says_what_the_model_is_and_how_it_was_trained(folder, finished):
     model = keras_vit.load(finished)
     _, body = front_matter_of((folder / "README.md").read_text())

@@ -40,6 +40,7 @@ def test_a_run_leaves_its_files_and_finite_measures(done):
     assert done.page.count("data:image/png") > 16 and done.page.count("<svg") >= 3
 
 
+@pytest.mark.extended
 def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(done):
     assert done.state == done.resumed
 

@@ -96,6 +96,7 @@ def test_it_measures_as_it_trains(done):
     assert done.measures["examples"] == 4
 
 
+@pytest.mark.extended
 def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(done):
     assert done.state == done.resumed
 

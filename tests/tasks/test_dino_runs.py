@@ -79,6 +79,7 @@ def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(done):
     assert [int(value) for name, value in state.items() if "sharpening" in name and name.endswith("step")] == [4]
 
 
+@pytest.mark.extended
 def test_its_durations_become_steps_and_it_starts_from_a_trained_model(config, tmp_path):
     source = open_source("digits", "train[:64]")
     config.objective.update(temperature_warmup="50%", frozen="1 epochs")

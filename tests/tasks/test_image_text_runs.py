@@ -115,6 +115,7 @@ def test_texts_become_token_ids(made):
     assert model.image_encoder.trainable_weights == [] and model.text_encoder.trainable_weights
 
 
+@pytest.mark.extended
 def test_class_names_in_templates_are_texts(made, folder):
     source = from_arrays(np.zeros((8, 8, 8, 3), "uint8"), np.arange(8) % 2, class_names=("red", "blue"))
     task = task_of(small(folder, **{"objective.templates": ("a {}", "{} card")}))

@@ -66,6 +66,7 @@ def test_it_reports_its_own_measure_and_learns(done):
     assert "mae" in done.page and (done.folder / "model.keras").exists()
 
 
+@pytest.mark.extended
 def test_pictures_of_evaluators_are_kept_and_reported(done):
     names = [f"patches_of_grey_grey_0000000{step}.png" for step in (2, 4)]
     assert sorted(path.name for path in (done.folder / "pictures").iterdir()) == names

@@ -353,6 +353,7 @@ def test_data_without_masks_and_other_classes_are_refused(config):
         task.check_data(one := ConfigDict({"void": 255, "class_names": ("box",)}), one)
 
 
+@pytest.mark.extended
 def test_its_plan_counts_the_model(config):
     text = dry_run.plan(config, {})
     model = task_of(config).build(in_memory("masks:scenes", "train"))

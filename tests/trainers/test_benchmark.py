@@ -90,6 +90,7 @@ def test_the_parts_of_tensorflows_program_are_told_by_its_names(name, part):
     assert group_of(Cost(instruction, 0.0, 1.0, 1), "adamw") == part
 
 
+@pytest.mark.extended
 def test_every_op_has_its_time(few, capsys, monkeypatch):
     monkeypatch.setattr(ops, "OPS", ("random_flip", "solarize(1)"))
     ops.main(types.SimpleNamespace(**SMALL))
@@ -139,6 +140,7 @@ def test_scaling_prints_and_draws_every_point(tmp_path, monkeypatch, capsys):
     assert output.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_costs_of_attention_are_measured_and_drawn_as_far_as_memory_reaches(tmp_path, monkeypatch, capsys):
     small = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 32, "positions": "sincos2d"}

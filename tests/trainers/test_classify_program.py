@@ -63,6 +63,7 @@ def test_one_image_is_a_list_and_several_are_columns(file, image, tmp_path, run)
     assert lines[0].index("%") == lines[1].index("%")
 
 
+@pytest.mark.extended
 def test_what_cannot_be_read_is_named_and_the_others_classified(file, image, tmp_path, run):
     (tmp_path / "text.jpg").write_text("no image")
     out, err, code = run(file, image, tmp_path / "missing.jpg", tmp_path / "text.jpg", csv=True, top_k=2)
@@ -72,6 +73,7 @@ def test_what_cannot_be_read_is_named_and_the_others_classified(file, image, tmp
     assert f"{tmp_path}/text.jpg: cannot be decoded" in err and "2 of 3 images cannot be read." in err
 
 
+@pytest.mark.extended
 def test_an_image_from_standard_input_as_json(file, image, run, monkeypatch):
     with open(image, "rb") as stdin:
         monkeypatch.setattr("sys.stdin", types.SimpleNamespace(buffer=stdin))
@@ -83,6 +85,7 @@ def test_an_image_from_standard_input_as_json(file, image, run, monkeypatch):
     ]
 
 
+@pytest.mark.extended
 def test_names_of_a_model_without_them(tiny, image, tmp_path, run):
     keras_vit.save(tiny(), tmp_path / "m.keras")
     (tmp_path / "names.txt").write_text("ant\nbee\ncow\ndog\nemu\n")

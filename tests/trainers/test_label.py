@@ -146,6 +146,7 @@ def test_a_table_without_a_test_split_says_what_a_run_evaluates_on(run_label, ph
         open_source(f"jsonl:{photos}/out/table.jsonl", "test")
 
 
+@pytest.mark.extended
 def test_what_cannot_be_labelled_says_why(run_label, photos, teacher):
     with pytest.raises(ValueError, match="digits has no image files.*images:PATH"):
         run_label(data="digits")

@@ -59,6 +59,7 @@ def noisy(n, side=8):
     return from_arrays(np.random.default_rng(0).integers(0, 256, (n, side, side, 3), dtype="uint8"), np.arange(n) % 2)
 
 
+@pytest.mark.extended
 def test_several_splits_share_a_folder_and_none_is_lost_by_mistake(tmp_path):
     source = noisy(10)
     write_records(source, str(tmp_path), "x", "train", 2, seed=1)

@@ -29,6 +29,7 @@ def photos(tmp_path_factory):
     return folder
 
 
+@pytest.mark.extended
 def test_pictures_and_shares(file, photos, tmp_path, binary):
     shares = list(csv.DictReader(io.StringIO(binary(segment, file, photos, output=tmp_path, alpha=1, csv=True))))
     found = keras_vit.load(file).segment(photos / "a.png")

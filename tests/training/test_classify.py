@@ -97,6 +97,7 @@ def test_every_format_from_files_and_from_pil(model, files):
             check(predictions, expected(model, path))
 
 
+@pytest.mark.extended
 def test_arrays_of_every_kind(model, files):
     colour = np.asarray(Image.open(files["rgb.png"]))
     alpha = np.asarray(Image.open(files["alpha.png"]))

@@ -72,6 +72,7 @@ def test_cutmix_boxes_are_the_papers(monkeypatch):
         np.testing.assert_allclose(rows[0, 1], box.mean(), atol=1e-6)
 
 
+@pytest.mark.extended
 def test_both_take_turns_evenly_and_are_what_each_alone_is():
     both, mixup, cutmix = MixupOrCutmix(0.8, 0.5, 4, seed=1), Mixup(0.8, 4, seed=1), Cutmix(0.5, 4, seed=1)
     boxes = 0
@@ -135,6 +136,7 @@ def test_rows_come_in_as_well_as_numbers():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.extended
 def test_micro_batches_train_alike(pixels):
     """The batch is mixed as a whole, before it is split."""
     weights = []

@@ -106,6 +106,7 @@ def test_layers_that_change_the_range_are_computed(behind, front, half, ends):
         refused(model, X, "of the model: the values of the first batch")
 
 
+@pytest.mark.extended
 def test_a_layer_that_makes_right_pixels_wrong_is_named(behind):
     model = behind(layers.Rescaling(1 / 255, name="to_1"))
     text = (

@@ -22,6 +22,7 @@ def expected(images):
     return np.stack([parse(TEXT).image(image).numpy() for image in images])
 
 
+@pytest.mark.extended
 def test_strings_and_pixels_one_and_many(encoded):
     layer = Preprocessing(TEXT)
     x = layer(tf.constant(encoded))
@@ -34,6 +35,7 @@ def test_strings_and_pixels_one_and_many(encoded):
     assert Preprocessing(TEXT, dtype="uint8")(encoded).dtype == "uint8"
 
 
+@pytest.mark.extended
 def test_pixels_on_other_scales_are_refused_in_a_dataset_too(tiny):
     model = tiny()
     bright = np.full((2, 20, 30, 3), 200, "uint8")

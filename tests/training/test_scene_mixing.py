@@ -137,6 +137,7 @@ def test_groups_stay_together_in_any_part_and_the_last_rows_of_another_batch_sta
     assert (rows[last:, 3:, 4] == -1).all()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", [Mosaic, SceneMixup])
 def test_a_batch_is_mixed_with_the_probability_and_by_seed_and_step(kind):
     images, objects = scenes()

@@ -31,6 +31,7 @@ def objects(case, rows=9):
     return y
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(len(case["labels"])))
 def test_loss_and_gradients_are_transformers(case):
     logits, boxes = (tf.Variable(case[name]) for name in ("logits", "boxes"))

@@ -97,6 +97,7 @@ def test_transformers_are_told_of_several_labels(tiny, tmp_path):
             assert keras_vit.load(tmp_path / "hf").activation == "sigmoid"
 
 
+@pytest.mark.extended
 def test_files_leave_the_optimizer_out_and_the_model_keeps_it(tiny, tmp_path, eagerly):
     model = tiny()
     keras_vit.save(model, tmp_path / "new.keras")

@@ -78,6 +78,7 @@ def test_several_outputs_are_weighted_each():
         assert model.evaluate(X, y, batch_size=2, sample_weight=given, verbose=0, return_dict=True) == expected
 
 
+@pytest.mark.extended
 def test_the_losses_of_fit_and_evaluate_have_one_scale(eagerly):
     """With a learning rate of 0 they are the same number."""
     x = RNG.uniform(0, 255, (6, 4, 4, 3)).astype("float32")

@@ -62,6 +62,7 @@ def test_huggingface_files_are_bit_identical(name, model_of, folder_of, tmp_path
     assert config["architectures"] == stated["architectures"] and config["model_type"] == stated["model_type"]
 
 
+@pytest.mark.extended
 def test_big_visions_file_holds_the_same_model(model_of, tmp_path):
     model, texts = model_of("siglip"), tokens(golden("siglip")["config"])
     keras_vit.save(model, tmp_path / "model.npz")

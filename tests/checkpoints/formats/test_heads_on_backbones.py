@@ -28,6 +28,7 @@ def class_token(model, images):
     return np.asarray(keras.Model(model.input, model.tokens)(images))[:, 0]
 
 
+@pytest.mark.extended
 def test_a_pooler_before_the_head_is_asked_for(tmp_path):
     rng = np.random.default_rng(0)
     (w, b), (w2, b2) = dense(rng, 16, 16), dense(rng, 16, 3)

@@ -54,6 +54,7 @@ def test_outputs_are_transformers(name, folder_of, model_of):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4, err_msg=text)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", CASES)
 def test_round_trips_are_bit_identical(name, folder_of, model_of, tmp_path):
     """Arrays and names are those of transformers' file, but for what no code reads; the model is the same."""
@@ -87,6 +88,7 @@ def test_the_config_states_what_transformers_states(name, model_of):
                 assert original[key] in (value, [value, value]), key
 
 
+@pytest.mark.extended
 def test_a_folder_names_classes_colors_and_normalisation(model_of, tmp_path):
     model = model_of("dpt_classes")
     assert model.class_names == ("wall", "sky", "tree")

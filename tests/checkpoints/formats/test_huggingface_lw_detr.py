@@ -85,6 +85,7 @@ def test_sizes_of_rf_detr_have_transformers_parameters(size, without_values):
         assert model.count_params() + 384 == parameters
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("size", LW_DETR)
 def test_sizes_of_lw_detr_have_transformers_parameters(size, without_values):
     width, depth, options, parameters = LW_DETR[size]

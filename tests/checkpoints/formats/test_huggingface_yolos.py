@@ -26,6 +26,7 @@ def test_logits_and_boxes_are_transformers(found):
     assert found[-1].head_name == "yolos"
 
 
+@pytest.mark.extended
 def test_a_round_trip_is_bit_identical(found, tmp_path):
     assert_saved_alike(*found, tmp_path / "copy")
 

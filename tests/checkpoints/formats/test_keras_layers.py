@@ -177,6 +177,7 @@ def test_what_a_vit_lacks_or_the_graph_does_not_show_is_named(message, tmp_path)
         keras_vit.load(tmp_path / "m.keras")
 
 
+@pytest.mark.extended
 def test_what_the_graph_does_not_show_is_passed(tmp_path):
     theirs = built(lambda x: x)
     theirs.save(tmp_path / "m.keras")

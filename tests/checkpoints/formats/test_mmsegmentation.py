@@ -71,6 +71,7 @@ def test_logits_are_those_of_torch(name, path_of, model_of):
             np.testing.assert_allclose(others, auxiliary[0], rtol=0, atol=1e-4, err_msg=text)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", CASES)
 def test_round_trips_through_mmsegmentation_are_bit_identical(name, path_of, model_of, tmp_path):
     model = model_of(name)
@@ -119,6 +120,7 @@ def test_a_written_config_describes_the_model(model_of):
         assert described["decode_head"]["num_classes"] == 3
 
 
+@pytest.mark.extended
 def test_the_encoder_alone_is_a_vit(path_of, model_of):
     vit = keras_vit.load(path_of("mmseg_pup"), head="drop")
     weights = all_weights(model_of("mmseg_pup"))

@@ -249,6 +249,7 @@ def test_timms_published_bits_are_expressed(without_values):
         }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("form", FORMATS[1:])
 def test_what_a_format_cannot_express_is_refused(form, tmp_path):
     for name, (_, forms) in CASES.items():

@@ -23,6 +23,7 @@ def gradients(name, folder):
     return safetensors.numpy.load_file(folder / "gradients" / "model.safetensors")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["hf_swin", "hf_swinv2"])
 def test_gradients_are_transformers(name, tmp_path):
     prefix = f"{name}/gradients/"

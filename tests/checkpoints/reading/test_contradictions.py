@@ -166,6 +166,7 @@ def grey(name):
     return {**golden_arrays(name), "patch_embed.proj.weight": kernel.sum(1, keepdims=True)}
 
 
+@pytest.mark.extended
 def test_a_timm_file_of_one_channel_loads(tmp_path, caplog):
     """mean and std are numbers, or ImageNet's, averaged. Beside a config with three of each they must be passed."""
     (tmp_path / "alone").mkdir()

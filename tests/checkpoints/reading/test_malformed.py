@@ -122,6 +122,7 @@ def test_there_are_cases_of_every_sort():
     assert set(some.split()) <= set(SORTS)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("form", [*FORMS, "bit", "bit keras"])
 def test_the_files_are_good_before_they_are_damaged(form, tmp_path):
     """So a refusal is due to the damage: the intact files load, after one as well."""

@@ -26,6 +26,7 @@ from keras_vit.data.source_names import with_kind
 from keras_vit.data.splits import MissingSplit
 
 
+@pytest.mark.extended
 def test_the_report_has_the_share_of_each_class(tmp_path, logged, shares):
     opened(coco_folder(tmp_path, [annotation()]))
     assert "share of pixels in 1 mask: background 88.8%, cat 11.2%, dog 0.0%; void 0.0%" in logged[0]

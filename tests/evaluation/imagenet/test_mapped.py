@@ -50,6 +50,7 @@ def test_accuracy_is_among_the_shared_classes_only():
     assert evaluation.measures["top5"] == pytest.approx((best[:, :5] == labels[:, None]).any(1).mean(), abs=1e-6)
 
 
+@pytest.mark.extended
 def test_several_classes_of_imagenet_count_as_one_and_others_are_left_out(tmp_path):
     (tmp_path / "map.json").write_text(json.dumps({"clock": [409, 530], "dog": "n02085620", "cat": 281}))
     names, labels = ["cat", "clock", "dog", "robot"], np.arange(60) % 4
@@ -83,6 +84,7 @@ def mappings(tmp_path):
     return folder
 
 
+@pytest.mark.extended
 def test_objectnets_folder_says_its_classes(mappings, monkeypatch):
     assert objectnet(str(mappings)) == {"alarm_clock": [409, 530], "desk_lamp": [846]}
     names, labels = ["alarm_clock", "desk_lamp", "spork"], np.arange(60) % 3
