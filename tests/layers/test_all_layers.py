@@ -248,29 +248,6 @@ def test_mistakes_are_clear_errors(build, message):
         build()
 
 
-@pytest.mark.parametrize(
-    ("build", "ours"),
-    [
-        (lambda: layers.TransformerBlock(num_heads=4, mlp_dim=3), "heads"),
-        (lambda: layers.TransformerBlock(4, intermediate_dim=3), "mlp_dim"),
-        (lambda: layers.MultiHeadSelfAttention(num_heads=4), "heads"),
-        (lambda: layers.PatchEncoder(4, embed_dim=3), "width"),
-        (lambda: layers.SwinBlock(num_heads=4, mlp_dim=3), "heads"),
-    ],
-)
-def test_other_libraries_names_of_required_arguments_get_ours(build, ours):
-    with pytest.raises(TypeError, match=f'unknown argument ".*". Did you mean "{ours}"'):
-        build()
-
-
-def test_a_subclass_may_name_its_arguments_otherwise():
-    class Own(layers.TransformerBlock):
-        def __init__(self, num_heads):
-            super().__init__(num_heads, 8)
-
-    assert Own(num_heads=2).heads == 2
-
-
 def test_patches_of_integers_are_those_of_floats():
     layer, images = layers.PatchEncoder(4, 8), np.arange(2 * 8 * 8 * 3, dtype="uint8").reshape(2, 8, 8, 3)
     np.testing.assert_array_equal(layer(images), layer(images.astype("float32")))
