@@ -49,8 +49,11 @@ def _stated(folder: str, made: dict[str, Signature]) -> dict:
 @contextlib.contextmanager
 def _without_remarks():
     """A context without TensorFlow's remarks, of which it logs many; stages are logged."""
-    is_wanted = lambda record: record.levelname != "INFO" or record.module == "progress"  # noqa: E731
     logger = logging.get_absl_logger()
+
+    def is_wanted(record):
+        return record.levelname != "INFO" or record.module == "progress"
+
     logger.addFilter(is_wanted)
     try:
         yield
