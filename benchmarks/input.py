@@ -76,7 +76,10 @@ def _rounds(batches, count):
 
 def pipelines(source):
     """{name: an endless dataset of batches}."""
-    size = lambda i: tf.size(tf.io.decode_jpeg(source.lookup(i % source.size)["image"], 3))  # noqa: E731
+
+    def size(i):
+        return tf.size(tf.io.decode_jpeg(source.lookup(i % source.size)["image"], 3))
+
     alone = tf.data.Dataset.counter().map(size, num_parallel_calls=EXAMPLES).batch(BATCH).prefetch(tf.data.AUTOTUNE)
     return {"decode": untuned(alone)} | {name: training_batches(source, text, BATCH) for name, text in TEXTS.items()}
 

@@ -117,7 +117,10 @@ def example_spec(
 def _mapped(source, keys, ops, select, seed, rows, batches=None):
     """Returns (fallible_map of a dataset of (number, key), the function that it maps)."""
     function = _traced(source, ops, select, seed, keys.element_spec)
-    ids_of = lambda number, key: tf.concat([number[:, None], source.ids(key)], 1)  # noqa: E731
+
+    def ids_of(number, key):
+        return tf.concat([number[:, None], source.ids(key)], 1)
+
     return fallible_map(keys, function, ids_of, rows, batches), function
 
 
@@ -198,7 +201,10 @@ def _per_row(values, like):
 @functools.partial(tf.function, autograph=False)  # traced once for all datasets with these values
 def _weighed(values, good, weights):
     """Returns (x, y, weights) of `values`, (x, y) or (x, y, their own weights), zeros in bad rows."""
-    blank = lambda v: tf.where(_per_row(good, v), v, tf.zeros_like(v))  # noqa: E731
+
+    def blank(v):
+        return tf.where(_per_row(good, v), v, tf.zeros_like(v))
+
     x, y, *given = tf.cond(tf.reduce_all(good), lambda: values, lambda: tf.nest.map_structure(blank, values))
     return x, y, tf.cast(given[0], tf.float32) * _per_row(weights, given[0]) if given else weights
 

@@ -189,6 +189,8 @@ def replaced(values, good: tf.Tensor, errors: ExampleErrors):
     def stop(rows):
         errors.stop(f"None of the {rows} examples of a batch can be used.")
 
-    none = lambda: tf.numpy_function(stop, [tf.size(good)], tf.bool)  # noqa: E731
+    def none():
+        return tf.numpy_function(stop, [tf.size(good)], tf.bool)
+
     with tf.control_dependencies([tf.cond(tf.reduce_any(good), lambda: True, none)]):
         return _all_good(values, tf.identity(good))

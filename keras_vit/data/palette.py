@@ -76,7 +76,10 @@ def sample_pixels(source: Source, preprocess: str, count: int, seed: int = 0, pe
     """Samples about `count` pixels (n, c) from random places of preprocessed images; a pure function of the seed."""
     rng, found = np.random.default_rng(seed), []
     images = -(-count // per_image)
-    select = lambda example: (example["image"], tf.zeros(()))  # noqa: E731
+
+    def select(example):
+        return (example["image"], tf.zeros(()))
+
     batches = training_batches(source, preprocess, _BATCH, seed, select=select).take(-(-images // _BATCH))
     for batch, _ in batches.as_numpy_iterator():
         pixels = batch.reshape(len(batch), -1, batch.shape[-1])  # (b, h, w, c) -> (b, n, c)

@@ -69,7 +69,10 @@ class HostShard:
         if self.count == 1:
             return dataset
         parts = dataset.skip(self.index * self.per_host).window(self.per_host, shift=self.batch_size)
-        rows = lambda *part: part[0] if len(part) == 1 else tf.data.Dataset.zip(part)  # noqa: E731
+
+        def rows(*part):
+            return part[0] if len(part) == 1 else tf.data.Dataset.zip(part)
+
         return parts.flat_map(tf.autograph.experimental.do_not_convert(rows))
 
     def count_below(self, size: int) -> int:

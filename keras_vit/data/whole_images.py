@@ -19,7 +19,10 @@ def images_alone(source: Source) -> Source:
     targets = source.void is not None or source.most_objects is not None
     if not targets or not isinstance(source, RandomAccess) or source.parse is None:
         return source
-    parse = lambda example: {"image": example["image"]}  # noqa: E731
+
+    def parse(example):
+        return {"image": example["image"]}
+
     return dataclasses.replace(source, parse=parse, void=None, most_objects=None)
 
 

@@ -77,7 +77,10 @@ def _optimizer_row(resolved, loss):
 def _rate_rows(resolved, schedule):
     """The learning rate as a text curve and at a few steps."""
     total, s = resolved["total"], resolved["schedule"]
-    at = lambda steps: np.asarray(keras.ops.convert_to_numpy(schedule(np.asarray(steps, "float32"))))  # noqa: E731
+
+    def at(steps):
+        return np.asarray(keras.ops.convert_to_numpy(schedule(np.asarray(steps, "float32"))))
+
     marks = sorted({0, s["warmup"], total // 4, total // 2, total * 3 // 4, total - 1})
     values = ", ".join(f"{rate:.3g} at step {step:,}" for step, rate in zip(marks, at(marks)))
     return [

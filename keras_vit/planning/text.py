@@ -23,7 +23,10 @@ def sparkline(values):
 def rows(pairs, width=120):
     """(name, text) pairs as aligned lines; long texts wrap with indentation."""
     indent = max(len(name) for name, _ in pairs) + 2
-    wrap = lambda text: textwrap.wrap(text, width - indent, break_long_words=False, break_on_hyphens=False) or [""]  # noqa: E731
+
+    def wrap(text):
+        return textwrap.wrap(text, width - indent, break_long_words=False, break_on_hyphens=False) or [""]
+
     lines = [(name if i == 0 else "").ljust(indent) + line for name, text in pairs for i, line in enumerate(wrap(text))]
     return "\n".join(line.rstrip() for line in lines)
 

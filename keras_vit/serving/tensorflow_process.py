@@ -39,7 +39,10 @@ def _write_here(model, path, format, top_k, verbose, activation, finding, quanti
 
 def _written(folder, path):
     """Writes the model of `folder`, in the other process; errors go into a file."""
-    place = lambda name: os.path.join(folder, name)  # noqa: E731
+
+    def place(name):
+        return os.path.join(folder, name)
+
     with open(place(_OPTIONS), encoding="utf-8") as file:
         options = json.load(file)
     calibration = np.load(place(_PIXELS)) if os.path.exists(place(_PIXELS)) else None

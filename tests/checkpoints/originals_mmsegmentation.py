@@ -171,7 +171,10 @@ class MultiLevelNeck(nn.Module):
 class Feature2Pyramid(nn.Module):
     def __init__(self):
         super().__init__()
-        up = lambda: nn.ConvTranspose2d(WIDTH, WIDTH, 2, 2)  # noqa: E731
+
+        def up():
+            return nn.ConvTranspose2d(WIDTH, WIDTH, 2, 2)
+
         self.upsample_4x = nn.Sequential(up(), nn.BatchNorm2d(WIDTH), nn.GELU(), up())
         self.upsample_2x = nn.Sequential(up())
 
@@ -193,7 +196,9 @@ class UPerHead(nn.Module):
         self.conv_seg = nn.Conv2d(width, CLASSES, 1)
 
     def forward(self, maps):
-        resized = lambda x, y: F.interpolate(x, size=y.shape[2:], mode="bilinear", align_corners=False)  # noqa: E731
+        def resized(x, y):
+            return F.interpolate(x, size=y.shape[2:], mode="bilinear", align_corners=False)
+
         pooled = [resized(pool(maps[3]), maps[3]) for pool in self.psp_modules]
         levels = [lateral(x) for lateral, x in zip(self.lateral_convs, maps)]
         levels.append(self.bottleneck(torch.cat([maps[3], *pooled], 1)))

@@ -42,5 +42,8 @@ def decoded(root):
     rows = list(
         scan(open_source(f"folder:{root}", "train"), lambda example, pixels: (tf.ensure_shape(pixels, (20, 24, 3)),))
     )
-    short = lambda name: name.rpartition("/")[2]  # noqa: E731
+
+    def short(name):
+        return name.rpartition("/")[2]
+
     return {short(name): row[0] for name, row, why in rows if row}, {short(name): why for name, row, why in rows if why}

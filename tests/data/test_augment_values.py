@@ -62,7 +62,10 @@ def test_solarize_add_lightens_what_is_dark():
 
 def test_floats_are_rounded_first():
     image = GOLDENS["color"]
-    turn = lambda x: affine.rotate(x, 30.0)  # noqa: E731
+
+    def turn(x):
+        return affine.rotate(x, 30.0)
+
     for function in (color.equalize, color.autocontrast, color.grayscale, color.invert, turn):
         result = function(tf.constant(image + 0.3, tf.float32))
         assert result.dtype == tf.uint8

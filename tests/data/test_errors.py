@@ -141,7 +141,10 @@ def test_a_damaged_file_of_records_loses_its_records_by_name(tmp_path):
     data = bytearray(path.read_bytes())
     data[2 * (len(data) // 5) + 40] ^= 255
     path.write_bytes(data)
-    parse = lambda r: {"image": r, "label": tf.cast(tf.io.decode_png(r)[0, 0, 0], tf.int64)}  # noqa: E731
+
+    def parse(r):
+        return {"image": r, "label": tf.cast(tf.io.decode_png(r)[0, 0, 0], tf.int64)}
+
     source = Records("records", tuple("0123456789"), tuple(files), parse)
     errors = ExampleErrors()
     batches = collect(evaluation_batches(source, TEXT, 5, errors=errors))
@@ -174,7 +177,10 @@ def test_cached_sources_give_the_same_stream(tmp_path):
     with tf.io.TFRecordWriter(path) as writer:
         for number in range(9):
             writer.write(encoded(number))
-    parse = lambda record: {"image": record, "label": tf.constant(1, tf.int64)}  # noqa: E731
+
+    def parse(record):
+        return {"image": record, "label": tf.constant(1, tf.int64)}
+
     records = Records("records", tuple("012345678"), ((path, 0, 4), (path, 4, 5)), parse, buffer=3)
     for source in (open_source(f"folder:{folder_of(tmp_path / 'photos', 9)}", "train"), records):
         assert collect(source.shuffled(2), 24) == collect(source.cached().shuffled(2), 24)

@@ -36,7 +36,10 @@ def test_odd_tiffs_are_read_as_other_formats_are(tmp_path):
     turned[0x0112] = 3
     deep = pil.fromarray(grey.astype("uint16") * 257)
     (tmp_path / "cat").mkdir()
-    save = lambda image, name, **options: image.save(tmp_path / "cat" / name, "TIFF", **options)  # noqa: E731
+
+    def save(image, name, **options):
+        return image.save(tmp_path / "cat" / name, "TIFF", **options)
+
     (
         save(deep, "deep.tif"),
         save(photo.convert("L"), "grey.tif"),
@@ -77,7 +80,10 @@ def tiff_of_12_bits(levels):
 
 def test_of_more_than_8_bits_the_high_8_are_taken():
     levels = np.arange(0, 4096, 256).reshape(2, 8)
-    pgm = lambda highest, kind: b"P5 8 2 %d\n" % highest + levels.astype(kind).tobytes()  # noqa: E731
+
+    def pgm(highest, kind):
+        return b"P5 8 2 %d\n" % highest + levels.astype(kind).tobytes()
+
     for file, expected in (
         (tiff_of_12_bits(levels), levels >> 4),
         (pgm(65535, ">u2"), levels >> 8),

@@ -207,7 +207,10 @@ def test_an_op_of_ones_own_moves_all_three(added, scenes):
         return apply
 
     source = from_arrays(scenes["image"], features={"mask": scenes["mask"], "boxes": scenes["boxes"]})
-    select = lambda example: (example["image"], {"mask": example["mask"], "boxes": example["boxes"]})  # noqa: E731
+
+    def select(example):
+        return (example["image"], {"mask": example["mask"], "boxes": example["boxes"]})
+
     batches = training_batches(source, "random_upside_down|random_resized_crop(40)", 20, seed=1, select=select)
     for images, targets in batches.take(2).as_numpy_iterator():
         for i, image in enumerate(images):

@@ -105,7 +105,10 @@ def test_slices_are_disjoint_and_complete(tmp_path):
 def test_a_run_counts_broken_masks_and_goes_on_without_them(tmp_path):
     write(tmp_path, rooms(png(ROOMS * 0 + 255)))
     errors = ExampleErrors()
-    select = lambda example: (example["image"], example["mask"])  # noqa: E731
+
+    def select(example):
+        return (example["image"], example["mask"])
+
     batches = training_batches(opened(tmp_path), "decode|resize(3, 4)", 3, errors=errors, select=select)
     for _, masks in batches.take(2).as_numpy_iterator():
         np.testing.assert_array_equal(masks[..., 0], [ROOMS] * 3)

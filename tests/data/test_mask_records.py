@@ -84,9 +84,11 @@ def test_records_hold_masks_of_classes(records):
 
 @pytest.mark.extended
 def test_records_of_other_writers_have_a_key_of_masks(tmp_path):
-    features = lambda values: tf.train.Features(  # noqa: E731
-        feature={key: tf.train.Feature(bytes_list=tf.train.BytesList(value=[v])) for key, v in values.items()}
-    )
+    def features(values):
+        return tf.train.Features(
+            feature={key: tf.train.Feature(bytes_list=tf.train.BytesList(value=[v])) for key, v in values.items()}
+        )
+
     with tf.io.TFRecordWriter(str(tmp_path / "val-00000-of-00001.tfrecord")) as writer:
         for mask in (png(ROOMS), palette(ROOMS, [(9, 9, 9)] * 3)):
             writer.write(tf.train.Example(features=features({"img": photo(), "seg": mask})).SerializeToString())

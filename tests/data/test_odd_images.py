@@ -96,8 +96,13 @@ def _bmp(bits, data, colours=b"", compression=0, masks=b"", header=40, size=(16,
 
 def _bmps():
     """{file name: bytes} of BMPs that TensorFlow reads with wrong colours, or not at all."""
-    rows = lambda width: _RANDOM.bytes(3 * width)  # noqa: E731
-    colours = lambda count, width=4: _RANDOM.integers(0, 256, (count, width), dtype="uint8").tobytes()  # noqa: E731
+
+    def rows(width):
+        return _RANDOM.bytes(3 * width)
+
+    def colours(count, width=4):
+        return _RANDOM.integers(0, 256, (count, width), dtype="uint8").tobytes()
+
     runs = b"".join(bytes([16, level]) + b"\0\0" for level in (1, 3, 2)) + b"\0\1"
     return {
         "1bit.bmp": _save(_PHOTO.convert("1"), "BMP"),
@@ -232,7 +237,9 @@ def zoo(tmp_path_factory):
     """(folder, {path: expected outcome}): the images in two class folders."""
     from PIL import ImageOps
 
-    upright = lambda data: np.asarray(ImageOps.exif_transpose(pil.open(io.BytesIO(data))).convert("RGB"))  # noqa: E731
+    def upright(data):
+        return np.asarray(ImageOps.exif_transpose(pil.open(io.BytesIO(data))).convert("RGB"))
+
     animals = {**{name: (data, upright(data)) for name, data in _good().items()}, **_odd()}
     root, expected = tmp_path_factory.mktemp("zoo"), {}
     for i, (name, (data, outcome)) in enumerate(sorted(animals.items())):

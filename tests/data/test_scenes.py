@@ -145,7 +145,10 @@ def test_scene_crop_pads_what_is_smaller():
 def by_numpy(image, samples):
     """mmsegmentation's PhotoMetricDistortion with these samples, its hue and saturation in floats."""
     chosen, amounts = samples[:5] < 0.5, samples[5:]
-    convert = lambda pixels, alpha=1.0, beta=0.0: np.floor(np.clip(pixels * alpha + beta, 0, 255))  # noqa: E731
+
+    def convert(pixels, alpha=1.0, beta=0.0):
+        return np.floor(np.clip(pixels * alpha + beta, 0, 255))
+
     pixels = image.astype("float32")
     if chosen[0]:
         pixels = convert(pixels, beta=-32 + 64 * amounts[0])

@@ -218,9 +218,14 @@ def test_the_service_hands_out_the_batches_of_the_stream(service):
     place = {images.tobytes(): i for i, (images, _) in enumerate(local)}
     hosts = [training_batches(arrays(24), RANDOM, 8, 3, 2, (index, 2), service=service) for index in range(2)]
     assert all(d.element_spec[0].shape == (4, 4, 4, 1) for d in hosts)
+
     # The first six batches are a whole pass: 24 examples in batches of 4, from step 2 of 8 on. A worker may be ahead.
-    places_of = lambda got: [place[images.tobytes()] for images, _ in got]  # noqa: E731
-    whole_pass = lambda got: len(got) >= 12 and set(range(6)) <= set(places_of(got))  # noqa: E731
+    def places_of(got):
+        return [place[images.tobytes()] for images, _ in got]
+
+    def whole_pass(got):
+        return len(got) >= 12 and set(range(6)) <= set(places_of(got))
+
     places = places_of(elements := take_in_turn(hosts, whole_pass))
     assert whole_pass(elements) and len(set(places)) == len(places)
 
@@ -230,7 +235,10 @@ def test_the_service_gives_each_record_of_a_pass_once(service, records):
     source = records(5, 3, 6, 4, 3)
     stream = source.served_keys(1, 0, HostShard(4)).map(lambda number, key: (number, source.read(key)))
     hosts = [distribute(stream, service, "each record") for _ in range(2)]
-    complete = lambda got: set(range(21)) <= {n for n, _ in got}  # noqa: E731
+
+    def complete(got):
+        return set(range(21)) <= {n for n, _ in got}
+
     elements = take_in_turn(hosts, complete)
     numbers = [n for n, _ in elements]
     assert complete(elements) and len(set(numbers)) == len(numbers)

@@ -51,9 +51,9 @@ def evaluated(strategy, batch=4):
 
             return example["image"], tf.gather(masks, example["label"])
 
-        batches = lambda shard, replicas: evaluation_batches(  # noqa: E731
-            source, "decode(1)", batch, shard, replicas, select=select
-        )
+        def batches(shard, replicas):
+            return evaluation_batches(source, "decode(1)", batch, shard, replicas, select=select)
+
         measures = made.evaluate(strategy.distribute(batches), verbose=0, return_dict=True)
     return {name: float(value) for name, value in measures.items()}, *(metric.counts().tolist() for metric in metrics)
 

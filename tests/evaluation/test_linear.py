@@ -35,7 +35,10 @@ def test_the_ridge_head_is_ridge_on_whitened_features_with_a_column_of_100(n):
     x, labels = clouds(n, d=9)
     test, _ = clouds(40, d=9, seed=1)
     mean, std = x.astype("float64").mean(0), x.astype("float64").std(0) + 1e-5
-    white = lambda a: np.concatenate([(a - mean) / std, np.full((len(a), 1), 100.0)], axis=1)  # noqa: E731
+
+    def white(a):
+        return np.concatenate([(a - mean) / std, np.full((len(a), 1), 100.0)], axis=1)
+
     theirs = linear_model.Ridge(alpha=1024.0, fit_intercept=False, solver="svd").fit(
         white(x), np.where(np.eye(3)[labels] > 0, 1, -1)
     )
@@ -153,7 +156,10 @@ def test_fits_that_take_long_are_announced(caplog):
     logging.getLogger("absl").propagate = True
     rng = np.random.default_rng(0)
     with caplog.at_level("INFO", "absl"):
-        fit = lambda x, y, l2: linear.ridge_head(x, y, 2, l2)  # noqa: E731
+
+        def fit(x, y, l2):
+            return linear.ridge_head(x, y, 2, l2)
+
         linear.sweep(fit, rng.normal(size=(10, 3)), np.arange(10) % 2, (1.0, 2.0), what="ridge")
     assert caplog.records[0].getMessage() == "Fitting ridge."
 

@@ -38,7 +38,10 @@ def by_force(masks, predicted, pixels):
     for mask, guess in zip(masks, predicted):
         true, found = edges(np.where(mask == VOID, -1, mask)), edges(np.where(mask == VOID, -1, guess))
         for c in range(K):
-            near = lambda these, those: sum(any(math.dist(a, b) <= pixels for b in those) for a in these)  # noqa: E731
+
+            def near(these, those):
+                return sum(any(math.dist(a, b) <= pixels for b in those) for a in these)
+
             counts[c] += near(found[c], true[c]), len(found[c]), near(true[c], found[c]), len(true[c])
     return counts
 

@@ -47,7 +47,10 @@ def features(n, d=6):
 def test_the_nearest_are_those_of_numpy():
     rows, queries = features(50), features(53)[50:]
     index = Index(rows, [f"{i}.png" for i in range(50)], ["train"] * 50, range(50))
-    unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)  # noqa: E731
+
+    def unit(x):
+        return x / np.linalg.norm(x, axis=1, keepdims=True)
+
     cosines = unit(queries) @ unit(rows).T
     for found, expected in zip(index.nearest(queries, 4), cosines):
         best = np.argsort(-expected)[:4]

@@ -60,7 +60,10 @@ def test_dashes_leave_gaps():
 def test_labels_do_not_cover_each_other_and_stay_inside():
     image, edge = np.full((320, 320, 3), 200, "uint8"), (0.0, 0.0, 0.3, 0.3)
     one, two = draw(image, [Mark(edge, "cat", (0, 158, 115))]), draw(image, [Mark(edge, "cat", (0, 158, 115))] * 2)
-    color = lambda picture: (picture == (0, 158, 115)).all(-1).sum()  # noqa: E731
+
+    def color(picture):
+        return (picture == (0, 158, 115)).all(-1).sum()
+
     assert color(two) > color(one) + 50
     beyond = draw(image, [Mark((0.95, 0.95, 1.4, 1.4), "a long name of a class", (0, 158, 115))])
     assert (beyond == (0, 158, 115)).all(-1).sum() > 1000

@@ -62,7 +62,10 @@ def test_an_answer_is_kept_until_a_file_changes(tmp_path, monkeypatch):
     assert cache_folder() == tmp_path / "cache" and cache_folder(tmp_path) == tmp_path
     path, asked = tmp_path / "a", []
     path.write_text("1")
-    ask = lambda question: cached_answer(question, [str(path)], lambda: asked.append(question) or len(asked))  # noqa: E731
+
+    def ask(question):
+        return cached_answer(question, [str(path)], lambda: asked.append(question) or len(asked))
+
     assert [ask("x"), ask("x"), ask("y"), ask("x")] == [1, 1, 2, 1]
     path.write_text("12")
     assert ask("x") == 3 and asked == ["x", "y", "x"]

@@ -39,7 +39,10 @@ def test_the_slope_is_the_derivative():
     ]
     np.testing.assert_allclose(gelu_slope(ops.convert_to_tensor(X), False), exact, atol=1e-6)
     step = 1e-5
-    gelu = lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))  # noqa: E731
+
+    def gelu(x):
+        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
     numeric = (gelu(X.astype("float64") + step) - gelu(X.astype("float64") - step)) / (2 * step)
     np.testing.assert_allclose(gelu_slope(ops.convert_to_tensor(X), True), numeric, atol=5e-6)
 

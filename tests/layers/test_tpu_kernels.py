@@ -68,7 +68,10 @@ def test_large_scores_do_not_overflow_and_tokens_are_told_apart():
 @pytest.mark.extended
 def test_heads_in_several_programs_are_those_in_one(monkeypatch):
     given, [g] = arrays(3, 1, 9, 256), arrays(1, 1, 9, 256, seed=1)
-    attend = lambda *x: short_rows.attend(*x, 4, True)  # noqa: E731
+
+    def attend(*x):
+        return short_rows.attend(*x, 4, True)
+
     whole = with_gradients(attend, given, g)
     assert short_rows._width(9, 256, 64) == 256
     monkeypatch.setattr(short_rows, "ROOM", 100_000)

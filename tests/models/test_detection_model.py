@@ -126,7 +126,10 @@ def test_the_pyramid_has_the_papers_parts():
     maps = pyramid([np.zeros((1, 4, 6, 16), "float32")])
     assert [x.shape[1:] for x in maps] == [(16, 24, 8), (8, 12, 8), (4, 6, 8), (2, 3, 8)]
     enlarged = (16 * 4 * 8 + 8) * 2 + 2 * 8 + (8 * 4 * 4 + 4)  # transposed convolutions and a norm
-    lateral = lambda d: d * 8 + 8 * 8 * 9 + 4 * 8  # noqa: E731
+
+    def lateral(d):
+        return d * 8 + 8 * 8 * 9 + 4 * 8
+
     assert pyramid.count_params() == enlarged + lateral(4) + lateral(8) + 2 * lateral(16)
 
 

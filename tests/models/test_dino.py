@@ -181,7 +181,10 @@ def test_centre_teacher_and_schedules_follow_the_paper_over_several_steps():
                 np.testing.assert_allclose(got, expected, atol=1e-5)
         center = 0.9 * center + 0.1 * raw.mean(0)
         np.testing.assert_allclose(sharpening.center, center, atol=1e-5)
-        direction = lambda kernel: kernel / np.linalg.norm(kernel, axis=0)  # noqa: E731
+
+        def direction(kernel):
+            return kernel / np.linalg.norm(kernel, axis=0)
+
         moved = np.abs(direction(np.array(head.kernel)) - direction(last)).max()
         assert (moved < 1e-6) == (step < 2)
     assert int(sharpening.step) == 3

@@ -99,7 +99,10 @@ def refused_requests():
     half_form = part % (b"i", b'; filename="i"') + part % (b"+2AA-", b"") + b"--x--"
     image, kind, heads = png(IMAGES[0]), lambda name: {"Content-Type": name}, "/v1/models/forest:heads"
     rows, file = instances(image), ("a.png", image)
-    signed = lambda name, *images: {"json": instances(*images, signature_name=name)}  # noqa: E731
+
+    def signed(name, *images):
+        return {"json": instances(*images, signature_name=name)}
+
     return [
         (400, "The body is empty", b""),
         (400, "It cannot be decoded as an image", b"\0\1\2"),

@@ -37,8 +37,13 @@ def test_until_the_models_are_ready_it_says_so_and_from_the_moment_it_is_told_to
     served.warm_up = lambda *_: (begun.set(), made.wait(60))
     app = application([served])
     server = Server(uvicorn.Config(app), app.state.service)
-    state = lambda: client.get("/v1/models/forest").json()["model_version_status"][0]["state"]  # noqa: E731
-    post = lambda verb="predict": client.post(f"/v1/models/forest:{verb}", content=png(IMAGES[0]))  # noqa: E731
+
+    def state():
+        return client.get("/v1/models/forest").json()["model_version_status"][0]["state"]
+
+    def post(verb="predict"):
+        return client.post(f"/v1/models/forest:{verb}", content=png(IMAGES[0]))
+
     with TestClient(app) as client:
         begun.wait(60)
         assert client.get("/healthz").status_code == 200 and state() == "LOADING"

@@ -167,7 +167,10 @@ def rest(body, signatures):
     rows = [decoded(row[name] if isinstance(row, dict) and name in row else row) for row in request["instances"]]
     results = {key: value.numpy().tolist() for key, value in signature(**{name: tf.constant(rows, spec.dtype)}).items()}
     assert not any(key.endswith("_bytes") for key in results)
-    text = lambda x: [text(y) for y in x] if isinstance(x, list) else x.decode() if isinstance(x, bytes) else x  # noqa: E731
+
+    def text(x):
+        return [text(y) for y in x] if isinstance(x, list) else x.decode() if isinstance(x, bytes) else x
+
     return [{key: text(value[i]) for key, value in results.items()} for i in range(len(rows))]
 
 

@@ -139,7 +139,10 @@ def test_retrieval_counts_equal_texts_and_images_once():
 @pytest.mark.usefixtures("eagerly")
 def test_the_evaluator_takes_texts_and_classes(made):
     _, source, model = made
-    make = lambda **options: make_evaluator("retrieval", {"preprocess": RESIZE, **options})  # noqa: E731
+
+    def make(**options):
+        return make_evaluator("retrieval", {"preprocess": RESIZE, **options})
+
     found = make().prepare(Setting(model, batch_size=8, source=source))().measures
     assert (found["texts"], found["images"], found["examples"]) == (4, 16, 16)
     assert "image_to_text_recall5" not in found and 0 <= found["text_to_image_recall10"] <= 1  # of 4 texts, 16 images

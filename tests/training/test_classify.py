@@ -254,7 +254,10 @@ def on_jax(path, folder):
     assert tf.is_tensor(mapped)
     np.testing.assert_array_equal(mapped, model.preprocess(paths[-1]))
     np.testing.assert_array_equal(layer(np.array([paths[-1].read_bytes()]))[0], mapped)
-    hidden = lambda name, *rest: None if name == "tensorflow" else find(name, *rest)  # noqa: E731
+
+    def hidden(name, *rest):
+        return None if name == "tensorflow" else find(name, *rest)
+
     with mock.patch("importlib.util.find_spec", hidden):
         with pytest.raises(ImportError, match="needs TensorFlow, on the JAX backend too"):
             model.classify(paths)

@@ -31,7 +31,10 @@ LOGITS = RNG.normal(size=(B, N, K)).astype("float32")
 
 def overlaps(a, b):
     """(intersection, union, hull) of two boxes, numbers."""
-    area = lambda box: max(box[2] - box[0], 0) * max(box[3] - box[1], 0)  # noqa: E731
+
+    def area(box):
+        return max(box[2] - box[0], 0) * max(box[3] - box[1], 0)
+
     inner = area([*np.maximum(a[:2], b[:2]), *np.minimum(a[2:], b[2:])])
     hull = area([*np.minimum(a[:2], b[:2]), *np.maximum(a[2:], b[2:])])
     return inner, area(a) + area(b) - inner, hull

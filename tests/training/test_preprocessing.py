@@ -39,7 +39,10 @@ def test_strings_and_pixels_one_and_many(encoded):
 def test_pixels_on_other_scales_are_refused_in_a_dataset_too(tiny):
     model = tiny()
     bright = np.full((2, 20, 30, 3), 200, "uint8")
-    datasets = lambda x: tf.data.Dataset.from_tensor_slices(x).map(model.preprocess)  # noqa: E731
+
+    def datasets(x):
+        return tf.data.Dataset.from_tensor_slices(x).map(model.preprocess)
+
     for x in (bright / 255.0, (bright.astype("float32") - 100) * [0.0, 2, -2], bright.astype("int32") * 257):
         x = np.where(np.arange(30)[:, None] > 3, x, 0)
         with pytest.raises(tf.errors.InvalidArgumentError, match="look normalised|negative pixels|look like 16-bit"):

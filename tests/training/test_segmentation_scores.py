@@ -24,7 +24,10 @@ def by_numpy(masks, predicted, classes=K, void=VOID):
         union = matrix[i].sum() + matrix[:, i].sum() - matrix[i, i]
         ious += [matrix[i, i] / union] if union else []
         accuracies += [matrix[i, i] / matrix[i].sum()] if matrix[i].sum() else []
-    mean = lambda values: float(np.mean(values)) if values else 0.0  # noqa: E731
+
+    def mean(values):
+        return float(np.mean(values)) if values else 0.0
+
     pixels = np.trace(matrix) / max(matrix.sum(), 1)
     return {"miou": mean(ious), "pixel_accuracy": pixels, "mean_accuracy": mean(accuracies)}, matrix
 

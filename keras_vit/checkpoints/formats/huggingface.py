@@ -139,7 +139,10 @@ CAPABILITIES = Capabilities(
 
 def _type(arrays, config):
     """The model type by the array names: config.json may be missing, or describe a larger model."""
-    ends = lambda end: any(name.endswith(end) for name in arrays)  # noqa: E731
+
+    def ends(end):
+        return any(name.endswith(end) for name in arrays)
+
     if ends("embeddings.patch_embedding.weight"):
         return "clip_vision_model" if ends("embeddings.class_embedding") else "siglip_vision_model"
     if ends("layer_scale1.lambda1"):

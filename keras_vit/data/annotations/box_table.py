@@ -145,7 +145,10 @@ def _table(paths, faults, sizes, rows, fractions, ids, ignored):
     boxes = np.array(rows.boxes, "float64").reshape(-1, 4)
     scale = sizes[owner].astype("float64")  # (m, 2)
     limits = np.ones_like(scale) if fractions else np.where(scale > 0, scale, np.inf)
-    name = lambda i: f"{rows.names[i]} of {paths[owner[i]]}"  # noqa: E731
+
+    def name(i):
+        return f"{rows.names[i]} of {paths[owner[i]]}"
+
     boxes, kept = _sound(boxes, limits, name, ignored, fractions)
     again = kept & _repeated(owner, labels, boxes)
     ignored[form.TWICE] += [name(i) for i in np.flatnonzero(again)]

@@ -71,7 +71,10 @@ def _entries(content, key, path):
         hint = " It has segments_info: panoptic masks are PNGs." if "segments_info" in str(content)[:10_000] else ""
         raise ValueError(f'"{path}" has no list "{key}". Expected images, annotations and categories.{hint}')
     kinds = int if key == "categories" else int | str
-    fits = lambda entry: isinstance(entry, dict) and isinstance(entry.get("id"), kinds)  # noqa: E731
+
+    def fits(entry):
+        return isinstance(entry, dict) and isinstance(entry.get("id"), kinds)
+
     wrong = next((entry for entry in entries if not fits(entry)), None)
     if wrong is not None:
         raise ValueError(f'"{path}": expected {key} as objects with a number as id, got {str(wrong)[:80]}.')
@@ -172,7 +175,10 @@ def _picture(path, entry, annotations, names, ignored, boxes):
 
 def _check_annotations(annotations, names, path, boxes):
     """Raises ValueError for unknown categories, and if no annotation has a box or, unless `boxes`, a segmentation."""
-    known = lambda number: isinstance(number, int) and number in names  # noqa: E731
+
+    def known(number):
+        return isinstance(number, int) and number in names
+
     unknown = next((a for a in annotations if not known(a.get("category_id"))), None)
     if unknown is not None:
         raise ValueError(

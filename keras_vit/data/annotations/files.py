@@ -58,7 +58,10 @@ def below(folder: str, end: str) -> list[str]:
         found = [os.path.join(place, name) for place, _, names in tf.io.gfile.walk(folder) for name in names]
     except tf.errors.OpError:
         return []
-    hidden = lambda path: os.path.relpath(path, folder).startswith(".") or "/." in os.path.relpath(path, folder)  # noqa: E731
+
+    def hidden(path):
+        return os.path.relpath(path, folder).startswith(".") or "/." in os.path.relpath(path, folder)
+
     return sorted(path for path in found if path.lower().endswith(end) and not hidden(path))
 
 

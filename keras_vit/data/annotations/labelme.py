@@ -168,5 +168,8 @@ def read(folder: str, paths: list[str], boxes: bool = False) -> Annotations:
     if others:
         raise ValueError(f'"{folder}" mixes LabelMe\'s JSON files with others, like {listed(others)}. Separate them.')
     ignored: Ignored = collections.defaultdict(list)
-    picture = lambda path, content, existing: _picture(path, content, existing, ignored, boxes)  # noqa: E731
+
+    def picture(path, content, existing):
+        return _picture(path, content, existing, ignored, boxes)
+
     return Annotations(beside.pictures(paths, files.read_json, picture, ignored), None, False, folder, ignored)

@@ -64,7 +64,10 @@ def _heights(x, y, x_end, y_end, column):
     turned = tf.where(steep, y > y_end, x > x_end)
     x, x_end = tf.where(turned, x_end, x), tf.where(turned, x, x_end)
     y, y_end = tf.where(turned, y_end, y), tf.where(turned, y, y_end)
-    exact = lambda value: tf.cast(value, tf.float64)  # noqa: E731
+
+    def exact(value):
+        return tf.cast(value, tf.float64)
+
     rise = exact(y_end - y) / exact(tf.maximum(x_end - x, 1))
     run = exact(x_end - x) / exact(tf.maximum(y_end - y, 1))
 

@@ -69,7 +69,10 @@ class _Numbers:
                 f"ignore={ignore}: {unknown[0]} is not a class. Expected none, or comma-separated classes:"
                 f" {listed(list(declared))}.{did_you_mean(unknown[0], declared)}"
             )
-        is_void = lambda name: name.lower() in map(str.lower, chosen) or (not chosen and is_void_name(name))  # noqa: E731
+
+        def is_void(name):
+            return name.lower() in map(str.lower, chosen) or (not chosen and is_void_name(name))
+
         self.ignored = [name for name in declared if is_void(name)]
         names = [name for name in declared if name not in self.ignored]
         if not background_is_void:

@@ -63,7 +63,10 @@ def _image_sets(path):
 def _of_sets(found, sets):
     """Returns ({split: XML files}, {split: names without a file})."""
     by_stem = {os.path.splitext(os.path.basename(file))[0]: file for file in found}
-    stem = lambda name: name if name in by_stem else os.path.splitext(name)[0]  # noqa: E731
+
+    def stem(name):
+        return name if name in by_stem else os.path.splitext(name)[0]
+
     own = {split: [by_stem[stem(name)] for name in names if stem(name) in by_stem] for split, names in sets.items()}
     lost = {split: [name for name in names if stem(name) not in by_stem] for split, names in sets.items()}
     return {split: list(dict.fromkeys(paths)) for split, paths in own.items() if paths}, lost
@@ -138,6 +141,9 @@ def read(folder: str, paths: list[str], lost: list[str] | None = None) -> Annota
     """
     ignored: Ignored = collections.defaultdict(list)
     ignored[form.NO_XML] += lost or []
-    picture = lambda path, root, existing: _picture(path, root, existing, ignored)  # noqa: E731
+
+    def picture(path, root, existing):
+        return _picture(path, root, existing, ignored)
+
     found = beside.pictures(paths, read_xml, picture, ignored if lost is None else None)
     return Annotations(found, None, False, folder, ignored)

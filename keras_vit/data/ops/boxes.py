@@ -112,7 +112,9 @@ def expand(low=1.0, high=4.0, probability=0.5):
             sides = [[before[0], after[0]], [before[1], after[1]], [0, 0]]
             return tf.ensure_shape(tf.pad(pixels, sides, constant_values=PADDING), (None, None, pixels.shape[-1]))
 
-        in_window = lambda boxes: boxes_in_window(boxes, shape, -before, canvas)  # noqa: E731
+        def in_window(boxes):
+            return boxes_in_window(boxes, shape, -before, canvas)
+
         return moved(example, padded(example["image"]), filled_with_void(example, padded), in_window)
 
     return apply

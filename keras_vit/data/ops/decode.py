@@ -81,7 +81,10 @@ def _jpeg(encoded, channels):
     encoded = not_cut_short(encoded)
     shape, turned, simple = header(encoded)
     pixels = tf.reduce_prod(tf.cast(shape[:2], tf.int64))
-    odd = lambda: _odd_jpeg(encoded, channels, pixels, turned, shape[2] == 4)  # noqa: E731
+
+    def odd():
+        return _odd_jpeg(encoded, channels, pixels, turned, shape[2] == 4)
+
     return tf.cond(simple, lambda: read_jpeg(encoded, channels), odd)
 
 
@@ -100,14 +103,20 @@ def _png_with_chunks(encoded, channels):
 
 def _png(encoded, channels):
     encoded = guarded_png(encoded)
-    bare = lambda: tf.io.decode_png(encoded, channels=channels)  # noqa: E731
+
+    def bare():
+        return tf.io.decode_png(encoded, channels=channels)
+
     return tf.cond(orientation.is_bare_png(encoded), bare, lambda: _png_with_chunks(encoded, channels))
 
 
 def _matched(image, channels):
     """Converts pixels of 1, 3 or 4 channels, known only at run time, to `channels`; drops an alpha channel."""
     if channels == 1:
-        grey = lambda: tf.image.rgb_to_grayscale(image[..., :3])  # noqa: E731
+
+        def grey():
+            return tf.image.rgb_to_grayscale(image[..., :3])
+
         return tf.cond(tf.shape(image)[-1] == 1, lambda: image, grey)
     return tf.cond(tf.shape(image)[-1] == 1, lambda: tf.repeat(image, 3, -1), lambda: image[..., :3])
 

@@ -29,7 +29,10 @@ def _read_window(encoded, begin, extent, channels, fraction=1):
 @outlined
 def _read_smaller(encoded, begin, extent, channels, times):
     """Decodes a window `times` (2 or more) the target at the smallest size not below the target."""
-    read = lambda fraction: lambda: _read_window(encoded, begin, extent, channels, fraction)  # noqa: E731
+
+    def read(fraction):
+        return lambda: _read_window(encoded, begin, extent, channels, fraction)
+
     return tf.case([(times >= fraction, read(fraction)) for fraction in (8, 4)], default=read(2))
 
 
@@ -49,7 +52,10 @@ def decode_and_crop(decode_arguments: dict[str, Any], crop_arguments: dict[str, 
         encoded = example["image"]
         begin, extent = sampled_window(shape, seed, scale, ratio)
         times = tf.reduce_min(extent // size)
-        smaller = lambda: _read_smaller(encoded, begin, extent, channels, times)  # noqa: E731
+
+        def smaller():
+            return _read_smaller(encoded, begin, extent, channels, times)
+
         window = tf.cond(times >= 2, smaller, lambda: _read_window(encoded, begin, extent, channels))
         image = resized_window(tf.ensure_shape(window, (None, None, channels)), size, method)
         if "mask" in example:
@@ -64,7 +70,10 @@ def decode_and_crop(decode_arguments: dict[str, Any], crop_arguments: dict[str, 
         encoded = example["image"]
         if encoded.dtype != tf.string:
             return separately(example, seed)
-        none = lambda: (tf.zeros((3,), tf.int32), tf.constant(0), tf.constant(False))  # noqa: E731
+
+        def none():
+            return (tf.zeros((3,), tf.int32), tf.constant(0), tf.constant(False))
+
         shape, _, simple = tf.cond(tf.io.is_jpeg(encoded), lambda: header(not_cut_short(encoded)), none)
         return tf.cond(simple, lambda: from_jpeg(example, shape, seed), lambda: separately(example, seed))
 

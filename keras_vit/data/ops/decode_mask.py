@@ -139,5 +139,8 @@ def mask_of_size(mask: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     message.append(hint)
     with tf.control_dependencies([tf.debugging.Assert(fits, message)]):
         mask = tf.identity(mask)
-    smaller = lambda: tf.image.resize(mask, size, method="nearest")  # noqa: E731
+
+    def smaller():
+        return tf.image.resize(mask, size, method="nearest")
+
     return tf.cond(tf.reduce_all(own == size), lambda: mask, smaller)

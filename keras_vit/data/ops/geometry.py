@@ -126,7 +126,9 @@ def central_crop(height, width=None):
             window = tf.slice(pixels, [offset[0], offset[1], 0], [kept[0], kept[1], -1])
             return tf.ensure_shape(tf.image.resize_with_crop_or_pad(window, *size), (*size, pixels.shape[-1]))
 
-        in_window = lambda boxes: boxes_in_window(boxes, shape, offset - (size - kept) // 2, size)  # noqa: E731
+        def in_window(boxes):
+            return boxes_in_window(boxes, shape, offset - (size - kept) // 2, size)
+
         return moved(example, cropped(example["image"]), filled_with_void(example, cropped), in_window)
 
     return apply
@@ -155,7 +157,9 @@ def crop_border(pixels):
                 tf.slice(image, [pixels, pixels, 0], [*tf.unstack(kept), -1]), (*left, image.shape[-1])
             )
 
-        in_window = lambda boxes: boxes_in_window(boxes, shape, (pixels, pixels), kept)  # noqa: E731
+        def in_window(boxes):
+            return boxes_in_window(boxes, shape, (pixels, pixels), kept)
+
         return moved(example, cropped(example["image"]), cropped, in_window)
 
     return apply
@@ -183,7 +187,9 @@ def random_crop(height, width=None, padding=0):
         def cropped_mask(mask):
             return tf.ensure_shape(tf.slice(padded(mask), offset, (*size, 1)), (*size, 1))
 
-        in_window = lambda boxes: boxes_in_window(boxes, shape[:2] - 2 * padding, offset[:2] - padding, size)  # noqa: E731
+        def in_window(boxes):
+            return boxes_in_window(boxes, shape[:2] - 2 * padding, offset[:2] - padding, size)
+
         return moved(example, tf.slice(image, offset, window), filled_with_void(example, cropped_mask), in_window)
 
     return apply
@@ -235,7 +241,10 @@ def moved_to_window(example, image, shape, begin, extent, size):
         begin, extent: (2,) int32 each. The window.
         size: (height, width). Size of `image`.
     """
-    to_size = lambda mask: tf.ensure_shape(resized_mask(_slice(mask, begin, extent), size), (*size, 1))  # noqa: E731
+
+    def to_size(mask):
+        return tf.ensure_shape(resized_mask(_slice(mask, begin, extent), size), (*size, 1))
+
     return moved(example, image, to_size, lambda boxes: boxes_in_window(boxes, shape[:2], begin, extent))
 
 

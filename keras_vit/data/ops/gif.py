@@ -24,7 +24,9 @@ def _gif_frame(data, size):
 
     `control` is the start of the last graphic control extension before the frame, or 0.
     """
-    byte = lambda at: tf.cast(data[at], tf.int32)  # noqa: E731
+
+    def byte(at):
+        return tf.cast(data[at], tf.int32)
 
     def chunks(at, frame, control):
         """Skips consecutive chunks of one size."""
@@ -66,8 +68,13 @@ def first_frame(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf
     data = tf.io.decode_raw(padded, tf.uint8)
     frame, end, found, control = _gif_frame(data, tf.strings.length(encoded))
     frame = checked(frame, found, "The GIF is damaged or truncated: it has no complete frame.")
-    byte = lambda at: tf.cast(data[at], tf.int32)  # noqa: E731
-    numbers = lambda at, size: tf.cast(tf.io.decode_raw(tf.strings.substr(padded, at, size), tf.uint16), tf.int32)  # noqa: E731
+
+    def byte(at):
+        return tf.cast(data[at], tf.int32)
+
+    def numbers(at, size):
+        return tf.cast(tf.io.decode_raw(tf.strings.substr(padded, at, size), tf.uint16), tf.int32)
+
     box, screen = numbers(frame + 1, 8), numbers(6, 4)  # (left, top, width, height), (width, height)
     picture = tf.maximum(screen, box[:2] + box[2:])
     shared, own = _gif_table(byte(10)), _gif_table(byte(frame + 9))

@@ -38,7 +38,10 @@ def letterbox(height, width=None, place="centre", method="bilinear", antialias=T
             )
 
         small = {**example, **resized(example, shape, method, antialias)}
-        in_window = lambda boxes: boxes_in_window(boxes, shape, -before, size)  # noqa: E731
+
+        def in_window(boxes):
+            return boxes_in_window(boxes, shape, -before, size)
+
         return moved(small, padded(small["image"]), filled_with_void(example, padded), in_window)
 
     return apply

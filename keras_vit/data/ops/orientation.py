@@ -85,7 +85,10 @@ def of_jpeg(encoded: tf.Tensor) -> tf.Tensor:
     head = tf.strings.substr(encoded, 0, 22) + b"\0" * 22
     first, second = tf.strings.substr(head, 2, 4), tf.strings.substr(head, 20, 2)
     plain = (first == _JFIF) & tf.reduce_any(second == _TABLES)
-    metadata = lambda: _if_any(tf.strings.substr(encoded, 0, _METADATA), "JPEG")  # noqa: E731
+
+    def metadata():
+        return _if_any(tf.strings.substr(encoded, 0, _METADATA), "JPEG")
+
     return tf.cond(plain, lambda: tf.constant(1), metadata)
 
 

@@ -56,7 +56,10 @@ def pad_to(height, width=None):
         )
         with tf.control_dependencies([fits]):
             image = pad(example["image"])
-        in_window = lambda boxes: boxes_in_window(boxes, shape, (0, 0), size)  # noqa: E731
+
+        def in_window(boxes):
+            return boxes_in_window(boxes, shape, (0, 0), size)
+
         return moved(example, image, filled_with_void(example, pad), in_window)
 
     return apply
@@ -110,7 +113,9 @@ def scene_crop(height, width=None, max_share=0.75):
         def cropped(pixels):
             return pad(window(pixels, offset))
 
-        in_window = lambda boxes: boxes_in_window(boxes, shape, offset, size)  # noqa: E731
+        def in_window(boxes):
+            return boxes_in_window(boxes, shape, offset, size)
+
         return moved(example, cropped(example["image"]), filled_with_void(example, cropped), in_window)
 
     return apply
@@ -164,7 +169,10 @@ def photometric_distortion(brightness=32, contrast=(0.5, 1.5), saturation=(0.5, 
         if image.shape[-1] == 3:
             factor = tf.where(chosen[2], between(*saturation, amounts[2]), 1.0)
             steps = tf.where(chosen[3], tf.floor(between(-hue, hue, amounts[3])), 0.0)
-            changed = lambda: _hue_and_saturation(pixels, steps / 180.0, factor)  # noqa: E731
+
+            def changed():
+                return _hue_and_saturation(pixels, steps / 180.0, factor)
+
             pixels = tf.cond(chosen[2] | chosen[3], changed, lambda: pixels)
         return tf.ensure_shape(as_uint8(with_contrast(pixels, chosen[1] & ~chosen[4])), image.shape)
 

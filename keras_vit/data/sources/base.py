@@ -256,7 +256,10 @@ class Records(Source):
     @property
     def counts(self) -> list[int]:
         """Examples per file."""
-        left_out = lambda path, skip, take: sum(skip <= n < skip + take for n in self.excluded.get(path, ()))  # noqa: E731
+
+        def left_out(path, skip, take):
+            return sum(skip <= n < skip + take for n in self.excluded.get(path, ()))
+
         return [file[2] - left_out(*file) for file in self.files]
 
     @property

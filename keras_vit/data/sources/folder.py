@@ -101,7 +101,10 @@ def _ignored(root, trees, whole):
     """Collects {reason: paths} of everything ignored in the splits and the folder above them."""
     every = collections.defaultdict(list)
     for tree in [*trees.values(), whole] if whole else trees.values():
-        shown = lambda path, tree=tree: os.path.relpath(os.path.join(tree.root, path), root)  # noqa: E731
+
+        def shown(path, tree=tree):
+            return os.path.relpath(os.path.join(tree.root, path), root)
+
         for reason, paths in tree.ignored.items():
             every[reason] += map(shown, paths)
         every[OUTSIDE] += map(shown, tree.images.get("", []))

@@ -231,7 +231,10 @@ def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
         ids = numbers.of_greys(values)
         if mapping.with_colors:
             kind = png_color_type(encoded)
-            by_index = lambda: tf.cond(kind == 3, lambda: numbers.of_palette(encoded, ids), lambda: ids)  # noqa: E731
+
+            def by_index():
+                return tf.cond(kind == 3, lambda: numbers.of_palette(encoded, ids), lambda: ids)
+
             ids = tf.cond(values[0, 0, 0] >= COLOR, lambda: numbers.of_colors(values), by_index)
         return _checked(mapping, values, ids)
 

@@ -49,7 +49,10 @@ def csv_rows(path: str, text: str, wanted: Mapping[str, Sequence[str]]) -> Itera
     Raises:
         ValueError: for malformed rows, with the line.
     """
-    split = lambda delimiter: csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)  # noqa: E731
+
+    def split(delimiter):
+        return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+
     usual = "\t" if path.lower().endswith(".tsv") else ","
     fits = [d for d in (usual, *DELIMITERS) if wanted.keys() - {"split"} <= columns(wanted, next(split(d), [])).keys()]
     reader = split(fits[0] if fits else usual)

@@ -134,7 +134,10 @@ def _of_objects(source, names):
 
     paths = [path for path, _, _ in source.files]
     most_objects = cached_answer(f"objects of {source.name}, {source.files}", paths, most)
-    parse = lambda record: complete(source.parse(record))  # noqa: E731
+
+    def parse(record):
+        return complete(source.parse(record))
+
     return dataclasses.replace(source, class_names=names, parse=parse, most_objects=most_objects)
 
 

@@ -14,7 +14,10 @@ def empty_cache(model: Any, count: int) -> tuple:
     """Each block's (keys, values) before the first pixel of `count` images, zeros (count, k, n, c)."""
     n = model.output_shape[1]
     attentions = [block.attention for block in taps.blocks(model)]
-    shape = lambda attention: (count, attention.heads, n, attention.size)  # noqa: E731
+
+    def shape(attention):
+        return (count, attention.heads, n, attention.size)
+
     return tuple(tuple(ops.zeros(shape(a), a.compute_dtype) for _ in ("keys", "values")) for a in attentions)
 
 
@@ -74,7 +77,10 @@ class Sampler(keras.Model):
 
         def body(place, state):
             colors, cache = state
-            column = lambda table, i: ops.take(table, ops.reshape(i, (1,)), axis=1)[:, 0]  # noqa: E731
+
+            def column(table, i):
+                return ops.take(table, ops.reshape(i, (1,)), axis=1)[:, 0]
+
             logits, cache = next_logits(self.model, place, column(colors, ops.maximum(place - 1, 0)), cache)
             drawn = draw(logits, column(uniform, place), inputs["temperature"], self.top_k)
             chosen = ops.where(place < given, column(colors, place), drawn)

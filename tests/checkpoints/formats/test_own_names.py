@@ -209,7 +209,9 @@ def test_patches_of_a_dense_layer_in_either_order(tmp_path):
 
 
 def test_arrays_can_be_left_out(tmp_path, caplog):
-    change = lambda arrays: {**arrays, "decoder.mask": np.ones(3, "float32")}  # noqa: E731
+    def change(arrays):
+        return {**arrays, "decoder.mask": np.ones(3, "float32")}
+
     path, arguments = rewritten("own_encoder", tmp_path, change)
     refused(r"Left over: decoder\.mask", path, arguments)
     with caplog.at_level(std_logging.WARNING, logger="absl"):
@@ -274,7 +276,10 @@ def test_heads_with_two_normalisations_are_refused(tmp_path):
 
 def test_names_without_end_are_refused_at_once(tmp_path):
     """A pattern on a name of a million characters would search for hours."""
-    change = lambda arrays: {**arrays, "a" + ".1" * 500_000 + ".in_proj_weight": np.ones(3, "float32")}  # noqa: E731
+
+    def change(arrays):
+        return {**arrays, "a" + ".1" * 500_000 + ".in_proj_weight": np.ones(3, "float32")}
+
     path, arguments = rewritten("own_encoder", tmp_path, change)
     refused("has 1,000,016 characters, more than 500", path, arguments)
 
@@ -291,6 +296,8 @@ def test_names_are_for_files_with_names_of_their_own(tiny, tmp_path):
 
 
 def test_a_missing_bias_in_one_block_is_missing(tmp_path):
-    without = lambda arrays: {n: a for n, a in arrays.items() if n != "encoder.layers.1.linear1.bias"}  # noqa: E731
+    def without(arrays):
+        return {n: a for n, a in arrays.items() if n != "encoder.layers.1.linear1.bias"}
+
     path, arguments = rewritten("own_encoder", tmp_path, without)
     refused(r"missing: blocks.1.mlp.fc1.bias \(1\)", path, arguments)

@@ -169,8 +169,13 @@ def archive(pickled, **members):
 
 def tensor(numel, shape, strides):
     """A pickle of {"w0": tensor, ... "w3": tensor} of one storage of float32."""
-    text = lambda s: b"X" + struct.pack("<I", len(s)) + s  # noqa: E731
-    number = lambda i: b"\x8a\x08" + struct.pack("<q", i)  # noqa: E731
+
+    def text(s):
+        return b"X" + struct.pack("<I", len(s)) + s
+
+    def number(i):
+        return b"\x8a\x08" + struct.pack("<q", i)
+
     storage = b"(" + text(b"storage") + b"ctorch\nFloatStorage\n" + text(b"0") + text(b"cpu") + number(numel) + b"tQ"
     sides = b"".join(b"(" + b"".join(map(number, sides)) + b"t" for sides in (shape, strides))
     one = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + number(0) + sides + b"tR"

@@ -17,7 +17,10 @@ def logged(monkeypatch):
 def without_shares(own_cache, request, monkeypatch):
     """Leaves out the share of each class, which takes a second, unless the test asks for `shares`."""
     if "shares" not in request.fixturenames:
-        none = lambda source: (0, np.zeros(len(source.class_names) + 1, "int64"))  # noqa: E731
+
+        def none(source):
+            return (0, np.zeros(len(source.class_names) + 1, "int64"))
+
         monkeypatch.setattr("keras_vit.data.annotations.source._shares", none)
 
 
