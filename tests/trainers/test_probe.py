@@ -80,7 +80,7 @@ def test_by_default_few_shot_takes_what_the_smallest_class_has(run_probe):
 def test_the_penalty_is_chosen_on_the_validation_split(run_probe):
     _, found = run_probe(validation="train[300:400]", l2="1,1000000000", shots="5")
     assert found["few_shot"]["5"]["l2"] == 1  # at 1e9 the head predicts next to nothing
-    with pytest.raises(ValueError, match="--validation=train"):
+    with pytest.raises(ValueError, match="--validation='train"):
         run_probe(l2="1,1024")
 
 
