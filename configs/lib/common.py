@@ -57,7 +57,7 @@ def _optimizer():
     optimizer.head_rate = _off(float)  # factor of the learning rate after the blocks, such as 10 for a new dense head
     optimizer.ema = _off(float)  # momentum of averaged weights, such as .9999
     optimizer.swa = _duration(None)  # a duration, such as "75%", from which weights are averaged equally
-    optimizer.lookahead = _off(int)  # synchronise with the slow weights every so many steps, such as 5
+    optimizer.lookahead = _off(int)  # steps between synchronisations with the slow weights, such as 5
     optimizer.lookahead_rate = 0.5  # step of the slow weights towards the trained ones
     return optimizer
 

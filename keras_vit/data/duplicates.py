@@ -248,7 +248,7 @@ def _write_pictures(path, pairs, train, test):
 
 
 def _warn_of_many(duplicates, images, output):
-    """Warns if so many images are duplicates that most are probably only alike."""
+    """Warns if the share of duplicates is implausibly large: most are probably similar images, not copies."""
     if duplicates > _MANY * images:
         logging.warning(
             "%s of the training images, %d, are duplicates by their correlation. Small or simple images, such as"

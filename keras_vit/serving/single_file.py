@@ -216,7 +216,7 @@ def write(
         with quiet():
             engine = importlib.import_module(kind.module)
         whole = os.path.join(folder, "float" + kind.suffix) if quantization else file
-        with stage(f"Converting it for {kind.engine}"), quiet():
+        with stage(f"Converting the model for {kind.engine}"), quiet():
             engine.convert(function, signature.takes, whole)
         if quantization:
             with stage("Quantising the file"), quiet():

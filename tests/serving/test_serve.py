@@ -130,7 +130,7 @@ def test_a_wrong_start_is_one_line(model, start):
             code, said = processes[line].wait(), processes[line].printed()
             assert code == 1 and re.search(f"^{re.escape(words)}", said, re.M), said[-2000:]
             assert "Traceback" not in said
-            assert "Loading" not in said, "what can be told without the models is told before them"
+            assert "Loading" not in said, "flags and files are checked before models load"
 
 
 def test_clients_that_hang_up_in_the_middle_do_no_harm(model, start):
