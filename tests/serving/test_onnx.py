@@ -33,7 +33,10 @@ def test_floats_are_those_of_keras_in_batches_of_any_size(tmp_path, kind, openvi
     model = every_weight(**kind)
     with caplog.at_level("INFO", logger="absl"):
         keras_vit.export(model, tmp_path / "m.onnx", format="onnx", activation="softmax")
-    assert caplog.messages == ["Converting the model for ONNX Runtime.", "Comparing the file's outputs with the model's."]
+    assert caplog.messages == [
+        "Converting the model for ONNX Runtime.",
+        "Comparing the file's outputs with the model's.",
+    ]
     assert_floats(model, lambda images: run(tmp_path / "m.onnx", images))
     assert_openvino(openvino, model, tmp_path / "m.onnx", 1e-5)
     beside = json.loads((tmp_path / "m.onnx.json").read_text())
