@@ -50,10 +50,10 @@ def _file(model, folder, format, quantization, calibration):
 
 def _openvino(path, precision):
     """Returns pixels -> logits by OpenVINO, in `precision` (f32 or bf16) where the file is not int8."""
-    import openvino
+    from keras_vit.serving.openvino_engine import openvino_core
 
     options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
-    compiled = openvino.Core().compile_model(path, "CPU", options)
+    compiled = openvino_core().compile_model(path, "CPU", options)
     return lambda images: compiled({"images": images})["logits"]
 
 

@@ -6,14 +6,14 @@
 Each case is `model.fit` with AdamW in mixed bfloat16 on random images of 224 px, after compilation; medians over rounds
 of --steps steps. Model FLOPs are three times those of a forward pass; their rate is divided by the maker's figure for
 the card, and by the best bfloat16 matrix product measured here. "On the card" reuses one batch there; "from the host"
-transfers every batch of uint8 pixels, as training does. Attention alone, forward and backward, by XLA and by cuDNN's
-flash attention, shows whether the latter would help. TensorFlow is not needed. Each case has its own process: JAX
-reports only a process's peak memory.
+transfers every batch of uint8 pixels, as training does. Each case runs with attention by XLA and by cuDNN's kernel, in
+a process of its own: JAX reports only a process's peak memory. TensorFlow is not needed.
 """
 
 import dataclasses
 import itertools
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -100,27 +100,6 @@ def measured_card(rounds: int) -> Card:
     return Card(jax.local_devices()[0].device_kind, jax.__version__, keras.__version__, product_rate(SIZES, rounds))
 
 
-def attention_seconds(batch: int, spec, n: int, rounds: int) -> dict:
-    """{implementation: seconds of a block's attention, forward and backward, or why it fails}; q, k, v (b, n, k, c)."""
-    import jax
-    import jax.numpy as jnp
-
-    shape = (batch, n, spec.heads, spec.width // spec.heads)
-    found = {}
-    for name in ("xla", "cudnn"):
-
-        def loss(q, k, v, name=name):
-            return jnp.sum(jax.nn.dot_product_attention(q, k, v, implementation=name).astype("float32"))
-
-        step = jax.jit(jax.grad(loss, (0, 1, 2)))
-        x = jnp.ones(shape, "bfloat16")
-        try:
-            found[name] = seconds_of(lambda step=step, x=x: step(x, x, x), rounds)
-        except Exception as error:
-            found[name] = f"does not run: {error}".splitlines()[0]
-    return found
-
-
 def fit_seconds(model, batches, steps: int, rounds: int) -> float:
     """Median seconds per step of `model.fit` over epochs of `steps` steps, whose ends wait for the device."""
     import keras
@@ -139,25 +118,33 @@ def fit_seconds(model, batches, steps: int, rounds: int) -> float:
     return statistics.median(seconds)
 
 
-def training(variant: str, batch: int, steps: int, rounds: int, image_size: int = 224, **sizes) -> dict:
-    """A case's seconds per step "on the card" and "from the host", FLOPs per step, peak bytes on the card or None."""
+def training(variant: str, batch: int, steps: int, rounds: int, cudnn: str, image_size: int = 224, **sizes) -> dict:
+    """A case's seconds per step "on the card" and "from the host", FLOPs per step, peak bytes on the card or None.
+
+    `cudnn` is "on" or "off", for attention by cuDNN's kernel or by XLA.
+    """
     import jax
 
     import keras_vit
     from keras_vit.planning.flops import forward_flops
 
+    os.environ["KERAS_VIT_DOT_PRODUCT_ATTENTION"] = cudnn
     model = keras_vit.ViT(variant, image_size=image_size, classes=1000, dtype="mixed_bfloat16", **sizes)
     model.compile(
         keras_vit.training.AdamW(1e-4, decay=0.1, global_clipnorm=1.0), keras_vit.training.SoftmaxCrossEntropy()
     )
     images = np.random.default_rng(0).integers(0, 256, (batch, image_size, image_size, 3), dtype="uint8")
     labels = np.arange(batch, dtype="int32") % 1000
-    found = {"variant": variant, "batch": batch, "flops": 3 * batch * forward_flops(model.spec, image_size)}
+    found = {
+        "variant": variant,
+        "batch": batch,
+        "cudnn": cudnn,
+        "flops": 3 * batch * forward_flops(model.spec, image_size),
+    }
     for name, batch_of in (("on the card", jax.device_put((images, labels))), ("from the host", (images, labels))):
         found[name] = fit_seconds(model, (pair for pair in itertools.repeat(batch_of)), steps, rounds)
     memory = jax.local_devices()[0].memory_stats() or {}
     found["bytes"] = memory.get("peak_bytes_in_use")
-    found["attention"] = attention_seconds(batch, model.spec, model.tokens.shape[1], rounds)
     return found
 
 
@@ -183,13 +170,8 @@ def row(found: dict, peak: float | None, rate: float) -> str:
     timm = found.get("timm", {})
     beside = f"{timm['seconds'] / found['on the card']:.2f}" if "seconds" in timm else timm.get("error", "-")
     speeds = " | ".join(f"{found['batch'] / found[name]:.0f}" for name in ("on the card", "from the host"))
-    attention = ", ".join(
-        f"{k} {v * 1e3:.2f} ms" if isinstance(v, float) else f"{k} {v}" for k, v in found["attention"].items()
-    )
-    return (
-        f"| {found['variant']}, batch {found['batch']} | {speeds} | {shares} | {used / rate:.3f} | {memory} |"
-        f" {attention} | {beside} |"
-    )
+    label = f"{found['variant']}, batch {found['batch']}, {'cuDNN' if found['cudnn'] == 'on' else 'XLA'}"
+    return f"| {label} | {speeds} | {shares} | {used / rate:.3f} | {memory} | {beside} |"
 
 
 def main():
@@ -202,16 +184,15 @@ def main():
         f"{card.name}: products in bfloat16 reach {card.rate / 1e12:.3g} TFLOP/s; {said}. JAX {card.jax}, Keras"
         f" {card.keras}"
     )
-    print(
-        "| | images/s on the card | from the host | of the stated rate | of products | GiB | a block's attention |"
-        " timm's time over ours |"
-    )
-    print("|-|-|-|-|-|-|-|-|", flush=True)
+    print("| | images/s on the card | from the host | of the stated rate | of products | GiB | timm's time over ours |")
+    print("|-|-|-|-|-|-|-|", flush=True)
     for variant, batch in cases:
-        found = in_own_process(training, variant, batch, values.steps, values.rounds)
+        timm = {}
         if values.torch_python:
-            found["timm"] = timm_seconds(values.torch_python, variant, batch, values.steps, values.rounds)
-        print(row(found, peak, card.rate), flush=True)
+            timm = timm_seconds(values.torch_python, variant, batch, values.steps, values.rounds)
+        for cudnn in ("off", "on"):
+            found = in_own_process(training, variant, batch, values.steps, values.rounds, cudnn)
+            print(row(found | {"timm": timm}, peak, card.rate), flush=True)
 
 
 def run():

@@ -6,6 +6,7 @@
 OpenVINO reads the graph that TensorFlow traces; nothing is written to disk.
 """
 
+import functools
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -40,6 +41,16 @@ def import_openvino() -> ModuleType:
     return openvino
 
 
+@functools.cache
+def openvino_core() -> Any:
+    """OpenVINO's Core, one for the process.
+
+    Each Core installs a stack for signal handlers and removes it at its end. Once two have overlapped, the stack may be
+    gone, and the next signal, such as SIGTERM, kills the process (seen with OpenVINO 2026.4.1).
+    """
+    return import_openvino().Core()
+
+
 def _openvino(engine):
     """(the library, its Core), for an available engine.
 
@@ -60,7 +71,7 @@ def _openvino(engine):
         openvino = import_openvino()
     except ImportError:
         raise ImportError(f'engine="{engine}" needs OpenVINO: pip install openvino.') from None
-    core = openvino.Core()
+    core = openvino_core()
     if ENGINES[engine] == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise ValueError(
             f'engine="{engine}": this processor has no instructions for bfloat16, and would compute in float32: write'

@@ -9,6 +9,7 @@ import pytest
 from small_models import KINDS, NAMED, assert_floats, every_weight, pixels
 
 import keras_vit
+from keras_vit.serving.openvino_engine import openvino_core
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -20,16 +21,17 @@ def run(path, images):
     return dict(zip((output.name for output in session.get_outputs()), session.run(None, {"images": images})))
 
 
-def assert_openvino(openvino, model, path, allowed):
+def assert_openvino(model, path, allowed):
     """Holds what OpenVINO computes from a file to the model, by the norm of the difference."""
-    compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = openvino_core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     for n in (5, 1):
         logits, found = model(pixels(n)).numpy(), compiled({"images": pixels(n)})["logits"]
         assert np.linalg.norm(found - logits) < allowed * np.linalg.norm(logits), n
 
 
 @pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.extended) for kind in KINDS[1:])])
-def test_floats_are_those_of_keras_in_batches_of_any_size(tmp_path, kind, openvino, caplog):
+@pytest.mark.usefixtures("openvino")
+def test_floats_are_those_of_keras_in_batches_of_any_size(tmp_path, kind, caplog):
     model = every_weight(**kind)
     with caplog.at_level("INFO", logger="absl"):
         keras_vit.export(model, tmp_path / "m.onnx", format="onnx", activation="softmax")
@@ -38,7 +40,7 @@ def test_floats_are_those_of_keras_in_batches_of_any_size(tmp_path, kind, openvi
         "Comparing the file's outputs with the model's.",
     ]
     assert_floats(model, lambda images: run(tmp_path / "m.onnx", images))
-    assert_openvino(openvino, model, tmp_path / "m.onnx", 1e-5)
+    assert_openvino(model, tmp_path / "m.onnx", 1e-5)
     beside = json.loads((tmp_path / "m.onnx.json").read_text())
     assert beside["class_names"] == list(NAMED) and beside["activation"] == "softmax" and beside["quantization"] is None
     assert beside["preprocessing"] and beside["pixels"].startswith("0..255")
@@ -77,11 +79,12 @@ def has_vnni():
 
 
 @pytest.mark.extended
-def test_openvino_reads_int8_files(tmp_path, openvino):
+@pytest.mark.usefixtures("openvino")
+def test_openvino_reads_int8_files(tmp_path):
     """Of attention pooling, OpenVINO 2026.4 compiles none on a processor without VNNI, and says so."""
     model = every_weight(**KINDS[1 if has_vnni() else 0])
     keras_vit.export(model, tmp_path / "m.onnx", format="onnx", quantization="int8_static", calibration=pixels(16))
-    assert_openvino(openvino, model, tmp_path / "m.onnx", 0.1)
+    assert_openvino(model, tmp_path / "m.onnx", 0.1)
 
 
 def test_tokens_stay_flat_where_something_needs_two_axes():

@@ -3,6 +3,7 @@
 import concurrent.futures
 import importlib.util
 import sys
+import types
 
 import keras
 import numpy as np
@@ -28,6 +29,13 @@ def test_nothing_is_sent_to_anyone(openvino):
     assert importlib.util.find_spec("openvino_telemetry"), "a part of OpenVINO"
     assert openvino.tools.ovc.convert_impl.tm.__name__ == "openvino.tools.ovc.telemetry_stub"
     assert "openvino_telemetry" not in sys.modules, "other programs can still import it"
+
+
+def test_all_runners_share_one_core(monkeypatch, openvino):
+    """Two that overlap leave a process that the next signal kills."""
+    _, core = openvino_engine._openvino("openvino")
+    monkeypatch.delattr(openvino, "Core")
+    assert openvino_engine._openvino("openvino")[1] is core
 
 
 @pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.extended) for kind in KINDS[1:])])
@@ -93,10 +101,10 @@ def test_operations_that_openvino_does_not_have_are_named():
 
 
 @pytest.mark.extended
-def test_bfloat16_is_bfloat16_or_refused(openvino):
+def test_bfloat16_is_bfloat16_or_refused():
     """A processor without such instructions would silently compute in float32."""
     model = every_weight()
-    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+    if "BF16" not in openvino_engine.openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         with pytest.raises(ValueError, match='no instructions for bfloat16.*engine="openvino"'):
             runner(model, "openvino_bfloat16")
         return
@@ -105,21 +113,18 @@ def test_bfloat16_is_bfloat16_or_refused(openvino):
 
 
 @pytest.mark.extended
-def test_another_function_is_not_taken_for_the_model(monkeypatch, openvino):
-    core = openvino.Core
+def test_another_function_is_not_taken_for_the_model(monkeypatch):
+    core = openvino_engine.openvino_core()
 
-    class Wrong(core):
-        def compile_model(self, model, *arguments):
-            compiled = super().compile_model(model, *arguments)
+    def compile_model(model, *arguments):
+        compiled = core.compile_model(model, *arguments)
 
-            class Shifted:
-                def infer_new_request(self, inputs):
-                    found = compiled.infer_new_request(inputs)
-                    return {"output_0": found["output_0"] + 0.1}
+        def shifted(inputs):
+            return {"output_0": compiled.infer_new_request(inputs)["output_0"] + 0.1}
 
-            return Shifted()
+        return types.SimpleNamespace(infer_new_request=shifted)
 
-    monkeypatch.setattr(openvino, "Core", Wrong)
+    monkeypatch.setattr(openvino_engine, "openvino_core", lambda: types.SimpleNamespace(compile_model=compile_model))
     with pytest.raises(ValueError, match="output_0: the outputs of OpenVINO differ from the model's by"):
         runner(every_weight(), "openvino")
 
