@@ -1,4 +1,4 @@
-"""KERAS_VIT_DOT_PRODUCT_ATTENTION=on: attention by Keras' operation, and where it is not used."""
+"""KERAS_VIT_DOT_PRODUCT_ATTENTION: attention by Keras' operation, and where it is not used."""
 
 import types
 import unittest.mock
@@ -11,6 +11,7 @@ from interpreters import Interpreter
 
 from keras_vit import layers
 from keras_vit.layers import backend
+from keras_vit.layers.attention import self_attention
 
 B, N, D = 3, 6, 16
 SETTING = "KERAS_VIT_DOT_PRODUCT_ATTENTION"
@@ -66,14 +67,29 @@ def test_what_needs_the_weights_takes_the_plain_form(monkeypatch, used, options)
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize(
+    ("options", "arguments", "by_cudnn"),
+    [({"positions": "rope2d"}, {}, True), ({}, {"mask": THERE}, False), ({"causal": True}, {}, False)],
+)
+def test_by_default_cudnn_attends_without_masks(monkeypatch, used, options, arguments, by_cudnn):
+    plain = results(monkeypatch, "check", arguments, **options)
+    assert not used, "there is no GPU here"
+    monkeypatch.setattr(self_attention, "cudnn_attends", lambda x, width: width == D // 2)
+    found = results(monkeypatch, "check", arguments, **options)
+    assert bool(used) == by_cudnn
+    np.testing.assert_allclose(found[0], plain[0], rtol=1e-5, atol=1e-5)
+
+
 def test_an_unknown_setting_is_an_error(monkeypatch):
-    with pytest.raises(ValueError, match=f"{SETTING}: unknown value 'yes'. Valid: off, on."):
+    with pytest.raises(ValueError, match=f"{SETTING}: unknown value 'yes'. Valid: check, on, off."):
         results(monkeypatch, "yes", {})
 
 
 def largest_difference(n):
     """Of outputs and gradients of attention among n tokens, as on a GPU and plain, relative to the largest values."""
     import jax
+
+    from keras_vit.layers import self_check
 
     q, k, v = np.random.default_rng(0).normal(size=(3, 2, n, 2, 8)).astype("bfloat16")
     called, kernel = [], jax.nn.dot_product_attention
@@ -94,9 +110,13 @@ def largest_difference(n):
         unittest.mock.patch.object(jax.nn, "dot_product_attention", counted),
     ):
         found = results(backend.dot_product_attention)
-    with unittest.mock.patch.object(jax, "devices", lambda: [card]):
-        assert backend._by_cudnn(jax.numpy.asarray(q))
-        assert not backend._by_cudnn(jax.numpy.asarray(q, "float32"))
+    with (
+        unittest.mock.patch.object(jax, "devices", lambda: [card]),
+        unittest.mock.patch.object(self_check, "trusted", lambda kernel, dtype: kernel == "cuDNN attention"),
+    ):
+        tokens = jax.numpy.asarray(q[:, :, 0])
+        assert backend.cudnn_attends(tokens, 64) and not backend.cudnn_attends(tokens.astype("float32"), 64)
+        assert not backend.cudnn_attends(tokens, 20) and not backend.cudnn_attends(tokens, 256)
     return called[-1], max(float(abs(a - b).max() / abs(b).max()) for a, b in zip(found, plain, strict=True))
 
 

@@ -251,12 +251,12 @@ def test_a_card_is_held_to_what_its_maker_states():
 
 def test_each_case_of_a_gpu_is_measured_in_a_process_of_its_own(monkeypatch, capsys):
     """JAX tells the most memory that a process has held, and a process that has touched the card keeps most of it."""
-    case = {"flops": 1e12, "on the card": 0.2, "from the host": 0.2, "attention": {}}
+    case = {"flops": 1e12, "on the card": 0.2, "from the host": 0.2}
     card = gpu.Card("NVIDIA L4", "0.8", "3.11", 100e12)
     answers = {
         gpu.measured_card: lambda rounds: card,
-        gpu.training: lambda variant, batch, steps, rounds: (
-            case | {"variant": variant, "batch": batch, "bytes": batch * 2**30}
+        gpu.training: lambda variant, batch, steps, rounds, cudnn: (
+            case | {"variant": variant, "batch": batch, "cudnn": cudnn, "bytes": batch * 2**30}
         ),
     }
     monkeypatch.setattr(gpu, "in_own_process", lambda function, *arguments: answers[function](*arguments))
@@ -264,9 +264,10 @@ def test_each_case_of_a_gpu_is_measured_in_a_process_of_its_own(monkeypatch, cap
     monkeypatch.setattr(gpu.flags, "FLAGS", types.SimpleNamespace(**values))
     monkeypatch.setitem(sys.modules, "jax", None)  # importing it here would fail
     gpu.main()
-    first, *_, large, small = capsys.readouterr().out.splitlines()
+    first, *_, large, by_cudnn, small, _ = capsys.readouterr().out.splitlines()
     assert "NVIDIA L4: products in bfloat16 reach 100 TFLOP/s; the maker states 121" in first
     assert large.split("|")[6].strip() == "2.00" and small.split("|")[6].strip() == "1.00"
+    assert large.startswith("| B/16, batch 2, XLA |") and by_cudnn.startswith("| B/16, batch 2, cuDNN |")
 
 
 @pytest.mark.processes
@@ -276,13 +277,11 @@ def test_a_measurement_runs_in_a_process_of_its_own():
         in_own_process(divmod, 1, 0)
 
 
-def test_the_row_of_a_gpu_has_both_shares_and_what_did_not_run():
+def test_the_row_of_a_gpu_has_both_shares_and_why_timm_did_not_run():
     found = {"variant": "B/16", "batch": 10, "flops": 100e12, "on the card": 0.2, "from the host": 0.25}
-    found |= {"bytes": 3 * 2**30}
-    found |= {"attention": {"xla": 0.001, "cudnn": "does not run: no cuDNN"}, "timm": {"seconds": 0.3}}
+    found |= {"cudnn": "off", "bytes": 3 * 2**30, "timm": {"seconds": 0.3}}
     cells = [cell.strip() for cell in gpu.row(found, 1000e12, 800e12).split("|")[1:-1]]
-    assert cells[:6] == ["B/16, batch 10", "50", "40", "0.500", "0.625", "3.00"]
-    assert cells[6:] == ["xla 1.00 ms, cudnn does not run: no cuDNN", "1.50"]
+    assert cells == ["B/16, batch 10, XLA", "50", "40", "0.500", "0.625", "3.00", "1.50"]
     assert gpu.row(found | {"bytes": None, "timm": {"error": "no torch"}}, None, 800e12).endswith("| no torch |")
 
 

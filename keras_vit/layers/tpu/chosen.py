@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import keras
 from jax.sharding import PartitionSpec
 
-from keras_vit.layers.tpu.self_check import trusted
+from keras_vit.layers.self_check import trusted
 
 
 def _may_have_kernels(x):

@@ -1,5 +1,5 @@
-"""layers.tpu.self_check: the CPU stands for a TPU, and kernels are interpreted. Which programs get kernels, and what is
-said, if a kernel agrees with ordinary operations, differs, fails, or is not asked.
+"""layers.self_check: the CPU stands for a TPU and a GPU, whose kernels are interpreted or XLA's. Which programs get
+kernels, and what is said, if a kernel agrees with ordinary operations, differs, fails, or is not asked.
 """
 
 import warnings
@@ -9,18 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from keras_vit.layers.tpu import bias, chosen, layer_norm, self_check, short_rows
+from keras_vit.layers import backend, self_check
+from keras_vit.layers.tpu import bias, chosen, layer_norm, short_rows
 
 KERNELS = [
     ("attention", short_rows, "attend"),
     ("layer normalization", layer_norm, "fork"),
     ("bias gradients", bias, "add"),
+    ("cuDNN attention", backend, "dot_product_attention"),
 ]
+SETTINGS = (self_check.TPU_KERNELS, self_check.DOT_PRODUCT_ATTENTION)
 
 
 @pytest.fixture
 def checks(monkeypatch):
-    """Pretends that this process has a TPU; a list of what is compared."""
+    """Pretends that this process has a TPU and a GPU; a list of what is compared."""
     compare, found = self_check._difference, []
 
     def interpreted(run):
@@ -28,9 +31,12 @@ def checks(monkeypatch):
 
     for module in (short_rows, layer_norm):
         monkeypatch.setattr(module, "run", interpreted(module.run))
-    monkeypatch.setattr(self_check, "local_tpus", jax.local_devices)
+    monkeypatch.setattr(backend, "_by_cudnn", lambda x: True)
+    monkeypatch.setattr(backend, "_GPU_KERNEL", "xla")
+    monkeypatch.setattr(self_check, "local_devices", lambda platform: jax.local_devices())
     monkeypatch.setattr(self_check, "_difference", lambda *given: (found.append(given[:2]), compare(*given))[1])
-    monkeypatch.delenv(self_check.SETTING, raising=False)
+    for setting in SETTINGS:
+        monkeypatch.delenv(setting, raising=False)
     self_check.trusted.cache_clear()
     yield found
     self_check.trusted.cache_clear()
@@ -46,6 +52,7 @@ def kernels_of_a_program():
                 "attention": chosen.attention(x, 128, 2) is not None,
                 "layer normalization": chosen.normalization(x, 1e-6) is not None,
                 "bias gradients": self_check.trusted("bias gradients", "bfloat16"),
+                "cuDNN attention": backend.cudnn_attends(x, 64),
             }
         )
         return x.astype("float32").sum()
@@ -80,8 +87,9 @@ def failing(_):
     [
         {0: (times(1.1), "differs from ordinary operations by "), 2: (failing, "NotImplementedError: no such instr")},
         pytest.param({1: (times(np.nan), "by nan")}, marks=pytest.mark.extended),
+        {3: (times(1.1), "differs from ordinary operations by ")},
     ],
-    ids=["attention and bias", "normalization"],
+    ids=["attention and bias", "normalization", "cuDNN"],
 )
 def test_kernels_that_differ_or_fail_are_left_out_with_a_warning_each(monkeypatch, checks, broken):
     for i, (change, _) in broken.items():
@@ -91,22 +99,25 @@ def test_kernels_that_differ_or_fail_are_left_out_with_a_warning_each(monkeypatc
     kernels, messages = kernels_of_a_program()
     assert kernels == others
     for (i, (_, words)), message in zip(broken.items(), messages, strict=True):
-        assert message.startswith(f"The TPU kernel for {KERNELS[i][0]} in bfloat16 ") and words in message
-        assert f"device: {jax.local_devices()[0]}" in message and "KERAS_VIT_TPU_KERNELS=on" in message
+        platform, setting = ("GPU", SETTINGS[1]) if i == 3 else ("TPU", SETTINGS[0])
+        assert message.startswith(f"The {platform} kernel for {KERNELS[i][0]} in bfloat16 ") and words in message
+        assert f"device: {jax.local_devices()[0]}" in message and f"{setting}=on forces" in message
     assert kernels_of_a_program() == (others, [])
     assert len(checks) == len(KERNELS)
 
 
-def test_a_setting_replaces_the_comparison_and_without_a_tpu_nothing_is_compared(monkeypatch, checks):
+def test_a_setting_replaces_the_comparison_and_without_a_device_nothing_is_compared(monkeypatch, checks):
     everything = {name for name, *_ in KERNELS}
     for setting, kernels in (("on", everything), ("off", set())):
-        monkeypatch.setenv(self_check.SETTING, setting)
+        for name in SETTINGS:
+            monkeypatch.setenv(name, setting)
         self_check.trusted.cache_clear()
         assert kernels_of_a_program() == (kernels, [])
-    monkeypatch.setenv(self_check.SETTING, "maybe")
+    monkeypatch.setenv(SETTINGS[0], "maybe")
     self_check.trusted.cache_clear()
     with pytest.raises(ValueError, match="'maybe'. Valid: check, on, off"):
         kernels_of_a_program()
-    monkeypatch.delenv(self_check.SETTING)
-    monkeypatch.setattr(self_check, "local_tpus", list)
+    for name in SETTINGS:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(self_check, "local_devices", lambda platform: [])
     assert kernels_of_a_program() == (everything, []) and not checks
