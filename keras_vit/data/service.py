@@ -6,7 +6,7 @@ import socket
 import tensorflow as tf
 
 _ADDRESS = re.compile(r"grpc://(?P<host>[^/]+):(?P<port>\d+)")
-_HOW = "Start one with tf.data.experimental.service.DispatchServer, and workers for it: docs/data.md has the commands."
+_HOW = "Start a tf.data.experimental.service.DispatchServer and workers, as in docs/reference/several_hosts.md."
 
 
 def _check_answers(service, seconds=5):
