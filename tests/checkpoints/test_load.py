@@ -68,6 +68,7 @@ def test_a_distilled_model_gets_two_new_heads(tmp_path):
     assert not model.refuses_zero_head
 
 
+@pytest.mark.extended
 def test_all_zero_heads_are_warned_of_and_refuse_to_predict(tmp_path, caplog):
     _, path, arguments = write("vit_token", tmp_path)
     arrays = {name: np.zeros_like(a) if name.startswith("head/") else a for name, a in np.load(path).items()}
@@ -216,6 +217,7 @@ def test_sharded_folders_load(tmp_path):
     np.testing.assert_allclose(model(pixels_of(*model.image_size)), golden["values"], atol=1e-4)
 
 
+@pytest.mark.extended
 def test_names_of_the_catalogue_are_downloaded_with_their_options(tmp_path, monkeypatch):
     from keras_vit.checkpoints.fetch import download
 

@@ -77,6 +77,7 @@ FIXED = {
 }
 
 
+@pytest.mark.extended
 def test_what_the_weights_determine_cannot_change(tiny):
     """heads=4 would have computed something else with the same weights; the others listed every array."""
     model = tiny()

@@ -124,6 +124,7 @@ def test_trivial_augment_has_the_wide_ranges():
     assert 1 / 14 - 0.04 < same < 0.25 and len(least) == 14
 
 
+@pytest.mark.extended
 def test_color_jitter_changes_in_either_order_and_leaves_some():
     image = tf.constant(PHOTO)
     a, b = color.contrast(color.brightness(image, 1.5), 0.5), color.brightness(color.contrast(image, 0.5), 1.5)
@@ -134,6 +135,7 @@ def test_color_jitter_changes_in_either_order_and_leaves_some():
     np.testing.assert_array_equal(draws("color_jitter()", 3), np.stack([PHOTO] * 3))
 
 
+@pytest.mark.extended
 def test_color_jitter_draws_factors_evenly_within_its_range():
     gray = np.full((4, 4, 3), 100, "uint8")
     factors = draws("color_jitter(0.4)", 400, gray)[:, 0, 0, 0] / 100
@@ -144,12 +146,14 @@ def test_color_jitter_draws_factors_evenly_within_its_range():
     assert turned.max() == 200 and turned.min() == 50 and len({x.argmax() for x in turned}) == 3
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("text", ["solarize(.3)", "random_erasing(.3)"])
 def test_a_probability_is_the_share_of_images_that_change(text):
     changed = np.mean([(x != PHOTO).any() for x in draws(text, 400)])
     assert 0.23 < changed < 0.37
 
 
+@pytest.mark.extended
 def test_three_augment_is_one_of_three():
     image = tf.constant(PHOTO)
     known = {np.asarray(f(image)).tobytes(): f.__name__ for f in (color.grayscale, color.solarize)}
@@ -209,6 +213,7 @@ def test_mistakes_are_clear_errors(text, message):
         parse(text)
 
 
+@pytest.mark.extended
 def test_check_refuses_pixels_that_are_out_of_range_or_not_finite():
     good = tf.constant(PHOTO, tf.float32)
     np.testing.assert_array_equal(OPS["check"].factory()(good), good)
@@ -225,6 +230,7 @@ def test_check_refuses_pixels_that_are_out_of_range_or_not_finite():
         parse("check(0, 200)").image(tf.constant(PHOTO))
 
 
+@pytest.mark.extended
 def test_one_hot_makes_rows_of_labels_in_training():
     source = from_arrays(np.zeros((8, 4, 4, 3), "uint8"), np.arange(8) % 3)
     images, rows = next(iter(training_batches(source, "one_hot(3)|random_flip", 8)))

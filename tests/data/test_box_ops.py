@@ -50,6 +50,7 @@ def test_large_scale_jitter_is_a_composition():
         parse("scale_jitter(24, low=2, high=1)")
 
 
+@pytest.mark.extended
 def test_box_crop_keeps_a_share_of_a_box_and_drops_slivers():
     least, keep = 0.6, 0.5
     example = {"image": IMAGE, "boxes": BOXES}

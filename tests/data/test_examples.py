@@ -34,6 +34,7 @@ def collect(dataset, count=None):
     return list((dataset if count is None else dataset.take(count)).as_numpy_iterator())
 
 
+@pytest.mark.extended
 def test_a_source_gives_all_features_of_an_example():
     source = from_arrays(IMAGES, features=FEATURES)
     assert source.size == N and source.class_names == () and source.labels is None
@@ -83,6 +84,7 @@ def test_evaluations_of_a_run_share_their_batches():
     assert [y.tolist() for _, y, _ in collect(first)] == [y.tolist() for _, y, _ in collect(first)]
 
 
+@pytest.mark.extended
 def test_training_batches_hold_what_select_takes():
     source = from_arrays(IMAGES, np.arange(N), features=FEATURES)
     batches = training_batches(source, "random_crop(3)|noise(0)", 4, seed=1, select=segmentation)

@@ -128,6 +128,7 @@ def test_label_ids_of_cityscapes_become_the_19_classes(tmp_path):
     np.testing.assert_array_equal(read(opened(tmp_path), "8bit.png")[0], [0, 1, 255, 18])
 
 
+@pytest.mark.extended
 def test_camvid(told, shared_data):
     """Shares of pixels counted with Pillow and NumPy."""
     source = open_source(str(shared_data / "camvid"), "val")

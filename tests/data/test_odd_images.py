@@ -297,6 +297,7 @@ def test_tensorflow_alone_reads_the_same_or_refuses_by_name(zoo):
     assert not [name for name in refused if name.startswith("turned") and not name.endswith((".tif", ".avif"))]
 
 
+@pytest.mark.extended
 def test_of_an_animation_only_the_first_frame_is_read():
     """TensorFlow alone decodes all frames: 20 of 8000 x 8000 pixels, a file of 52 kB, in 14 s and 1.5 GB."""
     shades = _RANDOM.integers(0, 256, (20, 30), dtype="uint8")

@@ -44,6 +44,7 @@ def test_decode_matches_channels():
         run("decode", RAMP[..., :2])
 
 
+@pytest.mark.extended
 def test_resize_keeps_the_aspect_with_one_number_only():
     assert run("resize(3)").shape == (3, 4, 3)
     assert run("resize(12)").shape == (12, 16, 3)
@@ -64,6 +65,7 @@ def test_resize_equals_pillow_within_rounding(method):
     assert np.abs(result.astype(int) - expected).max() <= 2
 
 
+@pytest.mark.extended
 def test_central_crop_is_the_middle_and_pads_what_is_small():
     np.testing.assert_array_equal(run("central_crop(2, 4)"), RAMP[2:4, 2:6])
     padded = run("central_crop(10)")

@@ -41,6 +41,7 @@ def own(seed, number=0):
     return tf.random.experimental.stateless_fold_in(tf.constant([seed, 7]), number)
 
 
+@pytest.mark.extended
 def test_random_scale_takes_one_factor_for_both_sides():
     example, seeds = {**scene(), "boxes": np.array([[0.25, 0.5, 1.0, 0.75]], "float32")}, range(6)
     sizes = set()
@@ -167,6 +168,7 @@ def by_numpy(image, samples):
     return pixels
 
 
+@pytest.mark.extended
 def test_photometric_distortion_is_mmsegmentations():
     image, seen = RNG.integers(0, 256, (5, 6, 3)).astype("uint8"), set()
     example = {**scene(), "image": image, "mask": np.ones((5, 6, 1), "uint8")}

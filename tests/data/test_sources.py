@@ -92,6 +92,7 @@ def test_evaluation_counts_each_example_once():
     assert evaluation_batches(numbered(10), "decode(1)", 4).cardinality() == 3
 
 
+@pytest.mark.extended
 def test_nothing_waits_for_tuning_when_an_iterator_is_deleted():
     # Of 24 tuned iterators that had run for 13 s, five took 7 to 58 s to delete.
     source = numbered()

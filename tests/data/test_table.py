@@ -30,6 +30,7 @@ def write(path, text):
     return f"{path.suffix[1:]}:{path}"
 
 
+@pytest.mark.extended
 def test_text_labels_are_sorted_into_classes_over_all_splits(photos):
     rows = "path,class,split\na.png,dog,train\nb.png,cat,train\nc.png,emu,test\nd.png,cat,validation\n"
     text = write(photos / "pets.csv", rows)
@@ -49,6 +50,7 @@ def test_labels_with_fractions_are_no_classes_unless_they_are_listed(photos):
     assert open_source(text, "train").class_names == ("0.0", "0.333", "1")
 
 
+@pytest.mark.extended
 def test_columns_by_option_and_slices_in_a_fixed_random_order(photos):
     rows = ["photo;x,breed"] + [f"{photos}/{name}.png,{i % 2}" for i, name in enumerate("abcdef")]
     text = write(photos / "t.csv", "\n".join(rows)) + "?image=photo;x&label=breed&classes=3"

@@ -74,6 +74,7 @@ def test_the_threshold_is_the_best_of_the_data_unless_given(model):
     assert given.details["confusion"] == [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
 
 
+@pytest.mark.extended
 def test_the_limit_leaves_out_further_detections(model):
     assert evaluate(model, limit=1, threshold=0.5).details["confusion"] == [[1, 0, 0], [0, 1, 1], [0, 0, 0]]
 
@@ -83,6 +84,7 @@ def test_pictures_show_examples_of_the_model_size_enlarged(model):
     assert list(pictures) == ["examples"] and pictures["examples"].shape[1] == 2 * 320 + 8
 
 
+@pytest.mark.extended
 def test_an_unreadable_example_does_not_count(model):
     def broken(i):
         with tf.control_dependencies([tf.debugging.Assert(i != 0, ["broken"])]):
@@ -105,6 +107,7 @@ def test_invalid_options_are_refused(option, message):
         make_evaluator("detection", option)
 
 
+@pytest.mark.extended
 def test_data_without_objects_and_models_without_boxes_are_refused(model):
     with pytest.raises(ValueError, match=r"The 1 images of arrays have no objects to find"):
         evaluate(model, written([EXAMPLES[1]]))

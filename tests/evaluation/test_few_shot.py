@@ -63,6 +63,7 @@ def test_accuracies_are_those_of_scikit_learns_ridge(digits):
     assert 0.3 < found[1]["mean"] < found[10]["mean"] < 0.95
 
 
+@pytest.mark.extended
 def test_of_several_penalties_the_one_best_on_the_validation_part_is_taken(digits):
     train, labels, test, truth = digits
     part, validation = (train[:900], labels[:900]), (train[900:], labels[900:])
@@ -96,6 +97,7 @@ def test_features_are_the_models_and_padding_is_left_out(tiny, pixels):
         Embedder(model, "decode|resize(9, 9)", 3)(source)
 
 
+@pytest.mark.extended
 def test_an_embedder_takes_a_model_without_a_preprocessing_text(tiny, pixels):
     embedder = Embedder(tiny(), None, 4)  # model.preprocessing
     assert embedder.preprocess == "decode(3)|resize(9, 14)|central_crop(8, 12)"

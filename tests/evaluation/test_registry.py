@@ -57,6 +57,7 @@ def test_an_evaluator_of_ones_own_runs_at_its_own_interval(brightness, tmp_path,
     assert last == {"step": 3, "mean": records[2]["black/mean"], "grey": 0, "limit": 7}
 
 
+@pytest.mark.extended
 def test_a_run_names_the_evaluator_that_cannot_measure_and_how_to_leave_it_out(tmp_path):
     config = config_files.load_config("digits_pretrain")
     config.model.update(depth=1, width=16, heads=2, mlp_dim=16)

@@ -130,6 +130,7 @@ def test_an_index_that_is_missing_incomplete_or_of_two_preparations_is_refused(i
         read_index(index)
 
 
+@pytest.mark.extended
 def test_an_index_of_another_model_is_refused(model, index):
     other = every_weight()
     other.get_layer("head").bias.assign([3, 2, 1])
@@ -141,6 +142,7 @@ def test_an_index_of_another_model_is_refused(model, index):
             read_index(index).check_model(another)
 
 
+@pytest.mark.extended
 def test_a_damaged_file_is_named(index):
     for kind in ("parquet", "tfrecord"):
         path = next(index.parent.glob(f"{kind}/*.{kind}"))
@@ -156,6 +158,7 @@ def test_a_file_that_describes_no_job_is_named(tmp_path):
             read_index(tmp_path)
 
 
+@pytest.mark.extended
 def test_data_that_has_changed_is_not_shown(photos, index):
     change(index, data=f"images:{photos.parent}")
     found = read_index(index)
@@ -213,6 +216,7 @@ def test_what_is_searched_for_is_prepared_as_the_index_was_and_copies_take_no_ne
     assert tf.io.decode_png(picture.read_bytes()).shape[2] == 4 and not (tmp_path / "~").exists()
 
 
+@pytest.mark.extended
 def test_features_of_an_export_are_refused(model, index):
     change(index, weights="export 1", model="exported")
     with pytest.raises(ValueError, match="were computed by the export exported"):

@@ -94,6 +94,7 @@ def test_the_answers_are_those_of_the_model(whole, model, source):
         assert source.class_names[row["label"]] == pathlib.Path(row["name"]).parent.name
 
 
+@pytest.mark.extended
 def test_an_image_that_cannot_be_read_has_a_row_that_says_why(whole):
     [row] = [row for row in rows(whole[0]) if row["error"]]
     assert row["name"].endswith(BROKEN) and "PNG" in row["error"]

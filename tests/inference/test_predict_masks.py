@@ -52,6 +52,7 @@ def test_a_mask_is_what_segment_returns(whole, model, source):
     assert mask.getpalette()[:9] == [0, 0, 200, 90, 90, 90, 200, 0, 0]
 
 
+@pytest.mark.extended
 def test_a_table_names_the_classes(whole):
     with open(whole[0] / "classes.csv") as file:
         rows = list(csv.DictReader(file))
@@ -79,11 +80,13 @@ def test_a_job_in_parts_that_was_stopped_ends_as_one_that_was_not(whole, model, 
     assert written(tmp_path) == written(whole[0])
 
 
+@pytest.mark.extended
 def test_another_job_in_the_folder_is_refused(whole, model, source):
     with pytest.raises(ValueError, match=r"contains rows of another job: window \['slide'"):
         predict_masks(model, source, whole[0])
 
 
+@pytest.mark.extended
 def test_other_files_are_not_overwritten(model, source, tmp_path):
     (tmp_path / "train" / "b").mkdir(parents=True)
     (tmp_path / "train" / "b" / "1.png").write_bytes(b"mine")
@@ -97,6 +100,7 @@ def test_too_many_unreadable_images_stop_the_job(model, source, tmp_path):
         predict_masks(model, source, tmp_path, broken_limit=0)
 
 
+@pytest.mark.extended
 def test_examples_without_files_are_numbered(model, tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (2, 20, 30, 3), "uint8")
     predict_masks(model, from_arrays(images, np.zeros(2, int), ("cat",)), tmp_path)

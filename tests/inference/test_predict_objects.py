@@ -86,6 +86,7 @@ def test_an_image_without_objects_has_one_row(model, source, tmp_path):
     assert sum(row["error"] is None and row["width"] == 30 for row in rows) == 4
 
 
+@pytest.mark.extended
 def test_coco_results_have_the_ids_of_the_annotations(whole):
     rows = [row for row in rows_of(whole[0]) if row["score"] is not None]
     for row, result in zip(rows, results_of(whole[0]), strict=True):
@@ -94,6 +95,7 @@ def test_coco_results_have_the_ids_of_the_annotations(whole):
         assert result["bbox"] == pytest.approx(expected, abs=2e-3) and abs(result["score"] - row["score"]) < 1e-6
 
 
+@pytest.mark.extended
 def test_without_coco_ids_are_rows_and_classes_from_1(model, folder):
     ids = objects.ids_of(open_source(f"images:{folder}", "train"), model)
     assert ids.images is None and ids.categories == (1, 2, 3)
@@ -127,6 +129,7 @@ def test_a_job_in_parts_that_was_stopped_ends_as_one_that_was_not(whole, model, 
     assert files_of(tmp_path) == files_of(whole[0])
 
 
+@pytest.mark.extended
 def test_another_threshold_in_the_folder_and_other_models_are_refused(whole, model, source, tmp_path):
     with pytest.raises(ValueError, match=r"contains rows of another job: finding .*0\.05.*, now .*0\.3"):
         predict_objects(model, source, whole[0], rows_per_file=2, limit=5)

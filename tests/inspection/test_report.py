@@ -92,6 +92,7 @@ def test_names_are_text_in_any_script_and_never_code(written):
     assert all(not attribute.startswith("on") for _, given in found.page.tags for attribute in given)
 
 
+@pytest.mark.extended
 def test_pictures_take_the_colours_of_the_page_and_hold_no_names(written):
     found = written(RECORDS)
     assert found.page.count("svg") == 3 and "currentColor" in found.text and "#010203" not in found.text
@@ -100,6 +101,7 @@ def test_pictures_take_the_colours_of_the_page_and_hold_no_names(written):
     assert svgs.isascii() and "#ffffff" not in svgs and "http" not in svgs
 
 
+@pytest.mark.extended
 def test_the_table_of_classes_sorts_and_reads_without_a_script(written):
     page = written().page
     assert "table.sortable" in page.scripts[0] and "aria-sort" in page.scripts[0]
@@ -113,6 +115,7 @@ def test_the_table_of_classes_sorts_and_reads_without_a_script(written):
     assert "1 of 5 classes have no examples here" in page.text
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("records", [[], [{"step": 3, "learning_rate": 0.1, "loss": None}]])
 def test_nothing_trained_means_no_curves(written, records):
     page = written(records).page
@@ -120,6 +123,7 @@ def test_nothing_trained_means_no_curves(written, records):
     assert page.count("svg") == 1  # calibration
 
 
+@pytest.mark.extended
 def test_a_single_evaluation_is_a_table(written):
     page = written(RECORDS[1:2]).page
     assert "Learning curves" not in page.headings and "After step 2" in page.headings
@@ -153,6 +157,7 @@ def test_what_was_left_out_is_counted_and_named(written):
     assert "None: all examples could be read." in written().page.text
 
 
+@pytest.mark.extended
 def test_it_says_how_it_was_made(written, monkeypatch):
     monkeypatch.setattr(
         "sys.orig_argv", ["/usr/bin/python3", "-m", "trainers.pretrain", "--config.total=5 steps", "--workdir=<x>"]
@@ -238,6 +243,7 @@ def test_float_pixels_are_shown_as_they_are_and_channels_as_colours():
     assert figures.heat(np.zeros((8, 12, 3), "uint8"), np.ones((2, 3))).shape == (128, 192, 3)
 
 
+@pytest.mark.extended
 def test_without_matplotlib_it_says_what_is_missing(written, monkeypatch, caplog):
     import logging
     import sys

@@ -62,6 +62,7 @@ def test_a_file_and_another_size_keep_the_stem_with_its_statistics(trained, tmp_
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.extended
 def test_the_residual_form_pools_and_adds_where_the_shape_stays(tmp_path):
     """Against NumPy: convolution, maxima of 2 x 2, normalisation, ReLU, sum."""
     form = {"conv_stem": (8, 16, 16), "conv_strides": (2, 2, 1), "conv_form": "residual"}
@@ -90,6 +91,7 @@ def test_the_residual_form_pools_and_adds_where_the_shape_stays(tmp_path):
     )
 
 
+@pytest.mark.extended
 def test_formats_without_such_a_stem_refuse_it(trained, tmp_path):
     for name, format in (("out.npz", "google"), ("folder", "timm")):
         with pytest.raises(ValueError, match=r"cannot express this model: conv_stem=\(8, 16, 32\)"):

@@ -100,6 +100,7 @@ def test_one_class_300_objects_and_an_image_without_any_are_learned(head):
     assert np.isfinite(losses).all() and losses[-1] < max(losses)  # it rises while the first objects are found
 
 
+@pytest.mark.extended
 def test_evaluation_counts_examples_of_weight_0_not(trained):
     expected = trained.evaluate(X[:3], Y[:3], verbose=0)
     wrong, weights = np.where(np.arange(4)[:, None, None] == 3, 9.0, Y[:4]), np.array([1, 1, 1, 0.0], "float32")
@@ -152,6 +153,7 @@ def changed(column, value, row=0):
     return y
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("y", "text"),
     [

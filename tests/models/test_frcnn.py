@@ -115,6 +115,7 @@ def test_true_boxes_are_learned_as_regions(trained):
     np.testing.assert_array_equal(rows[:, :, 8], np.repeat([[0.0] * anchors + [1.0] * 14], 4, axis=0))
 
 
+@pytest.mark.extended
 def test_training_lowers_the_loss(trained):
     assert trained[1][-1] < 0.5 * trained[1][0]
 

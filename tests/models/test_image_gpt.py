@@ -102,6 +102,7 @@ def test_a_pixel_changes_no_logits_up_to_its_own(model, images):
         assert not moved[: pixel + 1].any() and moved[pixel + 1 :].all()
 
 
+@pytest.mark.extended
 def test_kept_keys_and_values_give_the_same_logits(images):
     model = made(positions="learned2d", qk_norm=True, layer_scale=0.5)
     expected, colors, cache = model.predict(images, verbose=0), model.colors(images), sampling.empty_cache(model, 3)

@@ -73,6 +73,7 @@ def test_targets_are_patterns_on_paths(tiny, targets, expected):
     assert found == expected or (expected is None and len(found) == 18)
 
 
+@pytest.mark.extended
 def test_alpha_scales_what_is_learned(tiny, pixels):
     outs = []
     for alpha in (None, 2, 8):
@@ -113,6 +114,7 @@ def test_files_and_clones_go_on_as_they_were(tiny, pixels, tmp_path, make, mode)
     assert trained(other, pixels) == trainable
 
 
+@pytest.mark.extended
 def test_a_model_in_keras_of_its_blocks_keeps_it(tiny, pixels, tmp_path):
     vit = tiny(depth=1)
     model = keras.Model(vit.input, keras.layers.Dense(2, name="mine")(vit.features))

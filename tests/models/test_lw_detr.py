@@ -92,6 +92,7 @@ def test_it_detects_without_suppression(model):
     assert (labels[:, :15] >= 0).all() and (labels[:, 15:] == -1).all() and (np.diff(scores) <= 0).all()
 
 
+@pytest.mark.extended
 def test_another_image_size_keeps_the_head(model):
     larger = keras_vit.checkpoints.dense.moved(model, image_size=(24, 32))
     for old, new in zip(model.decoder.layers, larger.decoder.layers):

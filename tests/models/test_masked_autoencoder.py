@@ -107,6 +107,7 @@ def test_files_clones_and_classifiers_keep_what_it_learned(model, tmp_path):
         keras_vit.load(tmp_path / "mae.keras", image_size=16)
 
 
+@pytest.mark.extended
 def test_reconstructions_keep_what_is_visible(model, monkeypatch):
     made = model.reconstruct(IMAGES, seed=3)
     x, y = model.masked(IMAGES, seed=3)

@@ -41,6 +41,7 @@ def colour_classes(pixels):
     return levels[..., 0] * 64 + levels[..., 1] * 8 + levels[..., 2]
 
 
+@pytest.mark.extended
 def test_80_percent_of_half_are_masked_and_10_are_taken_from_others():
     model = made(image_size=80)  # 100 patches
     x, y = model.masked(np.random.default_rng(0).integers(0, 256, (20, 80, 80, 3), dtype="uint8"))
@@ -88,6 +89,7 @@ def test_another_patchs_embedding_is_that_of_an_image_with_patches_moved():
     )
 
 
+@pytest.mark.extended
 def test_loss_and_gradients_are_pytorchs(tmp_path):
     """transformers' ViTModel with a mask token, and a linear layer: tests/checkpoints/originals_masked.py."""
     import sys

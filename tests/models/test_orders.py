@@ -84,6 +84,7 @@ def test_a_hidden_layer_before_the_head(name):
     np.testing.assert_allclose(keras.Model(model.input, model.features)(IMAGES), expected, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_they_are_counted_saved_and_inspected(post_norm, tmp_path):
     model = post_norm
     rows = layer_counts(model.spec, 8, 3)

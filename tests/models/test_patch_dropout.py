@@ -10,6 +10,7 @@ from keras_vit.checkpoints import transfer
 from keras_vit.models import make_spec
 
 
+@pytest.mark.extended
 def test_prediction_sees_the_same_patches_of_every_image(tiny, pixels):
     """By hand: the drawn tokens of a plain model go through its blocks."""
     plain = tiny("Ti/2", registers=2)  # 24 patches
@@ -73,6 +74,7 @@ def test_both_ways_go_with_token_merging_and_with_files(tiny, pixels, tmp_path):
         np.testing.assert_allclose(whole(pixels), plain(pixels), atol=1e-6)
 
 
+@pytest.mark.extended
 def test_it_trains(tiny, pixels, eagerly):
     model = tiny("Ti/2", depth=1, patch_dropout=0.5, pool="gap")
     model.compile(keras_vit.training.AdamW(1e-3), keras_vit.training.SoftmaxCrossEntropy())

@@ -183,6 +183,7 @@ def test_masks_that_would_be_learned_wrongly_are_refused(masks, text):
         model.evaluate(tf.data.Dataset.from_tensor_slices((IMAGES, masks)).batch(2, True), verbose=0)
 
 
+@pytest.mark.extended
 def test_void_pixels_and_examples_of_weight_0_pass():
     model = made()
     model.compile("sgd", MeanCrossEntropy())

@@ -62,6 +62,7 @@ def test_bit_has_a_map_after_each_unit():
         tokens(model)
 
 
+@pytest.mark.extended
 def test_taps_of_a_nested_model_are_the_models_own(tiny, pixels):
     vit, x = tiny(registers=1), pixels.astype("float32")
     image = keras.Input((8, 12, 3))

@@ -68,6 +68,7 @@ def test_similarity_is_scaled_and_shifted():
     np.testing.assert_allclose(layer(images, texts), 4 * np.eye(2, 3) - 1, rtol=1e-6)
 
 
+@pytest.mark.extended
 def test_logits_are_those_of_the_graph(model):
     logits = np.asarray(model([IMAGES.astype("float32"), TEXTS]))
     assert logits.shape == (3, 5)

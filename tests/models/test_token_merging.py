@@ -119,6 +119,7 @@ def test_pooling_counts_each_token_as_often_as_it_is_large():
     np.testing.assert_allclose(masked[0], (3 * x[0, 1] + x[0, 3] + 2 * x[0, 4]) / 6, atol=1e-6)
 
 
+@pytest.mark.extended
 def test_without_differences_merging_changes_nothing():
     """Where all patches are the same, each is the mean of any of them, and sizes restore how many there are."""
     keras.utils.set_random_seed(0)

@@ -67,6 +67,7 @@ def test_output_is_logits_and_starts_at_zero():
     np.testing.assert_allclose(y, np.full((2, 7), -6.9), rtol=1e-6)
 
 
+@pytest.mark.extended
 def test_uint8_and_float_pixels_agree(tiny, pixels):
     model = tiny()
     np.testing.assert_array_equal(model(pixels), model(pixels.astype("float32")))

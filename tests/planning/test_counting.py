@@ -283,6 +283,7 @@ def test_a_segmentation_model_is_counted_with_its_head(head):
     assert counting.parameters(rows.values()) == model.count_params()
 
 
+@pytest.mark.extended
 def test_the_parts_of_dpt_and_upernet_are_counted_at_their_own_sizes():
     sizes = {"depth": 1, "width": 24, "heads": 2, "mlp_dim": 24}
     options = {"dpt": {"width": 8, "widths": (2, 3, 4, 6)}, "upernet": {"width": 8}}

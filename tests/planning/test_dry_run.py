@@ -92,6 +92,7 @@ def test_a_run_directory_says_which_model_is_fine_tuned(tmp_path):
     )
 
 
+@pytest.mark.extended
 def test_unknown_data_asks_for_what_is_missing():
     with pytest.raises(ValueError, match='The size of "folder:PATH" is not known.*pass --examples=N.*--classes=N.$'):
         plan("folder_finetune")

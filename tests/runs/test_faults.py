@@ -310,6 +310,7 @@ class TwoWorkers(Strategy):
         return bool(flag) or len(self.votes) in self.yes
 
 
+@pytest.mark.extended
 def test_a_worker_that_is_not_the_chief_writes_nothing(tmp_path):
     rundir = RunDirectory(tmp_path / "run", TwoWorkers(host=1))
     rundir.write_json("config.json", {})

@@ -248,6 +248,7 @@ def test_a_plan_refuses_the_init_that_the_run_would_refuse(tmp_path):
         dry_run.plan(config, DATASETS)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("name", "target"), [("detection", (100, 7)), ("segmentation", (64, 64))])
 def test_a_plan_knows_the_shapes_of_objects_and_masks(name, target):
     config = config_files.load_config(name)

@@ -242,6 +242,7 @@ def test_only_an_export_of_this_package_is_replaced(tmp_path):
     _check_place(tmp_path / "theirs")
 
 
+@pytest.mark.extended
 def test_a_full_disk_is_an_error_that_names_the_export_and_leaves_the_old_one(tmp_path, monkeypatch):
     def full(_, folder, **__):
         os.makedirs(os.path.join(folder, "variables"))

@@ -169,6 +169,7 @@ def test_what_cannot_be_answered_says_why(client):
         assert len(answer.content) < 3000, words
 
 
+@pytest.mark.extended
 def test_long_headers_are_not_read_by_pillow(monkeypatch):
     """It takes minutes for these, in Python and with copies of all that came before."""
     jpeg, gif = io.BytesIO(), large_gif()

@@ -87,6 +87,7 @@ def test_features_and_attention_are_those_of_the_package(exported):
     assert expected["attention"].shape == (4, 2, 3)
 
 
+@pytest.mark.extended
 def test_attention_of_other_poolings_and_none_of_a_bit(eagerly):
     x = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3)).astype("float32")
     for pool in ("gap", "map", "token_gap"):
@@ -97,6 +98,7 @@ def test_attention_of_other_poolings_and_none_of_a_bit(eagerly):
     assert not [name for name in signatures_of(bit) if "attention" in name]
 
 
+@pytest.mark.extended
 def test_the_export_says_what_it_is(exported):
     model, folder, signatures, _ = exported
     metadata = json.loads((folder / "metadata.json").read_text("utf-8"))
@@ -113,6 +115,7 @@ def test_the_export_says_what_it_is(exported):
     assert (folder / "assets" / "classes.txt").read_text("utf-8").splitlines() == list(model.class_names)
 
 
+@pytest.mark.extended
 def test_an_export_with_its_description_is_replaced_and_a_lone_readme_is_not(exported, tmp_path):
     model, folder, _, _ = exported
     _check_place(folder)
@@ -182,6 +185,7 @@ def body_of_the_page(images):
     return body
 
 
+@pytest.mark.extended
 def test_the_json_of_the_page_gives_the_classes_of_the_model(exported):
     model, _, signatures, images = exported
     expected, short = model.classify(list(images[:2]), top_k=2), body_of_the_page(images)
@@ -191,6 +195,7 @@ def test_the_json_of_the_page_gives_the_classes_of_the_model(exported):
             np.testing.assert_allclose(row["probabilities"], [guess.probability for guess in best], atol=1e-5)
 
 
+@pytest.mark.extended
 def test_pixels_as_lists_give_the_logits_of_the_model(exported):
     model, _, signatures, images = exported
     assert '"signature_name": "pixels_uint8"' in TEXT
@@ -198,6 +203,7 @@ def test_pixels_as_lists_give_the_logits_of_the_model(exported):
     np.testing.assert_allclose([row["logits"] for row in rows], model(images), atol=1e-5)
 
 
+@pytest.mark.extended
 def test_the_grpc_program_of_the_page_gives_the_classes_of_the_model(exported, tmp_path, monkeypatch):
     pytest.importorskip("grpc")
     stubs = pytest.importorskip("tensorflow_serving.apis.prediction_service_pb2_grpc")

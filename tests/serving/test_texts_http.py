@@ -62,6 +62,7 @@ def test_a_text_finds_images_of_the_index(client, model):
     assert found[0]["similarity"] == pytest.approx(float(model.encode_text(["a cat"])[0, 0]), abs=1e-5)
 
 
+@pytest.mark.extended
 def test_the_page_learns_what_a_model_can(client):
     described = client.get("/v1/models").json()["models"]
     assert [(each.get("texts"), each.get("search")) for each in described] == [(True, True), (None, None)]

@@ -81,6 +81,7 @@ def test_the_text_says_what_the_model_is_and_how_it_was_trained(folder, finished
     assert re.search(rf"\| 3 \| 3 \| {recalls[3]:.1%} \|", body)
 
 
+@pytest.mark.extended
 def test_its_pictures_are_there_and_named_in_the_text(folder):
     _, body = front_matter_of((folder / "README.md").read_text())
     named = re.findall(r'<img src="([^"]+)"', body)
@@ -91,6 +92,7 @@ def test_its_pictures_are_there_and_named_in_the_text(folder):
     }
 
 
+@pytest.mark.extended
 def test_a_run_directory_is_its_own_run(finished, monkeypatch, tmp_path):
     pytest.importorskip("huggingface_hub")
     with serving(monkeypatch, tmp_path / "cache") as hub:
@@ -100,12 +102,14 @@ def test_a_run_directory_is_its_own_run(finished, monkeypatch, tmp_path):
     assert b"top-1 accuracy" in repository.files["README.md"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["model.keras", "model.safetensors"])
 def test_each_file_of_weights_loads_as_an_equal_model(folder, finished, name):
     images = np.random.default_rng(0).uniform(0, 255, (3, 8, 8, 1)).astype("float32")
     np.testing.assert_array_equal(keras_vit.load(folder / name)(images), keras_vit.load(finished)(images))
 
 
+@pytest.mark.extended
 def test_names_of_files_on_this_machine_are_left_out(finished, tmp_path):
     """A run on a folder, from and taught by models on the disk: none of their paths is in any file."""
     run = tmp_path / "secret-project"
@@ -136,6 +140,7 @@ def test_names_of_files_on_this_machine_are_left_out(finished, tmp_path):
     assert "| task | Own |" in body and "training preprocessing" not in body
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("where", ["class names", "preprocessing"])
 def test_a_name_of_a_file_within_the_model_is_refused(finished, tmp_path, where):
     run, model = tmp_path / "run", keras_vit.load(finished)
@@ -188,6 +193,7 @@ def test_a_folder_keeps_your_own_words_and_is_replaced_only_if_it_is_ours(tmp_pa
         check_output(folder)
 
 
+@pytest.mark.extended
 def test_a_run_that_has_not_ended_is_refused(finished, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(finished, run)
@@ -239,6 +245,7 @@ def test_a_model_with_a_head_is_shared_with_its_task(tmp_path, model, task, clas
     assert "classify" not in body and "get_encoder" not in body
 
 
+@pytest.mark.extended
 def test_a_model_of_pre_training_is_shared_with_its_encoder(tmp_path):
     sizes = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 64}
     model = keras_vit.MaskedAutoencoder(

@@ -45,6 +45,7 @@ def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(done):
     assert done.state == done.resumed
 
 
+@pytest.mark.extended
 def test_a_run_does_not_go_on_with_another_config(done):
     config = done.config.copy_and_resolve_references()
     config.seed, config.optimizer.learning_rate = 1, 0.5
@@ -100,6 +101,7 @@ def test_a_head_begins_as_a_probe_and_the_best_weights_are_delivered(done, tmp_p
     assert "the best of 3 evaluations by top-1 on test[:16]" in read_json(tmp_path / "evaluation.json")["choice"]
 
 
+@pytest.mark.extended
 def test_what_the_config_freezes_does_not_train(done):
     config = finetuned(done, freeze=("patch_*", "block_00"))
     model = Classification(config).model(open_source("digits", "train[:64]"))

@@ -122,6 +122,7 @@ def test_the_model_keeps_the_threshold_that_its_evaluation_chose(done):
     assert "score threshold of model.detect" in done.page
 
 
+@pytest.mark.extended
 def test_its_report_shows_curves_classes_and_sizes(done):
     for words in ("AP", "Learning curves", "Precision and recall", "AP by size", "Classes", "Confusion matrix"):
         assert words in done.page, words
@@ -203,6 +204,7 @@ def test_what_cannot_be_learned_is_refused(options, source, message):
         task.check_data(dataclasses.replace(in_memory("boxes:squares", "train"), **source), held_out)
 
 
+@pytest.mark.extended
 def test_its_plan_counts_the_model():
     config = small()
     text = dry_run.plan(config, {})

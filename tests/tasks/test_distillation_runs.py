@@ -68,6 +68,7 @@ def test_it_learns_and_leaves_the_student_with_a_report(done):
     assert "agreement of student and teacher" in done.page and f"{last['val_teacher_accuracy']:.2%}" in done.page
 
 
+@pytest.mark.extended
 def test_the_students_head_starts_as_a_probe(config):
     """As in the recipe for a folder of images, with the task changed."""
     source = open_source("digits", "train[:200]")

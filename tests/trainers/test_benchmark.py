@@ -68,6 +68,7 @@ def test_a_python_without_torchvision_is_a_clear_error(few):
         input.Torchvision(sys.executable, few, 16)
 
 
+@pytest.mark.extended
 def test_pixels_are_no_input():
     with pytest.raises(ValueError, match='"digits" holds pixels'):
         input.read("digits", None)

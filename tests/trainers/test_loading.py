@@ -12,6 +12,7 @@ def nothing_given(monkeypatch):
     monkeypatch.setattr(loading, "_given", {})
 
 
+@pytest.mark.extended
 def test_values_are_numbers_tuples_or_text_and_reach_load(tiny, tmp_path):
     rest = loading.take(["x", "--load.mean=(1, 2, 3)", "--top_k=2", "--load.key=model_ema", "--load.image_size=16"])
     assert rest == ["x", "--top_k=2"]

@@ -21,6 +21,7 @@ def test_a_table_of_published_models(run):
     assert lines[1].split()[1:4] == ["224", "5,717,416", "2.51"] and lines[1].endswith("safetensors, .pth")
 
 
+@pytest.mark.extended
 def test_layers_of_a_name_and_of_a_file(run, tmp_path, tiny):
     assert run(layers="S/16").splitlines()[-1].split()[:4] == ["in", "all", "22,050,664", "9,197.76"]
     path = str(tmp_path / "model.keras")

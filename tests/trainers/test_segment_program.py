@@ -52,6 +52,7 @@ def test_an_export_makes_the_same_pictures(file, photos, tmp_path, binary):
         binary(classify, tmp_path / "exported", photos / "b.png")
 
 
+@pytest.mark.extended
 def test_an_image_that_cannot_be_read_is_named(file, photos, tmp_path, binary, capsys):
     (tmp_path / "broken.png").write_text("no image")
     with pytest.raises(SystemExit) as ended:

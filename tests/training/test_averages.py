@@ -47,6 +47,7 @@ def test_in_fit_averages_are_of_the_steps_and_many_a_call_xla_and_micro_batches_
         np.testing.assert_allclose(b, a, atol=limit(rounding))
 
 
+@pytest.mark.extended
 def test_a_loss_scale_goes_around_the_whole_and_its_skipped_steps_do_not_count(eagerly):
     scaled = keras.optimizers.LossScaleOptimizer(everything(), initial_scale=2.0**40)
     model, seen = fitted(scaled, "mixed_float16")

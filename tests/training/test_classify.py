@@ -135,6 +135,7 @@ def test_it_equals_what_the_exported_model_says(model, files):
         np.testing.assert_allclose([p.probability for p in predictions], probabilities, atol=1e-6)
 
 
+@pytest.mark.extended
 def test_progress_for_more_than_a_batch(model, files, capsys):
     model.classify([files["rgb.png"]] * 3, batch_size=2)
     assert "3/3" in capsys.readouterr().out
@@ -159,6 +160,7 @@ def test_models_built_on_a_vit_classify_too(model, files):
     check(keras_vit.Model(image, model(image)).classify(files["rgb.png"]), expected(model, files["rgb.png"]))
 
 
+@pytest.mark.extended
 def test_sigmoid(tiny, files):
     model = tiny(class_names=NAMES, preprocessing=TEXT)
     logits = np.asarray(model(model.preprocess([files["rgb.png"]])))[0]

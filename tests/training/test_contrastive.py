@@ -44,6 +44,7 @@ def test_accuracy_counts_images_that_find_their_text():
     assert float(metric.result()) == pytest.approx(2 / 3)
 
 
+@pytest.mark.extended
 def test_outputs_are_the_logits_both_ways(model):
     found = np.asarray(keras_vit.Contrastive(model)([IMAGES.astype("float32"), TEXTS]))
     logits = model.similarity(IMAGES, TEXTS)

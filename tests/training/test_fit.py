@@ -29,6 +29,7 @@ def test_evaluation_is_the_mean_over_examples_whatever_the_batch(tiny, eagerly):
         assert measures["accuracy"] == pytest.approx((logits.argmax(-1) == y).mean())
 
 
+@pytest.mark.extended
 def test_one_device_is_stock_keras_to_the_last_bits():
     x, y = data()
     ours, copy = dense_on_images(), dense_on_images()
@@ -84,6 +85,7 @@ class Evaluates(keras.callbacks.Callback):
         raise InterruptedError
 
 
+@pytest.mark.extended
 def test_an_evaluation_by_a_callback_sees_all_of_its_data_and_not_the_steps_of_fits_validation():
     x, y = rows(20)
     model, other = dense_on_rows(keras.optimizers.SGD(0.0), steps_per_execution=2), Evaluates(x, y)
@@ -94,6 +96,7 @@ def test_an_evaluation_by_a_callback_sees_all_of_its_data_and_not_the_steps_of_f
     assert left == pytest.approx(other.seen[0], rel=1e-5)
 
 
+@pytest.mark.extended
 def test_a_callback_list_of_the_users_own_runs_several_steps_per_execution():
     x, y = rows(12)
     model = dense_on_rows(keras.optimizers.SGD(0.1), steps_per_execution=2)
@@ -103,6 +106,7 @@ def test_a_callback_list_of_the_users_own_runs_several_steps_per_execution():
     assert int(model.optimizer.iterations) == 12
 
 
+@pytest.mark.extended
 def test_a_users_model_on_ours_is_right_too_and_reloads(tiny, tmp_path):
     vit = tiny(depth=1)
     model = keras_vit.Model(vit.input, keras.layers.Dense(2, name="mine")(vit.features), name="user")

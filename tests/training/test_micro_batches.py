@@ -67,6 +67,7 @@ def test_a_sum_with_regularizers_is_refused():
         model.fit(*rows(16), verbose=0)
 
 
+@pytest.mark.extended
 def test_what_is_set_after_a_fit_counts_in_the_next():
     """mixing and micro_batches are part of the compiled step."""
     x, y = data(16)

@@ -86,6 +86,7 @@ def test_a_mosaic_of_whole_images_drops_nothing():
         np.testing.assert_allclose(mixed[n, : H // 2], np.concatenate(halves, 1), atol=1e-3)
 
 
+@pytest.mark.extended
 def test_a_mosaic_drops_boxes_of_which_too_little_is_left():
     images, given = scenes()
     given[:, 0, :4], given[:, 1, :4] = [0, 0, 1, 1], [0.25, 0.25, 0.75, 0.75]
@@ -103,6 +104,7 @@ def test_a_mosaic_drops_boxes_of_which_too_little_is_left():
     assert dropped > 10
 
 
+@pytest.mark.extended
 def test_scene_mixup_blends_pairs_and_joins_their_objects():
     images, given = scenes()
     shares = set()
@@ -161,6 +163,7 @@ def test_xla_compiles_them(kind):
         assert all(len(rows_of(rows)) >= OBJECTS for rows in objects)
 
 
+@pytest.mark.extended
 def test_fit_mixes_objects_on_the_device():
     images, objects = np.zeros((4, 8, 12, 3), "uint8"), scenes()[1][:4]
 

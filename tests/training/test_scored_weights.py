@@ -82,6 +82,7 @@ def test_training_goes_on_from_the_trained_weights_and_ends_with_them():
     assert "finalize_variable_values" not in vars(scored.optimizer)
 
 
+@pytest.mark.extended
 def test_early_stopping_in_the_best_epoch_keeps_its_averages():
     model = averaging_model()
     stop = keras.callbacks.EarlyStopping("val_loss", patience=1, baseline=1e-9, restore_best_weights=True)

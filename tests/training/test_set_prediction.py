@@ -56,6 +56,7 @@ def test_an_image_counts_for_itself_in_a_batch():
     assert float(loss(y, predictions, weights)) == pytest.approx(CASES[2]["loss"] / 4, abs=1e-5)
 
 
+@pytest.mark.extended
 def test_crowds_and_difficult_objects_are_not_matched():
     case = CASES[2]
     prediction = packed(corners(tf.constant(case["boxes"])), case["logits"])

@@ -75,6 +75,7 @@ def test_big_visions_file_holds_the_same_model(model_of, tmp_path):
     np.testing.assert_array_equal(loaded.similarity(image(), texts), model.similarity(image(), texts))
 
 
+@pytest.mark.extended
 def test_scanned_blocks_are_read(model_of, tmp_path):
     model, texts = model_of("siglip"), tokens(golden("siglip")["config"])
     keras_vit.save(model, tmp_path / "model.npz")
@@ -115,6 +116,7 @@ def test_an_image_encoder_with_another_head_loads_without_it(folder_of, model_of
     assert keras_vit.load(tmp_path, head="reset", classes=5).classes == 5
 
 
+@pytest.mark.extended
 def test_another_image_size_resamples_the_positions(folder_of):
     model = keras_vit.load(folder_of("siglip"), text=True, image_size=48)
     assert model.image_size == (48, 48) and model.encode_image(np.zeros((48, 48, 3), "uint8")).shape == (1, 16)

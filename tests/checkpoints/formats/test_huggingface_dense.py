@@ -76,6 +76,7 @@ def test_round_trips_are_bit_identical(name, folder_of, model_of, tmp_path):
         np.testing.assert_array_equal(copied[path], array, err_msg=path)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", CASES)
 def test_the_config_states_what_transformers_states(name, model_of):
     """Of every setting that we write, besides the release: transformers reads the same model from it."""

@@ -23,6 +23,7 @@ def model(folder):
     return keras_vit.load(folder)
 
 
+@pytest.mark.extended
 def test_scores_are_transformers(model):
     [expected] = golden("eomt")["outputs"].values()
     found = np.asarray(model(image(32, 32)))[0, ::EVERY, ::EVERY]

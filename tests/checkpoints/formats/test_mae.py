@@ -129,6 +129,7 @@ def test_it_is_written_as_it_was_read(model, arrays, golden, tmp_path):
     np.testing.assert_array_equal(again(inputs(golden)), model(inputs(golden)))
 
 
+@pytest.mark.extended
 def test_with_a_head_it_is_the_encoder_alone(theirs, model, golden):
     vit = keras_vit.load(theirs, classes=7, head="reset")
     assert type(vit) is keras_vit.ViT and vit.classes == 7 and vit.spec.positions == "learned"

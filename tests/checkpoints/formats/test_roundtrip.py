@@ -212,6 +212,7 @@ def test_files_without_our_metadata_give_the_same_model(name, form, saved, tmp_p
         np.testing.assert_array_equal(weights[path], array, err_msg=path)
 
 
+@pytest.mark.extended
 def test_what_a_file_does_not_state_is_passed_to_load(saved, tmp_path):
     model = make("map")
     options = {"image_size": model.image_size, "mean": model.spec.mean, "std": model.spec.std, "mlp_activation": "gelu"}

@@ -57,6 +57,7 @@ def test_a_file_says_what_the_model_does_or_warns(form, tiny, tmp_path, caplog):
         assert ("will prepare images differently from this model" in caplog.text) == ("area" in text)
 
 
+@pytest.mark.extended
 def test_timms_bit_has_the_constants_and_steps_of_its_config(tmp_path):
     golden, path, _ = write("timm_bit", tmp_path)
     stated = {

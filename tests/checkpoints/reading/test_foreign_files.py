@@ -47,6 +47,7 @@ ALL = (
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["m.keras", "m.h5"])
 def test_the_parts_of_a_keras_graph_that_a_vit_lacks_are_listed(name, tmp_path):
     example().save(tmp_path / name)

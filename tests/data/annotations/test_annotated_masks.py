@@ -53,6 +53,7 @@ def test_other_yaml_files_are_not_read(tmp_path):
     assert opened(tmp_path).size == 1
 
 
+@pytest.mark.extended
 def test_slices_are_disjoint_and_masks_stay_with_their_images(tmp_path):
     names = [f"{i}.png" for i in range(10)]
     for name in names:

@@ -199,6 +199,7 @@ def test_classes_may_be_in_a_file(tmp_path):
     assert opened(tmp_path, options="?classes=names.txt").class_names == ("dog", "cat")
 
 
+@pytest.mark.extended
 def test_blood_cells_have_the_published_counts(shared_data):
     counts = {"train": (205, [209, 2381, 214], 28), "val": (87, [83, 967, 87], 30)}
     for split, (size, boxes, most) in counts.items():

@@ -100,6 +100,7 @@ def test_objectnets_folder_says_its_classes(mappings, monkeypatch):
         objectnet(str(mappings))
 
 
+@pytest.mark.extended
 def test_of_data_that_names_all_classes_those_with_examples_are_taken(monkeypatch):
     monkeypatch.setitem(mapped.DATASETS, "imagenet_a", mapped.Row(3))
     labels = np.tile([5, 70, 900], 20)
