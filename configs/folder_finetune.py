@@ -10,7 +10,7 @@ folder and what was ignored (docs/data.md).
 A fifth of the images is held out. The head is first trained as a linear probe, which needs few images; then all layers
 are fine-tuned with AdamW, the lower ones more slowly (linear probing, then fine-tuning: arXiv 2202.10054). The run
 delivers the weights that were best on the held-out part, which may be the probe's, and ends early if 60% of it bring no
-improvement. Accuracy and time: docs/running.md.
+improvement. Accuracy and time: docs/experiments/two_minutes.md.
 """
 
 from .lib import common

@@ -11,7 +11,7 @@ PAIRS.csv has columns image and text. After the colon, in any order: frozen (the
 encoder; sigmoid, the loss of SigLIP, or softmax, of CLIP; adamw or muon; own, a table of yours, or cifar10, whose class
 names in templates are the texts, with a small text encoder.
 
-A similar text encoder on CIFAR-10: docs/text.md. The others were not run here.
+A similar text encoder on CIFAR-10: docs/experiments/frozen_features.md. The others were not run here.
 """
 
 from ml_collections import config_dict
