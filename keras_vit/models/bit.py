@@ -146,7 +146,6 @@ class BiT(Classifier):
     """
 
     spec: BiTSpec
-    image_size: tuple[int, int]
 
     def __init__(
         self,

@@ -55,6 +55,8 @@ class Classifier(ModelOfArguments):
             them.
     """
 
+    image_size: tuple[int, int]
+    channels: int
     # Set by checkpoints.load: a new model may run untrained, but a loaded one is expected to predict.
     refuses_zero_head = False
 

@@ -197,13 +197,14 @@ def resnet(
     rows = [conv("stem_conv", size, channels, width, 7, 2)]
     if not preactivation:
         rows += [small("stem_norm", rows[-1].output, 2 * width, 0), small("stem_relu", rows[-1].output)]
-    *size, _ = rows[-1].output
+    h, w, _ = rows[-1].output
+    size = (h, w)
     pooled = (*halved(size), width)
     alive = math.prod(size) * width + math.prod(pooled)
     rows.append(LayerCount("stem_pool", pooled, alive=alive, kept=math.prod(pooled)))
     for i, units in enumerate(stages):
         for j in range(units):
-            *size, inputs = rows[-1].output
+            h, w, inputs = rows[-1].output
             stride = 2 if i and not j else 1
-            rows.append(bottleneck_unit(next(names), size, inputs, width * 2**i, stride, preactivation))
+            rows.append(bottleneck_unit(next(names), (h, w), inputs, width * 2**i, stride, preactivation))
     return rows

@@ -235,7 +235,7 @@ def encode_with_sizes(
             f' positions_at="{spec.positions_at}", windows={spec.windows}, attention="{spec.attention}": give grid=.'
         )
     x, sizes, tables = tokens, None, _tables(spec, grid, policy)
-    block = layers.TransformerBlock if spec.norm_first else layers.PostNormBlock
+    block: type = layers.TransformerBlock if spec.norm_first else layers.PostNormBlock
     block = layers.AxialBlock if spec.pattern.name == "axial" else block
     for i, reduction in enumerate(_block_reductions(spec, tokens, masks)):
         arguments = block_arguments(spec, i, grid)
@@ -244,7 +244,7 @@ def encode_with_sizes(
         if reduction is None:
             x = block(**arguments)(x, **masks)
         else:
-            reducing = layers.ReducingBlock(**arguments, **reduction._asdict(), class_token=spec.class_token)
+            reducing = layers.ReducingBlock(**arguments, **reduction._asdict(), class_token=bool(spec.class_token))
             x, sizes = reducing(x, sizes=sizes)
     sizes = None if spec.token_merging is None else sizes
     if spec.fc_norm or not spec.final_norm:

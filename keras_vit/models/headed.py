@@ -93,6 +93,7 @@ class HeadedModel(ModelOfArguments):
     task: str
     things: str
     image_size: tuple[int, int]
+    classes: int
     weighs_examples = True
     labels_are_classes = False
 

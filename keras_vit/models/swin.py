@@ -95,7 +95,6 @@ class Swin(Classifier):
     """
 
     spec: SwinSpec
-    image_size: tuple[int, int]
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ def blocks(model: keras.Model) -> list:
 
 def family_in(model: keras.Model) -> families.Family:
     """The family of the blocks in the model's own graph."""
-    return families.of_block(blocks(model)[-1])
+    return next(filter(None, map(families.of_block, reversed(blocks(model)))))
 
 
 def is_reserved(name: str, spec: families.Spec) -> bool:

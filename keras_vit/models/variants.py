@@ -6,6 +6,7 @@ Sizes Ti, S, B, L, H: table 1 of arXiv 2010.11929 and of 2106.10270; g and G: ta
 """
 
 import re
+from typing import Any
 
 from keras_vit.models.families import variant_hint
 
@@ -19,7 +20,7 @@ ROWS = {
     "g": {"depth": 40, "width": 1408, "mlp_dim": 6144, "heads": 16},
     "G": {"depth": 48, "width": 1664, "mlp_dim": 8192, "heads": 16},
 }
-_DINOV3 = {
+_DINOV3: dict[str, dict[str, Any]] = {
     **{name: ROWS[name] for name in ("Ti", "S", "B", "L")},
     "S+": {**ROWS["S"], "mlp_form": "swiglu"},
     "H+": {"depth": 32, "width": 1280, "mlp_dim": 5120, "heads": 20, "mlp_form": "swiglu"},
@@ -33,7 +34,7 @@ _EVA02 = {
 }
 _PE = {name: {**ROWS[name], "rope_grid": 14 if name == "B" else 24} for name in ("Ti", "S", "B", "L")}
 # {structure: ({size: fields}, the fields of all sizes)}.
-STRUCTURES = {
+STRUCTURES: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any]]] = {
     "DINOv3": (
         _DINOV3,
         {

@@ -48,7 +48,6 @@ class ViT(Classifier):
     """
 
     spec: ViTSpec
-    image_size: tuple[int, int]
 
     def __init__(
         self,

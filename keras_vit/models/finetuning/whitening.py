@@ -47,7 +47,7 @@ def first_layer(model: keras.Model) -> tuple[keras.layers.Layer, Any]:
     """The convolution or patch embedding on the pixels, and its spec; ValueError if it normalises kernel or pixels."""
     encoder = taps.own_encoder(model)  # in a distillation the student, not its teacher
     spec: Any = getattr(encoder, "spec", None)
-    inside = {layer.name: layer for layer in encoder._flatten_layers()} if spec is not None else {}
+    inside = {layer.name: layer for layer in encoder._flatten_layers()} if encoder and spec else {}
     first = next((inside[name] for name in ("stem_conv", "stem_conv1", "patch_encoder") if name in inside), None)
     if isinstance(first, keras.layers.Conv2D) or (isinstance(first, PatchEncoder) and not first.norm):
         return first, spec

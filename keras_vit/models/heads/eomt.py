@@ -233,6 +233,7 @@ def mask_outputs(encoder: Any, decoder: Decoder) -> Any:
     """
     norm = encoder.get_layer(taps.family_in(encoder).encoded)
     blocks = [taps.blocks(encoder)[i] for i in decoder.taps]
+    assert decoder.neck is not None, "eomt makes one"
     tokens = decoder.neck(blocks[0].input)
     outputs = {}
     for i, block in enumerate(blocks):

@@ -223,4 +223,5 @@ def lw_detr(
 
 def query_outputs(encoder: Any, decoder: Decoder) -> dict[str, Any]:
     """The symbolic outputs of a QueryDecoder on an encoder: logits, boxes, and the input of the loss, "prediction"."""
+    assert decoder.neck is not None, "lw_detr makes one"
     return dict(zip(("logits", "boxes", "prediction"), decoder.head(decoder.neck(maps_of(encoder, decoder)))))

@@ -23,8 +23,9 @@ def doublings(scales: Any) -> tuple[int, ...]:
     powers = []
     for value in values:
         power = math.log2(value) if isinstance(value, (int, float)) and value > 0 else None
-        powers.append(round(power) if power is not None and power == round(power) <= 2 else None)
-    if not powers or None in powers or any(a <= b for a, b in zip(powers, powers[1:])):
+        if power is not None and power == round(power) <= 2:
+            powers.append(round(power))
+    if not values or len(powers) < len(values) or any(a <= b for a, b in zip(powers, powers[1:])):
         raise ValueError(f"scales should be powers of two from 4 down, each once, such as (2, 1, 0.5), got {scales!r}.")
     return tuple(powers)
 

@@ -125,6 +125,7 @@ def token_outputs(encoder: Any, decoder: Decoder) -> dict[str, Any]:
     blocks, added = taps.blocks(encoder), dict(decoder.auxiliary)
     norm = encoder.get_layer(taps.family_in(encoder).encoded)
     n = blocks[0].input.shape[1]
+    assert decoder.neck is not None, "yolos makes one"
     x = decoder.neck(blocks[0].input)
     for i, block in enumerate(blocks):
         if i in added:

@@ -91,6 +91,7 @@ class ImageGPT(ModelOfArguments):
         ValueError: for an unknown variant or argument, or a palette that does not fit the image's channels.
     """
 
+    image_size: tuple[int, int]
     labels_are_classes = False
 
     def __init__(

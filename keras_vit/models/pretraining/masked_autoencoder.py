@@ -1,6 +1,6 @@
 """The masked autoencoder (MAE, arXiv 2111.06377): an image and its visible patches in, all patches out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import keras
@@ -71,7 +71,7 @@ class MaskedAutoencoder(MaskedModel):
         decoder_mlp_dim: int | None = None,
         decoder_positions: str = "sincos2d_mae",
         preprocessing: str | None = None,
-        remat: bool = False,
+        remat: bool | Sequence[int] = False,
         name: str | None = "masked_autoencoder",
         dtype: str | keras.DTypePolicy | None = None,
         **overrides: Unpack[ViTOverrides],

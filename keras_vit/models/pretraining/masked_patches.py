@@ -1,6 +1,6 @@
 """Masked patch prediction (arXiv 2010.11929, appendix B.1.2): predicts patches with replaced embeddings."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import keras
@@ -72,7 +72,7 @@ class MaskedPatchPredictor(MaskedModel):
         mask_ratio: float = MASK_RATIO,
         target: str = "mean_colour",
         preprocessing: str | None = None,
-        remat: bool = False,
+        remat: bool | Sequence[int] = False,
         name: str | None = "masked_patches",
         dtype: str | keras.DTypePolicy | None = None,
         **overrides: Unpack[ViTOverrides],

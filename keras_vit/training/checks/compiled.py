@@ -114,7 +114,7 @@ def metrics_in_order(model: keras.Model) -> list[list]:
     if compiled.built:
         pairs = zip(compiled._flat_metrics, compiled._flat_weighted_metrics)
         return [[metric for one in pair if one is not None for metric in one.metrics] for pair in pairs]
-    found = [[] for _ in range(n)]
+    found: list[list] = [[] for _ in range(n)]
     for given in (compiled._user_metrics, compiled._user_weighted_metrics):
         each = in_order_of_lists(given, output_names(model))
         for metrics, more in zip(found, each):

@@ -103,10 +103,10 @@ class InputChecks:
         numbered = self._numbers(x)
         for name, values, expected in numbered:
             expected.check_shape(name, tuple(values.shape))
-        targeted = self.targets is not None and y is not None
-        if targeted:
-            self.targets.check_form(tuple(y.shape), y.dtype)
-        if not has_pixels and not labelled and not numbered and not targeted:
+        targets = None if y is None else self.targets
+        if targets is not None:
+            targets.check_form(tuple(y.shape), y.dtype)
+        if not has_pixels and not labelled and not numbered and targets is None:
             return dataset
 
         def check_pixels(x):
@@ -123,7 +123,7 @@ class InputChecks:
             for name, values, expected in self._numbers(x):
                 for wrong, text in expected.problems(name, values):
                     assert_true(~wrong, text)
-            for wrong, text, low, high in self.targets.problems(y, weights) if targeted else ():
+            for wrong, text, low, high in targets.problems(y, weights) if targets else ():
                 assert_true(~wrong, text, low, high)
             return False, batch
 
