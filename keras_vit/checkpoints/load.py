@@ -63,7 +63,7 @@ def _report(contents, parsed, dropped):
         )
 
 
-def _preprocessing(contents, parsed, located, size, image_size, head):
+def _preprocessing(contents, parsed, located, size, image_size):
     """The checkpoint's evaluation preprocessing as text, for images of `image_size`, or None.
 
     Args:
@@ -74,7 +74,7 @@ def _preprocessing(contents, parsed, located, size, image_size, head):
     """
     if located.preprocessing is not None and image_size == size:
         return located.preprocessing
-    if parsed.preprocessing is None or head == "reset" or contents.metadata is not None:
+    if parsed.preprocessing is None or contents.metadata is not None:
         return None
     text = parsed.preprocessing(*image_size)
     metadata.check_preprocessing(text, size, f'The config next to "{contents.path}"')
@@ -109,7 +109,7 @@ def _from_arrays(contents, located, asked, names=None, key=None):
         pair(config["image_size"] if s is None else s, "image_size") for s in (located.image_size, image_size)
     )
     text = of_channels(
-        _preprocessing(contents, parsed, located, own, wanted, asked.head), changes.get("channels", config["channels"])
+        _preprocessing(contents, parsed, located, own, wanted), changes.get("channels", config["channels"])
     )
     changes = changes if text is None else {"preprocessing": text, **changes}
     if parsed.decoder is not None and asked.keeps_head(None) and asked.class_names is None:

@@ -211,7 +211,7 @@ def adapted_arguments(
     new = {**config, "image_size": config["image_size"] if image_size is None else pair(image_size, "image_size")}
     if head == "reset":
         spec = spec.with_new_head(changes)
-        new.update(classes=classes, class_names=class_names, preprocessing=None)
+        new.update(classes=classes, class_names=class_names)
     _check_fixed(spec, changes)
     if head == "drop":
         new.update(classes=None, class_names=None)

@@ -161,6 +161,11 @@ def test_evaluation_preprocessing_follows_the_source_and_the_size(tmp_path):
     del arguments["image_size"]
     assert keras_vit.load(path, **arguments).preprocessing.endswith("|central_crop(8, 8)")
     assert keras_vit.load(path, image_size=16, **arguments).preprocessing.endswith("|central_crop(16, 16)")
+    new = keras_vit.load(path, classes=3, head="reset", **arguments)
+    assert new.preprocessing == "decode|resize(8, method='bicubic')|central_crop(8, 8)"
+    keras_vit.save(new, tmp_path / "new", "timm")
+    saved = json.loads((tmp_path / "new" / "config.json").read_text())["pretrained_cfg"]
+    assert saved["interpolation"] == "bicubic" and saved["crop_mode"] == "center"
     (tmp_path / "hf").mkdir()
     _, path, _ = write("hf_vit", tmp_path / "hf")
     size = {

@@ -27,8 +27,11 @@ def test_higher_resolution_keeps_all_but_the_positions(tiny):
 
 def test_reset_removes_pre_logits_and_starts_from_zero(tiny, pixels):
     """As in the paper: one zero-initialised linear layer replaces the whole head, the hidden layer included."""
-    new = transfer(tiny(pre_logits=8, head_bias=-6.9), classes=3, class_names=list("xyz"), head="reset")
+    text = "decode|resize(9)|central_crop(8, 12)"
+    model = tiny(pre_logits=8, head_bias=-6.9, preprocessing=text)
+    new = transfer(model, classes=3, class_names=list("xyz"), head="reset")
     assert new.spec.pre_logits is None and new.class_names == ("x", "y", "z")
+    assert new.preprocessing == text and transfer(new, image_size=16).preprocessing is None
     np.testing.assert_array_equal(new(pixels), np.zeros((4, 3)))
 
 

@@ -127,7 +127,10 @@ def test_noise_has_the_deviation_it_says():
         ("resize(-3)", "positive integers"),
         ("resize(__import__('os'))", "Cannot read"),
         ("resize(3", "Cannot read"),
-        (None, "should be text, got None. model.preprocessing is None for a model without one. Write it out"),
+        (
+            None,
+            "should be text, got None. model.preprocessing is None for a model without one. Write it out, for a model of 224 px",
+        ),
     ],
 )
 def test_mistakes_are_clear_errors(text, message):

@@ -253,7 +253,7 @@ def parse(text: str) -> Preprocess:
     if not isinstance(text, str):
         unknown = " model.preprocessing is None for a model without one." if text is None else ""
         raise ValueError(
-            f"The preprocessing should be text, got {text!r}.{unknown} Write it out, for the model's image size:"
+            f"The preprocessing should be text, got {text!r}.{unknown} Write it out, for a model of 224 px:"
             ' "decode|resize(256)|central_crop(224)".'
         )
     steps, parameters = [], []
