@@ -2,12 +2,17 @@
 
 import ast
 import functools
+import http.server
 import importlib
 import importlib.util
+import json
 import os
 import pathlib
 import re
+import signal
+import subprocess
 import sys
+import threading
 import types
 import unittest.mock
 
@@ -25,6 +30,7 @@ from benchmarks import (
     input,
     ops,
     scaling,
+    serve,
     slices_tensorflow,
     startup,
     where,
@@ -336,3 +342,59 @@ def test_equal_times_are_rows_of_means_and_of_each_seed():
     shown = equal_time.row("axial", 1000, 2e6, curves, 10, [2.0])
     assert shown == "| `axial` | 1,000 | 2 | 210.00 | 20 | 55.0 | 70.0, 80.0 |"
     assert gpu_attention.cell((0.0123, 5e6)) == "12.3, 5" and gpu_attention.cell("out of memory") == "-"
+
+
+def test_a_request_is_repeated_under_overload_and_another_status_ends_in_a_sentence():
+    answers = [(503, {"Retry-After": "0"}, {"error": "Try again."}), (400, {}, {"error": "It is junk."})]
+    load = serve.Load(types.SimpleNamespace(post=lambda body: answers.pop(0)), [], [], 100)
+    load.ask_garbage("junk", b"")
+    assert load.found == {"503": 1, "refused": 1}
+    answers.append((200, {}, {}))
+    with pytest.raises(ValueError, match="junk: expected status 400, got 200"):
+        load.ask_garbage("junk", b"")
+
+
+def test_a_running_service_is_timed_with_json():
+    class Service(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            found.append((self.path, *body["instances"][0]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"predictions": [{"status": "ok"}]}')
+
+        def log_message(self, *_):
+            pass
+
+    found, values = [], types.SimpleNamespace(clients=2, compared=4)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
+        threading.Thread(target=server.serve_forever).start()
+        model = serve.Model(f"http://127.0.0.1:{server.server_port}/v1/models/digits")
+        told = serve.timed(model, [b"image"], None, values)
+        server.shutdown()
+    assert re.fullmatch(r"[\d.]+ requests/s, p50 \d+ ms, p95 \d+ ms, p99 \d+ ms", told)
+    assert found == [("/v1/models/digits:predict", "b64")] * 6
+    with pytest.raises(ValueError, match="expected http://HOST:PORT/v1/models/NAME"):
+        serve.Model("localhost:8501")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_service_ends_with_its_benchmark(number, monkeypatch):
+    started, popen = [], subprocess.Popen
+
+    def start(command, **_):
+        started.append(popen(["sleep", "60"]))
+        threading.Timer(0.1, signal.raise_signal, [number]).start()
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(keras_vit, "load", unittest.mock.MagicMock())
+    monkeypatch.setattr(serve.flags, "FLAGS", types.SimpleNamespace(address=None, model="", batch=1, wait_ms=5))
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with pytest.raises(SystemExit):
+            serve.main()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert started[0].returncode == -signal.SIGKILL
