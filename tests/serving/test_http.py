@@ -135,6 +135,8 @@ def refused_requests():
         (400, "Image 0: this is a list. This service takes", dict(json={"instances": [{"images": [[[0]]]}]})),
         (400, "These bytes are a PNG image, not JSON: send them as image/png or application/octet-stream.",
          dict(content=image, headers=kind("application/json"))),
+        (400, "Use --data-binary @FILE.",
+         dict(content=image.translate(None, b"\r\n\0"), headers=kind("application/x-www-form-urlencoded"))),
         (400, 'no signature "attention". For image files it is "encoded_attention".', signed("attention", image)),
         (400, "such as JPEG or PNG, not pixels. Send", signed("pixels_uint8", image)),
         (404, '"forest" has no version "2", only version 1.', image, "/v1/models/forest/versions/2:predict"),

@@ -66,6 +66,7 @@ def test_a_mask_has_the_images_own_size(client, model):
         ("streets:mask", b"no image", "It cannot be decoded"),
         ("forest:mask", png((9, 7, 3)), "does not give every pixel a class"),
         ("streets:masks", png((9, 7, 3)), "mask"),
+        ("streets:features", png((9, 7, 3)), 'has no signature "encoded_features". Valid: serving_default'),
     ],
 )
 def test_what_is_refused(client, path, content, message):

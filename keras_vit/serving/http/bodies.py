@@ -261,6 +261,8 @@ async def asked(request: Request, limits: Limits, take: Callable[[int], None]) -
     ):
         # curl -d always says application/x-www-form-urlencoded.
         found = await run_in_threadpool(from_json, body, limits.images)
+    elif kind == "application/x-www-form-urlencoded" and not any(byte in body for byte in b"\r\n\0"):
+        raise Refused(400, "curl -d has removed line breaks and zero bytes from the file. Use --data-binary @FILE.")
     elif kind.startswith("image/") or kind in ("", "application/octet-stream", "application/x-www-form-urlencoded"):
         found = Asked([body])
     else:

@@ -209,6 +209,8 @@ class Service:
                 hint = f' For image files it is "encoded_{signature}".'
             elif signature in ("pixels", "pixels_uint8"):
                 hint = f" {PIXELS}"
+            elif signature in ("encoded_features", "encoded_attention"):  # spelt right; the model has none
+                hint = ""
             else:
                 hint = did_you_mean(signature, served.signatures)
             raise Refused(
