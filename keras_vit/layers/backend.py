@@ -209,7 +209,7 @@ def cudnn_attends(x: Any, width: int) -> bool:
         return False
     if width % 8 or width > 128 or not all(isinstance(size, int) for size in x.shape):
         return False
-    from keras_vit.layers.self_check import trusted
+    from keras_vit.layers.kernels.self_check import trusted
 
     return trusted("cuDNN attention", keras.backend.standardize_dtype(x.dtype))
 
@@ -235,19 +235,19 @@ def dot_product_attention(q: Any, k: Any, v: Any, allowed: Any = None, is_causal
 
 
 def attention_in_one_kernel(x: Any, width: int, heads: int) -> Callable[[Any, Any, Any, Callable], Any] | None:
-    """layers.tpu.chosen.attention on JAX; None elsewhere."""
+    """layers.kernels.chosen.attention on JAX; None elsewhere."""
     if keras.backend.backend() != "jax":
         return None
-    from keras_vit.layers.tpu import chosen
+    from keras_vit.layers.kernels import chosen
 
     return chosen.attention(x, width, heads)
 
 
 def normalization_in_one_kernel(x: Any, epsilon: float) -> Callable[[Any, Any, Any, Callable], Any] | None:
-    """layers.tpu.chosen.normalization on JAX; None elsewhere."""
+    """layers.kernels.chosen.normalization on JAX; None elsewhere."""
     if keras.backend.backend() != "jax":
         return None
-    from keras_vit.layers.tpu import chosen
+    from keras_vit.layers.kernels import chosen
 
     return chosen.normalization(x, epsilon)
 
@@ -263,8 +263,8 @@ def _with_bias(y, bias):
         return y + bias
     if keras.backend.backend() == "tensorflow":
         return _with_bias_on_tensorflow(y, bias)
-    from keras_vit.layers.self_check import trusted
-    from keras_vit.layers.tpu import bias as on_jax
+    from keras_vit.layers.kernels import bias as on_jax
+    from keras_vit.layers.kernels.self_check import trusted
 
     return on_jax.add(y, ops.convert_to_tensor(bias)) if trusted("bias gradients", dtype) else y + bias
 

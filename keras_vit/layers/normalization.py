@@ -117,7 +117,7 @@ def normalized_in_training(x: Any, gamma: Any, beta: Any, epsilon: float, dtype:
 class LayerNormalization(keras.layers.LayerNormalization):
     """keras.layers.LayerNormalization over the last axis, with gamma and beta: (b, n, d) -> (b, n, d).
 
-    Uses a kernel on TPUs with JAX (layers/tpu), and fewer passes over memory on TensorFlow's CPUs.
+    Uses a kernel on TPUs with JAX (layers/kernels), and fewer passes over memory on TensorFlow's CPUs.
     """
 
     def __init__(self, epsilon: float = 1e-6, **kwargs: Any):

@@ -129,7 +129,8 @@ def test_noise_has_the_deviation_it_says():
         ("resize(3", "Cannot read"),
         (
             None,
-            "should be text, got None. model.preprocessing is None for a model without one. Write it out, for a model of 224 px",
+            "should be text, got None. model.preprocessing is None for a model without one. Write it out, for a model"
+            " of 224 px",
         ),
     ],
 )

@@ -89,7 +89,7 @@ def largest_difference(n):
     """Of outputs and gradients of attention among n tokens, as on a GPU and plain, relative to the largest values."""
     import jax
 
-    from keras_vit.layers import self_check
+    from keras_vit.layers.kernels import self_check
 
     q, k, v = np.random.default_rng(0).normal(size=(3, 2, n, 2, 8)).astype("bfloat16")
     called, kernel = [], jax.nn.dot_product_attention

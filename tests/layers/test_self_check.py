@@ -1,5 +1,5 @@
-"""layers.self_check: the CPU stands for a TPU and a GPU, whose kernels are interpreted or XLA's. Which programs get
-kernels, and what is said, if a kernel agrees with ordinary operations, differs, fails, or is not asked.
+"""layers.kernels.self_check: the CPU stands for a TPU and a GPU, whose kernels are interpreted or XLA's. Which programs
+get kernels, and what is said, if a kernel agrees with ordinary operations, differs, fails, or is not asked.
 """
 
 import warnings
@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from keras_vit.layers import backend, self_check
-from keras_vit.layers.tpu import bias, chosen, layer_norm, short_rows
+from keras_vit.layers import backend
+from keras_vit.layers.kernels import bias, chosen, layer_norm, self_check, short_rows
 
 KERNELS = [
     ("attention", short_rows, "attend"),

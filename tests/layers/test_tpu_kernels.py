@@ -1,4 +1,4 @@
-"""layers.tpu: kernels, interpreted step by step, against plain JAX; and which program they are in."""
+"""layers.kernels: kernels, interpreted step by step, against plain JAX; and which program they are in."""
 
 import functools
 
@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from interpreters import Interpreter
 
-from keras_vit.layers import self_check
-from keras_vit.layers.tpu import layer_norm, short_rows
+from keras_vit.layers.kernels import layer_norm, self_check, short_rows
 
 
 def arrays(count, *shape, seed=0):

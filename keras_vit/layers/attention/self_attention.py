@@ -1,7 +1,7 @@
 """Multi-head self-attention (appendix A of arXiv 2010.11929).
 
 The heads are an axis before the tokens, and the products are ordinary matrix products: the fastest form measured on
-CPUs (docs/performance.md). On TPUs, with JAX, a kernel avoids that axis where it can (layers/tpu).
+CPUs (docs/performance.md). On TPUs, with JAX, a kernel avoids that axis where it can (layers/kernels).
 
 Attention that needs no weights and no masks is cuDNN's kernel with JAX on one GPU, in 16 bits: ViT-B/16 trains 1.43
 times as fast (docs/performance.md). The environment variable KERAS_VIT_DOT_PRODUCT_ATTENTION, read when a model is

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import keras
 from jax.sharding import PartitionSpec
 
-from keras_vit.layers.self_check import trusted
+from keras_vit.layers.kernels.self_check import trusted
 
 
 def _may_have_kernels(x):
@@ -72,7 +72,7 @@ def attention(x: Any, width: int, heads: int) -> Callable[[Any, Any, Any, Callab
     """
     if not _may_have_kernels(x):
         return None
-    from keras_vit.layers.tpu import short_rows  # Pallas, which only these programs need
+    from keras_vit.layers.kernels import short_rows  # Pallas, which only these programs need
 
     _, shards = _devices()
     if heads % shards or not short_rows.fits(x.shape[1], width // shards, heads // shards):
@@ -94,7 +94,7 @@ def normalization(x: Any, epsilon: float) -> Callable[[Any, Any, Any, Callable],
     """
     if not _may_have_kernels(x):
         return None
-    from keras_vit.layers.tpu import layer_norm
+    from keras_vit.layers.kernels import layer_norm
 
     if not layer_norm.fits(*x.shape[1:]) or not trusted("layer normalization", "bfloat16"):
         return None

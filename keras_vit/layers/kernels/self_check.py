@@ -30,7 +30,7 @@ def _plain_attention(*given):
 
 
 def _attention():
-    from keras_vit.layers.tpu import short_rows
+    from keras_vit.layers.kernels import short_rows
 
     return lambda *given: short_rows.attend(*given, _HEADS), _plain_attention, [(2, 17, 128)] * 3
 
@@ -46,7 +46,7 @@ def _cudnn_attention():
 
 
 def _normalization():
-    from keras_vit.layers.tpu import layer_norm
+    from keras_vit.layers.kernels import layer_norm
 
     def plain(x, gamma, beta):
         return x, jax.nn.standardize(x, epsilon=_EPSILON) * gamma + beta
@@ -58,7 +58,7 @@ def _normalization():
 
 
 def _bias():
-    from keras_vit.layers.tpu import bias
+    from keras_vit.layers.kernels import bias
 
     return bias.add, lambda y, bias: y + bias, [(2, 17, 128), (128,)]
 

@@ -1,1 +1,0 @@
-"""TPU kernels in Pallas, for the JAX backend, and the choice between them (chosen.py)."""
