@@ -48,6 +48,12 @@ class Spec:
         raise NotImplementedError
 
     @property
+    def stage_ends(self) -> tuple[int, ...]:
+        """Numbers of the last block of each stage, whose map has the stage's stride: (1, 3, 9, 11) in Swin-T."""
+        strides = self.strides
+        return tuple(i for i, stride in enumerate(strides) if i + 1 == len(strides) or strides[i + 1] != stride)
+
+    @property
     def repeated(self) -> int:
         """The number of blocks and stem layers with their own weights."""
         raise NotImplementedError

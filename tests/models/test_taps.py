@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.models import BiT, embed, encode, feature_map, make_spec, taps, tokens
+from keras_vit.models import BiT, embed, encode, families, feature_map, make_spec, taps, tokens
 
 
 def values(model, tensors, x):
@@ -58,8 +58,14 @@ def test_bit_has_a_map_after_each_unit():
     first, third = values(model, model.feature_map([0, -1]), x)
     assert first.shape == (2, 16, 16, 128) and third.shape == (2, 8, 8, 256)
     assert model.feature_map(1) is model.get_layer("block_01").output
+    assert [tensor.shape[-1] for tensor in model.feature_map(model.spec.stage_ends)] == [128, 256]
     with pytest.raises(ValueError, match="a BiT, which has no tokens"):
         tokens(model)
+
+
+def test_the_ends_of_stages():
+    ends = {"Swin-T": (1, 3, 9, 11), "R50x1": (2, 6, 12, 15), "Ti/16": (11,)}
+    assert {name: families.find(name).make_spec(name).stage_ends for name in ends} == ends
 
 
 @pytest.mark.extended

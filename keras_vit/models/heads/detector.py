@@ -149,8 +149,7 @@ def _on_tokens(encoder, scales, width, policy):
 def _on_stages(encoder, scales, width, policy):
     """(taps, neck, strides) of a BiT: the last block of each stage with a map at a scale of the last one's."""
     strides = encoder.spec.strides
-    last = [i for i, stride in enumerate(strides) if i + 1 == len(strides) or strides[i + 1] != stride]
-    ends = {strides[-1][0] / strides[i][0]: i for i in last}
+    ends = {strides[-1][0] / strides[i][0]: i for i in encoder.spec.stage_ends}
     missing = [scale for scale in scales if scale not in ends]
     if missing:
         raise ValueError(f"scales of this encoder's maps are {sorted(ends, reverse=True)}, got {tuple(scales)}.")

@@ -167,12 +167,6 @@ class UPerHead(LayerOfParts):
         return keras.KerasTensor((*maps[0].shape[:-1], self.classes), self.variable_dtype)
 
 
-def _stage_ends(encoder):
-    """The last block of each size, from the largest map."""
-    strides = encoder.spec.strides
-    return tuple(i for i, stride in enumerate(strides) if i + 1 == len(strides) or strides[i + 1] != stride)
-
-
 def _pyramid(encoder, pyramid, width, norm, policy):
     """The neck of a ViT's maps; ValueError for a grid that cannot be halved, or a width that has no effect."""
     grid = grid_size(encoder.image_size, encoder.spec.strides[0])
@@ -219,7 +213,7 @@ def upernet(
         taps, neck = encoder.taps(taps, _EVEN), _pyramid(encoder, pyramid, pyramid_width, norm, policy)
         normalised = taps[-1:] if flag(last_normalised, "last_normalised") else ()
     else:
-        taps, neck = encoder.taps(_stage_ends(encoder) if taps is None else taps, (1.0,)), None
+        taps, neck = encoder.taps(encoder.spec.stage_ends if taps is None else taps, (1.0,)), None
         normalised = taps
     level = max(len(taps) - 2, 0) if auxiliary_level is None else integer(auxiliary_level, "auxiliary_level", least=0)
     if level >= len(taps):
