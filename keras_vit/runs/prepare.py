@@ -9,6 +9,7 @@ checkpoint, and its model's weights have no values.
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -227,6 +228,13 @@ def _described(init, told):
     return (arguments_in(described), "") if described else describe_checkpoint(init, **told)
 
 
+def _size_and_flag(size):
+    """("96x96", the flag that sets this image size)."""
+    height, width = size
+    flag = f"--image_size={height}" if height == width else f"--config.model.image_size='({height}, {width})'"
+    return f"{height}x{width}", flag
+
+
 def _much_resampled(init, described, arguments):
     """A sentence if a model is to have many more or fewer patches than it was trained on."""
     if not described["variant"].has_tokens:
@@ -236,12 +244,11 @@ def _much_resampled(init, described, arguments):
     grids = [[side // stride for side, stride in zip(size, pair)] for size, pair in zip(sizes, strides)]
     ratios = [new / old for old, new in zip(*grids)]
     if max(ratios) > _MUCH or min(ratios) < 1 / _MUCH:
-        (old, new), (before, after) = ([f"{a}x{b}" for a, b in pairs] for pairs in (sizes, grids))
-        height, width = sizes[0]
-        own = f"--image_size={height}" if height == width else f"--config.model.image_size='({height}, {width})'"
+        (old, flag), (new, _) = map(_size_and_flag, sizes)
+        before, after = (f"{a}x{b}" for a, b in grids)
         yield (
             f"{init} was trained on images of {old} pixels, {before} patches; here they are {new}, {after} patches, and"
-            f" its positions are resampled. The size of its training is probably better: {own}."
+            f" its positions are resampled. The size of its training is probably better: {flag}."
         )
 
 
@@ -323,11 +330,25 @@ class Prepared(Checked):
     def notes(self) -> Iterator[str]:
         """Warnings about valid but surprising settings, one sentence each."""
         yield from odd_sizes(self.config, self.resolved, self.train.size)
+        if self._start:
+            yield from _much_resampled(self.config.init, *self._start)
+
+    @functools.cached_property
+    def _start(self):
+        """(arguments of the model in config.init, of the one that it becomes); None without init, or if unknown."""
         if not self.config.init or type(self.task).load is Task.load:
-            return
+            return None
         described, _ = _described(self.config.init, model_arguments(self.config))
-        if described and (arguments := self.task.adapted(described, self.train)):
-            yield from _much_resampled(self.config.init, described, arguments)
+        arguments = described and self.task.adapted(described, self.train)
+        return (described, arguments) if arguments else None
+
+    def size_note(self) -> str:
+        """A sentence if config.init is for images of another size; else ""."""
+        own, size = (tuple(made["image_size"]) for made in self._start) if self._start else ((), ())
+        if own == size:
+            return ""
+        (old, flag), (new, _) = _size_and_flag(own), _size_and_flag(size)
+        return f"{self.config.init} is for images of {old} pixels, and this run trains at {new}. {flag} keeps its size."
 
     def example(self, training: bool = True, select: Any = None) -> tuple:
         """An example's specs (x, y) or (x, y, weights), by tracing: no data is read.

@@ -248,6 +248,8 @@ def run(
         if strategy.chief:
             for sentence in (*prepared.notes(), *file_notes(prepared.train, config.data.eval_preprocess)):
                 logging.warning("%s", sentence)
+            if note := prepared.size_note():
+                logging.info("%s", note)
         with stage(f"Loading {config.init}" if config.init else "Building the model"):
             model = prepared.model(strategy)
         check_model(model, config, strategy, prepared.train.size)

@@ -294,6 +294,10 @@ def test_positions_that_are_resampled_a_lot_trigger_a_warning(tmp_path):
     config.init = run_directory(tmp_path, keras_vit.ViT("Ti/4", 32, classes=None, depth=1))
     ours = check(config).on(*planned_data(config.data, DATASETS))
     assert list(ours.notes()) == []  # 96 px are 24x24 patches, three times 8x8
+    told = "is for images of 32x32 pixels, and this run trains at 96x96. --image_size=32 keeps its size."
+    assert ours.size_note().endswith(told)
+    config.model.image_size = 32
+    assert not check(config).on(*planned_data(config.data, DATASETS)).size_note()
     config.model.image_size = 224
     (note,) = check(config).on(*planned_data(config.data, DATASETS)).notes()
     assert "images of 32x32 pixels, 8x8 patches; here they are 224x224, 56x56 patches" in note
