@@ -108,6 +108,13 @@ def test_keras_own_loss_on_class_numbers_refuses_them_too(form):
     check(model, form, X, ONE_BASED)
 
 
+def test_images_with_channels_first_are_to_be_transposed():
+    model = classifier()
+    for images in (np.moveaxis(X, -1, 1), np.moveaxis(X[0], -1, 0)):
+        with pytest.raises(ValueError, match=r"channels last: transpose them, np.moveaxis\(x, -3, -1\)"):
+            model.predict(images, verbose=0)
+
+
 def test_single_batches_and_validation_data_are_checked():
     model = classifier()
     for call in (model.train_on_batch, model.test_on_batch):

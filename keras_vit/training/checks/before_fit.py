@@ -31,6 +31,11 @@ def check_data(model: Any, x: Any) -> None:
         raise ValueError("The data is empty: it has no examples.")
     images = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if is_dataset else x
     shape, expected = tuple(getattr(images, "shape", None) or ()), (*(model.image_size or ()), model.channels)
+    if len(expected) == 3 and shape[-3:] == (expected[-1], *expected[:2]) != expected:
+        raise ValueError(
+            f"The images have the shape {shape[-3:]}, and the model takes {expected}, channels last: transpose them,"
+            " np.moveaxis(x, -3, -1)."
+        )
     if len(shape) == len(expected) == 3 and shape[-1] == expected[-1]:
         fix = "batch the dataset: dataset.batch(32)" if is_dataset else "add a batch axis: x[None]"
         raise ValueError(f"The model takes batches of images {expected}, and got one image of shape {shape}: {fix}.")
