@@ -15,6 +15,7 @@ from keras_vit.io.class_names import DATA_SETS
 from keras_vit.io.suggest import did_you_mean
 
 _AUGREG = re.compile(r"-i(?:1k|21k)-.*--(imagenet2012|cifar10|cifar100)-steps_")  # in Google's names of files
+_TIMM = re.compile(r"(?:vit|deit3?|flexivit|eva02|swin(?:v2)?|resnetv2)_\w*\d\w*(?:\.\w+)?")  # timm's names: NAME.TAG
 _TAG = re.compile(r"(?:^|_)in1k(?:_\d+)?$")  # in timm's configs: augreg_in21k_ft_in1k, fb_in1k
 
 
@@ -27,6 +28,15 @@ def _published_like(text, catalogue):
     """A hint: the first published models of an architecture such as "B/16" or "vit_b16"; may be empty."""
     like = [name for name in catalogue if _letters(text) in map(_letters, re.split("[/-]", name))]
     return f" Published models of that kind: {', '.join(like[:3])}, ..." if like else ""
+
+
+def _of_timm(text, catalogue):
+    """A hint: the address of the model that has this name in timm; may be empty."""
+    if not _TIMM.fullmatch(text):
+        return ""
+    known = (entry.url for entry in catalogue.values() if entry.url.startswith(f"hf://timm/{text}."))
+    address = f"hf://timm/{text}" if "." in text else next(known, f"hf://timm/{text}.TAG")
+    return f' It looks like a model of timm: keras_vit.load("{address}") downloads it.'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +112,7 @@ def locate_checkpoint(
     if "://" in text:
         place = find(text, None)
         return Located(place, class_names=next((e.labels for e in CATALOGUE.values() if e.url == text), None))
-    hint = _published_like(text, CATALOGUE) or did_you_mean(text, CATALOGUE)
+    hint = _published_like(text, CATALOGUE) or _of_timm(text, CATALOGUE) or did_you_mean(text, CATALOGUE)
     raise FileNotFoundError(
         f'"{text}" does not exist, and is not a name in the catalogue.{hint} keras_vit.list_models() lists all names.'
     )

@@ -90,10 +90,10 @@ def _form(contents, options):
         raise ValueError(
             f'"{contents.path}" does not contain a supported Vision Transformer, Swin or BiT. Its arrays:'
             f" {summary(names)}."
-            " Supported: Google and big_vision .npz, BiT .npz, timm (DeiT, DINO to DINOv3, Swin), Hugging Face (vit,"
-            " deit, dinov2, dinov3_vit, siglip, swin, swinv2, dpt, depth_anything, eomt, beit with UPerNet, yolos,"
-            " lw_detr, rf_detr), mmsegmentation (SETR, UPerNet), vit-pytorch. A ViT with custom names is read by rules:"
-            " names=[(pattern, replacement), ...], see docs/checkpoints.md."
+            " Supported: Google and big_vision .npz, BiT .npz, timm (DeiT, DINO to DINOv3, Swin, resnetv2_*_bit),"
+            " Hugging Face (vit, deit, dinov2, dinov3_vit, siglip, swin, swinv2, dpt, depth_anything, eomt, beit with"
+            " UPerNet, yolos, lw_detr, rf_detr), mmsegmentation (SETR, UPerNet), vit-pytorch. A ViT with custom names"
+            " is read by rules: names=[(pattern, replacement), ...], see docs/checkpoints.md."
         )
     return form
 

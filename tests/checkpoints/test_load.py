@@ -14,6 +14,8 @@ from sampled import pixels as pixels_of
 
 import keras_vit
 from keras_vit.checkpoints.fetch import catalogue
+from keras_vit.checkpoints.parse import parse
+from keras_vit.checkpoints.reading.files import read
 from keras_vit.checkpoints.transfer import transfer
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
@@ -193,6 +195,31 @@ def test_what_is_left_out_or_assumed_is_reported(tmp_path, caplog):
     assert f"No preprocessor_config.json: assuming the usual normalisation of {assumed}" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "assumed"),
+    [
+        ("timm_bit", 224, "normalised: assuming mean=127.5, std=127.5, as timm's config.json does."),
+        ("timm_dinov3", 256, "assuming ImageNet's"),
+        ("hf_dinov3", 224, "dinov3_vit"),
+    ],
+)
+def test_sizes_and_constants_that_a_state_dict_lacks_are_assumed_with_a_warning(name, size, assumed, tmp_path):
+    _, path, _ = write(name, tmp_path)
+    (tmp_path / "config.json").unlink()
+    found = " ".join(parse(read(path), {}).assumptions)
+    assert f"The file does not state the image size: assuming image_size={size}." in found and assumed in found
+    told = {
+        "image_size": 8,
+        "mean": 1.0,
+        "std": 1.0,
+        "heads": 2,
+        "pool": "gap",
+        "epsilon": 1e-5,
+        "mlp_activation": "gelu",
+    }
+    assert parse(read(path), told).assumptions == []
+
+
 def test_missing_unexpected_and_misshapen_arrays_are_listed(tmp_path):
     _, path, arguments = write("timm_vit", tmp_path)
     good = safetensors.numpy.load_file(path)
@@ -285,6 +312,21 @@ def test_the_name_of_an_architecture_leads_to_published_models_of_it(name):
     with pytest.raises(
         FileNotFoundError,
         match="not a name in the catalogue. Published models of that kind: imagenet21k/B_16, imagenet2012/",
+    ):
+        keras_vit.load(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("swin_tiny_patch4_window7_224", "swin_tiny_patch4_window7_224.ms_in1k"),
+        ("resnetv2_50x1_bit", "resnetv2_50x1_bit.TAG"),
+        ("vit_base_patch16_224.augreg_in21k", "vit_base_patch16_224.augreg_in21k"),
+    ],
+)
+def test_a_name_of_timm_leads_to_its_address(name, address):
+    with pytest.raises(
+        FileNotFoundError, match=f'a model of timm: keras_vit.load\\("hf://timm/{address}"\\) downloads'
     ):
         keras_vit.load(name)
 

@@ -6,6 +6,7 @@ from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.checkpoints.formats.name_map import NameMap, conv, pointwise, same, torch_norm
 from keras_vit.checkpoints.formats.parsed import (
     ParsedCheckpoint,
+    any_size,
     check_agreement,
     constants,
     need,
@@ -14,13 +15,13 @@ from keras_vit.checkpoints.formats.parsed import (
     setting,
 )
 from keras_vit.checkpoints.formats.timm_config import evaluation_config, label_names, preprocessing
-from keras_vit.layers.embedding.patches import pair
 from keras_vit.models.bit import DEPTHS
 
 # How each style names a residual unit, the root convolution, and the head's bias.
 _UNIT = {"google": r"resnet/block(\d+)/unit(\d+)/", "timm": r"stages\.(\d+)\.blocks\.(\d+)\."}
 _ROOT = {"google": "resnet/root_block/standardized_conv2d/kernel", "timm": "stem.conv.weight"}
 _HEAD_BIAS = {"google": "resnet/head/conv2d/bias", "timm": "head.fc.bias"}
+_ASSUMED_NORMALISATION = "The file does not say how images are normalised: assuming {}, as timm's config.json does."
 _TIMM_SIZES = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
 
 
@@ -120,14 +121,14 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     cfg = evaluation_config(config)
     if classes is not None:
         check_agreement([("num_classes", setting(config, "num_classes", int), classes)])
-    input_size = setting(cfg, "input_size", list) or (channels, 224, 224)
+    assumptions: list[str] = []
     # The weights are convolutions, which fit any image size.
-    size = pair(options.get("recorded_size") or options.get("image_size") or input_size[1:], "image_size")
+    given = options.get("image_size") or (setting(cfg, "input_size", list) or [])[1:]
+    size = any_size(given, options, 224, assumptions)
     fields = {"units": units, "width_factor": width / 64 if width % 64 else width // 64}
-    stated = constants(cfg, ("mean", "std")) or ((127.5,) * channels, (127.5,) * channels)
-    fields.update(
-        {name: _plain(values) for name, values in normalisation(stated, (), channels, options, "", []).items()}
-    )
+    stated = constants(cfg, ("mean", "std")) if style == "timm" else ((127.5,) * channels, (127.5,) * channels)
+    normal = normalisation(stated, (127.5, 127.5), channels, options, _ASSUMED_NORMALISATION, assumptions)
+    fields.update({name: _plain(values) for name, values in normal.items()})
     return ParsedCheckpoint(
         "BiT",
         fields,
@@ -137,5 +138,6 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         classes,
         channels,
         label_names(config, classes),
+        assumptions=assumptions,
         preprocessing=preprocessing(config) if config else None,
     )

@@ -21,6 +21,7 @@ from keras_vit.checkpoints.formats.parsed import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     ParsedCheckpoint,
+    any_size,
     check_agreement,
     known_heads,
     need,
@@ -29,7 +30,6 @@ from keras_vit.checkpoints.formats.parsed import (
     stated_pair,
 )
 from keras_vit.checkpoints.formats.timm_eva import HEAD_WIDTHS
-from keras_vit.layers.embedding.patches import pair
 
 KIND = "dinov3_vit"
 _NAMES = Names(
@@ -141,7 +141,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     usual = (IMAGENET_MEAN, IMAGENET_STD)
     fields.update(normalisation(KIND, contents.preprocessor, usual, channels, options, assumptions))
     stated = stated_pair(config, "image_size")
-    size = pair(options.get("recorded_size") or stated or options.get("image_size") or 224, "image_size")
+    size = any_size(stated, options, 224, assumptions)
     _check(outer, config, fields, stated or size, channels)
     entries, preprocess = name_map(fields), preprocessing(contents.preprocessor)
     return ParsedCheckpoint(

@@ -214,6 +214,21 @@ def normalisation(
     return {"mean": stated[0], "std": stated[1], **told}
 
 
+def any_size(stated: typing.Any, options: Mapping, usual: int, assumptions: list[str]) -> tuple[int, int]:
+    """The image size (height, width) of weights that fit any: as stated, else the user's, else the usual one.
+
+    Args:
+        stated: by the checkpoint, pixels or (height, width), or None.
+        options: of `parse`.
+        usual: pixels.
+        assumptions: a list, to which a sentence on the usual one is added.
+    """
+    size = options.get("recorded_size") or stated or options.get("image_size")
+    if size is None:
+        assumptions.append(f"The file does not state the image size: assuming image_size={usual}.")
+    return pair(size or usual, "image_size")
+
+
 def colors_in(rows: typing.Any, classes: int) -> tuple[tuple[int, ...], ...] | None:
     """(red, green, blue) from 0 to 255 of each class in a file's list; None for anything else."""
 

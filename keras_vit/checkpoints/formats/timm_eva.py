@@ -14,6 +14,7 @@ from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.checkpoints.formats.gates import join_gates, split_gates
 from keras_vit.checkpoints.formats.parsed import (
     ParsedCheckpoint,
+    any_size,
     check_agreement,
     depth,
     grid,
@@ -35,7 +36,6 @@ from keras_vit.checkpoints.formats.timm_config import (
     stated_rows,
 )
 from keras_vit.checkpoints.formats.timm_names import EVA_SCALES, name_map
-from keras_vit.layers.embedding.patches import pair
 
 # DINOv3's own names, and timm's.
 _ALIASES = [
@@ -255,11 +255,11 @@ def _check(config, kind, fields, size, classes, channels):
     )
 
 
-def _image_size(arrays, fields, config, options):
+def _image_size(arrays, fields, config, options, assumptions):
     """(height, width) of the checkpoint's images: by its table of positions, or else as stated."""
     stated = input_size(config)
     if "pos_embed" not in arrays:
-        return pair(options.get("recorded_size") or stated or options.get("image_size") or IMAGE_SIZE, "image_size")
+        return any_size(stated, options, IMAGE_SIZE, assumptions)
     hint = hint_grid(options, fields["patch_size"], None if stated is None else list(stated))
     rows = need(arrays, "pos_embed", 3).shape[1] - int(fields["class_token"])
     return pixels(grid(rows, hint), fields["patch_size"])
@@ -276,7 +276,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         assumed = [f"{name}={fields[name]!r}" for name in ("heads", "pool") if options.get(name) is None]
         assumptions += [f"No config.json: assuming {', '.join(assumed)}; pass those that differ."] if assumed else []
     fields.update(normalisation(config, channels, options, assumptions))
-    size = _image_size(arrays, fields, config, options)
+    size = _image_size(arrays, fields, config, options, assumptions)
     classes = need(arrays, "head.weight", 2).shape[0] if "head.weight" in arrays else None
     _check(config, _kind(arrays), fields, size, classes, channels)
     return ParsedCheckpoint(
