@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import keras
 from keras import ops
@@ -188,50 +188,28 @@ def resized_bilinearly(x: Any, size: tuple[int, int], aligned: bool) -> Any:
     return tf.raw_ops.ResizeBilinear(images=x, size=size, align_corners=aligned, half_pixel_centers=not aligned)
 
 
-_GPU_KERNEL: Literal["cudnn", "xla"] = "cudnn"
-
-
-def _by_cudnn(q):
-    """Whether Keras computes attention by cuDNN: with JAX, on a GPU, in 16 bits."""
-    if keras.backend.backend() != "jax" or keras.backend.standardize_dtype(q.dtype) not in ("bfloat16", "float16"):
-        return False
-    import jax
-
-    device = jax.devices()[0]
-    return device.platform == "gpu" and float(getattr(device, "compute_capability", 0)) >= 8.0  # from Ampere on
-
-
 def cudnn_attends(x: Any, width: int) -> bool:
-    """Whether cuDNN's kernel is the default for tokens x (b, n, d) in heads of `width`, without masks: on one GPU, as
-    measured, once it has agreed with ordinary operations there.
-    """
-    if not _by_cudnn(x) or keras.distribution.distribution() is not None:
+    """layers.kernels.chosen.cudnn on JAX; False elsewhere."""
+    if keras.backend.backend() != "jax":
         return False
-    if width % 8 or width > 128 or not all(isinstance(size, int) for size in x.shape):
-        return False
-    from keras_vit.layers.kernels.self_check import trusted
+    from keras_vit.layers.kernels import chosen
 
-    return trusted("cuDNN attention", keras.backend.standardize_dtype(x.dtype))
+    return chosen.cudnn(x, width)
 
 
 def dot_product_attention(q: Any, k: Any, v: Any, allowed: Any = None, is_causal: bool = False) -> Any:
-    """Keras' operation on q, k and v (b, n, k, c).
-
-    cuDNN trains only even numbers of tokens: an odd n gets one more token, to which none attends.
+    """Keras' operation on q, k and v (b, n, k, c); with JAX on a GPU also for an odd number of tokens by cuDNN.
 
     Args:
         allowed: boolean, broadcastable to (b, k, n, n); None for all.
         is_causal: whether a token attends only to itself and earlier ones.
     """
-    n = q.shape[1]
-    if allowed is not None or is_causal or not n or n % 2 == 0 or not _by_cudnn(q):
-        return ops.dot_product_attention(q, k, v, mask=allowed, is_causal=is_causal)
-    import jax
+    if keras.backend.backend() == "jax" and allowed is None and not is_causal and q.shape[1]:
+        from keras_vit.layers.kernels import cudnn
 
-    q, k, v = (jax.numpy.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0))) for x in (q, k, v))
-    lengths = jax.numpy.full((q.shape[0],), n, "int32")
-    y = jax.nn.dot_product_attention(q, k, v, key_value_seq_lengths=lengths, implementation=_GPU_KERNEL)
-    return y[:, :n]
+        if cudnn.usable(q, q.shape[-1]):
+            return cudnn.attend(q, k, v)
+    return ops.dot_product_attention(q, k, v, mask=allowed, is_causal=is_causal)
 
 
 def attention_in_one_kernel(x: Any, width: int, heads: int) -> Callable[[Any, Any, Any, Callable], Any] | None:

@@ -89,7 +89,7 @@ def largest_difference(n):
     """Of outputs and gradients of attention among n tokens, as on a GPU and plain, relative to the largest values."""
     import jax
 
-    from keras_vit.layers.kernels import self_check
+    from keras_vit.layers.kernels import chosen, cudnn
 
     q, k, v = np.random.default_rng(0).normal(size=(3, 2, n, 2, 8)).astype("bfloat16")
     called, kernel = [], jax.nn.dot_product_attention
@@ -105,14 +105,14 @@ def largest_difference(n):
 
     plain = results(keras.ops.dot_product_attention)
     with (
-        unittest.mock.patch.object(backend, "_GPU_KERNEL", "xla"),
-        unittest.mock.patch.object(backend, "_by_cudnn", lambda q: True),
+        unittest.mock.patch.object(cudnn, "_IMPLEMENTATION", "xla"),
+        unittest.mock.patch.object(cudnn, "usable", lambda q, width: True),
         unittest.mock.patch.object(jax.nn, "dot_product_attention", counted),
     ):
         found = results(backend.dot_product_attention)
     with (
         unittest.mock.patch.object(jax, "devices", lambda: [card]),
-        unittest.mock.patch.object(self_check, "trusted", lambda kernel, dtype: kernel == "cuDNN attention"),
+        unittest.mock.patch.object(chosen, "trusted", lambda kernel, dtype: kernel == "cuDNN attention"),
     ):
         tokens = jax.numpy.asarray(q[:, :, 0])
         assert backend.cudnn_attends(tokens, 64) and not backend.cudnn_attends(tokens.astype("float32"), 64)

@@ -9,14 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from keras_vit.layers import backend
-from keras_vit.layers.kernels import bias, chosen, layer_norm, self_check, short_rows
+from keras_vit.layers.kernels import bias, chosen, cudnn, layer_norm, self_check, short_rows
 
 KERNELS = [
     ("attention", short_rows, "attend"),
     ("layer normalization", layer_norm, "fork"),
     ("bias gradients", bias, "add"),
-    ("cuDNN attention", backend, "dot_product_attention"),
+    ("cuDNN attention", cudnn, "attend"),
 ]
 SETTINGS = (self_check.TPU_KERNELS, self_check.DOT_PRODUCT_ATTENTION)
 
@@ -31,8 +30,8 @@ def checks(monkeypatch):
 
     for module in (short_rows, layer_norm):
         monkeypatch.setattr(module, "run", interpreted(module.run))
-    monkeypatch.setattr(backend, "_by_cudnn", lambda x: True)
-    monkeypatch.setattr(backend, "_GPU_KERNEL", "xla")
+    monkeypatch.setattr(cudnn, "usable", lambda x, width: True)
+    monkeypatch.setattr(cudnn, "_IMPLEMENTATION", "xla")
     monkeypatch.setattr(self_check, "local_devices", lambda platform: jax.local_devices())
     monkeypatch.setattr(self_check, "_difference", lambda *given: (found.append(given[:2]), compare(*given))[1])
     for setting in SETTINGS:
@@ -52,7 +51,7 @@ def kernels_of_a_program():
                 "attention": chosen.attention(x, 128, 2) is not None,
                 "layer normalization": chosen.normalization(x, 1e-6) is not None,
                 "bias gradients": self_check.trusted("bias gradients", "bfloat16"),
-                "cuDNN attention": backend.cudnn_attends(x, 64),
+                "cuDNN attention": chosen.cudnn(x, 64),
             }
         )
         return x.astype("float32").sum()

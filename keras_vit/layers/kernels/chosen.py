@@ -1,4 +1,4 @@
-"""Chooses a layer's kernel: on TPUs one of this package, on all other chips ordinary operations.
+"""Chooses a layer's kernel: on TPUs one of this package, on a GPU cuDNN's, on all other chips ordinary operations.
 
 The program chooses (`jax.lax.platform_dependent`), not Python: programs lowered elsewhere for a TPU have the kernels.
 """
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import keras
 from jax.sharding import PartitionSpec
 
+from keras_vit.layers.kernels import cudnn as gpu
 from keras_vit.layers.kernels.self_check import trusted
 
 
@@ -83,6 +84,17 @@ def attention(x: Any, width: int, heads: int) -> Callable[[Any, Any, Any, Callab
         lambda q, k, v: short_rows.attend(q, k, v, heads // shards), [("batch", None, "model")] * 3
     )
     return lambda q, k, v, plain: jax.lax.platform_dependent(q, k, v, tpu=kernel, default=plain)
+
+
+def cudnn(x: Any, width: int) -> bool:
+    """Whether cuDNN's kernel is the default for tokens x (b, n, d) in heads of `width`, without masks: on one GPU, as
+    measured (docs/performance.md), once it has agreed with ordinary operations there.
+    """
+    if not gpu.usable(x, width) or keras.distribution.distribution() is not None:
+        return False
+    if not all(isinstance(size, int) for size in x.shape):  # an export for batches of any size
+        return False
+    return trusted("cuDNN attention", keras.backend.standardize_dtype(x.dtype))
 
 
 def normalization(x: Any, epsilon: float) -> Callable[[Any, Any, Any, Callable], Any] | None:

@@ -36,13 +36,9 @@ def _attention():
 
 
 def _cudnn_attention():
-    from keras_vit.layers.backend import dot_product_attention
+    from keras_vit.layers.kernels import cudnn
 
-    return (
-        lambda *given: dot_product_attention(*_split(given)).reshape(given[0].shape),
-        _plain_attention,
-        [(2, 17, 128)] * 3,
-    )
+    return lambda *given: cudnn.attend(*_split(given)).reshape(given[0].shape), _plain_attention, [(2, 17, 128)] * 3
 
 
 def _normalization():
