@@ -52,14 +52,20 @@ def test_the_code_of_the_guides_runs_and_keeps_the_weights(names):
     for name in ("B_16.npz", "ViT-B_16_imagenet21k+imagenet2012.npz"):
         keras_vit.save(google, name, format="google")
     keras_vit.save(erf, "mine.npz", format="google")
+    erf.preprocessing = "decode|resize(106, method='bicubic')|central_crop(96, 96)"
     keras_vit.save(erf, "timm_folder", format="timm")
     keras_vit.save(erf, "vit_folder", format="huggingface")
     pathlib.Path("mine.safetensors").write_bytes(pathlib.Path("timm_folder/model.safetensors").read_bytes())
     keras.utils.save_img("photo.jpg", names["images"][0], scale=False)
+    for i, image in enumerate(names["images"]):
+        folder = pathlib.Path("photos", "abc"[i % 3])
+        folder.mkdir(parents=True, exist_ok=True)
+        keras.utils.save_img(folder / f"{i}.png", image, scale=False)
     models = []
     for block in blocks(PATHS["migrating"]):
         block.run(names)
         models.append(names.get("model"))
+    assert names["evaluated"].element_spec[0].shape[1:] == (96, 96, 3) and names["names"] == ("a", "b", "c")
     assert models[0].classes == 10 and keras_vit.load("mine.keras").classes == 10
     assert names["logits"].shape == (1, 10) and names["shaded"].shape == (1, 96, 96, 3)
     assert float(keras.ops.max(names["maps"])) == pytest.approx(1.0, abs=0.2)
