@@ -13,6 +13,7 @@ import short_runs
 import keras_vit
 from keras_vit.data import open_source
 from keras_vit.distribution import Strategy
+from keras_vit.evaluation.features import Embedder
 from keras_vit.planning import dry_run
 from keras_vit.runs import run
 from keras_vit.tasks import find_task
@@ -75,8 +76,10 @@ def test_the_students_head_starts_as_a_probe(config):
     task = task_of(config)
     model = task.model(source)
     task.fit_head(model, source, Strategy(), None)
+    features, labels = Embedder(model.student, config.data.eval_preprocess, 32)(source)
     [head] = model.student.heads()
-    assert np.abs(keras.ops.convert_to_numpy(head.kernel)).max() > 0
+    found = keras.ops.argmax(head(features), axis=-1)
+    assert np.mean(keras.ops.convert_to_numpy(found) == labels) > 0.8  # 0.1 by chance, of features that are not trained
 
 
 @pytest.mark.extended
