@@ -230,9 +230,10 @@ def evaluation_batches(
     """Yields (x, y, weights) in order, once; by default images (b, h, w, c) uint8, labels (b,), weights (b,) float32.
 
     Every host gets the same number of batches; the last ones are padded with weight 0. An example that cannot be read
-    or decoded becomes zeros with weight 0 and is added to `errors`. These weights multiply those of `select`. `seed`
-    allows random ops: each row's seed is folded from it, so its pixels are the same in each pass, on any number of
-    hosts. See `training_batches` for the other arguments.
+    or decoded becomes zeros with weight 0 and is added to `errors`. These weights multiply those of `select`. Compile
+    with weighted_metrics=...: metrics=... counts rows of weight 0. `seed` allows random ops: each row's seed is folded
+    from it, so its pixels are the same in each pass, on any number of hosts. See `training_batches` for the other
+    arguments.
 
     Raises:
         ValueError: if the preprocessing has random ops without a seed or ops on labels, or the batch cannot be split

@@ -368,7 +368,7 @@ class Model(SteppingModel):
                 "The data has no labels, which the loss needs: expected (x, y) or (x, y, weights). To get the model's"
                 " outputs, use predict."
             )
-        return InputChecks.of(self, mixes).any(x, y, weights)
+        return InputChecks.of(self, mixes, measures=True).any(x, y, weights)
 
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
         """Keras' train_on_batch; class_weight as in `fit`, but for "balanced"."""

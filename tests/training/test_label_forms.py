@@ -207,6 +207,9 @@ def test_mixing_makes_rows():
             with pytest.raises(ValueError, match=r"model.mixing makes rows of labels.*Accuracy\(\)") as error:
                 call(X, Y)
     assert '"accuracy" cannot read them: write metrics=[keras_vit.training.Accuracy()].' in str(error.value)
+    model.compile("sgd", SoftmaxCrossEntropy(), weighted_metrics=["accuracy"])
+    with pytest.raises(ValueError, match=r"write weighted_metrics=\[keras_vit.training.Accuracy\(\)\]"):
+        model.fit(X, Y)
 
 
 def nothing_trains(model):

@@ -122,6 +122,12 @@ def metrics_in_order(model: keras.Model) -> list[list]:
     return found
 
 
+def unweighted_metrics(model: keras.Model) -> list:
+    """The metrics given as compile(metrics=...), which ignore weights."""
+    given = getattr(getattr(model, "_compile_metrics", None), "_user_metrics", None)
+    return [metric for metric in keras.tree.flatten(given) if metric is not None]
+
+
 def in_order_of_lists(metrics: Any, names: Sequence[str]) -> list:
     """The metrics of each output with these names, in any structure."""
     if len(names) == 1:

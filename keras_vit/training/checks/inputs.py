@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.training.checks.compiled import in_order
+from keras_vit.training.checks.compiled import in_order, unweighted_metrics
 from keras_vit.training.checks.labels import LabelRules, label_rules
 from keras_vit.training.checks.marked import assert_true, filled_in, marked
 from keras_vit.training.checks.masks import MaskRules
@@ -27,6 +27,8 @@ from keras_vit.training.losses import ONE_BASED, are_no_shares, are_numbers, are
 from keras_vit.training.segmentation_losses import PixelLoss
 
 _SAMPLE = 32  # images with checked pixels
+# Models with a range that cannot be checked, and compiled metrics that ignore weights.
+_WARNED: weakref.WeakSet = weakref.WeakSet()
 
 
 def input_names(model: keras.Model) -> tuple[str, ...]:
@@ -45,16 +47,23 @@ class InputChecks:
         labels: {output: its LabelRules, or None for no check}.
         numbers: {input: the numbers allowed in it}.
         targets: the rules for y if it is one mask, or rows of objects, per image; None otherwise.
+        unweighted: the compiled metrics if some ignore weights, and may count rows of weight 0; None for no warning.
     """
 
     scales: dict[str, tuple[Normalisation, ...]]
     labels: dict[str, LabelRules | None]
     numbers: dict[str, Numbers] = dataclasses.field(default_factory=dict)
     targets: MaskRules | ObjectRules | None = None
+    unweighted: keras.metrics.Metric | None = None
 
     @classmethod
-    def of(cls, model: keras.Model, mixes: bool = False) -> "InputChecks":
+    def of(cls, model: keras.Model, mixes: bool = False, measures: bool = False) -> "InputChecks":
         """The checks for a model: its normalisation, unless model.check_pixels is False, and its compiled loss.
+
+        Args:
+            model: the model.
+            mixes: whether model.mixing makes rows of class numbers.
+            measures: whether to check the compiled metrics, too.
 
         Raises:
             ValueError: for layers with another `value_range` than the model expects behind them.
@@ -62,7 +71,8 @@ class InputChecks:
         targets = getattr(model, "object_rules", None)
         targets = targets or _without_void(getattr(model, "mask_rules", None), model) or _mask_rules(model)
         labels = label_rules(model, mixes) if targets is None else {}
-        return cls(_scales(model), labels, getattr(model, "numbers", {}), targets)
+        unweighted = model._compile_metrics if measures and unweighted_metrics(model) else None
+        return cls(_scales(model), labels, getattr(model, "numbers", {}), targets, unweighted)
 
     def arrays(self, x: Any, y: Any = None, weights: Any = None, pixels: bool = True) -> None:
         """Checks a batch, or all the data, given as arrays.
@@ -76,6 +86,7 @@ class InputChecks:
         Raises:
             ValueError: for pixels on another scale, wrong labels, or invalid patch numbers.
         """
+        self._warn_of_ignored(weights, lambda weight: not np.all(keras.ops.convert_to_numpy(weight)))
         for name, values, expected in self._numbers(x):
             expected.check(name, keras.ops.convert_to_numpy(values))
         for images, scale in self._images(x) if pixels else ():
@@ -144,6 +155,7 @@ class InputChecks:
     def any(self, x: Any, y: Any = None, weights: Any = None) -> Any:
         """`x` checked, or to be checked when read: arrays, a dataset, a generator or a PyDataset."""
         if hasattr(x, "element_spec"):
+            self._warn_of_ignored(keras.utils.unpack_x_y_sample_weight(x.element_spec)[2])
             return self.dataset(x) if hasattr(x, "scan") else x  # distributed datasets are opaque
         if isinstance(x, types.GeneratorType):
             return self.stream(x)
@@ -153,6 +165,18 @@ class InputChecks:
         if isinstance(self.targets, MaskRules) and y is not None:
             self.targets.check_some(keras.ops.convert_to_numpy(y))
         return x
+
+    def _warn_of_ignored(self, weights, has_zeros=lambda spec: True):
+        """Warns, once per compile, about weights of 0 that the metrics ignore."""
+        if self.unweighted is None or self.unweighted in _WARNED:
+            return
+        if any(weight is not None and has_zeros(weight) for weight in keras.tree.flatten(weights)):
+            _WARNED.add(self.unweighted)
+            warnings.warn(
+                "compile(metrics=...) ignores sample weights: examples of weight 0, such as the padding of"
+                " evaluation_batches, count like any other. Write compile(weighted_metrics=[...]).",
+                stacklevel=5,
+            )
 
     def _images(self, x):
         """(images, normalisation) of each input with checked pixels, once for each of its normalisations."""
@@ -202,9 +226,6 @@ def _mask_rules(model):
         return None
     _, height, width, classes = outputs[0].shape
     return MaskRules(classes, (height, width), loss.void)
-
-
-_WARNED: weakref.WeakSet = weakref.WeakSet()  # models with a range that cannot be checked
 
 
 def _warn_of_hidden(model, layer):

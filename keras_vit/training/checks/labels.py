@@ -18,6 +18,7 @@ from keras_vit.training.checks.compiled import (
     metric_of,
     metrics_in_order,
     output_names,
+    unweighted_metrics,
     what_is,
 )
 from keras_vit.training.losses import NO_SHARES, FromLogits, are_numbers
@@ -142,8 +143,9 @@ def label_rules(model: keras.Model, mixes: bool = False) -> dict[str, LabelRules
     """{output: its LabelRules, or None}; `mixes` says whether model.mixing makes rows of class numbers."""
     names = output_names(model)
     found = in_order(getattr(model, "loss", None), names) or [None] * len(names)
+    unweighted = unweighted_metrics(model)
     return {
-        name: _rules(loss, metrics, output, mixes)
+        name: _rules(loss, metrics, output, mixes, unweighted)
         for name, loss, metrics, output in zip(names, found, metrics_in_order(model), model.outputs)
     }
 
@@ -155,7 +157,7 @@ def _ignores(loss):
     return options.get("ignore_class") is not None
 
 
-def _rules(loss, metrics, output, mixes):
+def _rules(loss, metrics, output, mixes, unweighted):
     classes, ours = output.shape[-1], isinstance(loss, FromLogits)
     sums = NO_SHARES if ours and loss.shares else None
     if len(output.shape) != 2 or classes is None or classes < 2:
@@ -172,7 +174,8 @@ def _rules(loss, metrics, output, mixes):
     mixed = numbers and f"{numbers} For metrics, that is {_ACCURACY}."
     for metric in metrics:
         metric = _instance(metric)
-        by_name = metric in _BY_NAME and f'The metric "{metric}" cannot read them: write metrics=[{_ACCURACY}].'
+        argument = "metrics" if metric in unweighted else "weighted_metrics"
+        by_name = metric in _BY_NAME and f'The metric "{metric}" cannot read them: write {argument}=[{_ACCURACY}].'
         mixed = mixed or by_name or _needs(metric, _OF_NUMBERS, "class numbers (b,)")
         sums = sums or _several(metric, kind)
         rows = rows or _needs(metric, _OF_ROWS, f"rows (b, {classes})")

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit.distribution.strategy import check_divisible
+from keras_vit.training.checks.compiled import unweighted_metrics
 from keras_vit.training.checks.inputs import MappedPyDataset
 
 
@@ -202,7 +203,7 @@ def feed(
 
 def _check_weighted(model):
     """ValueError if the model has metrics that would count rows of weight 0."""
-    if getattr(model._compile_metrics, "_user_metrics", None):
+    if unweighted_metrics(model):
         raise ValueError(
             "On these devices the last batch is padded with rows of weight 0, which metrics given as"
             " compile(metrics=...) would count. Use compile(weighted_metrics=...), or pass full batches."
