@@ -1,5 +1,7 @@
 """Early stopping, and the weights of the best evaluation, also of a run that was interrupted."""
 
+import logging
+
 import keras
 import numpy as np
 import pytest
@@ -34,9 +36,10 @@ class Scores(keras.callbacks.Callback):
             raise Preempted
 
 
-def go(folder, patience=None, losses=(), stop=None):
-    """Resumes a run of 12 steps with an evaluation every 2 and a checkpoint every 3; returns (last step, model, best,
-    {step: evaluated weights}).
+def go(folder, patience=None, losses=(), stop=None, total=12):
+    """Resumes a run of `total` steps with an evaluation every 2 and a checkpoint every 3.
+
+    Returns (last step, model, best, {step: evaluated weights}).
     """
     rundir = RunDirectory(folder)
     pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 12, 3), dtype="uint8")
@@ -54,7 +57,7 @@ def go(folder, patience=None, losses=(), stop=None):
     score, scores = Score("top1", curve="val_accuracy"), Scores(dict(losses), stop)
     best = Best(rundir, score, keep=True, patience=patience, initial=True, start=start)
     options = {
-        "total": 12,
+        "total": total,
         "every": 2,
         "checkpoint_every": 3,
         "batch_size": 4,
@@ -70,14 +73,26 @@ def assert_weights(model, expected):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.fixture
+def infos(caplog):
+    """The text of the logs so far: infos()."""
+    logging.getLogger("absl").propagate = True
+    with caplog.at_level("INFO", logger="absl"):
+        yield lambda: caplog.text
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    ("losses", "patience", "end", "step"), [({}, 6, 10, 4), ({8: 0.9}, 4, 12, 12), ({8: 0.9}, 2, 6, 4)]
+    ("losses", "patience", "total", "end", "step"),
+    [({}, 6, 12, 10, 4), ({}, 6, 10, 10, 4), ({8: 0.9}, 4, 12, 12, 12), ({8: 0.9}, 2, 12, 6, 4)],
 )
-def test_a_run_ends_after_its_patience_and_delivers_the_weights_that_were_best(tmp_path, losses, patience, end, step):
+def test_a_run_ends_after_its_patience_and_delivers_the_weights_that_were_best(
+    tmp_path, losses, patience, total, end, step, infos
+):
     """Evaluated with averages of the weights, which take no part in training on."""
-    last, model, best, evaluated = go(tmp_path, patience, losses)
+    last, model, best, evaluated = go(tmp_path, patience, losses, total=total)
     assert (last, best.best_step) == (end, step)
+    assert ("the run ends at step" in infos()) == (end < total)
     assert best.deliver(model) == step
     assert_weights(model, evaluated[step])
 

@@ -130,6 +130,13 @@ def test_sigterm_in_an_evaluation_saves_the_weights_and_not_their_averages(tmp_p
     assert_equal(saved(rundir, 6), states[-1])
 
 
+def test_sigterm_before_the_first_step_does_not_claim_a_checkpoint(tmp_path, warnings):
+    with pytest.raises(Preempted):
+        go(RunDirectory(tmp_path), callbacks=[when("on_epoch_begin", terminate)])
+    said = "Stopped before the first step, without a checkpoint. Exit code 75: run the same command again to start."
+    assert said in warnings() and not RunDirectory(tmp_path).checkpoints()
+
+
 def test_ctrl_c_saves_after_the_step_and_a_second_one_ends_at_once(tmp_path, capfd):
     handler, seen = signal.getsignal(signal.SIGINT), []
 

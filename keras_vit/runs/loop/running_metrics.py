@@ -97,5 +97,6 @@ def repeat_evaluation(
         logging.info("Evaluating first: the last state was saved before its evaluation had ended.")
     measures = model.evaluate(evaluation, callbacks=[training, *callbacks], return_dict=True, verbose=verbose)
     logs = {**training.logs, **{f"val_{name}": value for name, value in measures.items()}}
+    logs = dict(sorted(logs.items()))  # as Keras passes them in fit
     for callback in callbacks:
         callback.on_epoch_end(epoch, logs)

@@ -86,10 +86,13 @@ def _evaluate_start(model, evaluation, callbacks, logs, verbose):
 
 
 def _save_early(checkpoints, ending):
-    """Saves the state after a signal, and logs how to continue."""
+    """Saves the state after a signal, unless no step was taken, and logs how to continue."""
     checkpoints.save()
     code = f" Exit code {RESTART}: run" if isinstance(ending, Preempted) else " Run"
-    logging.warning("Step %d is saved.%s the same command again to continue.", checkpoints.step, code)
+    if checkpoints.step:
+        logging.warning("Step %d is saved.%s the same command again to continue.", checkpoints.step, code)
+    else:
+        logging.warning("Stopped before the first step, without a checkpoint.%s the same command again to start.", code)
 
 
 def train(
@@ -159,6 +162,6 @@ def train(
             first.end()
             rundir.flush_metrics()
         checkpoints.save()
-    if best is not None and best.exhausted:
+    if best is not None and best.exhausted and best.step < total:
         logging.info("No evaluation since step %d was better: the run ends at step %d.", best.best_step, best.step)
     return checkpoints.step
