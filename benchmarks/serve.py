@@ -278,8 +278,9 @@ def under_load(service: Running, images: list[bytes], expected: list, values) ->
 def main():
     values, images = flags.FLAGS, jpegs(32)
     if values.address:
-        print(timed(Model(values.address), images, None, values))
-        return
+        model = Model(values.address)
+        check(model.get(model.path) is not None, f"--address={values.address}: nothing answers there.")
+        return print(timed(model, images, None, values))
     import keras_vit
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -189,7 +189,7 @@ def run():
         lowest=1,
     )
     flags.integer("megapixels", 64, "The largest size of an image.", lowest=1, highest=178)
-    flags.integer("images", 64, "The largest number of images in a request, --queue at most.", lowest=1)
+    flags.integer("images", 64, "The largest number of images in a request; never more than --queue.", lowest=1)
     flags.integer("seconds", 30, "Time for a request to arrive, and then for its answer.", lowest=1)
     flags.integer("drain_seconds", 30, "After SIGTERM, the time to finish open requests.", lowest=1)
     flags.launch(main, takes="MODEL [MODEL ...]", loads=True)
