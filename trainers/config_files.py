@@ -10,6 +10,7 @@ import sys
 
 from ml_collections import ConfigDict, FieldReference
 
+from .short_forms import FROM_TIMM
 from .without_engine import did_you_mean, module_at, package_module
 
 keys, suggest = package_module("runs.config_keys"), package_module("io.suggest")
@@ -120,6 +121,8 @@ def _check_key(key, config):
         valid = list(place.keys()) if hasattr(place, "keys") else []
         if name not in valid:
             hint = suggest.did_you_mean_key(name, valid, config)
+            if not hint and name in FROM_TIMM:
+                hint = f' Did you mean "{FROM_TIMM[name]}"?'
             here = f" Valid: {', '.join(valid)}." if valid else ""
             raise ValueError(f'--config.{key}: the config has no "{name}" there.{hint}{here}')
         place = place[name]

@@ -17,10 +17,10 @@ from ml_collections import ConfigDict, config_flags
 
 from . import QUIET, loading
 from .config_files import apply_overrides, config_names, load_config, values_of
-from .short_forms import SHORT_FORMS, as_overrides, is_local, take
+from .short_forms import FROM_TIMM, SHORT_FORMS, as_overrides, is_local, take
 from .without_engine import VERSION, did_you_mean, drop_output, package_module
 
-in_lines = package_module("io.stderr").in_lines
+in_lines, nearest = package_module("io.stderr").in_lines, package_module("io.suggest").nearest
 LIST_FLAGS = "--list_flags"  # for completion: prints the names of the flags
 _OURS = {}  # {flag shown by --help: whether it is required}
 # Other commands' names for the same.
@@ -31,6 +31,7 @@ _SYNONYMS = {
     "init": ("model",),
     "model": ("init",),
     "output": ("workdir", "index"),
+    "resume": ("workdir",),
     "workdir": ("output",),
 }
 _RESTART = 75  # EX_TEMPFAIL of sysexits.h
@@ -79,15 +80,25 @@ def _show_help(main, takes, loaded, loads):
         print("\n".join(f"  --config.{key}={value}" for key, value in values_of(loaded).items()))
 
 
+def _meant(name, valid, with_config):
+    """The flags that an unknown one may mean: that of timm's name for the same, then those of names near it."""
+    key = FROM_TIMM.get(name)
+    flag = next((row.name for row in SHORT_FORMS if row.key == key), f"config.{key}")
+    of_timm = [flag] if key and (with_config or flag in valid) else []
+    return [f"--{other}" for other in (*of_timm, *nearest(name, valid))]
+
+
 def _hint(name, argv):
     """The flag that an unknown one probably means, "" if there is none."""
     file = next((arg for arg in argv[1:] if arg.startswith("-") and arg.lstrip("-") == name), None)
     if file and os.path.exists(file):
         return f" The file of this name is ./{file}."
-    keys = values_of(flags.FLAGS["config"].value) if "config" in _OURS else {}
+    name, with_config = name.replace("-", "_"), "config" in _OURS
+    keys = values_of(flags.FLAGS["config"].value) if with_config else {}
     same = [f"--config.{key}" for key in keys if key.rpartition(".")[2] == name]
     same += [f"--{other}" for other in _SYNONYMS.get(name, ()) if other in _names()]
-    return f' Did you mean "{same[0]}"?' if same else did_you_mean(f"--{name}", [f"--{own}" for own in _names()])
+    same += _meant(name, _names(), with_config)
+    return f' Did you mean "{same[0]}"?' if same else ""
 
 
 def _parse(argv):
@@ -152,12 +163,13 @@ def _restartable(resumes):
 
 def _without_config(data, argv, for_own_data):
     """The error for a missing --config: a mistyped flag or path, if that is why."""
-    given = (arg.partition("=")[0].lstrip("-") for arg in argv[1:] if re.match(r"--?[a-z]\w*(=|$)", arg))
+    given = (arg.partition("=")[0].lstrip("-") for arg in argv[1:] if re.match(r"--?[a-z][\w-]*(=|$)", arg))
     valid = [*dict.fromkeys([row.name for row in SHORT_FORMS] + _names())]
     known = {*valid, "config", *(f"no{name}" for name in _OURS)}
     unknown = next((name for name in given if name not in known and name not in flags.FLAGS), None)
     if unknown:
-        hint = did_you_mean(f"--{unknown}", [f"--{name}" for name in valid])
+        meant = _meant(unknown.replace("-", "_"), valid, with_config=True)
+        hint = f' Did you mean "{meant[0]}"?' if meant else ""
         return f"there is no flag --{unknown}.{hint} --help lists the flags."
     names = f"--config=NAME, e.g. --config=digits_pretrain (recipes: {', '.join(config_names())}), or a .py file"
     if not for_own_data:

@@ -42,6 +42,29 @@ SHORT_FORMS = (
     ShortForm("learning_rate", "optimizer.learning_rate", "The highest learning rate."),
     ShortForm("image_size", "model.image_size", "In pixels; the preprocessing follows."),
 )
+# Flags of timm's train.py, by the key that sets the same (docs/migrating.md).
+_OF_TIMM = {
+    "batch_size": "b",
+    "data.eval_preprocess": "crop_pct",
+    "data.train_preprocess": "aa color_jitter hflip remode reprob scale train_interpolation",
+    "dtype": "amp amp_dtype",
+    "init": "initial_checkpoint pretrained",
+    "jit_compile": "torchcompile",
+    "keep": "checkpoint_hist",
+    "loss.label_smoothing": "smoothing",
+    "loss.name": "bce_loss bce_sum",
+    "micro_batches": "grad_accum_steps",
+    "model.drop_path": "drop_path",
+    "model.image_size": "img_size",
+    "model.remat": "grad_checkpointing",
+    "optimizer.clip_norm": "clip_grad",
+    "optimizer.ema": "model_ema model_ema_decay",
+    "optimizer.learning_rate": "lr",
+    "optimizer.name": "opt",
+    "schedule.decay": "sched",
+    "schedule.warmup": "warmup_epochs",
+}
+FROM_TIMM = {theirs: key for key, names in _OF_TIMM.items() for theirs in names.split()}
 # Ops that begin with one or two numbers, the size of their images.
 _SIZED = re.compile(
     r"(?P<op>\b(?:resize|central_crop|random_crop|random_resized_crop|scene_crop|pad_to)\()"

@@ -70,6 +70,7 @@ def test_unknown_configs_are_refused_with_the_nearest_name(name, message):
     [
         ("--config.optimiser.name=x", 'no "optimiser" there. Did you mean "optimizer"'),
         ("--config.batchsize=1", 'no "batchsize" there. Did you mean "batch_size"'),
+        ("--config.drop_path=0.1", 'no "drop_path" there. Did you mean "model.drop_path"'),
         ("--config.batch_size.x=1", 'no "x" there'),
         ("--config.model.depth", "has no value. Write --config.model.depth=VALUE"),
     ],

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from interpreters import ROOT
 
 from trainers import config_files, flags, short_forms
 
@@ -56,6 +57,8 @@ def test_the_preprocessing_follows_the_size(monkeypatch):
         ("--init=deit/tiny", "Give --data=PHOTOS, a folder with one subfolder of images per class, or --config=NAME"),
         ("--data=cifar10", "--data=cifar10: there is no such folder or file.* give --config=NAME"),
         ("--dta=photos --init=deit/tiny", 'there is no flag --dta. Did you mean "--data"'),
+        ("--lr=1e-3 --init=deit/tiny", 'there is no flag --lr. Did you mean "--learning_rate"'),
+        ("--drop-path=0.1", 'there is no flag --drop-path. Did you mean "--config.model.drop_path"'),
     ],
 )
 def test_what_short_forms_refuse(argv, message, monkeypatch):
@@ -66,3 +69,16 @@ def test_what_short_forms_refuse(argv, message, monkeypatch):
 def test_every_row_sets_a_key():
     keys = config_files.values_of(config_files.packaged("lib.common").base())
     assert {row.key for row in short_forms.SHORT_FORMS} <= keys.keys()
+
+
+def test_timms_flags_are_those_of_the_page():
+    page = (ROOT / "docs/migrating.md").read_text()
+    for theirs, key in short_forms.FROM_TIMM.items():
+        assert f"-{theirs.replace('_', '-')}" in page and key.rpartition(".")[2] in page
+
+
+def test_a_hint_is_near_enough_to_be_useful():
+    assert flags._meant("amp", ["examples"], with_config=True) == ["--config.dtype"]
+    assert flags._meant("amp", ["examples"], with_config=False) == []
+    assert flags._meant("lr", ["runs"], with_config=False) == []
+    assert flags._meant("workdr", ["workdir", "runs"], with_config=True) == ["--workdir"]
