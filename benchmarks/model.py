@@ -13,7 +13,6 @@ import statistics
 import sys
 import time
 
-from keras_vit.planning.flops import forward_flops
 from trainers import flags, shared_flags
 
 
@@ -74,6 +73,8 @@ def measure(spec, image_size, batch_size, dtype, repeats, micro_batches=1):
     Returns:
         dict: "limit" (FLOP/s), "forward" and "training" (images/s), and their fractions of the limit.
     """
+    from keras_vit.planning.flops import forward_flops
+
     squares = products()
     forward, train = model_steps(compiled_model(spec, image_size, dtype, micro_batches), batch_size)
     runs = {**squares, "forward": forward, "training": train}
@@ -94,6 +95,7 @@ def measure(spec, image_size, batch_size, dtype, repeats, micro_batches=1):
 
 def _model(values):
     from keras_vit.models import families
+    from keras_vit.planning.flops import forward_flops
 
     family = families.find(values.variant)
     spec = family.make_spec(values.variant)

@@ -12,7 +12,6 @@ import re
 import statistics
 import tempfile
 
-from keras_vit.planning.flops import forward_flops
 from trainers import flags
 
 # A node's kind is the first row that matches its name with its operation,
@@ -82,6 +81,7 @@ def main():
     tf.config.threading.set_inter_op_parallelism_threads(1)
     from benchmarks.model import best_product, compiled_model, model_steps
     from keras_vit.models import make_spec
+    from keras_vit.planning.flops import forward_flops
 
     values = flags.FLAGS
     spec = make_spec(values.variant)

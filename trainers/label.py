@@ -43,7 +43,7 @@ def _print(report, folder):
     parts += [f"{report['already_labelled']:,} among these not labelled again"] if report["already_labelled"] else []
     parts += [f"{len(report['broken']):,} cannot be read: label.json names them"] if report["broken"] else []
     print(
-        f"{'; '.join(parts)}.\nTo train on them:"
+        f"{'; '.join(parts)}.\nTo train on them: keras-vit finetune --config=noisy_student"
         f" --data=jsonl:{os.path.join(folder, 'table.jsonl')}{_evaluation(report)}"
     )
 

@@ -36,8 +36,8 @@ def check_class_count(classes: int | None, source: Any) -> None:
     if len(source.class_names) != classes:
         raise ValueError(
             f"The model has {classes} classes, the data {len(source.class_names)}. If some have no examples here, list"
-            " all of them in the model's order, one per line, in labels.txt beside the table or with"
-            " csv:PATH?classes=FILE."
+            " all of them in the model's order, one per line, in labels.txt beside a table, or in the FILE of"
+            " csv:PATH?classes=FILE or boxes:PATH?classes=FILE."
         )
 
 
@@ -54,8 +54,8 @@ def check_class_names(model: Any, source: Any) -> None:
     if found == REORDERED:
         raise ValueError(
             f"The model has the classes of {source.name} in another order: {own[:5]}, the data {names[:5]}. Correct"
-            " predictions would count as wrong. List the images in a table with the model's order:"
-            " csv:PATH?classes=FILE."
+            " predictions would count as wrong. List the classes in the model's order in a file:"
+            " csv:PATH?classes=FILE for a table of the images, boxes:PATH?classes=FILE for annotations."
         )
     if found == OTHER:
         raise ValueError(

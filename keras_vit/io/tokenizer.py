@@ -116,7 +116,10 @@ class Tokenizer:
         place = pathlib.Path(path).expanduser()
         place = place / FILE if place.is_dir() else place
         if not place.is_file():
-            raise FileNotFoundError(f'There is no file "{place}". Hugging Face repositories of the model have it.')
+            raise FileNotFoundError(
+                f'There is no file "{place}". Hugging Face repositories of the model have it;'
+                " keras_vit.Tokenizer.train makes one of your own texts."
+            )
         _library()
         try:
             data = place.read_bytes()

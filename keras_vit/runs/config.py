@@ -195,7 +195,8 @@ def resolve(config, examples):
     if warmup + cooldown > total:
         raise ValueError(
             f"The warm-up and cool-down do not fit into the run: --config.schedule.warmup is"
-            f" {counted(warmup, 'step')}, cooldown {cooldown:,}, --config.total {total:,}."
+            f" {counted(warmup, 'step')}, cooldown {cooldown:,}, --config.total {total:,}. Shorten them, for example"
+            " --config.schedule.warmup=5%."
         )
     resolved["optimizer"]["swa"] = (
         max(1, steps("optimizer.swa", config.optimizer.swa)) if config.optimizer.swa else None

@@ -103,7 +103,7 @@ def test_with_known_labels_a_student_can_learn_from_both(run_label, photos):
     again.symlink_to(photos / "photos" / "bee" / "1.png")
     printed = run_label(labelled=f"folder:{photos}/photos", train="train[:8]", test="train[8:]", per_class=5)
     found = rows(photos / "out")
-    assert f"train on them: --data=jsonl:{photos}/out/table.jsonl\n" in printed and "The table has" not in printed
+    assert f"--config=noisy_student --data=jsonl:{photos}/out/table.jsonl\n" in printed and "The table has" not in printed
     known, labelled = [row for row in found if "confidence" not in row], [row for row in found if "confidence" in row]
     assert sum(row["split"] == "train" for row in known) == 8 and sum(row["split"] == "test" for row in known) == 4
     assert all(row["image"].split("/")[-2] == row["label"] for row in known)
@@ -138,7 +138,8 @@ def test_a_class_without_images_is_named(run_label, photos, teacher):
 @pytest.mark.extended
 def test_a_table_without_a_test_split_says_what_a_run_evaluates_on(run_label, photos):
     printed = run_label(confidence="0")
-    assert f"To train on them: --data=jsonl:{photos}/out/table.jsonl --config.data.train='train[:90%]'" in printed
+    command = f"keras-vit finetune --config=noisy_student --data=jsonl:{photos}/out/table.jsonl"
+    assert f"To train on them: {command} --config.data.train='train[:90%]'" in printed
     assert "--config.data.evaluation='train[90%:]'\nThe table has no split test" in printed
     assert "--labelled=SOURCE --test" in printed
     assert json.loads((photos / "out" / "label.json").read_text())["splits"] == {"train": 16}
