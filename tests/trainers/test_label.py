@@ -103,7 +103,9 @@ def test_with_known_labels_a_student_can_learn_from_both(run_label, photos):
     again.symlink_to(photos / "photos" / "bee" / "1.png")
     printed = run_label(labelled=f"folder:{photos}/photos", train="train[:8]", test="train[8:]", per_class=5)
     found = rows(photos / "out")
-    assert f"--config=noisy_student --data=jsonl:{photos}/out/table.jsonl\n" in printed and "The table has" not in printed
+    assert (
+        f"--config=noisy_student --data=jsonl:{photos}/out/table.jsonl\n" in printed and "The table has" not in printed
+    )
     known, labelled = [row for row in found if "confidence" not in row], [row for row in found if "confidence" in row]
     assert sum(row["split"] == "train" for row in known) == 8 and sum(row["split"] == "test" for row in known) == 4
     assert all(row["image"].split("/")[-2] == row["label"] for row in known)

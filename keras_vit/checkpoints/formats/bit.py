@@ -123,8 +123,8 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         check_agreement([("num_classes", setting(config, "num_classes", int), classes)])
     assumptions: list[str] = []
     # The weights are convolutions, which fit any image size.
-    given = options.get("image_size") or (setting(cfg, "input_size", list) or [])[1:]
-    size = any_size(given, options, 224, assumptions)
+    shape = setting(cfg, "input_size", list)
+    size = any_size(None if shape is None else shape[1:], options, 224, assumptions)
     fields = {"units": units, "width_factor": width / 64 if width % 64 else width // 64}
     stated = constants(cfg, ("mean", "std")) if style == "timm" else ((127.5,) * channels, (127.5,) * channels)
     normal = normalisation(stated, (127.5, 127.5), channels, options, _ASSUMED_NORMALISATION, assumptions)

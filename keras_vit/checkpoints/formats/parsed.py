@@ -223,10 +223,10 @@ def any_size(stated: typing.Any, options: Mapping, usual: int, assumptions: list
         usual: pixels.
         assumptions: a list, to which a sentence on the usual one is added.
     """
-    size = options.get("recorded_size") or stated or options.get("image_size")
+    size = options.get("recorded_size") or (options.get("image_size") if stated is None else stated)
     if size is None:
         assumptions.append(f"The file does not state the image size: assuming image_size={usual}.")
-    return pair(size or usual, "image_size")
+    return pair(usual if size is None else size, "image_size")
 
 
 def colors_in(rows: typing.Any, classes: int) -> tuple[tuple[int, ...], ...] | None:
