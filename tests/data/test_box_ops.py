@@ -67,6 +67,7 @@ def test_box_crop_keeps_a_share_of_a_box_and_drops_slivers():
     assert dropped > 5 and len({one["image"].shape for one in cut}) > 20
 
 
+@pytest.mark.extended
 def test_box_crop_without_boxes_and_with_a_probability():
     for example in ({"image": IMAGE}, {"image": IMAGE, "boxes": np.zeros((0, 4), "float32")}):
         sizes = [result["image"].shape for result in results("box_crop(probability=0.5)", example)]

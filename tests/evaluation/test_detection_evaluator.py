@@ -79,6 +79,7 @@ def test_the_limit_leaves_out_further_detections(model):
     assert evaluate(model, limit=1, threshold=0.5).details["confusion"] == [[1, 0, 0], [0, 1, 1], [0, 0, 0]]
 
 
+@pytest.mark.extended
 def test_pictures_show_examples_of_the_model_size_enlarged(model):
     pictures = evaluate(model, pictures=2).pictures
     assert list(pictures) == ["examples"] and pictures["examples"].shape[1] == 2 * 320 + 8

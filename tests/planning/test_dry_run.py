@@ -128,6 +128,7 @@ def flat(text):
     return " ".join(text.split())
 
 
+@pytest.mark.extended
 def test_a_local_folder_is_counted(photos):
     config = config_files.load_config("folder_finetune")
     config.update(batch_size=32)

@@ -147,6 +147,7 @@ def test_a_model_that_nobody_could_use_is_refused(hub):
     assert keras_vit.load(ADDRESS).has_zero_head()
 
 
+@pytest.mark.extended
 def test_the_run_of_another_model_is_refused(hub, finished):
     with pytest.raises(ValueError, match="is not the run of this model"):
         keras_vit.save(every_weight(), ADDRESS, license="mit", run=finished)

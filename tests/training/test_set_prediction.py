@@ -66,6 +66,7 @@ def test_crowds_and_difficult_objects_are_not_matched():
     assert float(SetPredictionLoss()(y, prediction)) == float(SetPredictionLoss()(alone, prediction))
 
 
+@pytest.mark.extended
 def test_more_objects_than_predictions_leave_some_out():
     case = CASES[3]
     prediction = packed(corners(tf.constant(case["boxes"])), case["logits"])[:, :4]

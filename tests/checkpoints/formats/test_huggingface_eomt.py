@@ -32,6 +32,7 @@ def test_scores_are_transformers(model):
     assert model.class_names == ("wall", "sky", "tree") and model.head_name == "eomt"
 
 
+@pytest.mark.extended
 def test_a_round_trip_is_bit_identical(folder, model, tmp_path):
     assert_saved_alike("eomt", folder, model, tmp_path / "copy")
 

@@ -66,6 +66,7 @@ def test_slices_are_disjoint_and_masks_stay_with_their_images(tmp_path):
     assert found == {f"{i}.png": 8 * (i + 1) for i in range(10)}
 
 
+@pytest.mark.extended
 def test_a_cached_source_holds_its_masks(tmp_path):
     source = opened(yolo_folder(tmp_path, f"0 {fractions(SQUARE)}")).cached()
     picture(tmp_path / "train" / "images" / "a.jpg", (20, 20))  # no longer read
