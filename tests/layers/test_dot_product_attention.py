@@ -114,9 +114,10 @@ def largest_difference(n):
         unittest.mock.patch.object(jax, "devices", lambda: [card]),
         unittest.mock.patch.object(chosen, "trusted", lambda kernel, dtype: kernel == "cuDNN attention"),
     ):
-        tokens = jax.numpy.asarray(q[:, :, 0])
+        tokens = jax.numpy.zeros((2, 197, 8), "bfloat16")
         assert backend.cudnn_attends(tokens, 64) and not backend.cudnn_attends(tokens.astype("float32"), 64)
         assert not backend.cudnn_attends(tokens, 20) and not backend.cudnn_attends(tokens, 256)
+        assert not backend.cudnn_attends(tokens[:, :100], 64)
     return called[-1], max(float(abs(a - b).max() / abs(b).max()) for a, b in zip(found, plain, strict=True))
 
 

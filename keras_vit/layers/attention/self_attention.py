@@ -3,8 +3,8 @@
 The heads are an axis before the tokens, and the products are ordinary matrix products: the fastest form measured on
 CPUs (docs/performance.md). On TPUs, with JAX, a kernel avoids that axis where it can (layers/kernels).
 
-Attention that needs no weights and no masks is cuDNN's kernel with JAX on one GPU, in 16 bits: ViT-B/16 trains 1.43
-times as fast (docs/performance.md). The environment variable KERAS_VIT_DOT_PRODUCT_ATTENTION, read when a model is
+With JAX on one GPU, attention among at least 128 tokens in 16 bits, without masks, is cuDNN's kernel: ViT-B/16 trains
+1.43 times as fast (docs/performance.md). The environment variable KERAS_VIT_DOT_PRODUCT_ATTENTION, read when a model is
 made, is "check" by default: the kernel is first compared with ordinary operations. With "on" all attention without
 weights is `keras.ops.dot_product_attention`, on every backend, with masks too; with "off" none is.
 """

@@ -1,6 +1,7 @@
 """Chooses a layer's kernel: on TPUs one of this package, on a GPU cuDNN's, on all other chips ordinary operations.
 
-The program chooses (`jax.lax.platform_dependent`), not Python: programs lowered elsewhere for a TPU have the kernels.
+For TPUs the program chooses (`jax.lax.platform_dependent`), not Python: programs lowered elsewhere for a TPU have the
+kernels.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from jax.sharding import PartitionSpec
 
 from keras_vit.layers.kernels import cudnn as gpu
 from keras_vit.layers.kernels.self_check import trusted
+
+_FEWEST = 128  # tokens by cuDNN; fewer were not timed on a GPU
 
 
 def _may_have_kernels(x):
@@ -92,7 +95,7 @@ def cudnn(x: Any, width: int) -> bool:
     """
     if not gpu.usable(x, width) or keras.distribution.distribution() is not None:
         return False
-    if not all(isinstance(size, int) for size in x.shape):  # an export for batches of any size
+    if not all(isinstance(size, int) for size in x.shape) or x.shape[1] < _FEWEST:  # None in an export for any batch
         return False
     return trusted("cuDNN attention", keras.backend.standardize_dtype(x.dtype))
 
