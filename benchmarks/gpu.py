@@ -7,7 +7,7 @@ Each case is `model.fit` with AdamW in mixed bfloat16 on random images of 224 px
 of --steps steps. Model FLOPs are three times those of a forward pass; their rate is divided by the maker's figure for
 the card, and by the best bfloat16 matrix product measured here. "On the card" reuses one batch there; "from the host"
 transfers every batch of uint8 pixels, as training does. Each case runs with attention by XLA and by cuDNN's kernel, in
-a process of its own: JAX reports only a process's peak memory. TensorFlow is not needed.
+separate processes, because JAX reports only the peak memory of a process. TensorFlow is not needed.
 """
 
 import dataclasses

@@ -165,7 +165,7 @@ def over_the_service():
     return sorted(labels), sorted(errors.names)
 
 
-_KEPT = []
+_KEPT = []  # workers that must not end before their process
 
 
 @pytest.mark.processes

@@ -1,7 +1,6 @@
 """What fit, evaluate and predict refuse: pixels on another scale, labels outside the classes, data without labels."""
 
 import itertools
-import warnings
 
 import keras
 import numpy as np
@@ -425,42 +424,3 @@ def test_mixing_that_cannot_be_is_refused(eagerly):
     model.mixing = Mixup(0.2, 3)
     with pytest.raises(ValueError, match=r"rows \(b, 5\) for 5 classes"):
         model.fit(X, Y, verbose=0)
-
-
-def warnings_of_ignored_weights(*calls):
-    """How many warnings say that metrics ignore weights."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for call in calls:
-            call()
-    return sum("ignores sample weights" in str(one.message) for one in caught)
-
-
-def test_metrics_that_count_padding_give_one_warning():
-    x, y, weights = X[:6], Y[:6] % 5, np.array([1, 1, 1, 1, 1, 0.0])
-    batches = tf.data.Dataset.from_tensors((x, y, weights))
-    model = dense_on_images()
-    calls = (
-        lambda: model.evaluate(batches, verbose=0),
-        lambda: model.fit(x, y, validation_data=batches, verbose=0),
-        lambda: model.evaluate(x, y, sample_weight=weights, verbose=0),
-        lambda: model.fit((batch for batch in [(x, y, weights)]), verbose=0),
-    )
-    for call in calls:
-        model.compile("sgd", SoftmaxCrossEntropy(), metrics=["accuracy"], jit_compile=False)
-        assert warnings_of_ignored_weights(call, calls[0]) == 1
-    model.compile("sgd", SoftmaxCrossEntropy(), weighted_metrics=["accuracy"], jit_compile=False)
-    assert warnings_of_ignored_weights(*calls) == 0
-
-
-def test_metrics_may_ignore_weights_where_no_example_has_weight_0():
-    x, y = X[:6], Y[:6] % 5
-    batches = tf.data.Dataset.from_tensors((x, y, np.zeros(6)))
-    model = dense_on_images()
-    model.compile("sgd", SoftmaxCrossEntropy(), metrics=["accuracy"], jit_compile=False)
-    calls = (
-        lambda: model.evaluate(x, y, sample_weight=np.full(6, 0.5), verbose=0),
-        lambda: model.fit(x, y, class_weight={0: 0.0}, verbose=0),
-        lambda: model.predict(batches, verbose=0),
-    )
-    assert warnings_of_ignored_weights(*calls) == 0

@@ -1,14 +1,20 @@
 """Weights of examples: every output counts each example once, however its batch is padded, in fit as in evaluate."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from small_models import data, dense_on_images
 
 import keras_vit
+from keras_vit.training import SoftmaxCrossEntropy
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 255, (5, 4, 4, 3)).astype("float32")
 DENSE = RNG.integers(0, 3, (5, 4, 4))
+IMAGES, LABELS = data(6)
 
 
 def _dense_model(**options):
@@ -109,3 +115,42 @@ def test_without_weights_of_0_the_loss_is_plain_keras_own():
 def test_sums_and_means_together_are_refused():
     with pytest.raises(ValueError, match="same reduction"):
         keras_vit.training.losses.sums_over_batch({"a": "mse", "b": _loss(reduction="sum")})
+
+
+def warnings_of_ignored_weights(*calls):
+    """How many warnings say that metrics ignore weights."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for call in calls:
+            call()
+    return sum("ignores sample weights" in str(one.message) for one in caught)
+
+
+def test_metrics_that_count_padding_give_one_warning():
+    x, y, weights = IMAGES, LABELS, np.array([1, 1, 1, 1, 1, 0.0])
+    batches = tf.data.Dataset.from_tensors((x, y, weights))
+    model = dense_on_images()
+    calls = (
+        lambda: model.evaluate(batches, verbose=0),
+        lambda: model.fit(x, y, validation_data=batches, verbose=0),
+        lambda: model.evaluate(x, y, sample_weight=weights, verbose=0),
+        lambda: model.fit((batch for batch in [(x, y, weights)]), verbose=0),
+    )
+    for call in calls:
+        model.compile("sgd", SoftmaxCrossEntropy(), metrics=["accuracy"], jit_compile=False)
+        assert warnings_of_ignored_weights(call, calls[0]) == 1
+    model.compile("sgd", SoftmaxCrossEntropy(), weighted_metrics=["accuracy"], jit_compile=False)
+    assert warnings_of_ignored_weights(*calls) == 0
+
+
+def test_metrics_may_ignore_weights_where_no_example_has_weight_0():
+    x, y = IMAGES, LABELS
+    batches = tf.data.Dataset.from_tensors((x, y, np.zeros(6)))
+    model = dense_on_images()
+    model.compile("sgd", SoftmaxCrossEntropy(), metrics=["accuracy"], jit_compile=False)
+    calls = (
+        lambda: model.evaluate(x, y, sample_weight=np.full(6, 0.5), verbose=0),
+        lambda: model.fit(x, y, class_weight={0: 0.0}, verbose=0),
+        lambda: model.predict(batches, verbose=0),
+    )
+    assert warnings_of_ignored_weights(*calls) == 0
