@@ -58,11 +58,7 @@ def pool_to(x: Any, size: tuple[int, int]) -> Any:
 
 def along_axis(x: Any, weights: np.ndarray, axis: int) -> Any:
     """Weighted sums of a map's rows (axis 1) or columns (2): (b, h, w, c) and (h', h) -> (b, h', w, c)."""
-    if axis == 2:
-        return ops.matmul(weights, x)
-    _, h, w, c = x.shape
-    x = ops.reshape(x, (-1, h, w * c))  # (b, h, w, c) -> (b, h, w*c)
-    return ops.reshape(ops.matmul(weights, x), (-1, weights.shape[0], w, c))  # (b, h', w*c) -> (b, h', w, c)
+    return ops.einsum("yh,bhwc->bywc" if axis == 1 else "xw,bhwc->bhxc", weights, x)
 
 
 @serializable

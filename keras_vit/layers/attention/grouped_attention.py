@@ -14,10 +14,18 @@ from keras_vit.layers.attention.groups import Groups
 from keras_vit.layers.attention.token_masks import causal_softmax, masked_softmax
 
 
-def _products(q, keys):
-    """(b, ..., s, c), (b, ..., t, c) -> (b, ..., s, t)."""
-    axes = list(range(len(keys.shape)))
-    return ops.matmul(q, ops.transpose(keys, (*axes[:-2], axes[-1], axes[-2])))
+def _product(x, y):
+    """(b, m, s, c), (b, m or 1, c, t) -> (b, m, s, t). If all groups share one y, their rows are those of one matrix."""
+    if x.shape[1] == y.shape[1]:
+        return ops.matmul(x, y)
+    _, m, s, c = x.shape
+    rows = ops.reshape(x, (-1, 1, m * s, c))  # (b, m, s, c) -> (b, 1, m*s, c)
+    return ops.reshape(ops.matmul(rows, y), (-1, m, s, y.shape[-1]))  # (b, 1, m*s, t) -> (b, m, s, t)
+
+
+def _scores(q, keys):
+    """(b, m, s, c), (b, m or 1, t, c) -> (b, m, s, t)."""
+    return _product(q, ops.transpose(keys, (0, 1, 3, 2)))
 
 
 def _joined(first, groups):
@@ -31,13 +39,13 @@ def _attended_patches(q, k, v, first, groups, mask, drop):
     """The heads' outputs for patches (b, h*w, c); `first` are the keys and values before the patches, (b, p, c)."""
     queries, keys, values = groups.queries(q), groups.keys(k), groups.keys(v)  # (b, m, s, c), [(b, m, t, c)]
     keys[0], values[0] = _joined(first[0], keys[0]), _joined(first[1], values[0])
-    scores = [groups.arranged(_products(groups.arranged(queries, a), each), a) for a, each in enumerate(keys)]
+    scores = [groups.arranged(_scores(groups.arranged(queries, a), each), a) for a, each in enumerate(keys)]
     counts = [each.shape[-1] for each in scores]
     scores = scores[0] if len(scores) == 1 else ops.concatenate(scores, axis=-1)  # (b, m, s, t)
     weights = drop(masked_softmax(scores, None if mask is None else ops.convert_to_tensor(mask)))
     parts = [weights] if len(counts) == 1 else ops.split(weights, np.cumsum(counts)[:-1].tolist(), axis=-1)
     pairs = enumerate(zip(parts, values))
-    y = sum(groups.arranged(ops.matmul(groups.arranged(part, a), each), a) for a, (part, each) in pairs)
+    y = sum(groups.arranged(_product(groups.arranged(part, a), each), a) for a, (part, each) in pairs)
     return groups.patches(y)
 
 
@@ -61,7 +69,7 @@ def grouped_attention(
     y = _attended_patches(q[:, p:], k[:, p:], v[:, p:], (k[:, :p], v[:, :p]), groups, mask, drop)
     if p:
         seen = p if groups.causal else n
-        scores = _products(q[:, :p], k[:, :seen])  # (b*k, p, n)
+        scores = ops.matmul(q[:, :p], ops.transpose(k[:, :seen], (0, 2, 1)))  # (b*k, p, n)
         weights = causal_softmax(scores, p) if groups.causal else ops.softmax(scores)
         y = ops.concatenate([ops.matmul(drop_first(weights), v[:, :seen]), y], axis=1)
     return ops.reshape(y, (-1, heads, n, c))  # (b*k, n, c) -> (b, k, n, c)

@@ -104,7 +104,7 @@ class RelativeAttention(_Relative):
 
 def _products(queries, rows):
     """Products of queries (b, k, n, c) and rows (m, k, c): (b, k, n, m)."""
-    return ops.matmul(queries, ops.cast(ops.transpose(rows, (1, 2, 0)), queries.dtype))  # (m, k, c) -> (k, c, m)
+    return ops.einsum("bknc,mkc->bknm", queries, ops.cast(rows, queries.dtype))
 
 
 def between_patches(bias: Any, grid: tuple[int, int]) -> Any:

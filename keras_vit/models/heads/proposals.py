@@ -82,7 +82,8 @@ class GroupedDense(keras.layers.Layer):
         self.bias = self.add_weight(shape=(self.groups, self.units), initializer=bias, name="bias")
 
     def call(self, x, groups=1):
-        return ops.matmul(x, self.kernel[:groups]) + self.bias[:groups, None]
+        rows = "bgnd" if x.shape[1] == groups else "bznd"  # z, of size 1, is summed: all groups share x
+        return ops.einsum(f"{rows},gdu->bgnu", x, self.kernel[:groups]) + self.bias[:groups, None]
 
     def compute_output_shape(self, input_shape, **_):
         return (*input_shape[:-1], self.units)

@@ -41,4 +41,5 @@ def roi_align(x: Any, boxes: Any, size: int = 7, samples: int = 2) -> Any:
     rows = ops.cast(_shares(top, bottom, h, size, samples), x.dtype)  # (b, r, s, h)
     columns = ops.cast(_shares(left, right, w, size, samples), x.dtype)  # (b, r, s, w)
     cut = ops.matmul(ops.reshape(rows, (-1, r * size, h)), ops.reshape(x, (-1, h, w * c)))  # (b, r*s, w*c)
-    return ops.matmul(columns[:, :, None], ops.reshape(cut, (-1, r, size, w, c)))  # (b, r, s, s, c)
+    cut = ops.reshape(cut, (-1, r, size, w, c))  # (b, r*s, w*c) -> (b, r, s, w, c)
+    return ops.einsum("brxw,brywc->bryxc", columns, cut)
