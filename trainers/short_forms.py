@@ -67,8 +67,8 @@ _OF_TIMM = {
 FROM_TIMM = {theirs: key for key, names in _OF_TIMM.items() for theirs in names.split()}
 # Ops that begin with one or two numbers, the size of their images.
 _SIZED = re.compile(
-    r"(?P<op>\b(?:resize|central_crop|random_crop|random_resized_crop|scene_crop|pad_to)\()"
-    r"(?P<sizes>\d+(?:, *\d+)?)(?=[,)])"
+    r"(?P<op>\b(?:resize|central_crop|random_crop|random_resized_crop|scene_crop|pad_to|letterbox|scale_jitter)\()"
+    r"(?P<sizes>(?:height=)?\d+(?:, *(?:width=)?\d+)?)(?=[,)])"
 )
 
 

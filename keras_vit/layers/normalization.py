@@ -143,6 +143,13 @@ class LayerNormalization(keras.layers.LayerNormalization):
         return x, ops.cast(ops.layer_normalization(x, gamma, beta, axis=-1, epsilon=self.epsilon), x.dtype)
 
 
+def has_batch_statistics(model: keras.Model) -> bool:
+    """Whether a trainable layer normalises by the batch, so that parts of a batch give other results than the whole."""
+    return any(
+        isinstance(layer, keras.layers.BatchNormalization) and layer.trainable for layer in model._flatten_layers()
+    )
+
+
 @serializable
 class BatchNormalization(keras.layers.BatchNormalization):
     """Keras' layer over the last axis, with the global batch's statistics on every backend.

@@ -13,6 +13,7 @@ import keras
 from absl import logging
 
 from keras_vit.distribution import Strategy
+from keras_vit.layers.normalization import has_batch_statistics
 from keras_vit.models.costs import as_rematerialised
 from keras_vit.planning import counting
 from keras_vit.planning.model_counts import counted_layers
@@ -39,6 +40,7 @@ class StepMemory:
         slots: bytes of the optimizer's variables.
         per_image: bytes of activations kept for the gradient, or of a forward pass if larger.
         per_image_remat: `per_image` with every block rematerialised.
+        batch_statistics: whether parts of a batch are normalised otherwise than the whole.
     """
 
     weights: int
@@ -46,6 +48,7 @@ class StepMemory:
     slots: int
     per_image: int
     per_image_remat: int
+    batch_statistics: bool = False
 
     @property
     def fixed(self) -> int:
@@ -97,7 +100,7 @@ def step_memory(model: keras.Model, slots_per_weight: int) -> StepMemory | None:
     itemsize = counting.BYTES[model.compute_dtype]
     remat = [(as_rematerialised(row) if _is_block(row) else row, layer) for row, layer in layers]
     per_image = [itemsize * _values_per_image(rows) for rows in (layers, remat)]
-    return StepMemory(weights, trained, trained * slots_per_weight, *per_image)
+    return StepMemory(weights, trained, trained * slots_per_weight, *per_image, has_batch_statistics(model))
 
 
 def _number(path):
@@ -152,6 +155,12 @@ def device_memory() -> tuple[int | None, bool]:
     return (None, False) if tf.config.list_physical_devices("GPU") else (available_memory(), True)
 
 
+_IN_PARTS = {
+    False: "which computes the same step in parts",
+    True: "which computes the step in parts, each with batch normalisation of its own",
+}
+
+
 def _advice(step, usable, batch_size, micro_batches, replicas, examples):
     """Suggests how to fit a step into `usable` bytes, with no batch larger than `examples`, unless None."""
     share = batch_size // replicas
@@ -160,7 +169,7 @@ def _advice(step, usable, batch_size, micro_batches, replicas, examples):
         parts = next(parts for parts in range(1, share + 1) if share % parts == 0 and share // parts <= fits)
         most = fits * micro_batches * replicas
         found.append(f"--batch_size={most if examples is None else min(most, examples)}")
-        found.append(f"--config.micro_batches={parts}, which computes the same step in parts")
+        found.append(f"--config.micro_batches={parts}, {_IN_PARTS[step.batch_statistics]}")
     if step.per_image_remat < _NEAR * step.per_image:
         needed = step.fixed + share // micro_batches * step.per_image_remat
         size = f"{short(needed, 'B')} instead" if needed <= usable else f"{short(needed, 'B')}: not enough alone"

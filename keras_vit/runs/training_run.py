@@ -20,6 +20,7 @@ from keras_vit.distribution import Strategy
 from keras_vit.evaluation.registry import Setting
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted
+from keras_vit.layers.normalization import has_batch_statistics
 from keras_vit.models import families, whiten
 from keras_vit.optim.wrappers import averaging, swap_averages
 from keras_vit.runs import broken_examples
@@ -79,13 +80,6 @@ def check_length(rundir, start, total):
         )
 
 
-def _has_batch_statistics(model):
-    """Whether a trainable layer normalises by the batch, so that a batch's parts give other results than the whole."""
-    return any(
-        isinstance(layer, keras.layers.BatchNormalization) and layer.trainable for layer in model._flatten_layers()
-    )
-
-
 def _describe(prepared, model, strategy):
     """The content of config.json: resolved config, task options, the model's spec, data size, versions and strategy."""
     versions = {
@@ -113,7 +107,7 @@ def _begin(prepared, model, rundir):
     """Resumes or initialises the model, checks that all fits together, and writes config.json; returns the step."""
     config, resolved, strategy = prepared.config, prepared.resolved, rundir.strategy
     content = _describe(prepared, model, strategy)
-    check_same_run(rundir, content, _has_batch_statistics(model))
+    check_same_run(rundir, content, has_batch_statistics(model))
     with stage("Looking for a checkpoint"):
         start = resume(rundir, model, strategy)
     check_length(rundir, start, resolved["total"])
@@ -181,12 +175,17 @@ def _train(prepared, model, rundir, start, setting, data_service):
         callbacks=list(measured.values()),
         best=best,
     )
-    delivered = best.deliver(model) if config.keep_best and best.best_step is not None else last
+    chosen = config.keep_best and best.best_step is not None
+    if config.keep_best and not chosen:
+        logging.warning(
+            "No evaluation has a number as its %s: the run delivers its last weights.", prepared.task.score.title
+        )
+    delivered = best.deliver(model) if chosen else last
     if not start < last == delivered == resolved["total"]:
         measure_added(measured, model, rundir, delivered)
     if averaging(model.optimizer):
         swap_averages(model)
-    return last, best.told(config.data.evaluation) if config.keep_best else ""
+    return last, best.told(config.data.evaluation) if chosen else ""
 
 
 def finish(prepared, model, rundir, setting, choice=""):

@@ -1,5 +1,7 @@
 """The memory of a training step against what a machine has."""
 
+import dataclasses
+
 import keras
 import pytest
 
@@ -75,3 +77,9 @@ def test_a_run_that_does_not_fit_is_refused(tiny, monkeypatch):
         memory.check_memory(model, config, Strategy(), examples=40)
     config.batch_size = 8
     memory.check_memory(model, config, Strategy())
+
+
+def test_parts_of_a_batch_are_not_said_to_equal_it_under_batch_normalisation():
+    step = dataclasses.replace(STEP, batch_statistics=True)
+    assert "in parts, each with batch normalisation of its own" in check_fit(step, 600, 16, 1)[0]
+    assert "computes the same step in parts" in check_fit(STEP, 600, 16, 1)[0]

@@ -1,6 +1,8 @@
 """Early stopping, and the weights of the best evaluation, also of a run that was interrupted."""
 
 import logging
+import math
+import types
 
 import keras
 import numpy as np
@@ -95,6 +97,24 @@ def test_a_run_ends_after_its_patience_and_delivers_the_weights_that_were_best(
     assert ("the run ends at step" in infos()) == (end < total)
     assert best.deliver(model) == step
     assert_weights(model, evaluated[step])
+
+
+@pytest.mark.parametrize(
+    ("scores", "best", "ends"),
+    [
+        ([math.nan, 0.2, 0.1], 4, False),
+        ([0.1, math.nan, 0.2], 6, False),
+        ([0.3, math.nan, math.nan], 2, True),
+        ([math.nan] * 3, None, False),
+    ],
+)
+def test_a_score_that_is_no_number_is_never_the_best(tmp_path, scores, best, ends):
+    callback = Best(RunDirectory(tmp_path), Score("miou", curve="val_miou"), keep=False, patience=4)
+    callback.set_model(types.SimpleNamespace(stop_training=False))
+    for step, score in zip((2, 4, 6), scores):
+        callback._next = step
+        callback.on_epoch_end(0, {"val_miou": score, "val_loss": math.nan})
+    assert callback.best_step == best and bool(callback.model.stop_training) == ends
 
 
 @pytest.mark.extended

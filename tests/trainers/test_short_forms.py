@@ -1,10 +1,12 @@
 """Short forms of config keys: what they stand for, and what they refuse."""
 
+import inspect
 import sys
 
 import pytest
 from interpreters import ROOT
 
+from keras_vit.data.ops.registry import OPS
 from trainers import config_files, flags, short_forms
 
 
@@ -38,6 +40,14 @@ def test_the_preprocessing_follows_the_size(monkeypatch):
     own = "--config.data.train_preprocess=decode|resize(96, 96)"
     assert given(monkeypatch, "--config=augreg_finetune", own, "--image_size=96")[1][0] == own
     assert short_forms.resized("decode|resize(256)|central_crop(224)", 224, 32) == "decode|resize(37)|central_crop(32)"
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, op in OPS.items() if "height" in inspect.signature(op.factory).parameters]
+)
+def test_every_op_with_a_size_follows(name):
+    assert short_forms.resized(f"{name}(32)|x", 32, 64) == f"{name}(64)|x"
+    assert short_forms.resized(f"{name}(32, width=48)", 32, 64) == f"{name}(64, width=96)"
 
 
 @pytest.mark.parametrize(

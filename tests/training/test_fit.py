@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import data, dense_on_images, dense_on_rows, rows
+from small_models import data, dense_on_images, dense_on_rows, pixels, rows, segmenting
 
 import keras_vit
 from keras_vit.data import evaluation_batches, from_arrays
@@ -165,3 +165,11 @@ def test_the_end_of_data_of_unknown_length_is_no_step(jit_compile):
     history = model.fit(batches, epochs=2, verbose=0).history
     assert int(model.optimizer.iterations) == 8
     np.testing.assert_allclose(history["loss"], expected, rtol=1e-5)
+
+
+def test_averages_of_weights_are_refused_with_batch_normalisation():
+    """Its statistics are those of the weights that train."""
+    model = segmenting("setr_naive", head_options={"width": 8})
+    model.compile(AdamW(1e-3, use_ema=True), keras_vit.training.SegmentationLoss())
+    with pytest.raises(ValueError, match='do not fit averages.*head_options={"norm": "group"}'):
+        model.fit(pixels(2), np.zeros((2, 16, 24), "int32"), verbose=0)

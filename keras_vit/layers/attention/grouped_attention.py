@@ -15,7 +15,7 @@ from keras_vit.layers.attention.token_masks import causal_softmax, masked_softma
 
 
 def _product(x, y):
-    """(b, m, s, c), (b, m or 1, c, t) -> (b, m, s, t). If all groups share one y, their rows are those of one matrix."""
+    """(b, m, s, c), (b, m or 1, c, t) -> (b, m, s, t). Groups that share one y are rows of one matrix."""
     if x.shape[1] == y.shape[1]:
         return ops.matmul(x, y)
     _, m, s, c = x.shape

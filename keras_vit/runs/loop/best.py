@@ -1,5 +1,7 @@
 """Which evaluation of a run is the best so far: for early stopping, and to deliver its weights instead of the last."""
 
+import math
+
 import keras
 from absl import logging
 
@@ -25,7 +27,7 @@ class Best(StepCounter):
         start: int. The step at which fit begins.
 
     Attributes:
-        best_step: the step of the best evaluation; None before the first.
+        best_step: the step of the best evaluation; None before the first with a number as its score.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Best(StepCounter):
 
     def _improves(self, record):
         rank = self._score.rank_of(record)
-        return self._rank is None or rank > self._rank
+        return not math.isnan(rank[0]) and (self._rank is None or rank > self._rank)
 
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
