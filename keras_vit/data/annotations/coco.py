@@ -56,7 +56,8 @@ def find(path: str, images: str = "", boxes: bool = False) -> Layout | None:
     alone = path.lower().endswith(".json")
     found = [path] if alone and is_coco(path) else [] if alone else json_files(path)
     splits = {"train": path} if alone and found else files.by_split(found, path)
-    readers = {split: functools.partial(read, file, split, images, boxes) for split, file in splits.items()}
+    root = os.path.dirname(path) if alone else path
+    readers = {split: functools.partial(read, file, split, images, boxes, root) for split, file in splits.items()}
     return Layout("COCO", OVERLAPS, readers, {split: [file] for split, file in splits.items()}) if splits else None
 
 
@@ -232,7 +233,7 @@ def _pictures(content, paths, existing, names, ignored, boxes) -> Iterator[Pictu
             ignored[form.MISSING].append(path)
 
 
-def read(path: str, split: str, images: str = "", boxes: bool = False) -> Annotations:
+def read(path: str, split: str, images: str = "", boxes: bool = False, root: str = "") -> Annotations:
     """Reads the annotations in a COCO file.
 
     Args:
@@ -240,6 +241,7 @@ def read(path: str, split: str, images: str = "", boxes: bool = False) -> Annota
         split: str. Its split, used to look for the images.
         images: str. Folder of the images; "" to look for it.
         boxes: bool. Whether to read boxes instead of outlined regions.
+        root: str. The folder that was opened, as in `files.image_paths`.
 
     Raises:
         FileNotFoundError: if the file or all images are missing.
@@ -253,7 +255,7 @@ def read(path: str, split: str, images: str = "", boxes: bool = False) -> Annota
     names = _categories(content, path, ignored)
     _check_annotations(annotations, names, path, boxes)
     existing = files.Existing()
-    paths = files.image_paths(path, split, images, _file_names(entries, path), existing)
+    paths = files.image_paths(path, split, images, _file_names(entries, path), existing, root)
     existing.list(os.path.dirname(file) for file in paths)
     ignored[form.NOT_LISTED] += files.unlisted(paths, existing)
     pictures = _pictures(content, paths, existing, names, ignored, boxes)

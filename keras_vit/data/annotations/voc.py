@@ -84,7 +84,7 @@ def find(path: str) -> Layout | None:
     if not any(_ROOT.search(files.start_of(file)) for found in folders.values() for file in found[:3]):
         return None
     readers = {
-        split: functools.partial(read, parts.get(split, path), found, lost.get(split))
+        split: functools.partial(read, parts.get(split, path), found, lost.get(split), path)
         for split, found in folders.items()
     }
     return Layout("VOC", "", readers, folders)
@@ -113,15 +113,20 @@ def _region(element, number, first):
     )
 
 
-def _picture(path, root, existing, ignored):
+def _picture(path, root, existing, ignored, opened):
     """Makes the Picture of an XML file; None if it has another format, or its image is missing."""
     if root.tag != "annotation":
         ignored[form.OTHER_XML].append(path)
         return None
-    image = beside.image_of(path, _text(root, "filename"), existing, _IMAGES, by_name=True)
+    stated = _text(root, "filename")
+    image = beside.image_of(path, stated, existing, _IMAGES, opened, by_name=True)
     if image not in existing:
         ignored[form.MISSING].append(image)
         return None
+    if os.path.basename(stated.replace("\\", "/")) in existing.names(os.path.dirname(image)) - {
+        os.path.basename(image)
+    }:
+        ignored[form.OTHER_NAME].append(f"{path}: {stated}")
     first = 1 if _OF_VOC.search(_text(root, "source/database")) else 0
     try:
         size = form.stated_size(_text(root, "size/height"), _text(root, "size/width"))
@@ -131,19 +136,20 @@ def _picture(path, root, existing, ignored):
     return Picture(image, size, regions)
 
 
-def read(folder: str, paths: list[str], lost: list[str] | None = None) -> Annotations:
+def read(folder: str, paths: list[str], lost: list[str] | None = None, opened: str = "") -> Annotations:
     """Reads the annotations in XML files; the objects define the class names.
 
     Args:
         folder: str. Folder of the files.
         paths: list of str. The XML files.
         lost: list of str. Names in the split's ImageSets without a file; None without ImageSets.
+        opened: str. The folder that was opened, outside of which images belong to other data; "" for `folder`.
     """
     ignored: Ignored = collections.defaultdict(list)
     ignored[form.NO_XML] += lost or []
 
     def picture(path, root, existing):
-        return _picture(path, root, existing, ignored)
+        return _picture(path, root, existing, ignored, opened or folder)
 
     found = beside.pictures(paths, read_xml, picture, ignored if lost is None else None)
     return Annotations(found, None, False, folder, ignored)
