@@ -129,3 +129,26 @@ def test_a_voc_file_that_names_another_image_is_reported(tmp_path):
     found, reported = table(tmp_path)
     assert [os.path.basename(path) for path in found.paths] == ["a.jpg"]
     assert reported["that names another image, read for the one with its own name"] == 1
+
+
+def voc_set(root, *names, split="train"):
+    """Files of VOC with one list of images, each of a cat."""
+    for name in names:
+        picture(root / f"JPEGImages/{name}.jpg")
+        text(root / f"Annotations/{name}.xml", voc_xml(voc_object(), image=f"{name}.jpg"))
+    text(root / f"ImageSets/Main/{split}.txt", "".join(f"{name}\n" for name in names))
+
+
+def test_lists_of_voc_name_files_of_their_own_folder(tmp_path):
+    voc_set(tmp_path / "VOC2007", "a")
+    voc_set(tmp_path / "VOC2012", "a", "b", split="val")
+    assert paths(tmp_path) == ["VOC2007/JPEGImages/a.jpg"]
+    assert paths(tmp_path, "val") == ["VOC2012/JPEGImages/a.jpg", "VOC2012/JPEGImages/b.jpg"]
+
+
+def test_names_with_folders_in_lists_of_voc_tell_files_apart(tmp_path):
+    voc_set(tmp_path, "x/a", "y/a")
+    assert paths(tmp_path) == ["JPEGImages/x/a.jpg", "JPEGImages/y/a.jpg"]
+    text(tmp_path / "ImageSets/Main/train.txt", "a\n")
+    with pytest.raises(ValueError, match='"a" in the ImageSets of ".*" could be .*x/a.xml, .*y/a.xml'):
+        table(tmp_path)
