@@ -142,7 +142,7 @@ def bases(folder: str, root: str) -> list[str]:
     Images outside of PATH belong to other data, unless PATH itself is DATA/annotations.
     """
     found = [folder]
-    while found[-1] != root and found[-1].startswith(os.path.join(root, "")):
+    while root and found[-1] != root and found[-1].startswith(os.path.join(root, "")):
         found.append(os.path.dirname(found[-1]))
     alone = os.path.basename(found[-1]).lower() in _OF_ANNOTATIONS
     return [*found, os.path.dirname(found[-1])] if alone else found
