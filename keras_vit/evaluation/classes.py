@@ -54,8 +54,8 @@ def check_class_names(model: Any, source: Any) -> None:
     if found == REORDERED:
         raise ValueError(
             f"The model has the classes of {source.name} in another order: {own[:5]}, the data {names[:5]}. Correct"
-            " predictions would count as wrong. List the classes in the model's order in a file:"
-            " csv:PATH?classes=FILE for a table of the images, boxes:PATH?classes=FILE for annotations."
+            " predictions would count as wrong. List the classes in the model's order in a file, and open a table of"
+            " the images with it: csv:PATH?classes=FILE."
         )
     if found == OTHER:
         raise ValueError(

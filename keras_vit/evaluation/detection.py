@@ -10,10 +10,10 @@ import numpy as np
 from keras_vit.data import ExampleErrors, evaluation_batches
 from keras_vit.data.objects import pack
 from keras_vit.evaluation.average_precision import AveragePrecision
-from keras_vit.evaluation.classes import check_class_count, check_class_names
 from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing
 from keras_vit.evaluation.matched_boxes import objects_found
+from keras_vit.evaluation.matched_classes import matched_objects
 from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.inspection.detection import marks_of, sheet
 from keras_vit.io.progress import stage
@@ -50,6 +50,8 @@ class _Example:
 @dataclasses.dataclass(frozen=True)
 class Detection(OnSource):
     """AP of COCO and Pascal VOC, AR, precision-recall curves and a confusion matrix of a DetectionModel.
+
+    Classes are matched by name (matched_classes.py).
 
     Attributes:
         source, split, preprocess: as in OnSource; the source has boxes.
@@ -88,8 +90,7 @@ class Detection(OnSource):
             raise ValueError(
                 f"{source.name} has no boxes: give a source of images and boxes, such as boxes:FOLDER (docs/data.md)."
             )
-        check_class_count(model.classes, source)
-        check_class_names(model, source)
+        source, numbers = matched_objects(model, source)
         select = _selecting(max(source.most_objects, 1))
         check_preprocessing(preprocess, source, model, select)
 
@@ -97,13 +98,16 @@ class Detection(OnSource):
             errors = setting.errors or ExampleErrors()
             batches = evaluation_batches(source, preprocess, setting.batch_size, errors=errors, select=select)
             with errors.raised():
-                collected, examples = self._collect(model, source, batches, setting)
+                collected, examples = self._collect(model, source, numbers, batches, setting)
             return self._evaluation(source, collected, examples)
 
         return evaluate
 
-    def _collect(self, model, source, batches, setting):
-        """(AveragePrecision, [_Example]) of all batches. Each process reads all, and the replicas share a batch."""
+    def _collect(self, model, source, numbers, batches, setting):
+        """(AveragePrecision, [_Example]) of all batches. Each process reads all, and the replicas share a batch.
+
+        `numbers` are of `matched_objects`: from the model's classes to the source's.
+        """
         collected, examples, number = AveragePrecision(source.class_names), [], 0
         shown = np.linspace(0, source.size - 1, min(self.pictures, source.size)).astype(int)
         verbose = setting.verbose and setting.strategy.chief
@@ -112,10 +116,11 @@ class Detection(OnSource):
                 with setting.strategy.scope():
                     found = model.detections(images, limit=self.limit)
                 for i in np.flatnonzero(weights > 0):
-                    own = [np.asarray(part)[i] for part in found]
-                    collected.add(truth["size"][i], truth["objects"][i], *own)
+                    boxes, scores, labels = (np.asarray(part)[i] for part in found)
+                    labels = np.where(labels < 0, -1, numbers[labels])
+                    collected.add(truth["size"][i], truth["objects"][i], boxes, scores, labels)
                     if number + i in shown:
-                        examples.append(_Example(images[i], truth["objects"][i], *own))
+                        examples.append(_Example(images[i], truth["objects"][i], boxes, scores, labels))
                 number += len(images)
                 work.advance(int((weights > 0).sum()))
         if not collected.images:

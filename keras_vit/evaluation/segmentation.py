@@ -10,9 +10,9 @@ import numpy as np
 from keras_vit.data import ExampleErrors, evaluation_batches, image_and_label
 from keras_vit.data.sources.selection import subset
 from keras_vit.evaluation.boundaries import TOLERANCE, BoundaryScores, f_scores
-from keras_vit.evaluation.classes import check_classes
 from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing, metrics_runner
+from keras_vit.evaluation.matched_classes import matched_masks
 from keras_vit.evaluation.own_size import count
 from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.inspection.segmentation import comparison, palette, side_by_side, with_legend
@@ -86,6 +86,7 @@ class Segmentation(OnSource):
     """mIoU, pixel accuracy, mean accuracy and boundary F-score of predicted masks.
 
     Measures at the model's image size or, with a `window`, at each image's original size, as in `segment`.
+    Classes are matched by name (matched_classes.py); means are over the classes that the data has.
 
     Attributes:
         source, split, preprocess: as in OnSource; the source has masks.
@@ -126,12 +127,12 @@ class Segmentation(OnSource):
         model = _of_logits(setting)
         select = image_and_mask if setting.select is image_and_label else setting.select
         setting = dataclasses.replace(setting, model=model, select=select)
-        check_classes(model, source)
+        source, scored = matched_masks(model, source)
         if self.window is not None:
-            return self._at_own_size(setting, source)
+            return self._at_own_size(setting, source, scored)
         check_preprocessing(preprocess, source, model, select)
         examples = spread_examples(source, preprocess, select, self.pictures) if self.pictures else None
-        measured = self._measurer(setting, source, preprocess)
+        measured = self._measurer(setting, source, scored, preprocess)
 
         def evaluate():
             evaluation = measured()
@@ -142,7 +143,7 @@ class Segmentation(OnSource):
 
         return evaluate
 
-    def _measurer(self, setting, source, preprocess):
+    def _measurer(self, setting, source, scored, preprocess):
         """A function that returns the Evaluation without pictures; its graph is traced once."""
         classes, void = len(source.class_names), _void(source)
         with setting.strategy.scope():
@@ -152,7 +153,8 @@ class Segmentation(OnSource):
 
         def measured():
             measures = measure(source, preprocess)
-            evaluation = _evaluation(measures, source, counted.counts(), None if edges is None else edges.counts())
+            boundaries = None if edges is None else edges.counts()
+            evaluation = _evaluation(measures, source, scored, counted.counts(), boundaries)
             if edges is not None:
                 pixels = self.tolerance * math.hypot(*setting.model.output_shape[1:3])
                 evaluation.details["tolerance_pixels"] = pixels
@@ -160,7 +162,7 @@ class Segmentation(OnSource):
 
         return measured
 
-    def _at_own_size(self, setting, source):
+    def _at_own_size(self, setting, source, scored):
         """A function that returns the Evaluation at the images' original size."""
         model, void, how = setting.model, _void(source), (self.window, self.overlap, self.scale, self.flips)
         if not segments(model):
@@ -175,7 +177,7 @@ class Segmentation(OnSource):
                 found = count(segmenter, source, void, self.tolerance, shown, errors)
             if not found.images:
                 raise ValueError(f"No example of {source.name} can be used: the warnings say why.")
-            evaluation = _evaluation({"examples": found.images}, source, found.confusion, found.boundaries)
+            evaluation = _evaluation({"examples": found.images}, source, scored, found.confusion, found.boundaries)
             evaluation.details.update(window=self.window, overlap=self.overlap, scale=self.scale, flips=self.flips)
             if not found.examples:
                 return evaluation
@@ -188,25 +190,31 @@ def _void(source):
     return void_of(len(source.class_names)) if source.void is None else source.void
 
 
-def _evaluation(measures, source, confusion, boundaries):
-    """Evaluation from a confusion matrix (k, k), boundary counts (k, 4) or None, and other measures."""
+def _evaluation(measures, source, scored, confusion, boundaries):
+    """Evaluation from a confusion matrix (k, k), boundary counts (k, 4) or None, and other measures.
+
+    `scored` (k,) bool says which classes the means are over.
+    """
     if not confusion.sum():
         raise ValueError(f"None of the pixels of {source.name} has a class: all are void, {_void(source)}.")
     measures = {**measures, **{name: float(value) for name, value in scores(confusion).items()}}
-    rows = _per_class(source.class_names, confusion)
+    iou, _, found, _ = class_scores(confusion)
+    measures["miou"] = float(mean_where(iou, found & scored))
+    rows = _per_class(source.class_names, scored, confusion)
     if boundaries is not None:
         f, defined = f_scores(boundaries)
+        defined = defined & scored
         measures["boundary_f"] = float(mean_where(f, defined))
         rows = [{**row, "boundary_f": value} for row, value in zip(rows, _rounded(f, defined))]
     details = {"classes": list(source.class_names), "confusion": confusion.tolist(), "per_class": rows}
     return Evaluation(measures, details)
 
 
-def _per_class(names, confusion):
+def _per_class(names, scored, confusion):
     """[{"name", "iou", "accuracy", "share"}] of each class; None where a score is undefined."""
     iou, accuracy, found, labelled = class_scores(confusion)
     shares = confusion.sum(axis=1) / confusion.sum()
-    columns = zip(names, _rounded(iou, found), _rounded(accuracy, labelled), shares.tolist())
+    columns = zip(names, _rounded(iou, found & scored), _rounded(accuracy, labelled), shares.tolist())
     return [dict(zip(("name", "iou", "accuracy", "share"), row)) for row in columns]
 
 

@@ -26,12 +26,13 @@ from keras_vit.data.batches import example_spec
 from keras_vit.data.source_names import KINDS, with_kind
 from keras_vit.data.sources.base import RandomAccess, Source
 from keras_vit.data.sources.folder import folders_read_once
-from keras_vit.data.sources.selection import read_names, without
-from keras_vit.data.splits import split_name, split_range
+from keras_vit.data.sources.selection import example_names, read_names, without
+from keras_vit.data.splits import overlap, split_name, split_range
 from keras_vit.distribution import Strategy
 from keras_vit.evaluation.registry import Evaluator, make_evaluator
 from keras_vit.io.json_files import read_json
 from keras_vit.io.logs import quiet
+from keras_vit.io.suggest import counted
 from keras_vit.io.void import VOID
 from keras_vit.models.finetuning.whitening import first_layer
 from keras_vit.runs.config import check_config, odd_sizes, resolve
@@ -57,9 +58,27 @@ def open_data(data: ConfigDict, data_dir: str | None) -> tuple[Source, Source]:
     for split, name in ((source, data.train), (held_out, data.evaluation)):
         if split.size < 1:
             raise ValueError(f"{data.source}, {name}, has no examples.")
+    _warn_of_shared_images(data, source, held_out)
     if data.cache:
         source, held_out = source.cached(), held_out.cached()
     return source, held_out
+
+
+def _warn_of_shared_images(data, source, held_out):
+    """Warns if images of scenes are in both splits, as annotation files and lists may state."""
+
+    def of_scenes(split):
+        return isinstance(split, RandomAccess) and (split.void is not None or split.most_objects is not None)
+
+    if not (of_scenes(source) and of_scenes(held_out)) or overlap(data.train, data.evaluation):
+        return
+    shared = sorted(set(example_names(source)) & set(example_names(held_out)))
+    if shared:
+        logging.warning(
+            "%s: %s of %s %s also in %s, such as %s: the measures say little about new images. Remove these from %s.",
+            *(data.source, counted(len(shared), "image"), data.evaluation, "is" if len(shared) == 1 else "are"),
+            *(data.train, shared[0], data.train),
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -93,6 +93,12 @@ class Detection(DenseTask):
         self.check_same_classes(train, held_out)
         if not most[0]:
             raise ValueError(f"{data.source}, {data.train}, has no objects: there is nothing to learn.")
+        if not most[1]:
+            raise ValueError(
+                f"{data.source}, {data.evaluation}, the {held_out.size} images to evaluate on, have no objects, so no"
+                " average precision is defined. Hold out others: --config.data.evaluation=SPLIT, such as a larger slice"
+                " of the training images, with the rest in --config.data.train."
+            )
         objects = self.options.objects
         if objects is not None and objects < max(most):
             raise ValueError(

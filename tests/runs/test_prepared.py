@@ -7,8 +7,10 @@ import re
 import types
 
 import pytest
+import tensorflow as tf
 
 import keras_vit
+from keras_vit.data.sources.base import RandomAccess
 from keras_vit.planning import dry_run
 from keras_vit.runs import prepare, run, training_run
 from keras_vit.runs.grid import parse_grid
@@ -100,6 +102,25 @@ def test_an_empty_evaluation_split_is_refused(config, monkeypatch):
     monkeypatch.setattr(prepare, "open_source", lambda name, split, *_: sources[split])
     with pytest.raises(ValueError, match="digits, test, has no examples"):
         prepare.open_data(config.data, None)
+
+
+@pytest.mark.parametrize("evaluation, warned", [("val", True), ("train", False), ("test", False)])
+def test_images_of_scenes_in_both_splits_are_named(config, monkeypatch, evaluation, warned):
+    names = {"train": ["a.jpg", "b.jpg"], "val": ["c.jpg", "b.jpg"], "test": ["c.jpg"]}
+
+    def source(name, split, *_):
+        own = tf.constant(names[split])
+        return RandomAccess(
+            name, ("cat",), None, lambda i: {}, lambda i: own[i], count=len(names[split]), most_objects=1
+        )
+
+    lines = []
+    monkeypatch.setattr(prepare, "open_source", source)
+    monkeypatch.setattr(prepare.logging, "warning", lambda text, *values: lines.append(text % values))
+    config.data.update(source="boxes:x", train="train", evaluation=evaluation, cache=False)
+    prepare.open_data(config.data, None)
+    expected = ["boxes:x: 1 image of val is also in train, such as b.jpg: the measures say little about new images."]
+    assert [line.partition(" Remove")[0] for line in lines] == (expected if warned else [])
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,12 @@ def test_a_detector_keeps_its_head_at_another_size_or_gets_a_new_one(done):
         task_of(config).model(source)
 
 
+def test_a_held_out_slice_without_objects_is_refused_before_training():
+    train = in_memory("boxes:squares", "train")
+    with pytest.raises(ValueError, match="to evaluate on, have no objects.*--config.data.evaluation=SPLIT"):
+        task_of(small()).check_data(train, dataclasses.replace(train, most_objects=0))
+
+
 @pytest.mark.parametrize(
     ("options", "source", "message"),
     [

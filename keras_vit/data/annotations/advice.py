@@ -1,4 +1,4 @@
-"""Advice for a path without annotations of boxes: other tools' own formats, archives, a folder one level too high."""
+"""Advice for a path whose annotations do not open: other tools' own formats, archives, a folder one level too high."""
 
 import os
 import re
@@ -12,25 +12,73 @@ from keras_vit.data.annotations.form import Layout
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".7z", ".rar")
 _TRIED = 3  # files of an ending
 _FOLDERS = 20
-# {ending: {pattern in a file's first characters: what the file is, and what to do}}
+_BY_CSV = "Write a CSV with a row for each box: image, label, xmin, ymin, xmax, ymax"
+_LISTS = {  # JSON by line, or a list of objects
+    r'"data_row"|"Labeled Data"|"DataRow ID"': (
+        "Labelbox's export. Convert it to COCO with Labelbox's SDK (labelbox.data.serialization)"
+    ),
+    r'"source-ref"': f"a manifest of SageMaker Ground Truth. {_BY_CSV}",
+    r'"imageGcsUri"|"boundingBoxAnnotations"': f"Vertex AI's JSONL. {_BY_CSV}",
+    r"<loc\d{4}>": "Roboflow's JSONL for PaliGemma. In Roboflow: Download Dataset, COCO",
+    r'"jsonResponse"': "Kili's own JSON. In Kili: Export, COCO",
+}
+# {ending: {pattern in a file's first characters, the most specific first: what the file is, and what to do}}
 _FOREIGN = {
-    ".xml": {r"<annotations[\s>]": 'CVAT\'s own XML. Export the task as "COCO 1.0"'},
+    ".xml": {r"<annotations[\s>]": "CVAT's own XML. In CVAT: Export task dataset, COCO 1.0"},
     ".json": {
-        r'"rectanglelabels"|"from_name"': "Label Studio's own JSON. Export the project as COCO or YOLO",
-        r'"shape_attributes"': "a project of VGG Image Annotator. Export its annotations as COCO",
-        r'"classTitle"|"geometryType"': "Supervisely's own JSON. Export the project as COCO",
-        r'"coordinates"\s*:': "CreateML's JSON. Export the dataset as COCO",
+        **_LISTS,
+        r'"FeatureCollection"': "GeoJSON, with coordinates on the globe. Export pixels, as COCO",
+        r'"segments_info"': (
+            "COCO's panoptic file, whose regions are PNGs. Open instances_*.json for objects, or convert the PNGs to"
+            " masks of class numbers"
+        ),
+        r'"caption"\s*:': "a file of captions. Open instances_*.json for objects",
+        r'"rectanglelabels"|"polygonlabels"|"brushlabels"|"from_name"|"annotation_id"': (
+            "Label Studio's own JSON. In Label Studio: Export, COCO or YOLO with Images"
+        ),
+        r'"shape_attributes"|"_via_settings"|"region_attributes"': (
+            "a project of VGG Image Annotator. In VIA: Annotation, Export Annotations (COCO format)"
+        ),
+        r'"classTitle"|"geometryType"|"projectType"': (
+            'Supervisely\'s own JSON. In Supervisely: run the app "Export to COCO" on the project'
+        ),
+        r'"dm_format|"media_type"|"label"\s*:\s*\{\s*"labels"': (
+            "Datumaro's JSON. Convert it: datum convert -if datumaro -f coco; in CVAT: Export task dataset, COCO 1.0"
+        ),
+        r'"schema_ref"|darwin-py|"annotations".*"slot_names"': "V7 Darwin's JSON. In V7: Export, COCO",
+        r'"label_classes"|"export_format_version"': "Hasty's own JSON. In Hasty: Export data, COCO Detection",
+        r'"className"|"pointLabels"|"annotationStatus"': (
+            "SuperAnnotate's own JSON. Convert it with its SDK: convert_json_to_coco, or export as COCO"
+        ),
+        r'"securityToken"|"sourceConnection"|"boundingBox"\s*:': "VoTT's JSON. In VoTT: Export Settings, Pascal VOC",
+        r'"box2d"|"poly2d"|"timeofday"': "BDD100K's JSON. Convert it: python -m bdd100k.label.to_coco",
+        r'"bboxVis"': f"CityPersons' JSON. {_BY_CSV}",
+        r'"imgHeight"|"imgWidth"': (
+            "Cityscapes' polygons. Open the masks beside it, leftImg8bit and gtFine, as masks:FOLDER"
+        ),
+        r'"coordinates"\s*:': "CreateML's JSON. In Roboflow: Download Dataset, COCO; elsewhere, export as COCO",
     },
+    ".ndjson": _LISTS,
+    ".jsonl": _LISTS,
+    ".manifest": _LISTS,
     ".tfrecord": {"": "a TFRecord. Open its folder as tfrecord:FOLDER"},
+    ".txt": {
+        r"^imagesource:|^gsd:|^(?:-?[\d.]+ ){8}[a-z][\w-]* [012]\s*$": (
+            "DOTA's labelTxt, turned boxes by their corners. Write a COCO file with these corners as polygons"
+            " (segmentation)"
+        ),
+        r"^[A-Za-z_]+ \d\.\d+ \d (?:-?\d+\.\d+ ){11}-?\d+\.\d+\s*$": f"KITTI's label_2. {_BY_CSV}",
+        r"^\d+(?:,-?\d+){7},?\s*$": f"VisDrone's text. {_BY_CSV}",
+    },
 }
 
 
-def _foreign(root):
-    """A sentence about the first file in a format that does not open, or ""."""
+def recognised(root: str) -> str:
+    """Returns a sentence about the first file in a format that does not open, or ""."""
     for end, kinds in _FOREIGN.items():
         for path in [root] if root.lower().endswith(end) else files.below(root, end)[:_TRIED]:
             start = files.start_of(path)
-            found = next((kind for pattern, kind in kinds.items() if re.search(pattern, start)), None)
+            found = next((kind for pattern, kind in kinds.items() if re.search(pattern, start, re.MULTILINE)), None)
             if found:
                 return f'"{path}" is {found}.'
     return ""
@@ -52,12 +100,12 @@ def _inner(root, find):
 
 
 def advice(root: str, find: Callable[[str], Layout | None]) -> str:
-    """A sentence that says how to open what is at `root`, or "".
+    """Returns a sentence that says how to open what is at `root`, or "".
 
     Args:
-        root: folder or file without annotations that open.
-        find: from a folder to the layout of its annotations, or None.
+        root: str. Folder or file without annotations that open.
+        find: callable. Maps a folder to the layout of its annotations, or None.
     """
     if root.lower().endswith(_ARCHIVES):
         return "Unpack it, and open the folder."
-    return _inner(root, find) or _foreign(root)
+    return _inner(root, find) or recognised(root)

@@ -8,26 +8,48 @@ from keras_vit.data.annotations import files, form
 from keras_vit.data.annotations.form import Ignored, Picture
 from keras_vit.data.sources.image_files import ENDINGS, ending
 from keras_vit.io.paths import in_threads
+from keras_vit.io.suggest import listed
 
 _AT_A_TIME = 256  # files
 _LEVELS = 3  # of subfolders of annotations that the images' folder may have, too
 
 
-def _places(folder, beside):
+def _places(folder, beside, root):
     """Lists the folders that may contain the images of annotation files in `folder`.
 
-    These are the folder itself, those named `beside` next to it, and next to the folders above with the same
-    subfolders: images/a for annotations/a.
+    These are the folder itself, those named `beside` next to it, and next to the folders above, up to `root`, with the
+    same subfolders: images/a for annotations/a.
     """
-    places, inside = [folder], ""
-    for _ in range(_LEVELS):
-        above, name = os.path.split(folder)
+    places = [folder]
+    for above in files.bases(folder, root)[1 : _LEVELS + 1]:
+        inside = os.path.relpath(folder, above).partition(os.sep)[2]
         places += [os.path.join(above, other, inside).rstrip("/") for other in beside]
-        folder, inside = above, os.path.join(name, inside)
-    return places
+    return [*places, *(os.path.join(folder, other) for other in beside)]
 
 
-def image_of(path: str, stated: str, existing: files.Existing, folders: Sequence[str], by_name: bool = False) -> str:
+def _of_name(path, stem, stated, places, existing):
+    """Returns the image with the annotation file's name; of several the stated one. "" without any.
+
+    Raises:
+        ValueError: if it is unclear which one is meant.
+    """
+    for place in places:
+        found = [os.path.join(place, stem + end) for end in _endings(stem, existing.names(place))]
+        chosen = [image for image in found if os.path.basename(image) == os.path.basename(stated)] or found
+        if len(chosen) > 1:
+            names = listed([os.path.basename(image) for image in chosen])
+            raise ValueError(
+                f'"{path}": its image could be any of {names} in "{place}", and it names'
+                f" {stated or 'none'}. Write the image's name into it, or remove the other images."
+            )
+        if chosen:
+            return chosen[0]
+    return ""
+
+
+def image_of(
+    path: str, stated: str, existing: files.Existing, folders: Sequence[str], root: str, by_name: bool = False
+) -> str:
     """Returns the path of an annotation file's image, or its expected path if it is missing.
 
     Args:
@@ -35,19 +57,23 @@ def image_of(path: str, stated: str, existing: files.Existing, folders: Sequence
         stated: str. Image path stated in the file, or "".
         existing: Existing. The files that exist.
         folders: sequence of str. Names of folders beside that may contain images, as in `_places`.
+        root: str. The folder that was opened, outside of which images belong to other data.
         by_name: bool. Whether an image with the file's name takes precedence over the stated path.
+
+    Raises:
+        ValueError: if images with the file's name differ in their extension, and none is stated.
     """
     folder, name = os.path.split(path)
     stem, stated = os.path.splitext(name)[0], stated.replace("\\", "/")
-    places = _places(folder, folders)
+    places = _places(folder, folders, root)
     whole = os.path.join(folder, stated)
     of_stated = [os.path.join(place, os.path.basename(stated)) for place in places] if stated else []
     of_stated = [whole if "://" in folder else os.path.normpath(whole), *of_stated] if stated else []
-    searched = places if by_name else places[:1]
-    of_name = [os.path.join(place, stem + end) for place in searched for end in _endings(stem, existing.names(place))]
-    choices = of_name + of_stated if by_name else of_stated + of_name
-    missing = os.path.join(folder, os.path.basename(stated) or stem)
-    return next((choice for choice in choices if choice in existing), missing)
+    there = next((image for image in of_stated if image in existing), "")
+    if by_name or not there:
+        of_name = _of_name(path, stem, stated, places if by_name else places[:1], existing)
+        there = of_name or there
+    return there or os.path.join(folder, os.path.basename(stated) or stem)
 
 
 def _endings(stem, names):

@@ -136,7 +136,7 @@ def _report(title, split, layout, table, names, ignored):
     )
     text += f"; {counted(crowds, 'crowd')}" if crowds else ""
     text += f"; {difficult:,} difficult" if difficult else ""
-    report(text, ignored)
+    report(text, table.paths, ignored)
 
 
 def boxes(text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:

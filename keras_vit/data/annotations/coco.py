@@ -20,6 +20,8 @@ from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout,
 from keras_vit.io.suggest import listed
 
 _MARKS = re.compile(r'"(?:annotations|categories|licenses|info|images)"\s*:')
+# Datumaro, V7 Darwin and Hasty have some of these keys.
+_FOREIGN = re.compile(r'"dm_format|"media_type"|"label"\s*:\s*\{\s*"labels"|"schema_ref"|"export_format_version"')
 _OTHERS = ("captions", "person_keypoints", "image_info", "panoptic")  # COCO's files other than instances
 OVERLAPS = "crowds below, then larger regions below smaller ones"
 
@@ -30,7 +32,7 @@ def is_coco(path: str) -> bool:
         return True
     start = files.start_of(path)
     whole = start.lstrip("\ufeff \r\n\t").startswith("{")  # Label Studio's and CreateML's are lists
-    return whole and bool(_MARKS.search(start)) and '"shapes"' not in start
+    return whole and bool(_MARKS.search(start)) and '"shapes"' not in start and not _FOREIGN.search(start)
 
 
 def json_files(root: str) -> list[str]:
@@ -56,8 +58,22 @@ def find(path: str, images: str = "", boxes: bool = False) -> Layout | None:
     alone = path.lower().endswith(".json")
     found = [path] if alone and is_coco(path) else [] if alone else json_files(path)
     splits = {"train": path} if alone and found else files.by_split(found, path)
-    readers = {split: functools.partial(read, file, split, images, boxes) for split, file in splits.items()}
+    root = os.path.dirname(path) if alone else path
+    readers = {split: functools.partial(read, file, split, images, boxes, root) for split, file in splits.items()}
     return Layout("COCO", OVERLAPS, readers, {split: [file] for split, file in splits.items()}) if splits else None
+
+
+def _check_kind(content, path):
+    """Raises ValueError for COCO's files of other things than objects."""
+    annotations = content.get("annotations")
+    first = annotations[0] if isinstance(annotations, list) and annotations else None
+    kinds = {
+        "segments_info": "panoptic segmentation, whose regions are PNGs",
+        "caption": "captions of whole images",
+    }
+    kind = next((kind for key, kind in kinds.items() if isinstance(first, dict) and key in first), None)
+    if kind:
+        raise ValueError(f'"{path}" contains {kind}. Open a file of objects, such as instances_train2017.json.')
 
 
 def _entries(content, key, path):
@@ -195,13 +211,18 @@ def _check_annotations(annotations, names, path, boxes):
         )
 
 
+def _of_url(entry):
+    """Returns the last folder and name of an image's address: LVIS states only that, train2017/a.jpg."""
+    return "/".join(str(entry.get("coco_url") or "").split("/")[-2:])
+
+
 def _file_names(entries, path):
     """Returns each image's file name, with "/".
 
     Raises:
         ValueError: if one is missing, or two images share an id or a file.
     """
-    names = [str(entry.get("file_name") or "").replace("\\", "/") for entry in entries]
+    names = [str(entry.get("file_name") or _of_url(entry)).replace("\\", "/") for entry in entries]
     if not all(names):
         raise ValueError(f'"{path}": image {entries[names.index("")]["id"]} has no file_name.')
     for what, values in (("the id", [entry["id"] for entry in entries]), ("the file", names)):
@@ -215,11 +236,13 @@ def _pictures(content, paths, existing, names, ignored, boxes) -> Iterator[Pictu
     """Yields the Picture of each image with an existing file."""
     own: dict[Any, list] = collections.defaultdict(list)
     known, seen = {entry["id"] for entry in content["images"]}, set()
+    as_text = {str(number): number for number in known}  # VIA writes an image's id as a number, and as text
     for annotation in content["annotations"]:
         if annotation["id"] in seen:
             ignored[form.SAME_ID].append(f"annotation {annotation['id']}")
         seen.add(annotation["id"])
         image = annotation.get("image_id")
+        image = as_text.get(image, image) if isinstance(image, str) and image not in known else image
         if isinstance(image, int | str) and image in known:
             own[image].append(annotation)
         else:
@@ -232,7 +255,7 @@ def _pictures(content, paths, existing, names, ignored, boxes) -> Iterator[Pictu
             ignored[form.MISSING].append(path)
 
 
-def read(path: str, split: str, images: str = "", boxes: bool = False) -> Annotations:
+def read(path: str, split: str, images: str = "", boxes: bool = False, root: str = "") -> Annotations:
     """Reads the annotations in a COCO file.
 
     Args:
@@ -240,6 +263,7 @@ def read(path: str, split: str, images: str = "", boxes: bool = False) -> Annota
         split: str. Its split, used to look for the images.
         images: str. Folder of the images; "" to look for it.
         boxes: bool. Whether to read boxes instead of outlined regions.
+        root: str. The folder that was opened, as in `files.image_paths`.
 
     Raises:
         FileNotFoundError: if the file or all images are missing.
@@ -247,13 +271,14 @@ def read(path: str, split: str, images: str = "", boxes: bool = False) -> Annota
     """
     content = files.read_json(path)
     ignored: Ignored = collections.defaultdict(list)
+    _check_kind(content, path)
     entries, annotations = _entries(content, "images", path), _entries(content, "annotations", path)
     if not entries:
         raise ValueError(f'"{path}" lists no images.')
     names = _categories(content, path, ignored)
     _check_annotations(annotations, names, path, boxes)
     existing = files.Existing()
-    paths = files.image_paths(path, split, images, _file_names(entries, path), existing)
+    paths = files.image_paths(path, split, images, _file_names(entries, path), existing, root)
     existing.list(os.path.dirname(file) for file in paths)
     ignored[form.NOT_LISTED] += files.unlisted(paths, existing)
     pictures = _pictures(content, paths, existing, names, ignored, boxes)

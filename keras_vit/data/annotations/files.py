@@ -1,8 +1,10 @@
 """Reads annotation files, with lines in errors, and finds the image files that they name."""
 
+import itertools
 import json
 import os
 import re
+import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +17,8 @@ from keras_vit.io.suggest import did_you_mean, listed
 
 _START = 4096  # bytes that identify a format
 _TRIED = 5  # file names to look for in a folder
+_OF_ANNOTATIONS = ("annotation", "annotations", "ann", "json", "labels", "xml", "xmls")  # names of folders
+_PREFIX = re.compile(r"^[0-9a-f]{8}-")  # of Label Studio
 
 
 def read_json(path: str) -> dict[str, Any]:
@@ -132,18 +136,48 @@ class Existing:
         return name in self.names(folder)
 
 
-def _candidates(path, split):
+def bases(folder: str, root: str) -> list[str]:
+    """Lists `folder` and the folders above it, up to `root`; one further if the last is named for annotations.
+
+    Images outside of PATH belong to other data, unless PATH itself is DATA/annotations.
+    """
+    found = [folder]
+    while root and found[-1] != root and found[-1].startswith(os.path.join(root, "")):
+        found.append(os.path.dirname(found[-1]))
+    alone = os.path.basename(found[-1]).lower() in _OF_ANNOTATIONS
+    return [*found, os.path.dirname(found[-1])] if alone else found
+
+
+def _candidates(path, split, root):
     """Yields folders that may contain the images of an annotation file."""
     folder, stem = os.path.split(os.path.splitext(path)[0])
-    above = os.path.dirname(folder)
     words = [stem.partition("_")[2], split, *([] if split != "val" else ["valid", "validation"])]
-    for base in (folder, above):
+    yield folder
+    for base in bases(folder, root)[:2]:
         yield from (os.path.join(base, "images", word) for word in words if word)
         yield from (os.path.join(base, word) for word in words if word)
         yield from (os.path.join(base, "images"), base)
 
 
-def image_paths(path: str, split: str, images: str, names: Sequence[str], existing: Existing) -> list[str]:
+def _decoded(name):
+    """Reads a name of Label Studio: "/data/local-files/?d=cats/a%20b.jpg" is "cats/a b.jpg"."""
+    return urllib.parse.unquote(name.partition("?d=")[2] or name)
+
+
+def _original(name):
+    """Returns an uploaded file's original name, which Label Studio prefixes: "1f2e3d4c-a.jpg" was a.jpg."""
+    return _PREFIX.sub("", os.path.basename(_decoded(name)))
+
+
+def _shortened(name, count):
+    """Drops `count` leading folders from a name, or all."""
+    parts = name.split("/")
+    return "/".join(parts[min(count, len(parts) - 1) :])
+
+
+def image_paths(
+    path: str, split: str, images: str, names: Sequence[str], existing: Existing, root: str = ""
+) -> list[str]:
     """Returns the path of each image that an annotation file names.
 
     Args:
@@ -152,21 +186,55 @@ def image_paths(path: str, split: str, images: str, names: Sequence[str], existi
         images: str. Folder of the images; "" to look for it.
         names: sequence of str. Image names, with "/".
         existing: Existing. The files that exist.
+        root: str. The folder that was opened, outside of which images belong to other data; "" for the file's, or the
+            one above a folder with the name of a split.
 
     Raises:
         FileNotFoundError: if no image in a sample is found.
+        ValueError: if two names are one file.
     """
-    folders = [images] if images else list(dict.fromkeys([os.path.dirname(path), *_candidates(path, split)]))
+    folder = os.path.dirname(path)
+    inside = canonical(os.path.basename(folder)) in SPLITS and not root
+    root = root or (os.path.dirname(folder) if inside else folder)
+    folders = [images] if images else list(dict.fromkeys(_candidates(path, split, root)))
     tried = names[:: max(1, len(names) // _TRIED)]
-    for plain in (lambda name: name, os.path.basename):
-        for folder in folders:
-            if any(os.path.join(folder, plain(name)) in existing for name in tried):
-                return [os.path.join(folder, plain(name)) for name in names]
+    depth = max(name.count("/") for name in tried) + 1
+    for reading, count in itertools.product((str, _decoded, _original), range(depth)):
+        sample = [_shortened(reading(name), count) for name in tried]
+        able = [place for place in folders if any(os.path.join(place, name) in existing for name in sample)]
+        if able:
+            read = [_shortened(reading(name), count) for name in names]
+            return _distinct(path, names, _best(able, read, existing), read)
     near = did_you_mean(os.path.basename(names[0]), existing.names(folders[0]))
     raise FileNotFoundError(
         f'"{path}": no images, such as "{names[0]}", found in {listed(folders, 12)}.{near} Specify their folder:'
         ' "...?images=FOLDER".'
     )
+
+
+def _best(folders, names, existing):
+    """Returns the first of the folders with the most of the images."""
+    if len(folders) == 1:
+        return folders[0]
+    existing.list(os.path.dirname(os.path.join(place, name)) for place in folders for name in names)
+    return max(folders, key=lambda place: sum(os.path.join(place, name) in existing for name in names))
+
+
+def _distinct(path, stated, folder, names):
+    """Joins names to their folder.
+
+    Raises:
+        ValueError: if two names, which the file states otherwise, are one path.
+    """
+    owner: dict[str, str] = {}
+    for name, text in zip(names, stated):
+        first = owner.setdefault(os.path.normpath(name), text)
+        if first is not text:
+            raise ValueError(
+                f'"{path}": "{first}" and "{text}" would both be "{os.path.join(folder, name)}". Keep the images in the'
+                ' folders that the annotations name, and specify where these begin: "...?images=FOLDER".'
+            )
+    return [os.path.join(folder, name) for name in names]
 
 
 def unlisted(paths: Iterable[str], existing: Existing) -> Iterator[str]:

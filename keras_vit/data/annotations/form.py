@@ -30,10 +30,11 @@ PARENT = Reason("category", "that only groups the others", expected=True)
 NO_AREA = Reason("box", "without an area")
 TWICE = Reason("box", "that repeats one of its class")
 SWAPPED = Reason("box", "with swapped corners, corrected")
+OTHER_NAME = Reason("XML file", "that names another image, read for the one with its own name")
 OTHER_XML = Reason("XML file", "of another kind")
 NO_XML = Reason("name", "in ImageSets without an XML file")
 TO_IGNORE = Reason("box", "labelled __ignore__ or _background_", expected=True)
-NOTED = (CLIPPED, SAME_ID, SWAPPED)  # reported but used
+NOTED = (CLIPPED, OTHER_NAME, SAME_ID, SWAPPED)  # reported but used
 
 NO_CLASSES = ("__ignore__", "_background_")  # labels of LabelMe
 

@@ -3,7 +3,8 @@
     PATH/a.jpg and PATH/a.json, or PATH/train/..., PATH/val/...
 
 As in LabelMe's exports, later shapes cover earlier ones, `__ignore__` is void and `_background_` is the background.
-Polygons, rectangles, circles and masks have an area; lines and points are dropped and counted.
+Polygons, rectangles, circles and masks have an area; lines and points are dropped and counted. Shapes of one label and
+group_id are parts of one object, with one box.
 """
 
 import base64
@@ -17,10 +18,11 @@ import numpy as np
 
 from keras_vit.data.annotations import beside, files, form
 from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
-from keras_vit.io.suggest import listed
+from keras_vit.io.suggest import counted, listed
 
 OVERLAPS = "later shapes above earlier ones"
 _NO_AREA = ("line", "linestrip", "point", "points")
+_POLYGONS = ("polygon", "rotation")  # the latter: X-AnyLabeling's turned rectangles
 _FLAT = 0.05  # pixels between a circle and its polygon
 
 
@@ -42,7 +44,9 @@ def find(path: str, boxes: bool = False) -> Layout | None:
     folders = folders or {"train": files.below(path, ".json")}
     if not any(is_labelme(file) for found in folders.values() for file in found[:3]):
         return None
-    readers = {split: functools.partial(read, parts.get(split, path), found, boxes) for split, found in folders.items()}
+    readers = {
+        split: functools.partial(read, parts.get(split, path), found, boxes, path) for split, found in folders.items()
+    }
     return Layout("LabelMe", OVERLAPS, readers, folders)
 
 
@@ -69,7 +73,7 @@ def _of_count(shape, points, name):
     Raises:
         Fault: for a rectangle or circle with a wrong number of points.
     """
-    if shape == "polygon":
+    if shape in _POLYGONS:
         return points
     valid = {"rectangle": (2, 4), "circle": (2,)}[shape]
     if len(points) not in valid:
@@ -118,7 +122,7 @@ def _region(shape, number, size, ignored, path) -> Region | None:
     if kind in _NO_AREA:
         ignored[form.NOT_AN_AREA].append(f"{kind} {number} of {path}")
         return None
-    if kind not in ("polygon", "rectangle", "circle", "mask"):
+    if kind not in (*_POLYGONS, "rectangle", "circle", "mask"):
         raise Fault(f'{name} has the shape_type "{kind}"; expected polygon, rectangle, circle or mask')
     pairs = shape.get("points")
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
@@ -134,9 +138,29 @@ def _region(shape, number, size, ignored, path) -> Region | None:
     return Region(label, name, form.with_area([polygon], f"{name} of {path}", ignored), None, box)
 
 
-def _picture(path, content, existing, ignored, boxes) -> Picture | None:
+def _objects(shapes, regions, size):
+    """Makes one Region, with a box, of the shapes with the same label and group_id; others stay."""
+    groups: dict[tuple, list[Region]] = {}
+    for number, (shape, region) in enumerate(zip(shapes, regions)):
+        if region is not None:
+            group = shape.get("group_id")
+            groups.setdefault((region.label, number if group is None else f"group {group}"), []).append(region)
+    return [_together(parts, size) for parts in groups.values()]
+
+
+def _together(parts, size):
+    """Makes one Region of the parts of an object."""
+    boxes = [box for part in parts if (box := form.box_of(part, size)) is not None]
+    if len(parts) == 1 or not boxes:
+        return parts[0]
+    tops, lefts, bottoms, rights = zip(*boxes)
+    name = f"{parts[0].name} with {counted(len(parts) - 1, 'further part')}"
+    return Region(parts[0].label, name, box=(min(tops), min(lefts), max(bottoms), max(rights)))
+
+
+def _picture(path, content, existing, ignored, boxes, root) -> Picture | None:
     """Makes the Picture of a JSON file; None if its image is missing."""
-    image = beside.image_of(path, str(content.get("imagePath") or ""), existing, ("images",))
+    image = beside.image_of(path, str(content.get("imagePath") or ""), existing, ("images", "img", "imgs"), root)
     if image not in existing:
         embedded = " (only inside the JSON, as imageData: save it next to the file)" if content.get("imageData") else ""
         ignored[form.MISSING].append(f"{image}{embedded}")
@@ -149,17 +173,20 @@ def _picture(path, content, existing, ignored, boxes) -> Picture | None:
         regions = [_region(shape, number, size, ignored, image) for number, shape in enumerate(shapes, 1)]
     except Fault as fault:
         return Picture(image, size, [], f'"{path}": {fault}')
+    if boxes:
+        return Picture(image, size, _objects(shapes, regions, size))
     picture = Picture(image, size, [region for region in regions if region is not None])
-    return picture if boxes else form.checked(picture, ignored, fractions=False)
+    return form.checked(picture, ignored, fractions=False)
 
 
-def read(folder: str, paths: list[str], boxes: bool = False) -> Annotations:
+def read(folder: str, paths: list[str], boxes: bool = False, root: str = "") -> Annotations:
     """Reads the annotations in LabelMe's JSON files; the shapes define the class names.
 
     Args:
         folder: str. Folder of the files.
         paths: list of str. The JSON files.
         boxes: bool. Whether to read boxes instead of outlined regions.
+        root: str. The folder that was opened, outside of which images belong to other data; "" for `folder`.
 
     Raises:
         ValueError: if a file has another format.
@@ -170,6 +197,6 @@ def read(folder: str, paths: list[str], boxes: bool = False) -> Annotations:
     ignored: Ignored = collections.defaultdict(list)
 
     def picture(path, content, existing):
-        return _picture(path, content, existing, ignored, boxes)
+        return _picture(path, content, existing, ignored, boxes, root or folder)
 
     return Annotations(beside.pictures(paths, files.read_json, picture, ignored), None, False, folder, ignored)

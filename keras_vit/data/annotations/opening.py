@@ -91,8 +91,18 @@ def check_some(title: str, annotations: Annotations, pictures: Sequence[tuple[st
     log_once(logging.WARNING, text)
 
 
-def report(text: str, ignored: Ignored) -> None:
-    """Logs `text` about a split, and what was changed or ignored in it; as a warning unless that is expected."""
+def place_of(paths: Sequence[str]) -> str:
+    """Returns the folder that contains all of these images."""
+    folders = {os.path.dirname(path) for path in paths}
+    return folders.pop() if len(folders) == 1 else os.path.dirname(os.path.commonprefix([f"{f}/" for f in folders]))
+
+
+def report(text: str, paths: Sequence[str], ignored: Ignored) -> None:
+    """Logs `text` about a split, where its images are, and what was changed or ignored in it.
+
+    It is a warning unless that is expected.
+    """
+    text += f"; images in {place_of(paths)}"
     used = {reason: names for reason, names in ignored.items() if names and reason in NOTED}
     lost = {reason: names for reason, names in ignored.items() if names and reason not in NOTED}
     text += f"; used: {told(used)}" if used else ""

@@ -18,11 +18,11 @@ from keras_vit.data.annotations import beside, files, form
 from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
 from keras_vit.data.splits import SPLITS, canonical
 from keras_vit.io.paths import read_text
+from keras_vit.io.suggest import listed
 
 _ROOT = re.compile(r"<annotation[\s>]")
 _OF_VOC = re.compile(r"The VOC\d{4} Database", re.IGNORECASE)
 _UNSAFE = re.compile(r"<!(?:DOCTYPE|ENTITY)", re.IGNORECASE)
-_YEAR = re.compile(r"VOC\d{4}")
 _SETS = (*SPLITS, "trainval")
 _IMAGES = ("JPEGImages", "images")  # folders next to that of the files
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
@@ -45,31 +45,49 @@ def read_xml(path: str) -> ElementTree.Element:
         raise ValueError(f'"{path}", line {error.position[0]}: not XML: {error}.') from None
 
 
-def _image_sets(path):
-    """Reads {split: names without extension} from ImageSets/Main, also of VOC2007... in VOCdevkit.
+def _image_sets(path, found):
+    """Reads [(folder, split, names without extension)] from ImageSets/Main, also of VOC2007... above the XML files.
 
     Lists of one class, such as cat_train.txt, are skipped.
     """
-    years = [name for name in files.names_in(path) if _YEAR.fullmatch(name)]
-    sets = collections.defaultdict(list)
-    for folder in (os.path.join(path, year, "ImageSets", "Main") for year in ("", *years)):
+    folders = {os.path.dirname(file) for file in found}
+    sets = []
+    for place in sorted({path, *(base for folder in folders for base in files.bases(folder, path))}):
+        folder = os.path.join(place, "ImageSets", "Main")
         stems = {canonical(os.path.splitext(name)[0]): name for name in files.names_in(folder) if name.endswith(".txt")}
         for split in (split for split in _SETS if split in stems):
             lines = read_text(os.path.join(folder, stems[split])).splitlines()
-            sets[split] += [os.path.basename(line.split()[0]) for line in lines if line.strip()]
+            sets.append((place, split, [line.split()[0] for line in lines if line.strip()]))
     return sets
+
+
+def _named(name, place, by_stem):
+    """Returns the XML file of a name in the ImageSets of `place`, or "".
+
+    Raises:
+        ValueError: if several files have that name.
+    """
+    stem = os.path.basename(name)
+    stem = stem if stem in by_stem else os.path.splitext(stem)[0]
+    own = [file for file in by_stem.get(stem, ()) if file.startswith(os.path.join(place, ""))]
+    ends = [file for file in own if f"/{os.path.splitext(file)[0]}".endswith(f"/{os.path.splitext(name)[0]}")]
+    own = ends if len(own) > 1 and ends else own
+    if len(own) > 1:
+        raise ValueError(f'"{name}" in the ImageSets of "{place}" could be {listed(own)}. Give the files other names.')
+    return own[0] if own else ""
 
 
 def _of_sets(found, sets):
     """Returns ({split: XML files}, {split: names without a file})."""
-    by_stem = {os.path.splitext(os.path.basename(file))[0]: file for file in found}
-
-    def stem(name):
-        return name if name in by_stem else os.path.splitext(name)[0]
-
-    own = {split: [by_stem[stem(name)] for name in names if stem(name) in by_stem] for split, names in sets.items()}
-    lost = {split: [name for name in names if stem(name) not in by_stem] for split, names in sets.items()}
-    return {split: list(dict.fromkeys(paths)) for split, paths in own.items() if paths}, lost
+    by_stem = collections.defaultdict(list)
+    for file in found:
+        by_stem[os.path.splitext(os.path.basename(file))[0]].append(file)
+    own, lost = collections.defaultdict(list), collections.defaultdict(list)
+    for place, split, names in sets:
+        for name in names:
+            file = _named(name, place, by_stem)
+            (own if file else lost)[split].append(file or name)
+    return {split: list(dict.fromkeys(paths)) for split, paths in own.items()}, {**dict.fromkeys(own, []), **lost}
 
 
 def find(path: str) -> Layout | None:
@@ -79,12 +97,12 @@ def find(path: str) -> Layout | None:
     lost: dict[str, list[str]] = {}  # of ImageSets
     if not folders:
         every = files.below(path, ".xml")
-        folders, lost = _of_sets(every, _image_sets(path))
+        folders, lost = _of_sets(every, _image_sets(path, every))
         folders = folders or {"train": every}
     if not any(_ROOT.search(files.start_of(file)) for found in folders.values() for file in found[:3]):
         return None
     readers = {
-        split: functools.partial(read, parts.get(split, path), found, lost.get(split))
+        split: functools.partial(read, parts.get(split, path), found, lost.get(split), path)
         for split, found in folders.items()
     }
     return Layout("VOC", "", readers, folders)
@@ -113,15 +131,20 @@ def _region(element, number, first):
     )
 
 
-def _picture(path, root, existing, ignored):
+def _picture(path, root, existing, ignored, opened):
     """Makes the Picture of an XML file; None if it has another format, or its image is missing."""
     if root.tag != "annotation":
         ignored[form.OTHER_XML].append(path)
         return None
-    image = beside.image_of(path, _text(root, "filename"), existing, _IMAGES, by_name=True)
+    stated = _text(root, "filename")
+    image = beside.image_of(path, stated, existing, _IMAGES, opened, by_name=True)
     if image not in existing:
         ignored[form.MISSING].append(image)
         return None
+    if os.path.basename(stated.replace("\\", "/")) in existing.names(os.path.dirname(image)) - {
+        os.path.basename(image)
+    }:
+        ignored[form.OTHER_NAME].append(f"{path}: {stated}")
     first = 1 if _OF_VOC.search(_text(root, "source/database")) else 0
     try:
         size = form.stated_size(_text(root, "size/height"), _text(root, "size/width"))
@@ -131,19 +154,20 @@ def _picture(path, root, existing, ignored):
     return Picture(image, size, regions)
 
 
-def read(folder: str, paths: list[str], lost: list[str] | None = None) -> Annotations:
+def read(folder: str, paths: list[str], lost: list[str] | None = None, opened: str = "") -> Annotations:
     """Reads the annotations in XML files; the objects define the class names.
 
     Args:
         folder: str. Folder of the files.
         paths: list of str. The XML files.
         lost: list of str. Names in the split's ImageSets without a file; None without ImageSets.
+        opened: str. The folder that was opened, outside of which images belong to other data; "" for `folder`.
     """
     ignored: Ignored = collections.defaultdict(list)
     ignored[form.NO_XML] += lost or []
 
     def picture(path, root, existing):
-        return _picture(path, root, existing, ignored)
+        return _picture(path, root, existing, ignored, opened or folder)
 
     found = beside.pictures(paths, read_xml, picture, ignored if lost is None else None)
     return Annotations(found, None, False, folder, ignored)

@@ -17,6 +17,7 @@ import os
 import random
 
 from keras_vit.data.annotations import source as annotations
+from keras_vit.data.annotations.advice import advice
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.folder import check_folder
 from keras_vit.data.sources.mask_files import source_of_masks
@@ -71,7 +72,10 @@ def masks(path: str, split: str = "train", data_dir: str | None = None) -> Rando
     folder, chosen = split_options(path, **dict.fromkeys(_OPTIONS, ""))
     check_folder(root)
     with stage(f"Reading the folder {root}", unit="files") as work:
-        pairs = find_pairs(root, chosen, work)
+        try:
+            pairs = find_pairs(root, chosen, work)
+        except ValueError as error:
+            raise ValueError(f"{error} {advice(root, annotations.find)}".rstrip()) from None
     asked = canonical(split_name(split))
     if not pairs.splits.get(asked):
         raise MissingSplit(

@@ -206,9 +206,18 @@ def test_a_folder_without_annotations_says_what_is_expected(tmp_path):
 
 
 OTHERS = {
-    "annotations.xml": ("<annotations><image/></annotations>", 'CVAT\'s own XML. Export the task as "COCO 1.0"'),
-    "project-1.json": ('[{"annotations": [{"result": [{"from_name": "label"}]}]}]', "Label Studio's own JSON. Export"),
-    "via.json": ('{"a.jpg9": {"regions": [{"shape_attributes": {}}]}}', "a project of VGG Image Annotator. Export"),
+    "annotations.xml": (
+        "<annotations><image/></annotations>",
+        "CVAT's own XML. In CVAT: Export task dataset, COCO 1.0",
+    ),
+    "project-1.json": (
+        '[{"annotations": [{"result": [{"from_name": "label"}]}]}]',
+        "Label Studio's own JSON. In Label Studio: Export",
+    ),
+    "via.json": (
+        '{"a.jpg9": {"regions": [{"shape_attributes": {}}]}}',
+        "a project of VGG Image Annotator. In VIA: Annotation, Export",
+    ),
     "train.tfrecord": ("", "a TFRecord. Open its folder as tfrecord:FOLDER"),
 }
 

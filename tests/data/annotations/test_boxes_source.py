@@ -158,8 +158,8 @@ def test_one_line_reports_what_was_found(tmp_path, logged):
     opened(tmp_path)
     assert logged == [
         f"boxes:{tmp_path}, train: 2 images with COCO annotations, 1 without objects; 2 boxes of 2 classes: cat 2"
-        " (median side 4 px), dog 0; at most 2 in an image; 1 crowd; ignored: 1 box without an area (annotation 2 of"
-        f" {tmp_path}/a.jpg)."
+        f" (median side 4 px), dog 0; at most 2 in an image; 1 crowd; images in {tmp_path}; ignored: 1 box without an"
+        f" area (annotation 2 of {tmp_path}/a.jpg)."
     ]
 
 

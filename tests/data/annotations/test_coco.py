@@ -129,7 +129,10 @@ REFUSED = {
     "no annotations": (WHOLE | {"annotations": []}, "has no annotations"),
     "panoptic": ({"images": WHOLE["images"], "segments_info": 0}, 'has no list "annotations".*panoptic masks are PNGs'),
     "boxes": (coco_content([annotation(segmentation=[], bbox=[1, 1, 2, 2])]), "boxes are for object detection"),
-    "captions": (coco_content([{"id": 1, "image_id": 1, "category_id": 1, "caption": "cat"}]), "has no segmentation"),
+    "captions": (
+        coco_content([{"id": 1, "image_id": 1, "category_id": 1, "caption": "cat"}]),
+        "captions of whole images",
+    ),
     "unknown category": (coco_content([annotation(category=2)]), "category_id 2. Valid: 1 .cat., 3 .dog."),
     "no category": (coco_content([annotation(category=None)]), "category_id None"),
     "list as category": (coco_content([annotation(category=[1])]), r"category_id \[1\]"),

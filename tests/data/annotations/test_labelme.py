@@ -6,7 +6,10 @@ import io
 import numpy as np
 import pytest
 from annotation_files import NAN, expected, labelme_content, labelme_folder, masks, opened, picture, shape, text
+from box_files import annotations as box_annotations
 from PIL import Image
+
+from keras_vit.data.annotations import form
 
 
 def test_labelme_draws_later_shapes_above_earlier_ones(tmp_path):
@@ -102,3 +105,39 @@ def test_labelme_names_the_line_of_an_error(tmp_path):
     text(tmp_path / "b.json", '{"shapes":\n[}')
     with pytest.raises(ValueError, match='b.json", line 2: not JSON'):
         opened(tmp_path)
+
+
+# {case: (shapes as (label, group_id, kind, points), boxes as (label, top, left, bottom, right))}
+GROUPS = {
+    "parts of one object": (
+        [("x", 1, "rectangle", ((1, 1), (2, 3))), ("x", 1, "polygon", ((5, 4), (7, 4), (7, 6)))],
+        [("x", 1, 1, 6, 7)],
+    ),
+    "two groups": (
+        [("x", 1, "rectangle", ((1, 1), (2, 3))), ("x", 2, "rectangle", ((5, 4), (7, 6)))],
+        [("x", 1, 1, 3, 2), ("x", 4, 5, 6, 7)],
+    ),
+    "two labels in a group": (
+        [("x", 1, "rectangle", ((1, 1), (2, 3))), ("y", 1, "rectangle", ((5, 4), (7, 6)))],
+        [("x", 1, 1, 3, 2), ("y", 4, 5, 6, 7)],
+    ),
+    "no group": (
+        [("x", None, "rectangle", ((1, 1), (2, 3))), ("x", None, "rectangle", ((5, 4), (7, 6)))],
+        [("x", 1, 1, 3, 2), ("x", 4, 5, 6, 7)],
+    ),
+    "group 0, and a point in it": (
+        [("x", 0, "rectangle", ((1, 1), (2, 3))), ("x", 0, "point", ((9, 7),)), ("x", 0, "circle", ((5, 4), (6, 4)))],
+        [("x", 1, 1, 5, 6)],
+    ),
+    "a turned rectangle": ([("x", None, "rotation", ((4, 1), (6, 3), (4, 5), (2, 3)))], [("x", 1, 2, 5, 6)]),
+}
+
+
+@pytest.mark.parametrize("case", GROUPS)
+def test_shapes_of_a_group_are_one_object(tmp_path, case):
+    shapes, boxes = GROUPS[case]
+    drawn = [shape(points, label, kind, group_id=group) for label, group, kind, points in shapes]
+    (found,) = box_annotations(labelme_folder(tmp_path, drawn)).pictures
+    found = [(region.label, *form.box_of(region, found.size)) for region in found.regions]
+    assert [row[0] for row in found] == [row[0] for row in boxes]
+    np.testing.assert_allclose([row[1:] for row in found], [row[1:] for row in boxes])
