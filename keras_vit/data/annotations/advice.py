@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_vit.data.annotations import files
+from keras_vit.data.annotations.foreign_tables import foreign_table
 from keras_vit.data.annotations.form import Layout
 
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".7z", ".rar")
@@ -60,4 +61,4 @@ def advice(root: str, find: Callable[[str], Layout | None]) -> str:
     """
     if root.lower().endswith(_ARCHIVES):
         return "Unpack it, and open the folder."
-    return _inner(root, find) or _foreign(root)
+    return _inner(root, find) or _foreign(root) or foreign_table(root)

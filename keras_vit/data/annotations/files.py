@@ -140,7 +140,7 @@ def _candidates(path, split):
     for base in (folder, above):
         yield from (os.path.join(base, "images", word) for word in words if word)
         yield from (os.path.join(base, word) for word in words if word)
-        yield from (os.path.join(base, "images"), base)
+        yield from (os.path.join(base, "images"), os.path.join(base, "data"), base)
 
 
 def image_paths(path: str, split: str, images: str, names: Sequence[str], existing: Existing) -> list[str]:
