@@ -35,14 +35,21 @@ def _float(text):
         return float("nan")
 
 
+def _floats(texts):
+    """Returns numbers (n,), NaN for other text."""
+    try:
+        return np.array(texts, "float64")
+    except ValueError:
+        return np.array([_float(text) for text in texts], "float64")
+
+
 def _arrays(rows: Sequence[Row]):
     """Returns (lines (n,), numbers (n, 4), widths and heights (n, 2), infinite if not stated) of rows with a box."""
     some = [row for row in rows if row.numbers]
-    numbers = np.array([[_float(text) for text in row.numbers or ()] for row in some], "float64").reshape(-1, 4)
-    sides = [[_float(row.cells.get(side, "")) for side in ("width", "height")] for row in some]
-    limits = np.array(sides, "float64").reshape(-1, 2)
+    numbers = _floats([text for row in some for text in row.numbers or ()]).reshape(-1, 4)
+    sides = _floats([row.cells.get(side, "inf") for row in some for side in ("width", "height")]).reshape(-1, 2)
     good = np.isfinite(numbers).all(1)
-    limits = np.where(limits > 0, limits, np.inf)
+    limits = np.where(sides > 0, sides, np.inf)
     return np.array([row.line for row in some], "int64")[good], numbers[good], limits[good]
 
 

@@ -9,6 +9,7 @@ import io
 import os
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from keras_vit.data.annotations import files
 from keras_vit.data.sources.image_files import ENDINGS, ending
@@ -21,11 +22,12 @@ CORNERS, SIZE, CENTRE = "corners", "size", "centre"  # x1 y1 x2 y2; left top wid
 COLUMNS = {
     "image": (
         *("image", "filename", "file_name", "image_name", "path", "image_path", "filepath", "file_path", "file", "img"),
-        *("imageid", "image_id", "frame"),
+        *("img_path", "img_name", "imagename", "image_filename", "image_url", "url", "filenames"),
+        *("imageid", "image_id", "img_id", "patientid"),
     ),
     "label": (
         *("label", "class", "class_name", "classname", "labelname", "label_name", "name", "category", "category_name"),
-        *("class_id", "classid", "category_id"),
+        *("labels", "tag", "target", "class_id", "classid", "category_id", "label_id"),
     ),
 }
 _LEFT = ("xmin", "x_min", "x1", "left", "bbox_xmin", "roi.x1", "bbox_x1")
@@ -71,8 +73,7 @@ _TRIED = 20  # rows that show the order of cells
 _DECIMAL_COMMA = re.compile(r"-?\d+,(\d+)")
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A row: an object, or an image without one.
 
     Attributes:
@@ -107,7 +108,7 @@ def _first_lines(path):
 
 def _cells(lines, delimiter):
     try:
-        return [[cell.strip() for cell in cells] for cells in csv.reader(lines, delimiter=delimiter) if any(cells)]
+        return [cells for cells in csv.reader(lines, delimiter=delimiter) if any(cells)]
     except csv.Error:
         return []
 
@@ -141,7 +142,8 @@ def _is_number(text):
 def _fits(cells, kinds):
     """Whether the cells of a row may be of these kinds."""
 
-    def one(cell, kind):
+    def one(text, kind):
+        cell = text.strip()
         if kind == "image":
             return ending(cell) in ENDINGS
         if kind == "split":
@@ -170,17 +172,18 @@ def has_boxes(path: str) -> bool:
     return bool(_header(path)[1]) or _headerless(path) is not None
 
 
-def _plain(numbers: Sequence[str], commas: bool) -> tuple[str, ...]:
-    return tuple(number.replace(",", ".") for number in numbers) if commas else tuple(numbers)
+def _with_points(numbers: Sequence[str]) -> tuple[str, ...]:
+    return tuple(number.replace(",", ".") for number in numbers)
 
 
-def _decimal_commas(path, rows):
+def _have_decimal_commas(path, rows):
     """Whether numbers are written 12,5.
 
     Raises:
         ValueError: if commas may separate thousands.
     """
-    found = [m for row in rows for text in row.numbers or () if (m := _DECIMAL_COMMA.fullmatch(text))]
+    texts = (text for row in rows for text in row.numbers or () if "," in text)
+    found = [match for text in texts if (match := _DECIMAL_COMMA.fullmatch(text))]
     if found and all(len(match[1]) == 3 for match in found):
         raise ValueError(f'"{path}": "{found[0][0]}" may be a decimal or thousands. Write numbers with a point.')
     return bool(found)
@@ -203,13 +206,17 @@ def _with_header(path) -> Rows:
         raise ValueError(f'"{path}": expected columns of boxes, such as xmin, ymin, xmax, ymax, in the first line.')
     wanted = {**{kind: (name,) for kind, name in kinds.items()}, **{name: (name,) for name in box}}
     if "image" not in kinds:
-        raise ValueError(f'"{path}": expected a column {" or ".join(COLUMNS["image"])} in the first line.')
+        raise ValueError(f'"{path}": expected column names in the first line, which lacks image: {_or("image")}.')
     rows = []
     for line, row in csv_rows(path, read_text(path), wanted):
-        texts = [(row.get(name) or "").strip() for name in box]
-        cells = {kind: (row.get(name) or "").strip() for kind, name in kinds.items()}
-        rows.append(Row(line, cells, _of_cell(texts[0]) if len(box) == 1 else tuple(texts)))
+        cells = {kind: (row[name] or "").strip() for kind, name in kinds.items()}
+        texts = tuple((row[name] or "").strip() for name in box)
+        rows.append(Row(line, cells, _of_cell(texts[0]) if len(box) == 1 else texts))
     return Rows(rows, meanings, True if _is_open_images(kinds, box) else None)
+
+
+def _or(kind):
+    return " or ".join(COLUMNS[kind])
 
 
 def _is_open_images(kinds, box):
@@ -252,8 +259,9 @@ def read_rows(path: str) -> Rows:
         table = Rows(list(_without_header(path, delimiter, kinds)), meanings, fractions)
     if not table.rows:
         raise ValueError(f'"{path}" has no rows.')
-    commas = _decimal_commas(path, table.rows)
-    rows = [dataclasses.replace(row, numbers=row.numbers and _plain(row.numbers, commas)) for row in table.rows]
+    if not _have_decimal_commas(path, table.rows):
+        return table
+    rows = [row._replace(numbers=row.numbers and _with_points(row.numbers)) for row in table.rows]
     return dataclasses.replace(table, rows=rows)
 
 

@@ -154,23 +154,14 @@ def _image_paths(table, names, existing):
 
     Raises:
         FileNotFoundError: if no image in a sample is found.
-        ValueError: if two names stand for one file.
+        ValueError: if a name stands for several files.
     """
     find_in = functools.partial(files.image_paths, table.path, table.split, table.choices["images"], names)
     if any(ending(name) in ENDINGS for name in names):
-        paths = find_in(existing)
-    else:
-        stems = find_in(_Stems())
-        by_folder = {folder: _by_stem(folder, existing) for folder in {os.path.dirname(stem) for stem in stems}}
-        paths = [_with_ending(stem, by_folder[os.path.dirname(stem)]) for stem in stems]
-    owner: dict[str, str] = {}
-    for name, path in zip(names, paths):
-        if owner.setdefault(path, name) != name:
-            raise ValueError(
-                f'"{table.path}": "{owner[path]}" and "{name}" are different images, but only "{path}" was found.'
-                ' Restore their folders, or specify the folder that contains them: "...?images=FOLDER".'
-            )
-    return paths
+        return find_in(existing)
+    stems = find_in(_Stems())
+    by_folder = {folder: _by_stem(folder, existing) for folder in {os.path.dirname(stem) for stem in stems}}
+    return [_with_ending(stem, by_folder[os.path.dirname(stem)]) for stem in stems]
 
 
 def _with_ending(stem, by_stem):
@@ -262,21 +253,32 @@ def _pictures(own: Mapping[str, Sequence[Row]], names, meaning, existing, ignore
             ignored[form.MISSING].append(image)
 
 
-def _images(table, existing):
-    """Returns {image file: its rows} of a table."""
+def _images(table, existing, owner):
+    """Returns {image file: its rows} of a table.
+
+    Raises:
+        ValueError: if two names, also of other tables in `owner`, {file: name}, stand for one file.
+    """
     by_name = _names(table.own, table.path)
-    return dict(zip(_image_paths(table, list(by_name), existing), by_name.values()))
+    paths = _image_paths(table, list(by_name), existing)
+    for name, path in zip(by_name, paths):
+        if owner.setdefault(path, name) != name:
+            raise ValueError(
+                f'"{table.path}": "{owner[path]}" and "{name}" are different images, but only "{path}" was found.'
+                ' Restore their folders, or specify the folder that contains them: "...?images=FOLDER".'
+            )
+    return dict(zip(paths, by_name.values()))
 
 
-def _of_others(table, tables, existing):
+def _of_others(table, tables, existing, owner):
     """Returns {split: image files} of the other tables, but "train", the largest, is not read for the others."""
     found = {}
     for other in tables:
         if other.split == table.split or (other.split == SPLITS[0] and other.rows is None):
             continue
         try:
-            found[other.split] = list(_images(other, existing))
-        except (ValueError, FileNotFoundError):  # reported when that split is opened
+            found[other.split] = list(_images(other, existing, owner))
+        except FileNotFoundError:  # reported when that split is opened
             continue
     return found
 
@@ -295,9 +297,10 @@ def read(table: _Table, tables: Sequence[_Table]) -> Annotations:
     existing, choices = files.Existing(), table.choices
     meaning, fractions = box_numbers.decided(table.load(table.path), table.path, choices["units"], choices["box"])
     ignored: Ignored = collections.defaultdict(list)
-    names, own = _class_names(table), _images(table, existing)
+    owner: dict[str, str] = {}
+    names, own = _class_names(table), _images(table, existing, owner)
     existing.list(os.path.dirname(file) for file in own)
-    count_shared(table.split, {table.split: list(own), **_of_others(table, tables, existing)}, ignored)
+    count_shared(table.split, {table.split: list(own), **_of_others(table, tables, existing, owner)}, ignored)
     ignored[form.NOT_LISTED] += files.unlisted(own, existing) if len(tables) == 1 else []
     pictures = _pictures(own, names, meaning, existing, ignored)
     return Annotations(pictures, None, fractions, table.path, ignored, read_as=box_numbers.told(meaning, fractions))

@@ -12,17 +12,15 @@ lines: smaller regions are above larger ones, as Ultralytics draws overlapping m
 import collections
 import functools
 import os
-import re
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import tensorflow as tf
 
 from keras_vit.data.annotations import files, form, yolo_layout
 from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
-from keras_vit.data.annotations.shared_images import count_shared, once
+from keras_vit.data.annotations.shared_images import count_shared
+from keras_vit.data.annotations.yolo_images import all_images, label_files
 from keras_vit.data.annotations.yolo_layout import Export
-from keras_vit.data.sources.image_files import ENDINGS, ending
 from keras_vit.data.splits import canonical
 from keras_vit.io.paths import in_threads, read_text
 from keras_vit.io.suggest import counted, listed
@@ -30,124 +28,7 @@ from keras_vit.io.suggest import counted, listed
 OVERLAPS = "larger regions below smaller ones"
 _BOX = 5  # numbers on a line for detection: class, centre x and y, width, height
 _MOST = 2.0  # larger coordinates are pixels, not fractions
-_ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
-
-
-def _place(export, folder, text, existing):
-    """Resolves a path in a YAML file or in a list in `folder`, or returns "".
-
-    Roboflow's start with "../" but are relative to its folder. Of a path on another machine, the longest end of two
-    parts or more that exists below the root counts.
-    """
-    text = str(text).replace("\\", "/").rstrip("/")
-    if text in ("", "."):
-        return export.base
-    plain = text
-    while plain.startswith(("../", "./")):
-        plain = plain.partition("/")[2]
-    parts = plain.split("/")
-    last = len(parts) - 1 if _ABSOLUTE.match(text) else len(parts)  # "datasets/images" is "images", "/images" is not
-    choices = [os.path.join(place, text) for place in (export.base, export.root, folder)]
-    choices += [os.path.join(export.root, *parts[i:]) for i in range(last)]
-    return next((choice for choice in map(_normal, choices) if choice in existing), "")
-
-
-def _normal(path):
-    return path if "://" in path else os.path.normpath(path)
-
-
-def _listed_files(export, path, existing):
-    """Returns the image files in a list of paths, also those that are missing.
-
-    Raises:
-        ValueError: if two paths stand for one file.
-    """
-    lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
-    owner, found = {}, []
-    for line in lines:
-        file = _place(export, os.path.dirname(path), line, existing) or os.path.join(export.root, line)
-        other = owner.setdefault(file, line)
-        if os.path.normpath(other) != os.path.normpath(line):
-            raise ValueError(
-                f'"{path}": "{other}" and "{line}" are different images, but only "{file}" exists. Restore their'
-                " folders."
-            )
-        found.append(file)
-    return found
-
-
-def _below(folder):
-    walked = tf.io.gfile.walk(folder)
-    return [_normal(os.path.join(place, name)) for place, _, names in walked for name in names]
-
-
-def _check_unsplit(export, paths):
-    """Raises ValueError if images that nothing assigns to splits are in folders named for several."""
-    for path in paths if export.inferred else ():
-        parts = os.path.relpath(path, export.root).split(os.sep)[:-1]
-        if any(canonical(part) in ("val", "test") for part in parts):
-            raise ValueError(
-                f'"{export.root}" has images in folders named for splits, such as "{path}", but nothing lists its'
-                ' splits. Open the folder that contains them, or add a data.yaml with "train: ..." and "val: ...".'
-            )
-
-
-def _image_files(export, split, existing):
-    """Lists the image files of a split, as often as they are listed.
-
-    Raises:
-        FileNotFoundError: if a folder or list does not exist.
-        ValueError: for ambiguous lists.
-    """
-    found = []
-    for text in export.splits[split]:
-        place = _place(export, export.root, text, existing)
-        if not place:
-            raise FileNotFoundError(
-                f'"{export.path}": {split} is "{text}", but "{export.root}" has no such folder or file.'
-                f" Write it relative to that folder, such as {split}: {split}/images."
-            )
-        if place.lower().endswith(".txt"):
-            found += _listed_files(export, place, existing)
-        else:
-            found += sorted(path for path in _below(place) if ending(path) in ENDINGS)
-    found = [path for path in found if not os.path.basename(path).startswith(".")]
-    _check_unsplit(export, found)
-    return sorted(found)
-
-
-def _all_images(export, split, existing, ignored):
-    """Returns {split: image files} of `split` and of the others, as far as these exist."""
-    images = {split: once(_image_files(export, split, existing), ignored)}
-    for other in export.splits:
-        try:
-            images.setdefault(other, _image_files(export, other, existing) if other != split else [])
-        except FileNotFoundError:
-            continue
-    return images
-
-
-def _label_folders(folder, existing):
-    """Lists the folders of the text files of images in `folder`: "labels" next to "images" above, and itself."""
-    parts = folder.split("/")
-    at = next((i for i in reversed(range(len(parts))) if parts[i].lower() == "images"), None)
-    if at is None:
-        return [folder]
-    above = "/".join(parts[:at])
-    own = [name for name in existing.names(above or "/") if name.lower() == "labels"] or ["labels"]
-    return [*("/".join([above, name, *parts[at + 1 :]]) for name in own), folder]
-
-
-def _label_files(images, existing):
-    """Returns {image: its text file}, the expected one if it has none."""
-    folders = {folder: _label_folders(folder, existing) for folder in {os.path.dirname(image) for image in images}}
-    existing.list(place for places in folders.values() for place in places)
-    found = {}
-    for image in images:
-        folder, name = os.path.split(image)
-        choices = [os.path.join(place, f"{os.path.splitext(name)[0]}.txt") for place in folders[folder]]
-        found[image] = next((choice for choice in choices if choice in existing), choices[0])
-    return found
+_BESIDE = 0.02  # of the image, by which key points may leave their box
 
 
 def _layout(export, boxes):
@@ -265,19 +146,17 @@ def _rows(texts):
 
 
 def _have_points(texts):
-    """Whether key points follow the boxes, which Label Studio does not say: x, y and visibility 0, 1 or 2 each.
+    """Whether key points follow the boxes, which Label Studio does not say: x, y, and visibility 0, 1 or 2.
 
-    Without visibility, three key points or more that all are in their boxes. Two would look like an oriented box.
+    Visible points must be in their boxes, unlike those of a polygon with such numbers.
     """
     rows = _rows(texts)
-    if rows is None or rows.shape[1] < _BOX - 1 + 3:
+    if rows is None or rows.shape[1] < _BOX - 1 + 3 or (rows.shape[1] - 4) % 3:
         return False
-    if (rows.shape[1] - 4) % 3 == 0 and np.isin(rows[:, 6::3], (0, 1, 2)).all():
-        return True
-    if rows.shape[1] % 2 or rows.shape[1] < 4 + 6:
-        return False
-    points = rows[:, 4:].reshape(len(rows), -1, 2)
-    return bool((np.abs(points - rows[:, None, :2]) <= rows[:, None, 2:4] / 2 + 1e-3).all())
+    points = rows[:, 4:].reshape(len(rows), -1, 3)
+    visible = points[..., 2] > 0
+    away = np.abs(points[..., :2] - rows[:, None, :2]) > rows[:, None, 2:4] / 2 + _BESIDE
+    return bool(np.isin(points[..., 2], (0, 1, 2)).all() and visible.any() and not away[visible].any())
 
 
 def _without_points(text):
@@ -307,7 +186,7 @@ def _check_texts(texts, path, split, boxes):
 def _count_texts(labels, images, existing, ignored):
     """Counts text files of no image, and images next to the listed ones that no split lists."""
     everywhere = {image for paths in images.values() for image in paths}
-    known = set(_label_files(everywhere, existing).values())
+    known = set(label_files(everywhere, existing).values())
     for folder in sorted({os.path.dirname(text) for text in labels.values() if text in existing}):
         texts = (os.path.join(folder, name) for name in sorted(existing.names(folder)) if name.endswith(".txt"))
         others = [text for text in texts if text not in known and not yolo_layout.is_list(text)]
@@ -342,14 +221,15 @@ def read(export: Export, split: str, boxes: bool = False) -> Annotations:
     """
     path, names, existing = export.path, export.names, files.Existing()
     ignored: Ignored = collections.defaultdict(list)
-    images = _all_images(export, split, existing, ignored)
+    images = all_images(export, split, existing, ignored)
     existing.list(os.path.dirname(image) for image in images[split])
     ignored[form.MISSING] += [image for image in images[split] if image not in existing]
     found = [image for image in images[split] if image in existing]
     if not found:
-        raise FileNotFoundError(f'"{path}": no images of {split} were found.')
+        such = f', such as "{images[split][0]}"' if images[split] else ""
+        raise FileNotFoundError(f'"{path}": no images of {split}{such}, were found.')
     count_shared(split, images, ignored)
-    labels = _label_files(found, existing)
+    labels = label_files(found, existing)
     texts = _contents(export, labels, existing, ignored)
     _check_texts(texts, path, split, boxes)
     _count_texts(labels, images, existing, ignored)

@@ -108,7 +108,7 @@ def _yaml_splits(content, path):
     for key in _KEYS:
         value = content.get(key) or []
         values = [text for text in ([value] if isinstance(value, str) else value) if text.lower() not in _NOTHING]
-        if values and canonical(key) in splits:
+        if values and splits.get(canonical(key), values) != values:
             raise ValueError(f'"{path}" has two entries for the split "{canonical(key)}". Remove {key}.')
         splits |= {canonical(key): values} if values else {}
     return splits
@@ -240,6 +240,15 @@ def _name_files(root, entries, folders, named):
     return [os.path.join(place, name) for place, name in found]
 
 
+def _with_data(splits, data, entries):
+    """Adds the lists that obj.data names to the splits by name; test.txt is "val" if it says so."""
+    stated = {split: os.path.basename(text.replace("\\", "/")) for split, text in data.items()}
+    stated = {split: [name] for split, name in stated.items() if name in entries}
+    others = {split: names for split, names in splits.items() if names not in stated.values()}
+    lost = {split: [text] for split, text in data.items() if split not in others}
+    return {**lost, **others, **stated}
+
+
 def _of_lists(root, names=None):
     """Makes the Export of a folder without a YAML file, with these class names if given; None for other folders.
 
@@ -261,7 +270,7 @@ def _of_lists(root, names=None):
         other = next((path for path in lists if class_names("", path) != names), None)
         if other:
             raise ValueError(f'"{lists[0]}" and "{other}" have different class names. Keep one order for all splits.')
-    splits |= {split: [text] for split, text in data.items() if split not in splits}
+    splits = _with_data(splits, data, entries)
     whole = "." if beside or not apart else next(name for name in entries if name.lower() == "images")
     inferred = not splits
     return Export(root, root, lists[0] if lists else root, names, splits or {"train": [whole]}, None, inferred)

@@ -99,7 +99,7 @@ def darknet(folder):
     lines(folder / "test.txt", "build\\darknet\\x64\\data\\obj\\b.jpg")
     lines(folder / "obj.names", "cat", "dog")
     lines(folder / "obj.data", "classes = 2", "train = data/train.txt", "valid=data/test.txt", "names = data/obj.names")
-    return Holds({"train": {"obj/a.jpg": ONE_CAT}, "test": {"obj/b.jpg": ONE_DOG}})
+    return Holds({"train": {"obj/a.jpg": ONE_CAT}, "val": {"obj/b.jpg": ONE_DOG}})
 
 
 def roboflow_darknet(folder):
@@ -323,7 +323,6 @@ EXPORTS = {
     "yolo: outlines": yolo_lines("0 .25 .25 .4 .5 .25 .75 .1 .5"),
     "yolo: poses": yolo_lines(f"{YOLO_CAT} .2 .3 .3 .6", "kpt_shape: [2, 2]"),
     "yolo: poses of label studio": lambda folder: label_studio_yolo(folder, f"{YOLO_DOG} .7 .2 2 .6 .3 0"),
-    "yolo: poses without visibility": yolo_lines(f"{YOLO_CAT} .2 .3 .3 .6 .35 .7"),
     "csv: tensorflow": table("filename,width,height,class,xmin,ymin,xmax,ymax", "a.jpg,100,80,cat,10,20,40,60"),
     "csv: roboflow": roboflow_csv,
     "csv: vott": table('"image","xmin","ymin","xmax","ymax","label"', '"a.jpg",10.0,20.0,40.0,60.0,"cat"'),
@@ -357,6 +356,7 @@ EXPORTS = {
         names=("3",),
         holds={"a.png": [("3", *CAT)]},
     ),
+    "csv: spaces after commas": table("filename, class, xmin, ymin, xmax, ymax", "a.jpg, cat, 10, 20, 40, 60"),
     "csv: gtsdb": table(
         "a.png;10;20;40;60;11", name="gt.txt", images=("a.png",), names=("11",), holds={"a.png": [("11", *CAT)]}
     ),
@@ -490,14 +490,14 @@ SHARING = (one_folder, overlapping_lists, links, linked_folders, inner_folder, s
 @pytest.mark.parametrize("write", SHARING)
 def test_images_in_training_and_evaluation_are_reported(tmp_path, logged, write):
     count = write(tmp_path)
-    text = f"used: {count} image{'s' if count > 1 else ''} that another split has, too"
+    text = f"used: {count} image{'s' if count > 1 else ''} shared with another split"
     assert text in said(tmp_path, logged) and "in val" in said(tmp_path, logged)
 
 
 def test_masks_report_images_in_training_and_evaluation(tmp_path, logged):
     yolo_pairs(tmp_path, "images", "labels", a="0 .1 .25 .4 .25 .4 .75")
     lines(tmp_path / "data.yaml", "train: images", "val: images", "names: [cat, dog]")
-    assert "1 image that another split has, too" in said(tmp_path, logged, kind="masks")
+    assert "1 image shared with another split" in said(tmp_path, logged, kind="masks")
 
 
 def test_an_image_listed_twice_is_one_image(tmp_path, logged):
@@ -545,6 +545,18 @@ def lost_folders_of_a_list(folder):
     lines(folder / "train.txt", "one/a.jpg", "two/a.jpg")
 
 
+def lost_folders_of_two_lists(folder):
+    yolo_pairs(folder, "", "", a=YOLO_CAT)
+    lines(folder / "classes.txt", "cat")
+    lines(folder / "train.txt", "one/a.jpg")
+    lines(folder / "val.txt", "two/a.jpg")
+
+
+def lost_folders_of_splits(folder):
+    yolo_pairs(folder, "images", "labels", a=YOLO_CAT)
+    lines(folder / "data.yaml", "train: one/images", "val: two/images", "names: [cat]")
+
+
 def two_label_lists(folder):
     roboflow_darknet(folder)
     lines(folder / "valid" / "_darknet.labels", "dog", "cat")
@@ -563,6 +575,8 @@ REFUSED = {  # export: (its files, what is said)
     "yolo: two lists of a split": (two_lists, "several lists or folders of one split: Train.txt, train.txt"),
     "yolo: splits that nothing lists": (unlisted_splits, 'more/val/b.jpg", but nothing lists its splits'),
     "yolo: paths of one image": (lost_folders_of_a_list, 'one/a.jpg" and "two/a.jpg" are different images, but only'),
+    "yolo: paths of one image in two lists": (lost_folders_of_two_lists, 'one/a.jpg" and "two/a.jpg" are different'),
+    "yolo: paths of one folder": (lost_folders_of_splits, 'one/images" and "two/images" are different, but only'),
     "yolo: two orders of classes": (two_label_lists, "have different class names. Keep one order for all splits"),
     "yolo: a key twice": (
         folder_of(data_yaml="names: [cat]\ntrain: a\ntrain: b\n"),
@@ -571,6 +585,10 @@ REFUSED = {  # export: (its files, what is said)
     "csv: paths of one image": (
         folder_of(train_csv=f"{HEADER}\ncam1/a.jpg,x,1,2,30,40\ncam2/a.jpg,x,5,6,70,80\n"),
         'cam1/a.jpg" and "cam2/a.jpg" are different images, but only ".*a.jpg" was found',
+    ),
+    "csv: paths of one image in two tables": (
+        folder_of(train_csv=f"{HEADER}\ncam1/a.jpg,x,1,2,30,40\n", val_csv=f"{HEADER}\ncam2/a.jpg,x,5,6,70,80\n"),
+        'cam1/a.jpg" and "cam2/a.jpg" are different images',
     ),
     "csv: pixels and fractions": (
         folder_of(train_csv=f"{HEADER}\na.jpg,x,.1,.2,.3,.4\na.jpg,x,10,20,40,60\n"),
