@@ -162,6 +162,8 @@ def boxes(text: str, split: str = "train", data_dir: str | None = None) -> Rando
     root, title = locate(path, data_dir), f"boxes:{path}"
     box_numbers.check_options(text, chosen["units"], chosen["box"])
     layout = _found(root, chosen)
+    if layout.format != "CSV" and (chosen["units"] or chosen["box"]):
+        raise ValueError(f'"{text}": remove units= and box=, which are for tables: {layout.format} defines them.')
     asked = asked_split(layout, split, root)
     with stage(f"Reading the annotations in {root}", unit="images") as work:
         annotations = layout.splits[asked]()

@@ -161,7 +161,7 @@ def _lists_images(path):
 def _of_data(root, entries):
     """Returns ({split: list}, file of class names) of Darknet's file obj.data, which has lines such as train = PATH."""
     path = next((os.path.join(root, name) for name in entries if name.lower().endswith(".data")), "")
-    pairs = [line.split("=", 1) for line in (read_text(path).splitlines() if path else ()) if "=" in line]
+    pairs = [line.split("=", 1) for line in files.start_of(path).splitlines() if "=" in line]
     values = {key.strip(): value.strip() for key, value in pairs}
     names = os.path.basename(values.get("names", "").replace("\\", "/"))
     return {_split(key): value for key, value in values.items() if _split(key) in SPLITS}, names

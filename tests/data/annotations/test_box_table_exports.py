@@ -641,3 +641,17 @@ def test_an_export_that_leaves_a_doubt_is_refused_or_named(tmp_path, export):
     write(tmp_path)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         open_source(f"boxes:{tmp_path}", "train")
+
+
+OPTIONS = {
+    "?units=percent": "expected units= as fractions or pixels, got units=percent",
+    "?box=xywh": "expected box= as corners or size or centre, got box=xywh",
+    "?units=pixels": "remove units= and box=, which are for tables: YOLO defines them",
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_options_of_tables_that_do_not_fit_are_refused(tmp_path, options):
+    labelimg(tmp_path)
+    with pytest.raises(ValueError, match=OPTIONS[options]):
+        open_source(f"boxes:{tmp_path}{options}", "train")
