@@ -228,10 +228,13 @@ def _region(row: Row, label, meaning):
 
 
 def _picture(image, rows: Sequence[Row], names, meaning, ignored):
-    stated = [rows[0].cells.get(side, "") for side in ("height", "width")]
+    stated = {tuple(row.cells.get(side, "") for side in ("height", "width")) for row in rows}
     regions = []
     try:
-        size = form.stated_size(*("" if side.lower() in EMPTY else side for side in stated))
+        sizes = {form.stated_size(*("" if side.lower() in EMPTY else side for side in sides)) for sides in stated}
+        if len(sizes) > 1:
+            raise Fault(f"its rows state several sizes (height, width): {sorted(sizes, key=str)}")
+        size = sizes.pop()
         for row in rows:
             label = names.get(row.cells.get("label", ""), row.cells.get("label", ""))
             region = _region(row, label, meaning)

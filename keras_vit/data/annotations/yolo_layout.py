@@ -271,7 +271,8 @@ def _of_lists(root, names=None):
         if other:
             raise ValueError(f'"{lists[0]}" and "{other}" have different class names. Keep one order for all splits.')
     splits = _with_data(splits, data, entries)
-    whole = "." if beside or not apart else next(name for name in entries if name.lower() == "images")
+    images = next((name for name in entries if name.lower() == "images"), ".")
+    whole = images if apart and not beside else "."
     inferred = not splits
     return Export(root, root, lists[0] if lists else root, names, splits or {"train": [whole]}, None, inferred)
 

@@ -72,6 +72,13 @@ def roboflow_yolo(folder):
     return Holds({"train": {"train/images/a.jpg": ONE_CAT}, "val": {"valid/images/a.jpg": ONE_DOG}})
 
 
+def roboflow_folders(folder):
+    holds = roboflow_yolo(folder)
+    (folder / "data.yaml").unlink()
+    lines(folder / "classes.txt", "cat", "dog")
+    return holds
+
+
 def cvat_yolo(folder, train="train", val="valid", lists=True):
     for split, content in {train: YOLO_CAT, val: YOLO_DOG}.items():
         place = f"obj_{split}_data"
@@ -318,6 +325,7 @@ EXPORTS = {
     "yolo: label studio": label_studio_yolo,
     "yolo: makesense": makesense_yolo,
     "yolo: splits without names": nameless_with_splits,
+    "yolo: roboflow's folders without data.yaml": roboflow_folders,
     "yolo: texts among images": texts_among_images,
     "yolo: oriented boxes": yolo_lines("0 .1 .25 .4 .25 .4 .75 .1 .75"),
     "yolo: outlines": yolo_lines("0 .25 .25 .4 .5 .25 .75 .1 .5"),
@@ -602,6 +610,10 @@ REFUSED = {  # export: (its files, what is said)
     "csv: corners or centres": (
         folder_of(train_csv="image,label,x,y,w,h\na.jpg,x,20,30,10,10\n"),
         r"or centre x, centre y, width, height \(.box=centre\)",
+    ),
+    "csv: an image of two sizes": (
+        folder_of(train_csv=f"{HEADER},width,height\na.jpg,x,1,2,30,40,100,80\na.jpg,x,5,6,30,40,50,40\n"),
+        r"its rows state several sizes \(height, width\)",
     ),
     "csv: thousands": (
         folder_of(train_csv="image;label;x1;y1;x2;y2\na.jpg;x;1,000;2;3;4\n"),
