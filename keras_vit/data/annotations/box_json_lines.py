@@ -105,7 +105,7 @@ def _rows(path) -> Iterator[tuple[Any, Row]]:
                 f'"{path}", line {line}: expected an image and its boxes as Vertex AI, Azure or SageMaker write them,'
                 f" got {str(content)[:80]}."
             ) from None
-        for own, numbers in objects or [({}, ("",) * 4)]:
+        for own, numbers in objects or [({"label": ""}, ("",) * 4)]:
             yield form, Row(line, {**cells, **own}, numbers)
 
 

@@ -9,8 +9,6 @@ _N = r"-?[\d.]+"  # a number
 _COCO = "Convert it to COCO or to a CSV table"
 # (endings, pattern at the start of the file, what it is and what to do)
 _KINDS = (
-    ((".txt",), rf"[A-Z]\w+ {_N} -?\d+ {_N}(?: {_N}){{11,12}}\s", f"a label file of KITTI. {_COCO}"),
-    ((".txt",), r"\d+,\d+,\d+,\d+,[01],\d+,-?\d+,-?\d+,?\s", f"a label file of VisDrone. {_COCO}"),
     ((".txt", ".csv"), rf"\d+,-?\d+(?:,{_N}){{4,8}}\s", f"a table of tracks of the MOT Challenge. {_COCO}"),
     ((".txt",), r"\S+\.jpg\s+\d+\s+(?:\d+ ){9}\d+\s", f"a list of faces of WIDER FACE. {_COCO}"),
     ((".txt",), r"\S+\.\w+(?: \d+,\d+,\d+,\d+,\d+)+\s", f"a list of images with boxes, as for keras-yolo3. {_COCO}"),
@@ -21,7 +19,6 @@ _KINDS = (
         r"filename(?:, ?[^,\n]+)+\n[^,\n]+\.\w+(?:, ?[01])+\s",
         "a table of classes of whole images, of Roboflow's multi-label classification. It has no boxes",
     ),
-    ((".ndjson",), r'(?s:.*)"data_row"', f"Labelbox's export. {_COCO}"),
     ((".json",), r'(?s:.*)"(?:label_hash|data_hash)"', "Encord's JSON. Export the labels as COCO"),
 )
 _TRIED = 3  # files of an ending

@@ -575,7 +575,6 @@ def ids_of_two_images(folder):
     pictures(folder, "train/000a1249af2bc5f0.png")
 
 
-KITTI = "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59\n"
 WIDER = "0--Parade/a.jpg\n1\n449 330 122 149 0 0 0 0 0 0 \n"
 REFUSED = {  # export: (its files, what is said)
     "yolo: without names": (lambda folder: yolo_pairs(folder, "", "", a=YOLO_CAT), "or pass .classes=FILE, or the num"),
@@ -592,7 +591,7 @@ REFUSED = {  # export: (its files, what is said)
     ),
     "csv: paths of one image": (
         folder_of(train_csv=f"{HEADER}\ncam1/a.jpg,x,1,2,30,40\ncam2/a.jpg,x,5,6,70,80\n"),
-        'cam1/a.jpg" and "cam2/a.jpg" are different images, but only ".*a.jpg" was found',
+        'train.csv": "cam1/a.jpg" and "cam2/a.jpg" .*a.jpg"',
     ),
     "csv: paths of one image in two tables": (
         folder_of(train_csv=f"{HEADER}\ncam1/a.jpg,x,1,2,30,40\n", val_csv=f"{HEADER}\ncam2/a.jpg,x,5,6,70,80\n"),
@@ -615,6 +614,10 @@ REFUSED = {  # export: (its files, what is said)
         folder_of(train_csv=f"{HEADER},width,height\na.jpg,x,1,2,30,40,100,80\na.jpg,x,5,6,30,40,50,40\n"),
         r"its rows state several sizes \(height, width\)",
     ),
+    "jsonl: no objects": (
+        folder_of(train_jsonl='{"imageGcsUri": "gs://x/a.jpg", "boundingBoxAnnotations": []}\n'),
+        "no image of train has a box",
+    ),
     "csv: thousands": (
         folder_of(train_csv="image;label;x1;y1;x2;y2\na.jpg;x;1,000;2;3;4\n"),
         '"1,000" may be a decimal or thousands',
@@ -624,8 +627,6 @@ REFUSED = {  # export: (its files, what is said)
         "line 3: the split is not stated, but other rows have val",
     ),
     "csv: an id of two images": (ids_of_two_images, "may be any of 000a1249af2bc5f0.jpg, 000a1249af2bc5f0.png"),
-    "kitti": (folder_of(label__a_txt=KITTI), "a label file of KITTI. Convert it"),
-    "visdrone": (folder_of(annotations__a_txt="684,8,273,116,0,0,0,0\n"), "a label file of VisDrone. Convert it"),
     "mot": (folder_of(gt__gt_txt="1,1,912,484,97,109,0,7,1\n"), "a table of tracks of the MOT Challenge"),
     "wider face": (folder_of(bbx_txt=WIDER), "a list of faces of WIDER FACE"),
     "keras-yolo3": (folder_of(boxes_txt="a.jpg 50,100,150,200,0 30,50,200,120,3\n"), "as for keras-yolo3"),
@@ -641,7 +642,6 @@ REFUSED = {  # export: (its files, what is said)
         folder_of(train__classes_csv="filename, cat, dog\na.jpg, 1, 0\n"),
         "Roboflow's multi-label classification. It has no boxes",
     ),
-    "labelbox": (folder_of(export_ndjson='{"data_row": {"id": "c"}}\n'), "Labelbox's export"),
     "encord": (folder_of(export_json='[{"label_hash": "c"}]\n'), "Encord's JSON"),
     "another table": (folder_of(x_csv="picture,what,where\na.jpg,cat,here\n"), "is 'picture,what,where'"),
 }
