@@ -70,7 +70,7 @@ def _kind(path, data_dir):
         return "folder" if path.startswith(("/", "~", ".")) and not os.path.exists(folder) else None
     if _is_prepared(path, folder):
         return None
-    if _has(folder, "*.tfrecord*"):
+    if _has_any(folder, ("*.tfrecord*", "train/*.tfrecord*")):
         return "tfrecord"
     if _has_masks(folder) or _has_annotations(folder):
         return "masks"

@@ -157,3 +157,22 @@ def test_a_record_with_damaged_objects_fails_when_it_is_read(record, message, tm
     source = open_source(others(tmp_path / "a.tfrecord", [TWO, record]) + "?classes=2", "train")
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         examples(source)
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_label_maps_that_contradict_records_or_each_other_are_refused(tmp_path):
+    def write(split, *names):
+        items = [f'item {{ name: "{name}" id: {i} }}' for i, name in enumerate(names, 1)]
+        (tmp_path / split / "cells_label_map.pbtxt").write_text("\n".join(items))
+
+    for split in ("train", "valid"):
+        (tmp_path / split).mkdir()
+        others(tmp_path / split / "cells.tfrecord", [ONE])
+    write("train", "cat", "dog")
+    write("valid", "bird", "dog")
+    assert open_source(f"tfrecord:{tmp_path}", "train").class_names == ("cat", "dog")
+    with pytest.raises(ValueError, match='call label 1 "cat" in train and "bird" in another split'):
+        open_source(f"tfrecord:{tmp_path}", "val")
+    write("train", "dog", "cat")
+    with pytest.raises(ValueError, match='calls label 2 "cat", but the records call it "dog"'):
+        open_source(f"tfrecord:{tmp_path}", "train")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_vit.data.annotations import files
+from keras_vit.data.annotations.foreign_tables import foreign_table
 from keras_vit.data.annotations.form import Layout
 
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".7z", ".rar")
@@ -17,8 +18,6 @@ _LISTS = {  # JSON by line, or a list of objects
     r'"data_row"|"Labeled Data"|"DataRow ID"': (
         "Labelbox's export. Convert it to COCO with Labelbox's SDK (labelbox.data.serialization)"
     ),
-    r'"source-ref"': f"a manifest of SageMaker Ground Truth. {_BY_CSV}",
-    r'"imageGcsUri"|"boundingBoxAnnotations"': f"Vertex AI's JSONL. {_BY_CSV}",
     r"<loc\d{4}>": "Roboflow's JSONL for PaliGemma. In Roboflow: Download Dataset, COCO",
     r'"jsonResponse"': "Kili's own JSON. In Kili: Export, COCO",
 }
@@ -108,4 +107,4 @@ def advice(root: str, find: Callable[[str], Layout | None]) -> str:
     """
     if root.lower().endswith(_ARCHIVES):
         return "Unpack it, and open the folder."
-    return _inner(root, find) or recognised(root)
+    return _inner(root, find) or recognised(root) or foreign_table(root)

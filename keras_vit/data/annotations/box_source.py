@@ -2,7 +2,8 @@
 
 The files in the folder decide between VOC, COCO, YOLO, LabelMe and CSV: see the module of each.
 Options: images=, the folder of the images of COCO's JSON and of CSV; classes=, a file of class names where the
-annotations only name them at each object, as VOC, LabelMe and CSV do.
+annotations only name them at each object, as VOC, LabelMe and CSV do, or not at all; units= and box=, what the numbers
+of CSV mean, where they leave a doubt.
 """
 
 import os
@@ -12,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.data.annotations import coco, csv_boxes, form, labelme, voc, yolo
+from keras_vit.data.annotations import box_numbers, coco, csv_boxes, form, labelme, voc, yolo
 from keras_vit.data.annotations.advice import advice
 from keras_vit.data.annotations.box_table import BoxTable, make_boxes, median_sides, object_reader
 from keras_vit.data.annotations.form import Layout
@@ -29,16 +30,18 @@ from keras_vit.io.paths import locate, split_options
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted, did_you_mean, listed
 
-OPTIONS = ("images", "classes")
+OPTIONS = ("images", "classes", "units", "box")
 _SHOWN = 30  # classes in the report
 
 
-def find(path: str, images: str = "") -> Layout | None:
+def find(path: str, images: str = "", classes: str = "", units: str = "", box: str = "") -> Layout | None:
     """The annotations of boxes in a folder, or in a JSON, YAML or CSV file; None if there are none.
 
     Args:
         path: local, or in a bucket.
         images: the folder of the images, for COCO and CSV; "" to look for it.
+        classes: a file of class names, for YOLO and tables without them; "" without one.
+        units, box: what the numbers of a table mean, as in `csv_boxes.find`; "" to find out.
 
     Raises:
         ValueError: if it is unclear which file is meant.
@@ -48,10 +51,10 @@ def find(path: str, images: str = "") -> Layout | None:
     found = yolo.find(path, boxes=True) or coco.find(path, images, boxes=True)
     if found is None and whole:
         found = voc.find(path) or labelme.find(path, boxes=True)
-    return found or csv_boxes.find(path, images)
+    return found or csv_boxes.find(path, images, units, box, classes) or yolo.find_nameless(path, True, classes)
 
 
-def _found(root, images) -> Layout:
+def _found(root, chosen) -> Layout:
     """The annotations at a path.
 
     Raises:
@@ -60,7 +63,7 @@ def _found(root, images) -> Layout:
     """
     if not os.path.isfile(root):
         check_folder(root)
-    layout = find(root, images)
+    layout = find(root, **chosen)
     if layout is None:
         raise ValueError(
             f'"{root}" has no annotations of boxes. Expected VOC (XML files), COCO (a JSON file), YOLO (data.yaml and'
@@ -122,7 +125,7 @@ def _of_classes(table, names):
     return listed(shown, _SHOWN)
 
 
-def _report(title, split, layout, table, names, ignored):
+def _report(title, split, layout, table, names, ignored, read_as):
     """Reports in one line what was found; warns if some of it is ignored or changed."""
     sound = np.array([not fault for fault in table.faults])
     empty, crowds, difficult = (
@@ -134,6 +137,7 @@ def _report(title, split, layout, table, names, ignored):
         f" {counted(len(names), 'class')}: {_of_classes(table, names)}; at most {int(table.counts.max(initial=0))} in"
         " an image"
     )
+    text += f"; {read_as}" if read_as else ""
     text += f"; {counted(crowds, 'crowd')}" if crowds else ""
     text += f"; {difficult:,} difficult" if difficult else ""
     report(text, table.paths, ignored)
@@ -156,7 +160,10 @@ def boxes(text: str, split: str = "train", data_dir: str | None = None) -> Rando
     """
     path, chosen = split_options(text, **dict.fromkeys(OPTIONS, ""))
     root, title = locate(path, data_dir), f"boxes:{path}"
-    layout = _found(root, chosen["images"])
+    box_numbers.check_options(text, chosen["units"], chosen["box"])
+    layout = _found(root, chosen)
+    if layout.format != "CSV" and (chosen["units"] or chosen["box"]):
+        raise ValueError(f'"{text}": remove units= and box=, which are for tables: {layout.format} defines them.')
     asked = asked_split(layout, split, root)
     with stage(f"Reading the annotations in {root}", unit="images") as work:
         annotations = layout.splits[asked]()
@@ -168,7 +175,7 @@ def boxes(text: str, split: str = "train", data_dir: str | None = None) -> Rando
     if not names or not len(table.labels):
         lost = told(annotations.ignored)
         raise ValueError(f'"{root}": no image of {asked} has a box.{f" Ignored: {lost}." if lost else ""}')
-    _report(title, asked, layout, table, names, annotations.ignored)
+    _report(title, asked, layout, table, names, annotations.ignored, annotations.read_as)
     for doubt in doubts(title, names) if len(names) > 1 else ():
         log_once(logging.WARNING, doubt)
     order = list(range(len(table.paths)))

@@ -156,7 +156,7 @@ def _candidates(path, split, root):
     for base in bases(folder, root)[:2]:
         yield from (os.path.join(base, "images", word) for word in words if word)
         yield from (os.path.join(base, word) for word in words if word)
-        yield from (os.path.join(base, "images"), base)
+        yield from (os.path.join(base, "images"), os.path.join(base, "data"), base)
 
 
 def _decoded(name):

@@ -33,8 +33,12 @@ SWAPPED = Reason("box", "with swapped corners, corrected")
 OTHER_NAME = Reason("XML file", "that names another image, read for the one with its own name")
 OTHER_XML = Reason("XML file", "of another kind")
 NO_XML = Reason("name", "in ImageSets without an XML file")
+LISTED_AGAIN = Reason("image", "listed more than once")
+IN_SPLITS = Reason("image", "shared with another split, so scores are too good")
+NO_BOX = Reason("row", "with a class but no box")
+POINTS = Reason("line", "with key points, which are left out")
 TO_IGNORE = Reason("box", "labelled __ignore__ or _background_", expected=True)
-NOTED = (CLIPPED, OTHER_NAME, SAME_ID, SWAPPED)  # reported but used
+NOTED = (CLIPPED, OTHER_NAME, SAME_ID, SWAPPED, LISTED_AGAIN, IN_SPLITS, POINTS)  # reported but used
 
 NO_CLASSES = ("__ignore__", "_background_")  # labels of LabelMe
 
@@ -107,6 +111,7 @@ class Annotations:
         where: str. The file or folder of the annotations.
         ignored: dict. Names by reason; complete after the last picture.
         categories: dict. COCO's category ids by class name; None elsewhere.
+        read_as: str. What numbers in the files mean, for the report; "" if the format says.
     """
 
     pictures: Iterator[Picture]
@@ -115,6 +120,7 @@ class Annotations:
     where: str
     ignored: Ignored = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
     categories: Mapping[str, int] | None = None
+    read_as: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

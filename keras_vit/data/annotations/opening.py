@@ -127,14 +127,14 @@ def names_of(
     Raises:
         FileNotFoundError, ValueError: if there is no such file, or no image can be used.
     """
+    folder = root if tf.io.gfile.isdir(root) else os.path.dirname(root)
     if annotations.class_names is not None:
-        if classes:
+        if classes and class_names(folder, classes) != annotations.class_names:
             raise ValueError(f'"{title}": remove classes={classes}: {annotations.where} already names the classes.')
         return _declared(title, layout, split, lambda: annotations.class_names)
     pictures = list(annotations.pictures)
     annotations.pictures = iter(pictures)
     check_some(title, annotations, [(picture.path, picture.fault) for picture in pictures])
-    folder = root if tf.io.gfile.isdir(root) else os.path.dirname(root)
     return class_names(folder, classes) or _declared(title, layout, split, lambda: _used_names(pictures))
 
 

@@ -32,18 +32,20 @@ _SAMPLE = 100  # masks to draw for the report
 _SHOWN = 30  # classes to report
 
 
-def find(path: str, images: str = "") -> Layout | None:
+def find(path: str, images: str = "", classes: str = "") -> Layout | None:
     """Finds annotations in a folder, or in a JSON or YAML file; None without any.
 
     Args:
         path: str. Folder or file, local or in a bucket.
         images: str. Folder of COCO's images; "" to look for it.
+        classes: str. A file of class names, for YOLO without them; "" without one.
 
     Raises:
         ValueError: if several files are candidates.
     """
     images = locate(images, path if tf.io.gfile.isdir(path) else os.path.dirname(path)) if images else ""
-    return yolo.find(path) or coco.find(path, images) or (labelme.find(path) if tf.io.gfile.isdir(path) else None)
+    found = yolo.find(path) or coco.find(path, images) or (labelme.find(path) if tf.io.gfile.isdir(path) else None)
+    return found or yolo.find_nameless(path, False, classes)
 
 
 def _is_background(name):

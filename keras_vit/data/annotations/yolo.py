@@ -1,169 +1,41 @@
-"""YOLO text files, as written by Ultralytics, Roboflow, CVAT, Label Studio and LabelImg.
+"""YOLO text files, as written by Ultralytics, Darknet, Roboflow, CVAT, Label Studio and LabelImg.
 
     PATH/data.yaml: names, and for train, val and test a folder, a list of folders, or a text file of image paths
-    PATH/classes.txt or PATH/obj.names: names, a line for each, in exports without data.yaml
+    PATH/classes.txt, obj.names or train/_darknet.labels: names, a line for each, in exports without data.yaml
     .../images/a.jpg and .../labels/a.txt: on each line a class number and x y x y..., fractions of width and height;
                                                 for boxes also centre x, centre y, width, height
 
-An image with an empty or no text file has no regions. YOLO does not order lines: smaller regions are above larger
-ones, as Ultralytics draws overlapping masks.
+An image with an empty or no text file has no regions; two images with one text file are at fault. YOLO does not order
+lines: smaller regions are above larger ones, as Ultralytics draws overlapping masks.
 """
 
 import collections
-import dataclasses
 import functools
 import os
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
-import tensorflow as tf
-import yaml
 
-from keras_vit.data.annotations import files, form
+from keras_vit.data.annotations import files, form, yolo_layout
 from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
-from keras_vit.data.sources.class_names import class_names
-from keras_vit.data.sources.image_files import ENDINGS, ending
-from keras_vit.data.splits import SPLITS, canonical
+from keras_vit.data.annotations.shared_images import count_shared
+from keras_vit.data.annotations.yolo_images import all_images, label_files
+from keras_vit.data.annotations.yolo_layout import Export
+from keras_vit.data.splits import canonical
 from keras_vit.io.paths import in_threads, read_text
 from keras_vit.io.suggest import counted, listed
 
 OVERLAPS = "larger regions below smaller ones"
 _BOX = 5  # numbers on a line for detection: class, centre x and y, width, height
 _MOST = 2.0  # larger coordinates are pixels, not fractions
-_NAMES = re.compile(r"^\s*names\s*:", re.MULTILINE)  # other YAML files are not read
-_ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
-_KEYS = ("train", "val", "valid", "validation", "test")
-_LISTS = ("obj.names", "classes.txt", "labels/classes.txt")  # of class names, without a data.yaml
+_BESIDE = 0.02  # of the image, by which key points may leave their box
 
 
-def _yaml(path):
-    """Reads the mapping in a YAML file.
-
-    Raises:
-        ValueError: if it is not YAML, with the line, or not a mapping.
-    """
-    try:
-        content = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise ValueError(f'"{path}"{where}: not YAML: {getattr(error, "problem", None) or error}.') from None
-    if not isinstance(content, dict):
-        raise ValueError(f'"{path}": expected a mapping with names, train and val, got {str(content)[:60]}.')
-    return content
-
-
-def _names(content, path):
-    """Returns the class names, in order.
-
-    Raises:
-        ValueError: if they are missing, repeated, not numbered from 0, or contradict nc.
-    """
-    names = content.get("names")
-    if isinstance(names, dict):
-        if sorted(names, key=str) != sorted(range(len(names)), key=str):
-            raise ValueError(f'"{path}": expected names numbered 0, 1, 2..., got {listed(list(map(str, names)))}.')
-        names = [names[number] for number in range(len(names))]
-    if not isinstance(names, list) or not names:
-        raise ValueError(f'"{path}": expected names, a list of classes, got {str(names)[:60]}.')
-    names = [str(name).strip() for name in names]
-    if len(set(names)) < len(names) or not all(names):
-        raise ValueError(f'"{path}": class names must be unique: {listed(names)}.')
-    if content.get("nc", len(names)) != len(names):
-        raise ValueError(f'"{path}": nc is {content["nc"]}, but there are {counted(len(names), "name")}.')
-    return tuple(names)
-
-
-def _place(root, base, text):
-    """Resolves a path in data.yaml, or returns "". Roboflow's start with "../" but are relative to its folder.
-
-    Of an absolute path on another machine, the longest end of two parts or more that exists below `root` counts.
-    """
-    text = str(text).replace("\\", "/")
-    if text == ".":
-        return base
-    plain = text
-    while plain.startswith(("../", "./")):
-        plain = plain.partition("/")[2]
-    short = plain.partition("/")[2]  # CVAT's list "data/images/train/a.jpg", and "datasets/NAME/images"
-    choices = [os.path.join(base, text), os.path.join(root, text), os.path.join(root, plain)]
-    choices += [os.path.join(root, short)] if short else []
-    parts = text.split("/") if _ABSOLUTE.match(text) else []
-    choices += [os.path.join(root, *parts[i:]) for i in range(1, len(parts) - 1)]
-    return next((choice for choice in choices if tf.io.gfile.exists(choice)), "")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Described:
-    """A data.yaml: its folder, the base of its paths, its path, class names, and whether key points follow boxes."""
-
-    root: str
-    base: str
-    path: str
-    names: tuple[str, ...]
-    poses: bool
-
-
-def _image_files(described, texts, split):
-    """Lists the image files of a split.
-
-    Raises:
-        FileNotFoundError: if a folder or list does not exist.
-    """
-    root, base, path, found = described.root, described.base, described.path, []
-    for text in texts if isinstance(texts, list) else [texts]:
-        place = _place(root, base, text)
-        if not place:
-            raise FileNotFoundError(
-                f'"{path}": {split} is "{text}", but "{root}" has no such folder or file.'
-                f" Write it relative to that folder, such as {split}: {split}/images."
-            )
-        if place.lower().endswith(".txt"):
-            lines = [line.strip() for line in read_text(place).splitlines() if line.strip()]
-            found += [_place(root, base, line) or os.path.join(root, line) for line in lines]
-        else:
-            walked = tf.io.gfile.walk(place)
-            found += [os.path.join(folder, n) for folder, _, names in walked for n in names if ending(n) in ENDINGS]
-    return sorted(dict.fromkeys(file for file in found if not os.path.basename(file).startswith(".")))
-
-
-def _label_file(image):
-    """Returns the text file of an image: in the folder "labels" next to "images", or next to the image."""
-    before, images, after = image.rpartition("/images/")
-    return os.path.splitext(f"{before}/labels/{after}" if images else image)[0] + ".txt"
-
-
-def _below(root, name):
-    """Yields the names in a folder and its subfolders."""
-    for entry in files.names_in(os.path.join(root, name)):
-        yield entry
-        yield from files.names_in(os.path.join(root, name, entry)) if "." not in entry else ()
-
-
-def _has_texts(root):
-    """Whether the folder "labels" has text files of regions, rather than masks."""
-    return any(name.endswith(".txt") and name != "classes.txt" for name in _below(root, "labels"))
-
-
-def _from_list(root, names):
-    """Describes an export with a list of class names instead of data.yaml: {that list: a mapping like data.yaml's}.
-
-    CVAT writes obj.names and lists of images; Label Studio and LabelImg write classes.txt. {} for other folders.
-    """
-    lists = [name for name in _LISTS if tf.io.gfile.exists(os.path.join(root, name))]
-    pictures = {os.path.splitext(name)[0] for name in names if ending(name) in ENDINGS}
-    beside = any(name.endswith(".txt") and name[:-4] in pictures for name in names)
-    apart = "images" in names and _has_texts(root)
-    if not lists or not (beside or "obj.names" in names or apart):
-        return {}
-    if lists[0] == "obj.names":
-        splits = {key: f"{key}.txt" for key in _KEYS if f"{key}.txt" in names}
-    else:
-        images = "." if beside else "images"
-        inside = files.names_in(os.path.join(root, images))
-        splits = {key: f"{images}/{key}" for key in _KEYS if key in inside} or {"train": images}
-    return {lists[0]: {"names": list(class_names(root, lists[0]) or ()), **(splits or {"train": "."})}}
+def _layout(export, boxes):
+    if export is None:
+        return None
+    readers = {split: functools.partial(read, export, split, boxes) for split in export.splits}
+    return Layout("YOLO", OVERLAPS, readers, dict.fromkeys(export.splits, [export.path]), export.names)
 
 
 def find(path: str, boxes: bool = False) -> Layout | None:
@@ -177,33 +49,18 @@ def find(path: str, boxes: bool = False) -> Layout | None:
         Layout, or None for other folders and files.
 
     Raises:
-        ValueError: for folders "images" and "labels" without names of classes.
+        ValueError: for a malformed description.
     """
-    root = os.path.dirname(path) if path.lower().endswith((".yaml", ".yml")) else path
-    names = files.names_in(root)
-    found = [os.path.basename(path)] if root != path else [n for n in names if n.lower().endswith((".yaml", ".yml"))]
-    found = [name for name in found if _NAMES.search(files.start_of(os.path.join(root, name)))]
-    contents = {name: _yaml(os.path.join(root, name)) for name in found}
-    contents = {name: content for name, content in contents.items() if "names" in content}
-    contents = contents or _from_list(root, names)
-    if not contents:
-        if "images" in names and _has_texts(root):
-            raise ValueError(
-                f'"{root}" has YOLO images and labels, but no data.yaml with the class names. Add one: "names:'
-                ' [cat, dog]", "train: images/train", "val: images/val".'
-            )
-        return None
-    name = "data.yaml" if "data.yaml" in contents else next(iter(contents))
-    content, file = contents[name], os.path.join(root, name)
-    base = str(content.get("path") or "")
-    base = base if base.startswith("/") and tf.io.gfile.isdir(base) else os.path.join(root, base.lstrip("/"))
-    splits = {canonical(key): content[key] for key in _KEYS if content.get(key)}
-    if not splits:
-        raise ValueError(f'"{file}" names no folder of images for {", ".join(SPLITS)}.')
-    classes = _names(content, file)
-    described = _Described(root, base, file, classes, "kpt_shape" in content)
-    readers = {split: functools.partial(read, described, texts, split, boxes) for split, texts in splits.items()}
-    return Layout("YOLO", OVERLAPS, readers, dict.fromkeys(splits, [file]), classes)
+    return _layout(yolo_layout.described(path), boxes)
+
+
+def find_nameless(path: str, boxes: bool = False, classes: str = "") -> Layout | None:
+    """Finds annotations whose classes only have numbers, with class names from the file `classes`.
+
+    Raises:
+        ValueError: without `classes`, or for a malformed description.
+    """
+    return _layout(yolo_layout.nameless(path, boxes, classes), boxes)
 
 
 def _centred(values, name):
@@ -260,10 +117,46 @@ def _picture(image, path, text, names, ignored, boxes):
     return form.checked(Picture(image, None, regions), ignored, fractions=True)
 
 
-def _pictures(images, names, ignored, texts, boxes) -> Iterator[Picture]:
-    for image in images:
-        path = _label_file(image)
-        yield _picture(image, path, texts.pop(path, ""), names, ignored, boxes)
+def _twins(labels):
+    """Returns {image: another image with the same text file}."""
+    owner: dict[str, str] = {}
+    pairs = [(image, owner.setdefault(text, image)) for image, text in labels.items()]
+    twins = [(image, other) for image, other in pairs if image != other]
+    return dict(twins) | {other: image for image, other in twins}
+
+
+def _pictures(labels, names, ignored, texts, boxes) -> Iterator[Picture]:
+    """Yields the Picture of each image, {image: text file}; two images with one text file are at fault."""
+    twins = _twins({image: path for image, path in labels.items() if path in texts})
+    for image, path in labels.items():
+        if image in twins:
+            other = os.path.basename(twins[image])
+            yield Picture(image, None, [], f'"{path}" may also be of "{other}": keep one of the images')
+        else:
+            yield _picture(image, path, texts.get(path, ""), names, ignored, boxes)
+
+
+def _rows(texts):
+    """Returns the numbers on each line after the class, (lines, n); None unless all lines have as many."""
+    lines = [line.split()[1:] for text in texts.values() for line in text.splitlines() if line.strip()]
+    try:
+        return np.array(lines, "float64") if len({len(line) for line in lines}) == 1 else None
+    except ValueError:
+        return None
+
+
+def _have_points(texts):
+    """Whether key points follow the boxes, which Label Studio does not say: x, y, and visibility 0, 1 or 2.
+
+    Visible points must be in their boxes, unlike those of a polygon with such numbers.
+    """
+    rows = _rows(texts)
+    if rows is None or rows.shape[1] < _BOX - 1 + 3 or (rows.shape[1] - 4) % 3:
+        return False
+    points = rows[:, 4:].reshape(len(rows), -1, 3)
+    visible = points[..., 2] > 0
+    away = np.abs(points[..., :2] - rows[:, None, :2]) > rows[:, None, 2:4] / 2 + _BESIDE
+    return bool(np.isin(points[..., 2], (0, 1, 2)).all() and visible.any() and not away[visible].any())
 
 
 def _without_points(text):
@@ -290,35 +183,54 @@ def _check_texts(texts, path, split, boxes):
         )
 
 
-def read(described: _Described, texts: str | list[str], split: str, boxes: bool = False) -> Annotations:
+def _count_texts(labels, images, existing, ignored):
+    """Counts text files of no image, and images next to the listed ones that no split lists."""
+    everywhere = {image for paths in images.values() for image in paths}
+    known = set(label_files(everywhere, existing).values())
+    for folder in sorted({os.path.dirname(text) for text in labels.values() if text in existing}):
+        texts = (os.path.join(folder, name) for name in sorted(existing.names(folder)) if name.endswith(".txt"))
+        others = [text for text in texts if text not in known and not yolo_layout.is_list(text)]
+        lists = [text for text in others if canonical(os.path.basename(text)[:-4]) in images]
+        ignored[form.NO_IMAGE] += [text for text in others if text not in lists]
+    ignored[form.NOT_LISTED] += files.unlisted(everywhere, existing)
+
+
+def _contents(export, labels, existing, ignored) -> Mapping[str, str]:
+    """Reads the text files of images, {path: text}, without key points, which are counted unless declared."""
+    wanted = list(dict.fromkeys(text for text in labels.values() if text in existing))
+    texts = dict(zip(wanted, in_threads(read_text, wanted)))
+    if not export.key_points and not _have_points(texts):
+        return texts
+    if not export.key_points:
+        lines = [(path, i) for path, text in texts.items() for i, line in enumerate(text.splitlines(), 1) if line]
+        ignored[form.POINTS] += [f"line {i} of {path}" for path, i in lines]
+    return {path: _without_points(text) for path, text in texts.items()}
+
+
+def read(export: Export, split: str, boxes: bool = False) -> Annotations:
     """Reads the annotations of a split.
 
     Args:
-        described: _Described. The data.yaml.
-        texts: str or list of str. Folders or lists of images, as named there.
-        split: str. Name in messages.
+        export: Export. Its description.
+        split: str. One of its splits.
         boxes: bool. Whether to read boxes instead of outlined regions.
 
     Raises:
         FileNotFoundError: if no image is found.
         ValueError: without annotations or outlines, and, later, for unknown classes.
     """
-    path, names, existing = described.path, described.names, files.Existing()
+    path, names, existing = export.path, export.names, files.Existing()
     ignored: Ignored = collections.defaultdict(list)
-    images = _image_files(described, texts, split)
-    labels = {image: _label_file(image) for image in images}
-    existing.list(os.path.dirname(file) for pair in labels.items() for file in pair)
-    ignored[form.MISSING] += [image for image in images if image not in existing]
-    images = [image for image in images if image in existing]
-    if not images:
-        raise FileNotFoundError(f'"{path}": no images of {split} were found.')
-    wanted = [labels[image] for image in images if labels[image] in existing]
-    contents = dict(zip(wanted, in_threads(read_text, wanted)))
-    if described.poses:
-        contents = {file: _without_points(text) for file, text in contents.items()}
-    _check_texts(contents, path, split, boxes)
-    for folder in sorted({os.path.dirname(file) for file in wanted}):
-        mine = {os.path.basename(file) for file in wanted}
-        others = [name for name in sorted(existing.names(folder) - mine) if name.endswith(".txt")]
-        ignored[form.NO_IMAGE] += [os.path.join(folder, name) for name in others if name not in ("classes.txt",)]
-    return Annotations(_pictures(images, names, ignored, contents, boxes), names, True, path, ignored)
+    images = all_images(export, split, existing, ignored)
+    existing.list(os.path.dirname(image) for image in images[split])
+    ignored[form.MISSING] += [image for image in images[split] if image not in existing]
+    found = [image for image in images[split] if image in existing]
+    if not found:
+        such = f', such as "{images[split][0]}"' if images[split] else ""
+        raise FileNotFoundError(f'"{path}": no images of {split}{such}, were found.')
+    count_shared(split, images, ignored)
+    labels = label_files(found, existing)
+    texts = _contents(export, labels, existing, ignored)
+    _check_texts(texts, path, split, boxes)
+    _count_texts(labels, images, existing, ignored)
+    return Annotations(_pictures(labels, names, ignored, texts, boxes), names, True, path, ignored)

@@ -3,7 +3,8 @@
 An example has the image's bytes under image/encoded and its integer label under image/class/label, or under other keys:
 "tfrecord:GLOB?image=KEY&label=KEY&first_label=1&classes=names.txt". A dataset.json next to the files describes them, so
 opening reads no records. It, or else "?mask=KEY" or "?text=KEY", may declare class masks or texts instead of labels.
-Others' records of objects show by their keys (object_records.py); "?boxes=PREFIX&labels=KEY" names other keys.
+Others' records of objects show by their keys (object_records.py); "?boxes=PREFIX&labels=KEY" names other keys. Their
+splits may be folders, as Roboflow writes them: train/cells.tfrecord, valid/cells.tfrecord.
 """
 
 import dataclasses
@@ -28,6 +29,7 @@ from keras_vit.data.records.description import (
     read_description,
 )
 from keras_vit.data.records.index import FRAME, record_counts
+from keras_vit.data.records.label_map import check_same_names, with_label_map
 from keras_vit.data.records.object_records import has_objects, look_into_objects, names_of_objects, object_parser
 from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.class_names import check_first_label, class_names
@@ -44,7 +46,7 @@ from keras_vit.io.suggest import listed
 _WILDCARD = re.compile(r"[*?\[]")
 _SHARD = re.compile(r"(?P<base>.*)-(?P<number>\d+)-of-(?P<count>\d+)[^/]*")
 _KEYS = ("image", "label", "first_label", "mask", "text", "boxes", "labels")  # options
-_OTHER_FILES = (".txt", ".json", ".partial", ".csv", ".md")  # may be next to records
+_OTHER_FILES = (".txt", ".json", ".partial", ".csv", ".md", ".pbtxt", ".yaml")  # may be next to records
 
 
 def _matching(pattern):
@@ -59,9 +61,26 @@ def _matching(pattern):
     ]
 
 
+def _in_splits(folder):
+    """Lists the files of records in the folders train, valid and test, as Roboflow writes them."""
+    if not tf.io.gfile.isdir(folder):
+        return []
+    inner = [name.rstrip("/") for name in sorted(tf.io.gfile.listdir(folder))]
+    found = (path for name in inner if canonical(name) in SPLITS for path in _matching(os.path.join(folder, name, "*")))
+    return [path for path in found if not tf.io.gfile.isdir(path)]
+
+
 def _by_split(files, asked):
-    """Assigns files to splits by words in their names, such as train-00000-of-01024; all "train" without any."""
-    words = {path: {canonical(word) for word in re.split(r"[^A-Za-z0-9]+", os.path.basename(path))} for path in files}
+    """Assigns files to splits: by their folders if these are several splits, or else by words in their names, such as
+    train-00000-of-01024; all "train" without any.
+    """
+    folders = {path: canonical(os.path.basename(os.path.dirname(path))) for path in files}
+    if len(set(folders.values())) > 1 and set(folders.values()) <= set(SPLITS):
+        words = {path: {folder} for path, folder in folders.items()}
+    else:
+        words = {
+            path: {canonical(word) for word in re.split(r"[^A-Za-z0-9]+", os.path.basename(path))} for path in files
+        }
     named = {split: [path for path in files if split in words[path]] for split in (*SPLITS, asked)}
     return {split: paths for split, paths in named.items() if paths} or {"train": files}
 
@@ -154,7 +173,9 @@ def _describe_objects(pattern, splits, split, chosen, features):
     own = look_into_objects(pattern, splits[split], features)
     if names is None:
         known = splits.get("train", splits[split])  # all splits have its classes
-        names = names_of_objects(pattern, look_into_objects(pattern, known, features), first)
+        theirs = with_label_map(look_into_objects(pattern, known, features), known)
+        check_same_names(pattern, theirs, with_label_map(own, splits[split]))
+        names = names_of_objects(pattern, theirs, first)
     counts = dict(zip(splits[split], record_counts(splits[split])))
     return Description(pattern, names, features, first, {split: counts}, most_objects={split: own["most"]})
 
@@ -335,6 +356,11 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
     files_only = not tf.io.gfile.isdir(pattern)
     pattern = pattern if files_only else os.path.join(pattern, "*")
     files = _matching(pattern)
+    files = (
+        files
+        if files_only
+        else [path for path in files if not tf.io.gfile.isdir(path)] or _in_splits(os.path.dirname(pattern))
+    )
     if not files:
         raise FileNotFoundError(f'No file matches "{pattern}". Expected a folder of TFRecord files, or a glob.')
     description = _written_description(text, os.path.dirname(pattern), chosen)

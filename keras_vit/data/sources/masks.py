@@ -66,7 +66,7 @@ def masks(path: str, split: str = "train", data_dir: str | None = None) -> Rando
     """
     folder, chosen = split_options(path, **dict.fromkeys((*_OPTIONS, *annotations.OPTIONS), ""))
     root, title = locate(folder, data_dir), f"masks:{folder}"
-    layout = None if chosen["masks"] else annotations.find(root, chosen["images"])
+    layout = None if chosen["masks"] else annotations.find(root, chosen["images"], chosen["classes"])
     if layout is not None:
         return annotations.annotated(layout, path, split, data_dir)
     folder, chosen = split_options(path, **dict.fromkeys(_OPTIONS, ""))

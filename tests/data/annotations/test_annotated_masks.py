@@ -116,6 +116,7 @@ def test_splits_and_options_that_do_not_exist_are_refused(tmp_path):
         opened(folder, "val")
     with pytest.raises(ValueError, match="expected background=void, got background=black"):
         opened(folder, options="?background=black")
+    text(folder / "labels.txt", "dog\ncat\n")
     with pytest.raises(ValueError, match="already names the classes"):
         opened(folder, options="?classes=labels.txt")
     with pytest.raises(ValueError, match='cta is not a class.*Did you mean "cat"'):

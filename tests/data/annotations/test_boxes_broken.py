@@ -117,8 +117,8 @@ FAULTY = {
     "labelme: no mask": (shape(((1, 1), (2, 2)), kind="mask", mask="AAAA"), "as a base64 PNG"),
     "labelme: a number": (3, "shape 1: expected an object, got 3"),
     "csv: text": ("a.jpg,10,8,cat,left,1,5,4", "line 2: expected a box of four numbers"),
-    "csv: a cell": ("a.jpg,10,8,cat,,1,5,4", "line 2: the cells left are empty"),
-    "csv: no class": ("a.jpg,10,8,,2,1,5,4", "line 2: the cells label are empty"),
+    "csv: a cell": ("a.jpg,10,8,cat,,1,5,4", "line 2: a coordinate is empty, but other cells are not"),
+    "csv: no class": ("a.jpg,10,8,,2,1,5,4", "line 2: the label is empty, but other cells are not"),
     "csv: absurd": ("a.jpg,10,8,cat,2,1,5e8,4", r"the coordinate 5e\+08"),
     "csv: size": ("a.jpg,ten,8,cat,2,1,5,4", "got height '8' and width 'ten'"),
 }

@@ -66,4 +66,4 @@ def test_yolo_without_a_description_is_refused(tmp_path):
     picture(tmp_path / "images" / "a.jpg")
     text(tmp_path / "labels" / "a.txt", "0 0 0 1 0 1 1")
     with pytest.raises(ValueError, match="no data.yaml with the class names"):
-        yolo.find(str(tmp_path))
+        yolo.find_nameless(str(tmp_path))
