@@ -46,7 +46,7 @@ REFUSED = {
     "two_masks": (rooms(**{"masks/0.bmp": b""}), "", "has two masks with one name: masks/0.bmp and masks/0.png"),
     "two_images": (rooms(**{"images/0.png": photo()}), "", "has two images with one name: images/0.jpg and"),
     "option": (rooms(), "?clases=3", 'has the option "clases=3". Valid: images=, masks=, suffix=, classes='),
-    "half_an_option": (rooms(), "?masks=masks", "Expected two different folders"),
+    "one_folder_for_both": (rooms(), "?images=masks&masks=masks", "Expected two different folders"),
     "no_such_folder": (rooms(), "?images=images&masks=drawn", 'has no folder "drawn" .masks=. with images'),
     "jpegs": (everywhere(photo(), suffix=".jpg"), "", "The mask is a JPEG, a lossy format"),
     "lossy_webp": (everywhere(save(pil.fromarray(ROOMS), "WEBP"), suffix=".webp"), "", "The mask is a WebP, a lossy"),
@@ -177,13 +177,12 @@ def test_values_of_every_kind_become_class_numbers(name, tmp_path):
     np.testing.assert_array_equal(mask, expected)
 
 
-def test_a_palette_with_the_colors_of_other_classes_is_refused(tmp_path):
+def test_palettes_are_read_by_the_colors_of_the_table(tmp_path):
     files = rooms(palette(ROOMS, list(COLORS.values())[::-1]), others=painted(), names="")
     write(tmp_path, files | {"class_dict.csv": TABLE, "masks/1.png": palette(ROOMS, COLORS.values())})
     source = opened(tmp_path)
     np.testing.assert_array_equal(read(source, "1.jpg"), ROOMS)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="palette orders the colours unlike the table"):
-        read(source)
+    np.testing.assert_array_equal(read(source), 2 - ROOMS)
 
 
 def test_colors_come_from_the_table(tmp_path):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from keras_vit.data.errors import reason
+from keras_vit.data.ops.decode_mask import PALETTE, png_color_type, png_palette
 from keras_vit.data.sources.image_files import format_inside, opened
 from keras_vit.data.sources.mask_files import COLOR, Mapping, code_of, in_png, rgb, stored, value_text
 from keras_vit.data.sources.mask_tables import Table, is_void_name
@@ -32,11 +33,13 @@ class Found:
         counts: dict. {stored value: pixels} of each readable mask, by path.
         failed: dict. Reasons for the others, by path.
         complete: bool. Whether the sample is all masks.
+        palettes: dict. The colours, as 0xRRGGBB, of each mask with a palette, whose values are indices.
     """
 
     counts: dict[str, dict[int, int]]
     failed: dict[str, str]
     complete: bool
+    palettes: dict[str, list[int]] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def values(self) -> list[int]:
@@ -48,25 +51,41 @@ class Found:
         return next(path for path, counts in self.counts.items() if value in counts)
 
 
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """Pixels of a mask by stored value, and its palette's colours, as 0xRRGGBB, if it has one."""
+
+    counts: dict[int, int]
+    palette: list[int] | None = None
+
+
 @functools.cache
 def _counter(with_colors):
-    """Returns a function, traced once per process: a mask's bytes -> (stored values, their counts, (height, width))."""
+    """Returns a function, traced once per process: a mask's bytes -> (values, counts, (height, width), palette)."""
 
     def count(encoded):
-        mask = stored(in_png(encoded), with_colors)
+        encoded = in_png(encoded)
+        mask = stored(encoded, with_colors)
         values, _, counts = tf.unique_with_counts(tf.reshape(mask, [-1]))
-        return values, counts, tf.shape(mask)[:2]
+        has_palette = png_color_type(encoded) == PALETTE
+        palette = tf.cond(has_palette, lambda: png_palette(encoded), lambda: tf.constant([-1]))
+        return values, counts, tf.shape(mask)[:2], palette
 
     return tf.function(count, [tf.TensorSpec((), tf.string)], autograph=False).get_concrete_function()
 
 
-def count_encoded(encoded: tf.Tensor, with_colors: bool) -> dict[int, int] | str:
+def _counted(values, counts, palette):
+    palette = palette.numpy().tolist()
+    return Counted(dict(zip(values.numpy().tolist(), counts.numpy().tolist())), None if palette == [-1] else palette)
+
+
+def count_encoded(encoded: tf.Tensor, with_colors: bool) -> Counted | str:
     """Counts pixels by stored value, or returns the reason why a mask's bytes are unusable."""
     try:
-        values, counts, _ = _counter(with_colors)(encoded)
+        values, counts, _, palette = _counter(with_colors)(encoded)
     except (tf.errors.OpError, ValueError) as error:
         return reason(error)
-    return dict(zip(values.numpy().tolist(), counts.numpy().tolist()))
+    return _counted(values, counts, palette)
 
 
 def _upright_size(path):
@@ -79,16 +98,21 @@ def _upright_size(path):
         return None
 
 
-def count_values(image: str, mask: str, with_colors: bool) -> dict[int, int] | str:
+def count_values(image: str, mask: str, with_colors: bool) -> Counted | str:
     """Counts pixels by stored value, or returns the reason why a mask file is unusable with its image."""
     try:
-        values, counts, size = _counter(with_colors)(tf.io.read_file(os.fsencode(mask)))
+        values, counts, size, palette = _counter(with_colors)(tf.io.read_file(os.fsencode(mask)))
     except (tf.errors.OpError, ValueError) as error:
         return reason(error)
     expected, size = _upright_size(image), tuple(size.numpy().tolist())
     if expected not in (None, size):
         return f"its size (height, width) is {size}, but its upright image has {expected}"
-    return dict(zip(values.numpy().tolist(), counts.numpy().tolist()))
+    return _counted(values, counts, palette)
+
+
+def ignored_values(text: str) -> set[int]:
+    """Returns the stored grey values and indices in the option ignore=."""
+    return {int(part) for part in map(str.strip, text.split(",")) if part.isdecimal()}
 
 
 def _ignored(text, table):
@@ -127,7 +151,7 @@ def _check_one_above(table, ignored, found):
     """Refuses masks with one value more than names: its meaning is ambiguous."""
     count = len(table.names)
     extra = [value for value in found.values if count <= value < COLOR and value != VOID and value not in ignored]
-    if extra != [count] or any(map(is_void_name, table.names)):
+    if extra != [count] or table.exact or any(map(is_void_name, table.names)):
         return
     first = "0 is void and the classes are numbered from 1: add ?ignore=0"
     last = f"{count} is void: add ?ignore={count}"
@@ -141,7 +165,7 @@ def _check_one_above(table, ignored, found):
 def _of_table(table, values, ignore, keep_void, zero_is_void, found):
     """Returns the Mapping of mask values by a table."""
     ignored, void_names = ignore
-    if not keep_void:
+    if not keep_void and not table.exact:
         void_names = void_names | {name for name in table.names if is_void_name(name)}
     if values is None and table.values is None and not zero_is_void and not ignored:
         _check_one_above(table, ignored, found)
@@ -152,8 +176,8 @@ def _of_table(table, values, ignore, keep_void, zero_is_void, found):
     rows = list(zip(table.names, numbers, colors))
     kept = [row for row in rows if row[0] not in void_names and row[1] not in ignored and row[2] not in ignored]
     void = {code for row in rows if row not in kept for code in row[1:] if code is not None} | set(table.void)
-    if not keep_void and VOID not in numbers:
-        void.add(VOID)
+    if not keep_void:
+        void |= {VOID, void_of(len(numbers))} - set(numbers)
     classes = {code: i for i, row in enumerate(kept) for code in row[1:] if code is not None}
     names = tuple(row[0] for row in kept)
     shown = None if table.colors is None else tuple(rgb(row[2]) for row in kept)

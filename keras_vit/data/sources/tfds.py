@@ -109,9 +109,9 @@ def _of_masks(source, known, chosen, data_dir, table):
     """
     given = find_table(data_dir or "", chosen["classes"], chosen["colors"], search=False) or table
     found = look_into_records(known, given)
-    mapping = understood(source.name, given, chosen["values"], chosen["ignore"], found)
-    report(source.name, source.size, "train" if known is not source else "these", mapping, found, given)
-    return records_of_masks(source, mapping)
+    meaning = understood(source.name, given, chosen, found)
+    report(source.name, source.size, "train" if known is not source else "these", meaning)
+    return records_of_masks(source, meaning.mapping)
 
 
 def _names_of_objects(features, further):
