@@ -33,9 +33,6 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 LARGE = np.arange(1600, dtype="uint16").reshape(40, 40)
-UPRIGHT = pil.Exif()
-UPRIGHT[0x0112] = 6
-ROTATED = photo((3, 4), exif=UPRIGHT)
 
 # (files, options, what is said): refused when the folder is opened.
 REFUSED = {
@@ -91,7 +88,6 @@ def test_folders_without_a_clear_meaning_are_refused(name, tmp_path):
 BROKEN = {
     "size": (rooms(png(ROOMS[:2])), "differ in size .*: the mask has 2, 4 and the image 3, 4 Save the mask at"),
     "twice_the_size": (rooms(png(ROOMS.repeat(2, 0).repeat(2, 1))), "the mask has 6, 8 and the image 3, 4"),
-    "not_turned": (rooms() | {"images/0.jpg": ROTATED}, "The mask fits the image as stored, before its EXIF data"),
     "value": (rooms(png(ROOMS + ROOMS // 2 * 2)), "The mask has the value 4 in row 1 column 2 but expected are 0, 1"),
     "color": (
         rooms(png(np.dstack([ROOMS] * 3)), others=painted(), names="", **{"class_dict.csv": TABLE}),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.ops import orientation
 from keras_vit.data.ops.decode_mask import (
     PALETTE,
     is_png,
@@ -175,6 +176,8 @@ class Mapping:
         palettes: str. What pixels of palette files store: INDEX, OF_COLOR or OF_LEVEL.
         palette: dict. Colour, 0xRRGGBB, of each palette index, from which files read by index may not differ; empty
             without a check.
+        as_stored: bool. Whether a mask belongs to the stored pixels of an image that EXIF data turns, where the sizes
+            do not tell.
     """
 
     classes: dict[int, int]
@@ -184,6 +187,7 @@ class Mapping:
     colors: tuple[tuple[int, int, int], ...] | None = None
     palettes: str = INDEX
     palette: dict[int, int] = dataclasses.field(default_factory=dict)
+    as_stored: bool = False
 
     @property
     def all(self) -> dict[int, int]:
@@ -301,13 +305,31 @@ def own_classes(names: Sequence[str], colors: Sequence[tuple[int, int, int]] | N
     return Mapping({i: i for i in range(len(names))}, frozenset([void]), tuple(names), void, shown)
 
 
+def _upright(mask, image, as_stored):
+    """Turns a mask of a JPEG's stored pixels, if the sizes or `as_stored` tell, like EXIF data turns the image."""
+
+    def turned(kind):
+        size, own = tf.image.extract_jpeg_shape(image)[:2], tf.shape(mask)[:2]
+        clear = (kind >= 5) & (size[0] != size[1])
+        is_stored = (clear | as_stored) & tf.reduce_all(own == size)
+        return tf.cond(is_stored, lambda: orientation.upright(mask, kind), lambda: mask)
+
+    def of_jpeg():
+        kind = orientation.of_jpeg(image)
+        return tf.cond(kind == 1, lambda: mask, lambda: turned(kind))
+
+    return tf.cond(tf.io.is_jpeg(image), of_jpeg, lambda: mask)
+
+
 def with_classes(mapping: Mapping) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Returns a function that maps an example's stored mask to class numbers, and adds "void"."""
+    """Returns a function that maps an example's stored mask to upright class numbers, and adds "void"."""
     apply = canonical(mapping)
 
     def parse(example):
         mask = example["mask"]
         mask = apply(in_png(mask) if mask.dtype == tf.string else mask)
+        if example["image"].dtype == tf.string:
+            mask = _upright(mask, example["image"], mapping.as_stored)
         return {**example, "mask": mask, "void": tf.constant(mapping.void, mask.dtype)}
 
     return parse

@@ -62,16 +62,15 @@ def _find(root, line, by_name, file):
     Raises:
         ValueError: if the line fits several images.
     """
-    for text in dict.fromkeys((line, line.split()[0])):
-        parts = _plain(text)
-        named = by_name.get(parts[-1], ())
-        fitting = [pair for pair in named if _ends_alike(parts, _plain(os.path.relpath(pair[0], root)))] or named
-        if len(fitting) > 1:
-            shown = " and ".join(os.path.relpath(pair[0], root) for pair in fitting[:2])
-            raise ValueError(f'"{file}" lists "{line}", which fits {shown}. List the paths of images below "{root}".')
-        if fitting:
-            return fitting[0]
-    return None
+    named = [(_plain(text), by_name.get(_plain(text)[-1], ())) for text in dict.fromkeys((line, line.split()[0]))]
+    whole = [
+        [pair for pair in pairs if _ends_alike(parts, _plain(os.path.relpath(pair[0], root)))] for parts, pairs in named
+    ]
+    fitting = next((pairs for pairs in [*whole, *(pairs for _, pairs in named)] if pairs), ())
+    if len(fitting) > 1:
+        shown = " and ".join(os.path.relpath(pair[0], root) for pair in fitting[:2])
+        raise ValueError(f'"{file}" lists "{line}", which fits {shown}. List the paths of images below "{root}".')
+    return fitting[0] if fitting else None
 
 
 def _check_apart(root, splits):

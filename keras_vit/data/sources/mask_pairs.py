@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from keras_vit.data.sources.mask_lists import by_lists, find_lists
 from keras_vit.data.sources.tree import Tree, walk
-from keras_vit.data.splits import canonical
+from keras_vit.data.splits import SPLITS, canonical
 from keras_vit.io.paths import locate
 from keras_vit.io.progress import Stage
 from keras_vit.io.suggest import counted, listed
@@ -28,13 +28,18 @@ _MASKS = (
     r"segmentationclass(?:png|aug|context)?|label_?maps?|trimaps|masks_machine|semantic(?:_rgb)?|stuffthingmaps\w*|"
     r"label_images_semantic"
 )
+# Neither: masks of objects, and pictures of masks.
+_OTHERS = (
+    r"segmentationobject\w*|segmentationclass(?:npy|visualization)|masks_human|masks?_instances?|instances?|panoptic|"
+    r"polygons"
+)
 # Several renderings of one set of masks: the first folder there is counts.
 _RENDERINGS = (
     ("segmentationclass", "segmentationclasspng", "segmentationclassaug", "segmentationclasscontext"),
     ("gtfine", "gtcoarse"),
     ("semantic", "semantic_rgb"),
 )
-_ROLE = rf"(?:(?P<images>{_IMAGES})|(?P<masks>{_MASKS}))"
+_ROLE = rf"(?:(?P<images>{_IMAGES})|(?P<masks>{_MASKS})|(?P<others>{_OTHERS}))"
 _PART = (
     re.compile(rf"(?:(?P<split>{_SPLIT})[_\-. ]?)?{_ROLE}", re.IGNORECASE),
     re.compile(rf"{_ROLE}[_\-. ](?P<split>{_SPLIT})", re.IGNORECASE),
@@ -121,7 +126,7 @@ def _meaning(part, chosen):
         match = pattern.fullmatch(part)
         if match:
             groups = match.groupdict()
-            role = "masks" if groups.get("masks") else "images" if groups.get("images") else ""
+            role = next((role for role in ("images", "masks", "others") if groups.get(role)), "")
             return "" if role in chosen else role, _split_named(groups.get("split") or "")
     return "", ""
 
@@ -263,7 +268,7 @@ def _by_parts(pairs, images, masks):
     names = list(dict.fromkeys(key[0] for key in sorted(pairs) if key[0])) or [""]
     splits, without_mask, without_image = {}, {}, {}
     for split in names:
-        name = split or "train"
+        name = split if split in SPLITS or len(names) > 1 else "train"  # CVAT's only subset is "default"
         splits[name] = [pairs[key] for key in sorted(pairs) if key[0] == split]
         without_mask[name], without_image[name] = (_left(group, split, paired) for group in (images, masks))
     paired = {path for found in splits.values() for pair in found for path in pair}
@@ -299,16 +304,16 @@ def _all_files(root, chosen, work):
 def _one_per_object(images, masks):
     """Returns a hint if the masks' folders, or names, show that a mask has one object or one class, else ""."""
     by_place = collections.Counter((file.split, file.place) for file in masks)
-    several = [place for place, count in by_place.items() if count > 1]
-    alone = collections.Counter((file.split, file.place) for file in images)
-    if several and all(alone[place] == 1 for place in several):
-        return " Several masks are beside each image: draw them into one mask of class numbers."
     brush = next((match for file in masks + images if (match := _BRUSH.fullmatch(file.stem))), None)
     if brush:
         return (
             f' They are brush masks of Label Studio, one for each region, such as one of "{brush[1]}", without a class'
             ' for every pixel: export the project as "Brush labels to COCO", and open that with its images.'
         )
+    several = [place for place, count in by_place.items() if count > 1]
+    alone = collections.Counter((file.split, file.place) for file in images)
+    if several and all(alone[place] == 1 for place in several):
+        return " Several masks are beside each image: draw them into one mask of class numbers."
     return ""
 
 
@@ -347,6 +352,11 @@ def find_pairs(root: str, chosen: dict[str, str], work: Stage) -> Pairs:
     images = [file for file in files if file.role == "images"] or [file for file in files if not file.role]
     if not masks:
         images, masks = _beside([file for file in files if not chosen["masks"]], chosen["suffix"])
+    split_of = {file.path: file.split for file in [*images, *masks]}
+    if any(
+        "" in splits and len(splits) == 1 for splits in ({file.split for file in group} for group in (images, masks))
+    ):
+        images, masks = ([dataclasses.replace(file, split="") for file in group] for group in (images, masks))
     of_images, of_masks = _matched(images, masks, chosen["suffix"]) if images and masks else ({}, {})
     both = of_images.keys() & of_masks.keys()
     if not both:
@@ -354,8 +364,11 @@ def find_pairs(root: str, chosen: dict[str, str], work: Stage) -> Pairs:
     _check_one_each({key: of_images[key] for key in both}, "images", root)
     _check_one_each({key: of_masks[key] for key in both}, "masks", root)
     parts = frozenset(part for file in masks for part in file.parts)
-    pairs = {key: (of_images[key][0].path, of_masks[key][0].path) for key in both}
-    lists = find_lists(root, {key[0] for key in both} != {""})
+    pairs = {}
+    for key in both:
+        image, mask = of_images[key][0].path, of_masks[key][0].path
+        pairs[split_of[image] or split_of[mask], *key[1:]] = image, mask
+    lists = find_lists(root, any(key[0] for key in pairs))
     if lists:
         paths = [{file.stem: file.path for file in group} for group in (images, masks)]
         found = by_lists(root, lists, sorted(pairs.values()), *paths)

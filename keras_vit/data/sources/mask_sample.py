@@ -12,6 +12,9 @@ from keras_vit.data.sources.mask_files import Mapping, value_text
 from keras_vit.data.sources.mask_palettes import Reading, converted, find_reading
 from keras_vit.data.sources.mask_tables import Table
 from keras_vit.data.sources.mask_values import (
+    STORED,
+    UNCLEAR,
+    UPRIGHT,
     Counted,
     Found,
     count_encoded,
@@ -39,18 +42,18 @@ def _spread(items, most):
 
 
 def _found(names, results, complete):
-    """Makes a Found from names and results: ((stored value, pixels)..., palette), or the reason for a failure."""
+    """Makes a Found from names and results, each ((stored value, pixels)..., palette, turned) or why it failed."""
     by_name = dict(zip(names, results))
     failed = {name: result for name, result in by_name.items() if isinstance(result, str)}
     good = {name: result for name, result in by_name.items() if name not in failed}
-    counts = {name: dict(counts) for name, (counts, _) in good.items()}
-    palettes = {name: palette for name, (_, palette) in good.items() if palette is not None}
-    return Found(counts, failed, complete, palettes)
+    counts = {name: dict(counts) for name, (counts, *_) in good.items()}
+    palettes = {name: palette for name, (_, palette, _) in good.items() if palette is not None}
+    return Found(counts, failed, complete, palettes, {name: row[-1] for name, row in good.items() if row[-1]})
 
 
 def _listed(result):
     """Converts a result to JSON data for the cache."""
-    return [list(result.counts.items()), result.palette] if isinstance(result, Counted) else result
+    return [list(result.counts.items()), result.palette, result.turned] if isinstance(result, Counted) else result
 
 
 def look(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
@@ -69,7 +72,7 @@ def look(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
             return [one(sample[0]), *in_threads(one, sample[1:])]  # the first call traces, so it precedes the threads
 
     files = [path for pair in sample for path in pair]
-    results = cached_answer(f"values and palettes of masks, colors={with_colors}", files, count)
+    results = cached_answer(f"values, palettes and turns of masks, colors={with_colors}", files, count)
     return _found([mask for _, mask in sample], results, len(sample) == len(pairs))
 
 
@@ -86,7 +89,7 @@ def look_into_records(source: Records, table: Table | None) -> Found:
         if isinstance(mask, bytes):
             return _listed(count_encoded(tf.constant(mask), with_colors))
         values, counts = np.unique(mask, return_counts=True)
-        return [list(zip(values.tolist(), counts.tolist())), None]
+        return [list(zip(values.tolist(), counts.tolist())), None, ""]
 
     def count():
         with stage(f"Reading masks of {source.name}"):
@@ -94,7 +97,7 @@ def look_into_records(source: Records, table: Table | None) -> Found:
             return [one(mask) for mask in masks.take(most).as_numpy_iterator()]
 
     results = cached_answer(
-        f"values and palettes of masks, {source.name}, colors={with_colors}", [f[0] for f in source.files], count
+        f"values, palettes and turns of masks, {source.name}, colors={with_colors}", [f[0] for f in source.files], count
     )
     return _found([f"record {i}" for i in range(len(results))], results, len(results) == source.size)
 
@@ -166,6 +169,29 @@ def _with_reading(mapping, reading: Reading):
     )
 
 
+def _as_stored(title, found):
+    """Reports images that EXIF data turns; returns whether masks belong to stored pixels where sizes do not tell."""
+    of = {
+        kind: [path for path, turned in found.turned.items() if turned == kind] for kind in (STORED, UPRIGHT, UNCLEAR)
+    }
+    as_stored = bool(of[STORED]) and not of[UPRIGHT]
+    turned = of[STORED] + (of[UNCLEAR] if as_stored else [])
+    if turned:
+        log_once(
+            logging.WARNING,
+            f'{title}: {counted(len(turned), "mask")}, such as "{turned[0]}", have the stored pixels of an image that'
+            " EXIF data turns, and are turned with it.",
+        )
+    if of[UNCLEAR] and not as_stored and not (of[UPRIGHT] and not of[STORED]):
+        log_once(
+            logging.WARNING,
+            f"{title}: EXIF data turns or mirrors the images of {counted(len(of[UNCLEAR]), 'mask')} without changing"
+            f' their size, such as that of "{of[UNCLEAR][0]}". The masks are used for the upright images; if they were'
+            " drawn on the stored pixels, remove the EXIF data.",
+        )
+    return as_stored
+
+
 def understood(
     title: str, table: Table | None, chosen: dict[str, str], found: Found, zero_is_void: bool = False
 ) -> Meaning:
@@ -187,7 +213,7 @@ def understood(
     reading = find_reading(found, table, ignored_values(chosen["ignore"]), chosen["palette"])
     table, found = reading.table, converted(found, reading)
     mapping = find_mapping(table, _values(chosen["values"]), chosen["ignore"], zero_is_void, found)
-    mapping = _with_reading(mapping, reading)
+    mapping = dataclasses.replace(_with_reading(mapping, reading), as_stored=_as_stored(title, found))
     _check_usable(title, mapping, found)
     return Meaning(mapping, found, table, reading.note)
 

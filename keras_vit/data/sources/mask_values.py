@@ -22,6 +22,7 @@ from keras_vit.io.void import VOID, void_of
 
 _ORIENTATION = 0x0112  # EXIF's tag
 _MOST_VALUES = 1000  # classes without names, at most
+STORED, UPRIGHT, UNCLEAR = "stored", "upright", "unclear"
 _BINARY = ("background", "foreground")
 
 
@@ -34,12 +35,14 @@ class Found:
         failed: dict. Reasons for the others, by path.
         complete: bool. Whether the sample is all masks.
         palettes: dict. The colours, as 0xRRGGBB, of each mask with a palette, whose values are indices.
+        turned: dict. STORED, UPRIGHT or UNCLEAR, by mask, for images that EXIF data turns: the pixels it belongs to.
     """
 
     counts: dict[str, dict[int, int]]
     failed: dict[str, str]
     complete: bool
     palettes: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    turned: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def values(self) -> list[int]:
@@ -53,10 +56,11 @@ class Found:
 
 @dataclasses.dataclass(frozen=True)
 class Counted:
-    """Pixels of a mask by stored value, and its palette's colours, as 0xRRGGBB, if it has one."""
+    """Pixels of a mask by stored value, its palette's colours, as 0xRRGGBB, if it has one, and `turned` as of Found."""
 
     counts: dict[int, int]
     palette: list[int] | None = None
+    turned: str = ""
 
 
 @functools.cache
@@ -88,14 +92,29 @@ def count_encoded(encoded: tf.Tensor, with_colors: bool) -> Counted | str:
     return _counted(values, counts, palette)
 
 
-def _upright_size(path):
-    """Reads an image's upright (height, width) from its header; None if unreadable, which decoding reports."""
+def _header(path):
+    """Reads an image's (stored (height, width), EXIF orientation, format); None if unreadable: decoding reports it."""
     try:
         with opened(path, format_inside(path)) as image:
-            turned = image.getexif().get(_ORIENTATION, 1) >= 5
-            return image.size if turned else image.size[::-1]
+            return image.size[::-1], image.getexif().get(_ORIENTATION, 1), image.format
     except Exception:  # Pillow raises many kinds of errors
         return None
+
+
+def _turned(path, size):
+    """Returns (the upright size that an image's mask of `size` should have, or None if it fits; `turned` of Found)."""
+    header = _header(path)
+    if header is None:
+        return None, ""
+    own, orientation, kind = header
+    swapped = orientation in (5, 6, 7, 8)
+    upright, is_jpeg = own[::-1] if swapped else own, kind in ("JPEG", "MPO")
+    if swapped and is_jpeg and size == own != upright:
+        return None, STORED
+    if size != upright:
+        return upright, ""
+    unclear = orientation in (2, 3, 4) or (swapped and own == upright)
+    return None, UNCLEAR if unclear and is_jpeg else UPRIGHT if swapped else ""
 
 
 def count_values(image: str, mask: str, with_colors: bool) -> Counted | str:
@@ -104,10 +123,11 @@ def count_values(image: str, mask: str, with_colors: bool) -> Counted | str:
         values, counts, size, palette = _counter(with_colors)(tf.io.read_file(os.fsencode(mask)))
     except (tf.errors.OpError, ValueError) as error:
         return reason(error)
-    expected, size = _upright_size(image), tuple(size.numpy().tolist())
-    if expected not in (None, size):
+    size = tuple(size.numpy().tolist())
+    expected, turned = _turned(image, size)
+    if expected is not None:
         return f"its size (height, width) is {size}, but its upright image has {expected}"
-    return _counted(values, counts, palette)
+    return dataclasses.replace(_counted(values, counts, palette), turned=turned)
 
 
 def ignored_values(text: str) -> set[int]:
@@ -191,8 +211,25 @@ def _two_values(table, found):
     return greys[1] if fits and len(greys) == 2 and greys[0] == 0 and greys == found.values else None
 
 
+def _check_noise(found):
+    """Refuses masks of black and white whose edges a lossy format or resizing has blurred."""
+    counts = collections.Counter()
+    for own in found.counts.values():
+        counts.update(own)
+    dark, light = ([value for value in counts if low <= value <= high] for low, high in ((0, 16), (239, 255)))
+    ends = sum(counts[value] for value in dark + light)
+    if len(dark) > 3 and len(light) > 3 and ends > 0.8 * sum(counts.values()):
+        raise ValueError(
+            f"The masks have {len(counts)} different values, most pixels near 0 or 255: a lossy format such as JPEG, or"
+            " resizing, blurred black and white. Save the original masks as PNG, or set values from 128 to 255 and the"
+            " others to 0."
+        )
+
+
 def _of_values(values, ignored, found):
     """Returns the Mapping of masks without a table: each value is a class."""
+    if values is None:
+        _check_noise(found)
     if len(found.values) > _MOST_VALUES:
         raise ValueError(
             f"The masks have {len(found.values):,} different values, too many for classes: they may number objects or"

@@ -15,6 +15,7 @@ they are boxes next to masks.
 The resulting masks contain class numbers from 0, in the order of `class_names`, and `void` (io/void.py).
 """
 
+import dataclasses
 import os
 import random
 import re
@@ -29,7 +30,7 @@ from keras_vit.data.sources.folder import check_folder
 from keras_vit.data.sources.mask_files import source_of_masks
 from keras_vit.data.sources.mask_pairs import NoPairs, find_pairs
 from keras_vit.data.sources.mask_sample import MEANINGS, look, report, understood
-from keras_vit.data.sources.mask_tables import Table, cityscapes, find_table, voc
+from keras_vit.data.sources.mask_tables import Table, cityscapes, find_table, is_void_name, voc
 from keras_vit.data.splits import SPLITS, MissingSplit, canonical, split_name, split_range
 from keras_vit.io.paths import locate, split_options
 from keras_vit.io.progress import stage
@@ -48,6 +49,14 @@ def _built_in(parts, masks):
         return Table(_ADE20K_NAMES, tuple(map(str, range(1, 151))))
     is_voc = "segmentationclass" in parts and all(stem[:4].isdecimal() and stem[4:5] == "_" for stem in stems[:10])
     return voc() if is_voc else None
+
+
+def _stored_as(parts, table):
+    """Returns the Table of a layout whose values differ from those in its table: COCO-Stuff's are the ids less 1."""
+    is_stuff = any(part.startswith("stuffthingmaps") for part in parts)
+    if is_stuff and table is not None and table.values and table.values[0] == 0 and is_void_name(table.names[0]):
+        return dataclasses.replace(table, names=table.names[1:], values=tuple(id - 1 for id in table.values[1:]))
+    return table
 
 
 def _ignored_by_layout(parts, table, ignore, found):
@@ -154,6 +163,7 @@ def masks(path: str, split: str = "train", data_dir: str | None = None) -> Rando
     files = [mask for _, mask in pairs.splits[known_by]]
     classes = chosen["classes"] or _mapillary(root, files)
     table = find_table(root, classes, chosen["colors"], near=_near(root, files)) or _built_in(pairs.parts, files)
+    table = _stored_as(pairs.parts, table)
     found = look(pairs.splits[known_by], table)
     ignore, zero_is_void = _ignored_by_layout(pairs.parts, table, chosen["ignore"], found)
     meaning = understood(title, table, {**chosen, "ignore": ignore}, found, zero_is_void)
