@@ -13,7 +13,6 @@ import pytest
 import tensorflow as tf
 from mask_files import opened, palette, photo, pil, png, save, write
 
-from keras_vit.data.sources.mask_tables import palette_of_voc
 from keras_vit.data.sources.selection import example_names
 from keras_vit.data.splits import MissingSplit
 
@@ -22,7 +21,14 @@ PHOTO = photo()
 A = np.array([[0, 0, 0, 1], [0, 1, 2, 2], [1, 1, 2, 2]], "uint8")
 B = np.array([[2, 2, 2, 2], [0, 0, 0, 0], [1, 1, 1, 1]], "uint8")
 EDGE = np.array([[0, 255, 1, 1]] * 3, "uint8")  # with void
-VOC = palette_of_voc(256)
+# The first 21 colours of VOC's palette, and that of 255.
+VOC = [
+    *[(0, 0, 0), (128, 0, 0), (0, 128, 0), (128, 128, 0), (0, 0, 128), (128, 0, 128), (0, 128, 128), (128, 128, 128)],
+    *[(64, 0, 0), (192, 0, 0), (64, 128, 0), (192, 128, 0), (64, 0, 128), (192, 0, 128), (64, 128, 128)],
+    *[(192, 128, 128), (0, 64, 0), (128, 64, 0), (0, 192, 0), (128, 192, 0), (0, 64, 128)],
+    *[(1, 1, i) for i in range(21, 255)],
+    (224, 224, 192),
+]
 FORMATS = {}
 
 
@@ -532,6 +538,26 @@ def imagemagick_of_other_colors_with_a_table():
     files = unclear.files | {"colors.csv": "dog,0,255,0\nbg,0,0,0\ncat,255,0,0\n"}
     splits = {"train": {"a.jpg": np.where(A == 1, 2, 0), "b.jpg": A}}
     return Export(files, ("bg", "cat", "dog"), splits, options="?colors=colors.csv")
+
+
+@export
+def gifs_with_a_palette_each():
+    colors = [(0, 0, 0), (255, 0, 0), (0, 255, 0)]
+    files = {"class_dict.csv": "name,r,g,b\nbg,0,0,0\ncat,255,0,0\ndog,0,255,0\n"}
+    for name, order in (("a", [0, 1, 2]), ("b", [2, 0, 1])):
+        mask = pil.fromarray(np.argsort(order).astype("uint8")[A], "P")
+        mask.putpalette([channel for i in order for channel in colors[i]])
+        files |= {f"images/{name}.jpg": PHOTO, f"masks/{name}.gif": save(mask, "GIF")}
+    return Export(files, ("bg", "cat", "dog"), {"train": {"a.jpg": A, "b.jpg": A}})
+
+
+@export
+def a_file_of_one_class_has_a_palette_of_one_color():
+    colors = [(0, 0, 0), (255, 0, 0), (0, 255, 0)]
+    files = {"class_dict.csv": "name,r,g,b\nbg,0,0,0\ncat,255,0,0\ndog,0,255,0\n"}
+    for name, values in (("a", A), ("b", A * 0 + 2)):
+        files |= {f"images/{name}.jpg": PHOTO, f"masks/{name}.png": stripped(values, colors)}
+    return Export(files, ("bg", "cat", "dog"), {"train": {"a.jpg": A, "b.jpg": A * 0 + 2}})
 
 
 @export

@@ -27,6 +27,7 @@ from mask_files import (
 )
 
 from keras_vit.data.errors import reason
+from keras_vit.data.sources.mask_files import Mapping, canonical
 from keras_vit.io.void import void_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -179,6 +180,32 @@ def test_palettes_are_read_by_the_colors_of_the_table(tmp_path):
     source = opened(tmp_path)
     np.testing.assert_array_equal(read(source, "1.jpg"), ROOMS)
     np.testing.assert_array_equal(read(source), 2 - ROOMS)
+
+
+def test_files_of_another_palette_than_the_sample_fail_by_name():
+    mapping = Mapping({0: 0, 1: 1, 2: 2}, frozenset([255]), tuple("abc"), 255, palette={0: 5, 1: 0xFF0000})
+
+    def classes(encoded):
+        return canonical(mapping)(tf.constant(encoded))
+
+    red, blue, last = (255, 0, 0), (0, 0, 5), (9, 9, 9)
+    for colors in ([blue, red, last], [blue, red, red], [last] * 3):
+        np.testing.assert_array_equal(classes(palette(ROOMS, colors))[..., 0], ROOMS)
+    np.testing.assert_array_equal(classes(palette(ROOMS * 0, [blue, last]))[..., 0], ROOMS * 0)  # 1 is unused
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        classes(palette(ROOMS, [blue, last, red]))
+    assert "differs from that of other masks: index 1 is 9 9 9 here and 255 0 0 there" in reason(error.value)
+
+
+def test_an_option_decides_between_indices_and_colors(tmp_path):
+    files = everywhere(palette(ROOMS, list(COLORS.values())[::-1]), names="")
+    write(tmp_path, files | {"classes.csv": "id,name,r,g,b\n0,sky,10,20,30\n1,road,40,50,60\n2,tree,70,80,90\n"})
+    with pytest.raises(ValueError, match=r"contradicts the masks' palettes.*\?palette=colors reads the colours"):
+        opened(tmp_path)
+    np.testing.assert_array_equal(read(opened(tmp_path, "?palette=index")), ROOMS)
+    np.testing.assert_array_equal(read(opened(tmp_path, "?palette=colors")), 2 - ROOMS)
+    with pytest.raises(ValueError, match="palette=rgb: expected index or colors"):
+        opened(tmp_path, "?palette=rgb")
 
 
 def test_colors_come_from_the_table(tmp_path):

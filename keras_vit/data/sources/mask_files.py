@@ -159,8 +159,9 @@ def _looked_up(encoded, indices, palettes):
     """Returns the colours of palette `indices`, as COLOR + 0xRRGGBB or as levels; an index without a colour stays."""
     palette = tf.pad(png_palette(encoded), [[0, 1]])
     last = tf.size(palette) - 1
+    several = (last == 1) | tf.reduce_any(palette[:-1] != palette[:1])  # several equal colours mean nothing
     colors = tf.gather(palette, tf.minimum(indices, last))
-    return tf.where(indices < last, colors % 256 if palettes == OF_LEVEL else COLOR + colors, indices)
+    return tf.where((indices < last) & several, colors % 256 if palettes == OF_LEVEL else COLOR + colors, indices)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,26 +233,26 @@ class _Numbers:
 
 def _same_palette(encoded, indices, palette):
     """Asserts that the colours of the palette `indices` in a file are those of `palette`, {index: 0xRRGGBB}."""
-    expected = np.full(max(palette) + 2, -1, "int32")
-    expected[list(palette)] = list(palette.values())
+    known = np.full(max(palette) + 1, -1, "int32")
+    known[list(palette)] = list(palette.values())
     own = png_palette(encoded)
-    used, _ = tf.unique(tf.reshape(indices, [-1]))
-    used = tf.boolean_mask(used, (used < tf.size(own)) & (used < len(expected) - 1))
-    here, there = tf.gather(own, used), tf.gather(expected, used)
-    differ = tf.concat([tf.where((there >= 0) & (here != there))[:, 0], [0]], 0)  # with an end, in case none does
-    index, found, other = (tf.concat([items, [0]], 0)[differ[0]] for items in (used, here, there))
-    empty = tf.reduce_all(own == own[:1])  # the colours of such a palette mean nothing
-    message = [
-        "The mask's palette differs from that of other masks: index",
-        *[index, "is", found // 65536, found // 256 % 256, found % 256, "here and"],
-        *[other // 65536, other // 256 % 256, other % 256, "there. List the classes' colours: ?colors=FILE."],
-    ]
-    return tf.debugging.Assert((tf.size(differ) == 1) | empty, message)
+    size = tf.minimum(tf.size(own), len(known))
+    own, known = own[:size], tf.constant(known)[:size]
+    several = (tf.size(own) == 1) | tf.reduce_any(own != own[:1])  # several equal colours mean nothing
+    others = tf.where((known >= 0) & (own != known) & several)[:, 0]  # (n,)
 
+    def check():
+        used = tf.reduce_any(
+            tf.cast(others, tf.int32)[:, None] == tf.reshape(indices, [1, -1]), -1
+        )  # (n, h * w) -> (n,)
+        i = tf.concat([tf.boolean_mask(others, used), others[:1]], 0)[0]
+        message = ["The mask's palette differs from that of other masks: index", i, "is"]
+        message += [own[i] // 65536, own[i] // 256 % 256, own[i] % 256, "here and", known[i] // 65536]
+        message += [known[i] // 256 % 256, known[i] % 256, "there. List the classes' colours: ?colors=FILE."]
+        with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(used), message)]):
+            return tf.constant(True)
 
-def _known(encoded, indices, palette):
-    with tf.control_dependencies([_same_palette(encoded, indices, palette)]):
-        return tf.constant(True)
+    return tf.cond(tf.size(others) > 0, check, lambda: tf.constant(True))
 
 
 def _checked(mapping, values, ids):
@@ -289,7 +290,7 @@ def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
         values = stored(encoded, mapping.with_colors, mapping.palettes)
         if mapping.palettes == INDEX and mapping.palette:
             is_palette = png_color_type(encoded) == PALETTE
-            known = tf.cond(is_palette, lambda: _known(encoded, values, mapping.palette), lambda: True)
+            known = tf.cond(is_palette, lambda: _same_palette(encoded, values, mapping.palette), lambda: True)
             with tf.control_dependencies([known]):
                 values = tf.identity(values)
         ids = numbers.of(values) if mapping.with_colors else numbers.of_greys(values)

@@ -59,6 +59,7 @@ _MASK_MARKS = [
         *("_masks", "_label", "_labels", "_gt", "_GT", "_seg", "_segmentation", "_annotation", "_manual1"),
     )
 ] + [(mark, "") for mark in ("mask_", "label_", "gt_", "seg_", "mask-", "label-", "mask", "label")]
+_WHOLE_NAME = ("", None)  # the mask of a.jpg is a.jpg.png
 _BRUSH = re.compile(r"task-\d+-annotation-.*-tag-(.+)-\d+")  # names by Label Studio
 _ONE_EACH = " If each is one class or object, draw them into one mask of class numbers."
 _NAMED = 3
@@ -206,11 +207,16 @@ def _frequent(files, marks):
     return [("", ""), *common]
 
 
+def _name(file, mark):
+    """Returns a file's name without the mark, or all of it for _WHOLE_NAME; None if it lacks the mark."""
+    return os.path.basename(file.path) if mark == _WHOLE_NAME else _unmarked(file.stem, mark)
+
+
 def _keys(files, mark, whole):
     """Groups files as {(split, place, name without the mark): files}; ignores the place unless `whole`."""
     found = collections.defaultdict(list)
     for file in files:
-        name = _unmarked(file.stem, mark)
+        name = _name(file, mark)
         if name is not None:
             found[file.split, file.place if whole else (), name].append(file)
     return found
@@ -221,7 +227,7 @@ def _matched(images, masks, suffix):
     best = None
     mask_marks = [("", suffix)] if suffix else _frequent(masks, _MASK_MARKS)
     for whole in (True, False):
-        for image_mark in _frequent(images, _IMAGE_MARKS):
+        for image_mark in (*_frequent(images, _IMAGE_MARKS), _WHOLE_NAME):
             for mask_mark in mask_marks:
                 keys = _keys(images, image_mark, whole), _keys(masks, mask_mark, whole)
                 score = len(keys[0].keys() & keys[1].keys())

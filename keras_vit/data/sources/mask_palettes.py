@@ -42,11 +42,13 @@ class Reading:
 class _Palettes:
     """The palettes of the sampled files: {path: {index used: its colour, or None}}, and whole palettes.
 
-    Palettes of one colour, which some programs write for grey files, are left out.
+    Palettes of several equal colours, which some programs write for grey files, are left out.
     """
 
     def __init__(self, found: Found):
-        self.whole = {path: colors for path, colors in found.palettes.items() if len(set(colors)) > 1}
+        self.whole = {
+            path: colors for path, colors in found.palettes.items() if len(set(colors)) > 1 or len(colors) == 1
+        }
         self.used = {
             path: {i: colors[i] if i < len(colors) else None for i in found.counts[path]}
             for path, colors in self.whole.items()
@@ -112,11 +114,6 @@ def _fits(used, colors):
     return _distinct(used) and set(used.values()) <= colors
 
 
-def _agrees(used, numbers, values):
-    """Whether the index and the colour of each used entry mean the same class."""
-    return all(numbers.get(color) == values.get(i) for i, color in used.items() if color in numbers)
-
-
 def _by_table(palettes, table, ignored, difference):
     """Returns the Reading by a table with colours.
 
@@ -128,15 +125,14 @@ def _by_table(palettes, table, ignored, difference):
     void = _void_colors(palettes, set(numbers), ignored, values)
     fitting = [used for used in palettes.used.values() if _fits(used, numbers.keys() | void)]
     if 2 * len(fitting) > len(palettes.used):
-        if not difference and all(_agrees(used, numbers, values) for used in palettes.used.values()):
-            return Reading(INDEX, palettes.common(), table=table)
-        if table.values is not None and not difference:
-            index, color = next((i, c) for used in fitting for i, c in used.items() if numbers.get(c) != values.get(i))
+        other = [(i, c) for used in fitting for i, c in used.items() if c in numbers and numbers[c] != values.get(i)]
+        if other and table.values is not None and not difference:
+            index, color = other[0]
             raise ValueError(
                 f'"{table.path}" contradicts the masks\' palettes: they have the colour {rgb(color)} at index {index}.'
                 " Choose: ?palette=colors reads the colours, ?palette=index the indices."
             )
-        note = "" if difference else "palettes are read by colour, since they order the colours unlike the table"
+        note = "palettes are read by colour, since they order the colours unlike the table" if other else ""
         return Reading(OF_COLOR, {}, frozenset(COLOR + color for color in void), table, note)
     if not difference:
         return Reading(INDEX, palettes.common(), table=table)
@@ -247,6 +243,8 @@ def converted(found: Found, reading: Reading) -> Found:
         return found
     counts = dict(found.counts)
     for path, colors in found.palettes.items():
+        if len(colors) > 1 and len(set(colors)) == 1:
+            continue
         own = collections.Counter()
         for i, count in counts[path].items():
             value = i if i >= len(colors) else colors[i] % 256 if reading.palettes == OF_LEVEL else COLOR + colors[i]

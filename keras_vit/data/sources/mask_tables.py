@@ -124,7 +124,7 @@ def _of_columns(path, lines):
 def _codes(colors: dict[str, Sequence[int]], path: str) -> Table:
     """Returns the Table of names with colours, of which equal channels are grey values, above a background of 0."""
     if not all(len(set(color)) == 1 for color in colors.values()):
-        return Table(path, tuple(colors), None, tuple(map(tuple, colors.values())))
+        return Table(path, tuple(colors), None, tuple((red, green, blue) for red, green, blue in colors.values()))
     values = {name: color[0] for name, color in colors.items()}
     values = values if 0 in values.values() else {"background": 0, **values}
     return Table(path, tuple(values), tuple(values.values()))
@@ -150,8 +150,10 @@ def _of_json(path: str, text: str) -> Table | None:
             return _of_meta(content, path)
         if isinstance(content.get("labels"), list):
             rows = content["labels"]
-            names = tuple(str(row.get("readable") or row["name"]) for row in rows)
-            return Table(path, names, None, tuple(tuple(row["color"][:3]) for row in rows))
+            short, names = (tuple(str(row[key]) for row in rows) for key in ("readable", "name"))
+            colors = tuple((row["color"][0], row["color"][1], row["color"][2]) for row in rows)
+            names = short if len(set(short)) == len(short) else names
+            return Table(path, names, None, colors if len(set(colors)) == len(colors) else None)
         if all(isinstance(color, list) and len(color) == 3 for color in content.values()):
             return _codes(content, path)
         if all(key.isdecimal() and isinstance(name, str) for key, name in content.items()):

@@ -32,7 +32,7 @@ from keras_vit.data.sources.mask_pairs import NoPairs, find_pairs
 from keras_vit.data.sources.mask_sample import MEANINGS, look, report, understood
 from keras_vit.data.sources.mask_tables import Table, cityscapes, find_table, is_void_name, voc
 from keras_vit.data.splits import SPLITS, MissingSplit, canonical, split_name, split_range
-from keras_vit.io.paths import locate, split_options
+from keras_vit.io.paths import locate, read_text, split_options
 from keras_vit.io.progress import stage
 
 _CITYSCAPES = ("_gtFine_labelIds", "_gtFine_labelTrainIds")
@@ -83,8 +83,9 @@ def _near(root, masks):
 def _mapillary(root, masks):
     """Returns the name of Mapillary's file of classes for masks in a folder such as v2.0/labels, or ""."""
     version = next((part for part in masks[0].split("/")[::-1] if re.fullmatch(r"v\d\.\d", part)), "")
-    names = [f"config_{version}.json", "config.json"]
-    return next((name for name in names if tf.io.gfile.exists(os.path.join(root, name))), "")
+    places = [os.path.join(root, name) for name in (f"config_{version}.json", "config.json")]
+    there = (path for path in places if tf.io.gfile.exists(path) and '"readable"' in read_text(path))
+    return next(map(os.path.basename, there), "")
 
 
 def _only_boxes(layout):
