@@ -24,7 +24,7 @@ Pair = tuple[str, str]
 def find_lists(root: str, have_splits: bool) -> dict[str, list[str]]:
     """Reads the lists of a folder: {split: lines}; {} without any.
 
-    A single list is train, whatever its name, and trainval.txt is, too, if there is no train.txt.
+    A single list with another name than a split's is train, as is trainval.txt without a train.txt.
 
     Args:
         root: str. The folder.
@@ -40,7 +40,9 @@ def find_lists(root: str, have_splits: bool) -> dict[str, list[str]]:
         lines = [line.strip() for line in read_text(os.path.join(folder or root, name)).splitlines() if line.strip()]
         lists[canonical(name.removesuffix(".txt"))] = list(dict.fromkeys(lines))
     if "train" not in lists:
-        other = _ALL if _ALL in lists else next(iter(lists), "") if len(lists) == 1 else ""
+        other = (
+            _ALL if _ALL in lists else next(iter(lists), "") if len(lists) == 1 and not lists.keys() & {*SPLITS} else ""
+        )
         lists = {"train" if name == other else name: lines for name, lines in lists.items()}
     return lists
 

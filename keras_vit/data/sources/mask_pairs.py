@@ -102,7 +102,10 @@ class Pairs:
 
 @dataclasses.dataclass(frozen=True)
 class _File:
-    """An image or mask: path, split ("" for none), role marked by its folders, and the rest of its name."""
+    """An image or mask: path, split ("" for none), role marked by its folders, and the rest of its name.
+
+    `real` is the path of the file itself, to which links lead.
+    """
 
     path: str
     split: str
@@ -110,6 +113,7 @@ class _File:
     place: tuple[str, ...]
     stem: str
     parts: tuple[str, ...]
+    real: str
 
 
 class NoPairs(ValueError):
@@ -118,7 +122,8 @@ class NoPairs(ValueError):
 
 def _split_named(text):
     """Returns a split's standard name: "testing" is "test", "val2017" is "val"."""
-    return canonical(re.sub(r"(?i)^testing$", "test", re.sub(r"[_\-]?\d{4}$", "", text)))
+    text = re.sub(r"[_\-]?\d{4}$", "", text) if re.fullmatch(_SPLIT, text, re.IGNORECASE) else text
+    return canonical(re.sub(r"(?i)^testing$", "test", text))
 
 
 def _meaning(part, chosen):
@@ -177,6 +182,7 @@ def _without_doubles(files):
 def _files(tree: Tree, given: dict[str, list[str]], role: str = "") -> list[_File]:
     """Lists a tree's files with the meaning of their paths; `role`, if given, is the role of all."""
     found, subsets = [], _subsets(tree)
+    root = tree.root if "://" in tree.root else os.path.realpath(tree.root)
     for folder, name in tree.files():
         parts = folder.split("/") if folder else []
         meanings = _meanings(parts, given, subsets)
@@ -189,7 +195,8 @@ def _files(tree: Tree, given: dict[str, list[str]], role: str = "") -> list[_Fil
             continue
         words = tuple(part.lower() for part, meaning in zip(parts, meanings) if meaning[0] == "masks")
         path = os.path.join(tree.root, folder, name)
-        found.append(_File(path, splits[0] if splits else "", own_role, rest, stem, words))
+        real = tree.linked.get(os.path.join(folder, name), os.path.join(root, folder, name))
+        found.append(_File(path, splits[0] if splits else "", own_role, rest, stem, words, real))
     return found
 
 
@@ -341,6 +348,27 @@ def _none_found(root, images, masks):
     )
 
 
+def _check_apart(root, splits, files):
+    """Raises ValueError if links put one image into two splits."""
+    real, seen = {file.path: file.real for file in files}, {}
+    for split in SPLITS:
+        for image, _ in splits.get(split, ()):
+            other, path = seen.setdefault(real[image], (split, image))
+            if other != split:
+                shown = " and ".join(os.path.relpath(file, root) for file in (path, image))
+                raise ValueError(
+                    f'"{root}" has the same image in {other} and {split}, by a link: {shown}. A model would be measured'
+                    " on what it has learned: remove one."
+                )
+
+
+def may_have_masks(root: str, work: Stage) -> bool:
+    """Whether a folder has images in a folder of masks, or one named like a_mask.png; opens no file."""
+    images = {folder: names for folder, names in walk(root, work).images.items() if names}
+    marked = any(_meaning(part, {})[0] == "masks" for folder in images for part in folder.split("/"))
+    return marked or any("_mask." in name for names in images.values() for name in names)
+
+
 def find_pairs(root: str, chosen: dict[str, str], work: Stage) -> Pairs:
     """Pairs the images and masks below the folder `root`.
 
@@ -381,4 +409,5 @@ def find_pairs(root: str, chosen: dict[str, str], work: Stage) -> Pairs:
         if any(found[0].values()):  # the lists may be of other images
             return Pairs(*found, parts)
     splits, without_mask, without_image, outside = _by_parts(pairs, images, masks)
+    _check_apart(root, splits, images)
     return Pairs(splits, without_mask, without_image, outside, parts)

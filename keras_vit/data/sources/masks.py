@@ -28,7 +28,7 @@ from keras_vit.data.annotations.advice import advice
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.folder import check_folder
 from keras_vit.data.sources.mask_files import source_of_masks
-from keras_vit.data.sources.mask_pairs import NoPairs, find_pairs
+from keras_vit.data.sources.mask_pairs import NoPairs, find_pairs, may_have_masks
 from keras_vit.data.sources.mask_sample import MEANINGS, look, report, understood
 from keras_vit.data.sources.mask_tables import Table, cityscapes, find_table, is_void_name, voc
 from keras_vit.data.splits import SPLITS, MissingSplit, canonical, split_name, split_range
@@ -119,7 +119,9 @@ def _annotated(layout, path, split, data_dir, root, chosen):
     try:
         return annotations.annotated(layout, path, split, data_dir)
     except (form.OnlyBoxes, MissingSplit) as error:
-        if isinstance(error, MissingSplit) and not _only_boxes(layout):
+        with stage(f"Reading the folder {root}", unit="files") as work:
+            candidates = may_have_masks(root, work)
+        if not candidates or (isinstance(error, MissingSplit) and not _only_boxes(layout)):
             raise
         try:
             _pairs(root, chosen)

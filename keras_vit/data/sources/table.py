@@ -338,8 +338,8 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
     Slices are stratified (stratified.py). Labels are class names, or numbers from 0 or the option first_label=; all
     splits share the classes. A file labels.txt next to the table, or the option classes= (a number of classes or
     another file), fixes the classes and their order. labels=none leaves the labels out. Rows with missing images are
-    skipped with a warning. A column of masks or texts replaces the labels; the options colors=, values= and ignore=
-    define the masks' values.
+    skipped with a warning. A column of masks or texts replaces the labels; the options colors=, values=, ignore=
+    and palette= define the masks' values.
 
     Args:
         kind: str. "csv" or "jsonl".

@@ -195,8 +195,8 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
             class features, by default "image" and "label"; label= may also derive the class (derived_labels.py).
             labels=, boxes=, mask=, text= and id= name further features, nested ones like objects.bbox, and make the
             label optional; without a feature "label", that called "text" is the text. boxes= and labels= select
-            objects, for which crowd=, difficult= and area= name further features. classes=, colors=, values= or
-            ignore= (masks.py) select class masks instead of labels.
+            objects, for which crowd=, difficult= and area= name further features. classes=, colors=, values=,
+            ignore= or palette= (masks.py) select class masks instead of labels.
         split: str. A split, with or without a slice: "train[:90%]".
         data_dir: str. Folder of the prepared data, local or in a bucket; None for tensorflow-datasets' default.
         buffer: int. Size of the shuffle buffer, in records.
