@@ -61,7 +61,9 @@ class _Encode(beam.DoFn):
 
     def process(self, number):
         source = _source(*self._where)
-        for name, values, why in scan(piece(source, number), encoder(*self._encoding, source.most_objects)):
+        for name, values, why in scan(
+            piece(source, number), encoder(*self._encoding, source.most_objects, bool(source.class_names))
+        ):
             at = place(name, self._seed)
             record = None if why else serialized(name, values, source.class_names)
             yield at % self._count, (at, name, record, not why and bool(values[4]), why)

@@ -15,6 +15,8 @@ _WITH_MASKS = (
     *(("train/images", name) for name in ("train/masks", "train/labels")),
     ("JPEGImages", "SegmentationClass"),
     ("leftImg8bit", "gtFine"),
+    ("default", "defaultannot"),
+    ("ds0/img", "ds0/masks_machine"),
 )
 _COCO = ("*.coco.json", "train/*.coco.json", "annotations/instances_*.json")
 _YOLO = ("labels/*.txt", "labels/*/*.txt", "train/labels/*.txt")  # next to data.yaml

@@ -39,7 +39,7 @@ def test_a_source_gives_all_features_of_an_example():
     source = from_arrays(IMAGES, features=FEATURES)
     assert source.size == N and source.class_names == () and source.labels is None
     for i, example in enumerate(collect(source.ordered())):
-        assert set(example) == {"image", "mask", "boxes", "labels", "id"} and example["id"].decode() == f"n{i}"
+        assert set(example) == {"image", "mask", "boxes", "labels", "id", "void"} and example["id"].decode() == f"n{i}"
         assert (example["image"] == i).all() and (example["mask"] == i).all()
         np.testing.assert_array_equal(example["boxes"], BOXES[i])
         assert (

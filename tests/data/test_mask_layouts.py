@@ -67,6 +67,20 @@ def test_usual_layouts_are_paired_and_split(name, tmp_path):
     assert with_kind(str(tmp_path)) == f"masks:{tmp_path}"
 
 
+def test_a_link_does_not_put_an_image_into_two_splits(tmp_path):
+    write(tmp_path, {"train/images/a.jpg": "", "train/masks/a.png": "", "val/masks/b.png": "", "val/images/c.jpg": ""})
+    (tmp_path / "val" / "images" / "b.jpg").symlink_to(tmp_path / "train" / "images" / "a.jpg")
+    with pytest.raises(ValueError, match="same image in train and val, by a link: train/images/a.jpg and val/images/b"):
+        find_pairs(str(tmp_path), dict.fromkeys(("images", "masks", "suffix"), ""), Stage(""))
+
+
+def test_a_list_of_val_alone_is_not_train(tmp_path):
+    write(tmp_path, {"images/a.jpg": "", "images/b.jpg": "", "masks/a.png": "", "masks/b.png": "", "val.txt": "b\n"})
+    pairs = find_pairs(str(tmp_path), dict.fromkeys(("images", "masks", "suffix"), ""), Stage(""))
+    assert pairs.splits == {"val": [(f"{tmp_path}/images/b.jpg", f"{tmp_path}/masks/b.png")]}
+    assert pairs.told("val") == ["2 files outside the splits with masks (a.jpg, a.png)"]
+
+
 def test_options_name_the_folders_and_the_ending(tmp_path):
     write(tmp_path, {"photos/a.jpg": "", "drawn/a-x.png": "", "other/a.png": ""})
     chosen = {"images": "photos", "masks": "drawn", "suffix": "-x"}

@@ -8,6 +8,7 @@ import tensorflow as tf
 from mask_files import COLORS, NAMES, ROOMS, TABLE, opened, painted, palette, photo, png, read, rooms, write
 
 from keras_vit.data import from_arrays, open_source
+from keras_vit.data.ops.registry import parse
 from keras_vit.data.records.write import write_records
 from keras_vit.data.source_names import with_kind
 from keras_vit.data.sources.mask_tables import cityscapes, read_table, voc
@@ -139,6 +140,16 @@ def test_arrays_may_be_masks_of_classes(encoded):
     if not encoded:
         with pytest.raises(ValueError, match="a mask has the value 2; expected 0 to 1 for the 2 class_names, or 255"):
             from_arrays(images, None, names[:2], features={"mask": masks})
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "void"), [([3, 255], "uint8", 255), ([300, 0], "int32", 65535), ([254, 0], "uint16", 65535)]
+)
+def test_masks_without_names_are_padded_with_void(values, kind, void):
+    mask = np.array(values, kind).reshape(1, 1, 2, 1)
+    source = from_arrays(np.zeros((1, 1, 2, 3), "uint8"), features={"mask": mask})
+    padded = parse("letterbox(2)")(source.read(tf.constant(0, tf.int64)), None)["mask"]
+    assert padded[..., 0].numpy().tolist() == [values, [void, void]]
 
 
 def test_tables_of_well_known_data_sets():

@@ -27,15 +27,13 @@ from mask_files import (
 )
 
 from keras_vit.data.errors import reason
+from keras_vit.data.sources.mask_files import Mapping, canonical
 from keras_vit.io.void import void_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 LARGE = np.arange(1600, dtype="uint16").reshape(40, 40)
-UPRIGHT = pil.Exif()
-UPRIGHT[0x0112] = 6
-ROTATED = photo((3, 4), exif=UPRIGHT)
 
 # (files, options, what is said): refused when the folder is opened.
 REFUSED = {
@@ -46,7 +44,7 @@ REFUSED = {
     "two_masks": (rooms(**{"masks/0.bmp": b""}), "", "has two masks with one name: masks/0.bmp and masks/0.png"),
     "two_images": (rooms(**{"images/0.png": photo()}), "", "has two images with one name: images/0.jpg and"),
     "option": (rooms(), "?clases=3", 'has the option "clases=3". Valid: images=, masks=, suffix=, classes='),
-    "half_an_option": (rooms(), "?masks=masks", "Expected two different folders"),
+    "one_folder_for_both": (rooms(), "?images=masks&masks=masks", "Expected two different folders"),
     "no_such_folder": (rooms(), "?images=images&masks=drawn", 'has no folder "drawn" .masks=. with images'),
     "jpegs": (everywhere(photo(), suffix=".jpg"), "", "The mask is a JPEG, a lossy format"),
     "lossy_webp": (everywhere(save(pil.fromarray(ROOMS), "WEBP"), suffix=".webp"), "", "The mask is a WebP, a lossy"),
@@ -91,7 +89,6 @@ def test_folders_without_a_clear_meaning_are_refused(name, tmp_path):
 BROKEN = {
     "size": (rooms(png(ROOMS[:2])), "differ in size .*: the mask has 2, 4 and the image 3, 4 Save the mask at"),
     "twice_the_size": (rooms(png(ROOMS.repeat(2, 0).repeat(2, 1))), "the mask has 6, 8 and the image 3, 4"),
-    "not_turned": (rooms() | {"images/0.jpg": ROTATED}, "The mask fits the image as stored, before its EXIF data"),
     "value": (rooms(png(ROOMS + ROOMS // 2 * 2)), "The mask has the value 4 in row 1 column 2 but expected are 0, 1"),
     "color": (
         rooms(png(np.dstack([ROOMS] * 3)), others=painted(), names="", **{"class_dict.csv": TABLE}),
@@ -177,13 +174,38 @@ def test_values_of_every_kind_become_class_numbers(name, tmp_path):
     np.testing.assert_array_equal(mask, expected)
 
 
-def test_a_palette_with_the_colors_of_other_classes_is_refused(tmp_path):
+def test_palettes_are_read_by_the_colors_of_the_table(tmp_path):
     files = rooms(palette(ROOMS, list(COLORS.values())[::-1]), others=painted(), names="")
     write(tmp_path, files | {"class_dict.csv": TABLE, "masks/1.png": palette(ROOMS, COLORS.values())})
     source = opened(tmp_path)
     np.testing.assert_array_equal(read(source, "1.jpg"), ROOMS)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="palette orders the colours unlike the table"):
-        read(source)
+    np.testing.assert_array_equal(read(source), 2 - ROOMS)
+
+
+def test_files_of_another_palette_than_the_sample_fail_by_name():
+    mapping = Mapping({0: 0, 1: 1, 2: 2}, frozenset([255]), tuple("abc"), 255, palette={0: 5, 1: 0xFF0000})
+
+    def classes(encoded):
+        return canonical(mapping)(tf.constant(encoded))
+
+    red, blue, last = (255, 0, 0), (0, 0, 5), (9, 9, 9)
+    for colors in ([blue, red, last], [blue, red, red], [last] * 3):
+        np.testing.assert_array_equal(classes(palette(ROOMS, colors))[..., 0], ROOMS)
+    np.testing.assert_array_equal(classes(palette(ROOMS * 0, [blue, last]))[..., 0], ROOMS * 0)  # 1 is unused
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        classes(palette(ROOMS, [blue, last, red]))
+    assert "differs from that of other masks: index 1 is 9 9 9 here and 255 0 0 there" in reason(error.value)
+
+
+def test_an_option_decides_between_indices_and_colors(tmp_path):
+    files = everywhere(palette(ROOMS, list(COLORS.values())[::-1]), names="")
+    write(tmp_path, files | {"classes.csv": "id,name,r,g,b\n0,sky,10,20,30\n1,road,40,50,60\n2,tree,70,80,90\n"})
+    with pytest.raises(ValueError, match=r"contradicts the masks' palettes.*\?palette=colors reads the colours"):
+        opened(tmp_path)
+    np.testing.assert_array_equal(read(opened(tmp_path, "?palette=index")), ROOMS)
+    np.testing.assert_array_equal(read(opened(tmp_path, "?palette=colors")), 2 - ROOMS)
+    with pytest.raises(ValueError, match="palette=rgb: expected index or colors"):
+        opened(tmp_path, "?palette=rgb")
 
 
 def test_colors_come_from_the_table(tmp_path):

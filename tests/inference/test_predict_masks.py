@@ -1,14 +1,17 @@
 """inference.predict_masks: a mask for every image, as the model itself segments; an interrupted job resumes."""
 
 import csv
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 from small_models import NAMED, every_weight, segmenting, write_pngs
 
 from keras_vit.data import from_arrays, open_source
 from keras_vit.inference import masks, predict, predict_masks
+from keras_vit.io.mask_pictures import mask_png
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +104,28 @@ def test_too_many_unreadable_images_stop_the_job(model, source, tmp_path):
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize("count", [8, 254, 255, 300])
+def test_masks_open_with_the_classes_of_the_model(count, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    names = ("unknown", "background", 'a "b", c', *(f"c{i}" for i in range(3, count)))
+    model = SimpleNamespace(class_names=names, classes=count, colors=None)
+    _, colors = masks.names_and_colors(model)
+    expected = np.array([[0, 2, count - 1], [count - 2, 2, 0]])
+    for name in ("a.jpg", "a.png"):
+        for folder, pixels in (("photos", np.zeros((2, 3, 3), "uint8")), ("found/train", None)):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            if pixels is not None:
+                Image.fromarray(pixels).save(tmp_path / folder / name)
+    paths = [str(tmp_path / "photos" / name) for name in ("a.jpg", "a.png")]
+    for name in masks.mask_names(paths):
+        (tmp_path / "found" / "train" / name).write_bytes(mask_png(expected, colors))
+    (tmp_path / "found" / masks.CLASSES).write_bytes(masks.class_table(model))
+    source = open_source(f"masks:{tmp_path}/photos?images={tmp_path}/photos&masks={tmp_path}/found/train", "train")
+    assert source.class_names == names and source.size == 2
+    for i in range(2):
+        np.testing.assert_array_equal(source.read(tf.constant(i, tf.int64))["mask"][..., 0], expected)
+
+
 def test_examples_without_files_are_numbered(model, tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (2, 20, 30, 3), "uint8")
     predict_masks(model, from_arrays(images, np.zeros(2, int), ("cat",)), tmp_path)

@@ -205,7 +205,7 @@ def _check_annotations(annotations, names, path, boxes):
         raise ValueError(f'"{path}" has no annotations with a bbox or a segmentation.')
     if not boxes and not any(a.get("segmentation") for a in annotations):
         what = "boxes without a segmentation" if any("bbox" in a for a in annotations) else "no segmentation"
-        raise ValueError(
+        raise form.OnlyBoxes(
             f'"{path}" has {what if annotations else "no annotations"}: boxes are for object detection'
             " (boxes:PATH). Export the data with polygons or masks (COCO segmentation)."
         )

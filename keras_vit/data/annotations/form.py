@@ -46,6 +46,10 @@ Box = tuple[float, float, float, float]  # top, left, bottom, right
 Ignored = dict[Reason, list[str]]  # {reason: names}
 
 
+class OnlyBoxes(ValueError):
+    """Annotations without the outlines from which masks are drawn."""
+
+
 class Fault(ValueError):
     """An error in the annotations of one image; its message names the region."""
 

@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.annotations.form import Picture, Region
-from keras_vit.data.annotations.image_size import upright_size
+from keras_vit.data.annotations.image_size import size_and_orientation
 from keras_vit.data.annotations.rasterise import FIFTHS, group_numbers, painted, polygon_spans, run_spans, to_fifths
+from keras_vit.data.ops import orientation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,17 +109,20 @@ def make_table(
 def _check_size(stated, size):
     """Asserts that an image has its annotated size."""
     fits = tf.reduce_all(stated == size) | (stated[0] == 0)
-    hint = tf.where(
-        tf.reduce_all(stated == size[::-1]),
-        "The EXIF data turns the image upright: remove the data, or annotate the upright image.",
-        "Annotate this image, or export both at the same size.",
-    )
-    message = ["The annotations are for another size (height, width):", stated, "the image has", size, hint]
+    message = ["The annotations are for another size (height, width):", stated, "the image has", size]
+    message.append("Annotate this image, or export both at the same size.")
     return tf.debugging.Assert(fits, message)
 
 
+def _is_of_stored(stated, size, turned):
+    """Whether annotations state the size (height, width) of stored pixels, which EXIF data turns to `size`."""
+    return (turned >= 5) & (stated[0] != stated[1]) & tf.reduce_all(stated == size[::-1])
+
+
 def mask_drawer(table: Table) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Returns a function from an image's number, int64, and encoded bytes to its mask (h, w, 1); for graphs.
+    """Returns a function from an image's number, int64, and encoded bytes to its upright mask (h, w, 1); for graphs.
+
+    Annotations that state the size of an image's stored pixels are turned like EXIF data turns the image.
 
     Raises:
         InvalidArgumentError: at run time, for an image with a fault or a size unlike the stated one.
@@ -135,7 +139,9 @@ def mask_drawer(table: Table) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
         return own, group_numbers(tf.cast(bounds[1:] - bounds[:-1], tf.int32))
 
     def draw(number, encoded):
-        size = upright_size(encoded)
+        size, turned = size_and_orientation(encoded)
+        of_stored = _is_of_stored(sizes[number], size, turned)
+        size = tf.where(of_stored, size[::-1], size)
         sound = tf.debugging.Assert(faults[number] == "", ["Its annotations cannot be used:", faults[number]])
         with tf.control_dependencies([sound, _check_size(sizes[number], size)]):
             height, width = tf.unstack(tf.identity(size))
@@ -146,6 +152,7 @@ def mask_drawer(table: Table) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
             corners = tf.cast(tf.cast(corners, tf.float64) * scale + 0.5, tf.int32)
         spans = polygon_spans(corners, rings, height, width), run_spans(*owned(runs, counts, first, last))
         order, start, end = (tf.concat(pair, 0) for pair in zip(*spans))
-        return painted(order, start, end, values[first:last], table.background, height, width)
+        mask = painted(order, start, end, values[first:last], table.background, height, width)
+        return tf.cond(of_stored, lambda: orientation.upright(mask, turned), lambda: mask)
 
     return draw

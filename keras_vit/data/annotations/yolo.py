@@ -172,7 +172,7 @@ def _check_texts(texts, path, split, boxes):
     lines = (line.split() for text in texts.values() for line in text.splitlines() if line.strip())
     lengths = [len(line) for line in lines]
     if lengths and set(lengths) == {_BOX} and not boxes:
-        raise ValueError(
+        raise form.OnlyBoxes(
             f'"{path}": all {counted(len(lengths), "line")} of {split} are boxes, which are for object detection'
             " (boxes:PATH). Export the data with polygons (YOLO segmentation)."
         )

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_vit.data.ops.branches import outlined
 from keras_vit.data.ops.headers import LARGE, MAX_PIXELS, checked, head, product, within
 
+PALETTE = 3  # the colour type of a PNG with a palette
 _PNG_MOST = 1000  # metadata chunks before the pixels, at most
 _BYTES = [bytes([value]) for value in range(256)]
 
@@ -18,7 +19,7 @@ def _palette_to_grey():
     They change the colour type and the checksum: checksums of equally long messages differ by a function of the
     messages' difference alone.
     """
-    palette, grey = (b"IHDR" + bytes([0] * 9 + [kind] + [0] * 3) for kind in (3, 0))
+    palette, grey = (b"IHDR" + bytes([0] * 9 + [kind] + [0] * 3) for kind in (PALETTE, 0))
     checksum = (zlib.crc32(palette) ^ zlib.crc32(grey)).to_bytes(4, "big")
     return np.frombuffer(bytes(25) + b"\3" + bytes(3) + checksum, "uint8")
 
@@ -40,8 +41,8 @@ def guarded_png(encoded: tf.Tensor) -> tf.Tensor:
     return tf.cond(small, lambda: encoded, lambda: _not_too_large_png(encoded))
 
 
-def _first_pixels(encoded):
-    """Returns the offset of a PNG's first pixel chunk, or its length without one."""
+def _first_chunk(encoded, kind):
+    """Returns the offset of a PNG's first chunk of a kind, such as b"IDAT", or its length without one."""
     size = tf.strings.length(encoded)
 
     def after(at):
@@ -49,7 +50,7 @@ def _first_pixels(encoded):
         return tf.minimum(at + tf.clip_by_value(length, 0, size) + 12, size)
 
     return tf.while_loop(
-        lambda at: (at + 8 <= size) & (tf.strings.substr(encoded, at + 4, 4) != b"IDAT"),
+        lambda at: (at + 8 <= size) & (tf.strings.substr(encoded, at + 4, 4) != kind),
         lambda at: [after(at)],
         [tf.minimum(33, size)],
         maximum_iterations=_PNG_MOST,
@@ -64,7 +65,7 @@ def _without_palette(encoded):
         _PALETTE_TO_GREY,
     )
     text = tf.strings.reduce_join(tf.gather(_BYTES, tf.cast(head, tf.int32)))
-    return tf.strings.join([text, tf.strings.substr(encoded, _first_pixels(encoded), -1)])
+    return tf.strings.join([text, tf.strings.substr(encoded, _first_chunk(encoded, b"IDAT"), -1)])
 
 
 def is_png(encoded: tf.Tensor) -> tf.Tensor:
@@ -84,10 +85,24 @@ def png_bits(encoded: tf.Tensor) -> tf.Tensor:
 
 def png_values(encoded: tf.Tensor) -> tf.Tensor:
     """Decodes the grey values or palette indices of a PNG of 1 to 16 bits exactly as stored, int32 (h, w, 1)."""
-    encoded = tf.cond(png_color_type(encoded) == 3, lambda: _without_palette(encoded), lambda: encoded)
+    encoded = tf.cond(png_color_type(encoded) == PALETTE, lambda: _without_palette(encoded), lambda: encoded)
     # TensorFlow spreads values of fewer bits evenly over 0..65535.
     step = 65535 // (tf.bitwise.left_shift(1, png_bits(encoded)) - 1)
     return tf.cast(tf.io.decode_png(guarded_png(encoded), channels=1, dtype=tf.uint16), tf.int32) // step
+
+
+def png_palette(encoded: tf.Tensor) -> tf.Tensor:
+    """Reads the colours of a PNG's palette as 0xRRGGBB, int32 (n,); none without a palette."""
+    at = _first_chunk(encoded, b"PLTE")
+
+    def colors():
+        length = tf.io.decode_raw(tf.strings.substr(encoded, at, 4), tf.int32, little_endian=False)[0]
+        stored = tf.strings.substr(encoded, at + 8, tf.clip_by_value(length, 0, 768))
+        channels = tf.cast(tf.io.decode_raw(stored, tf.uint8), tf.int32)
+        whole = tf.size(channels) // 3 * 3
+        return tf.reduce_sum(tf.reshape(channels[:whole], (-1, 3)) * [65536, 256, 1], -1)  # (3 * n,) -> (n, 3) -> (n,)
+
+    return tf.cond(at + 8 <= tf.strings.length(encoded), colors, lambda: tf.zeros(0, tf.int32))
 
 
 def png_colors(encoded: tf.Tensor) -> tf.Tensor:

@@ -314,9 +314,9 @@ def _with_meaning(source, pattern, files, chosen):
         counts = _describe(pattern, files, "train", chosen).splits["train"]
         known = dataclasses.replace(source, files=_cut(counts, 0, sum(counts.values())))
     found = look_into_records(known, table)
-    mapping = understood(source.name, table, chosen["values"], chosen["ignore"], found)
-    report(source.name, source.size, "train" if "train" in splits else "these", mapping, found, table)
-    return records_of_masks(source, mapping)
+    meaning = understood(source.name, table, chosen, found)
+    report(source.name, source.size, "train" if "train" in splits else "these", meaning)
+    return records_of_masks(source, meaning.mapping)
 
 
 def _written_description(text, folder, chosen):

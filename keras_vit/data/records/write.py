@@ -62,7 +62,9 @@ def _target(example, size, new_size, most_objects):
     return _mask_png(example["mask"], size, new_size) if "mask" in example else pack(example, most_objects)
 
 
-def encoder(resize: int | None = None, quality: int = 95, most_objects: int | None = None) -> Callable:
+def encoder(
+    resize: int | None = None, quality: int = 95, most_objects: int | None = None, named: bool = True
+) -> Callable:
     """Returns the `work` of data.scan.scan that makes a record's contents.
 
     An encoded image keeps its bytes unless its shorter side exceeds `resize`: then a JPEG becomes a smaller JPEG of
@@ -72,6 +74,7 @@ def encoder(resize: int | None = None, quality: int = 95, most_objects: int | No
         resize: as above; None to keep the size.
         quality: of JPEGs.
         most_objects: the source's.
+        named: whether the source names classes, which masks need.
 
     Returns:
         (example, pixels) -> (encoded bytes, height, width, is it a JPEG, was it shrunk, target, original size): the
@@ -80,7 +83,8 @@ def encoder(resize: int | None = None, quality: int = 95, most_objects: int | No
     """
 
     def encode(example, pixels):
-        if set(example) not in ({"image", "label"}, {"image", "mask", "void"}, _OF_OBJECTS):
+        valid = {"image", "label"}, {"image", "mask", "void"} if named else set(), _OF_OBJECTS
+        if set(example) not in valid:
             raise ValueError(
                 "TFRecord files need examples with an image and a label, a mask of named classes, or boxes of named"
                 f" classes; these have: {', '.join(example)}. Nothing is left out silently: use a source without"
@@ -354,7 +358,8 @@ def write_records(
     tf.io.gfile.makedirs(folder)
     progress = stage(f"Writing {folder}", source.size, "images")
     with owned(folder), shard_writer as writer, progress as work:
-        for example, values, reason in scan(source, encoder(resize, quality, source.most_objects), seed):
+        encode = encoder(resize, quality, source.most_objects, bool(source.class_names))
+        for example, values, reason in scan(source, encode, seed):
             if reason:
                 skipped[example] = reason
             else:

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.objects import complete
+from keras_vit.data.ops.decode_mask import is_png, png_bits
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.image_files import in_known_format
 from keras_vit.data.sources.mask_files import own_classes, with_classes
@@ -159,6 +160,17 @@ def _classes_of_pixels(masks, class_names, name):
     return tf.cast(values, tf.uint8 if void < 256 else tf.int32)
 
 
+def _void_of(masks):
+    """Returns the value that pads masks without class names, a scalar of their dtype once decoded."""
+    if masks.dtype == tf.string:
+        wide = any(int(png_bits(mask)) == 16 for mask in masks if is_png(mask))
+        return tf.constant(void_of(65535 if wide else 0), tf.int32)
+    values = tf.cast(getattr(masks, "flat_values", masks), tf.int64)
+    classes = tf.boolean_mask(values, (values != void_of(0)) & (values != void_of(65535)))
+    void = void_of(int(tf.reduce_max(classes)) + 1 if tf.size(classes) else 0)
+    return tf.constant(min(void, masks.dtype.max), masks.dtype)
+
+
 def _lengths(rows):
     """Returns the length of each example's first axis, (b,)."""
     return rows.row_lengths().numpy() if isinstance(rows, tf.RaggedTensor) else np.full(*rows.shape[:2])
@@ -223,9 +235,9 @@ def from_arrays(
         class_names: sequence of str, in label order; by default "0", "1", ... Without labels they name the values of
             masks, with void 255 (65535 for 255 classes or more), or the classes of objects, features["labels"].
         name: str. Name in messages.
-        features: dict of one value per example. "mask", integers (b, h, w, 1) or a list of encoded PNGs; "boxes",
-            (m, 4) per example, as fractions of height and width; "labels", (m,) per example; "id"... Arrays in a list
-            may differ in their first axis.
+        features: dict of one value per example. "mask", integers (b, h, w, 1) or a list of encoded PNGs, which ops pad
+            with void; "boxes", (m, 4) per example, as fractions of height and width; "labels", (m,) per example;
+            "id"... Arrays in a list may differ in their first axis.
         colors: sequence of (red, green, blue). Colour of each class in pictures of masks; None for default colours.
 
     Raises:
@@ -244,11 +256,15 @@ def from_arrays(
         except ValueError as error:
             raise ValueError(f'{name}: features["{key}"]: {error}.') from None
 
+    names, count = tuple(class_names or ()), len(images)
+    unnamed = {}
+    if "mask" in tensors and "void" not in tensors and (labels is not None or not names):
+        unnamed["void"] = _void_of(tensors["mask"])
+
     def lookup(i):
         image = in_known_format(images[i]) if images.dtype == tf.string else images[i]
-        return {"image": image, **{key: rows[i] for key, rows in tensors.items()}}
+        return {"image": image, **{key: rows[i] for key, rows in tensors.items()}, **unnamed}
 
-    names, count = tuple(class_names or ()), len(images)
     if labels is not None or not names:
         return RandomAccess(name, names, labels, lookup, count=count)
     if "mask" not in tensors:

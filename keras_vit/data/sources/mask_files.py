@@ -1,7 +1,7 @@
 """Reads the stored values of mask files, without colour conversion, and maps them to class numbers.
 
 TensorFlow reads PNG by palette index, grey value or colour; Pillow reads TIFF, BMP, GIF, PNM and lossless WebP. Lossy
-formats are refused, since a changed value is another class.
+formats are refused, since a changed value is another class. mask_palettes.py decides how palettes are read.
 """
 
 import dataclasses
@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.ops.decode_mask import is_png, png_bits, png_color_type, png_colors, png_values
+from keras_vit.data.ops import orientation
+from keras_vit.data.ops.decode_mask import (
+    PALETTE,
+    is_png,
+    png_bits,
+    png_color_type,
+    png_colors,
+    png_palette,
+    png_values,
+)
 from keras_vit.data.sources.base import RandomAccess, Records
 from keras_vit.data.sources.image_files import HEAD, format_of_start, opened, read_image
 from keras_vit.io.void import void_of
@@ -21,6 +30,8 @@ from keras_vit.io.void import void_of
 COLOR = 1 << 24  # added to a colour's 0xRRGGBB, to distinguish it from a grey value or an index
 _LOSSY = ("JPEG", "AVIF", "HEIC", "JPEG 2000")
 _LOSSLESS = ("PNG", "TIFF", "BMP", "GIF", "WebP", "PNM")
+# What a pixel of a palette file stores: its index, its colour, or the level of a grey colour.
+INDEX, OF_COLOR, OF_LEVEL = "index", "color", "level"
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "I", "I;16", "I;16B", "I;16L", "I;16N")
 
 
@@ -60,6 +71,8 @@ def _plain(image):
         raise ValueError(f"Expected mask pixels as integers of 1 to 16 bits, or RGB, got Pillow's mode {image.mode}.")
     if image.mode in ("RGB", "RGBA"):
         return image.convert("RGB")
+    if image.mode == "P":
+        return image
     values = np.asarray(image.getchannel(0) if image.mode in ("LA", "PA") else image)
     if values.min() < 0 or values.max() > 65535:
         raise ValueError(
@@ -74,7 +87,8 @@ def _as_png(encoded):
     _refuse_lossy(encoded, name)
     file = io.BytesIO()
     try:
-        _plain(opened(io.BytesIO(encoded), name)).save(file, "PNG")
+        plain = _plain(opened(io.BytesIO(encoded), name))
+        plain.save(file, "PNG", **({"bits": 8} if plain.mode == "P" else {}))
     except ValueError:
         raise
     except Exception as error:  # Pillow raises many kinds of errors for damaged files
@@ -99,13 +113,14 @@ def in_png(encoded: tf.Tensor) -> tf.Tensor:
     return tf.cond(is_png(encoded), lambda: encoded, converted)
 
 
-def stored(encoded: tf.Tensor, with_colors: bool) -> tf.Tensor:
+def stored(encoded: tf.Tensor, with_colors: bool, palettes: str = INDEX) -> tf.Tensor:
     """Decodes a mask's stored values, int32 (h, w, 1): grey values, palette indices, or COLOR + 0xRRGGBB.
 
     Args:
         encoded: scalar string tensor. A PNG.
         with_colors: bool. Whether a table of colours exists; without one, the channels of RGB masks must be equal, and
             are read as grey.
+        palettes: str. INDEX; OF_COLOR or OF_LEVEL for the colours of palettes, where an index without a colour stays.
 
     Raises:
         InvalidArgumentError: at run time, for colours without a table, or more than 8 bits per channel.
@@ -128,8 +143,25 @@ def stored(encoded: tf.Tensor, with_colors: bool) -> tf.Tensor:
         with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(colored), [message])]):
             return tf.identity(red)
 
+    def plain():
+        values = png_values(encoded)
+        if palettes == INDEX:
+            return values
+        return tf.cond(
+            png_color_type(encoded) == PALETTE, lambda: _looked_up(encoded, values, palettes), lambda: values
+        )
+
     is_color = tf.reduce_any(png_color_type(encoded) == [2, 6])
-    return tf.ensure_shape(tf.cond(is_color, colors, lambda: png_values(encoded)), (None, None, 1))
+    return tf.ensure_shape(tf.cond(is_color, colors, plain), (None, None, 1))
+
+
+def _looked_up(encoded, indices, palettes):
+    """Returns the colours of palette `indices`, as COLOR + 0xRRGGBB or as levels; an index without a colour stays."""
+    palette = tf.pad(png_palette(encoded), [[0, 1]])
+    last = tf.size(palette) - 1
+    several = (last == 1) | tf.reduce_any(palette[:-1] != palette[:1])  # several equal colours mean nothing
+    colors = tf.gather(palette, tf.minimum(indices, last))
+    return tf.where((indices < last) & several, colors % 256 if palettes == OF_LEVEL else COLOR + colors, indices)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +174,11 @@ class Mapping:
         names: tuple of str. Class names.
         void: int. Value of void in the result of `canonical`.
         colors: tuple of (red, green, blue), or None. Class colours.
+        palettes: str. What pixels of palette files store: INDEX, OF_COLOR or OF_LEVEL.
+        palette: dict. Colour, 0xRRGGBB, of each palette index, from which files read by index may not differ; empty
+            without a check.
+        as_stored: bool. Whether a mask belongs to the stored pixels of an image that EXIF data turns, where the sizes
+            do not tell.
     """
 
     classes: dict[int, int]
@@ -149,6 +186,9 @@ class Mapping:
     names: tuple[str, ...]
     void: int
     colors: tuple[tuple[int, int, int], ...] | None = None
+    palettes: str = INDEX
+    palette: dict[int, int] = dataclasses.field(default_factory=dict)
+    as_stored: bool = False
 
     @property
     def all(self) -> dict[int, int]:
@@ -157,6 +197,7 @@ class Mapping:
 
     @property
     def with_colors(self) -> bool:
+        """Whether colours define classes."""
         return any(value >= COLOR for value in self.classes)
 
     def expected(self) -> str:
@@ -185,14 +226,33 @@ class _Numbers:
         number = tf.where(tf.gather(self._codes, place) == flat, tf.gather(self._of_codes, place), -1)
         return tf.reshape(number, tf.shape(values))
 
-    def of_palette(self, encoded, ids):
-        """Returns `ids` by index after checking that the palette's colours, if in the table, agree with them."""
-        pixels = tf.cast(png_colors(encoded), tf.int32)
-        by_color = self.of_colors(COLOR + tf.reduce_sum(pixels * [65536, 256, 1], -1, keepdims=True))
-        same = tf.reduce_any(by_color < 0) | tf.reduce_all(by_color == ids)
-        message = "The mask's palette orders the colours unlike the table: save it as RGB, or in the table's order."
-        with tf.control_dependencies([tf.debugging.Assert(same, [message])]):
-            return tf.identity(ids)
+    def of(self, values):
+        """Returns the numbers of values that are either all colours or not, judged by the first."""
+        return tf.cond(values[0, 0, 0] >= COLOR, lambda: self.of_colors(values), lambda: self.of_greys(values))
+
+
+def _same_palette(encoded, indices, palette):
+    """Asserts that the colours of the palette `indices` in a file are those of `palette`, {index: 0xRRGGBB}."""
+    known = np.full(max(palette) + 1, -1, "int32")
+    known[list(palette)] = list(palette.values())
+    own = png_palette(encoded)
+    size = tf.minimum(tf.size(own), len(known))
+    own, known = own[:size], tf.constant(known)[:size]
+    several = (tf.size(own) == 1) | tf.reduce_any(own != own[:1])  # several equal colours mean nothing
+    others = tf.where((known >= 0) & (own != known) & several)[:, 0]  # (n,)
+
+    def check():
+        used = tf.reduce_any(
+            tf.cast(others, tf.int32)[:, None] == tf.reshape(indices, [1, -1]), -1
+        )  # (n, h * w) -> (n,)
+        i = tf.concat([tf.boolean_mask(others, used), others[:1]], 0)[0]
+        message = ["The mask's palette differs from that of other masks: index", i, "is"]
+        message += [own[i] // 65536, own[i] // 256 % 256, own[i] % 256, "here and", known[i] // 65536]
+        message += [known[i] // 256 % 256, known[i] % 256, "there. List the classes' colours: ?colors=FILE."]
+        with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(used), message)]):
+            return tf.constant(True)
+
+    return tf.cond(tf.size(others) > 0, check, lambda: tf.constant(True))
 
 
 def _checked(mapping, values, ids):
@@ -227,15 +287,13 @@ def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
         if encoded.dtype != tf.string:
             values = tf.cast(encoded, tf.int32)
             return _checked(mapping, values, numbers.of_greys(values))
-        values = stored(encoded, mapping.with_colors)
-        ids = numbers.of_greys(values)
-        if mapping.with_colors:
-            kind = png_color_type(encoded)
-
-            def by_index():
-                return tf.cond(kind == 3, lambda: numbers.of_palette(encoded, ids), lambda: ids)
-
-            ids = tf.cond(values[0, 0, 0] >= COLOR, lambda: numbers.of_colors(values), by_index)
+        values = stored(encoded, mapping.with_colors, mapping.palettes)
+        if mapping.palettes == INDEX and mapping.palette:
+            is_palette = png_color_type(encoded) == PALETTE
+            known = tf.cond(is_palette, lambda: _same_palette(encoded, values, mapping.palette), lambda: True)
+            with tf.control_dependencies([known]):
+                values = tf.identity(values)
+        ids = numbers.of(values) if mapping.with_colors else numbers.of_greys(values)
         return _checked(mapping, values, ids)
 
     return apply
@@ -248,13 +306,31 @@ def own_classes(names: Sequence[str], colors: Sequence[tuple[int, int, int]] | N
     return Mapping({i: i for i in range(len(names))}, frozenset([void]), tuple(names), void, shown)
 
 
+def _upright(mask, image, as_stored):
+    """Turns a mask of a JPEG's stored pixels, if the sizes or `as_stored` tell, like EXIF data turns the image."""
+
+    def turned(kind):
+        size, own = tf.image.extract_jpeg_shape(image)[:2], tf.shape(mask)[:2]
+        clear = (kind >= 5) & (size[0] != size[1])
+        is_stored = (clear | as_stored) & tf.reduce_all(own == size)
+        return tf.cond(is_stored, lambda: orientation.upright(mask, kind), lambda: mask)
+
+    def of_jpeg():
+        kind = orientation.of_jpeg(image)
+        return tf.cond(kind == 1, lambda: mask, lambda: turned(kind))
+
+    return tf.cond(tf.io.is_jpeg(image), of_jpeg, lambda: mask)
+
+
 def with_classes(mapping: Mapping) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Returns a function that maps an example's stored mask to class numbers, and adds "void"."""
+    """Returns a function that maps an example's stored mask to upright class numbers, and adds "void"."""
     apply = canonical(mapping)
 
     def parse(example):
         mask = example["mask"]
         mask = apply(in_png(mask) if mask.dtype == tf.string else mask)
+        if example["image"].dtype == tf.string:
+            mask = _upright(mask, example["image"], mapping.as_stored)
         return {**example, "mask": mask, "void": tf.constant(mapping.void, mask.dtype)}
 
     return parse

@@ -1,5 +1,6 @@
 """Finds the meaning of masks' values from a sample, and reports it in one line."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,15 +9,28 @@ from absl import logging
 
 from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.mask_files import Mapping, value_text
+from keras_vit.data.sources.mask_palettes import Reading, converted, find_reading
 from keras_vit.data.sources.mask_tables import Table
-from keras_vit.data.sources.mask_values import Found, count_encoded, count_values, find_mapping, shares, wrong_values
+from keras_vit.data.sources.mask_values import (
+    STORED,
+    UNCLEAR,
+    UPRIGHT,
+    Counted,
+    Found,
+    count_encoded,
+    count_values,
+    find_mapping,
+    ignored_values,
+    shares,
+    wrong_values,
+)
 from keras_vit.io.cache import cached_answer
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted, listed
 
-MEANINGS = ("classes", "colors", "values", "ignore")  # options that define the meaning of values
+MEANINGS = ("classes", "colors", "values", "ignore", "palette")  # options that define the meaning of values
 SAMPLE = 100  # masks to inspect if the classes are known
 _MOST = 2000  # masks to inspect to find the classes
 _SHOWN = 30  # classes to report with their share
@@ -28,15 +42,18 @@ def _spread(items, most):
 
 
 def _found(names, results, complete):
-    """Makes a Found from names and results, lists of (stored value, pixels) or the reason for a failure."""
+    """Makes a Found from names and results, each ((stored value, pixels)..., palette, turned) or why it failed."""
     by_name = dict(zip(names, results))
     failed = {name: result for name, result in by_name.items() if isinstance(result, str)}
-    return Found({name: dict(result) for name, result in by_name.items() if name not in failed}, failed, complete)
+    good = {name: result for name, result in by_name.items() if name not in failed}
+    counts = {name: dict(counts) for name, (counts, *_) in good.items()}
+    palettes = {name: palette for name, (_, palette, _) in good.items() if palette is not None}
+    return Found(counts, failed, complete, palettes, {name: row[-1] for name, row in good.items() if row[-1]})
 
 
 def _listed(result):
     """Converts a result to JSON data for the cache."""
-    return list(result.items()) if isinstance(result, dict) else result
+    return [list(result.counts.items()), result.palette, result.turned] if isinstance(result, Counted) else result
 
 
 def look(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
@@ -55,7 +72,7 @@ def look(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
             return [one(sample[0]), *in_threads(one, sample[1:])]  # the first call traces, so it precedes the threads
 
     files = [path for pair in sample for path in pair]
-    results = cached_answer(f"values of masks, colors={with_colors}", files, count)
+    results = cached_answer(f"values, palettes and turns of masks, colors={with_colors}", files, count)
     return _found([mask for _, mask in sample], results, len(sample) == len(pairs))
 
 
@@ -72,7 +89,7 @@ def look_into_records(source: Records, table: Table | None) -> Found:
         if isinstance(mask, bytes):
             return _listed(count_encoded(tf.constant(mask), with_colors))
         values, counts = np.unique(mask, return_counts=True)
-        return list(zip(values.tolist(), counts.tolist()))
+        return [list(zip(values.tolist(), counts.tolist())), None, ""]
 
     def count():
         with stage(f"Reading masks of {source.name}"):
@@ -80,7 +97,7 @@ def look_into_records(source: Records, table: Table | None) -> Found:
             return [one(mask) for mask in masks.take(most).as_numpy_iterator()]
 
     results = cached_answer(
-        f"values of masks, {source.name}, colors={with_colors}", [f[0] for f in source.files], count
+        f"values, palettes and turns of masks, {source.name}, colors={with_colors}", [f[0] for f in source.files], count
     )
     return _found([f"record {i}" for i in range(len(results))], results, len(results) == source.size)
 
@@ -100,7 +117,7 @@ def check_mask_options(text: str, chosen: dict[str, str]) -> None:
         text: str. The source.
         chosen: dict. Its options.
     """
-    others = ("label", "first_label", "labels") if chosen["mask"] else ("colors", "values", "ignore")
+    others = ("label", "first_label", "labels") if chosen["mask"] else MEANINGS[1:]
     given = [f"{key}={chosen[key]}" for key in others if chosen.get(key)]
     if given:
         problem = "is for labels, but mask= selects masks" if chosen["mask"] else "needs a column of masks"
@@ -127,49 +144,91 @@ def _check_usable(title, mapping, found):
     log_once(logging.WARNING, text)
 
 
+@dataclasses.dataclass(frozen=True)
+class Meaning:
+    """The meaning of a source's masks.
+
+    Attributes:
+        mapping: Mapping. Classes of stored values.
+        found: Found. Values of the sampled masks, as the mapping has them.
+        table: Table or None. The classes, if a file or the data set names them.
+        note: str. What to report about palettes.
+    """
+
+    mapping: Mapping
+    found: Found
+    table: Table | None
+    note: str
+
+
+def _with_reading(mapping, reading: Reading):
+    """Returns the Mapping with how palettes are read."""
+    void = reading.void - mapping.classes.keys()
+    return dataclasses.replace(
+        mapping, palettes=reading.palettes, palette=reading.palette, ignored=mapping.ignored | void
+    )
+
+
+def _as_stored(title, found):
+    """Reports images that EXIF data turns; returns whether masks belong to stored pixels where sizes do not tell."""
+    of = {
+        kind: [path for path, turned in found.turned.items() if turned == kind] for kind in (STORED, UPRIGHT, UNCLEAR)
+    }
+    as_stored = bool(of[STORED]) and not of[UPRIGHT]
+    turned = of[STORED] + (of[UNCLEAR] if as_stored else [])
+    if turned:
+        log_once(
+            logging.WARNING,
+            f'{title}: {counted(len(turned), "mask")}, such as "{turned[0]}", have the stored pixels of an image that'
+            " EXIF data turns, and are turned with it.",
+        )
+    if of[UNCLEAR] and not as_stored and not (of[UPRIGHT] and not of[STORED]):
+        log_once(
+            logging.WARNING,
+            f"{title}: EXIF data turns or mirrors the images of {counted(len(of[UNCLEAR]), 'mask')} without changing"
+            f' their size, such as that of "{of[UNCLEAR][0]}". The masks are used for the upright images; if they were'
+            " drawn on the stored pixels, remove the EXIF data.",
+        )
+    return as_stored
+
+
 def understood(
-    title: str, table: Table | None, values: str, ignore: str, found: Found, zero_is_void: bool = False
-) -> Mapping:
-    """Returns the Mapping of masks with the values `found`, and warns about unusable masks.
+    title: str, table: Table | None, chosen: dict[str, str], found: Found, zero_is_void: bool = False
+) -> Meaning:
+    """Returns the Meaning of masks with the values `found`, and warns about unusable masks.
 
     Args:
         title: str. Name of the source.
         table: Table of classes, or None.
-        values, ignore: str. The options.
+        chosen: dict. The options values, ignore and palette.
         found: Found. Values of the sampled masks.
         zero_is_void: bool. See `find_mapping`.
 
     Raises:
-        ValueError: if most masks are unusable, or the meaning of values is unclear.
+        ValueError: if most masks are unusable, or the meaning of values or palettes is unclear.
     """
     if not found.counts:
         bad, why = next(iter(found.failed.items()))
         raise ValueError(f'{title}: none of {counted(len(found.failed), "mask")} can be used, such as "{bad}": {why}')
-    mapping = find_mapping(table, _values(values), ignore, zero_is_void, found)
+    reading = find_reading(found, table, ignored_values(chosen["ignore"]), chosen["palette"])
+    table, found = reading.table, converted(found, reading)
+    mapping = find_mapping(table, _values(chosen["values"]), chosen["ignore"], zero_is_void, found)
+    mapping = dataclasses.replace(_with_reading(mapping, reading), as_stored=_as_stored(title, found))
     _check_usable(title, mapping, found)
-    return mapping
+    return Meaning(mapping, found, table, reading.note)
 
 
-def report(
-    title: str,
-    count: int,
-    where: str,
-    mapping: Mapping,
-    found: Found,
-    table: Table | None,
-    ignored: Sequence[str] = (),
-) -> None:
+def report(title: str, count: int, where: str, meaning: Meaning, ignored: Sequence[str] = ()) -> None:
     """Logs one line about the masks' values; warns if files were ignored.
 
     Args:
         title: str. Name of the source, with its split.
         count: int. Number of images.
         where: str. Split of the sampled masks, such as "train".
-        mapping: Mapping. Meaning of the values.
-        found: Found. Values of the sampled masks.
-        table: Table of classes, or None.
+        meaning: Meaning. Of the masks.
         ignored: sequence of str. Descriptions of ignored files.
     """
+    mapping, found = meaning.mapping, meaning.found
     part, void = shares(mapping, found)
     order = sorted(range(len(part)), key=lambda i: -part[i])
     shown = [f"{mapping.names[i]} {part[i]:.1%}" for i in order]
@@ -185,8 +244,9 @@ def report(
     text += f"; {second} is the class {mapping.names[1]}: ?ignore={second} makes it void" if second else ""
     if mapping.names[0].strip("_").lower() == "background":
         text += f"; {mapping.names[0]} is a class: ?ignore=0 makes it void"
-    if table is None:
+    if meaning.table is None:
         text += f"; without a file of class names the values {mapping.expected()} are the classes"
         text += "" if values else ": ?ignore=VALUE makes one void"
+    text += f"; {meaning.note}" if meaning.note else ""
     text += f"; ignored: {', '.join(ignored)}" if ignored else ""
-    log_once(logging.WARNING if ignored else logging.INFO, f"{text}.")
+    log_once(logging.WARNING if ignored or meaning.note else logging.INFO, f"{text}.")

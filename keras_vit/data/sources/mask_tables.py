@@ -1,18 +1,26 @@
 """Tables of mask classes from datasets and labelling tools: names, stored values, colours.
 
-classes.txt, class_names.txt    one name per line, or "7 road"
-_classes.csv (Roboflow)         Pixel Value, Class
-class_dict.csv                  name,r,g,b
-label_colors.txt (CamVid)       64 128 64 Animal
-labelmap.txt (CVAT)             cat:128,0,0::
-objectInfo150.txt (ADE20K)      Idx, ..., Name, separated by tabs
+classes.txt, class_names.txt       one name per line, or "7 road"
+classes.csv (keras-vit predict)    class,name,red,green,blue
+_classes.csv (Roboflow)            Pixel Value, Class
+class_dict.csv, labelmap.csv       name,r,g,b
+class_mapping.csv (V7)             class_name,class_color: "128 0 0", or a value
+label_colors.txt (CamVid)          64 128 64 Animal
+labelmap.txt (CVAT)                cat:128,0,0::
+objectInfo150.txt (ADE20K)         Idx, ..., Name, separated by tabs
+dataset_meta.json (Datumaro)       label_map, segmentation_colors
+obj_class_to_machine_color.json    Supervisely's: {"cat": [1, 1, 1]}
+config.json (Mapillary)            labels with readable names and colours
 """
 
 import csv
 import dataclasses
+import json
 import os
 import re
 import unicodedata
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -22,15 +30,23 @@ from keras_vit.io.paths import locate, read_text
 FILES = (
     "_classes.csv",
     "class_dict.csv",
+    "classes.csv",
+    "labelmap.csv",
+    "label_map.csv",
+    "class_mapping.csv",
     "labelmap.txt",
     "label_colors.txt",
     "objectInfo150.txt",
+    "dataset_meta.json",
+    "obj_class_to_machine_color.json",
     "classes.txt",
     "class_names.txt",
     "labels.txt",
 )
 _NAME = ("name", "class", "class_name", "class name", "label", "label_name")
-_VALUE = ("pixel value", "pixel_value", "value", "id", "idx", "index", "label_id")
+_VALUE = ("pixel value", "pixel_value", "value", "id", "idx", "index", "label_id", "class_id", "class")
+_COLORS = ("class_color", "color", "colour", "rgb")  # red, green and blue in one column, or a grey value
+_OWN = ["class", "name", "red", "green", "blue"]  # the header that keras_vit.inference.predict_masks writes
 _CHANNELS = (("r", "red"), ("g", "green"), ("b", "blue"))
 _COLOR = r"(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})"
 _COLOR_FIRST = re.compile(rf"{_COLOR}[\s,;:]+(\S.*)")
@@ -54,6 +70,7 @@ class Table:
         values: tuple of int. Values in grey masks and palettes, one per name; None for 0, 1, 2...
         colors: tuple of (red, green, blue), one per name, or None.
         void: tuple of int. Stored values of pixels without a class.
+        exact: bool. Whether all names are classes, even one that usually means void.
     """
 
     path: str
@@ -61,12 +78,21 @@ class Table:
     values: tuple[int, ...] | None = None
     colors: tuple[tuple[int, int, int], ...] | None = None
     void: tuple[int, ...] = ()
+    exact: bool = False
 
 
-def _column(header, words):
-    """Returns the position of the first column named by one of `words`, or None."""
+def _column(header, words, other=None):
+    """Returns the position of the first column, except `other`, named by one of `words`, or None."""
     plain = [cell.strip().lower() for cell in header]
-    return next((plain.index(word) for word in words if word in plain), None)
+    return next((i for word in words for i, cell in enumerate(plain) if cell == word and i != other), None)
+
+
+def _in_one_column(rows, column):
+    """Returns (values, colours) of a column of colours "128 0 0" or of values; the other is None."""
+    numbers = [tuple(map(int, re.findall(r"\d+", row[column]))) for row in rows]
+    if all(len(color) == 3 for color in numbers):
+        return None, tuple(numbers)
+    return tuple(number for (number,) in numbers), None
 
 
 def _of_columns(path, lines):
@@ -74,18 +100,67 @@ def _of_columns(path, lines):
     delimiter = next((d for d in "\t,;" if d in lines[0]), ",")
     rows = list(csv.reader(lines, delimiter=delimiter))
     header = rows[0]
-    name, value = _column(header, _NAME), _column(header, _VALUE)
+    name = _column(header, _NAME)
+    value, color = _column(header, _VALUE, name), _column(header, _COLORS)
     channels = [_column(header, words) for words in _CHANNELS]
-    if name is None or (value is None and None in channels):
+    if name is None or (value is None and color is None and None in channels and len(header) > 1):
         return None
     rows = [row for row in rows[1:] if any(cell.strip() for cell in row)]
     try:
         names = tuple(row[name].strip() for row in rows)
         values = None if value is None else tuple(int(row[value]) for row in rows)
         colors = None if None in channels else tuple(tuple(int(row[c]) for c in channels) for row in rows)
+        if color is not None and colors is None:
+            alone, colors = _in_one_column(rows, color)
+            values = alone if values is None else values
     except (IndexError, ValueError) as error:
         raise ValueError(f'"{path}" has a line that does not match its header {header}: {error}.') from None
-    return Table(path, names, values, colors)
+    exact = [cell.strip() for cell in header] == _OWN
+    if exact and len(set(colors)) < len(colors):  # the numbers alone define the classes
+        colors = None
+    return Table(path, names, values, colors, exact=exact)
+
+
+def _codes(colors: dict[str, Sequence[int]], path: str) -> Table:
+    """Returns the Table of names with colours, of which equal channels are grey values, above a background of 0."""
+    if not all(len(set(color)) == 1 for color in colors.values()):
+        return Table(path, tuple(colors), None, tuple((red, green, blue) for red, green, blue in colors.values()))
+    values = {name: color[0] for name, color in colors.items()}
+    values = values if 0 in values.values() else {"background": 0, **values}
+    return Table(path, tuple(values), tuple(values.values()))
+
+
+def _of_meta(content, path):
+    """Returns the Table of Datumaro's dataset_meta.json."""
+    labels = content["label_map"]
+    labels = dict(enumerate(labels)) if isinstance(labels, list) else {int(key): name for key, name in labels.items()}
+    colors = content.get("segmentation_colors") or []
+    fits = len(colors) == len(labels) and sorted(labels) == list(range(len(labels)))
+    names = tuple(str(labels[number]) for number in sorted(labels))
+    return Table(path, names, tuple(sorted(labels)), tuple(map(tuple, colors)) if fits else None)
+
+
+def _of_json(path: str, text: str) -> Table | None:
+    """Reads a Table from a JSON file; None for other content."""
+    try:
+        content: Any = json.loads(text)
+        if not isinstance(content, dict) or not content:
+            return None
+        if "label_map" in content:
+            return _of_meta(content, path)
+        if isinstance(content.get("labels"), list):
+            rows = content["labels"]
+            short, names = (tuple(str(row[key]) for row in rows) for key in ("readable", "name"))
+            colors = tuple((row["color"][0], row["color"][1], row["color"][2]) for row in rows)
+            names = short if len(set(short)) == len(short) else names
+            return Table(path, names, None, colors if len(set(colors)) == len(colors) else None)
+        if all(isinstance(color, list) and len(color) == 3 for color in content.values()):
+            return _codes(content, path)
+        if all(key.isdecimal() and isinstance(name, str) for key, name in content.items()):
+            return Table(path, tuple(content.values()), tuple(map(int, content)))
+    except (json.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f'"{path}" is not a table of classes: {error!r}.') from None
+    return None
 
 
 def _of_lines(path, lines):
@@ -128,8 +203,24 @@ def read_table(path: str) -> Table:
         FileNotFoundError: if there is no such file.
         ValueError: if it is empty, or repeats a name, value or colour.
     """
-    lines = [unicodedata.normalize("NFC", line) for line in read_text(path).splitlines() if line.strip()]
-    table = (_of_columns(path, lines) if lines else None) or _of_lines(path, lines)
+    found = _recognized(path)
+    if found is None:
+        raise ValueError(f'"{path}" is not a table of classes. Expected lines such as "road" or "road,128,64,128".')
+    return found
+
+
+def _recognized(path):
+    """`read_table`, or None for a CSV or JSON file of something else."""
+    text = unicodedata.normalize("NFC", read_text(path))
+    if path.lower().endswith(".json"):
+        table = _of_json(path, text)
+        return None if table is None else _checked(table)
+    lines = [line for line in text.splitlines() if line.strip()]
+    table = _of_columns(path, lines) if lines else None
+    if table is None and path.lower().endswith(".csv") and lines:
+        table = _of_lines(path, lines)
+        return _checked(table) if table.colors or table.values or not any("," in name for name in table.names) else None
+    table = table or _of_lines(path, lines)
     if os.path.basename(path) == "objectInfo150.txt":  # synonyms: "building, edifice"
         first = tuple(name.partition(",")[0] for name in table.names)
         table = dataclasses.replace(table, names=first) if len(set(first)) == len(first) else table
@@ -144,7 +235,7 @@ def _in_order_of(names, table):
     return dataclasses.replace(names, colors=tuple(table.colors[own[name.lower()]] for name in names.names))
 
 
-def find_table(root: str, classes: str, colors: str, search: bool = True) -> Table | None:
+def find_table(root: str, classes: str, colors: str, search: bool = True, near: Sequence[str] = ()) -> Table | None:
     """Finds the Table of the options, or of a file in the folder; None without one.
 
     Args:
@@ -152,6 +243,7 @@ def find_table(root: str, classes: str, colors: str, search: bool = True) -> Tab
         classes: str. A file, or a number of classes; "" to look for a file.
         colors: str. A file with colours; "" to look for one.
         search: bool. Whether to look for files that the options do not name.
+        near: sequence of str. Folders to search before the root, such as that of the masks.
 
     Raises:
         FileNotFoundError, ValueError: as read_table; also if names and colours belong to different classes.
@@ -164,9 +256,11 @@ def find_table(root: str, classes: str, colors: str, search: bool = True) -> Tab
     if colored is not None and colored.colors is None:
         raise ValueError(f'"{colored.path}" has no colours. Expected lines such as "road,128,64,128".')
     places = [root, *(os.path.join(root, part) for part in ("train", "SegmentationClass"))]
-    paths = [os.path.join(place, name) for name in FILES for place in places]
-    there = [path for path in paths if search and tf.io.gfile.exists(path)]
-    found = [read_table(path) for path in there if (named is None or colored is None)]
+    paths = [os.path.join(place, name) for place in near for name in FILES]
+    paths += [os.path.join(place, name) for name in FILES for place in places]
+    there = [path for path in dict.fromkeys(paths) if search and tf.io.gfile.exists(path)]
+    found = [_recognized(path) for path in there if (named is None or colored is None)]
+    found = [table for table in found if table is not None]
     if named is None:
         named = next((table for table in found if table.colors is None or colored is None), None)
     if named is None or named.colors is not None:
@@ -230,7 +324,12 @@ def _voc_color(number):
     return tuple(channels)
 
 
+def palette_of_voc(count: int) -> tuple[tuple[int, int, int], ...]:
+    """Returns the first colours of VOC's palette, which labelling tools use for any classes."""
+    return tuple(map(_voc_color, range(count)))
+
+
 def voc() -> Table:
     """Returns VOC's 21 classes."""
     names = tuple(_VOC.split())
-    return Table("", names, None, tuple(_voc_color(i) for i in range(len(names))))
+    return Table("", names, None, palette_of_voc(len(names)))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from keras_vit.data.errors import reason
+from keras_vit.data.ops.decode_mask import PALETTE, png_color_type, png_palette
 from keras_vit.data.sources.image_files import format_inside, opened
 from keras_vit.data.sources.mask_files import COLOR, Mapping, code_of, in_png, rgb, stored, value_text
 from keras_vit.data.sources.mask_tables import Table, is_void_name
@@ -21,6 +22,7 @@ from keras_vit.io.void import VOID, void_of
 
 _ORIENTATION = 0x0112  # EXIF's tag
 _MOST_VALUES = 1000  # classes without names, at most
+STORED, UPRIGHT, UNCLEAR = "stored", "upright", "unclear"
 _BINARY = ("background", "foreground")
 
 
@@ -32,11 +34,15 @@ class Found:
         counts: dict. {stored value: pixels} of each readable mask, by path.
         failed: dict. Reasons for the others, by path.
         complete: bool. Whether the sample is all masks.
+        palettes: dict. The colours, as 0xRRGGBB, of each mask with a palette, whose values are indices.
+        turned: dict. STORED, UPRIGHT or UNCLEAR, by mask, for images that EXIF data turns: the pixels it belongs to.
     """
 
     counts: dict[str, dict[int, int]]
     failed: dict[str, str]
     complete: bool
+    palettes: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    turned: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def values(self) -> list[int]:
@@ -48,47 +54,85 @@ class Found:
         return next(path for path, counts in self.counts.items() if value in counts)
 
 
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """Pixels of a mask by stored value, its palette's colours, as 0xRRGGBB, if it has one, and `turned` as of Found."""
+
+    counts: dict[int, int]
+    palette: list[int] | None = None
+    turned: str = ""
+
+
 @functools.cache
 def _counter(with_colors):
-    """Returns a function, traced once per process: a mask's bytes -> (stored values, their counts, (height, width))."""
+    """Returns a function, traced once per process: a mask's bytes -> (values, counts, (height, width), palette)."""
 
     def count(encoded):
-        mask = stored(in_png(encoded), with_colors)
+        encoded = in_png(encoded)
+        mask = stored(encoded, with_colors)
         values, _, counts = tf.unique_with_counts(tf.reshape(mask, [-1]))
-        return values, counts, tf.shape(mask)[:2]
+        has_palette = png_color_type(encoded) == PALETTE
+        palette = tf.cond(has_palette, lambda: png_palette(encoded), lambda: tf.constant([-1]))
+        return values, counts, tf.shape(mask)[:2], palette
 
     return tf.function(count, [tf.TensorSpec((), tf.string)], autograph=False).get_concrete_function()
 
 
-def count_encoded(encoded: tf.Tensor, with_colors: bool) -> dict[int, int] | str:
+def _counted(values, counts, palette):
+    palette = palette.numpy().tolist()
+    return Counted(dict(zip(values.numpy().tolist(), counts.numpy().tolist())), None if palette == [-1] else palette)
+
+
+def count_encoded(encoded: tf.Tensor, with_colors: bool) -> Counted | str:
     """Counts pixels by stored value, or returns the reason why a mask's bytes are unusable."""
     try:
-        values, counts, _ = _counter(with_colors)(encoded)
+        values, counts, _, palette = _counter(with_colors)(encoded)
     except (tf.errors.OpError, ValueError) as error:
         return reason(error)
-    return dict(zip(values.numpy().tolist(), counts.numpy().tolist()))
+    return _counted(values, counts, palette)
 
 
-def _upright_size(path):
-    """Reads an image's upright (height, width) from its header; None if unreadable, which decoding reports."""
+def _header(path):
+    """Reads an image's (stored (height, width), EXIF orientation, format); None if unreadable: decoding reports it."""
     try:
         with opened(path, format_inside(path)) as image:
-            turned = image.getexif().get(_ORIENTATION, 1) >= 5
-            return image.size if turned else image.size[::-1]
+            return image.size[::-1], image.getexif().get(_ORIENTATION, 1), image.format
     except Exception:  # Pillow raises many kinds of errors
         return None
 
 
-def count_values(image: str, mask: str, with_colors: bool) -> dict[int, int] | str:
+def _turned(path, size):
+    """Returns (the upright size that an image's mask of `size` should have, or None if it fits; `turned` of Found)."""
+    header = _header(path)
+    if header is None:
+        return None, ""
+    own, orientation, kind = header
+    swapped = orientation in (5, 6, 7, 8)
+    upright, is_jpeg = own[::-1] if swapped else own, kind in ("JPEG", "MPO")
+    if swapped and is_jpeg and size == own != upright:
+        return None, STORED
+    if size != upright:
+        return upright, ""
+    unclear = orientation in (2, 3, 4) or (swapped and own == upright)
+    return None, UNCLEAR if unclear and is_jpeg else UPRIGHT if swapped else ""
+
+
+def count_values(image: str, mask: str, with_colors: bool) -> Counted | str:
     """Counts pixels by stored value, or returns the reason why a mask file is unusable with its image."""
     try:
-        values, counts, size = _counter(with_colors)(tf.io.read_file(os.fsencode(mask)))
+        values, counts, size, palette = _counter(with_colors)(tf.io.read_file(os.fsencode(mask)))
     except (tf.errors.OpError, ValueError) as error:
         return reason(error)
-    expected, size = _upright_size(image), tuple(size.numpy().tolist())
-    if expected not in (None, size):
+    size = tuple(size.numpy().tolist())
+    expected, turned = _turned(image, size)
+    if expected is not None:
         return f"its size (height, width) is {size}, but its upright image has {expected}"
-    return dict(zip(values.numpy().tolist(), counts.numpy().tolist()))
+    return dataclasses.replace(_counted(values, counts, palette), turned=turned)
+
+
+def ignored_values(text: str) -> set[int]:
+    """Returns the stored grey values and indices in the option ignore=."""
+    return {int(part) for part in map(str.strip, text.split(",")) if part.isdecimal()}
 
 
 def _ignored(text, table):
@@ -127,7 +171,7 @@ def _check_one_above(table, ignored, found):
     """Refuses masks with one value more than names: its meaning is ambiguous."""
     count = len(table.names)
     extra = [value for value in found.values if count <= value < COLOR and value != VOID and value not in ignored]
-    if extra != [count] or any(map(is_void_name, table.names)):
+    if extra != [count] or table.exact or any(map(is_void_name, table.names)):
         return
     first = "0 is void and the classes are numbered from 1: add ?ignore=0"
     last = f"{count} is void: add ?ignore={count}"
@@ -141,7 +185,7 @@ def _check_one_above(table, ignored, found):
 def _of_table(table, values, ignore, keep_void, zero_is_void, found):
     """Returns the Mapping of mask values by a table."""
     ignored, void_names = ignore
-    if not keep_void:
+    if not keep_void and not table.exact:
         void_names = void_names | {name for name in table.names if is_void_name(name)}
     if values is None and table.values is None and not zero_is_void and not ignored:
         _check_one_above(table, ignored, found)
@@ -152,8 +196,8 @@ def _of_table(table, values, ignore, keep_void, zero_is_void, found):
     rows = list(zip(table.names, numbers, colors))
     kept = [row for row in rows if row[0] not in void_names and row[1] not in ignored and row[2] not in ignored]
     void = {code for row in rows if row not in kept for code in row[1:] if code is not None} | set(table.void)
-    if not keep_void and VOID not in numbers:
-        void.add(VOID)
+    if not keep_void:
+        void |= {VOID, void_of(len(numbers))} - set(numbers)
     classes = {code: i for i, row in enumerate(kept) for code in row[1:] if code is not None}
     names = tuple(row[0] for row in kept)
     shown = None if table.colors is None else tuple(rgb(row[2]) for row in kept)
@@ -167,8 +211,25 @@ def _two_values(table, found):
     return greys[1] if fits and len(greys) == 2 and greys[0] == 0 and greys == found.values else None
 
 
+def _check_noise(found):
+    """Refuses masks of black and white whose edges a lossy format or resizing has blurred."""
+    counts = collections.Counter()
+    for own in found.counts.values():
+        counts.update(own)
+    dark, light = ([value for value in counts if low <= value <= high] for low, high in ((0, 16), (239, 255)))
+    ends = sum(counts[value] for value in dark + light)
+    if len(dark) > 3 and len(light) > 3 and ends > 0.8 * sum(counts.values()):
+        raise ValueError(
+            f"The masks have {len(counts)} different values, most pixels near 0 or 255: a lossy format such as JPEG, or"
+            " resizing, blurred black and white. Save the original masks as PNG, or set values from 128 to 255 and the"
+            " others to 0."
+        )
+
+
 def _of_values(values, ignored, found):
     """Returns the Mapping of masks without a table: each value is a class."""
+    if values is None:
+        _check_noise(found)
     if len(found.values) > _MOST_VALUES:
         raise ValueError(
             f"The masks have {len(found.values):,} different values, too many for classes: they may number objects or"

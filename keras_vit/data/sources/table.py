@@ -297,11 +297,11 @@ def _masks(title, split, chosen, folder, rows, paths):
     own, table = pairs(asked), find_table(folder, chosen["classes"], chosen["colors"])
     known = own if known_by == asked else pairs(known_by)
     found = look(known, table)
-    mapping = understood(title, table, chosen["values"], chosen["ignore"], found)
+    meaning = understood(title, table, chosen, found)
     ignored = [f"{counted(empty[asked], 'image')} without a mask"] if empty[asked] else []
-    report(f"{title}, {asked}", len(own), known_by, mapping, found, table, ignored)
+    report(f"{title}, {asked}", len(own), known_by, meaning, ignored)
     random.Random(0).shuffle(own)
-    return source_of_masks(title, mapping, own[slice(*split_range(split, len(own)))])
+    return source_of_masks(title, meaning.mapping, own[slice(*split_range(split, len(own)))])
 
 
 def _wanted_in(kind, text, chosen, contents):
@@ -338,8 +338,8 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
     Slices are stratified (stratified.py). Labels are class names, or numbers from 0 or the option first_label=; all
     splits share the classes. A file labels.txt next to the table, or the option classes= (a number of classes or
     another file), fixes the classes and their order. labels=none leaves the labels out. Rows with missing images are
-    skipped with a warning. A column of masks or texts replaces the labels; the options colors=, values= and ignore=
-    define the masks' values.
+    skipped with a warning. A column of masks or texts replaces the labels; the options colors=, values=, ignore=
+    and palette= define the masks' values.
 
     Args:
         kind: str. "csv" or "jsonl".
@@ -352,7 +352,7 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
         ValueError: for rows without an image or label and invalid labels, with their line; for unknown splits and
             columns.
     """
-    options = "image label split classes first_label labels mask text colors values ignore".split()
+    options = "image label split classes first_label labels mask text colors values ignore palette".split()
     path, chosen = split_options(text, **dict.fromkeys(options, ""))
     check_first_label(text, chosen["first_label"])
     path, name = locate(path, data_dir), canonical(split_name(split))

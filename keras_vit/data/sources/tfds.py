@@ -109,9 +109,9 @@ def _of_masks(source, known, chosen, data_dir, table):
     """
     given = find_table(data_dir or "", chosen["classes"], chosen["colors"], search=False) or table
     found = look_into_records(known, given)
-    mapping = understood(source.name, given, chosen["values"], chosen["ignore"], found)
-    report(source.name, source.size, "train" if known is not source else "these", mapping, found, given)
-    return records_of_masks(source, mapping)
+    meaning = understood(source.name, given, chosen, found)
+    report(source.name, source.size, "train" if known is not source else "these", meaning)
+    return records_of_masks(source, meaning.mapping)
 
 
 def _names_of_objects(features, further):
@@ -195,8 +195,8 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
             class features, by default "image" and "label"; label= may also derive the class (derived_labels.py).
             labels=, boxes=, mask=, text= and id= name further features, nested ones like objects.bbox, and make the
             label optional; without a feature "label", that called "text" is the text. boxes= and labels= select
-            objects, for which crowd=, difficult= and area= name further features. classes=, colors=, values= or
-            ignore= (masks.py) select class masks instead of labels.
+            objects, for which crowd=, difficult= and area= name further features. classes=, colors=, values=,
+            ignore= or palette= (masks.py) select class masks instead of labels.
         split: str. A split, with or without a slice: "train[:90%]".
         data_dir: str. Folder of the prepared data, local or in a bucket; None for tensorflow-datasets' default.
         buffer: int. Size of the shuffle buffer, in records.

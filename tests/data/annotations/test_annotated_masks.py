@@ -40,6 +40,15 @@ def test_a_turned_jpeg_has_a_mask_of_the_upright_image(tmp_path):
     np.testing.assert_array_equal(masks(opened(tmp_path))["a.jpg"], expected((1, 2, 4, 5, 1)))
 
 
+def test_annotations_of_stored_pixels_are_turned_with_their_image(tmp_path):
+    """Orientation 6: the camera's pixels lie on their left side, and are shown turned clockwise."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    coco_folder(tmp_path, [annotation()])
+    picture(tmp_path / "a.jpg", SIZE, exif=exif)
+    np.testing.assert_array_equal(masks(opened(tmp_path))["a.jpg"], np.rot90(expected((1, 2, 4, 5, 1)), -1))
+
+
 @pytest.mark.parametrize("end", ["png", "bmp", "gif", "webp", "tiff"])
 def test_images_of_other_formats_have_masks_of_their_size(tmp_path, end):
     picture(tmp_path / f"a.{end}")
