@@ -23,6 +23,8 @@ toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"
 html_title = "keras_vit"
+html_static_path = ["static"]
+html_css_files = ["front.css"]
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False

@@ -356,7 +356,6 @@ PERSON = {
 named("citypersons", "gtBboxCityPersons/a.json", PERSON, "CityPersons' JSON. Write a CSV")
 STREET = {"imgHeight": 8, "imgWidth": 10, "objects": [{"label": "road", "polygon": [[0, 0], [1, 1]]}]}
 named("cityscapes polygons", "a_gtFine_polygons.json", STREET, "Cityscapes' polygons. Open the masks")
-named("ground truth", "output.manifest", lines({"source-ref": "s3://x/a.jpg", "boxes": {}}), "SageMaker Ground Truth")
 PROMPT = {"image": "a.jpg", "prefix": "detect cat", "suffix": "<loc0128><loc0200> cat"}
 named("paligemma of roboflow", "_annotations.train.jsonl", lines(PROMPT), "In Roboflow: Download Dataset, COCO")
 named("kili", "labels.json", [{"labels": [{"jsonResponse": {}}]}], "In Kili: Export, COCO")
