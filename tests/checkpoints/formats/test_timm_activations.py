@@ -25,4 +25,7 @@ def test_model_args_outrank_the_architecture(architecture, act_layer, expected, 
     safetensors.numpy.save_file(golden_arrays(name), tmp_path / "model.safetensors")
     config = {"architecture": architecture, "model_args": {"act_layer": act_layer}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert parse(read(tmp_path / "model.safetensors"), {"heads": 2}).fields["mlp_activation"] == expected
+    assert (
+        parse(read(tmp_path / "model.safetensors"), {"heads": 2, "mean": 127.5, "std": 127.5}).fields["mlp_activation"]
+        == expected
+    )
