@@ -9,7 +9,7 @@ import numpy as np
 from absl import logging
 
 from keras_vit.checkpoints import dual
-from keras_vit.checkpoints.dense import model_with_head, moved
+from keras_vit.checkpoints.dense import model_with_head, moved, stored_encoder
 from keras_vit.checkpoints.formats import mae, questions
 from keras_vit.checkpoints.formats.evaluation_steps import of_channels
 from keras_vit.checkpoints.formats.name_map import summary, unpack
@@ -149,6 +149,8 @@ def _from_keras(path, asked, names, key):
         return model
     if isinstance(model, (SegmentationModel, DetectionModel)) and asked.keeps_head(model.classes):
         return moved(model, image_size, class_names, resample or "google", **changes)
+    if isinstance(model, (SegmentationModel, DetectionModel)) and head != "keep":
+        model = stored_encoder(model, path, head)
     return transfer(model, image_size, classes, class_names, head, resample or "google", **changes)
 
 

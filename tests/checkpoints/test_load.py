@@ -159,6 +159,12 @@ def test_a_rectangular_checkpoint_wants_its_own_image_size(tmp_path):
     with pytest.raises(ValueError, match="6 position embeddings do not form a square grid: .* pass the image_size"):
         keras_vit.load(path, **told, image_size=16)
     assert keras_vit.load(path, **told, image_size=(8, 12)).grid == (2, 3)
+    arrays["pos_embed"] = np.ones((1, 1 + 24, 16), "float32")  # 25 rows are also 5x5 patches without the token
+    safetensors.numpy.save_file(arrays, path)
+    with pytest.raises(ValueError, match=r"std=127.5, image_size=\?\)"):
+        keras_vit.load(path, **told)
+    assert keras_vit.load(path, **told, image_size=(16, 24)).grid == (4, 6)
+    assert keras_vit.load(path, **told, image_size=20).grid == (5, 5)
 
 
 def test_evaluation_preprocessing_follows_the_source_and_the_size(tmp_path):
@@ -216,7 +222,7 @@ QUESTIONS = {
     "hf_siglip": "heads mean std mlp_activation epsilon",
     "hf_swin": "mean std image_size",
     "lucidrains": "heads mean std mlp_activation epsilon",
-    "own_unfolded": "heads mean std norm_first mlp_activation pool epsilon",
+    "own_unfolded": "heads mean std norm_first mlp_activation pool epsilon image_size",
     "own_tutorial": "heads mean std norm_first mlp_activation epsilon",
     "vit_token": "",
     "bit_npz": "",

@@ -179,7 +179,7 @@ def _ask_sizes(arrays, options, rules):
     table = arrays.get("pos_embed", np.zeros(0))
     tokens = sum(name in arrays for name in ("cls_token", "dist_token"))
     rows = table.size // table.shape[-1] if table.size else 1
-    if not any(math.isqrt(max(n, 0)) ** 2 == n for n in (rows, rows - tokens)):
+    if math.isqrt(max(rows - tokens, 0)) ** 2 != rows - tokens:
         options.value("image_size", None)
 
 

@@ -148,6 +148,8 @@ def _grid(arrays, fields, hint, options):
     rows = need(arrays, "pos_embed", 3).shape[1]
     token = int(fields["class_token"]) + int(fields["distillation_token"])
     patches_only = is_grid(rows, hint) and (fields["registers"] or not is_grid(rows - token, hint))
+    if patches_only and token and not fields["registers"] and hint is None:
+        options.value("image_size", None)  # 25 rows are 5x5 patches, or the token and 4x6
     return (grid(rows, hint, options), token) if patches_only else (grid(rows - token, hint, options), 0)
 
 
