@@ -59,7 +59,7 @@ def _answers(name):
     if "swin" in name:
         return {}
     epsilon = next(e for part, e in (("vit_state", 1e-12), ("dinov2", 1e-6), ("", 1e-5)) if part in name)
-    shows_pool = name in ("own_tutorial", "lucidrains", "lucidrains_mean")
+    shows_pool = name in ("own_tutorial", "lucidrains", "lucidrains_mean", "hf_dinov2_state")
     return {"epsilon": epsilon, "mlp_activation": "gelu", **({} if shows_pool else {"pool": "token"})}
 
 
