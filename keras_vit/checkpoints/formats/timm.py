@@ -46,7 +46,9 @@ _ALIASES = [
 _DROPPED = re.compile(r"^mask_token$|^rasa_head\.")  # the second: Franca's predictor of positions
 # What timm's architectures compute.
 CONVENTIONS = {"epsilon": 1e-6}
-TEST_HEAD_WIDTH = 32  # of timm's test_vit, unlike all others
+TEST_HEAD_WIDTH = 32  # of timm's test_vit
+# {pattern of timm's architectures: heads} where others of the width have another number.
+_UNUSUAL_HEADS = {r"^vit_base_patch16_gap_224$": 16, r"giantopt": 16, r"^vit_small_resnet(26d|50d_s16)_224$": 8}
 # timm's architecture of a hybrid's stem.
 HYBRIDS = {
     (): "vit_tiny_r_s16_p8_224",
@@ -171,8 +173,12 @@ def _stem(arrays):
 def _heads(arrays, config, inner):
     """The number of heads that config.json states, its architecture, or the normalisation of one head's queries."""
     stated = setting(section(config, "model_args"), "num_heads", int)
-    if stated is None and str(config.get("architecture")).startswith("test_vit"):
+    architecture = str(config.get("architecture"))
+    if stated is None and architecture.startswith("test_vit"):
         return inner // TEST_HEAD_WIDTH
+    unusual = next((k for pattern, k in _UNUSUAL_HEADS.items() if re.search(pattern, architecture)), None)
+    if stated is None and unusual:
+        return unusual
     norm = arrays.get("blocks.0.attn.q_norm.weight")
     shown = stated is None and norm is not None and norm.size and inner % norm.size == 0
     return inner // norm.size if shown else stated
