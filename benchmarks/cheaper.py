@@ -1,6 +1,6 @@
 """Speed and accuracy of token merging and patch dropout, against the whole model in the same run.
 
-    python -m benchmarks.cheaper --checkpoint=../shared/data/deit_tiny \\
+    python -m benchmarks.cheaper --checkpoint=deit/tiny \\
         --data=csv:../shared/data/imagenet_sample/labels.csv?classes=1000
 
 All forms classify the same images. Speeds are those of compiled forward passes that take turns; ratios are medians over

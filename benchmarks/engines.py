@@ -1,6 +1,6 @@
 """One model in TensorFlow, ONNX Runtime, OpenVINO and LiteRT, in floats and int8: accuracy, size, speed, latency.
 
-    python -m benchmarks.engines --checkpoint=../shared/data/deit_tiny \\
+    python -m benchmarks.engines --checkpoint=deit/tiny \\
         --data=csv:../shared/data/imagenet_sample/labels.csv?classes=1000
 
 The forms take turns, batch by batch, so that a busy machine slows them all; speeds are medians, and ratios medians of

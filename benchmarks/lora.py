@@ -1,6 +1,6 @@
 """Fine-tuning a ViT on few images: LoRA against all weights and the head alone.
 
-    python -m benchmarks.lora --checkpoint=../shared/data/deit_tiny --data_dir=../shared/data/tensorflow_datasets
+    python -m benchmarks.lora --checkpoint=deit/tiny --data_dir=../shared/data/tensorflow_datasets
 
 Trains on the first `examples` of CIFAR-10's training set and tests on the first `test_examples` of its test set,
 enlarged to `image_size`, with resampled positions. AdamW without decay, batches of 50, cosine decay after a warm-up of

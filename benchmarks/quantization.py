@@ -1,6 +1,6 @@
 """Accuracy, file size and speed of a quantised ViT against float32 in the same run.
 
-    python -m benchmarks.quantization --checkpoint=../shared/data/deit_tiny \\
+    python -m benchmarks.quantization --checkpoint=deit/tiny \\
         --data=csv:../shared/data/imagenet_sample/labels.csv?classes=1000
 
 All forms classify the same images. Speeds are those of compiled forward passes that take turns; ratios are medians over

@@ -202,6 +202,13 @@ def shared_data():
 
 
 @pytest.fixture(scope="session")
+def of_deit():
+    """Arguments of `load` for what the file shared/data/deit_tiny, timm's names without a config, does not show."""
+    constants = {"mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)}
+    return {"heads": 3, "norm_first": True, "mlp_activation": "gelu", "pool": "token", "epsilon": 1e-6, **constants}
+
+
+@pytest.fixture(scope="session")
 def openvino():
     """OpenVINO, imported as the package does; tests are skipped without it."""
     from keras_vit.serving.openvino_engine import import_openvino

@@ -12,7 +12,7 @@ import pytest
 
 import keras_vit
 from keras_vit.models import BiT, ViT, families
-from keras_vit.models.arguments import Arguments, BiTOverrides, Changes, ViTOverrides
+from keras_vit.models.arguments import Answers, Arguments, BiTOverrides, Changes, ViTOverrides
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ROOMS = "checkpoints data distribution evaluation inspection layers models optim runs serving tasks training".split()
@@ -58,7 +58,7 @@ def test_keyword_arguments_are_typed_wherever_they_are_handed_on():
         (keras_vit.models.make_spec, ViTOverrides),
         (keras_vit.models.make_bit_spec, BiTOverrides),
         (keras_vit.models.build, Arguments),
-        (keras_vit.load, Changes),
+        (keras_vit.load, Answers),
         (keras_vit.checkpoints.transfer, Changes),
     ):
         [kind] = [p.annotation for p in inspect.signature(function).parameters.values() if p.kind is p.VAR_KEYWORD]

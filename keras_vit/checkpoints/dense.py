@@ -1,17 +1,19 @@
 """Models with a dense head, for pixels or objects: from parsed checkpoints, at another size, with another encoder."""
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import keras
 import numpy as np
+from absl import logging
 
 from keras_vit.checkpoints.formats.name_map import unpack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.transfer import check_plain, describe, transfer
-from keras_vit.models import DetectionModel, SegmentationModel, families
+from keras_vit.models import Classifier, DetectionModel, SegmentationModel, families
 from keras_vit.models.heads import detection
 
 _WithHead = TypeVar("_WithHead", SegmentationModel, DetectionModel)
@@ -53,6 +55,44 @@ def all_weights(model: SegmentationModel | DetectionModel) -> dict[str, np.ndarr
     """`variables` as arrays, without seed generators."""
     found = variables(model)
     return {path: keras.ops.convert_to_numpy(v) for path, v in found.items() if "seed_generator" not in path}
+
+
+def stored_encoder(model: SegmentationModel | DetectionModel, path: Any, head: str) -> Classifier:
+    """The encoder of a model from a `.keras` file, without the layers that its head does not read.
+
+    These are not in the file, and would have their initial values: the normalisation behind raw taps, an attention
+    pool, blocks after the last tap. With head="reset" the normalisation is new, like the head that it is trained with.
+    """
+    encoder, stored = model.get_encoder(), {id(variable) for variable in model.weights}
+    kept, missing = {}, set()
+    for name, variable in model_variables(encoder).items():
+        if id(variable) in stored:
+            kept[name] = keras.ops.convert_to_numpy(variable)
+        else:
+            missing.add(name.partition("/")[0])
+    spec: Any = encoder.spec
+    if not missing or not hasattr(spec, "final_norm"):
+        return encoder
+    blocks = [int(name.removeprefix("block_")) for name in missing if name.startswith("block_")]
+    changes: dict[str, Any] = {"depth": min(blocks)} if blocks else {}
+    if spec.pool == "map":
+        changes |= {"pool": "token" if spec.class_token else "gap", "class_token": spec.class_token}
+    if head == "drop" and not {"encoder_norm", "fc_norm"}.isdisjoint(missing):
+        changes |= {"final_norm": False, "fc_norm": False}
+    new = families.build(**{**encoder.arguments(), "variant": dataclasses.replace(spec, **changes)})
+    for name, variable in model_variables(new).items():
+        if name in kept:
+            variable.assign(kept[name])
+    names = ", ".join(sorted(missing))
+    result = "the encoder comes without" if changes else "new, with its initial values"
+    logging.warning("%s: the file lacks the layers that its head does not read: %s (%s).", path, names, result)
+    return new
+
+
+def model_variables(model: Classifier) -> dict[str, keras.Variable]:
+    """{path without the model's name: variable}, without seed generators."""
+    found = {variable.path.removeprefix(f"{model.name}/"): variable for variable in model.weights}
+    return {path: variable for path, variable in found.items() if "seed_generator" not in path}
 
 
 def _built(dense, config):

@@ -9,7 +9,8 @@ import numpy as np
 from absl import logging
 
 from keras_vit.checkpoints import dual
-from keras_vit.checkpoints.dense import model_with_head, moved
+from keras_vit.checkpoints.dense import model_with_head, moved, stored_encoder
+from keras_vit.checkpoints.formats import mae, questions
 from keras_vit.checkpoints.formats.evaluation_steps import of_channels
 from keras_vit.checkpoints.formats.name_map import summary, unpack
 from keras_vit.checkpoints.locate import declared_labels, locate_checkpoint
@@ -25,7 +26,7 @@ from keras_vit.io.tokenizer import Tokenizer
 from keras_vit.layers.arguments import as_named_now
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.models import Classifier, DetectionModel, DualEncoder, SegmentationModel, families
-from keras_vit.models.arguments import Changes
+from keras_vit.models.arguments import Answers
 from keras_vit.training.model_metadata import register_loader
 
 _ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names", "key", "text", "tokenizer")
@@ -102,9 +103,12 @@ def _from_arrays(contents, located, asked, names=None, key=None):
     changes = dict(asked.changes)
     told = {**changes, "head": asked.head}
     contents, parsed, config, left_out = parsed_arrays(contents, located, image_size, names, key, told)
-    for name in ("mean", "std", "heads", "pre_logits", "norm_first"):  # with which the file was read: no change
+    for name in questions.MEANINGS:  # with which the file was read: no change
         if name in changes and np.array_equal(getattr(config["variant"], name, None), changes[name]):
             del changes[name]
+    of_decoder = [name for name in mae.DECODER if changes.pop(name, None) is not None]
+    if of_decoder and parsed.decoder is None:
+        raise ValueError(f'{", ".join(of_decoder)} has no effect: "{contents.path}" has no decoder of masked patches.')
     own, wanted = (
         pair(config["image_size"] if s is None else s, "image_size") for s in (located.image_size, image_size)
     )
@@ -145,6 +149,8 @@ def _from_keras(path, asked, names, key):
         return model
     if isinstance(model, (SegmentationModel, DetectionModel)) and asked.keeps_head(model.classes):
         return moved(model, image_size, class_names, resample or "google", **changes)
+    if isinstance(model, (SegmentationModel, DetectionModel)) and head != "keep":
+        model = stored_encoder(model, path, head)
     return transfer(model, image_size, classes, class_names, head, resample or "google", **changes)
 
 
@@ -179,7 +185,7 @@ def _with_text(contents, located, asked, tokenizer):
 def _check_arguments(changes):
     """Refuses unknown arguments before anything is read: ValueError with the nearest name, or our word for it."""
     of_models = [name for name in metadata.ARGUMENTS if name != "variant"]
-    valid = tuple(dict.fromkeys([*_ARGUMENTS, *of_models, *families.fields()]))
+    valid = tuple(dict.fromkeys([*_ARGUMENTS, *of_models, *families.fields(), *mae.DECODER]))
     for name in changes:
         if name not in valid:
             meant = nearest(name, valid)
@@ -212,15 +218,15 @@ def load(
     key: str | None = None,
     text: bool = False,
     tokenizer: str | os.PathLike | Tokenizer | None = None,
-    **changes: Unpack[Changes],
+    **changes: Unpack[Answers],
 ) -> keras.Model:
     """Loads a ViT or BiT from any supported checkpoint, or a keras_vit.Model built on one from its `.keras` file.
 
     The format is recognised automatically: a `.keras` file or run directory of this package; Google's .npz (2020,
     AugReg, big_vision, hybrids, BiT); safetensors, `.pth`, `.pt` or `.ckpt` of timm and vit-pytorch; a Hugging Face
     folder; a `.keras` or `.h5` file of a ViT of Keras' own layers. GELU's form, epsilon, normalisation and position
-    convention come from the checkpoint; missing values are assumed, with a warning. Published ImageNet-1k models
-    know their class names.
+    convention come from the checkpoint. One error asks for all values that it does not show, with a line to paste;
+    published files need none. Published ImageNet-1k models know their class names.
 
     Args:
         path: file, folder, name in the catalogue (`keras_vit.list_models()`), or address: https://, gs://,
@@ -230,14 +236,15 @@ def load(
             of the checkpoint's own code.
         names: rules for a state dict with custom names, applied in order: (pattern, replacement) as for re.sub, towards
             the names listed in docs/checkpoints.md, or (pattern, None) to leave arrays out; [] if no rule is needed.
-            Requires heads, mean and std; norm_first=True, mlp_activation and epsilon default to torch's.
+            Requires what the arrays do not show: heads, mean, std, norm_first, mlp_activation, pool and epsilon.
         key: which state dict of several in the file, such as "model_ema", "state_dict.teacher", or the start of the
             names of one of several models. None for the only one.
         text: load the text encoder, too: a DualEncoder, of the files of SigLIP, SigLIP 2 and CLIP.
         tokenizer: of its texts: a Tokenizer, or the path of a tokenizer.json or its folder; None for a file next to
             the weights.
-        **changes: see checkpoints.transfer: dropout, dtype, channels, patch_size... `heads`, `image_size`, `mean` and
-            `std` also supply values that a file does not state.
+        **changes: see checkpoints.transfer: dropout, dtype, channels, patch_size... `heads`, `mean`, `std`, `pool`...
+            also supply values that a file does not state; so do `decoder_heads`, `normalise_targets` and `mask_ratio`
+            for a masked autoencoder's decoder.
 
     Raises:
         FileNotFoundError: for an unknown file or name.
@@ -256,12 +263,18 @@ def load(
     arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments.items()}
     asked = _Asked(image_size, classes, class_names, head, resample, arguments)
     contents = read(located.path, key)
-    if text:
-        return _with_text(contents, located, asked, tokenizer)
-    if contents.kind == "keras":
-        model = _from_keras(contents.path, asked, names, key)
-    else:
-        model = _from_arrays(contents, located, asked, names, key)
+    try:
+        if text:
+            return _with_text(contents, located, asked, tokenizer)
+        if contents.kind == "keras":
+            model = _from_keras(contents.path, asked, names, key)
+        else:
+            model = _from_arrays(contents, located, asked, names, key)
+    except questions.Unanswered as error:
+        given = {"image_size": image_size, "classes": classes, "class_names": class_names, "head": replaced}
+        given |= {"resample": resample, "names": names, "key": key, "text": text or None, "tokenizer": tokenizer}
+        given = {name: value for name, value in given.items() if value is not None} | changes
+        raise error.of_call(os.fsdecode(path), given) from None
     if class_names is None and head == "keep":
         _name_classes(model, located, contents)
     if head == "keep" and isinstance(model, Classifier) and model.has_zero_head():

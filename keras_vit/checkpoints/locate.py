@@ -4,6 +4,7 @@ classes.
 
 import dataclasses
 import functools
+import hashlib
 import os
 import pathlib
 import re
@@ -51,6 +52,7 @@ class Located:
         class_names: key of class_names.DATA_SETS for a classifier of that data set, or None.
         resample: how to resample positions; None for the format's method.
         fields: of the spec: mean, std, patch_size.
+        is_published: whether it is in the catalogue, so that a value that its file does not state is its format's.
     """
 
     path: pathlib.Path | None
@@ -59,6 +61,7 @@ class Located:
     class_names: str | None = None
     resample: str | None = None
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+    is_published: bool = False
 
 
 def _fetched(address, sha256):
@@ -76,6 +79,33 @@ def _fetched(address, sha256):
 
         return download(address, sha256=sha256)
     return None
+
+
+def _constants(entry):
+    """The normalisation that the catalogue gives for a model."""
+    return {name: value for name in ("mean", "std") if (value := getattr(entry, name)) is not None}
+
+
+def _has_checksum(path, sha256):
+    """Whether a file has a SHA-256 that starts so; any file has None."""
+    if sha256 is None:
+        return True
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest().startswith(sha256)
+
+
+def _on_disk(path):
+    """A file or folder, published if it has the name of one, and the checksum where the catalogue knows it."""
+    from keras_vit.checkpoints.fetch.catalogue import CATALOGUE
+
+    folders = {parent.name for parent in path.absolute().parents}
+    for entry in CATALOGUE.values():
+        files = ((entry.url, entry.sha256), (entry.original, entry.original_sha256))
+        sums = [total for address, total in files if address and address.rpartition("/")[2] == path.name]
+        in_hub = f"models--{entry.url.removeprefix('hf://').replace('/', '--')}" in folders
+        if in_hub or (path.is_file() and any(_has_checksum(path, total) for total in sums)):
+            return Located(path, fields=_constants(entry), is_published=True)
+    return Located(path)
 
 
 def locate_checkpoint(
@@ -101,17 +131,26 @@ def locate_checkpoint(
     path = os.path.expanduser(text)
     for existing in (path, f"{path}.index"):  # TensorFlow's checkpoints are called by what their files begin with
         if os.path.exists(existing):
-            return Located(pathlib.Path(existing))
+            return _on_disk(pathlib.Path(existing))
     if os.path.islink(path):
         raise ValueError(f'"{text}" is a link to "{os.readlink(path)}", which does not exist.')
     if (entry := CATALOGUE.get(text)) is not None:
         place = find(entry.url, entry.sha256)
         return Located(
-            place, entry.chosen_size, entry.preprocessing, entry.labels, entry.resample, dict(entry.fields_to_load)
+            place,
+            entry.chosen_size,
+            entry.preprocessing,
+            entry.labels,
+            entry.resample,
+            dict(entry.fields_to_load),
+            True,
         )
     if "://" in text:
         place = find(text, None)
-        return Located(place, class_names=next((e.labels for e in CATALOGUE.values() if e.url == text), None))
+        published = next((e for e in CATALOGUE.values() if text in (e.url, e.original)), None)
+        if published is None:
+            return Located(place)
+        return Located(place, class_names=published.labels, fields=_constants(published), is_published=True)
     hint = _published_like(text, CATALOGUE) or _of_timm(text, CATALOGUE) or did_you_mean(text, CATALOGUE)
     raise FileNotFoundError(
         f'"{text}" does not exist, and is not a name in the catalogue.{hint} keras_vit.list_models() lists all names.'

@@ -21,14 +21,17 @@ from keras_vit.checkpoints.formats import (
     own_names,
     swin,
     timm,
+    timm_config,
     timm_eva,
     vit_pytorch,
 )
 from keras_vit.checkpoints.formats.common_names import is_vit
 from keras_vit.checkpoints.formats.name_map import summary
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
+from keras_vit.checkpoints.formats.questions import MEANINGS, Options, Unanswered
 from keras_vit.checkpoints.formats.recognise import recognise, unwrapped
 from keras_vit.checkpoints.locate import Located
+from keras_vit.checkpoints.reading import notes
 from keras_vit.checkpoints.reading.files import FileContents
 from keras_vit.models import families
 from keras_vit.models.fields import WEIGHTS, named
@@ -52,23 +55,21 @@ FORMATS = {  # names as in `recognise`
     "timm_eva": timm_eva,
     "timm": timm,
 }
-# Arguments that may also supply values that a file does not state.
-_TOLD = (
-    *("heads", "channels", "mean", "std", "epsilon", "mlp_activation", "pre_logits", "pre_logits_activation", "pool"),
-    *("norm_first", "window", "pretrained_windows", "head"),
-)
+_ANY_ORDER = (own_names, vit_pytorch, keras_layers, timm)  # the names in other files are of code that normalises first
 
 
-def _parse_options(recorded, options):
-    """Options for a format's `parse`: arguments of `load`, and values of this package's metadata."""
+def _parse_options(contents, options, is_published):
+    """Options for a format's `parse`: arguments of `load`, the file's notes, and values of this package's metadata."""
+    recorded = contents.metadata
     if recorded is None:
-        return options
+        return Options(options, notes.arguments_in(contents.notes), asks=not is_published)
     known = {
         "heads": recorded["variant"].get("heads"),
         "recorded_size": recorded["image_size"],
         "channels": recorded["channels"],
     }
-    return {**options, **{name: value for name, value in known.items() if value is not None}}
+    known = {name: value for name, value in known.items() if value is not None}
+    return Options({**options, **known}, asks=False)
 
 
 def _form_name(form):
@@ -98,24 +99,33 @@ def _form(contents, options):
     return form
 
 
-def parse(contents: FileContents, options: dict[str, Any]) -> ParsedCheckpoint:
+def parse(contents: FileContents, options: Mapping[str, Any], is_published: bool = False) -> ParsedCheckpoint:
     """Parses a file with the first format that recognises it.
 
     Args:
         contents: of a file of arrays.
-        options: arguments of `load` for values that the file does not state: image_size, names, and those of _TOLD.
+        options: arguments of `load` for values that the file does not state: image_size, names, and those of MEANINGS.
+        is_published: whether to take the format's usual values, which published files have, where others are asked for.
 
     Raises:
-        ValueError: if no format recognises the names, or the file cannot be parsed.
+        ValueError: if no format recognises the names, the file cannot be parsed, or, Unanswered, it does not show all
+            that its model computes.
     """
     form = _form(contents, options)
-    if form not in (own_names, vit_pytorch, keras_layers) and options.get("norm_first") is False:
+    stated = contents.metadata is not None or (form is timm and timm_config.is_named(contents.config))
+    if options.get("norm_first") is False and (stated or form not in _ANY_ORDER):
         raise ValueError(
             f'"{contents.path}" has the names of the format {_form_name(form)}, which normalises first: leave'
             " norm_first out, or pass names=[], too, if they are the names of your own model."
         )
+    asked = _parse_options(contents, options, is_published)
     try:
-        return form.parse(contents, _parse_options(contents.metadata, options))
+        parsed = form.parse(contents, asked)
+        if asked.open:
+            raise Unanswered(contents.path, parsed.assumptions, asked.open, {})
+        return notes.described(parsed, contents.notes)
+    except Unanswered:
+        raise
     except ValueError as error:
         raise ValueError(f'"{contents.path}": {error}') from None
     except (KeyError, IndexError, TypeError, AttributeError, ZeroDivisionError, OverflowError) as error:
@@ -211,6 +221,6 @@ def parsed_arrays(
         except ValueError as error:
             raise ValueError(f'"{contents.path}": {error}') from None
         contents, outside = dataclasses.replace(contents, arrays=arrays), [*outside, *others]
-    told = {name: changes[name] for name in _TOLD if name in changes}
-    parsed = parse(contents, {"image_size": image_size, "names": names, **told})
+    told = {name: changes[name] for name in (*MEANINGS, "head") if name in changes}
+    parsed = parse(contents, {**told, "image_size": image_size, "names": names}, located.is_published)
     return contents, parsed, _model_config(contents, parsed), [*parsed.dropped, *counters, *outside]

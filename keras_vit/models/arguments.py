@@ -122,6 +122,14 @@ class Changes(AnyOverrides, total=False):
     dtype: str | keras.DTypePolicy | None
 
 
+class Answers(Changes, total=False):
+    """What `load` also takes where a file does not show it: the decoder of a masked autoencoder."""
+
+    decoder_heads: int
+    normalise_targets: bool
+    mask_ratio: float
+
+
 class Arguments(Changes, total=False):
     """All arguments of models but the variant."""
 

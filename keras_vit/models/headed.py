@@ -153,7 +153,7 @@ class HeadedModel(ModelOfArguments):
         """The encoder, of this model's own layers.
 
         Layers that the head does not use, such as the last normalisation behind raw taps, are not in this model's
-        files: there it has its initial values.
+        files: here they have their initial values, and `load(..., head="drop")` leaves them out.
         """
         return self._encoder
 

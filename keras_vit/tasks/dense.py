@@ -65,11 +65,15 @@ class DenseTask(Task):
         return self._frozen(self.around(variant(self.config), source, options.head, options.head_options, **arguments))
 
     def load(self, source: Any) -> keras.Model:
-        """Loads the encoder in `config.init` with a new head; config.head="keep" keeps a Model's head."""
+        """Loads the encoder in `config.init` with a new head, or with config.head="keep" a Model and its head."""
         if self.config.head == "keep":
             trained = load(self.config.init)
-            if isinstance(trained, self.Model):
-                return self._frozen(self._kept(trained, source))
+            if not isinstance(trained, self.Model):
+                raise ValueError(
+                    f"--config.head=keep keeps the head of a {self.Model.__name__}, and {self.config.init} contains a"
+                    f" {type(trained).__name__}. Start with a new head: --config.head=reset."
+                )
+            return self._frozen(self._kept(trained, source))
         encoder = loaded(self.config, head="drop")
         preprocessing = self.config.data.eval_preprocess
         options = self.options

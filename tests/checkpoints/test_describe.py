@@ -30,12 +30,12 @@ def test_a_header_describes_the_model_that_loads(name, tiny, tmp_path, monkeypat
 
 
 @pytest.mark.extended
-def test_published_models_are_described_by_their_file_or_by_the_catalogue(shared_data, tmp_path, monkeypatch):
+def test_published_models_are_described_by_their_file_or_by_the_catalogue(shared_data, of_deit, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     described, remark = describe_checkpoint("augreg/Ti_16-i21k")
     assert described["variant"].width == 192 and described["classes"] == 21843 and "not downloaded yet" in remark
-    described, remark = describe_checkpoint(shared_data / "deit_tiny")
-    assert described["variant"] == keras_vit.load(shared_data / "deit_tiny").spec and remark == ""
+    described, remark = describe_checkpoint(shared_data / "deit_tiny", **of_deit)
+    assert described["variant"] == keras_vit.load(shared_data / "deit_tiny", **of_deit).spec and remark == ""
     assert describe_checkpoint("deit/tinny")[0] is None and "deit/tiny" in describe_checkpoint("deit/tinny")[1]
     assert describe_checkpoint("hf://owner/name") == (None, "hf://owner/name is not downloaded yet")

@@ -3,6 +3,7 @@
 import csv
 import json
 import logging as std_logging
+import re
 
 import keras
 import numpy as np
@@ -14,6 +15,7 @@ from sampled import pixels as pixels_of
 
 import keras_vit
 from keras_vit.checkpoints.fetch import catalogue
+from keras_vit.checkpoints.formats.questions import Unanswered
 from keras_vit.checkpoints.parse import parse
 from keras_vit.checkpoints.reading.files import read
 from keras_vit.checkpoints.transfer import transfer
@@ -22,8 +24,8 @@ MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
 
 @pytest.fixture(scope="module")
-def deit(shared_data):
-    return keras_vit.load(shared_data / "deit_tiny" / "model.safetensors")
+def deit(shared_data, of_deit):
+    return keras_vit.load(shared_data / "deit_tiny" / "model.safetensors", **of_deit)
 
 
 @pytest.mark.extended
@@ -150,12 +152,19 @@ def test_a_rectangular_checkpoint_wants_its_own_image_size(tmp_path):
     arrays["pos_embed"] = np.ones((1, 1 + 6, 16), "float32")
     path.with_name("config.json").unlink(missing_ok=True)
     safetensors.numpy.save_file(arrays, path)
-    with pytest.raises(
-        ValueError,
-        match="6 position embeddings do not form a square grid: .* pass the image_size that it was trained at",
-    ):
-        keras_vit.load(path, heads=2)
-    assert keras_vit.load(path, heads=2, image_size=(8, 12)).grid == (2, 3)
+    told = {"heads": 2, "norm_first": True, "mlp_activation": "gelu", "pool": "token", "epsilon": 1e-6}
+    told |= {"mean": 127.5, "std": 127.5}
+    with pytest.raises(ValueError, match=r"epsilon=1e-06, mean=127.5, std=127.5, image_size=\?\)"):
+        keras_vit.load(path, **told)
+    with pytest.raises(ValueError, match="6 position embeddings do not form a square grid: .* pass the image_size"):
+        keras_vit.load(path, **told, image_size=16)
+    assert keras_vit.load(path, **told, image_size=(8, 12)).grid == (2, 3)
+    arrays["pos_embed"] = np.ones((1, 1 + 24, 16), "float32")  # 25 rows are also 5x5 patches without the token
+    safetensors.numpy.save_file(arrays, path)
+    with pytest.raises(ValueError, match=r"std=127.5, image_size=\?\)"):
+        keras_vit.load(path, **told)
+    assert keras_vit.load(path, **told, image_size=(16, 24)).grid == (4, 6)
+    assert keras_vit.load(path, **told, image_size=20).grid == (5, 5)
 
 
 def test_evaluation_preprocessing_follows_the_source_and_the_size(tmp_path):
@@ -183,41 +192,73 @@ def test_evaluation_preprocessing_follows_the_source_and_the_size(tmp_path):
     np.testing.assert_allclose(model.spec.mean, [25.5, 51.0, 76.5])
 
 
-def test_what_is_left_out_or_assumed_is_reported(tmp_path, caplog):
+def test_what_is_left_out_is_reported(tmp_path, caplog):
     golden, path, _ = write("hf_siglip", tmp_path)
     arrays = safetensors.numpy.load_file(path)
     arrays["text_model.embeddings.token_embedding.weight"] = np.ones((3, 4), "float32")
     safetensors.numpy.save_file(arrays, path)
     with caplog.at_level(std_logging.WARNING, logger="absl"):
-        keras_vit.load(path)
+        keras_vit.load(path, mean=127.5, std=127.5)
     assert "left out, unused by the image model: text_model.embeddings.token_embedding.weight (1)" in caplog.text
-    assumed = "siglip_vision_model, mean=127.5, std=127.5. Pass these to confirm, or your own."
-    assert f"No preprocessor_config.json: assuming the usual normalisation of {assumed}" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "assumed"),
-    [
-        ("timm_bit", 224, "normalised: assuming mean=127.5, std=127.5, as timm's config.json does."),
-        ("timm_dinov3", 256, "assuming ImageNet's"),
-        ("hf_dinov3", 224, "dinov3_vit"),
-    ],
-)
-def test_sizes_and_constants_that_a_state_dict_lacks_are_assumed_with_a_warning(name, size, assumed, tmp_path):
-    _, path, _ = write(name, tmp_path)
+# {golden without its config.json: the questions that its arrays leave open}.
+QUESTIONS = {
+    "timm_bit": "mean std image_size",
+    "timm_vit": "heads mean std norm_first mlp_activation pool epsilon",
+    "timm_distilled": "heads mean std norm_first mlp_activation epsilon",
+    "timm_gap": "heads mean std norm_first mlp_activation epsilon",
+    "timm_swiglu": "heads mean std norm_first pool epsilon",
+    "timm_siglip": "heads mean std norm_first mlp_activation epsilon",
+    "timm_dinov3": "heads mean std mlp_activation pool epsilon image_size",
+    "timm_eva02": "heads mean std epsilon rope_grid",
+    "timm_pe": "heads mean std mlp_activation epsilon rope_grid pool_heads",
+    "timm_swin": "mean std image_size",
+    "timm_swinv2": "mean std image_size window pretrained_windows",
+    "hf_vit": "heads mean std mlp_activation pool epsilon",
+    "hf_deit": "heads mean std mlp_activation epsilon",
+    "hf_dinov2": "heads mean std mlp_activation epsilon",
+    "hf_dinov3": "heads mean std mlp_activation epsilon image_size",
+    "hf_siglip": "heads mean std mlp_activation epsilon",
+    "hf_swin": "mean std image_size",
+    "lucidrains": "heads mean std mlp_activation epsilon",
+    "own_unfolded": "heads mean std norm_first mlp_activation pool epsilon image_size",
+    "own_tutorial": "heads mean std norm_first mlp_activation epsilon",
+    "vit_token": "",
+    "bit_npz": "",
+    "bv_gap_sincos": "image_size",
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_one_error_asks_for_all_that_the_arrays_do_not_show(name, tmp_path):
+    fields, path, _ = write(name, tmp_path)
+    (tmp_path / "config.json").unlink(missing_ok=True)
+    options = {"names": [tuple(rule) for rule in fields["load"]["names"]]} if "names" in fields["load"] else {}
+    expected = set(QUESTIONS[name].split())
+    if not expected:
+        assert parse(read(path), options)
+        return
+    with pytest.raises(Unanswered, match="does not say what its model computes") as caught:
+        parse(read(path), options)
+    assert set(caught.value.open) == expected
+    assert set(re.findall(r"(\w+)=\?", str(caught.value))) == expected
+    parse(read(path), options, is_published=True)  # the usual values
+
+
+def test_the_line_to_paste_keeps_what_was_passed(tmp_path):
+    """The path as it was given, the key, and all arguments."""
+    _, path, _ = write("timm_vit", tmp_path)
     (tmp_path / "config.json").unlink()
-    found = " ".join(parse(read(path), {}).assumptions)
-    assert f"The file does not state the image size: assuming image_size={size}." in found and assumed in found
-    told = {
-        "image_size": 8,
-        "mean": 1.0,
-        "std": 1.0,
-        "heads": 2,
-        "pool": "gap",
-        "epsilon": 1e-5,
-        "mlp_activation": "gelu",
-    }
-    assert parse(read(path), told).assumptions == []
+    arrays = {f"{k}.{name}": a for k in ("ema", "model") for name, a in safetensors.numpy.load_file(path).items()}
+    safetensors.numpy.save_file(arrays, path)
+    given = {"classes": 3, "head": "reset", "key": "ema", "dtype": "bfloat16"}
+    with pytest.raises(ValueError) as caught:
+        keras_vit.load(path, **given)
+    line = re.search(r"\n  keras_vit\.load\((.*)\)$", str(caught.value))[1]
+    called = eval(f"dict(path={line.replace('=?', '=None')})")
+    assert called.items() >= {"path": str(path), **given}.items()
+    assert called.keys() - given.keys() - {"path"} == set("heads mean std norm_first mlp_activation epsilon".split())
 
 
 def test_missing_unexpected_and_misshapen_arrays_are_listed(tmp_path):

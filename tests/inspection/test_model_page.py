@@ -220,10 +220,10 @@ def test_somebody_elses_page_is_not_replaced(name, tmp_path):
 
 
 @pytest.mark.extended
-def test_on_real_weights_cats_are_lit_and_positions_are_near_themselves(shared_data):
+def test_on_real_weights_cats_are_lit_and_positions_are_near_themselves(shared_data, of_deit):
     from keras_vit.inspection import first_filters, nearest_is_neighbour, patch_positions, position_similarity
 
-    model = keras_vit.load(shared_data / "deit_tiny" / "model.safetensors")
+    model = keras_vit.load(shared_data / "deit_tiny" / "model.safetensors", **of_deit)
     pixels = model.preprocess(shared_data / "deit_tiny" / "cats.png")[None]
     table, grid, _ = patch_positions(model)
     similarity = position_similarity(table, grid)

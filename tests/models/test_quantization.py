@@ -216,9 +216,9 @@ def test_float8_trains_on_one_device(tiny, pixels):
 
 
 @pytest.mark.extended
-def test_the_deit_keeps_its_answers(shared_data):
+def test_the_deit_keeps_its_answers(shared_data, of_deit):
     """One photograph; benchmarks/quantization.py counts the hundred."""
-    model = quantized(keras_vit.load(shared_data / "deit_tiny" / "model.safetensors"))
+    model = quantized(keras_vit.load(shared_data / "deit_tiny" / "model.safetensors", **of_deit))
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     expected = np.load(shared_data / "deit_tiny" / "cats_expected.npz")
     logits = outputs(model, ((expected["pixels"] * std + mean) * 255).astype("float32"))

@@ -97,8 +97,8 @@ def test_blocks_are_equal_to_the_papers_algorithm_in_numpy(tiny, options):
 
 
 @pytest.mark.extended
-def test_deit_gives_the_logits_of_the_authors_code(shared_data):
-    model = keras_vit.load(shared_data / "deit_tiny" / "model.safetensors", token_merging=16)
+def test_deit_gives_the_logits_of_the_authors_code(shared_data, of_deit):
+    model = keras_vit.load(shared_data / "deit_tiny" / "model.safetensors", token_merging=16, **of_deit)
     pixels = np.load(shared_data / "deit_tiny" / "cats_expected.npz")["pixels"]
     logits = np.asarray(model(((pixels * STD + MEAN) * 255).astype("float32")))[0]
     np.testing.assert_allclose(logits[CLASSES], AUTHORS, atol=1e-4)

@@ -244,8 +244,12 @@ def test_a_segmentation_model_keeps_its_head_or_gets_a_new_one(done, tmp_path):
 
 
 @pytest.mark.extended
-def test_a_head_that_would_be_wrong_is_not_kept(done):
+def test_a_head_that_would_be_wrong_is_not_kept(done, tmp_path):
     config = done.config.copy_and_resolve_references()
+    keras_vit.load(done.folder, head="reset", classes=3).save(tmp_path / "classifier.keras")
+    config.update(init=str(tmp_path / "classifier.keras"), head="keep")
+    with pytest.raises(ValueError, match="the head of a SegmentationModel, and .* contains a ViT.*--config.head=reset"):
+        task_of(config).model(in_memory("masks:scenes", "train"))
     config.update(init=str(done.folder), head="keep")
     source = in_memory("masks:scenes", "train")
     for names, message in (

@@ -1,15 +1,16 @@
-"""One error asks for everything that the file of a custom model does not show: arguments, and rules for names."""
+"""What the file of a custom model shows; one error asks for the rest: arguments, and rules for names."""
 
+import math
 import re
-from collections.abc import Collection, Mapping
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from keras_vit.checkpoints.formats.common_names import VOCABULARY
 from keras_vit.checkpoints.formats.name_map import summary
+from keras_vit.checkpoints.formats.questions import Options, Unanswered
 
-EPSILON = 1e-5  # the default of nn.LayerNorm
 # Names of queries, keys and values in any order: of a block, which of them, how their rows are grouped, one head's.
 FUSED = re.compile(r"(blocks\.\d+\.attn)\.([qkv]{1,3})(?:_per_(head|channel)|\.(\d+))?\.(weight|bias)")
 # What torchvision's code computes, with names that only its models have.
@@ -37,31 +38,22 @@ _OTHER_CODE = {
     ),
 }
 _PRE_NORM = re.compile(r"(?!blocks\.)(?:.*\.)?(?:(?:ln|(?:layer_?)?norm)_?pre|pre_?(?:ln|(?:layer_?)?norm))\.weight")
-# Arguments that a file does not state: their meaning, and the value that is assumed, if any.
-ASKED = {
-    "heads": ("the number of attention heads", None),
-    "mean": (
-        "with std, how pixels 0..255 are normalised: mean=0, std=255 if they are only divided by 255; mean=127.5,"
-        " std=127.5 for [-1, 1]; mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375) for ImageNet's",
-        None,
-    ),
-    "std": ("see mean", None),
-    "norm_first": (
-        "True for x + attention(norm(x)); False for norm(x + attention(x)), the default of nn.TransformerEncoderLayer",
-        None,
-    ),
-    "mlp_activation": (
-        '"gelu", "gelu_tanh", "quick_gelu", "silu" or "relu", the default of nn.TransformerEncoderLayer',
-        None,
-    ),
-    "pre_logits_activation": ('between the two dense layers of the head: "tanh", "gelu", "relu"...', None),
-    "pool": ('what the head reads: "token", "gap" (the mean of the patches) or "mean" (of all tokens)', "token"),
-    "epsilon": ("of the normalisations; nn.LayerNorm's default is 1e-05", EPSILON),
+_PATCH_NORM = re.compile(r"(?:.*\.)?patch_?embed\w*\.(?:.*\.)?(?:layer_?norm|norm|ln|bn)\w*\.weight")
+# {argument that a file does not state: (its usual value, the array that it is about or None)}.
+_QUESTIONS = {
+    "heads": (1, None),
+    "mean": (127.5, None),
+    "std": (127.5, None),
+    "norm_first": (True, None),
+    "mlp_activation": ("gelu", None),
+    "pre_logits_activation": ("tanh", "pre_logits.weight"),
+    "pool": ("token", "cls_token"),
+    "epsilon": (1e-5, None),
 }
 
 
-def _problem_of_names(arrays, files):
-    """(sentences on missing and unknown names, rules that may fix them); ([], []) if all names fit."""
+def _problem_of_names(arrays, files, after):
+    """(sentences on missing and unknown names, {name: rule} that may fix them); ([], {}) if all names fit."""
     names = {re.sub(r"proj_(?:hwc|chw)", "proj", FUSED.sub(r"\1.qkv.\5", name)) for name in arrays}
     numbers = [int(match[1]) for match in (re.match(r"blocks\.(\d+)\.", name) for name in names) if match]
     in_block = ["norm1", "attn.qkv", "norm2", "mlp.fc1", "mlp.fc2"]
@@ -71,6 +63,8 @@ def _problem_of_names(arrays, files):
         expected |= {f"blocks.{i}.{layer}.weight" for layer in in_block}
     missing = expected - names
     over = [name for name in arrays if not VOCABULARY.fullmatch(name)]
+    norm = arrays.get("blocks.0.norm1.weight")
+    rules = {} if norm is None else _rules(missing, over, arrays, after, norm.size)
     parts = [f"Missing: {summary(missing)}."] if missing else []
     if over:
         shown = [files[name] if name == files[name] else f"{files[name]} (read as {name})" for name in over]
@@ -80,35 +74,67 @@ def _problem_of_names(arrays, files):
         for name in over
         if _PRE_NORM.fullmatch(name)
     ]
-    norm = arrays.get("blocks.0.norm1.weight")
-    return parts, [] if norm is None else _rules(missing, over, arrays, files, norm.size)
+    if (name := "patch_embed.proj.weight") in rules:
+        parts.append(
+            f'"{files[name]}" is a dense layer on flattened patches: rewrite its name to patch_embed.proj_hwc if the'
+            " values of a patch are row, column, channel (einops' (p1 p2 c)), or to patch_embed.proj_chw if they are"
+            " channel, row, column (nn.Unfold, flatten of channels first)."
+        )
+    parts += [
+        f'"{files[name]}" normalises patches after their embedding; without a normalisation before it, too, as in'
+        " vit-pytorch, this cannot be expressed."
+        for name in over
+        if _PATCH_NORM.fullmatch(name) and name not in rules and f"{name.removesuffix('weight')}bias" in over
+    ]
+    return parts, rules
 
 
-def _rules(missing, over, arrays, files, width):
-    """Rules for arrays left over that can only be the patches, positions or head of a model of this width, or are
-    outside the module that contains all others.
-    """
+def _patch_norms(over, arrays, after, kernel):
+    """{name: rule} for the two normalisations of a dense patch embedding (d, p * p * c): of its inputs, and outputs."""
+    module = after[kernel].rpartition(".")[0].rpartition(".")[0]
     found = {}
     for name in over:
-        array, stem = arrays[name], re.escape(files[name].removesuffix(".weight"))
+        inside = name.endswith(".weight") and arrays[name].ndim == 1 and after[name].startswith(f"{module}.")
+        new = {size: new for size, new in zip(arrays[kernel].shape[::-1], ("pixel_norm", "embedding_norm"))}
+        if inside and module and arrays[name].size in new:
+            stem = re.escape(after[name].removesuffix(".weight"))
+            found[name] = (rf"^{stem}\.", f"patch_embed.{new[arrays[name].size]}.")
+    return found if len(found) == 2 else {}
+
+
+def _rules(missing, over, arrays, after, width):
+    """{name: rule for its name after the user's rules} for arrays that can only be the patches, positions or head of a
+    model of this width, or are outside the module that contains all others.
+    """
+    found, places = {}, {}
+    if "patch_embed.proj.weight" in arrays and arrays["patch_embed.proj.weight"].ndim == 2:
+        places["patches"] = "patch_embed.proj.weight"
+    for name in over:
+        array = arrays[name]
         if name.endswith(".weight") and array.ndim == 2 and not name.startswith("blocks."):
             if "patch_embed.proj.weight" in missing and array.shape[0] == width:
-                found["patches"] = (rf"^{stem}\.", "patch_embed.proj_?.")
+                places["patches"] = name
             elif "head.weight" not in arrays and array.shape[1] == width:
-                found["head"] = (rf"^{stem}\.", "head.")
-        if "pos_embed" in missing and array.ndim in (2, 3) and array.shape[-1] == width and "patches" not in found:
-            found["positions"] = (f"^{re.escape(files[name])}$", "pos_embed")
+                found[name] = (rf"^{re.escape(after[name].removesuffix('.weight'))}\.", "head.")
+        if "pos_embed" in missing and array.ndim in (2, 3) and array.shape[-1] == width and "patches" not in places:
+            found[name] = (f"^{re.escape(after[name])}$", "pos_embed")
+    if name := places.get("patches"):
+        found[name] = (rf"^{re.escape(after[name].removesuffix('.weight'))}\.", "patch_embed.proj_?.")
+    dense = [
+        n for n in ("patch_embed.proj_hwc.weight", "patch_embed.proj_chw.weight", places.get("patches")) if n in arrays
+    ]
+    found |= _patch_norms(over, arrays, after, dense[0]) if dense and arrays[dense[0]].ndim == 2 else {}
     rules = list(found.values())
-    roots = {files[name].partition(".")[0] for name in arrays if name not in over}
-    outside = [files[name] for name in over if not any(re.search(pattern, files[name]) for pattern, _ in rules)]
+    roots = {after[name].partition(".")[0] for name in arrays if name not in over}
+    outside = [after[name] for name in over if not any(re.search(pattern, after[name]) for pattern, _ in rules)]
     beside = dict.fromkeys(name.partition(".")[0] for name in outside) if len(roots) == 1 else {}  # losses, metrics
-    return rules + [(rf"^{re.escape(root)}\.", None) for root in beside if root not in roots]
+    return found | {root: (rf"^{re.escape(root)}\.", None) for root in beside if root not in roots}
 
 
 _WORDS = (
     "cls_token, pos_embed, patch_embed.proj (of a dense layer proj_hwc if a patch's values are row, column, channel;"
-    " proj_chw if channel, row, column), blocks.0.norm1, blocks.0.attn.qkv, blocks.0.attn.proj, blocks.0.norm2,"
-    " blocks.0.mlp.fc1, blocks.0.mlp.fc2, norm, pre_logits, head"
+    " proj_chw if channel, row, column; with two normalisations, pixel_norm and embedding_norm), blocks.0.norm1,"
+    " blocks.0.attn.qkv, blocks.0.attn.proj, blocks.0.norm2, blocks.0.mlp.fc1, blocks.0.mlp.fc2, norm, pre_logits, head"
 )
 
 
@@ -120,18 +146,15 @@ def shown_heads(arrays: Mapping[str, np.ndarray]) -> int:
     return sum(bool(re.fullmatch(r"blocks\.0\.attn\.q\.\d+\.weight", name)) for name in arrays)
 
 
-def stated(
-    arrays: Mapping[str, np.ndarray], files: Mapping[str, str], options: Mapping[str, Any], config: Mapping[str, Any]
-) -> dict[str, Any]:
-    """{argument: value} of all that the user, the names or timm's config.json state."""
+def shown(arrays: Mapping[str, np.ndarray], files: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """{argument: value} of all that the arrays, their names or timm's config.json show."""
     arguments, pretrained = (config.get(name) for name in ("model_args", "pretrained_cfg"))
     found = dict(_OF_TORCHVISION) if any(map(_TORCHVISION.search, files.values())) else {}
     found["heads"] = arguments.get("num_heads") if isinstance(arguments, dict) else None
     if isinstance(pretrained, dict):
         found |= {name: pretrained.get(name) for name in ("mean", "std")}
-    if shown := shown_heads(arrays):
-        found["heads"] = shown
-    found |= {name: options[name] for name in ASKED if options.get(name) is not None}
+    if count := shown_heads(arrays):
+        found["heads"] = count
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -146,71 +169,63 @@ def _of_other_code(names):
     ]
 
 
-def ask(
-    path: object,
-    sentences: list[str],
-    missing: Collection[str],
-    values: Mapping[str, Any],
-    source: str = "model's code",
-) -> NoReturn:
-    """Raises the ValueError that names errors and missing values, with a line to paste.
-
-    Args:
-        path: of the file.
-        sentences: on the errors.
-        missing: arguments of ASKED.
-        values: {argument: value} to show in the line; None for a question mark.
-        source: where the user finds the missing values.
-    """
-    text = list(sentences)
-    if missing:
-        text.append(f"The file does not say what its model computes. Look up in the {source}:")
-        text += [f"  {name}: {ASKED[name][0]}" for name in missing]
-    line = ", ".join(f"{name}={'?' if value is None else repr(value)}" for name, value in values.items())
-    text += ["Then call, with your values for each question mark:", f'  keras_vit.load("{path}", {line})']
-    raise ValueError("\n".join(text))
+def _ask_sizes(arrays, options, rules):
+    """Asks for the channels of dense patches and for the size of images that are not square."""
+    names = [name for name in arrays if re.fullmatch(r"patch_embed\.proj(?:_hwc|_chw)?\.weight", name)]
+    dense = [arrays[name].shape[1] for name in names if arrays[name].ndim == 2]
+    dense += [arrays[name].shape[1] for name, (_, new) in rules.items() if new == "patch_embed.proj_?."]
+    if any(math.isqrt(inputs // 3) ** 2 * 3 != inputs for inputs in dense):
+        options.value("channels", 1)
+    table = arrays.get("pos_embed", np.zeros(0))
+    tokens = sum(name in arrays for name in ("cls_token", "dist_token"))
+    rows = table.size // table.shape[-1] if table.size else 1
+    if math.isqrt(max(rows - tokens, 0)) ** 2 != rows - tokens:
+        options.value("image_size", None)
 
 
 def check(
     path: object,
     arrays: Mapping[str, np.ndarray],
     files: Mapping[str, str],
-    names: Collection[str],
+    after: Mapping[str, str],
     stated: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> None:
-    """Refuses names that are not a ViT's, and missing arguments: one ValueError for both.
+    options: Options,
+) -> dict[str, Any]:
+    """{argument: value} of all that the arrays do not show.
 
     Args:
         path: of the file.
         arrays: {timm's name, or an unknown one: array}.
         files: {name: name in the file}.
-        names: all names, after the rules.
-        stated: from `stated`.
+        after: {name: name in the file, after the rules}.
+        stated: from `shown`.
         options: arguments of `load`.
+
+    Raises:
+        ValueError: for names that are not a ViT's, and for missing arguments: one for both.
     """
-    wrong, rules = _problem_of_names(arrays, files)
-    only_with = {"pre_logits_activation": "pre_logits.weight", "pool": "cls_token"}
-    missing = [n for n in ASKED if n not in stated and (n not in only_with or only_with[n] in arrays)]
-    sentences = _of_other_code(names)
-    if not sentences and not wrong and all(ASKED[name][1] is not None for name in missing):
-        return
+    wrong, rules = _problem_of_names(arrays, files, after)
+    result = {
+        name: options.value(name, usual, None if name in options else stated.get(name))
+        for name, (usual, about) in _QUESTIONS.items()
+        if about is None or about in arrays
+    }
+    _ask_sizes(arrays, options, rules)
+    sentences = _of_other_code(after.values())
     if wrong:
         sentences.append(
             f"The names are not those of a ViT. {' '.join(wrong)} names=[(pattern, replacement), ...] rewrites them to"
             f" {_WORDS}; (pattern, None) leaves arrays out. See docs/checkpoints.md."
         )
-    values = {name: ASKED[name][1] for name in missing} | {name: stated[name] for name in ASKED if name in stated}
-    if options.get("names") is not None or rules or wrong:
-        values = {"names": [*(options.get("names") or ()), *rules], **values}
-    if options.get("channels"):
-        values["channels"] = options["channels"]
-    ask(path, sentences, missing, values)
+    if sentences or rules or options.open:
+        values = {"names": [*(options.get("names") or ()), *rules.values()]} if rules else {}
+        raise Unanswered(path, sentences, options.open, values)
+    return result
 
 
-def assumed(stated: Mapping[str, Any], files: Mapping[str, str]) -> list[str]:
+def assumed(told: Mapping[str, Any], files: Mapping[str, str]) -> list[str]:
     """A sentence on assumptions, or []; `files` is {name: name in the file}."""
-    found = [] if "epsilon" in stated else [f"epsilon={EPSILON} (nn.LayerNorm's default)"]
+    found = []
     if not files.get("blocks.0.attn.qkv.weight", "in_proj_weight").endswith("in_proj_weight"):
         found.append(
             'all queries, then keys, then values (if they are head by head, rewrite "qkv" to "qkv_per_head"; if channel'
@@ -218,11 +233,9 @@ def assumed(stated: Mapping[str, Any], files: Mapping[str, str]) -> list[str]:
         )
     if not any(name.endswith("in_proj_weight") for name in files.values()):
         found.append("attention by softmax(q k / sqrt(width / heads)), nothing after an MLP's last dense layer")
-    if "cls_token" in files and "pool" not in stated:
-        found.append('a head on the class token (pool="token")')
-    if "cls_token" in files and stated.get("pool") == "gap":
+    if "cls_token" in files and told.get("pool") == "gap":
         found.append('a mean of the patches alone, without the class token (pool="mean" includes it)')
-    pool = stated.get("pool", "token" if "cls_token" in files else "gap")
+    pool = told.get("pool", "gap")
     if pool in ("gap", "mean") and "norm.weight" in files:
         found.append(
             'the last normalisation before the mean of the tokens (if it comes after, rewrite its name to "fc_norm")'

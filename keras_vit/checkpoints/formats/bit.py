@@ -14,14 +14,13 @@ from keras_vit.checkpoints.formats.parsed import (
     renamed,
     setting,
 )
-from keras_vit.checkpoints.formats.timm_config import evaluation_config, label_names, preprocessing
+from keras_vit.checkpoints.formats.timm_config import evaluation_config, is_named, label_names, preprocessing
 from keras_vit.models.bit import DEPTHS
 
 # How each style names a residual unit, the root convolution, and the head's bias.
 _UNIT = {"google": r"resnet/block(\d+)/unit(\d+)/", "timm": r"stages\.(\d+)\.blocks\.(\d+)\."}
 _ROOT = {"google": "resnet/root_block/standardized_conv2d/kernel", "timm": "stem.conv.weight"}
 _HEAD_BIAS = {"google": "resnet/head/conv2d/bias", "timm": "head.fc.bias"}
-_ASSUMED_NORMALISATION = "The file does not say how images are normalised: assuming {}, as timm's config.json does."
 _TIMM_SIZES = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
 
 
@@ -121,13 +120,12 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     cfg = evaluation_config(config)
     if classes is not None:
         check_agreement([("num_classes", setting(config, "num_classes", int), classes)])
-    assumptions: list[str] = []
     # The weights are convolutions, which fit any image size.
     shape = setting(cfg, "input_size", list)
-    size = any_size(None if shape is None else shape[1:], options, 224, assumptions)
+    size = any_size(None if shape is None else shape[1:], options, 224, style == "google" or is_named(config))
     fields = {"units": units, "width_factor": width / 64 if width % 64 else width // 64}
     stated = constants(cfg, ("mean", "std")) if style == "timm" else ((127.5,) * channels, (127.5,) * channels)
-    normal = normalisation(stated, (127.5, 127.5), channels, options, _ASSUMED_NORMALISATION, assumptions)
+    normal = normalisation(stated, (127.5, 127.5), channels, options)
     fields.update({name: _plain(values) for name, values in normal.items()})
     return ParsedCheckpoint(
         "BiT",
@@ -138,6 +136,5 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         classes,
         channels,
         label_names(config, classes),
-        assumptions=assumptions,
         preprocessing=preprocessing(config) if config else None,
     )

@@ -60,7 +60,7 @@ _IN_HEAD = (
 # Target names: timm's, and arrays in another order or by attention head, which own_names.py converts.
 VOCABULARY = re.compile(
     r"cls_token|reg_token|dist_token|pos_embed"
-    r"|patch_embed\.(?:proj|proj_chw|proj_hwc)\.(?:weight|bias)"
+    r"|patch_embed\.(?:proj|proj_chw|proj_hwc|pixel_norm|embedding_norm)\.(?:weight|bias)"
     r"|blocks\.\d+\.(?:norm1|norm2|attn\.(?:[qkv]{1,3}|[qkv]{3}_per_(?:head|channel)|[qkv]\.\d+|q_norm|k_norm|proj)|mlp\.fc[12])"
     r"\.(?:weight|bias)"
     r"|blocks\.\d+\.ls[12]\.gamma"

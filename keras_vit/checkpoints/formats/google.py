@@ -157,21 +157,20 @@ def _stem(arrays):
     return {"stem": stages, "stem_width": need(arrays, "conv_root/kernel", 4).shape[-1]}
 
 
-def _grid(arrays, fields, stride, options, assumptions):
+def _grid(arrays, fields, stride, options):
     """(patch grid, number of rows missing in the file's position table)."""
     token = int(fields["class_token"])
     hint = hint_grid(options, stride)
     if "pos_embedding" not in arrays:
-        fields["positions"] = "sincos2d"
-        assumptions.append(
-            "The file has no position embeddings: fixed 2-D sine-cosine ones are assumed (big_vision's"
-            " posemb=sincos2d)."
-        )
-        return (hint.h, hint.w) if hint else (224 // stride[0], 224 // stride[1]), 0
+        fields["positions"] = "sincos2d"  # big_vision's only table that is not in the file
+        if hint is None:
+            side = options.value("image_size", 224)
+            return (side // stride[0], side // stride[1]), 0
+        return (hint.h, hint.w), 0
     rows = need(arrays, "pos_embedding", 3).shape[1]
     if token and is_grid(rows - 1, hint):
         return grid(rows - 1, hint), 0
-    return grid(rows, hint), token
+    return grid(rows, hint, options), token
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
@@ -185,7 +184,6 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         ValueError: if the file is in none of these formats after all.
     """
     arrays, dropped = _normalise(dict(contents.arrays))
-    assumptions = []
     kernel = need(arrays, "embedding/kernel", 4)
     query = need(arrays, "Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel", 3)
     width, k, c = query.shape
@@ -204,7 +202,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     if "pre_logits/kernel" in arrays:
         fields["pre_logits"] = need(arrays, "pre_logits/kernel", 2).shape[1]
     stride = token_stride(fields["patch_size"], fields.get("stem"))
-    shape, missing_rows = _grid(arrays, fields, stride, options, assumptions)
+    shape, missing_rows = _grid(arrays, fields, stride, options)
     channels = need(arrays, "conv_root/kernel", 4).shape[2] if "stem" in fields else kernel.shape[2]
     classes = need(arrays, "head/kernel", 2).shape[1] if "head/kernel" in arrays else None
     return ParsedCheckpoint(
@@ -216,7 +214,6 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         classes,
         channels,
         dropped=dropped,
-        assumptions=assumptions,
     )
 
 

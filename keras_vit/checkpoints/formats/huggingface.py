@@ -14,11 +14,12 @@ from keras_vit.checkpoints.formats.huggingface_config import (
     check_type,
     dinov2_mlp_ratio,
     epsilon,
+    is_named,
     labels,
     mlp_activation,
     normalisation,
     preprocessing,
-    unstated,
+    stated_heads,
 )
 from keras_vit.checkpoints.formats.huggingface_names import FLAT, GATES, name_map, spelling
 from keras_vit.checkpoints.formats.parsed import (
@@ -27,7 +28,6 @@ from keras_vit.checkpoints.formats.parsed import (
     grid,
     heads,
     hint_grid,
-    known_heads,
     need,
     pixels,
     renamed,
@@ -189,6 +189,7 @@ def _normalise(arrays, names):
 
 def fields_of(arrays, names, kind, config, options):
     """The fields of the spec, without the normalisation."""
+    certain = is_named(config)
     block = f"{names.prefix}{names.block}.0."
     w = need(arrays, f"{names.prefix}{names.patch}.weight", 4)
     swiglu = f"{block}{names.swiglu[0]}.weight" in arrays
@@ -200,14 +201,18 @@ def fields_of(arrays, names, kind, config, options):
             f'config.json has {config["num_register_tokens"]} register tokens, but the array "{tokens}" has'
             f" {registers}."
         )
-    k, _ = heads(w.shape[0], known_heads(options, setting(config, "num_attention_heads", int)))
+    k, _ = heads(w.shape[0], options, stated_heads(config, kind))
     class_token = any(f"{names.prefix}embeddings.{name}" in arrays for name in ("cls_token", "class_embedding"))
     pool = "token" if class_token else "gap"
     if f"{names.prefix}head.probe" in arrays:
         pool = "map"
     elif "classifier.weight" in arrays and kind.startswith("dinov2"):
         # Another head than Hugging Face's reads the class token alone.
-        pool = "token_gap" if arrays["classifier.weight"].shape[-1] == 2 * w.shape[0] else "token"
+        both = arrays["classifier.weight"].shape[-1] == 2 * w.shape[0]
+        pool = "token_gap" if both else options.value("pool", "token", certain=options.get("head") == "reset")
+    elif class_token and "classifier.weight" in arrays and kind == "vit":
+        # transformers' class reads the class token.
+        pool = options.value("pool", "token", certain=certain or options.get("head") == "reset")
     return {
         "patch_size": w.shape[2:],
         "depth": depth(arrays, rf"{re.escape(names.prefix + names.block)}\.(\d+)\."),
@@ -220,8 +225,8 @@ def fields_of(arrays, names, kind, config, options):
         "registers": registers,
         "layer_scale": 1.0 if kind.startswith("dinov2") else None,
         "qkv_bias": f"{block}{names.attention['query']}.bias" in arrays,
-        "mlp_activation": "gelu" if swiglu else mlp_activation(config, kind),
-        "epsilon": epsilon(config, names.epsilon),
+        "mlp_activation": "gelu" if swiglu else mlp_activation(config, kind, options, certain),
+        "epsilon": epsilon(config, names.epsilon, options, certain),
         "pool": pool,
         "pre_norm": kind == "clip_vision_model",
     }
@@ -230,8 +235,7 @@ def fields_of(arrays, names, kind, config, options):
 def _pooler(arrays, config, options):
     """{name: array} of ViTModel's pooler if the head reads it, else {}.
 
-    Raises:
-        ValueError: if the file contains both, and nothing says so. Hugging Face's own classifiers have no pooler.
+    If the file contains both, and nothing says so, it is asked for. Hugging Face's own classifiers have no pooler.
     """
     found = {
         match[1]: a for name, a in arrays.items() if (match := re.search(r"(pooler\.dense\.(?:weight|bias))$", name))
@@ -241,10 +245,8 @@ def _pooler(arrays, config, options):
         return {}
     width = need(found, "pooler.dense.weight", 2).shape[0]
     if "pre_logits" not in options:
-        raise ValueError(
-            "The file has a head and ViTModel's pooler, and does not say whether the head reads it: pass"
-            f" pre_logits={width} if the head reads pooler_output, pre_logits=None if it reads last_hidden_state[:, 0]."
-        )
+        options.value("pre_logits", width)
+        return {}
     return found if options["pre_logits"] else {}
 
 
@@ -282,7 +284,7 @@ def _grid(arrays, names, kind, fields, config, options):
     prefix = int(fields["class_token"]) + int(fields["distillation_token"])
     stated = stated_pair(config, "image_size")
     hint = hint_grid(options, fields["patch_size"], None if stated is None else list(stated))
-    shape = grid(table.shape[0 if flat else 1] - prefix, hint)
+    shape = grid(table.shape[0 if flat else 1] - prefix, hint, options)
     fits = stated is not None and tuple(s // p for s, p in zip(stated, fields["patch_size"])) == shape
     return shape, stated if fits else None
 
@@ -294,6 +296,8 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     spelled = spelling(contents.arrays)
     names = spelled[kind]
     config = next((part for name in _SECTIONS if (part := setting(outer, name, dict)) is not None), outer)
+    if is_named(outer):  # and so are its sections
+        config = {**config, "architectures": outer.get("architectures") or [outer["model_type"]]}
     check_type(config, kind)
     found = _without_clip_classifier(contents.arrays, kind, options)
     arrays, dropped = _normalise(join_gates(_with_convolution(found, config), *GATES), names)
@@ -301,9 +305,8 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     if pooler := _pooler(contents.arrays, outer, options):
         arrays, dropped = {**arrays, **pooler}, [name for name in dropped if not name.endswith(tuple(pooler))]
         fields.update(pre_logits=len(pooler["pooler.dense.weight"]), pre_logits_activation="tanh")
-    assumptions = [] if outer else unstated(fields, options)
     channels = need(arrays, f"{names.prefix}{names.patch}.weight", 4).shape[1]
-    fields.update(normalisation(kind, contents.preprocessor, names.usual, channels, options, assumptions))
+    fields.update(normalisation(contents.preprocessor, names.usual, channels, options))
     classes = _classes(arrays, kind)
     shape, stated = _grid(arrays, names, kind, fields, config, options)
     size = pixels(shape, fields["patch_size"])
@@ -318,8 +321,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         channels,
         labels(outer, classes),
         dropped,
-        assumptions,
-        "timm" if kind == "dinov2_with_registers" else "bicubic",
-        preprocessing(contents.preprocessor),
+        resample="timm" if kind == "dinov2_with_registers" else "bicubic",
+        preprocessing=preprocessing(contents.preprocessor),
         activation=None if classes is None else activation(outer),
     )

@@ -12,6 +12,7 @@ from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities, refuse
 from keras_vit.checkpoints.formats.huggingface import VERSION
 from keras_vit.checkpoints.formats.huggingface_config import (
     ACTIVATIONS,
+    check_whole,
     epsilon,
     labels,
     mlp_activation,
@@ -40,7 +41,6 @@ from keras_vit.checkpoints.formats.parsed import (
     check_agreement,
     depth,
     heads,
-    known_heads,
     need,
     pixels,
     setting,
@@ -126,7 +126,9 @@ def head_map(bins: tuple[int, ...], auxiliary: bool) -> NameMap:
 def _fields(arrays, config, options):
     """The fields of the spec, without the normalisation of images."""
     w = need(arrays, "beit.embeddings.patch_embeddings.projection.weight", 4)
-    k, _ = heads(w.shape[0], known_heads(options, setting(config, "num_attention_heads", int)))
+    shown = need(arrays, f"{_BLOCK}0.{_TABLE}", 2).shape[1]
+    k, _ = heads(w.shape[0], options, shown)
+    check_agreement([("num_attention_heads", setting(config, "num_attention_heads", int), shown)])
     return {
         "patch_size": w.shape[2:],
         "depth": depth(arrays, rf"{re.escape(_BLOCK)}(\d+)\."),
@@ -167,6 +169,7 @@ def _taps(config, count):
 def parse(contents, options: dict) -> ParsedCheckpoint:
     """Parses a folder or file with names that `matches` accepts; arguments and errors as in timm.parse."""
     config = contents.config
+    check_whole(config, "the blocks that its head reads (out_indices) and its pool_scales")
     arrays = {name: a for name, a in contents.arrays.items() if name != "beit.embeddings.mask_token"}
     rows = [("model_type", setting(config, "model_type", str), "beit")]
     for name in ("use_shared_relative_position_bias", "use_absolute_position_embeddings", "auxiliary_concat_input"):
@@ -174,8 +177,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     check_agreement(rows)
     fields = _fields(arrays, config, options)
     channels = need(arrays, "beit.embeddings.patch_embeddings.projection.weight", 4).shape[1]
-    assumptions = [] if config else ["No config.json: assuming four evenly spaced blocks and pool_scales=[1, 2, 3, 6]."]
-    fields |= normalisation("beit", contents.preprocessor, (127.5, 127.5), channels, options, assumptions)
+    fields |= normalisation(contents.preprocessor, (127.5, 127.5), channels, options)
     classes = need(arrays, "decode_head.classifier.weight", 4).shape[0]
     bins = tuple(setting(config, "pool_scales", list) or _BINS)
     own = {"width": need(arrays, "decode_head.bottleneck.conv.weight", 4).shape[0], "bins": bins, "dropout": 0.0}
@@ -195,7 +197,6 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         inside,
         None,
         channels,
-        assumptions=assumptions,
         resample="bilinear",
         preprocessing=preprocessing(contents.preprocessor),
         dense=Dense(*dense),

@@ -6,6 +6,7 @@ from typing import Any
 from keras_vit.checkpoints.formats import parsed
 from keras_vit.checkpoints.formats.evaluation_steps import UsualSteps
 from keras_vit.checkpoints.formats.parsed import check_agreement, constants, setting, stated_pair
+from keras_vit.checkpoints.formats.questions import Options
 
 # {hidden_act: our activation}; the first of several is written.
 ACTIVATIONS = {
@@ -25,13 +26,39 @@ _MODEL_TYPES = {
     "siglip_vision_model": ("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"),
     "clip_vision_model": ("clip", "clip_vision_model"),
 }
+# {type: its number of heads where config.json does not say}; 12 for others.
+_USUAL_HEADS = {"dinov3_vit": 6, "eomt": 16, "clip_text_model": 8}
 # {type: its hidden_act where config.json does not say}; "gelu" for others.
 _USUAL_ACTIVATIONS = {"siglip_vision_model": "gelu_pytorch_tanh", "clip_vision_model": "quick_gelu"}
 
 
-def mlp_activation(config, kind: str) -> str:
-    """The activation that hidden_act names; ValueError for an unknown one."""
-    act = setting(config, "hidden_act", str) or _USUAL_ACTIVATIONS.get(kind, "gelu")
+def is_named(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is Hugging Face's: the class that it names has a default for all that it omits."""
+    return bool(config.get("model_type") or config.get("architectures"))
+
+
+def check_whole(config: Mapping[str, Any], unshown: str) -> None:
+    """ValueError for a head without config.json; `unshown` is in that alone."""
+    if not is_named(config):
+        raise ValueError(
+            f"The arrays do not show {unshown}: put the model's config.json and preprocessor_config.json next to the"
+            " file, or pass the folder of save_pretrained."
+        )
+
+
+def stated_heads(config: Mapping[str, Any], kind: str) -> int | None:
+    """The number of heads in a config.json that names a class, whose default it may leave out; else None."""
+    stated = setting(config, "num_attention_heads", int)
+    return _USUAL_HEADS.get(kind, 12) if stated is None and is_named(config) else stated
+
+
+def mlp_activation(config, kind: str, options: Options | None = None, certain: bool = True) -> str:
+    """The activation that hidden_act names, or the type's, asked for unless `certain`; ValueError if unknown."""
+    usual = _USUAL_ACTIVATIONS.get(kind, "gelu")
+    act = setting(config, "hidden_act", str)
+    if act is None and options is not None:
+        return options.value("mlp_activation", ACTIVATIONS[usual], certain=certain)
+    act = act or usual
     if act not in ACTIVATIONS:
         raise ValueError(
             f"config.json has hidden_act={act!r}, which is not implemented. Implemented: {', '.join(ACTIVATIONS)}."
@@ -39,10 +66,12 @@ def mlp_activation(config, kind: str) -> str:
     return ACTIVATIONS[act]
 
 
-def epsilon(config, default: float) -> float:
-    """Epsilon of the normalisations; ValueError unless it is a small positive number."""
+def epsilon(config, default: float, options: Options | None = None, certain: bool = True) -> float:
+    """Epsilon of the normalisations, asked for unless `certain`; ValueError unless it is a small positive number."""
     stated = setting(config, "layer_norm_eps", float, int)
-    stated = default if stated is None else stated
+    default = 1e-6 if config.get("model_type") == "vit_msn" else default
+    if stated is None:
+        return default if options is None else options.value("epsilon", default, certain=certain)
     if not 0 < stated < 1:
         raise ValueError(f"config.json has layer_norm_eps={stated!r}, expected a small positive number.")
     return stated
@@ -76,13 +105,6 @@ def check_type(config, kind: str) -> None:
             f"config.json has model_type={stated!r}, which is not implemented. Implemented: {', '.join(supported)}."
         )
     check_agreement([("model_type", stated, stated if stated in _MODEL_TYPES[kind] else kind)])
-
-
-def unstated(fields: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
-    """Sentences on what arrays without a config.json do not show; `fields` by the arrays, `options` as in parse."""
-    names = ("heads", "mlp_activation", "epsilon")
-    assumed = [f"{name}={fields[name]!r}" for name in names if options.get(name) is None]
-    return [f"No config.json: assuming {', '.join(assumed)}; pass those that differ."] if assumed else []
 
 
 def check_config(outer, config, kind, fields, size, classes, channels):
@@ -128,15 +150,13 @@ def _rescaling(preprocessor):
     return 1 / factor
 
 
-def normalisation(kind: str, preprocessor, usual, channels: int, options, assumptions):
-    """mean and std on the 0..255 scale, from preprocessor_config.json, or the type's `usual` ones."""
+def normalisation(preprocessor, usual, channels: int, options: Options):
+    """mean and std on the 0..255 scale, from preprocessor_config.json, or else asked for; `usual` for the type."""
     scale = _rescaling(preprocessor)
     stated = constants(preprocessor, ("image_mean", "image_std"), scale)
     if preprocessor.get("do_normalize", True) is False:
         stated = (0.0,) * channels, (scale,) * channels
-    missing = "image_mean and image_std in preprocessor_config.json" if preprocessor else "preprocessor_config.json"
-    assumption = f"No {missing}: assuming the usual normalisation of {kind}, {{}}. Pass these to confirm, or your own."
-    return parsed.normalisation(stated, usual, channels, options, assumption, assumptions)
+    return parsed.normalisation(stated, usual, channels, options)
 
 
 def preprocessing(preprocessor):

@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_vit.checkpoints.formats import config_json, huggingface, huggingface_names
 from keras_vit.checkpoints.formats.capabilities import refuse
-from keras_vit.checkpoints.formats.huggingface_config import labels
+from keras_vit.checkpoints.formats.huggingface_config import check_whole, labels
 from keras_vit.checkpoints.formats.name_map import (
     NameMap,
     batch_norm_counters,
@@ -204,6 +204,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     """Parses a folder or file with names that `matches` accepts; arguments and errors as in timm.parse."""
     outer, arrays = contents.config, contents.arrays
     kind = DEPTH_ANYTHING if "head.conv1.weight" in arrays else DPT
+    check_whole(outer, "the blocks that its head reads (out_indices) and the kind of depth")
     _check_supported(outer, kind)
     prefix = next((p for p in _PREFIXES if f"{p}embeddings.patch_embeddings.projection.weight" in arrays), None)
     if prefix is None:
@@ -219,10 +220,6 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     dense = _dense(outer, others, kind, encoder.fields["depth"], is_backbone)
     if dense.options["readout"] == "project" and encoder.fields["mlp_activation"] != "gelu":
         raise ValueError('config.json has readout_type="project" with another hidden_act than "gelu": not implemented.')
-    if not outer:
-        encoder.assumptions.append(
-            f"No config.json: assuming four evenly spaced blocks and depth={dense.options['depth']!r}."
-        )
     spelled = huggingface_names.IN_FILES[_PREFIXES[prefix]].prefix
     return dataclasses.replace(
         encoder,

@@ -11,9 +11,9 @@ from keras_vit.checkpoints.formats.huggingface import fields_of
 from keras_vit.checkpoints.formats.huggingface_config import (
     check_config,
     check_type,
+    is_named,
     normalisation,
     preprocessing,
-    unstated,
 )
 from keras_vit.checkpoints.formats.huggingface_names import Names, block_map
 from keras_vit.checkpoints.formats.name_map import NameMap, conv, same, torch_norm
@@ -23,13 +23,11 @@ from keras_vit.checkpoints.formats.parsed import (
     ParsedCheckpoint,
     any_size,
     check_agreement,
-    known_heads,
     need,
     renamed,
     setting,
     stated_pair,
 )
-from keras_vit.checkpoints.formats.timm_eva import HEAD_WIDTHS
 
 KIND = "dinov3_vit"
 _NAMES = Names(
@@ -89,12 +87,9 @@ def _normalise(arrays):
 
 def _fields(arrays, config, options):
     """The fields of the spec, without the normalisation."""
-    width = need(arrays, _PATCH, 4).shape[0]
-    known = known_heads(options, setting(config, "num_attention_heads", int))
-    given = {**options, "heads": known or max(width // HEAD_WIDTHS.get(width, 64), 1)}
     bias = "layer.0.attention.q_proj.bias" in arrays
     return {
-        **fields_of(arrays, _NAMES, KIND, config, given),
+        **fields_of(arrays, _NAMES, KIND, config, options),
         "positions": "rope2d",
         "rope_rescale": _rescale(config),
         "key_bias": not bias or "layer.0.attention.k_proj.bias" in arrays,
@@ -133,15 +128,16 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     outer = contents.config
     section = setting(outer, "backbone_config", dict)
     config = outer if section is None else section
+    if is_named(outer):
+        config = {**config, "architectures": outer.get("architectures") or [outer["model_type"]]}
     check_type(config, KIND)
     arrays, dropped = _normalise(contents.arrays)
     fields = _fields(arrays, config, options)
     channels = need(arrays, _PATCH, 4).shape[1]
-    assumptions = [] if outer else unstated(fields, options)
     usual = (IMAGENET_MEAN, IMAGENET_STD)
-    fields.update(normalisation(KIND, contents.preprocessor, usual, channels, options, assumptions))
+    fields.update(normalisation(contents.preprocessor, usual, channels, options))
     stated = stated_pair(config, "image_size")
-    size = any_size(stated, options, 224, assumptions)
+    size = any_size(stated, options, 224, is_named(config))
     _check(outer, config, fields, stated or size, channels)
     entries, preprocess = name_map(fields), preprocessing(contents.preprocessor)
     return ParsedCheckpoint(
@@ -153,7 +149,6 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         None,
         channels,
         dropped=dropped,
-        assumptions=assumptions,
         preprocessing=preprocess,
     )
 

@@ -19,7 +19,6 @@ from keras_vit.checkpoints.formats.huggingface_config import (
     labels,
     mlp_activation,
     normalisation,
-    unstated,
 )
 from keras_vit.checkpoints.formats.name_map import (
     Entry,
@@ -109,18 +108,15 @@ def _encoder(contents, options):
     """The ParsedCheckpoint of the encoder alone."""
     config, arrays, preprocessor = contents.config, contents.arrays, contents.preprocessor
     fields = huggingface.fields_of(arrays, _NAMES, _LIKE, {**config, "num_register_tokens": None}, options)
-    assumptions = [] if config else unstated(fields, options)
     w = need(arrays, _PATCH, 4)
     usual = (IMAGENET_MEAN, IMAGENET_STD)
-    fields.update(normalisation(EOMT, preprocessor, usual, w.shape[1], options, assumptions))
+    fields.update(normalisation(preprocessor, usual, w.shape[1], options))
     stated = stated_pair(config, "image_size")
     hint = hint_grid(options, fields["patch_size"], None if stated is None else list(stated))
-    size = pixels(grid(len(need(arrays, _TABLE, 2)), hint), fields["patch_size"])
+    size = pixels(grid(len(need(arrays, _TABLE, 2)), hint, options), fields["patch_size"])
     check_config(config, config, _LIKE, fields, size, None, w.shape[1])
     entries = _encoder_map(fields)
-    return ParsedCheckpoint(
-        "ViT", fields, size, entries, arrays, None, w.shape[1], assumptions=assumptions, resample="timm"
-    )
+    return ParsedCheckpoint("ViT", fields, size, entries, arrays, None, w.shape[1], resample="timm")
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:

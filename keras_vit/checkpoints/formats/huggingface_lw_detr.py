@@ -249,8 +249,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     others = stack_groups({name: a for name, a in arrays.items() if name not in inside})
     fields = _fields(kind, inside, backbone, options, depth, windows, everywhere)
     channels = need(inside, f"{names.prefix}{names.patch}.weight", 4).shape[1]
-    usual, assumptions = (IMAGENET_MEAN, IMAGENET_STD), []
-    fields |= normalisation(kind, contents.preprocessor, usual, channels, options, assumptions)
+    fields |= normalisation(contents.preprocessor, (IMAGENET_MEAN, IMAGENET_STD), channels, options)
     old = grid(need(inside, _table(kind), 3).shape[1] - 1)
     size = _image_size(kind, contents, backbone, options, fields["patch_size"], old)
     head = _head_options(kind, config, others, taps)
@@ -265,7 +264,6 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         None,
         channels,
         dropped=dropped,
-        assumptions=assumptions,
         resample=_RESAMPLE[kind],
         preprocessing=preprocessing(contents.preprocessor),
         dense=Dense(head, classes, labels(config, classes), None, 0.0, entries, others, head=kind),

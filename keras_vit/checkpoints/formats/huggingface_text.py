@@ -9,10 +9,17 @@ import numpy as np
 
 from keras_vit.checkpoints.formats import config_json, huggingface, huggingface_names
 from keras_vit.checkpoints.formats.capabilities import refuse
-from keras_vit.checkpoints.formats.huggingface_config import ACTIVATIONS, epsilon, mlp_activation
+from keras_vit.checkpoints.formats.huggingface_config import (
+    ACTIVATIONS,
+    check_whole,
+    epsilon,
+    mlp_activation,
+    stated_heads,
+)
 from keras_vit.checkpoints.formats.name_map import NameMap, linear, pack, same, torch_dense, torch_norm
 from keras_vit.checkpoints.formats.parsed import check_agreement, depth, heads, need, setting
 from keras_vit.checkpoints.formats.parsed_text import ParsedText, scalar
+from keras_vit.checkpoints.formats.questions import Options
 
 _TEXT, _EMBEDDINGS = "text_model.", "text_model.embeddings."
 _HEADS = ("text_projection.weight", "text_model.head.weight")
@@ -60,7 +67,7 @@ def _fields(arrays, config, clip, head):
     table, positions = (need(arrays, f"{_EMBEDDINGS}{name}_embedding.weight", 2) for name in ("token", "position"))
     hidden = need(arrays, f"{_TEXT}encoder.layers.0.mlp.fc1.weight", 2)
     width = table.shape[1]
-    k, _ = heads(width, setting(config, "num_attention_heads", int))
+    k, _ = heads(width, Options(asks=False), stated_heads(config, "clip_text_model" if clip else "siglip_text_model"))
     kind = _IMAGE_KINDS[clip]
     fields = {
         "vocabulary": table.shape[0],
@@ -100,7 +107,9 @@ def parse(contents: Any) -> ParsedText:
         if name.startswith(prefix) and not _BUFFERS.search(name)
     }
     clip = _HEADS[0] in arrays
-    config = setting(contents.config, "text_config", dict) or {}
+    check_whole(contents.config, "the number of attention heads and the activation of the text encoder")
+    # Its class has a default for what a named config leaves out.
+    config = {"model_type": "text", **(setting(contents.config, "text_config", dict) or {})}
     fields = _fields(arrays, config, clip, _HEADS[0] if clip else _HEADS[1])
     texts = {name: array for name, array in arrays.items() if name.startswith(_TEXT) or name == _HEADS[0]}
     image = {name: array for name, array in arrays.items() if name.startswith("vision_model.")}

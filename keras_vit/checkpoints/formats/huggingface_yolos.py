@@ -13,7 +13,6 @@ from keras_vit.checkpoints.formats.huggingface_config import (
     labels,
     mlp_activation,
     normalisation,
-    unstated,
 )
 from keras_vit.checkpoints.formats.name_map import NameMap, pack, positions, same, torch_dense
 from keras_vit.checkpoints.formats.parsed import (
@@ -82,14 +81,11 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     fields = huggingface.fields_of(arrays, _NAMES[_LIKE], _LIKE, config, options)
     tables = sum(name.startswith("positions.") for name in arrays)
     fields["positions_at"] = "stem" if tables == 1 else "every"
-    assumptions = [] if config else unstated(fields, options)
     channels = need(arrays, _PATCH, 4).shape[1]
-    fields.update(
-        normalisation(YOLOS, contents.preprocessor, (IMAGENET_MEAN, IMAGENET_STD), channels, options, assumptions)
-    )
+    fields.update(normalisation(contents.preprocessor, (IMAGENET_MEAN, IMAGENET_STD), channels, options))
     stated = stated_pair(config, "image_size")
     hint = hint_grid(options, fields["patch_size"], None if stated is None else list(stated))
-    size = pixels(grid(need(arrays, "positions.0", 3).shape[1] - 1, hint), fields["patch_size"])
+    size = pixels(grid(need(arrays, "positions.0", 3).shape[1] - 1, hint, options), fields["patch_size"])
     whole = None if stated is None else tuple(s // p * p for s, p in zip(stated, fields["patch_size"]))
     check_config(config, config, _LIKE, fields, stated if whole == size else size, None, channels)
     classes = need(others, f"{_HEADS['class']}.layers.2.weight", 2).shape[0] - 1
@@ -110,7 +106,6 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         arrays,
         None,
         channels,
-        assumptions=assumptions,
         resample="bicubic",
         dense=dense,
     )

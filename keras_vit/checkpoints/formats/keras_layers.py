@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from keras_vit.checkpoints.formats import asked, timm
+from keras_vit.checkpoints.formats import timm
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
+from keras_vit.checkpoints.formats.questions import Options, Unanswered
 from keras_vit.checkpoints.reading import keras_graph
 from keras_vit.checkpoints.reading.keras_graph import Node
 from keras_vit.checkpoints.reading.keras_layers import missing_parts, sentence, setting
@@ -322,12 +323,13 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
             f"Its layers compute (x - {mean.tolist()}) / {std.tolist()}, where x cannot be pixels 0..255. If your code"
             f" divides them by 255 before, pass mean={(255 * mean).tolist()}, std={(255 * std).tolist()}."
         )
-        asked.ask(contents.path, [of_pixels] * ("mean" in missing), missing, {**dict.fromkeys(missing), **told})
+        raise Unanswered(contents.path, [of_pixels] * ("mean" in missing), dict.fromkeys(missing), {})
     kernel = _convolution(reader.arrays["patch_embed.proj.weight"], channels, size)
     told = {**told, "heads": stated.pop("heads"), **({} if None in size else {"recorded_size": size})}
     activation = stated.pop("activation", None)
     parsed = timm.parse(
-        dataclasses.replace(contents, arrays={**reader.arrays, "patch_embed.proj.weight": kernel}, config={}), told
+        dataclasses.replace(contents, arrays={**reader.arrays, "patch_embed.proj.weight": kernel}, config={}),
+        Options(told, asks=False),
     )
     return dataclasses.replace(
         parsed,

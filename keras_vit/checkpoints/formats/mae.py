@@ -12,15 +12,18 @@ import numpy as np
 
 from keras_vit.checkpoints.formats import huggingface, huggingface_names, timm, timm_names
 from keras_vit.checkpoints.formats.capabilities import Capabilities
+from keras_vit.checkpoints.formats.huggingface_config import is_named
 from keras_vit.checkpoints.formats.name_map import NameMap, same, torch_dense, torch_norm
 from keras_vit.checkpoints.formats.parsed import Decoder, ParsedCheckpoint, check_agreement, depth, need, setting
+from keras_vit.checkpoints.formats.questions import Options
 from keras_vit.checkpoints.formats.recognise import recognise
 from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.layers.positions.embeddings import fixed_table
 
 _ROOT = "decoder_embed.weight"
 _TABLES = {"vit.embeddings.position_embeddings", "pos_embed"}
-_HEADS = 16  # of all published decoders
+# {argument: its value in all published files} that the arrays do not show.
+DECODER = {"decoder_heads": 16, "normalise_targets": True, "mask_ratio": 0.75}
 _NEAR = 1e-3  # for a table rounded to 16 bits
 
 
@@ -72,13 +75,16 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     decoder, encoder = _split(contents.arrays)
     inner = dataclasses.replace(contents, arrays=encoder)
     form = huggingface if recognise(encoder) == "huggingface" else timm
-    parsed = form.parse(inner, options)
+    kept = options.get("head", "keep") == "keep"
+    parsed = form.parse(inner, options.replaced(pool=options.get("pool") or "token") if kept else options)
     names = huggingface_names.spelling(encoder)["vit"] if form is huggingface else None
-    return dataclasses.replace(parsed, decoder=_decoder(parsed, decoder, contents.config, names))
+    if not kept:
+        options = Options(options, asks=False)  # the decoder is left out
+    return dataclasses.replace(parsed, decoder=_decoder(parsed, decoder, contents.config, names, options))
 
 
-def _decoder(parsed, arrays, config, names):
-    """The Decoder; adds values that the file does not state to `parsed.assumptions`. `names` as in decoder_map."""
+def _decoder(parsed, arrays, config, names, options):
+    """The Decoder; what the file does not state is asked for. `names` as in decoder_map."""
     block = "decoder_layers" if names else "decoder_blocks"
     hidden = need(arrays, f"{block}.0.{names.mlp[0] if names else 'mlp.fc1'}.weight", 2)
     fields = {
@@ -93,13 +99,8 @@ def _decoder(parsed, arrays, config, names):
         "normalise_targets": setting(config, "norm_pix_loss", bool),
         "mask_ratio": setting(config, "mask_ratio", float),
     }
-    assumed = {"decoder_heads": _HEADS, "normalise_targets": True, "mask_ratio": 0.75}
-    missing = [f"{name}={value}" for name, value in assumed.items() if stated[name] is None]
-    if missing:
-        parsed.assumptions.append(
-            f"The file does not say how its decoder is built and trained: assuming {', '.join(missing)}."
-        )
-    fields.update({name: assumed[name] if value is None else value for name, value in stated.items()})
+    certain = is_named(config)  # transformers' defaults are the published values
+    fields.update({name: options.value(name, DECODER[name], value, certain) for name, value in stated.items()})
     grid = grid_size(parsed.image_size, parsed.fields["patch_size"])
     fields["decoder_positions"] = kind_of(need(arrays, "decoder_pos_embed", 3), grid)
     [table] = _TABLES & parsed.arrays.keys()

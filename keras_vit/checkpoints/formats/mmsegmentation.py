@@ -35,7 +35,6 @@ from keras_vit.checkpoints.formats.parsed import (
     grid,
     heads,
     hint_grid,
-    known_heads,
     need,
     normalisation,
     pixels,
@@ -45,7 +44,6 @@ from keras_vit.checkpoints.formats.parsed import (
 from keras_vit.models import SegmentationModel
 
 _PATCHES = "backbone.patch_embed.projection"
-_MISSING = "The file has no config: assuming "
 
 
 def _square_patches(model):
@@ -107,16 +105,13 @@ def encoder_map(depth: int, class_token: bool, final_norm: bool) -> NameMap:
     return entries | (torch_norm("backbone.ln1", "encoder_norm") if final_norm else {})
 
 
-def _fields(arrays, backbone, options, head):
+def _fields(arrays, backbone, options):
     """The fields of the spec, without the normalisation of images."""
     w, hidden = need(arrays, f"{_PATCHES}.weight", 4), need(arrays, "backbone.layers.0.ffn.layers.0.0.weight", 2)
     d = w.shape[0]
-    k, _ = heads(d, known_heads(options, setting(backbone, "num_heads", int)))
-    class_token = setting(backbone, "with_cls_token", bool)
-    if class_token is None:  # the default; published MLA models have False
-        class_token = bool(backbone) or head != "setr_mla"
+    k, _ = heads(d, options, setting(backbone, "num_heads", int))
+    class_token = setting(backbone, "with_cls_token", bool) is not False
     stated = setting(section(backbone, "norm_cfg"), "eps", float)
-    epsilon = (1e-5 if backbone else 1e-6) if stated is None else stated  # torch's; every published config has 1e-6
     fields = {
         "patch_size": w.shape[2:],
         "depth": depth(arrays, r"backbone\.layers\.(\d+)\."),
@@ -126,7 +121,7 @@ def _fields(arrays, backbone, options, head):
         "class_token": class_token,
         "final_norm": "backbone.ln1.weight" in arrays,
         "pool": "token" if class_token else "gap",
-        "epsilon": float(options.get("epsilon") or epsilon),
+        "epsilon": float(options.get("epsilon") or stated or 1e-5),  # torch's
     }
     rows = [
         ("embed_dims", setting(backbone, "embed_dims", int), d),
@@ -180,35 +175,32 @@ def _taps(backbone, depth):
     return None if stated is None else tuple(stated)
 
 
-def _assumptions(head, fields, resample):
-    token = "" if fields["class_token"] else ", with_cls_token=False"
-    return [
-        f"{_MISSING}the taps of mmsegmentation's {head}, heads={fields['heads']}, epsilon={fields['epsilon']}{token},"
-        f" positions interpolated by {resample!r}."
-    ]
-
-
 def parse(contents, options: dict) -> ParsedCheckpoint:
     """Parses a file with the names of mmsegmentation's EncoderDecoder; arguments and errors as in timm.parse."""
     arrays, meta = contents.arrays, contents.meta
     settings = mmsegmentation_config.settings_of(next((meta[n] for n in ("cfg", "config") if n in meta), ""))
     config = section(settings, "model")
+    if not config:
+        raise ValueError(
+            "The file has no config in its meta, and its arrays do not show the blocks that the head reads, the number"
+            " of attention heads or the use of the class token. Save the arrays with the config that the model was"
+            ' built from: torch.save({"state_dict": ..., "meta": {"cfg": Config.fromfile("CONFIG.py").pretty_text}},'
+            ' "model.pth").'
+        )
     backbone = section(config, "backbone")
     _check_backbone(arrays, backbone)
     head = mmsegmentation_heads.find(arrays)
-    fields = _fields(arrays, backbone, options, head)
+    fields = _fields(arrays, backbone, options)
     own, auxiliary = mmsegmentation_heads.options_of(head, arrays, config)
     taps = _taps(backbone, fields["depth"])
     own |= {} if taps is None else {"taps": taps}
-    resample = setting(backbone, "interpolate_mode", str) or ("bicubic" if config or head == "upernet" else "bilinear")
-    assumptions = [] if config else _assumptions(head, fields, resample)
+    resample = setting(backbone, "interpolate_mode", str) or "bicubic"
     channels = need(arrays, f"{_PATCHES}.weight", 4).shape[1]
     usual = (IMAGENET_MEAN, IMAGENET_STD)
-    assumed = "The file does not say how images are normalised: assuming ImageNet's {}."
-    fields |= normalisation(_stated_constants(settings), usual, channels, options, assumed, assumptions)
+    fields |= normalisation(_stated_constants(settings), usual, channels, options)
     stated, patch = stated_pair(backbone, "img_size"), fields["patch_size"]
     hint = hint_grid(options, patch, None if stated is None else list(stated))
-    shape = grid(need(arrays, "backbone.pos_embed", 3).shape[1] - 1, hint)
+    shape = grid(need(arrays, "backbone.pos_embed", 3).shape[1] - 1, hint, options)
     classes = need(arrays, "decode_head.conv_seg.weight", 4).shape[0]
     names, colors = _class_names(meta, classes)
     unread = () if fields["class_token"] else ("backbone.cls_token",)
@@ -225,7 +217,6 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         inside,
         None,
         channels,
-        assumptions=assumptions,
         resample=resample,
         dense=Dense(own, classes, names, colors, auxiliary, entries, outside, head),
     )

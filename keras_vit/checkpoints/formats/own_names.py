@@ -17,6 +17,7 @@ from keras_vit.checkpoints.formats import asked, timm
 from keras_vit.checkpoints.formats.common_names import timm_names
 from keras_vit.checkpoints.formats.name_map import summary
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
+from keras_vit.checkpoints.formats.questions import Options
 from keras_vit.checkpoints.formats.recognise import LONGEST_NAME
 
 
@@ -72,7 +73,11 @@ def _check_one_model(first, second, names):
 
 
 def _translated(arrays, rules):
-    """({timm's name: (name in the file, array)}, names by the rules, names left out); ValueError if names collide."""
+    """({timm's name: (name in the file, array)}, {name in the file: name by the rules}, names left out).
+
+    Raises:
+        ValueError: if names collide.
+    """
     new = {name: now for name, now in rewritten(rules, arrays).items() if now is not None}
     known = timm_names({now: arrays[name].ndim for name, now in new.items()})
     result = {}
@@ -85,7 +90,7 @@ def _translated(arrays, rules):
                 " distinguishes them."
             )
         result[now] = name, arrays[name]
-    return result, new.values(), [name for name in arrays if name not in new]
+    return result, new, [name for name in arrays if name not in new]
 
 
 def _place_norm(arrays, options):
@@ -103,9 +108,8 @@ def _place_norm(arrays, options):
     return {name.replace("head_norm", new) if name in inside else name: value for name, value in arrays.items()}
 
 
-def _heads(stated, arrays):
+def _heads(k, arrays):
     """The number of attention heads; ValueError unless it is a positive integer, or if the file shows another."""
-    k = stated["heads"]
     if type(k) is not int or k < 1:
         raise ValueError(f"heads must be a positive integer, got {k!r}.")
     if (shown := asked.shown_heads(arrays)) and shown != k:
@@ -199,12 +203,6 @@ def _patches(arrays, channels):
     Raises:
         ValueError: if the order of its inputs is not given, or they are not a square of `channels`.
     """
-    if "patch_embed.proj.weight" in arrays and arrays["patch_embed.proj.weight"].ndim == 2:
-        raise ValueError(
-            'The patch embedding "patch_embed.proj.weight" is a dense layer on flattened patches: rewrite its name to'
-            " patch_embed.proj_hwc if the values of a patch are row, column, channel (einops' (p1 p2 c)), or to"
-            " patch_embed.proj_chw if they are channel, row, column (nn.Unfold, flatten of channels first)."
-        )
     order = next((order for order in ("hwc", "chw") if f"patch_embed.proj_{order}.weight" in arrays), None)
     if order is None:
         return arrays
@@ -220,6 +218,9 @@ def _patches(arrays, channels):
     kernel = weight.reshape(shape)
     kernel = kernel.transpose(0, 3, 1, 2) if order == "hwc" else kernel  # (d, c, h, w)
     renamed = {name.replace(f"proj_{order}", "proj"): array for name, array in arrays.items()}
+    if order == "chw":  # (c * h * w,) of the inputs' normalisation -> (h * w * c,)
+        norm = {name: array for name, array in renamed.items() if name.startswith("patch_embed.pixel_norm.")}
+        renamed |= {name: a.reshape(channels, side, side).transpose(1, 2, 0).reshape(-1) for name, a in norm.items()}
     return {**renamed, "patch_embed.proj.weight": kernel}
 
 
@@ -256,8 +257,7 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
 
     Args:
         contents: from files.read.
-        options: arguments of `load`: the rules under "names"; those of asked.ASKED, of which pool and epsilon may be
-            missing; channels of a dense patch embedding, image_size of a rectangular checkpoint.
+        options: an Options of arguments of `load`, with the rules under "names".
 
     Raises:
         ValueError: if a rule matches nothing, names collide, are missing or unexpected, or an argument is missing.
@@ -265,24 +265,26 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
     longest = max(contents.arrays, key=len)
     if len(longest) > LONGEST_NAME:
         raise ValueError(f'The name "{longest[:50]}..." has {len(longest):,} characters, more than {LONGEST_NAME}.')
-    translated, names, dropped = _translated(contents.arrays, options.get("names") or ())
+    translated, new, dropped = _translated(contents.arrays, options.get("names") or ())
     translated = _place_norm(translated, options)
     arrays = {name: array for name, (_, array) in translated.items()}
     files = {name: file for name, (file, _) in translated.items()}
-    stated = asked.stated(arrays, files, options, contents.config)
-    asked.check(contents.path, arrays, files, names, stated, options)
-    arrays = _patches(_attention(_without_head_axis(arrays), _heads(stated, arrays)), options.get("channels") or 3)
-    assumptions = asked.assumed(stated, files)
+    shown = asked.shown(arrays, files, contents.config)
+    after = {name: new[file] for name, file in files.items()}
+    answers = asked.check(contents.path, arrays, files, after, shown, options)
+    heads = _heads(answers["heads"], arrays)
+    arrays = _patches(_attention(_without_head_axis(arrays), heads), options.get("channels") or 3)
+    assumptions = asked.assumed(answers, files)
     arrays = _complete(arrays, assumptions)
     # Other channels than the file's belong to the adapted model; mean and std describe the file.
     known = {name: value for name, value in options.items() if name != "channels"}
-    parsed = timm.parse(dataclasses.replace(contents, arrays=arrays), {**known, "heads": stated["heads"]})
-    told = {name: stated[name] for name in ("epsilon", "mlp_activation", "pool", "norm_first") if name in stated}
-    if "pre_logits.weight" in arrays:
-        told["pre_logits_activation"] = stated["pre_logits_activation"]
+    constants = {name: answers.pop(name) for name in ("mean", "std")}
+    if "pretrained_cfg" not in contents.config:
+        known |= constants
+    parsed = timm.parse(dataclasses.replace(contents, arrays=arrays), Options({**known, **answers}, asks=False))
     return dataclasses.replace(
         parsed,
-        fields={**parsed.fields, "epsilon": asked.EPSILON, **told},
+        fields={**parsed.fields, **answers},
         dropped=dropped,
         assumptions=[*assumptions, *parsed.assumptions],
         preprocessing=parsed.preprocessing if "pretrained_cfg" in contents.config else None,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from keras_vit.checkpoints.formats.name_map import NameMap
+from keras_vit.checkpoints.formats.questions import Options
 from keras_vit.checkpoints.resample import adapt_constants
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.embedding.patches import pair
@@ -21,7 +22,7 @@ CLIP_STD = tuple(255 * s for s in (0.26862954, 0.26130258, 0.27577711))
 
 # {width: heads} of the published models with heads that are not 64 wide; a state dict does not contain the number of
 # heads.
-_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
+_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 4096: 32}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,44 +170,31 @@ def constants(config: Mapping, names: tuple[str, str], scale: float = 255.0) -> 
     return tuple(scale * float(value) for value in mean), tuple(scale * float(value) for value in std)
 
 
-def _rounded(values):
-    """mean or std, to paste: 57.12 instead of 57.120000000000005."""
-    return tuple(map(_rounded, values)) if isinstance(values, tuple) else round(values, 6)
-
-
 def normalisation(
-    stated: tuple[tuple, tuple] | None,
-    usual: tuple,
-    channels: int,
-    options: Mapping,
-    assumption: str,
-    assumptions: list[str],
+    stated: tuple[tuple, tuple] | None, usual: tuple, channels: int, options: Options, certain: bool = False
 ) -> dict[str, float | tuple]:
-    """mean and std as fields of a spec, on the 0..255 scale: the user's, else the checkpoint's, else the usual ones.
+    """mean and std as fields of a spec, on the 0..255 scale: the user's or the checkpoint's; else they are asked for.
 
     Args:
         stated: (mean, std) that the checkpoint states, or None.
         usual: default (mean, std); RGB values are averaged for one channel, repeated for more.
         channels: of the file's images.
-        options: of `parse`. mean and std for another number of channels belong to the adapted model, not to the file.
-        assumption: text to add to `assumptions` if the usual ones are taken; "{}" in it becomes "mean=..., std=...".
-        assumptions: a list.
+        options: of `parse`. mean and std for another number of channels belong to the adapted model, not to the file
+            that states its own.
+        certain: whether the usual values are the file's, by its format.
 
     Raises:
         ValueError: if the checkpoint's constants do not match its channels, and the user passes none.
     """
     told = {name: options[name] for name in ("mean", "std") if options.get(name) is not None}
-    if options.get("channels") not in (None, channels):
+    if stated is not None and options.get("channels") not in (None, channels):
         told = {}
     if len(told) == 2:
         return told
     if stated is None:
-        stated = tuple(adapt_constants(values, channels) for values in usual)
-        assumed = zip(("mean", "std"), stated, strict=True)
-        assumptions.append(
-            assumption.format(", ".join(f"{n}={_rounded(values)}" for n, values in assumed if n not in told))
-        )
-    elif len(stated[0]) != channels:
+        defaults = (adapt_constants(values, channels) for values in usual)
+        return {name: options.value(name, value, certain=certain) for name, value in zip(("mean", "std"), defaults)}
+    if len(stated[0]) != channels:
         raise ValueError(
             f"mean and std in the config have {len(stated[0])} values each, but the arrays are for images of {channels}"
             " channels: pass mean=... and std=..., on the 0..255 scale."
@@ -214,19 +202,17 @@ def normalisation(
     return {"mean": stated[0], "std": stated[1], **told}
 
 
-def any_size(stated: typing.Any, options: Mapping, usual: int, assumptions: list[str]) -> tuple[int, int]:
-    """The image size (height, width) of weights that fit any: as stated, else the user's, else the usual one.
+def any_size(stated: typing.Any, options: Options, usual: int, certain: bool = False) -> tuple[int, int]:
+    """The image size (height, width) of weights that fit any: as stated, else the user's, else it is asked for.
 
     Args:
         stated: by the checkpoint, pixels or (height, width), or None.
         options: of `parse`.
         usual: pixels.
-        assumptions: a list, to which a sentence on the usual one is added.
+        certain: whether to take the usual size without asking.
     """
-    size = options.get("recorded_size") or (options.get("image_size") if stated is None else stated)
-    if size is None:
-        assumptions.append(f"The file does not state the image size: assuming image_size={usual}.")
-    return pair(usual if size is None else size, "image_size")
+    stated = options.get("recorded_size") or stated
+    return pair(options.value("image_size", usual, stated, certain), "image_size")
 
 
 def colors_in(rows: typing.Any, classes: int) -> tuple[tuple[int, ...], ...] | None:
@@ -268,26 +254,31 @@ def depth(names: Iterable[str], pattern: str) -> int:
     return len(numbers)
 
 
-def heads(width: int, known: int | None, inner: int | None = None) -> tuple[int, int | None]:
+def heads(
+    width: int, options: Options, stated: int | None = None, inner: int | None = None, certain: bool = False
+) -> tuple[int, int | None]:
     """(heads, head_dim) of a model.
 
     Args:
         width: of the model.
-        known: number of heads, from the user or a config; None for that of the published models of this width.
+        options: of `parse`.
+        stated: number of heads by the checkpoint, or None.
         inner: total width of the heads; None for `width`.
+        certain: whether a missing number is that of the published models of this width.
 
     Raises:
-        ValueError: if the heads do not divide the inner width.
+        ValueError: if the heads do not divide the inner width, or differ from those passed.
     """
     inner = inner or width
-    k = (_HEADS.get(width) or max(inner // 64, 1)) if known is None else known
+    usual = _HEADS.get(width) or max(inner // 64, 1)
+    k = known_heads(options, stated, usual if inner % usual == 0 else 1, certain)
     if type(k) is not int or k < 1 or inner % k:
         raise ValueError(f"{inner} query channels do not divide into {k} heads: pass heads=...")
     return k, (None if inner == width else inner // k)
 
 
-def known_heads(options: Mapping, stated: int | None) -> int | None:
-    """The number of heads from the user or config.json; None if neither states it.
+def known_heads(options: Options, stated: int | None, usual: int = 1, certain: bool = False) -> int:
+    """The number of heads, which the user or the checkpoint states; else the usual one, asked for unless certain.
 
     Raises:
         ValueError: if they differ: any divisor of the width would load, but compute something else.
@@ -297,7 +288,7 @@ def known_heads(options: Mapping, stated: int | None) -> int | None:
         raise ValueError(
             f"heads={told} was passed, but config.json says {stated}. Leave heads out, or correct config.json."
         )
-    return stated if told is None else told
+    return options.value("heads", usual, stated, certain)
 
 
 class Hint(typing.NamedTuple):
@@ -308,7 +299,7 @@ class Hint(typing.NamedTuple):
     is_certain: bool
 
 
-def hint_grid(options: Mapping, stride: tuple, config_size: int | list | None = None) -> Hint | None:
+def hint_grid(options: Options, stride: tuple, config_size: int | list | None = None) -> Hint | None:
     """The patch grid of an image size: the checkpoint's, or else the user's, which may be another size.
 
     Args:
@@ -320,18 +311,24 @@ def hint_grid(options: Mapping, stride: tuple, config_size: int | list | None = 
         a Hint, or None if nothing is known.
     """
     stated = options.get("recorded_size") or config_size
-    size = stated or options.get("image_size")
+    size = stated or options.noted.get("image_size") or options.get("image_size")
     return (
         None if size is None else Hint(*(s // t for s, t in zip(pair(size, "image_size"), stride)), stated is not None)
     )
 
 
-def grid(tokens: int, hint: Hint | None = None) -> tuple[int, int]:
-    """The patch grid (h, w) of that many tokens: by a certain hint, else a square, else any hint, else ValueError."""
+def grid(tokens: int, hint: Hint | None = None, options: Options | None = None) -> tuple[int, int]:
+    """The patch grid (h, w) of that many tokens: by a certain hint, else a square, else any hint, else ValueError.
+
+    With `options` and without a hint, image_size is asked for, and the grid is one row for now.
+    """
     side = math.isqrt(max(tokens, 0))
     square = tokens > 0 and side * side == tokens
     if hint is not None and hint.h * hint.w == tokens and (hint.is_certain or not square):
         return hint.h, hint.w
+    if not square and hint is None and options is not None and options.asks and tokens > 0:
+        options.value("image_size", None)
+        return 1, tokens
     if not square:
         stated = (
             f", and the config's image size gives a grid of {hint.h}x{hint.w}"

@@ -232,17 +232,25 @@ def _fields(arrays, style, options):
     depths = tuple(depth(arrays, rf"{re.escape(stages)}\.{i}\.blocks\.(\d+)\.") for i in range(count))
     first = f"{stages}.0.blocks.0.{attention}"
     biases = (f"{first}.qkv.bias", f"{first}.q_bias", f"{first}.query.bias")
-    shown = need(arrays, f"{first}.logit_scale", 3).shape[0] if v2 else None
-    sides = []
-    for i in range(0 if v2 else count):
-        table = need(arrays, f"{stages}.{i}.blocks.0.{attention}.relative_position_bias_table", 2)
-        shown, sides = shown or table.shape[1], [*sides, (math.isqrt(len(table)) + 1) // 2]
+    shown, sides = [], []
+    for i in range(count):
+        place = f"{stages}.{i}.blocks.0.{attention}"
+        if v2:
+            shown.append(need(arrays, f"{place}.logit_scale", 3).shape[0])
+        else:
+            table = need(arrays, f"{place}.relative_position_bias_table", 2)
+            shown, sides = [*shown, table.shape[1]], [*sides, (math.isqrt(len(table)) + 1) // 2]
+    if shown != [shown[0] * 2**i for i in range(count)]:
+        raise ValueError(
+            f"The stages have {', '.join(map(str, shown))} attention heads. In a Swin of this package each stage has"
+            " twice those of the stage before, so this model cannot be expressed."
+        )
     ratio = hidden.shape[0] / kernel.shape[0]
     fields = {
         "version": "v2" if v2 else "v1",
         "width": kernel.shape[0],
         "depths": depths,
-        "heads": known_heads(options, shown),
+        "heads": known_heads(options, shown[0]),
         "patch_size": kernel.shape[2:],
         "mlp_ratio": int(ratio) if ratio.is_integer() else ratio,
         "qkv_bias": any(name in arrays for name in biases),
@@ -268,21 +276,30 @@ def _stated(config, style):
     return window, windows, size or (tuple(given[1:]) if given and len(given) == 3 else None)
 
 
-def _windows(fields, config, style, sides, options, assumptions):
+def _shown_side(arrays):
+    """Patches on a side of a square image, by the mask of its first shifted windows, which the original saves."""
+    name = next((name for name in arrays if re.search(r"(?:^|\.)layers\.0\.blocks\.1\.attn_mask$", name)), None)
+    if name is None or arrays[name].ndim != 3:
+        return None
+    windows, tokens, _ = arrays[name].shape
+    side = math.isqrt(windows * tokens)
+    return side if side * side == windows * tokens else None
+
+
+def _windows(fields, config, style, sides, options, shown_side):
     """({window, pretrained_windows}, image size) of the weights; ValueError for a table that is not the config's."""
     window, pretrained, size = _stated(config, style)
     if sides:  # the first stage has the largest map
         check_agreement([("the window's size", window, sides[0])] if size is None or min(size) > 4 * sides[0] else [])
         window = max(sides[0], window or 0)
     elif window is None:
-        window = options.get("window") or 8
-        assumptions.append(f"No window in a config.json: assuming window={window}; pass it if it is another.")
-        pretrained = options.get("pretrained_windows")
+        window = options.value("window", 8)
+        pretrained = options.value("pretrained_windows", (0,) * len(fields["depths"]))
     size = options.get("recorded_size") or size
+    if size is None and shown_side:
+        size = shown_side * fields["patch_size"][0]
     if size is None:  # the last stage's map is one window in v1's models
-        size = options.get("image_size") if fields["version"] == "v2" else None
-        size = size or (256 if fields["version"] == "v2" else 32 * (sides[-1] if sides else window))
-        assumptions.append(f"No image size in a config.json: assuming weights for images of {size} pixels.")
+        size = options.value("image_size", 256 if fields["version"] == "v2" else 32 * sides[-1])
     found = {"window": window}
     if fields["version"] == "v2" and pretrained and all(pretrained):
         found["pretrained_windows"] = tuple(pretrained)
@@ -309,21 +326,18 @@ def _check_huggingface(config, fields, classes, channels):
     )
 
 
-def _head(config, contents, style, classes, channels, options, assumptions):
+def _head(config, contents, style, classes, channels, options):
     """(mean and std, {class_names, preprocessing, activation}) from the config files of the format."""
     usual = (IMAGENET_MEAN, IMAGENET_STD)
     if style == "huggingface":
-        constants_ = huggingface_config.normalisation(
-            "Swin", contents.preprocessor, usual, channels, options, assumptions
-        )
+        constants_ = huggingface_config.normalisation(contents.preprocessor, usual, channels, options)
         return constants_, {
             "class_names": huggingface_config.labels(config, classes),
             "preprocessing": huggingface_config.preprocessing(contents.preprocessor) if contents.preprocessor else None,
             "activation": huggingface_config.activation(config),
         }
     stated = constants(evaluation_config(config), ("mean", "std"))
-    assumption = "The file does not say how images are normalised: assuming ImageNet's {}."
-    found = normalisation(stated, usual, channels, options, assumption, assumptions)
+    found = normalisation(stated, usual, channels, options)
     names = label_names(config, classes)
     return found, {"class_names": names, "preprocessing": timm_preprocessing(config) if config else None}
 
@@ -339,16 +353,15 @@ def parse(contents, options: Mapping) -> ParsedCheckpoint:
     else:
         arrays = _in_huggingface_files(arrays)
     config: Mapping = contents.config
-    assumptions: list[str] = []
     fields, classes, channels, sides = _fields(arrays, style, options)
     if style == "huggingface":
         _check_huggingface(config, fields, classes, channels)
     else:
         labels = setting(config, "num_classes", int)
         check_agreement([("num_classes", None if classes is None else labels, classes)])
-    windows, size = _windows(fields, config, style, sides, options, assumptions)
+    windows, size = _windows(fields, config, style, sides, options, _shown_side(contents.arrays))
     fields |= windows | {"roll": "after_padding" if original else _ROLLS[style]}
-    normal, head = _head(config, contents, style, classes, channels, options, assumptions)
+    normal, head = _head(config, contents, style, classes, channels, options)
     spec = SwinSpec(**fields, **normal)
     entries = _MAPS[style](spec, classes)
     return ParsedCheckpoint(
@@ -360,7 +373,6 @@ def parse(contents, options: Mapping) -> ParsedCheckpoint:
         classes,
         channels,
         dropped=dropped,
-        assumptions=assumptions,
         resample="bicubic",
         **head,
     )

@@ -11,7 +11,6 @@ from keras_vit.checkpoints.formats.parsed import (
     heads,
     hint_grid,
     is_grid,
-    known_heads,
     need,
     pixels,
     renamed,
@@ -23,6 +22,7 @@ from keras_vit.checkpoints.formats.timm_config import (
     activation,
     check_architecture,
     input_size,
+    is_named,
     label_names,
     look_alikes,
     normalisation,
@@ -44,8 +44,11 @@ _ALIASES = [
     (r"^pre_logits\.fc\.", "pre_logits."),
 ]
 _DROPPED = re.compile(r"^mask_token$|^rasa_head\.")  # the second: Franca's predictor of positions
-# What timm always computes.
+# What timm's architectures compute.
 CONVENTIONS = {"epsilon": 1e-6}
+TEST_HEAD_WIDTH = 32  # of timm's test_vit
+# {pattern of timm's architectures: heads} where others of the width have another number.
+_UNUSUAL_HEADS = {r"^vit_base_patch16_gap_224$": 16, r"giantopt": 16, r"^vit_small_resnet(26d|50d_s16)_224$": 8}
 # timm's architecture of a hybrid's stem.
 HYBRIDS = {
     (): "vit_tiny_r_s16_p8_224",
@@ -142,12 +145,14 @@ def _fold_registers(arrays, fields, hint):
         arrays["pos_embed"] = table[:, [*range(token), *range(token + extra, rows)]]
 
 
-def _grid(arrays, fields, hint):
+def _grid(arrays, fields, hint, options):
     """(patch grid, number of rows missing in the file's position table)."""
     rows = need(arrays, "pos_embed", 3).shape[1]
     token = int(fields["class_token"]) + int(fields["distillation_token"])
     patches_only = is_grid(rows, hint) and (fields["registers"] or not is_grid(rows - token, hint))
-    return (grid(rows, hint), token) if patches_only else (grid(rows - token, hint), 0)
+    if patches_only and token and not fields["registers"] and hint is None:
+        options.value("image_size", None)  # 25 rows are 5x5 patches, or the token and 4x6
+    return (grid(rows, hint, options), token) if patches_only else (grid(rows - token, hint, options), 0)
 
 
 def _stem(arrays):
@@ -165,13 +170,28 @@ def _stem(arrays):
     return {"stem": stages, "stem_width": need(arrays, "patch_embed.backbone.stem.conv.weight", 4).shape[0]}
 
 
+def _heads(arrays, config, inner):
+    """The number of heads that config.json states, its architecture, or the normalisation of one head's queries."""
+    stated = setting(section(config, "model_args"), "num_heads", int)
+    architecture = str(config.get("architecture"))
+    if stated is None and architecture.startswith("test_vit"):
+        return inner // TEST_HEAD_WIDTH
+    unusual = next((k for pattern, k in _UNUSUAL_HEADS.items() if re.search(pattern, architecture)), None)
+    if stated is None and unusual:
+        return unusual
+    norm = arrays.get("blocks.0.attn.q_norm.weight")
+    shown = stated is None and norm is not None and norm.size and inner % norm.size == 0
+    return inner // norm.size if shown else stated
+
+
 def _fields(arrays, config, options):
     """The fields of the spec, without normalisation and positions."""
     w = need(arrays, "patch_embed.proj.weight", 4)
     width = w.shape[0]
     hidden, out = need(arrays, "blocks.0.mlp.fc1.weight", 2), need(arrays, "blocks.0.mlp.fc2.weight", 2)
     inner = need(arrays, "blocks.0.attn.qkv.weight", 2).shape[0] // 3
-    k, head_dim = heads(width, known_heads(options, setting(section(config, "model_args"), "num_heads", int)), inner)
+    certain = is_named(config)
+    k, head_dim = heads(width, options, _heads(arrays, config, inner), inner, certain)
     swiglu = hidden.shape[0] == 2 * out.shape[1]
     fields = {
         "patch_size": w.shape[2:],
@@ -187,14 +207,16 @@ def _fields(arrays, config, options):
         "qkv_bias": "blocks.0.attn.qkv.bias" in arrays,
         "qk_norm": "blocks.0.attn.q_norm.weight" in arrays,
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in arrays else None,
+        "patch_norm": "patch_embed.pixel_norm.weight" in arrays,
         "fc_norm": "fc_norm.weight" in arrays,
         "final_norm": not {"norm.weight", "fc_norm.weight"}.isdisjoint(arrays),
         "pre_logits": need(arrays, "pre_logits.weight", 2).shape[0] if "pre_logits.weight" in arrays else None,
-        "mlp_activation": "gelu" if swiglu else activation(config),
-        **CONVENTIONS,
+        "mlp_activation": "gelu" if swiglu else activation(config, options),
+        "norm_first": options.value("norm_first", True, certain=certain),
+        "epsilon": options.value("epsilon", CONVENTIONS["epsilon"], certain=certain),
         **_stem(arrays),
     }
-    return {**fields, "pool": pool(arrays, fields, config)}
+    return {**fields, "pool": pool(arrays, fields, config, options)}
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
@@ -202,8 +224,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
 
     Args:
         contents: from files.read, with timm's config.json if there is one.
-        options: arguments of `load` for values that the file does not state: heads, image_size of a rectangular
-            checkpoint.
+        options: an Options of arguments of `load`, for values that the file does not state.
 
     Raises:
         ValueError: if the file is not in this format after all.
@@ -215,12 +236,12 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     fields = _fields(arrays, config, options)
     root = need(arrays, next(name for name in TIMM_ROOTS[::-1] if name in arrays), 4)
     channels = root.shape[1]
-    fields.update(normalisation(config, channels, options, assumptions))
+    fields.update(normalisation(config, channels, options))
     stride = token_stride(fields["patch_size"], fields.get("stem"))
     stated = input_size(config)
     hint = hint_grid(options, stride, None if stated is None else list(stated))
     _fold_registers(arrays, fields, hint)
-    shape, missing_rows = _grid(arrays, fields, hint)
+    shape, missing_rows = _grid(arrays, fields, hint, options)
     classes = need(arrays, "head.weight", 2).shape[0] if "head.weight" in arrays else None
     fits = stated is not None and tuple(s // t for s, t in zip(stated, stride)) == shape
     arguments = section(config, "model_args")

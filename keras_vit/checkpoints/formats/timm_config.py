@@ -40,12 +40,22 @@ def section(config, name):
     return setting(config, name, dict) or {}
 
 
-def activation(config):
-    """The activation in config.json; ValueError for an unknown one."""
+def is_named(config: Mapping) -> bool:
+    """Whether a config.json is timm's: the code of the architecture that it names has all values that it omits."""
+    return setting(config, "architecture", str) is not None
+
+
+def activation(config, options):
+    """The activation in config.json, or that of its architecture; without one it is asked for.
+
+    Raises:
+        ValueError: for an unknown one.
+    """
     architecture = str(config.get("architecture"))
     act = setting(section(config, "model_args"), "act_layer", str)
     usual = "quick_gelu" if "quickgelu" in architecture else "gelu_tanh" if _TANH.search(architecture) else "gelu"
-    act = act or usual
+    if act is None:
+        return options.value("mlp_activation", usual, certain=is_named(config))
     if act not in ACTIVATIONS:
         raise ValueError(
             f"config.json has the activation {act!r}, which is not implemented. Implemented: {', '.join(ACTIVATIONS)}."
@@ -62,8 +72,12 @@ def input_size(config):
     return size
 
 
-def pool(arrays, fields, config):
-    """The pooling, from the arrays or config.json; ValueError if it is unsupported or contradicts the arrays."""
+def pool(arrays, fields, config, options):
+    """The pooling, from the arrays or config.json, or else asked for.
+
+    Raises:
+        ValueError: if it is unsupported or contradicts the arrays.
+    """
     is_map = "attn_pool.latent" in arrays
     arguments = section(config, "model_args")
     stated = setting(arguments, "global_pool", str) or setting(config, "global_pool", str) or None
@@ -79,7 +93,11 @@ def pool(arrays, fields, config):
         )
     if stated:
         return _POOLS[stated]
-    return "map" if is_map else "gap" if "fc_norm.weight" in arrays or not fields["class_token"] else "token"
+    if is_map or "fc_norm.weight" in arrays or not fields["class_token"]:
+        return "map" if is_map else "gap"
+    # A new head reads what the user chooses; a head of two tokens reads these.
+    certain = is_named(config) or options.get("head") == "reset" or fields.get("distillation_token", False)
+    return options.value("pool", "token", certain=certain)
 
 
 def stated_rows(config: Mapping, fields: Mapping, size: tuple, classes: int | None, channels: int) -> list[tuple]:
@@ -120,16 +138,10 @@ def evaluation_config(config: Mapping) -> Mapping:
     return section(config, "pretrained_cfg") or config
 
 
-def normalisation(config, channels, options, assumptions):
-    """mean and std on the 0..255 scale, from config.json, or ImageNet's."""
-    cfg = evaluation_config(config)
-    assumption = (
-        "The file does not say how images are normalised: assuming ImageNet's {}, as for DeiT and DINO. For timm's"
-        " AugReg and SigLIP models, such as vit_tiny_patch16_224, pass mean=127.5, std=127.5. A folder written by"
-        " timm.models.save_for_hf needs no arguments."
-    )
-    usual = (IMAGENET_MEAN, IMAGENET_STD)
-    return parsed.normalisation(constants(cfg, ("mean", "std")), usual, channels, options, assumption, assumptions)
+def normalisation(config, channels, options):
+    """mean and std on the 0..255 scale, from config.json, or else asked for."""
+    stated = constants(evaluation_config(config), ("mean", "std"))
+    return parsed.normalisation(stated, (IMAGENET_MEAN, IMAGENET_STD), channels, options)
 
 
 def preprocessing(config: Mapping) -> Callable[[int, int], str]:
@@ -173,16 +185,10 @@ def check_architecture(config: Mapping[str, Any]) -> None:
 
 def look_alikes(arrays: Collection[str], config: Mapping[str, Any]) -> Iterator[str]:
     """Sentences on other models that could have these arrays; config.json rules them out."""
-    if config:
+    if is_named(config):
         return
     if any(name.endswith(".gamma_1") for name in arrays):
         yield (
             "Assuming a DeiT III: timm's models with rotary and learned positions (rope_ape) have the same arrays, and"
             " cannot be expressed. Their config.json distinguishes them."
-        )
-    scaled = any(name.endswith("blocks.0.ls1.gamma") for name in arrays)
-    if scaled and not any(name.endswith((".qkv.bias", "cls_token")) for name in arrays):
-        yield (
-            "Assuming that blocks normalise before attention and MLP: timm's vit_base_patch16_rpn_224 has the same"
-            " arrays, and cannot be expressed. Its config.json distinguishes them."
         )

@@ -28,6 +28,7 @@ from keras_vit.checkpoints.formats.parsed import (
 )
 from keras_vit.checkpoints.formats.timm_config import (
     input_size,
+    is_named,
     label_names,
     normalisation,
     pool,
@@ -188,7 +189,9 @@ def _fields(arrays, config, options):
     hidden, width = need(arrays, "blocks.0.mlp.fc1.weight", 2), w.shape[0]
     kind = _kind(arrays)
     size = (_PE_HEAD_WIDTHS if kind == "pe" else HEAD_WIDTHS).get(width, 64)
-    k = known_heads(options, setting(arguments, "num_heads", int)) or max(width // size, 1)
+    certain, usual = is_named(config), max(width // size, 1)
+    stated = setting(arguments, "num_heads", int)
+    k = known_heads(options, stated, usual if width % usual == 0 else 1, certain)
     if width % k:
         raise ValueError(f"A width of {width} does not divide into {k} heads: pass heads=...")
     key_bias = kind == "pe" and "blocks.0.attn.qkv.bias" in arrays
@@ -203,6 +206,7 @@ def _fields(arrays, config, options):
         "class_token": "cls_token" in arrays,
         "registers": need(arrays, "reg_token", 3).shape[1] if "reg_token" in arrays else 0,
         **_FIELDS[kind],
+        "epsilon": options.value("epsilon", _FIELDS[kind]["epsilon"], certain=certain),
         "rope_rescale": setting(arguments, "rope_rescale_coords", int, float) or 1.0,
         "hidden_norm": "blocks.0.mlp.norm.weight" in arrays,
         "qkv_bias": bias,
@@ -212,11 +216,15 @@ def _fields(arrays, config, options):
         "fc_norm": "fc_norm.weight" in arrays,
         "final_norm": not {"norm.weight", "fc_norm.weight"}.isdisjoint(arrays),
     }
-    fields["pool"] = pool(arrays, fields, config)
+    if fields["mlp_form"] == "plain":
+        fields["mlp_activation"] = options.value("mlp_activation", "gelu", certain=certain)
+    fields["pool"] = pool(arrays, fields, config, options)
     if "rope" in fields:
-        fields["rope_grid"] = (stated_pair(arguments, "ref_feat_shape") or (_rope_grid(kind, fields),) * 2)[0]
+        stated = (stated_pair(arguments, "ref_feat_shape") or (None,))[0]
+        fields["rope_grid"] = options.value("rope_grid", _rope_grid(kind, fields), stated, certain)
     if fields["pool"] == "map":
-        fields["pool_heads"] = setting(arguments, "attn_pool_num_heads", int) or PE_POOL_HEADS
+        stated = setting(arguments, "attn_pool_num_heads", int)
+        fields["pool_heads"] = options.value("pool_heads", PE_POOL_HEADS, stated, certain)
     return fields
 
 
@@ -255,28 +263,24 @@ def _check(config, kind, fields, size, classes, channels):
     )
 
 
-def _image_size(arrays, fields, config, options, assumptions):
+def _image_size(arrays, fields, config, options):
     """(height, width) of the checkpoint's images: by its table of positions, or else as stated."""
     stated = input_size(config)
     if "pos_embed" not in arrays:
-        return any_size(stated, options, IMAGE_SIZE, assumptions)
+        return any_size(stated, options, IMAGE_SIZE, is_named(config))
     hint = hint_grid(options, fields["patch_size"], None if stated is None else list(stated))
     rows = need(arrays, "pos_embed", 3).shape[1] - int(fields["class_token"])
-    return pixels(grid(rows, hint), fields["patch_size"])
+    return pixels(grid(rows, hint, options), fields["patch_size"])
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
     """Parses a state dict; arguments and errors as in timm.parse."""
     config = contents.config
-    assumptions: list[str] = []
     arrays, dropped = _normalise(contents.arrays)
     fields = _fields(arrays, config, options)
     channels = need(arrays, "patch_embed.proj.weight", 4).shape[1]
-    if not config:
-        assumed = [f"{name}={fields[name]!r}" for name in ("heads", "pool") if options.get(name) is None]
-        assumptions += [f"No config.json: assuming {', '.join(assumed)}; pass those that differ."] if assumed else []
-    fields.update(normalisation(config, channels, options, assumptions))
-    size = _image_size(arrays, fields, config, options, assumptions)
+    fields.update(normalisation(config, channels, options))
+    size = _image_size(arrays, fields, config, options)
     classes = need(arrays, "head.weight", 2).shape[0] if "head.weight" in arrays else None
     _check(config, _kind(arrays), fields, size, classes, channels)
     return ParsedCheckpoint(
@@ -289,9 +293,8 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         channels,
         label_names(config, classes),
         dropped,
-        assumptions,
-        "timm",
-        preprocessing(config),
+        resample="timm",
+        preprocessing=preprocessing(config),
     )
 
 

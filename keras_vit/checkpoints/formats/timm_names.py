@@ -118,6 +118,9 @@ def _embedding_names(spec, missing_rows):
         entries.update(torch_norm("norm_pre", "pre_norm"))
     else:
         entries["patch_embed.proj.bias"] = same("patch_encoder/bias")
+    if spec.get("patch_norm"):  # of custom models
+        for name in ("pixel_norm", "embedding_norm"):
+            entries.update(torch_norm(f"patch_embed.{name}", f"patch_encoder/{name}"))
     if spec.get("stem") is not None:
         entries.update(_stem_names(spec["stem"]))
     tokens = (("class_token", "cls_token"), ("distillation_token", "dist_token"), ("registers", "reg_token"))

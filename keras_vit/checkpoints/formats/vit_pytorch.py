@@ -45,14 +45,6 @@ _ALIASES = [
     (r"^linear_head\.0\.", "transformer.norm."),
     (r"^linear_head\.(?:1\.)?", "mlp_head."),
 ]
-_ASSUMED_NORMALISATION = (
-    "The file does not say how images are normalised: assuming {}, which gives [-1, 1]. Pass these to confirm, or your"
-    " own."
-)
-_ASSUMED_POOL = (
-    'Assuming that the class token is read (pool="cls"): with pool="mean" this release of vit-pytorch has the same'
-    ' arrays, but averages all tokens. Pass pool="mean" for that, or "token" if you have checked.'
-)
 
 
 def _normalise(arrays):
@@ -66,7 +58,7 @@ def _normalise(arrays):
     return renamed(arrays, new_name)
 
 
-def _patch(arrays, known_channels):
+def _patch(arrays, options):
     """(index of the patch embedding in its Sequential, patch size, channels), from a weight (d, p*p*c)."""
     ranks = {
         i: arrays[f"to_patch_embedding.{i}.weight"].ndim for i in (2, 1) if f"to_patch_embedding.{i}.weight" in arrays
@@ -75,44 +67,31 @@ def _patch(arrays, known_channels):
     if index is None:
         raise ValueError('The array "to_patch_embedding.2.weight" (or .1.) of 2 axes is missing.')
     inputs = arrays[f"to_patch_embedding.{index}.weight"].shape[1]
-    for channels in (3, known_channels or 3):
-        side = math.isqrt(inputs // channels)
-        if side * side * channels == inputs:
-            return index, side, channels
-    raise ValueError(
-        f"{inputs} values per patch are not a square of {channels} channels: pass channels=... if there are more or"
-        " fewer."
-    )
+    if math.isqrt(inputs // 3) ** 2 * 3 == inputs:
+        return index, math.isqrt(inputs // 3), 3
+    channels = options.value("channels", inputs)
+    side = math.isqrt(inputs // channels)
+    if side * side * channels != inputs:
+        raise ValueError(
+            f"{inputs} values per patch are not a square of {channels} channels: pass channels=... if there are more or"
+            " fewer."
+        )
+    return index, side, channels
 
 
-_ASSUMED_ACTIVATION = (
-    "The file does not say which activation the MLP has: assuming GELU. Many copies of this code use ReLU: pass"
-    ' mlp_activation="relu", or "gelu" if you have checked.'
-)
 # PreNorm and PostNorm have the same arrays; in later releases the normalisation is the first layer of a branch.
 _WRAPPED = re.compile(r"transformer\.layers\.\d+\.0\.fn\.")
 
 
-def _check_order(names, options):
-    """Refuses post-norm by names that show the order, and names that do not show it without norm_first."""
-    if not any(map(_WRAPPED.search, names)):
-        if options.get("norm_first") is False:
-            raise ValueError(
-                "norm_first=False was passed, but a normalisation is the first layer of each branch: leave it out."
-            )
-    elif options.get("norm_first") is None:
+def _norm_first(names, options):
+    """Whether the blocks normalise first, by the names or, where these show nothing, as answered."""
+    if any(map(_WRAPPED.search, names)):
+        return options.value("norm_first", True)
+    if options.get("norm_first") is False:
         raise ValueError(
-            "The file does not say where its blocks normalise: pass norm_first=True for x + attention(norm(x)), as"
-            " vit-pytorch computes (its PreNorm), or norm_first=False for norm(x + attention(x)) (PostNorm). The"
-            " file does not show heads, mean, std, mlp_activation and pool either: a warning names what is assumed"
-            " where you pass none."
+            "norm_first=False was passed, but a normalisation is the first layer of each branch: leave it out."
         )
-
-
-def _assumed_heads(k, size):
-    return (
-        f"The file does not say how many heads there are: assuming {k}, each {size} wide. If that is wrong, pass heads."
-    )
+    return True
 
 
 def _positions(arrays, width):
@@ -129,29 +108,24 @@ def _grid(arrays, options, side, width, tokens, is_simple):
     """The patch grid (h, w): SimpleViT's by image_size, others' by the position table after `tokens`."""
     hint = hint_grid(options, (side, side))
     if not is_simple:
-        return grid(_positions(arrays, width) - tokens, hint)
-    if hint is None:
-        raise ValueError("SimpleViT has fixed positions: pass the image_size that it was trained at.")
+        return grid(_positions(arrays, width) - tokens, hint, options)
+    if hint is None:  # positions are computed
+        options.value("image_size", None)
+        return 1, 1
     return hint.h, hint.w
 
 
-def _pooling(names, options, token):
-    """The fields of the pooling, by the file's names and whether it has a class token."""
-    mean = token and options.get("pool") == "mean"
+def _pooling(arrays, names, options, token):
+    """The fields of the pooling, by the arrays, the file's names and whether it has a class token."""
+    # Since November 2025 only pool="cls" has a class token, soon afterwards without its first axis.
+    certain = token and (arrays["cls_token"].ndim < 3 or options.get("head") == "reset")
+    pool = options.value("pool", "token", certain=certain) if token else "gap"
+    averages = token and pool in ("mean", "gap")
     return {
         "class_token": token,
-        "pool": "gap" if not token else "mean" if mean else "token",
-        "fc_norm": (mean and "mlp_head.0.weight" in names) or "linear_head.0.weight" in names,
+        "pool": pool,
+        "fc_norm": (averages and "mlp_head.0.weight" in names) or "linear_head.0.weight" in names,
     }
-
-
-def _assumptions(arrays, options, k, size, token):
-    """What the file does not state and `options` leave open."""
-    found = [] if options.get("mlp_activation") else [_ASSUMED_ACTIVATION]
-    found += [] if options.get("heads") is not None else [_assumed_heads(k, size)]
-    # Since November 2025 only pool="cls" has a class token, soon afterwards without its first axis.
-    unclear = token and arrays["cls_token"].ndim == 3 and options.get("pool") is None
-    return [*found, _ASSUMED_POOL] if unclear else found
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
@@ -159,18 +133,17 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
 
     Args:
         contents: from files.read.
-        options: arguments of `load` for values that the file does not state: heads (default: 64 wide), channels
-            (default: 3), image_size, pool, epsilon, mlp_activation, norm_first.
+        options: an Options of arguments of `load`, for values that the file does not state.
 
     Raises:
         ValueError: if the file is not in this format after all.
     """
-    _check_order(contents.arrays, options)
+    norm_first = _norm_first(contents.arrays, options)
     arrays = _normalise(contents.arrays)
-    index, side, channels = _patch(arrays, options.get("channels"))
+    index, side, channels = _patch(arrays, options)
     width = arrays[f"to_patch_embedding.{index}.weight"].shape[0]
     inner = need(arrays, "transformer.layers.0.0.to_qkv.weight", 2).shape[0] // 3
-    k, head_dim = heads(width, options.get("heads"), inner)
+    k, head_dim = heads(width, options, inner=inner)
     token = arrays["cls_token"].size > 0 if "cls_token" in arrays else False
     is_simple = "pos_embedding" not in arrays and "transformer.layers.0.0.to_out.weight" in contents.arrays
     shape = _grid(arrays, options, side, width, int(token), is_simple)
@@ -185,16 +158,15 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         "heads": k,
         "head_dim": head_dim,
         "mlp_dim": need(arrays, "transformer.layers.0.1.net.1.weight", 2).shape[0],
-        **_pooling(contents.arrays, options, token),
+        **_pooling(arrays, contents.arrays, options, token),
         "positions": "sincos2d" if is_simple else "learned",
         "qkv_bias": False,
         "patch_norm": index == 2,
-        "epsilon": options.get("epsilon") or 1e-5,
-        "mlp_activation": options.get("mlp_activation") or "gelu",
-        "norm_first": options.get("norm_first") is not False,
+        "epsilon": options.value("epsilon", 1e-5),
+        "mlp_activation": options.value("mlp_activation", "gelu"),
+        "norm_first": norm_first,
     }
-    assumptions = _assumptions(arrays, options, k, inner // k, token)
-    fields.update(normalisation(None, (127.5, 127.5), channels, options, _ASSUMED_NORMALISATION, assumptions))
+    fields.update(normalisation(None, (127.5, 127.5), channels, options))
     classes = need(arrays, "mlp_head.weight", 2).shape[0] if "mlp_head.weight" in arrays else None
     dropped = [name for name in arrays if name == "cls_token" and not token]
     arrays = {name: a for name, a in arrays.items() if name not in dropped}
@@ -207,7 +179,6 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         classes,
         channels,
         dropped=dropped,
-        assumptions=assumptions,
         resample="bicubic",
     )
 

@@ -33,7 +33,8 @@ class FileContents:
         arrays: {name: float array}; empty for "keras".
         config, preprocessor: config.json and the image processor's settings next to the weights, or {}; the graph of a
             "keras_graph".
-        meta: plain values next to a torch file's state dict, or {}.
+        meta: plain values under "meta" in a torch file, or {}.
+        notes: plain values next to a torch file's state dict, such as class names and settings, or {}.
         metadata: the model's constructor arguments and activation if this package wrote the file, or None; see
             metadata.read.
         left_out: names of arrays outside the state dict.
@@ -47,6 +48,7 @@ class FileContents:
     meta: dict = dataclasses.field(default_factory=dict)
     metadata: dict | None = None
     left_out: list[str] = dataclasses.field(default_factory=list)
+    notes: dict = dataclasses.field(default_factory=dict)
 
 
 def parse_json(data: bytes | str, where: str) -> dict:
@@ -292,13 +294,13 @@ def read(path: str | os.PathLike, key: str | None = None, largest: float = math.
         raise ValueError(f'"{file}" is neither a file nor a folder.')
     if path.is_dir() and file.name == _UNZIPPED:
         return _of_keras(path, "keras")
-    text, left_out, meta = None, [], {}
+    text, left_out, meta, notes = None, [], {}, {}
     kind = "safetensors" if file.name.endswith(".index.json") else _kind(file)
     if kind in ("keras", "hdf5"):
         return _of_keras(file, kind)
     if kind == "torch":
         arrays, left_out, key = read_state_dict(file, key, largest)
-        meta = read_meta(file)
+        meta, notes = read_meta(file)
         text = setting(meta, "keras_vit", str)
     elif file.name.endswith(".index.json"):
         arrays = _read_sharded(file, largest)
@@ -314,4 +316,4 @@ def read(path: str | os.PathLike, key: str | None = None, largest: float = math.
         for name, array in (_under(arrays, key, file) if key else arrays).items()
     }
     config, preprocessor = ({}, {}) if kind == "npz" else _configs_beside(file)
-    return FileContents(file, kind, arrays, config, preprocessor, meta, recorded, left_out)
+    return FileContents(file, kind, arrays, config, preprocessor, meta, recorded, left_out, notes)

@@ -116,11 +116,22 @@ def _plain(value, depth=_DEPTH):
     return value if isinstance(value, (str, int, float)) else None
 
 
-def read_meta(path: pathlib.Path) -> dict[str, Any]:
-    """The plain values under "meta" in a torch file, as OpenMMLab's libraries write it; {} without such a dict."""
+def read_meta(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the plain values under "meta" in a torch file, as OpenMMLab's libraries write it; those next to the arrays).
+
+    Each is {} in a file without a dict of them. Arguments of a program, argparse's Namespace, count as a dict.
+    """
     with opened(path) as value:
-        meta = value.get("meta") if isinstance(value, dict) else None
-        return _plain(meta) if isinstance(meta, dict) else {}
+        if not isinstance(value, dict):
+            return {}, {}
+        meta = value.get("meta")
+        found = {}
+        for key, part in value.items():
+            if isinstance(part, Thing) and isinstance(part.state, dict) and part.name.endswith("Namespace"):
+                part = part.state
+            if not str(key).startswith(("optim", "meta")) and array_like(part) is None:
+                found[key] = _plain(part, 2)
+        return _plain(meta) if isinstance(meta, dict) else {}, found
 
 
 def read_state_dict(

@@ -43,6 +43,7 @@ FAMILIES = {
     "rf-detr": 5,
     "lw-detr": 5,
     "pe": 9,
+    "clip": 10,
 }
 
 NO_ORIGINAL = (
@@ -52,6 +53,7 @@ NO_ORIGINAL = (
     "eva02",
     "tipsv2",
     "pe",
+    "clip",
 )  # no .pth of the authors at the places below
 
 LICENCES = {  # {source or name: licence}; Apache-2.0 for others
@@ -60,6 +62,8 @@ LICENCES = {  # {source or name: licence}; Apache-2.0 for others
     "microsoft/Swin-Transformer": "MIT",
     "facebookresearch/dinov3": "DINOv3",
     "baaivision/EVA": "MIT",
+    "openai/CLIP": "MIT",
+    "mlfoundations/open_clip": "MIT",
     "facebookresearch/EUPE": "FAIR Noncommercial Research",
     "depth-anything-v2/base": "CC-BY-NC-4.0",
     "depth-anything-v2/large": "CC-BY-NC-4.0",
@@ -112,7 +116,7 @@ def test_names_and_figures_are_well_formed():
         assert model.licence == LICENCES.get(model.name, LICENCES.get(model.source, "Apache-2.0"))
         assert (model.top1 is None) == (model.measure is None)
         assert model.measure in ("top-1", "linear probe", "zero-shot", None)
-        assert model.top1 is None or 70 < model.top1 < 90, model
+        assert model.top1 is None or 60 < model.top1 < 90, model
         size = re.search(r"-(160|2\d\d|384|512)(-|$)", model.name)
         assert size is None or int(size[1]) == model.image_size, model
 
@@ -175,6 +179,8 @@ def test_checksums_are_those_in_the_file_names():
         ("bit/R50x1-distilled-224", 82.8),  # README of google-research/big_transfer
         ("dinov2/g14-reg", 87.1),  # README of facebookresearch/dinov2
         ("swin/large-384-i22k", 87.3),  # README of microsoft/Swin-Transformer
+        ("clip/L_14-336", 76.6),  # docs/openclip_results.csv of mlfoundations/open_clip
+        ("clip/bigG_14-laion2b", 80.1),
         ("imagenet21k/H_14", None),
     ],
 )

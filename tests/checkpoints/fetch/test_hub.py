@@ -49,10 +49,10 @@ def hub_of(monkeypatch, tmp_path):
 
 def test_a_repository_is_fetched_and_loaded(tmp_path, hub_of):
     (tmp_path / "repository").mkdir()
-    golden, path, _ = write("hf_vit", tmp_path / "repository")
+    golden, path, arguments = write("hf_vit", tmp_path / "repository")
     (path.parent / "pytorch_model.bin").write_bytes(b"a pickle that nobody needs")
     hub_of(path.parent)
-    model = keras_vit.load("hf://owner/name")
+    model = keras_vit.load("hf://owner/name", **arguments)
     np.testing.assert_allclose(model(pixels(*golden["image_size"])), golden["values"], atol=1e-4)
     assert not list((tmp_path / "cache").rglob("pytorch_model.bin"))
 

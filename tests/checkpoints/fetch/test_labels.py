@@ -25,7 +25,14 @@ def thousand(tmp_path):
     arrays = {**golden_arrays("timm_vit"), **{name: a.astype("float32") for name, a in head.items()}}
     safetensors.numpy.save_file(arrays, path)
     path.with_name("config.json").unlink()
-    return path, {"heads": 2, **arguments}
+    return path, {
+        "heads": 2,
+        "norm_first": True,
+        "mlp_activation": "gelu",
+        "pool": "token",
+        "epsilon": 1e-6,
+        **arguments,
+    }
 
 
 @pytest.fixture

@@ -371,13 +371,14 @@ CASES = {
     "timm's names, post-norm": (lambda a: (a, a), {}, {**POST_NORM_RELU, "names": []}),
 }
 TOLD = {"heads": HEADS, "mean": MEAN, "std": STD, "norm_first": True, "mlp_activation": "gelu", "epsilon": EPSILON}
+TOLD |= {"pool": "token"}
 
 
 def write(case, folder):
     """(path of the file, arguments of load, logits) of a case."""
     style, shape, told = CASES[case]
     theirs, own = style(arrays(**shape))
-    path, arguments = folder / "model.safetensors", {**TOLD, "image_size": (8, 12), "pool": "token", **told}
+    path, arguments = folder / "model.safetensors", {**TOLD, "image_size": (8, 12), **told}
     safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in theirs.items()}, path)
     code = types.SimpleNamespace(**{"hidden": arguments.get("pre_logits_activation", "tanh"), **arguments})
     return path, arguments, logits(own, code.norm_first, code.mlp_activation, code.hidden, code.epsilon, code.pool)

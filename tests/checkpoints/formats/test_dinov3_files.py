@@ -11,9 +11,11 @@ import keras_vit
 from keras_vit.checkpoints.parse import parse
 from keras_vit.checkpoints.reading.files import read
 
+TOLD = {"mean": 127.5, "std": 127.5}  # no preprocessor_config.json states them
+
 
 def parsed(path, **options):
-    return parse(read(path), options)
+    return parse(read(path), {**TOLD, **options})
 
 
 def assert_same(one, other):
@@ -58,18 +60,19 @@ def test_names_in_memory_are_those_of_files(tmp_path):
     assert_same(parsed(path), expected)
 
 
-def test_without_a_config_what_is_assumed_is_said(tmp_path):
+def test_without_a_config_what_the_arrays_do_not_show_is_asked_for(tmp_path):
     _, path, _ = write("timm_dinov3", tmp_path)
     (tmp_path / "config.json").unlink()
-    found = parsed(path, image_size=(8, 20))
-    assert (found.fields["heads"], found.fields["pool"], found.image_size) == (1, "token", (8, 20))
-    assert found.assumptions[0] == "No config.json: assuming heads=1, pool='token'; pass those that differ."
-    assert parsed(path, heads=2).fields["heads"] == 2
+    with pytest.raises(ValueError, match=r"\(\".*\", heads=\?, epsilon=\?, image_size=\?\)"):
+        parsed(path, pool="token", mlp_activation="gelu")
+    told = {"heads": 2, "pool": "gap", "epsilon": 1e-5, "mlp_activation": "gelu", "image_size": (8, 20)}
+    found = parsed(path, **told)
+    assert (found.fields["heads"], found.fields["pool"], found.image_size) == (2, "gap", (8, 20))
 
 
 def test_any_image_size_takes_the_same_weights(tmp_path):
     _, path, options = write("hf_dinov3", tmp_path)
-    model, wide = keras_vit.load(path), keras_vit.load(path, image_size=(8, 20))
+    model, wide = keras_vit.load(path, **TOLD), keras_vit.load(path, **TOLD, image_size=(8, 20))
     assert (model.image_size, wide.image_size, wide.grid) == ((12, 12), (8, 20), (2, 5))
     for one, other in zip(model.trainable_variables, wide.trainable_variables, strict=True):
         np.testing.assert_array_equal(one, other)

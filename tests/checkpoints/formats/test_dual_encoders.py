@@ -101,8 +101,9 @@ def test_an_image_encoder_with_another_head_loads_without_it(folder_of, model_of
     arrays = {name: a for name, a in arrays.items() if name.startswith(("vision_model.", "visual_projection."))}
     safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_bytes((folder_of("clip") / "config.json").read_bytes())
+    told = {name: getattr(model_of("clip").image_encoder.spec, name) for name in ("mean", "std")}
     with caplog.at_level(logging.WARNING, logger="absl"):
-        vit = keras_vit.load(tmp_path)
+        vit = keras_vit.load(tmp_path, **told)
     expected = model_of("clip").image_encoder(image())
     np.testing.assert_array_equal(vit(image()), expected)
     assert "visual_projection.weight (1). The output is the features before visual_projection" in caplog.text
@@ -112,8 +113,8 @@ def test_an_image_encoder_with_another_head_loads_without_it(folder_of, model_of
     safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match='is not supported, only its vision tower: pass head="drop" for its features'):
         keras_vit.load(tmp_path)
-    np.testing.assert_array_equal(keras_vit.load(tmp_path, head="drop")(image()), expected)
-    assert keras_vit.load(tmp_path, head="reset", classes=5).classes == 5
+    np.testing.assert_array_equal(keras_vit.load(tmp_path, head="drop", **told)(image()), expected)
+    assert keras_vit.load(tmp_path, head="reset", classes=5, **told).classes == 5
 
 
 @pytest.mark.extended

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import safetensors.numpy
-from home_made import CASES, HEADS, PIXELS, SEQUENTIAL, TOLD, TORCH, WIDTH, arrays, renamed, write
+from home_made import CASES, PIXELS, SEQUENTIAL, TOLD, TORCH, WIDTH, arrays, renamed, write
 
 import keras_vit
 
@@ -26,7 +26,7 @@ def line_to_paste(error):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("case", [c for c in CASES if not re.search("timm|vit-pytorch|Sequential, the mean", c)])
+@pytest.mark.parametrize("case", [case for case in CASES if "Sequential, the mean" not in case])
 def test_the_first_error_asks_for_everything(case, tmp_path):
     """With the answers in the line to paste, the second attempt loads the file."""
     path, arguments, expected = write(case, tmp_path)
@@ -34,7 +34,7 @@ def test_the_first_error_asks_for_everything(case, tmp_path):
         keras_vit.load(path, image_size=(8, 12))
     asked = eval(f"dict({line_to_paste(caught.value).replace('=?', '=None')})")
     assert {"mean", "std", "norm_first", "mlp_activation", "epsilon", "pool"} <= {*asked, *arguments}
-    answers = {name: arguments.get(name, value) for name, value in asked.items() if name != "names"}
+    answers = {name: arguments.get(name, value) for name, value in asked.items() if name not in ("names", "image_size")}
     if "names" in asked:
         answers["names"] = [(p, new.replace("proj_?", "proj_chw")) for p, new in asked["names"]]
     model = keras_vit.load(path, image_size=(8, 12), **answers)
@@ -53,9 +53,7 @@ def test_what_the_names_contradict_or_do_not_show_is_refused(tmp_path):
     path, arguments, _ = write("vit-pytorch with PostNorm", tmp_path)
     del arguments["image_size"]
     del arguments["norm_first"]
-    refused(r"pass norm_first=True for .*PreNorm.*PostNorm", path, **arguments)
-    path, arguments, _ = write("timm's names, post-norm", tmp_path)
-    refused("names=.., too", path, norm_first=False, heads=HEADS)
+    refused(r"norm_first=\?\)", path, **arguments)
 
 
 def test_code_that_computes_something_else_is_named(tmp_path):
@@ -99,10 +97,3 @@ def test_attention_that_the_file_does_not_show_is_said(tmp_path, caplog):
         caplog.clear()
         keras_vit.load(path, **arguments)
         assert ("sqrt(width / heads)" in caplog.text) is is_said
-
-
-def test_an_assumed_activation_is_said(tmp_path, caplog):
-    path, arguments, _ = write("vit-pytorch with ReLU", tmp_path)
-    del arguments["mlp_activation"]
-    keras_vit.load(path, **arguments)
-    assert "assuming GELU" in caplog.text

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -99,11 +100,12 @@ def test_a_folder_names_classes_colors_and_normalisation(model_of, tmp_path):
     assert keras_vit.load(tmp_path / "colored").colors == colored.colors
 
 
-def test_without_config_the_parts_are_known_by_their_names(folder_of, tmp_path):
-    arrays = safetensors.numpy.load_file(folder_of("depth_anything") / "model.safetensors")
-    safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
-    model = keras_vit.load(tmp_path / "model.safetensors", heads=2, mean=127.5, std=127.5)
-    assert (model.head_options["depth"], model.head_options["exact_sizes"]) == ("relative", True)
+@pytest.mark.parametrize("name", ["depth_anything", "beit"])
+def test_a_head_needs_its_config(name, folder_of, tmp_path):
+    """Its arrays do not show which blocks it reads."""
+    shutil.copy(folder_of(name) / "model.safetensors", tmp_path)
+    with pytest.raises(ValueError, match=r"do not show the blocks that its head reads.* config.json"):
+        keras_vit.load(tmp_path / "model.safetensors", heads=2, mean=127.5, std=127.5)
 
 
 def test_the_encoder_alone_is_a_vit(folder_of, model_of):

@@ -29,6 +29,9 @@ RULES = {"hf_vit": VIT, "hf_deit": VIT, "hf_ijepa": VIT}
 RULES |= dict.fromkeys(("hf_dinov2", "hf_dinov2_swiglu", "hf_dinov2_registers"), DINOV2)
 
 
+TOLD = {"mean": 0.0, "std": 255.0}  # no preprocessor_config.json states them
+
+
 def in_memory(arrays, rules):
     """The arrays as state_dict() names them: SwiGLU's first layer is two there."""
     renamed = {}
@@ -41,12 +44,12 @@ def in_memory(arrays, rules):
     return renamed
 
 
-def parsed(folder, arrays, config=None):
+def parsed(folder, arrays, config=None, **told):
     folder.mkdir()
     safetensors.numpy.save_file(arrays, folder / "model.safetensors")
     if config is not None:
         (folder / "config.json").write_text(json.dumps(config))
-    return parse(read(folder / "model.safetensors"), {})
+    return parse(read(folder / "model.safetensors"), {**TOLD, **told})
 
 
 def ours(checkpoint):
@@ -88,7 +91,10 @@ def test_masked_autoencoders_in_both_spellings_are_one_model(tmp_path):
     with np.load(FOLDER / "masked.npz") as file:
         shapes = {key.removeprefix("mae/gradients/"): a.shape for key, a in file.items() if "mae/gradients/" in key}
     arrays = {name: sample(name, shape, 0.3) for name, shape in shapes.items()}
-    expected, renamed = (parsed(tmp_path / str(i), a) for i, a in enumerate((arrays, in_memory(arrays, MAE))))
+    told = {"heads": 2, "mlp_activation": "gelu", "epsilon": 1e-12, "decoder_heads": 2}
+    told |= {"normalise_targets": True, "mask_ratio": 0.75}
+    spellings = enumerate((arrays, in_memory(arrays, MAE)))
+    expected, renamed = (parsed(tmp_path / str(i), a, **told) for i, a in spellings)
     assert_same(renamed, expected)
     assert renamed.decoder.fields == expected.decoder.fields
     assert_equal(ours(renamed.decoder), ours(expected.decoder))
@@ -105,7 +111,7 @@ def test_files_have_the_names_of_the_declared_version(tmp_path):
     """Those of 4.57, which every release reads, also from a model that came in the other spelling."""
     arrays, config = golden_arrays("hf_vit"), golden("hf_vit")["config"]
     parsed(tmp_path / "memory", in_memory(arrays, VIT), {**config, "transformers_version": "5.24.0"})
-    keras_vit.save(keras_vit.load(tmp_path / "memory"), tmp_path / "ours", "huggingface")
+    keras_vit.save(keras_vit.load(tmp_path / "memory", **TOLD), tmp_path / "ours", "huggingface")
     written = safetensors.numpy.load_file(tmp_path / "ours" / "model.safetensors")
     assert json.loads((tmp_path / "ours" / "config.json").read_text())["transformers_version"] == "4.57.6"
     assert_equal(written, arrays)
@@ -114,7 +120,7 @@ def test_files_have_the_names_of_the_declared_version(tmp_path):
 def test_a_backbone_that_averages_its_tokens_is_written_without_a_head(tmp_path):
     """I-JEPA as SigLIP's tower, which computes the same."""
     parsed(tmp_path / "theirs", golden_arrays("hf_ijepa"), golden("hf_ijepa")["config"])
-    keras_vit.save(keras_vit.load(tmp_path / "theirs", head="drop"), tmp_path / "ours", "huggingface")
+    keras_vit.save(keras_vit.load(tmp_path / "theirs", head="drop", **TOLD), tmp_path / "ours", "huggingface")
     config = json.loads((tmp_path / "ours" / "config.json").read_text())
     assert (config["architectures"], config["vision_use_head"]) == (["SiglipVisionModel"], False)
     written = safetensors.numpy.load_file(tmp_path / "ours" / "model.safetensors")
@@ -127,17 +133,19 @@ def test_the_image_processor_may_be_in_the_file_of_the_whole_processor(tmp_path)
     parsed(tmp_path / "theirs", golden_arrays("hf_siglip"), golden("hf_siglip")["config"])
     (tmp_path / "theirs" / "processor_config.json").write_text(json.dumps(theirs))
     checkpoint = parse(read(tmp_path / "theirs"), {})
-    assert not checkpoint.assumptions
     np.testing.assert_allclose((*checkpoint.fields["mean"], *checkpoint.fields["std"]), [63.75] * 3 + [51.0] * 3)
 
 
-def test_what_a_state_dict_does_not_state_is_assumed_with_a_warning(tmp_path):
+def test_what_a_state_dict_does_not_state_is_asked_for(tmp_path):
     arrays = in_memory(golden_arrays("hf_vit"), VIT)
-    checkpoint = parsed(tmp_path / "memory", arrays)
-    assert "No config.json: assuming heads=1, mlp_activation='gelu', epsilon=1e-12" in checkpoint.assumptions[0]
-    told = {"heads": 2, "mlp_activation": "gelu_tanh", "epsilon": 1e-6, "mean": 0.0, "std": 255.0}
-    assert not parse(read(tmp_path / "memory" / "model.safetensors"), told).assumptions
-    assert not parsed(tmp_path / "stated", arrays, golden("hf_vit")["config"]).assumptions[1:]
+    with pytest.raises(ValueError, match=r"heads=\?, mlp_activation=\?, pool=\?, epsilon=\?\)"):
+        parsed(tmp_path / "memory", arrays)
+    told = {"heads": 2, "mlp_activation": "gelu_tanh", "epsilon": 1e-6, "pool": "mean", **TOLD}
+    fields = parse(read(tmp_path / "memory" / "model.safetensors"), told).fields
+    assert {name: fields[name] for name in told} == told
+    config = {name: value for name, value in golden("hf_vit")["config"].items() if name != "num_attention_heads"}
+    with pytest.raises(ValueError, match="do not divide into 12 heads"):  # transformers' default
+        parsed(tmp_path / "stated", arrays, config)
 
 
 # transformers 5.24.0 on the first of hf_vit's images: {(every hidden_act that computes the same): logits}.
@@ -159,7 +167,7 @@ def test_every_activation_that_we_have_is_read_and_written(names, tmp_path):
     arrays, config = golden_arrays("hf_vit"), golden("hf_vit")["config"]
     found = [parsed(tmp_path / name, arrays, {**config, "hidden_act": name}).fields for name in names]
     assert len({fields["mlp_activation"] for fields in found}) == 1
-    model = keras_vit.load(tmp_path / names[0])
+    model = keras_vit.load(tmp_path / names[0], mean=127.5, std=127.5)
     np.testing.assert_allclose(model(pixels(8, 8))[0], LOGITS[names], atol=1e-5)
     keras_vit.save(model, tmp_path / "ours", "huggingface")
     assert json.loads((tmp_path / "ours" / "config.json").read_text())["hidden_act"] == names[0]

@@ -162,7 +162,7 @@ REFUSED = {
         "block": lambda x: OwnBlock()(x)
     },
     r"where x cannot be pixels(.|\n)*load\(.*mean=\?, std=\?\)": {"scale": lambda x: x},
-    r"pool: what the head reads(.|\n)*load\(.*pool=\?, mean=\(0.0, 0.0, 0.0\)": {
+    r"pool: what the head reads(.|\n)*load\(.*pool=\?\)": {
         "pool": lambda x: layers.Lambda(lambda t: t[:, 0], output_shape=(8,))(x)
     },
     r"are not a whole number of patches": {"embed": lambda x: PatchEncoder(9, 8)(Patches(5)(x))},

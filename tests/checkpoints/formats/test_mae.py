@@ -170,7 +170,7 @@ def facebook(arrays):
 
 @pytest.mark.extended
 def test_facebooks_names_load_too(arrays, tmp_path):
-    """Their files state neither heads nor normalised targets: 16 in all published decoders."""
+    """Their files state neither heads nor normalised targets."""
     encoder, decoder = dict(depth=1, width=64, heads=1, mlp_dim=16), dict(decoder_depth=2, decoder_width=32)
     constants = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
     model = MaskedAutoencoder("Ti/4", 16, **encoder, **decoder, decoder_mlp_dim=16, **constants)
@@ -183,13 +183,22 @@ def test_facebooks_names_load_too(arrays, tmp_path):
         "blocks.0.norm1.bias",
     } < theirs.keys()
     safetensors.numpy.save_file(theirs, tmp_path / "full.safetensors")
-    again = keras_vit.load(tmp_path / "full.safetensors")
+    told = {"heads": 1, "norm_first": True, "mlp_activation": "gelu", "epsilon": model.spec.epsilon, **constants}
+    with pytest.raises(ValueError, match=r"decoder_heads=\?, normalise_targets=\?, mask_ratio=\?\)"):
+        keras_vit.load(tmp_path / "full.safetensors", **told)
+    of_decoder = {"decoder_heads": 16, "normalise_targets": True, "mask_ratio": 0.75}
+    again = keras_vit.load(tmp_path / "full.safetensors", **told, **of_decoder)
     assert again.arguments() == {**model.arguments(), "preprocessing": again.preprocessing}
     x, _ = model.masked(np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3), dtype="uint8"))
     np.testing.assert_allclose(again(x), model(x), atol=1e-6)
-    assert keras_vit.load(tmp_path / "full.safetensors", head="drop").spec.positions == "learned"
+    vit = keras_vit.load(tmp_path / "full.safetensors", head="drop", pool="token", **told)
+    assert vit.spec.positions == "learned"
+    keras_vit.save(vit, tmp_path / "vit", format="timm")
+    with pytest.raises(ValueError, match="decoder_heads has no effect"):
+        keras_vit.load(tmp_path / "vit", decoder_heads=4)
     with pytest.raises(ValueError, match="cannot be built.*heads"):  # its decoder is 8 wide
-        keras_vit.load(folder(tmp_path / "narrow", facebook(arrays), {"model_args": {"num_heads": 2}}))
+        path = folder(tmp_path / "narrow", facebook(arrays), {"model_args": {"num_heads": 2}})
+        keras_vit.load(path, **{**told, "heads": 2, **of_decoder})
 
 
 def test_what_cannot_change_is_refused(theirs, tmp_path, arrays):

@@ -49,13 +49,8 @@ def test_the_logits_are_torchs(name, tmp_path):
 def test_nothing_is_assumed_where_everything_is_told(tmp_path, caplog):
     _, path, arguments = write("own_encoder", tmp_path)
     with caplog.at_level(std_logging.WARNING, logger="absl"):
-        keras_vit.load(path, **arguments, pool="token")
+        keras_vit.load(path, **arguments)
     assert not caplog.text
-    del arguments["epsilon"]
-    with caplog.at_level(std_logging.WARNING, logger="absl"):
-        model = keras_vit.load(path, **arguments)
-    assert model.spec.epsilon == 1e-5
-    assert "epsilon=1e-05" in caplog.text and 'pool="token"' in caplog.text
 
 
 def test_what_the_order_of_fused_weights_and_of_the_last_normalisation_is_assumed_to_be_is_said(tmp_path, caplog):
@@ -73,7 +68,7 @@ def test_what_the_order_of_fused_weights_and_of_the_last_normalisation_is_assume
     (tmp_path / "both").mkdir()
     _, path, arguments = write("own_sequential", tmp_path / "both")
     with caplog.at_level(std_logging.WARNING, logger="absl"):
-        model = keras_vit.load(path, **arguments, pool="gap")
+        model = keras_vit.load(path, **{**arguments, "pool": "gap"})
     assert "without the class token" in caplog.text and model.spec.fc_norm and model.spec.class_token
 
 
@@ -250,9 +245,9 @@ def test_mistakes_in_the_rules_are_clear_errors(names, message, tmp_path):
 
 def test_what_a_state_dict_does_not_say_must_be_told(tmp_path):
     _, path, arguments = write("own_encoder", tmp_path)
-    for name in ("heads", "mean", "std", "norm_first", "mlp_activation"):
+    for name in ("heads", "mean", "std", "norm_first", "mlp_activation", "pool", "epsilon"):
         message = refused("does not say what", path, {k: v for k, v in arguments.items() if k != name})
-        assert re.search(rf"keras_vit.load\(.* {name}=", message), message
+        assert re.search(rf"keras_vit.load\(.* {name}=\?", message), message
     refused("heads must be a positive integer", path, {**arguments, "heads": "4"})
     refused("do not divide into 3 heads", path, {**arguments, "heads": 3})
     assert keras_vit.load(path, **{**arguments, "heads": np.int64(4), "mean": np.float32(1)}).spec.heads == 4
@@ -301,3 +296,40 @@ def test_a_missing_bias_in_one_block_is_missing(tmp_path):
 
     path, arguments = rewritten("own_encoder", tmp_path, without)
     refused(r"missing: blocks.1.mlp.fc1.bias \(1\)", path, arguments)
+
+
+def dense_patches(arrays, *norms):
+    """The arrays of own_unfolded with an nn.Sequential of normalisations (by their sizes) around its dense patches."""
+    layers = {"embed.1.weight": arrays.pop("to_tokens.weight"), "embed.1.bias": arrays.pop("to_tokens.bias")}
+    for i, size in norms:
+        layers |= {f"embed.{i}.weight": np.arange(size, dtype="float32"), f"embed.{i}.bias": np.zeros(size, "float32")}
+    return {**arrays, **layers}
+
+
+def test_one_error_has_the_rules_for_dense_patches_between_normalisations(tmp_path):
+    path, told = rewritten("own_unfolded", tmp_path, lambda a: dense_patches(a, (0, 48), (2, 16)), names=[])
+    message = refused(r"(?s)Left over: .*embed\.0\.weight", path, told)
+    line = re.search(r"names=(\[.*?\)\])", message)[1]
+    rules = [(pattern, new.replace("proj_?", "proj_chw")) for pattern, new in ast.literal_eval(line)]
+    model = keras_vit.load(path, **{**told, "names": rules})
+    gamma = next(v for v in model.weights if v.path.endswith("pixel_norm/gamma"))
+    expected = np.arange(48).reshape(3, 4, 4).transpose(1, 2, 0).reshape(-1)  # channel, row, column in the file
+    np.testing.assert_array_equal(gamma, expected)
+    assert model.spec.patch_norm
+
+
+def test_channels_of_dense_patches_are_asked_for_in_the_first_error(tmp_path):
+    def grey(arrays):
+        return {**arrays, "to_tokens.weight": np.ascontiguousarray(arrays["to_tokens.weight"][:, :16])}
+
+    path, told = rewritten("own_unfolded", tmp_path, grey, names=[], heads=None, mean=0.0, std=255.0)
+    del told["heads"]
+    message = refused("heads=", path, told)
+    assert re.search(r"proj_\?.*heads=\?, channels=\?\)", message)
+    told |= {"heads": 4, "channels": 1, "names": [("^to_tokens", "patch_embed.proj_chw")]}
+    assert keras_vit.load(path, **told).channels == 1
+
+
+def test_an_error_without_a_question_does_not_repeat_the_call(tmp_path):
+    path, told = rewritten("own_encoder", tmp_path, lambda a: {**a, "encoder.odd": np.ones(3, "float32")})
+    assert "keras_vit.load(" not in refused("Left over", path, told)

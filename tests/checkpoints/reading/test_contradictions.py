@@ -143,7 +143,8 @@ PREPROCESSORS = [
 @pytest.mark.parametrize(("preprocessor", "message"), PREPROCESSORS)
 def test_odd_values_of_a_preprocessor_are_refused(preprocessor, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        keras_vit.load(folder_of("hf_vit", tmp_path, preprocessor=preprocessor))
+        told = {} if "image_mean" in preprocessor else {"mean": 127.5, "std": 127.5}
+        keras_vit.load(folder_of("hf_vit", tmp_path, preprocessor=preprocessor), **told)
 
 
 @pytest.mark.parametrize(
@@ -166,20 +167,21 @@ def grey(name):
     return {**golden_arrays(name), "patch_embed.proj.weight": kernel.sum(1, keepdims=True)}
 
 
+# What a file in timm's names does not show, apart from mean and std.
+TIMM = {"heads": 2, "norm_first": True, "mlp_activation": "gelu", "pool": "token", "epsilon": 1e-6}
+
+
 @pytest.mark.extended
-def test_a_timm_file_of_one_channel_loads(tmp_path, caplog):
-    """mean and std are numbers, or ImageNet's, averaged. Beside a config with three of each they must be passed."""
+def test_a_timm_file_of_one_channel_loads(tmp_path):
+    """Its mean and std are asked for, also beside a config with three of each."""
     (tmp_path / "alone").mkdir()
     path = tmp_path / "alone" / "model.safetensors"
     safetensors.numpy.save_file(grey("timm_vit"), path)
-    model = keras_vit.load(path, heads=2, mean=100.0, std=50.0)
+    model = keras_vit.load(path, **TIMM, mean=100.0, std=50.0)
     assert model.channels == 1 and (model.spec.mean, model.spec.std) == (100.0, 50.0)
     assert np.isfinite(model(np.zeros((1, 8, 8, 1), "uint8"))).all()
-    with caplog.at_level(std_logging.WARNING, logger="absl"):
-        assert np.isclose(keras_vit.load(path, heads=2).spec.mean, np.mean([123.675, 116.28, 103.53]))
-        keras_vit.load(path, heads=2, std=50.0)
-    assert "assuming ImageNet's mean=114.495, std=57.63, as for DeiT" in caplog.text
-    assert "assuming ImageNet's mean=114.495, as for DeiT" in caplog.text
+    with pytest.raises(ValueError, match=r"std=50.0, mean=\?\)"):
+        keras_vit.load(path, **TIMM, std=50.0)
     whole = folder_of("timm_vit", tmp_path, arrays=grey("timm_vit"))
     with pytest.raises(
         ValueError, match="3 values each, but the arrays are for images of 1 channels: pass mean=... and std="
@@ -191,42 +193,36 @@ def test_a_timm_file_of_one_channel_loads(tmp_path, caplog):
 def loaded_alone(arrays, folder, **told):
     """The model of a file without its config.json."""
     safetensors.numpy.save_file(arrays, folder / "model.safetensors")
-    return keras_vit.load(folder / "model.safetensors", heads=2, mean=127.5, std=127.5, **told)
+    return keras_vit.load(folder / "model.safetensors", mean=127.5, std=127.5, **told)
 
 
 def test_the_assumption_that_a_file_alone_is_no_model_with_the_same_arrays_is_told(tmp_path, caplog):
-    """timm's rope_ape has DeiT III's names; its rpn has those of a ViT without biases."""
+    """timm's rope_ape has DeiT III's names."""
     arrays = dict(golden_arrays("timm_vit"))
     for block in range(2):
         arrays |= {f"blocks.{block}.gamma_{i}": np.ones(16, "float32") for i in (1, 2)}
     with caplog.at_level(std_logging.WARNING, logger="absl"):
-        loaded_alone(arrays, tmp_path)
+        loaded_alone(arrays, tmp_path, **TIMM)
     assert "Assuming a DeiT III" in caplog.text
-    caplog.clear()
-    arrays = {name: a for name, a in golden_arrays("timm_gap").items() if not name.endswith("qkv.bias")}
-    for block in range(2):
-        arrays |= {f"blocks.{block}.ls{i}.gamma": np.ones(16, "float32") for i in (1, 2)}
-    with caplog.at_level(std_logging.WARNING, logger="absl"):
-        loaded_alone(arrays, tmp_path)
-    assert "Assuming that blocks normalise before" in caplog.text
 
 
-def test_the_pooling_that_old_files_of_vit_pytorch_do_not_state_is_assumed_with_a_warning(tmp_path, caplog):
+def test_the_pooling_that_old_files_of_vit_pytorch_do_not_state_is_asked_for(tmp_path, caplog):
     """Those of new releases do: with pool="mean" they have no class token."""
     arrays = dict(golden_arrays("lucidrains"))
     old = {**arrays, **{name: arrays[name][None] for name in ("cls_token", "pos_embedding")}}
     with caplog.at_level(std_logging.WARNING, logger="absl"):
-        loaded_alone(arrays, tmp_path, mlp_activation="gelu")
-        loaded_alone(old, tmp_path, pool="token", mlp_activation="gelu")
+        told = {"heads": 2, "mlp_activation": "gelu", "epsilon": 1e-5}
+        loaded_alone(arrays, tmp_path, **told)
+        loaded_alone(old, tmp_path, pool="token", **told)
         assert not caplog.text
-        assert loaded_alone(old, tmp_path, mlp_activation="gelu").spec.pool == "token"
-    assert 'with pool="mean" this release' in caplog.text
+    with pytest.raises(ValueError, match=r"epsilon=1e-05, pool=\?\)"):
+        loaded_alone(old, tmp_path, **told)
 
 
 def test_what_is_told_is_not_assumed_with_a_warning(tmp_path, caplog):
     safetensors.numpy.save_file(dict(golden_arrays("timm_vit")), tmp_path / "model.safetensors")
     with caplog.at_level(std_logging.WARNING, logger="absl"):
-        keras_vit.load(tmp_path / "model.safetensors", heads=2, mean=127.5, std=127.5)
+        keras_vit.load(tmp_path / "model.safetensors", mean=127.5, std=127.5, **TIMM)
     assert not caplog.text
 
 
