@@ -21,7 +21,9 @@ from keras_vit.evaluation.loss_and_metrics import check_preprocessing
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.progress import stage
 from keras_vit.training.prediction.classify import probabilities_of
+from keras_vit.training.prediction.detect import finds_objects
 from keras_vit.training.prediction.preprocessing import preprocessing_text
+from keras_vit.training.prediction.segment import is_dense, segments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +50,14 @@ def _image(example):
 
 def check_teacher(model: Any) -> None:
     """Raises ValueError for a model that is not a classifier."""
+    if finds_objects(model) or segments(model):
+        answers = "boxes" if finds_objects(model) else "masks"
+        raise ValueError(
+            f'"{model.name}" gives {answers}, not one class per image, and cannot label images. To write {answers}:'
+            " keras-vit predict."
+        )
+    if is_dense(model):
+        raise ValueError(f'"{model.name}" has one output per pixel, such as a depth, and cannot label images.')
     if getattr(model, "classes", None) is None:
         raise ValueError(
             f'"{model.name}" has no classes to label images with: use a model that was trained to classify.'

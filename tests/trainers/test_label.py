@@ -7,13 +7,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from small_models import detecting, segmenting
 
 import keras_vit
 from keras_vit.data import from_arrays, open_source
 from keras_vit.data.sources.selection import example_names, labels_of
 from keras_vit.data.sources.written_table import names_for_table
 from keras_vit.evaluation import confident
-from keras_vit.evaluation.labelling import write_labels
+from keras_vit.evaluation.labelling import check_teacher, write_labels
 from keras_vit.tasks import find_task
 from trainers import config_files
 from trainers import label as label_program
@@ -196,3 +197,9 @@ def test_images_without_classes(photos):
     (photos / "empty").mkdir()
     with pytest.raises(ValueError, match="has no images; it contains nothing"):
         open_source(f"images:{photos}/empty", "train")
+
+
+@pytest.mark.parametrize(("make", "answers"), [(detecting, "boxes"), (segmenting, "masks")])
+def test_a_detector_and_a_segmenter_label_no_images(make, answers):
+    with pytest.raises(ValueError, match=f"gives {answers}.*keras-vit predict"):
+        check_teacher(make())
