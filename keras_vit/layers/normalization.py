@@ -143,11 +143,10 @@ class LayerNormalization(keras.layers.LayerNormalization):
         return x, ops.cast(ops.layer_normalization(x, gamma, beta, axis=-1, epsilon=self.epsilon), x.dtype)
 
 
-def has_batch_statistics(model: keras.Model) -> bool:
-    """Whether a trainable layer normalises by the batch, so that parts of a batch give other results than the whole."""
-    return any(
-        isinstance(layer, keras.layers.BatchNormalization) and layer.trainable for layer in model._flatten_layers()
-    )
+def batch_normalizations(model: keras.Model) -> list[keras.layers.Layer]:
+    """The trainable layers that normalise by the batch, so that parts of a batch give other results than the whole."""
+    layers = model._flatten_layers()
+    return [each for each in layers if isinstance(each, keras.layers.BatchNormalization) and each.trainable]
 
 
 @serializable

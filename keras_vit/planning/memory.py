@@ -13,7 +13,7 @@ import keras
 from absl import logging
 
 from keras_vit.distribution import Strategy
-from keras_vit.layers.normalization import has_batch_statistics
+from keras_vit.layers.normalization import batch_normalizations
 from keras_vit.models.costs import as_rematerialised
 from keras_vit.planning import counting
 from keras_vit.planning.model_counts import counted_layers
@@ -100,7 +100,7 @@ def step_memory(model: keras.Model, slots_per_weight: int) -> StepMemory | None:
     itemsize = counting.BYTES[model.compute_dtype]
     remat = [(as_rematerialised(row) if _is_block(row) else row, layer) for row, layer in layers]
     per_image = [itemsize * _values_per_image(rows) for rows in (layers, remat)]
-    return StepMemory(weights, trained, trained * slots_per_weight, *per_image, has_batch_statistics(model))
+    return StepMemory(weights, trained, trained * slots_per_weight, *per_image, bool(batch_normalizations(model)))
 
 
 def _number(path):

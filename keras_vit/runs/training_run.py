@@ -20,7 +20,7 @@ from keras_vit.distribution import Strategy
 from keras_vit.evaluation.registry import Setting
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted
-from keras_vit.layers.normalization import has_batch_statistics
+from keras_vit.layers.normalization import batch_normalizations
 from keras_vit.models import families, whiten
 from keras_vit.optim.wrappers import averaging, swap_averages
 from keras_vit.runs import broken_examples
@@ -107,7 +107,7 @@ def _begin(prepared, model, rundir):
     """Resumes or initialises the model, checks that all fits together, and writes config.json; returns the step."""
     config, resolved, strategy = prepared.config, prepared.resolved, rundir.strategy
     content = _describe(prepared, model, strategy)
-    check_same_run(rundir, content, has_batch_statistics(model))
+    check_same_run(rundir, content, bool(batch_normalizations(model)))
     with stage("Looking for a checkpoint"):
         start = resume(rundir, model, strategy)
     check_length(rundir, start, resolved["total"])

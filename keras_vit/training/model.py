@@ -21,6 +21,7 @@ from keras_vit.training.checks.inputs import InputChecks
 from keras_vit.training.checks.labels import check_same_form, label_shapes
 from keras_vit.training.checks.marked import plain_errors
 from keras_vit.training.checks.pixel_scale import warn_of_double
+from keras_vit.training.checks.pixels_in_graphs import checked, checked_images
 from keras_vit.training.class_weight import ClassWeight
 from keras_vit.training.losses import activation_by
 from keras_vit.training.mixing import Neighbours, check_pairs, check_unweighted
@@ -108,6 +109,13 @@ class Model(SteppingModel):
     check_pixels: bool = True
     objectives: tuple[type[keras.losses.Loss], ...] = ()
     labels_are_classes: bool = True
+
+    def __call__(self, *args, **kwargs):
+        """Keras' __call__; a training step of a plain Keras model around this one refuses pixels on another scale."""
+        if kwargs.get("training") and args and self.check_pixels:
+            args = (checked_images(self, args[0]), *args[1:])
+        with checked():
+            return super().__call__(*args, **kwargs)
 
     def symbolic_call(self, *args, **kwargs):
         """Keras' symbolic_call, with a warning where layers before this model normalise its pixels, too."""

@@ -13,7 +13,8 @@ from keras import ops
 from keras_vit.io.void import VOID
 from keras_vit.layers.backend import count_values
 from keras_vit.layers.registration import serializable
-from keras_vit.training.losses import as_tensors
+from keras_vit.training.checks.masks import MaskRules
+from keras_vit.training.losses import as_tensors, concrete
 
 
 def count_where(values: Any, where: Any, n: int) -> Any:
@@ -119,7 +120,8 @@ class SegmentationScores(CountingMetric):
     """Mean IoU, pixel accuracy and mean class accuracy: {"miou", "pixel_accuracy", "mean_accuracy"}.
 
     y (b, h, w) or (b, h, w, 1): classes, or `void`. y_pred (b, h, w, classes): logits; the largest is the prediction,
-    of equal ones the first. Examples of weight 0 count nowhere, others once.
+    of equal ones the first. Examples of weight 0 count nowhere, others once. Other values in y raise a ValueError where
+    they are known, and make the scores NaN in compiled functions (keras_vit.Model checks them first).
 
     Args:
         classes: number of classes.
@@ -139,7 +141,24 @@ class SegmentationScores(CountingMetric):
                 f"SegmentationScores({self.classes}) expects logits (b, h, w, {self.classes}), got the shape"
                 f" {tuple(y_pred.shape)}."
             )
-        self.add(confusion(y_true, ops.argmax(y_pred, axis=-1), self.classes, self.void, sample_weight))
+        best = ops.argmax(y_pred, axis=-1)
+        y_true = ops.reshape(y_true, ops.shape(best))
+        self.add(confusion(y_true, best, self.classes, self.void, sample_weight))
+        self._refuse(y_true, tuple(best.shape), sample_weight)
+
+    def _refuse(self, masks, shape, weights):
+        """Refuses masks (b, h, w) with other numbers than classes and void, where weights are not 0."""
+        masks, rules = ops.cast(masks, "int32"), MaskRules(self.classes, shape[1:], self.void)
+        if weights is not None:
+            counts = ops.convert_to_tensor(weights) > 0
+            counts = ops.reshape(counts, (*ops.shape(counts), *[1] * (3 - len(counts.shape))))  # (b,) -> (b, 1, 1)
+            masks = ops.where(counts, masks, self.void)
+        values = concrete(masks)
+        if values is not None:
+            rules.check(values)
+        else:
+            wrong = ops.any(rules.are_wrong(masks))
+            self.digits.assign(ops.where(wrong, float("nan"), ops.convert_to_tensor(self.digits)))
 
     def result(self):
         return scores(self.totals(), ops)

@@ -11,7 +11,7 @@ import pytest
 import keras_vit
 from keras_vit.data import from_arrays
 from keras_vit.distribution import Strategy
-from keras_vit.layers.normalization import has_batch_statistics
+from keras_vit.layers.normalization import batch_normalizations
 from keras_vit.runs import RunDirectory, prepare, training_run
 from keras_vit.runs.config import check_config, check_keys, check_same_run, odd_sizes, resolve
 from keras_vit.tasks import Classification, find_task
@@ -210,7 +210,7 @@ def test_micro_batches_may_change_without_batch_normalisation_only(started):
         stem: keras_vit.ViT("Ti/4", image_size=16, depth=1, width=16, heads=2, mlp_dim=16, conv_stem=stem)
         for stem in ((), (8, 8))
     }
-    assert [has_batch_statistics(m) for m in model.values()] == [False, True]
+    assert [bool(batch_normalizations(m)) for m in model.values()] == [False, True]
 
 
 def test_an_option_that_no_optimizer_of_the_two_reads_may_change(started):

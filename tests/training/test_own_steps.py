@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from small_models import data
 
 import keras_vit
@@ -91,3 +92,17 @@ def test_a_step_from_scratch_is_reported_as_it_is():
     model = made(Scratch)
     before = np.square(model.predict(X, verbose=0)).mean()
     assert model.fit(X, Y, verbose=0).history["loss"] == [pytest.approx(before, rel=1e-5)]
+
+
+@pytest.mark.parametrize(
+    "front", [keras.layers.RandomFlip(), keras.layers.Resizing(8, 12), None], ids=["flip", "resize", "none"]
+)
+def test_a_plain_keras_model_refuses_pixels_on_another_scale_in_training(front):
+    inputs = keras.Input((8, 12, 3))
+    vit = keras_vit.ViT("Ti/4", image_size=(8, 12), depth=1, width=16, heads=2, classes=5)
+    model = keras.Model(inputs, vit(front(inputs) if front else inputs))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    images, labels = np.random.default_rng(0).integers(0, 256, (4, 8, 12, 3)).astype("float32"), np.zeros(4)
+    model.train_on_batch(images, labels)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="The images look normalised"):
+        model.train_on_batch(images / 255, labels)

@@ -149,3 +149,19 @@ def test_a_saved_metric_is_the_same():
     metric = SegmentationScores(7, 65535)
     loaded = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
     assert loaded.get_config() == metric.get_config() and loaded.void == 65535
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_masks_with_other_values_are_not_measured(compiled):
+    """Those of images of weight 0 may have any."""
+    metric, logits = SegmentationScores(2), np.zeros((2, 1, 2, 2), "float32")
+    masks = np.array([[[0, 255]], [[1, 7]]], "int32")
+    update = tf.function(metric.update_state) if compiled else metric.update_state
+    update(masks, logits, np.array([1.0, 0.0]))
+    assert float(metric.result()["pixel_accuracy"]) == 1.0
+    if compiled:
+        update(masks, logits)
+        assert np.isnan(float(metric.result()["miou"]))
+    else:
+        with pytest.raises(ValueError, match="class numbers from 0 to 1.*from 7 to 7"):
+            metric.update_state(masks, logits)

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from keras_vit.layers.arguments import is_integer
-from keras_vit.layers.normalization import has_batch_statistics
+from keras_vit.layers.normalization import batch_normalizations
 from keras_vit.optim.wrappers import averaging, innermost
 
 
@@ -75,11 +75,12 @@ def check_trainable(model: Any) -> None:
         )
     if not model.trainable_variables and model.variables:
         raise ValueError(f"Nothing would train: {_why_frozen(model)}, then compile again.")
-    if averaging(getattr(model, "optimizer", None)) is not None and has_batch_statistics(model):
+    batch_norms = batch_normalizations(model) if averaging(getattr(model, "optimizer", None)) is not None else []
+    if batch_norms:
         raise ValueError(
-            "The optimizer averages the weights, but batch normalisation keeps statistics of the weights that train,"
-            " which do not fit averages. Compile without averages, or use a model with another normalisation, such as"
-            ' head_options={"norm": "group"} of a dense head.'
+            f"The optimizer averages the weights, but batch normalisation ({batch_norms[0].name}) keeps statistics of the"
+            " weights that train, which do not fit averages. Compile without averages, freeze these layers, or use another"
+            ' normalisation: of dense heads by head_options={"norm": "group"}, of a linear head {"norm": "layer"}.'
         )
     pure = {str(v.dtype) for v in model.trainable_variables} & {"bfloat16", "float16"}
     if pure:

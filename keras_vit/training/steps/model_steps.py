@@ -11,6 +11,7 @@ from keras import ops
 from keras_vit.layers.dense import check_trainable
 from keras_vit.optim.optimizers import move_averages
 from keras_vit.optim.wrappers import batches_taken, innermost
+from keras_vit.training.checks.pixels_in_graphs import checked
 from keras_vit.training.losses import divides_by_weights, sums_over_batch
 from keras_vit.training.mixing import check_unweighted
 from keras_vit.training.model_metadata import DescribedModel
@@ -240,7 +241,8 @@ class SteppingModel(DescribedModel):
     def train_step(self, *args):
         """Arguments: (batch,); on the JAX backend (state, batch)."""
         if keras.backend.backend() == "tensorflow":
-            return _tensorflow().train_step(self, *args)
+            with checked():
+                return _tensorflow().train_step(self, *args)
         state, batch = args
         if self.mixing is not None:
             images, labels, *rest = batch
