@@ -152,12 +152,12 @@ def write_by_beam(
     folder = locate(folder)
     beam_options, where = pipeline_options(options), (data, split, data_dir, tuple(exclude))
     source = _source(*where)
-    files = Files(folder, name, as_split, count, source, overwrite)
-    tf.io.gfile.makedirs(folder)
-    with owned(folder), files.written(), stage(f"Writing {os.fspath(folder)} by Beam"):
-        with beam.Pipeline(options=beam_options) as pipeline:
-            _connect(pipeline, pieces(source), _Encode(where, count, resize, quality, seed), _Write(files), count)
-        told = list(_read_told(files))
-        report = _totals(told, source.size)
-        files.put_in_place([part["examples"] for part in told])
+    with owned(folder):
+        files = Files(folder, name, as_split, count, source, overwrite)  # reads dataset.json
+        with files.written(), stage(f"Writing {os.fspath(folder)} by Beam"):
+            with beam.Pipeline(options=beam_options) as pipeline:
+                _connect(pipeline, pieces(source), _Encode(where, count, resize, quality, seed), _Write(files), count)
+            told = list(_read_told(files))
+            report = _totals(told, source.size)
+            files.put_in_place([part["examples"] for part in told])
     return report

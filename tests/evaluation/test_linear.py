@@ -1,12 +1,22 @@
 """Ridge, logistic regression and nearest neighbours on features, against scikit-learn and the closed formula."""
 
 import logging
+import types
 
 import numpy as np
 import pytest
 
 from keras_vit.data import open_source
-from keras_vit.evaluation import FeatureSplits, knn_scores, logistic_head, make_evaluator, ridge, ridge_head, scores
+from keras_vit.evaluation import (
+    FeatureSplits,
+    knn,
+    knn_scores,
+    logistic_head,
+    make_evaluator,
+    ridge,
+    ridge_head,
+    scores,
+)
 from keras_vit.evaluation.linear import accuracy, probe_head, sweep
 
 
@@ -180,3 +190,21 @@ def test_a_penalty_chosen_on_images_that_are_fitted_is_told(caplog):
     few_shot = make_evaluator("few_shot", {"source": "digits", "l2": (1, 10), "validation": "train[80%:]", "shots": 1})
     few_shot.check(FeatureSplits(None, open_source("digits", "train"), open_source("digits", "test")))
     assert "validation=train[80%:] shares images with train, so the penalty is chosen" in caplog.text
+
+
+def test_training_features_are_normalised_once(monkeypatch):
+    x, labels = clouds(60)
+    test, truth = clouds(1100, seed=1)
+    seen = []
+
+    def unit(features):
+        seen.append(len(features))
+        return features / np.linalg.norm(features, axis=-1, keepdims=True)
+
+    splits = types.SimpleNamespace(classes=3, test_source=types.SimpleNamespace(size=len(test)))
+    splits.train, splits.test = lambda: (x, labels), lambda: [(test, truth)]
+    monkeypatch.setattr(knn, "_unit", unit)
+    found = make_evaluator("knn", {"source": "digits"}).evaluate(splits)
+    assert seen == [60, 512, 512, 76]
+    expected = knn_scores(x, labels, test, 3).argmax(-1) == truth
+    assert found.measures["top1"] == pytest.approx(expected.mean())

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.annotations.image_size import size_in_file
 from keras_vit.data.objects import pack
 from keras_vit.data.ops.decode_mask import mask_of_size
 from keras_vit.data.ops.registry import as_uint8
@@ -89,6 +90,7 @@ def encoder(resize: int | None = None, quality: int = 95, most_objects: int | No
         image = example["image"]
         given = image.dtype == tf.string
         whole = pixels if given else image
+        stored = size_in_file(image, pixels) if given else tf.shape(image)[:2]
         is_jpeg = tf.io.is_jpeg(image) if given else tf.constant(False)
         shrinks = tf.reduce_min(tf.shape(whole)[:2]) > resize if resize else tf.constant(False)
         small = tf.cond(shrinks, lambda: _shrunk(whole, resize), lambda: whole) if resize else whole
@@ -107,9 +109,9 @@ def encoder(resize: int | None = None, quality: int = 95, most_objects: int | No
             return tf.cond(shrinks | is_bmp, smaller, lambda: image)
 
         encoded = kept_or_smaller() if given else png()
-        size = tf.shape(small)[:2]
-        original = example.get("size", tf.shape(whole)[:2])
-        target = _target(example, tf.shape(whole)[:2], size, most_objects)
+        size = tf.where(shrinks, tf.shape(small)[:2], stored)
+        original = example.get("size", stored)
+        target = _target(example, stored, size, most_objects)
         return encoded, size[0], size[1], is_jpeg, shrinks, target, original
 
     return encode
@@ -348,24 +350,25 @@ def write_records(
             and a label, or none that decodes.
         OSError: if writing fails.
     """
-    shard_writer = ShardWriter(Files(folder, name, split, shards, source, overwrite))
-    warn_of_files(source)
     skipped, size, shrunk = {}, 0, 0
-    tf.io.gfile.makedirs(folder)
     progress = stage(f"Writing {folder}", source.size, "images")
-    with owned(folder), shard_writer as writer, progress as work:
-        for example, values, reason in scan(source, encoder(resize, quality, source.most_objects), seed):
-            if reason:
-                skipped[example] = reason
-            else:
-                record = serialized(example, values, source.class_names)
-                writer.write(record)
-                size, shrunk = size + len(record), shrunk + int(values[4])
-            work.advance()
-        if len(skipped) > source.size - shards:
-            raise ValueError(f"Of {source.size} images {len(skipped)} do not decode: {dict(list(skipped.items())[:3])}")
-    told = {"examples": sum(writer.counts), "bytes": size, "shrunk": shrunk, "skipped": skipped}
-    return write_report(folder, source.name, split, shards, resize, quality, seed, told)
+    with owned(folder):
+        files = Files(folder, name, split, shards, source, overwrite)  # reads dataset.json
+        warn_of_files(source)
+        with ShardWriter(files) as writer, progress as work:
+            for example, values, reason in scan(source, encoder(resize, quality, source.most_objects), seed):
+                if reason:
+                    skipped[example] = reason
+                else:
+                    record = serialized(example, values, source.class_names)
+                    writer.write(record)
+                    size, shrunk = size + len(record), shrunk + int(values[4])
+                work.advance()
+            if len(skipped) > source.size - shards:
+                some = dict(list(skipped.items())[:3])
+                raise ValueError(f"Of {source.size} images {len(skipped)} do not decode: {some}")
+        told = {"examples": sum(writer.counts), "bytes": size, "shrunk": shrunk, "skipped": skipped}
+        return write_report(folder, source.name, split, shards, resize, quality, seed, told)
 
 
 def write_report(
