@@ -304,3 +304,13 @@ def test_two_writers_at_once_leave_both_splits(tmp_path, monkeypatch):
         "train": 10,
         "val": 4,
     }
+
+
+def test_images_with_several_rows_are_named_where_slices_of_records_would_share_them(tmp_path, caplog):
+    (tmp_path / "a.png").write_bytes(tf.io.encode_png(np.zeros((4, 4, 3), "uint8")).numpy())
+    (tmp_path / "b.png").symlink_to(tmp_path / "a.png")
+    for rows, told in ("a.png,x\n", False), ("a.png,x\n./a.png,x\nb.png,x\n", True):
+        caplog.clear()
+        (tmp_path / "t.csv").write_text(f"image,label\n{rows}")
+        write.warn_of_repeated(open_source(f"csv:{tmp_path / 't.csv'}", "train"))
+        assert ("2 rows with the image of another row. Slices of the records" in caplog.text) == told

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from keras_vit.data.annotations.image_size import size_in_file
 from keras_vit.data.objects import pack
@@ -30,13 +31,16 @@ from keras_vit.data.records.description import (
 )
 from keras_vit.data.scan import scan
 from keras_vit.data.source_names import KINDS, with_kind
-from keras_vit.data.sources.base import Source
+from keras_vit.data.sources.base import RandomAccess, Source
 from keras_vit.data.sources.examine import warn_of_files
+from keras_vit.data.sources.repeated import real_paths
+from keras_vit.data.sources.written_table import image_files
 from keras_vit.io.atomic import sync_all, write_bytes
 from keras_vit.io.lock import owned
 from keras_vit.io.object_rows import CROWD, DIFFICULT, PADDING
 from keras_vit.io.paths import locate
 from keras_vit.io.progress import stage
+from keras_vit.io.suggest import counted
 
 
 def _shrunk(image, side):
@@ -172,6 +176,19 @@ def serialized(name: str, values: Sequence, class_names: Sequence[str]) -> bytes
     return tf.train.Example(
         features=tf.train.Features(feature={k: _feature(v) for k, v in features.items()})
     ).SerializeToString()
+
+
+def warn_of_repeated(source: Source) -> None:
+    """Warns of images with several rows: slices of records count records, and would share these images."""
+    if not isinstance(source, RandomAccess) or source.names is None:
+        return
+    again = source.size - len(set(real_paths(image_files(source))))
+    if again:
+        logging.warning(
+            "%s: %s with the image of another row. Slices of the records would share such images: write those to"
+            " evaluate on as a split of their own, --split=train[80%%:] --as_split=val.",
+            *(source.name, counted(again, "row")),
+        )
 
 
 @contextlib.contextmanager
@@ -355,6 +372,7 @@ def write_records(
     with owned(folder):
         files = Files(folder, name, split, shards, source, overwrite)  # reads dataset.json
         warn_of_files(source)
+        warn_of_repeated(source)
         with ShardWriter(files) as writer, progress as work:
             for example, values, reason in scan(source, encoder(resize, quality, source.most_objects), seed):
                 if reason:
