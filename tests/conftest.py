@@ -189,6 +189,15 @@ def photos(tmp_path):
 
 
 @pytest.fixture(scope="session")
+def large_jpeg(tmp_path_factory):
+    """A grey JPEG of 8000 x 4400 pixels, which training decodes at half of its sides."""
+    image = pytest.importorskip("PIL.Image")
+    path = tmp_path_factory.mktemp("large") / "large.jpg"
+    image.new("L", (8000, 4400), 128).save(path)
+    return path
+
+
+@pytest.fixture(scope="session")
 def shared_data():
     """The folder of shared data; its tests are skipped without it, and fail where KERAS_VIT_REQUIRE_TEST_DATA is
     set.

@@ -53,8 +53,6 @@ def _evaluation(report):
     if "test" in report["splits"]:
         return ""
     known = "images with known labels are a better measure than the model's own: --labelled=SOURCE --test=SPLIT"
-    if report["rows"] > report["labelled"]:  # slices would share images
-        return f"\nThe table has no split to evaluate on; {known}."
     return (
         " --config.data.train='train[:90%]' --config.data.evaluation='train[90%:]'\nThe table has no split test, so a"
         f" run evaluates on a part of train; {known}."

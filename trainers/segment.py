@@ -45,7 +45,7 @@ def _by_export(folder, values):
         raise ValueError(f"{folder} does not give every pixel a class. For classes of images: keras-vit classify.")
     masks = tf.saved_model.load(folder).signatures["encoded_masks"]
     names = tuple(about["class_names"] or map(str, range(about["classes"])))
-    colors, decode = tuple(map(tuple, about["colors"])), parse(f"decode({about['channels']})")
+    colors, decode = tuple(map(tuple, about["colors"])), parse(f"decode({about['channels']}, whole=True)")
 
     def segment(images):
         for path, _ in images:

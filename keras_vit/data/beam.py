@@ -16,7 +16,7 @@ import apache_beam as beam
 import tensorflow as tf
 
 from keras_vit.data.open import open_source
-from keras_vit.data.records.write import Files, encoder, serialized
+from keras_vit.data.records.write import Files, encoder, serialized, warn_of_repeated
 from keras_vit.data.scan import scan
 from keras_vit.data.sources.base import Records, Source
 from keras_vit.data.sources.selection import subset, without
@@ -154,12 +154,13 @@ def write_by_beam(
     folder = locate(folder)
     beam_options, where = pipeline_options(options), (data, split, data_dir, tuple(exclude))
     source = _source(*where)
-    files = Files(folder, name, as_split, count, source, overwrite)
-    tf.io.gfile.makedirs(folder)
-    with owned(folder), files.written(), stage(f"Writing {os.fspath(folder)} by Beam"):
-        with beam.Pipeline(options=beam_options) as pipeline:
-            _connect(pipeline, pieces(source), _Encode(where, count, resize, quality, seed), _Write(files), count)
-        told = list(_read_told(files))
-        report = _totals(told, source.size)
-        files.put_in_place([part["examples"] for part in told])
+    warn_of_repeated(source)
+    with owned(folder):
+        files = Files(folder, name, as_split, count, source, overwrite)  # reads dataset.json
+        with files.written(), stage(f"Writing {os.fspath(folder)} by Beam"):
+            with beam.Pipeline(options=beam_options) as pipeline:
+                _connect(pipeline, pieces(source), _Encode(where, count, resize, quality, seed), _Write(files), count)
+            told = list(_read_told(files))
+            report = _totals(told, source.size)
+            files.put_in_place([part["examples"] for part in told])
     return report

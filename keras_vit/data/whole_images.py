@@ -42,7 +42,7 @@ def whole_images(
         channels: int. Channels of the pixels.
         errors: ExampleErrors. Receives the unreadable examples.
     """
-    batches = evaluation_batches(source, f"decode({channels})", _READ, errors=errors, select=_serialised)
+    batches = evaluation_batches(source, f"decode({channels}, whole=True)", _READ, errors=errors, select=_serialised)
     positions = iter(range(source.size))
     for images, masks, weights in batches:
         for image, mask, weight, position in zip(images.numpy(), masks.numpy(), weights.numpy(), positions):

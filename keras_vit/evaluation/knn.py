@@ -18,6 +18,27 @@ def _unit(features):
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
 
+def _check(k, temperature, examples):
+    """Raises ValueError for fewer than k training examples, or a temperature that is not positive."""
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature}: expected a number above 0.")
+    if not 1 <= k <= examples:
+        raise ValueError(f"k={k} neighbours: expected 1 to {examples}, the number of training examples.")
+
+
+def _votes(train, train_labels, test_features, classes, k, temperature):
+    """The scores of `knn_scores`, with training features (m, d) of length 1."""
+    votes = np.zeros((len(test_features), classes), "float32")
+    for start in range(0, len(test_features), _ROWS):
+        cosine = _unit(test_features[start : start + _ROWS]) @ train.T  # (rows, m)
+        nearest = np.argpartition(-cosine, k - 1, axis=-1)[:, :k]  # (rows, k)
+        near = np.take_along_axis(cosine, nearest, axis=-1)
+        weights = np.exp((near - near.max(axis=-1, keepdims=True)) / temperature)
+        rows = np.arange(start, start + len(cosine))[:, None]
+        np.add.at(votes, (rows, train_labels[nearest]), weights)
+    return votes
+
+
 def knn_scores(
     train_features: np.ndarray,
     train_labels: np.ndarray,
@@ -40,19 +61,8 @@ def knn_scores(
     Raises:
         ValueError: fewer than k training examples, or a temperature that is not positive.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature={temperature}: expected a number above 0.")
-    if not 1 <= k <= len(train_features):
-        raise ValueError(f"k={k} neighbours: expected 1 to {len(train_features)}, the number of training examples.")
-    train, votes = _unit(train_features), np.zeros((len(test_features), classes), "float32")
-    for start in range(0, len(test_features), _ROWS):
-        cosine = _unit(test_features[start : start + _ROWS]) @ train.T  # (rows, m)
-        nearest = np.argpartition(-cosine, k - 1, axis=-1)[:, :k]  # (rows, k)
-        near = np.take_along_axis(cosine, nearest, axis=-1)
-        weights = np.exp((near - near.max(axis=-1, keepdims=True)) / temperature)
-        rows = np.arange(start, start + len(cosine))[:, None]
-        np.add.at(votes, (rows, train_labels[nearest]), weights)
-    return votes
+    _check(k, temperature, len(train_features))
+    return _votes(_unit(train_features), train_labels, test_features, classes, k, temperature)
 
 
 @register("knn")
@@ -79,14 +89,15 @@ class NearestNeighbours(FeatureEvaluator):
 
     def evaluate(self, splits: FeatureSplits) -> Evaluation:
         features, labels = splits.train()
-        k = min(self.k, len(features))
+        k, train = min(self.k, len(features)), _unit(features)
+        _check(k, self.temperature, len(features))
         with stage(f"Comparing with {len(features):,} neighbours", splits.test_source.size, "images") as work:
 
             def scores(batch):
                 parts = (batch[i : i + _ROWS] for i in range(0, len(batch), _ROWS))
                 votes = []
                 for part in parts:
-                    votes.append(knn_scores(features, labels, part, splits.classes, k, self.temperature))
+                    votes.append(_votes(train, labels, part, splits.classes, k, self.temperature))
                     work.advance(len(part))
                 return np.concatenate(votes)
 

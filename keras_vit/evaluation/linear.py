@@ -5,7 +5,7 @@ with the training features' mean and standard deviation; the head includes the w
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from keras_vit.evaluation.features import FeatureEvaluator, FeatureSplits, test_
 from keras_vit.evaluation.registry import Evaluation, register
 from keras_vit.io.progress import stage
 
+HeadOf = Callable[[float], tuple[np.ndarray, np.ndarray]]  # penalty -> head
 _BIAS_COLUMN = 100.0  # so large that the penalty on the bias is negligible
 _ROWS = 8192  # features to convert to float64 at once
 RIDGE_STRENGTHS = tuple(4.0**i for i in range(10, -3, -1))  # l2, strongest first
@@ -32,15 +33,24 @@ def ridge(features: np.ndarray, targets: np.ndarray, l2: float) -> np.ndarray:
     Raises:
         ValueError: l2 is not above 0, or the numbers of rows differ.
     """
+    return _ridge(features, targets)(l2)
+
+
+def _ridge(features, targets):
+    """`ridge` as a function of l2, with the products of features computed once."""
     x, y = np.asarray(features, "float64"), np.asarray(targets, "float64")
-    if not l2 > 0:
-        raise ValueError(f"l2={l2}: expected a number above 0.")
     if x.ndim != 2 or y.ndim != 2 or len(x) != len(y):
         raise ValueError(f"Expected features (n, d) and targets (n, c), got {x.shape} and {y.shape}.")
     n, d = x.shape
-    if n >= d:
-        return np.linalg.solve(x.T @ x + l2 * np.eye(d), x.T @ y)
-    return x.T @ np.linalg.solve(x @ x.T + l2 * np.eye(n), y)  # the same weights, from a smaller system
+    products, right = (x.T @ x, x.T @ y) if n >= d else (x @ x.T, y)
+
+    def weights(l2):
+        if not l2 > 0:
+            raise ValueError(f"l2={l2}: expected a number above 0.")
+        solved = np.linalg.solve(products + l2 * np.eye(len(products)), right)
+        return solved if n >= d else x.T @ solved  # the same weights, from a smaller system
+
+    return weights
 
 
 def _whitening(features):
@@ -59,13 +69,21 @@ def ridge_head(
         classes: number of classes.
         l2: penalty.
     """
+    return _ridge_heads(features, labels, classes)(l2)
+
+
+def _ridge_heads(features, labels, classes):
+    """`ridge_head` as a function of l2, with the products of features computed once."""
     mean, std = _whitening(features)
     white = (np.asarray(features, "float64") - mean) / std
-    weights = ridge(
-        np.pad(white, ((0, 0), (0, 1)), constant_values=_BIAS_COLUMN), 2.0 * np.eye(classes)[labels] - 1.0, l2
-    )
-    kernel = weights[:-1] / std[:, None]
-    return kernel, _BIAS_COLUMN * weights[-1] - mean @ kernel
+    fitted = _ridge(np.pad(white, ((0, 0), (0, 1)), constant_values=_BIAS_COLUMN), 2.0 * np.eye(classes)[labels] - 1.0)
+
+    def head(l2):
+        weights = fitted(l2)
+        kernel = weights[:-1] / std[:, None]
+        return kernel, _BIAS_COLUMN * weights[-1] - mean @ kernel
+
+    return head
 
 
 def probe_head(
@@ -169,7 +187,7 @@ def sweep(fit, features, labels, strengths, seed=0, what="a linear classifier"):
     """Picks the best penalty on a random fifth of the examples, then fits on all of them.
 
     Args:
-        fit: function (features, labels, strength) -> head.
+        fit: function (features, labels) -> function strength -> head.
         features, labels: (n, d) and (n,).
         strengths: penalties to try, strongest first.
         seed: seed for sampling the held-out fifth.
@@ -184,12 +202,12 @@ def sweep(fit, features, labels, strengths, seed=0, what="a linear classifier"):
         raise ValueError(f"A sweep holds out a fifth of the examples: expected at least 5, got {len(labels)}.")
     accuracies = {}
     with stage(f"Fitting {what}", len(strengths) + 1, "fits") as work:
+        head_of, others, truth = fit(features[kept], labels[kept]), features[held_out], labels[held_out]
         for strength in strengths:
-            head = fit(features[kept], labels[kept], strength)
-            accuracies[strength] = accuracy(features[held_out], labels[held_out], head)
+            accuracies[strength] = accuracy(others, truth, head_of(strength))
             work.advance()
         best = best_penalty(accuracies)
-        return fit(features, labels, best), best, accuracies
+        return fit(features, labels)(best), best, accuracies
 
 
 class _Swept(FeatureEvaluator):
@@ -201,16 +219,15 @@ class _Swept(FeatureEvaluator):
     strength = ""
     strengths: Sequence[float]
 
-    def fit(
-        self, features: np.ndarray, labels: np.ndarray, classes: int, strength: float
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def fit(self, features: np.ndarray, labels: np.ndarray, classes: int) -> HeadOf:
+        """A function of the penalty to the head; what all penalties share is computed once."""
         raise NotImplementedError
 
     def evaluate(self, splits: FeatureSplits) -> Evaluation:
         features, labels = splits.train()
 
-        def fit(x, y, strength):
-            return self.fit(x, y, splits.classes, strength)
+        def fit(x, y):
+            return self.fit(x, y, splits.classes)
 
         head, best, held_out = sweep(fit, features, labels, self.strengths, what=self.title.lower())
         details = {
@@ -236,10 +253,8 @@ class Logistic(_Swept):
     strengths: tuple = LOGISTIC_STRENGTHS
     strength = "C"
 
-    def fit(
-        self, features: np.ndarray, labels: np.ndarray, classes: int, strength: float
-    ) -> tuple[np.ndarray, np.ndarray]:
-        return logistic_head(features, labels, classes, strength)
+    def fit(self, features: np.ndarray, labels: np.ndarray, classes: int) -> HeadOf:
+        return lambda strength: logistic_head(features, labels, classes, strength)
 
 
 @register("ridge")
@@ -256,7 +271,5 @@ class Ridge(_Swept):
     strengths: tuple = RIDGE_STRENGTHS
     strength = "l2"
 
-    def fit(
-        self, features: np.ndarray, labels: np.ndarray, classes: int, strength: float
-    ) -> tuple[np.ndarray, np.ndarray]:
-        return ridge_head(features, labels, classes, strength)
+    def fit(self, features: np.ndarray, labels: np.ndarray, classes: int) -> HeadOf:
+        return _ridge_heads(features, labels, classes)

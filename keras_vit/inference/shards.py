@@ -15,6 +15,7 @@ from etils import epath
 
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.json_files import read_json
+from keras_vit.io.lock import alone
 from keras_vit.io.paths import paths_in
 
 RESULTS = "_coco.json"  # ending of a detector's results, beside the descriptions
@@ -121,26 +122,28 @@ def take_folder(shards: Shards, description: Mapping[str, Any], free: tuple[str,
     Raises:
         ValueError: the files belong to another job; the message lists the differences.
     """
-    path = epath.Path(description_path(shards.folder, shards.split))
-    fix = "Use another folder, or delete this one."
-    given = json.loads(json.dumps(description))
-    if path.exists():
-        before = _read_description(path)
-        unknown = [key for key in _LATER if key in given and key not in before]
-        # A key in only one of them means other answers, which differ in the columns.
-        in_one = {key for key in _LATER if (key in given) != (key in before)}
-        compared = sorted({*before, *given} - {*free, *in_one})
-        differs = [key for key in compared if before.get(key) != given.get(key)]
-        if differs:
-            words = "; ".join(_difference(key, before, given) for key in differs)
-            raise ValueError(f'"{shards.folder}" contains rows of another job: {words}. {fix}')
-        if unknown and shards.missing():
-            raise ValueError(
-                f'"{shards.folder}" was started by an earlier version of keras_vit, which did not record the'
-                f" {', '.join(unknown)} of its model, so rows of different models might be mixed. {fix}"
-            )
-        return
-    stray = [file.name for file in paths_in(shards.folder, f"{file_stem(shards.split)}-", shards.ending)]
-    if stray:
-        raise ValueError(f'"{shards.folder}" contains {min(stray)}, but no {path.name} that describes it. {fix}')
-    write_bytes(path, json.dumps(given, indent=1, ensure_ascii=False).encode())
+    epath.Path(shards.folder).mkdir(parents=True, exist_ok=True)
+    with alone(shards.folder):  # parts of several jobs may start together
+        path = epath.Path(description_path(shards.folder, shards.split))
+        fix = "Use another folder, or delete this one."
+        given = json.loads(json.dumps(description))
+        if path.exists():
+            before = _read_description(path)
+            unknown = [key for key in _LATER if key in given and key not in before]
+            # A key in only one of them means other answers, which differ in the columns.
+            in_one = {key for key in _LATER if (key in given) != (key in before)}
+            compared = sorted({*before, *given} - {*free, *in_one})
+            differs = [key for key in compared if before.get(key) != given.get(key)]
+            if differs:
+                words = "; ".join(_difference(key, before, given) for key in differs)
+                raise ValueError(f'"{shards.folder}" contains rows of another job: {words}. {fix}')
+            if unknown and shards.missing():
+                raise ValueError(
+                    f'"{shards.folder}" was started by an earlier version of keras_vit, which did not record the'
+                    f" {', '.join(unknown)} of its model, so rows of different models might be mixed. {fix}"
+                )
+            return
+        stray = [file.name for file in paths_in(shards.folder, f"{file_stem(shards.split)}-", shards.ending)]
+        if stray:
+            raise ValueError(f'"{shards.folder}" contains {min(stray)}, but no {path.name} that describes it. {fix}')
+        write_bytes(path, json.dumps(given, indent=1, ensure_ascii=False).encode())

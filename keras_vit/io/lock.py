@@ -57,6 +57,21 @@ def started(pid: int) -> str:
     return "" if state in "ZX" else fields[18]  # a killed process not yet waited for is gone
 
 
+@contextlib.contextmanager
+def alone(folder: str | os.PathLike) -> Iterator[None]:
+    """A context, for moments, that other processes of this machine wait to enter, if the file system supports it."""
+    if fcntl is None or "://" in str(folder):
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 class _Lock:
     """Yielded by `owned`; `check` raises InUse once another process owns the folder."""
 
@@ -121,26 +136,12 @@ class _Lock:
                 return now is not None
         return False
 
-    @contextlib.contextmanager
-    def _alone(self):
-        """Excludes other processes of this machine from taking the folder, if the file system supports it."""
-        if fcntl is None or "://" in str(self._folder):
-            yield
-            return
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
-
     def acquire(self):
         while True:
             holder = self._read()
             if holder is not None and self._lives(holder):
                 raise InUse(self._message(self._read() or holder))
-            with self._alone():
+            with alone(self._folder):
                 if self._read() == holder:
                     self._write()
                     break

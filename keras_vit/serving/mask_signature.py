@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from keras_vit.data import parse
+from keras_vit.data.annotations.image_size import size_in_file
 from keras_vit.serving.decoding import decoder
 from keras_vit.serving.description import OK
 from keras_vit.training.checks.pixel_range import InputRange
@@ -13,16 +14,16 @@ from keras_vit.training.prediction.segment import whole_text
 
 
 def _prepared(model) -> Callable:
-    """An encoded image -> its pixels of the model's size, and its own (height, width) in two more values."""
+    """An encoded image -> its pixels of the model's size, its (height, width) as decoded, and in the file, (4,)."""
     text = whole_text(model)
     first, _, rest = text.partition("|")
     decode, resize = parse(first).graph("image"), parse(rest)
 
-    def pixels_and_size(encoded):
+    def pixels_and_sizes(encoded):
         image = decode(encoded)
-        return resize.image(image), tf.shape(image)[:2]
+        return resize.image(image), tf.concat([tf.shape(image)[:2], size_in_file(encoded, image)], 0)
 
-    return pixels_and_size
+    return pixels_and_sizes
 
 
 def masks_of_bytes(model: keras.Model, pixel_range: InputRange) -> Callable:
@@ -31,12 +32,16 @@ def masks_of_bytes(model: keras.Model, pixel_range: InputRange) -> Callable:
     A PNG is grey, of 8 bits, or 16 with 255 classes or more. An image that is not decoded has the mask "".
     """
     shape, dtype = (*model.image_size, model.channels), tf.uint8 if model.classes < 255 else tf.uint16
-    decode = decoder(_prepared(model), (shape, (2,)), (tf.uint8, tf.int32))
+    decode = decoder(_prepared(model), (shape, (4,)), (tf.uint8, tf.int32))
 
-    def mask(logits_and_size):
-        logits, size = logits_and_size
-        ids = tf.argmax(tf.image.resize(logits, size), axis=-1)[..., None]  # (h, w, k) -> (h', w', 1)
-        return tf.io.encode_png(tf.cast(ids, dtype))
+    def mask(logits_and_sizes):
+        logits, sizes = logits_and_sizes
+        ids = tf.cast(
+            tf.argmax(tf.image.resize(logits, sizes[:2]), axis=-1)[..., None], dtype
+        )  # (h, w, k) -> (h', w', 1)
+        # All logits of a JPEG decoded at a fraction of its sides would take gigabytes at its file's size.
+        same = tf.reduce_all(sizes[:2] == sizes[2:])
+        return tf.io.encode_png(tf.cond(same, lambda: ids, lambda: tf.image.resize(ids, sizes[2:], method="nearest")))
 
     def masks(encoded_images):
         (images, sizes), status = decode(encoded_images)

@@ -385,3 +385,9 @@ def test_a_tiff_of_several_pages_brings_a_warning(said, tmp_path):
         image = parse("decode").image(read_image(tf.constant(str(tmp_path / name))))
         np.testing.assert_array_equal(image, np.asarray(_PHOTO))
     assert [text.partition(" has several pages")[0] for text in said] == [str(tmp_path / "\xfc b.tif")]
+
+
+@pytest.mark.extended
+def test_a_large_jpeg_has_all_its_pixels_on_request(large_jpeg):
+    shapes = [parse(text).image(large_jpeg.read_bytes()).shape for text in ("decode(1)", "decode(1, whole=True)")]
+    assert shapes == [(2200, 4000, 1), (4400, 8000, 1)]

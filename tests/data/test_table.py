@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -284,10 +285,50 @@ def test_missing_files_are_told_and_ignored(photos, warned):
 def test_repeated_rows_are_told(photos, warned):
     rows = ["image,label,split", "a.png,cat,train", "b.png,dog,train", "a.png,cat,train", "b.png,dog,test"]
     text = write(photos / "t.csv", "\n".join(rows))
-    assert open_source(text, "train").size == 3
+    assert open_source(text, "train").size == 2 and open_source(text, "test").size == 1
     told = warned()
-    assert "1 row with an image of an earlier row, in the same split; each row counts. The first is line 4." in told
-    assert "in another split, so training images are evaluated too. The first is line 5." in told
+    assert "1 row with an image of an earlier row, in the same split; each row counts, and a slice has all rows" in told
+    assert "The first is line 4: a.png." in told
+    assert 'ignored 1 row with an image that is evaluated too, such as "b.png" in line 3, of train: another' in told
+
+
+def test_repeated_rows_in_splits_of_other_names_are_told(photos, warned):
+    rows = ["image,label,split", "a.png,cat,part", "a.png,cat,all", "b.png,dog,all"]
+    assert open_source(write(photos / "t.csv", "\n".join(rows)), "all").size == 2
+    assert "1 row with an image of an earlier row, in another split. The first is line 3: a.png." in warned()
+
+
+def repeated_rows(folder, column, value):
+    """A table of 10 images, each in 4 rows of different spellings of its path, a link among them."""
+    for i in range(10):
+        (folder / f"{i}.png").write_bytes(b"")
+        (folder / f"link{i}.png").symlink_to(folder / f"{i}.png")
+    names = [name for i in range(10) for name in (f"{i}.png", f"./{i}.png", f"{folder}/{i}.png", f"link{i}.png")]
+    rows = [{"image": name, column: value(n)} for n, name in enumerate(names)]
+    (folder / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return f"jsonl:{folder / 't.jsonl'}"
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("text", lambda n: f"caption {n}"), ("label", lambda n: "cat" if n < 20 else "dog"), ("mask", lambda n: "m.png")],
+)
+@pytest.mark.parametrize(("first", "second"), [("train[:50%]", "train[50%:]"), ("train[:3]", "train[3:]")])
+def test_no_image_is_on_both_sides_of_a_cut(tmp_path, monkeypatch, column, value, first, second):
+    text = repeated_rows(tmp_path, column, value)
+    if column == "mask":
+        (tmp_path / "m.png").write_bytes(tf.io.encode_png(np.arange(16, dtype="uint8").reshape(4, 4, 1) % 2).numpy())
+    sides = [example_names(open_source(text, split)) for split in (first, second)]
+    files = [{os.path.realpath(name) for name in names} for names in sides]
+    assert not files[0] & files[1] and len(files[0] | files[1]) == 10
+    assert [len(names) for names in sides] == [4 * len(side) for side in files]
+
+
+def test_rows_and_images_are_counted(tmp_path, caplog):
+    logging.getLogger("absl").propagate = True
+    caplog.set_level("INFO", "absl")
+    open_source(repeated_rows(tmp_path, "text", lambda n: f"caption {n}"), "train")
+    assert "train: 10 images in 40 rows." in caplog.text
 
 
 def test_images_of_all_kinds_in_a_table(photos):

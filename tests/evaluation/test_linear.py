@@ -1,12 +1,23 @@
 """Ridge, logistic regression and nearest neighbours on features, against scikit-learn and the closed formula."""
 
 import logging
+import types
 
 import numpy as np
 import pytest
 
 from keras_vit.data import open_source
-from keras_vit.evaluation import FeatureSplits, knn_scores, logistic_head, make_evaluator, ridge, ridge_head, scores
+from keras_vit.evaluation import (
+    FeatureSplits,
+    knn,
+    knn_scores,
+    linear,
+    logistic_head,
+    make_evaluator,
+    ridge,
+    ridge_head,
+    scores,
+)
 from keras_vit.evaluation.linear import accuracy, probe_head, sweep
 
 
@@ -105,10 +116,13 @@ def test_a_sweep_takes_the_middle_of_what_is_best_on_the_fifth_and_fits_on_all(c
     x, labels = clouds(100)
     seen = []
 
-    def fit(features, truth, strength):
-        seen.append((strength, len(features)))
-        good = ridge_head(x, labels, 3, 1.0)
-        return good if strength in (4, 3, 2) else (np.zeros((6, 3)), np.array([0.0, 1.0, 0.0]))
+    def fit(features, truth):
+        def head(strength):
+            seen.append((strength, len(features)))
+            good = ridge_head(x, labels, 3, 1.0)
+            return good if strength in (4, 3, 2) else (np.zeros((6, 3)), np.array([0.0, 1.0, 0.0]))
+
+        return head
 
     head, best, found = sweep(fit, x, labels, (4, 3, 2, 1))
     assert seen == [(4, 80), (3, 80), (2, 80), (1, 80), (3, 100)] and best == 3
@@ -151,14 +165,12 @@ def test_wrong_arguments_say_what_is_expected():
 
 
 def test_fits_that_take_long_are_announced(caplog):
-    from keras_vit.evaluation import linear
-
     logging.getLogger("absl").propagate = True
     rng = np.random.default_rng(0)
     with caplog.at_level("INFO", "absl"):
 
-        def fit(x, y, l2):
-            return linear.ridge_head(x, y, 2, l2)
+        def fit(x, y):
+            return lambda l2: linear.ridge_head(x, y, 2, l2)
 
         linear.sweep(fit, rng.normal(size=(10, 3)), np.arange(10) % 2, (1.0, 2.0), what="ridge")
     assert caplog.records[0].getMessage() == "Fitting ridge."
@@ -180,3 +192,32 @@ def test_a_penalty_chosen_on_images_that_are_fitted_is_told(caplog):
     few_shot = make_evaluator("few_shot", {"source": "digits", "l2": (1, 10), "validation": "train[80%:]", "shots": 1})
     few_shot.check(FeatureSplits(None, open_source("digits", "train"), open_source("digits", "test")))
     assert "validation=train[80%:] shares images with train, so the penalty is chosen" in caplog.text
+
+
+def test_training_features_are_normalised_once(monkeypatch):
+    x, labels = clouds(60)
+    test, truth = clouds(1100, seed=1)
+    seen = []
+
+    def unit(features):
+        seen.append(len(features))
+        return features / np.linalg.norm(features, axis=-1, keepdims=True)
+
+    splits = types.SimpleNamespace(classes=3, test_source=types.SimpleNamespace(size=len(test)))
+    splits.train, splits.test = lambda: (x, labels), lambda: [(test, truth)]
+    monkeypatch.setattr(knn, "_unit", unit)
+    found = make_evaluator("knn", {"source": "digits"}).evaluate(splits)
+    assert seen == [60, 512, 512, 76]
+    expected = knn_scores(x, labels, test, 3).argmax(-1) == truth
+    assert found.measures["top1"] == pytest.approx(expected.mean())
+
+
+def test_a_sweep_of_ridge_whitens_once_for_all_penalties(monkeypatch):
+    x, labels = clouds(50)
+    seen, whitening = [], linear._whitening
+    monkeypatch.setattr(linear, "_whitening", lambda features: seen.append(len(features)) or whitening(features))
+    splits = types.SimpleNamespace(classes=3, train=lambda: (x, labels), test=lambda: [(x, labels)])
+    found = make_evaluator("ridge", {"source": "digits"}).evaluate(splits)
+    assert seen == [40, 50]
+    best = found.details["l2"]
+    assert found.measures["top1"] == accuracy(x, labels, ridge_head(x, labels, 3, best))

@@ -1,5 +1,6 @@
 """inference.predict: a row for every image, as the model itself answers; and what was stopped ends as what was not."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -17,7 +18,7 @@ import keras_vit
 from keras_vit.data import from_arrays, open_source
 from keras_vit.data.records.write import write_records
 from keras_vit.data.sources.selection import digest, example_names, names_at, without
-from keras_vit.inference import predict
+from keras_vit.inference import predict, shards
 from keras_vit.inference.fingerprint import fingerprint_of_model
 from keras_vit.inference.job import Job
 from keras_vit.inference.shards import Shards, file_stem, read_descriptions
@@ -360,3 +361,18 @@ def test_a_file_with_more_numbers_than_can_be_counted_is_refused():
     many = from_arrays(np.zeros((3_000_000, 1, 1, 1), "uint8"), np.zeros(3_000_000, int))
     with pytest.raises(ValueError, match=r"rows_per_file=3,000,000 of features\[768\] exceeds a file's limit"):
         Job.plan(many, "out", "train", "decode", 100, 3_000_000, "parquet", [Column("features", "numbers", 768)])
+
+
+def test_parts_of_two_jobs_that_start_together_are_not_mixed(tmp_path, monkeypatch):
+    part = Shards(str(tmp_path), "train", ".parquet", 10, 4)
+    jobs = [{**dict.fromkeys(shards._KEYS, ""), "preprocess": text} for text in ("decode", "decode(1)")]
+
+    @contextlib.contextmanager
+    def after_another(folder):
+        monkeypatch.undo()
+        shards.take_folder(part, jobs[0])
+        yield
+
+    monkeypatch.setattr(shards, "alone", after_another)
+    with pytest.raises(ValueError, match="rows of another job"):
+        shards.take_folder(part, jobs[1])

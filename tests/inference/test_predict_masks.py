@@ -9,9 +9,11 @@ import tensorflow as tf
 from PIL import Image
 from small_models import NAMED, every_weight, segmenting, write_pngs
 
-from keras_vit.data import from_arrays, open_source
+from keras_vit.data import ExampleErrors, from_arrays, open_source
+from keras_vit.data.whole_images import whole_images
 from keras_vit.inference import masks, predict, predict_masks
 from keras_vit.io.mask_pictures import mask_png
+from keras_vit.training.prediction.images import Reader
 
 
 @pytest.fixture(scope="module")
@@ -161,3 +163,10 @@ def test_rows_have_no_masks(model, source, tmp_path):
     with pytest.raises(ValueError, match="use predict_masks, or request only features"):
         predict(model, source, tmp_path)
     assert predict(model, source, tmp_path, ("features",)).rows == 6
+
+
+@pytest.mark.extended
+def test_a_large_jpeg_is_segmented_at_its_files_size(model, large_jpeg):
+    source = open_source(f"images:{large_jpeg.parent}", "train")
+    [(_, pixels, _)] = whole_images(source, 3, ExampleErrors(0))  # of predict_masks, and of evaluation at full size
+    assert pixels.shape == Reader(model)(large_jpeg, "It").shape == (4400, 8000, 3)

@@ -151,3 +151,16 @@ def test_the_command_writes_objects_by_default(model, folder, tmp_path, binary):
     ):
         with pytest.raises(ValueError, match=message):
             binary(predict, **given, **options)
+
+
+@pytest.mark.extended
+def test_a_large_jpeg_is_answered_in_its_files_pixels(model, large_jpeg, tmp_path):
+    expected, found = (model.detect(image, **FINDING) for image in (np.full((44, 80, 3), 128, "uint8"), large_jpeg))
+    np.testing.assert_allclose(found.boxes, 100 * expected.boxes, rtol=1e-4)
+    assert len(found) and found.image.shape == (4400, 8000, 3)
+    predict_objects(model, open_source(f"images:{large_jpeg.parent}", "train"), tmp_path, **FINDING)
+    rows = rows_of(tmp_path)
+    assert {(row["height"], row["width"]) for row in rows} == {(4400, 8000)}
+    boxes = [[row[side] for side in ("top", "left", "bottom", "right")] for row in rows]
+    np.testing.assert_allclose(boxes, found.boxes, rtol=1e-4)
+    np.testing.assert_allclose(results_of(tmp_path)[0]["bbox"][:2], found.boxes[0, 1::-1], atol=1e-3)

@@ -71,3 +71,8 @@ def test_detectors_have_no_masks_and_their_own_activation(client, model):
     assert "does not give every pixel a class" in client.post("/v1/models/cells:mask", content=png((9, 7, 3))).text
     with pytest.raises(ValueError, match="are by sigmoid"):
         Served("cells", model, activation="softmax")
+
+
+def test_the_size_of_a_large_jpeg_is_its_files(model, large_jpeg):
+    pixels, size = Served("cells", model).decode_with_size(large_jpeg.read_bytes())
+    assert size == (4400, 8000) and pixels.shape == (16, 24, 3)

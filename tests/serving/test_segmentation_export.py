@@ -201,3 +201,9 @@ def test_litert_files_of_every_head_equal_keras(head, tmp_path):
     assert os.path.getsize(small) < os.path.getsize(floats)
     expected, found = (litert_format.runner(path)(pixels(3)) for path in (floats, small))
     compare(expected, found, "LiteRT", exact=False)
+
+
+@pytest.mark.extended
+def test_the_mask_of_a_large_jpeg_has_its_files_size(signatures, large_jpeg):
+    found = signatures["encoded_masks"](tf.constant([large_jpeg.read_bytes()]))
+    assert Image.open(io.BytesIO(found["mask_bytes"].numpy()[0])).size == (8000, 4400)

@@ -134,8 +134,8 @@ def test_a_class_without_images_is_named(run_label, photos, teacher):
         bias.assign(before)
     printed = run_label(model=str(photos / "ants.keras"), per_class=20)
     assert 'No image was labelled as "bee", "cat".\n' in printed
-    assert "Labelled 16 of 16 images, in 20 rows" in printed  # in whose slices would be the same images
-    assert "train[:90%]" not in printed and "The table has no split to evaluate on" in printed
+    assert "Labelled 16 of 16 images, in 20 rows" in printed
+    assert "--config.data.evaluation='train[90%:]'\nThe table has no split test" in printed
 
 
 @pytest.mark.extended

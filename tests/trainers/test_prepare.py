@@ -2,6 +2,7 @@
 files.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -15,7 +16,8 @@ import tensorflow as tf
 from keras_vit.data import duplicates, from_arrays, open_source
 from keras_vit.data.duplicates import deduplicate
 from keras_vit.data.ops.decode import decode_image
-from keras_vit.data.records.write import default_name, write_records
+from keras_vit.data.records import write
+from keras_vit.data.records.write import default_name, encoder, write_records
 from keras_vit.data.sources.selection import example_names, read_names, subset, without
 
 
@@ -160,7 +162,7 @@ def test_images_that_do_not_decode_are_left_out_and_named(tmp_path):
     )
     with pytest.raises(ValueError, match="Of 2 images 2 do not decode"):
         write_records(from_arrays([b"x", b"y"], [0, 1]), str(tmp_path / "none"), "x", "train", 1)
-    assert not list((tmp_path / "none").iterdir())
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("place", ["write", "close"])
@@ -275,3 +277,40 @@ def test_duplicates_of_the_test_set_are_left_out(sample, tmp_path):
     assert json.loads((tmp_path / "excluded.json").read_text()) == report
     if "matplotlib" in sys.modules:
         assert tf.io.decode_png((tmp_path / "excluded.png").read_bytes()).shape[-1] == 4
+
+
+def test_a_record_of_a_large_jpeg_has_its_files_size(large_jpeg):
+    decoded = tf.zeros((2200, 4000, 3), "uint8")  # at half of its sides
+    example = {"image": tf.constant(large_jpeg.read_bytes()), "label": tf.constant(0)}
+    assert [int(side) for side in encoder()(example, decoded)[1:3]] == [4400, 8000]
+    resized = encoder(resize=100)(example, decoded)
+    assert [int(side) for side in resized[1:3]] == [100, 182]
+    mask = tf.tile(tf.constant([[[0], [1]]], tf.uint8), [4400, 4000, 1])
+    target = encoder()({"image": example["image"], "mask": mask, "void": 255}, decoded)[5]
+    assert tf.io.decode_png(target).shape == (4400, 8000, 1)
+
+
+def test_two_writers_at_once_leave_both_splits(tmp_path, monkeypatch):
+    @contextlib.contextmanager
+    def after_another(folder):
+        monkeypatch.undo()
+        write_records(noisy(4), str(tmp_path), "x", "val", 1)
+        with write.owned(folder) as lock:
+            yield lock
+
+    monkeypatch.setattr(write, "owned", after_another)
+    write_records(noisy(10), str(tmp_path), "x", "train", 2)
+    assert {split: open_source(f"tfrecord:{tmp_path}", split).size for split in ("train", "val")} == {
+        "train": 10,
+        "val": 4,
+    }
+
+
+def test_images_with_several_rows_are_named_where_slices_of_records_would_share_them(tmp_path, caplog):
+    (tmp_path / "a.png").write_bytes(tf.io.encode_png(np.zeros((4, 4, 3), "uint8")).numpy())
+    (tmp_path / "b.png").symlink_to(tmp_path / "a.png")
+    for rows, told in ("a.png,x\n", False), ("a.png,x\n./a.png,x\nb.png,x\n", True):
+        caplog.clear()
+        (tmp_path / "t.csv").write_text(f"image,label\n{rows}")
+        write.warn_of_repeated(open_source(f"csv:{tmp_path / 't.csv'}", "train"))
+        assert ("2 rows with the image of another row. Slices of the records" in caplog.text) == told

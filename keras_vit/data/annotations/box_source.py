@@ -18,6 +18,7 @@ from keras_vit.data.annotations.advice import advice
 from keras_vit.data.annotations.box_table import BoxTable, make_boxes, median_sides, object_reader
 from keras_vit.data.annotations.form import Layout
 from keras_vit.data.annotations.opening import advancing, asked_split, check_some, names_of, report
+from keras_vit.data.annotations.turned import warn_of_turned
 from keras_vit.data.sources.base import CocoIds, RandomAccess
 from keras_vit.data.sources.class_names import doubts
 from keras_vit.data.sources.folder import check_folder
@@ -176,6 +177,7 @@ def boxes(text: str, split: str = "train", data_dir: str | None = None) -> Rando
         lost = told(annotations.ignored)
         raise ValueError(f'"{root}": no image of {asked} has a box.{f" Ignored: {lost}." if lost else ""}')
     _report(title, asked, layout, table, names, annotations.ignored, annotations.read_as)
+    warn_of_turned(title, table.paths, table.sizes)
     for doubt in doubts(title, names) if len(names) > 1 else ():
         log_once(logging.WARNING, doubt)
     order = list(range(len(table.paths)))

@@ -42,6 +42,12 @@ def size_and_orientation(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.ensure_shape(tf.identity(size), (2,)), tf.ensure_shape(turned, ())
 
 
+def size_in_file(encoded: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
+    """Returns the size of an image, encoded and as decoded `pixels`, which a large JPEG has fewer of than its file."""
+    is_jpeg = tf.strings.substr(encoded, 0, 2) == b"\xff\xd8"
+    return tf.cond(is_jpeg, lambda: upright_size(encoded), lambda: tf.shape(pixels)[:2])
+
+
 def upright_size(encoded: tf.Tensor) -> tf.Tensor:
     """Returns only the size."""
     return size_and_orientation(encoded)[0]

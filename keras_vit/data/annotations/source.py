@@ -15,6 +15,7 @@ from keras_vit.data.annotations import coco, form, labelme, yolo
 from keras_vit.data.annotations.form import Layout, Picture, Region
 from keras_vit.data.annotations.opening import advancing, asked_split, check_some, names_of, report
 from keras_vit.data.annotations.table import Table, make_table, mask_drawer
+from keras_vit.data.annotations.turned import warn_of_turned
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.class_names import doubts
 from keras_vit.data.sources.image_files import read_image
@@ -205,6 +206,7 @@ def annotated(layout: Layout, text: str, split: str = "train", data_dir: str | N
     random.Random(0).shuffle(order)
     whole = _source(title, table, numbers, order)
     _report(title, asked, layout, table, numbers, whole, annotations.ignored)
+    warn_of_turned(title, table.paths, table.sizes)
     for doubt in doubts(title, numbers.names):
         log_once(logging.WARNING, doubt)
     return _source(title, table, numbers, order[slice(*split_range(split, len(order)))])

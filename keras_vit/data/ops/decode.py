@@ -51,11 +51,13 @@ def read_jpeg(encoded: tf.Tensor, channels: int, ratio: int = 1) -> tf.Tensor:
 
 
 @outlined
-def _odd_jpeg(encoded, channels, pixels, turned, cmyk):
-    """Decodes a rotated, a grey CMYK, or a large JPEG (at a half or a quarter of its sides, within LARGE)."""
+def _odd_jpeg(encoded, channels, pixels, turned, cmyk, whole):
+    """Decodes a rotated, a grey CMYK, or a large JPEG (at a half or a quarter of its sides, unless `whole`)."""
     encoded = within(encoded, pixels, MAX_PIXELS)
 
     def stored(channels):
+        if whole:
+            return read_jpeg(encoded, channels)
         fractions = {1: LARGE, 2: 4 * LARGE}
         cases = [
             (pixels <= most, lambda ratio=ratio: read_jpeg(encoded, channels, ratio))
@@ -77,13 +79,13 @@ def header(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     return shape, turned, simple
 
 
-def _jpeg(encoded, channels):
+def _jpeg(encoded, channels, whole):
     encoded = not_cut_short(encoded)
     shape, turned, simple = header(encoded)
     pixels = tf.reduce_prod(tf.cast(shape[:2], tf.int64))
 
     def odd():
-        return _odd_jpeg(encoded, channels, pixels, turned, shape[2] == 4)
+        return _odd_jpeg(encoded, channels, pixels, turned, shape[2] == 4, whole)
 
     return tf.cond(simple, lambda: read_jpeg(encoded, channels), odd)
 
@@ -218,23 +220,25 @@ def needs_pillow(encoded: tf.Tensor) -> tf.Tensor:
     return tf.cond(tf.reduce_any(start == [b"\xff\xd8", b"GI"]), no, unless_png)
 
 
-def decode_bytes(encoded: tf.Tensor, channels: int) -> tf.Tensor:
-    """Decodes an image, a scalar string tensor, to uint8 (h, w, channels), upright.
+def decode_bytes(encoded: tf.Tensor, channels: int, whole: bool = False) -> tf.Tensor:
+    """Decodes an image, a scalar string tensor, to uint8 (h, w, channels), upright; `whole` as for `decode`.
 
     Raises:
         InvalidArgumentError: at run time, for an unknown format, damaged or truncated data, or more than MAX_PIXELS
             pixels (half as many for formats other than JPEG).
     """
     start = tf.strings.substr(encoded, 0, 2)
-    kinds = {b"\xff\xd8": _jpeg, b"\x89P": _png}
-    cases = [(start == magic, lambda kind=kind: kind(encoded, channels)) for magic, kind in kinds.items()]
+    cases = [
+        (start == b"\xff\xd8", lambda: _jpeg(encoded, channels, whole)),
+        (start == b"\x89P", lambda: _png(encoded, channels)),
+    ]
     return tf.ensure_shape(tf.case(cases, default=lambda: decode_other(encoded, channels)), (None, None, channels))
 
 
-def decode_image(image: tf.Tensor, channels: int = 3) -> tf.Tensor:
+def decode_image(image: tf.Tensor, channels: int = 3, whole: bool = False) -> tf.Tensor:
     """Converts an image, encoded bytes (a scalar string tensor) or pixels (h, w, c), to pixels (h, w, channels)."""
     if image.dtype == tf.string:
-        return decode_bytes(image, channels)
+        return decode_bytes(image, channels, whole)
     if image.shape[-1] == channels:
         return image
     if (image.shape[-1], channels) == (1, 3):
@@ -245,15 +249,15 @@ def decode_image(image: tf.Tensor, channels: int = 3) -> tf.Tensor:
 
 
 @op("image", "mask")
-def decode(channels=3):
+def decode(channels=3, whole=False):
     """Decodes JPEG, PNG, BMP, GIF (first frame) or WebP to uint8 (h, w, channels), and a mask to integers.
 
-    Of pixels it converts only the channels. A mask belongs to the upright image, as viewers and annotation tools show
-    it.
+    A JPEG of more than 2^25 pixels is decoded at a half or a quarter of its sides, unless `whole`. Of pixels it
+    converts only the channels. A mask belongs to the upright image, as viewers and annotation tools show it.
     """
 
     def apply(example):
-        image = decode_image(example["image"], channels)
+        image = decode_image(example["image"], channels, whole)
         if "mask" not in example:
             return {"image": image}
         return {"image": image, "mask": mask_of_size(decode_mask(example["mask"]), tf.shape(image)[:2])}

@@ -133,12 +133,13 @@ def mask_of_size(mask: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """Returns a mask (h, w, 1) at the image's `size`, (2,) int32.
 
     Raises:
-        InvalidArgumentError: at run time, if the sizes differ, unless the image has more than LARGE pixels and was
-            decoded at a fraction of its sides.
+        InvalidArgumentError: at run time, if the sizes differ, unless the image has more than LARGE pixels and it,
+            or the mask, was stored or decoded at a fraction of its sides.
     """
     own = tf.shape(mask)[:2]
-    reduced = tf.reduce_any([tf.reduce_all((own + ratio - 1) // ratio == size) for ratio in (2, 4)])
-    fits = tf.reduce_all(own == size) | (reduced & (tf.reduce_prod(tf.cast(own, tf.int64)) > LARGE))
+    larger, smaller = tf.maximum(own, size), tf.minimum(own, size)
+    reduced = tf.reduce_any([tf.reduce_all((larger + ratio - 1) // ratio == smaller) for ratio in (2, 4)])
+    fits = tf.reduce_all(own == size) | (reduced & (tf.reduce_prod(tf.cast(larger, tf.int64)) > LARGE))
     hint = tf.where(
         tf.reduce_all(own == size[::-1]),
         "The mask fits the image as stored, before its EXIF data turns it upright: turn the mask, too, or remove the"
@@ -155,7 +156,7 @@ def mask_of_size(mask: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     with tf.control_dependencies([tf.debugging.Assert(fits, message)]):
         mask = tf.identity(mask)
 
-    def smaller():
+    def resized():
         return tf.image.resize(mask, size, method="nearest")
 
-    return tf.cond(tf.reduce_all(own == size), lambda: mask, smaller)
+    return tf.cond(tf.reduce_all(own == size), lambda: mask, resized)

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
+from keras_vit.data.annotations.image_size import size_in_file
 from keras_vit.data.objects import pack
 from keras_vit.data.ops.decode_mask import mask_of_size
 from keras_vit.data.ops.registry import as_uint8
@@ -29,13 +31,16 @@ from keras_vit.data.records.description import (
 )
 from keras_vit.data.scan import scan
 from keras_vit.data.source_names import KINDS, with_kind
-from keras_vit.data.sources.base import Source
+from keras_vit.data.sources.base import RandomAccess, Source
 from keras_vit.data.sources.examine import warn_of_files
+from keras_vit.data.sources.repeated import real_paths
+from keras_vit.data.sources.written_table import image_files
 from keras_vit.io.atomic import sync_all, write_bytes
 from keras_vit.io.lock import owned
 from keras_vit.io.object_rows import CROWD, DIFFICULT, PADDING
 from keras_vit.io.paths import locate
 from keras_vit.io.progress import stage
+from keras_vit.io.suggest import counted
 
 
 def _shrunk(image, side):
@@ -93,6 +98,7 @@ def encoder(
         image = example["image"]
         given = image.dtype == tf.string
         whole = pixels if given else image
+        stored = size_in_file(image, pixels) if given else tf.shape(image)[:2]
         is_jpeg = tf.io.is_jpeg(image) if given else tf.constant(False)
         shrinks = tf.reduce_min(tf.shape(whole)[:2]) > resize if resize else tf.constant(False)
         small = tf.cond(shrinks, lambda: _shrunk(whole, resize), lambda: whole) if resize else whole
@@ -111,9 +117,9 @@ def encoder(
             return tf.cond(shrinks | is_bmp, smaller, lambda: image)
 
         encoded = kept_or_smaller() if given else png()
-        size = tf.shape(small)[:2]
-        original = example.get("size", tf.shape(whole)[:2])
-        target = _target(example, tf.shape(whole)[:2], size, most_objects)
+        size = tf.where(shrinks, tf.shape(small)[:2], stored)
+        original = example.get("size", stored)
+        target = _target(example, stored, size, most_objects)
         return encoded, size[0], size[1], is_jpeg, shrinks, target, original
 
     return encode
@@ -174,6 +180,19 @@ def serialized(name: str, values: Sequence, class_names: Sequence[str]) -> bytes
     return tf.train.Example(
         features=tf.train.Features(feature={k: _feature(v) for k, v in features.items()})
     ).SerializeToString()
+
+
+def warn_of_repeated(source: Source) -> None:
+    """Warns of images with several rows: slices of records count records, and would share these images."""
+    if not isinstance(source, RandomAccess) or source.names is None:
+        return
+    again = source.size - len(set(real_paths(image_files(source))))
+    if again:
+        logging.warning(
+            "%s: %s with the image of another row. Slices of the records would share such images: write those to"
+            " evaluate on as a split of their own, --split=train[80%%:] --as_split=val.",
+            *(source.name, counted(again, "row")),
+        )
 
 
 @contextlib.contextmanager
@@ -352,25 +371,27 @@ def write_records(
             and a label, or none that decodes.
         OSError: if writing fails.
     """
-    shard_writer = ShardWriter(Files(folder, name, split, shards, source, overwrite))
-    warn_of_files(source)
     skipped, size, shrunk = {}, 0, 0
-    tf.io.gfile.makedirs(folder)
     progress = stage(f"Writing {folder}", source.size, "images")
-    with owned(folder), shard_writer as writer, progress as work:
-        encode = encoder(resize, quality, source.most_objects, bool(source.class_names))
-        for example, values, reason in scan(source, encode, seed):
-            if reason:
-                skipped[example] = reason
-            else:
-                record = serialized(example, values, source.class_names)
-                writer.write(record)
-                size, shrunk = size + len(record), shrunk + int(values[4])
-            work.advance()
-        if len(skipped) > source.size - shards:
-            raise ValueError(f"Of {source.size} images {len(skipped)} do not decode: {dict(list(skipped.items())[:3])}")
-    told = {"examples": sum(writer.counts), "bytes": size, "shrunk": shrunk, "skipped": skipped}
-    return write_report(folder, source.name, split, shards, resize, quality, seed, told)
+    with owned(folder):
+        files = Files(folder, name, split, shards, source, overwrite)  # reads dataset.json
+        warn_of_files(source)
+        warn_of_repeated(source)
+        with ShardWriter(files) as writer, progress as work:
+            encode = encoder(resize, quality, source.most_objects, bool(source.class_names))
+            for example, values, reason in scan(source, encode, seed):
+                if reason:
+                    skipped[example] = reason
+                else:
+                    record = serialized(example, values, source.class_names)
+                    writer.write(record)
+                    size, shrunk = size + len(record), shrunk + int(values[4])
+                work.advance()
+            if len(skipped) > source.size - shards:
+                some = dict(list(skipped.items())[:3])
+                raise ValueError(f"Of {source.size} images {len(skipped)} do not decode: {some}")
+        told = {"examples": sum(writer.counts), "bytes": size, "shrunk": shrunk, "skipped": skipped}
+        return write_report(folder, source.name, split, shards, resize, quality, seed, told)
 
 
 def write_report(

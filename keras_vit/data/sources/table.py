@@ -24,9 +24,10 @@ from keras_vit.data.sources.image_files import source_of_files
 from keras_vit.data.sources.mask_files import source_of_masks
 from keras_vit.data.sources.mask_sample import check_mask_options, look, report, understood
 from keras_vit.data.sources.mask_tables import find_table
+from keras_vit.data.sources.repeated import image_numbers, real_paths, rows_of
 from keras_vit.data.sources.stratified import positions
 from keras_vit.data.sources.table_rows import columns, csv_rows, first_names, jsonl_rows
-from keras_vit.data.splits import MissingSplit, canonical, split_name, split_range
+from keras_vit.data.splits import SPLITS, MissingSplit, canonical, split_name, split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads, locate, read_text, split_options
 from keras_vit.io.progress import stage
@@ -248,11 +249,11 @@ def _without_missing(table, paths, rows, work):
     return sorted(kept)
 
 
-def _check_repeated(table, paths, rows):
+def _check_repeated(table, files, rows):
     """Warns about images in several rows; raises ValueError if their classes differ."""
     first, again, elsewhere = {}, [], []
-    for path, row in zip(paths, rows):
-        known = first.setdefault(path if "://" in path else os.path.normpath(path), row)
+    for file, row in zip(files, rows):
+        known = first.setdefault(file, row)
         if known is row:
             continue
         if known.label != row.label:
@@ -261,21 +262,53 @@ def _check_repeated(table, paths, rows):
                 f' "{known.label}" in line {known.line}. Expected one class per image.'
             )
         if known.split != row.split:
-            elsewhere.append(row)
+            elsewhere += [] if {known.split, row.split} <= set(SPLITS) else [row]
         elif not row.text:  # an image may have several texts
             again.append(row)
     what = {
-        "in the same split; each row counts": again,
-        "in another split, so training images are evaluated too": elsewhere,
+        "in the same split; each row counts, and a slice has all rows of an image or none": again,
+        "in another split": elsewhere,
     }
     for where, repeated in what.items():
         if repeated:
             text = f'"{table}": {counted(len(repeated), "row")} with an image of an earlier row'
-            log_once(logging.WARNING, f"{text}, {where}. The first is line {repeated[0].line}.")
+            log_once(logging.WARNING, f"{text}, {where}. The first is line {repeated[0].line}: {repeated[0].image}.")
 
 
-def _masks(title, split, chosen, folder, rows, paths):
-    """Makes a source of rows with masks; `paths` are their images."""
+def _without_leaks(table, files, rows):
+    """Returns the positions of the rows whose image has no row in a later one of SPLITS; reports the others."""
+    last = {}
+    for file, row in zip(files, rows):
+        if row.split in SPLITS:
+            last[file] = max(last.get(file, 0), SPLITS.index(row.split))
+    leaks = [i for i, row in enumerate(rows) if row.split in SPLITS and SPLITS.index(row.split) < last[files[i]]]
+    if leaks:
+        row, split = rows[leaks[0]], SPLITS[last[files[leaks[0]]]]
+        log_once(
+            logging.WARNING,
+            f'"{table}": ignored {counted(len(leaks), "row")} with an image that is evaluated too, such as'
+            f' "{row.image}" in line {row.line}, of {row.split}: another row has it in {split}.',
+        )
+    return sorted(set(range(len(rows))) - set(leaks))
+
+
+def _sliced(split, order, files):
+    """Returns the rows of a slice of the images of the rows `order`, in a fixed random order of the images."""
+    images, first = image_numbers([files[i] for i in order])
+    shuffled = list(range(len(first)))
+    random.Random(0).shuffle(shuffled)
+    return np.array(order)[rows_of(images, shuffled[slice(*split_range(split, len(first)))])]
+
+
+def _stratified(title, split, order, files, labels, names):
+    """Returns the rows of a stratified slice of the images of the rows `order`."""
+    images, first = image_numbers([files[i] for i in order])
+    order = np.array(order)
+    return order[rows_of(images, positions(title, split, labels[order[first]], names))]
+
+
+def _masks(title, split, chosen, folder, rows, paths, files):
+    """Makes a source of rows with masks; `paths` are their images, `files` these with links resolved."""
     path, asked = title.partition(":")[2], canonical(split_name(split))
     drawn = [i for i, row in enumerate(rows) if row.mask]
     if not drawn:
@@ -283,25 +316,25 @@ def _masks(title, split, chosen, folder, rows, paths):
     masks = dict(zip(drawn, _paths(folder, [rows[i].mask for i in drawn])))
     empty = {name: sum(row.split == name and not row.mask for row in rows) for name in {row.split for row in rows}}
 
-    def pairs(name):
-        """Returns (image path, mask path) of a split's rows with existing files."""
+    def drawn_in(name):
+        """Returns a split's rows with existing files."""
         own = [i for i in drawn if rows[i].split == name]
         with stage(f"Looking for the images of {path}", unit="folders") as work:
-            for files in (paths, masks):
-                there = _without_missing(path, [files[i] for i in own], [rows[i] for i in own], work)
+            for needed in (paths, masks):
+                there = _without_missing(path, [needed[i] for i in own], [rows[i] for i in own], work)
                 own = [own[i] for i in there]
-        return [(paths[i], masks[i]) for i in own]
+        return own
 
     # All splits use the classes of train.
     known_by = "train" if any(rows[i].split == "train" for i in drawn) else asked
-    own, table = pairs(asked), find_table(folder, chosen["classes"], chosen["colors"])
-    known = own if known_by == asked else pairs(known_by)
-    found = look(known, table)
+    own, table = drawn_in(asked), find_table(folder, chosen["classes"], chosen["colors"])
+    known = own if known_by == asked else drawn_in(known_by)
+    found = look([(paths[i], masks[i]) for i in known], table)
     meaning = understood(title, table, chosen, found)
     ignored = [f"{counted(empty[asked], 'image')} without a mask"] if empty[asked] else []
     report(f"{title}, {asked}", len(own), known_by, meaning, ignored)
-    random.Random(0).shuffle(own)
-    return source_of_masks(title, meaning.mapping, own[slice(*split_range(split, len(own)))])
+    own = _sliced(split, own, files)
+    return source_of_masks(title, meaning.mapping, [(paths[i], masks[i]) for i in own])
 
 
 def _wanted_in(kind, text, chosen, contents):
@@ -324,10 +357,12 @@ def _check_split(path, name, rows):
         )
 
 
-def _tell(title, split, count, names):
-    """Logs the number of images and classes, and warns about doubtful class names."""
+def _tell(title, split, files, names):
+    """Logs the number of images and classes, and warns about doubtful class names; `files` are those of the rows."""
     of_classes = f" of {counted(len(names), 'class')} ({listed(names)})" if names else ""
-    log_once(logging.INFO, f"{title}, {split}: {counted(count, 'image')}{of_classes}.")
+    images = len(set(files))
+    of_rows = f" in {counted(len(files), 'row')}" if images < len(files) else ""
+    log_once(logging.INFO, f"{title}, {split}: {counted(images, 'image')}{of_rows}{of_classes}.")
     for warning in doubts(title, names) if names else ():
         log_once(logging.WARNING, warning)
 
@@ -335,11 +370,12 @@ def _tell(title, split, count, names):
 def table(kind: str, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
     """Opens the rows of a split; without a split column, all rows are "train".
 
-    Slices are stratified (stratified.py). Labels are class names, or numbers from 0 or the option first_label=; all
-    splits share the classes. A file labels.txt next to the table, or the option classes= (a number of classes or
-    another file), fixes the classes and their order. labels=none leaves the labels out. Rows with missing images are
-    skipped with a warning. A column of masks or texts replaces the labels; the options colors=, values=, ignore=
-    and palette= define the masks' values.
+    Slices are of images, stratified (stratified.py): an image with several rows has all of them in a slice, or none.
+    Rows of train whose image is in val or test are left out. Labels are class names, or numbers from 0 or the option
+    first_label=; all splits share the classes. A file labels.txt next to the table, or the option classes= (a number of
+    classes or another file), fixes the classes and their order. labels=none leaves the labels out. Rows with missing
+    images are skipped with a warning. A column of masks or texts replaces the labels; the options colors=, values=,
+    ignore= and palette= define the masks' values.
 
     Args:
         kind: str. "csv" or "jsonl".
@@ -363,19 +399,23 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
     if "label" in wanted:
         labels, names = _numbered(path, rows, class_names(folder, chosen["classes"]), chosen["first_label"])
     paths = _paths(folder, [row.image for row in rows])
-    _check_repeated(path, paths, rows)
+    files = real_paths(paths)
+    _check_repeated(path, files, rows)
+    kept = _without_leaks(path, files, rows)
+    if len(kept) < len(rows):
+        rows, paths, files = ([values[i] for i in kept] for values in (rows, paths, files))
+        labels = None if labels is None else labels[kept]
     _check_split(path, name, rows)
     if chosen["mask"]:
-        return _masks(title, split, chosen, folder, rows, paths)
+        return _masks(title, split, chosen, folder, rows, paths, files)
     order = [i for i, row in enumerate(rows) if row.split == name]
     with stage(f"Looking for the images of {path}", unit="folders") as work:
         there = _without_missing(path, [paths[i] for i in order], [rows[i] for i in order], work)
         order = [order[i] for i in there]
-    _tell(title, name, len(order), names)
+    _tell(title, name, [files[i] for i in order], names)
     if labels is None:
-        random.Random(0).shuffle(order)
-        order = order[slice(*split_range(split, len(order)))]
+        order = _sliced(split, order, files)
     else:
-        order = np.array(order)[positions(title, split, labels[order], names)]
+        order = _stratified(title, split, order, files, labels, names)
     texts = [rows[i].text for i in order] if "text" in wanted else None
     return source_of_files(title, names, None if labels is None else labels[order], [paths[i] for i in order], texts)

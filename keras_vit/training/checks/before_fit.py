@@ -78,9 +78,10 @@ def check_trainable(model: Any) -> None:
     batch_norms = batch_normalizations(model) if averaging(getattr(model, "optimizer", None)) is not None else []
     if batch_norms:
         raise ValueError(
-            f"The optimizer averages the weights, but batch normalisation ({batch_norms[0].name}) keeps statistics of the"
-            " weights that train, which do not fit averages. Compile without averages, freeze these layers, or use another"
-            ' normalisation: of dense heads by head_options={"norm": "group"}, of a linear head {"norm": "layer"}.'
+            f"The optimizer averages the weights, but batch normalisation ({batch_norms[0].name}) keeps statistics of"
+            " the weights that train, which do not fit averages. Compile without averages, freeze these layers, or use"
+            ' another normalisation: of dense heads by head_options={"norm": "group"}, of a linear head {"norm":'
+            ' "layer"}.'
         )
     pure = {str(v.dtype) for v in model.trainable_variables} & {"bfloat16", "float16"}
     if pure:

@@ -146,7 +146,7 @@ class Reader:
             )
         self.range, self.check_pixels = InputRange.known(model), model.check_pixels
         self.channels = model.channels
-        self.text = text or f"decode({model.channels})"
+        self.text = text or f"decode({model.channels}, whole=True)"
         self.preprocess = parse_preprocessing(self.text)
 
     def __call__(self, item, name):

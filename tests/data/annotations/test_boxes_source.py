@@ -225,3 +225,31 @@ def test_key_points_of_yolo_poses_are_left_out(tmp_path):
         "train: train/images\nnames: [cat]\nkpt_shape: [2, 3]\n",
     )
     np.testing.assert_allclose(table(tmp_path)[0].boxes, BOX, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize(
+    ("orientation", "told"), [(1, False), (2, True), (3, True), (4, True), (5, False), (6, False), (7, False)]
+)
+def test_images_turned_without_another_size_are_named(tmp_path, monkeypatch, kind, orientation, told):
+    lines = []
+    monkeypatch.setattr("keras_vit.data.annotations.turned.log_once", lambda level, text: lines.append(text))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    voc_folder(tmp_path)
+    picture(tmp_path / "a.jpg", exif=exif, format=kind)
+    opened(tmp_path)
+    assert [f'a.jpg" (orientation {orientation})' in line for line in lines] == [True] * told
+
+
+@pytest.mark.parametrize("orientation", [5, 6])
+def test_turned_images_without_a_stated_size_are_named(tmp_path, monkeypatch, orientation):
+    lines = []
+    monkeypatch.setattr("keras_vit.data.annotations.turned.log_once", lambda level, text: lines.append(text))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    yolo_boxes(tmp_path, "0 .35 .3125 .3 .375")
+    for path in [*tmp_path.rglob("*.jpg"), *tmp_path.rglob("*.JPG")]:
+        picture(path, exif=exif)
+    opened(tmp_path)
+    assert len(lines) == 1 and "1 image of 1 looked at" in lines[0] and "remove the EXIF data" in lines[0]
