@@ -16,7 +16,17 @@ from keras_vit.sharing.facts import Facts
 from keras_vit.sharing.run import Measured
 from keras_vit.version import DISTRIBUTION, __version__
 
-_SHARES = ("top1", "top5", "mean_recall", "ece")  # measures shown as percentages
+_SHARES = (
+    "top1",
+    "top5",
+    "mean_recall",
+    "ece",
+    "miou",
+    "pixel_accuracy",
+    "ap",
+    "ap50",
+    "ap75",
+)  # measures shown as percentages
 _BAR = r"\|"  # in a table
 # Markers of the section for the author's own words, invisible in a browser.
 OWN_WORDS = (
@@ -31,6 +41,10 @@ _METRICS = {
     "top5": ("accuracy", "top-5 accuracy"),
     "mean_recall": ("recall", "mean recall of the classes"),
     "ece": ("ece", "expected calibration error"),
+    "miou": ("mean_iou", "mean IoU of the classes"),
+    "ap": ("ap", "AP, mean of IoU .5 to .95"),
+    "ap50": ("ap50", "AP at IoU .5"),
+    "ap75": ("ap75", "AP at IoU .75"),
     "loss": ("loss", "loss"),
     "nll": ("nll", "negative log likelihood"),
     "psnr": ("psnr", "peak signal-to-noise ratio, dB"),
@@ -251,8 +265,7 @@ def _classes(facts):
         return []
     names = model["class_names"] or [""] * model["classes"]
     columns = {"name": [_plain(name) for name in names]} if model["class_names"] else {}
-    for title, key in {"recall": "per_class", "precision": "precision", "examples": "examples_per_class"}.items():
-        values = details.get(key)
+    for title, values in _columns(details).items():
         if isinstance(values, list) and len(values) == len(names):
             columns[title] = [_cell(title, value) for value in values]
     rows = list(zip(map(str, range(len(names))), *columns.values()))[:_MOST_CLASSES] if columns else []
@@ -269,8 +282,17 @@ def _classes(facts):
     ]
 
 
+def _columns(details):
+    """{title: values of the classes}. Of dense tasks, "per_class" is a list of rows, {"name", "iou", ...}."""
+    rows = details.get("per_class")
+    if isinstance(rows, list) and rows and isinstance(rows[0], dict):
+        return {key.replace("_", " "): [row[key] for row in rows] for key in rows[0] if key != "name"}
+    keys = {"recall": "per_class", "precision": "precision", "examples": "examples_per_class"}
+    return {title: details.get(key) for title, key in keys.items()}
+
+
 def _cell(title: str, value: Any) -> str:
-    return "-" if value is None else number(value) if title == "examples" else f"{value:.1%}"
+    return "-" if value is None else number(value) if title in ("examples", "objects") else f"{value:.1%}"
 
 
 def _training(facts):

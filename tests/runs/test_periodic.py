@@ -2,13 +2,15 @@
 unaffected.
 """
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from small_models import dense_on_images
 
 from keras_vit.data import from_arrays, training_batches
 from keras_vit.runs.loop.periodic import Periodic, measure_added
-from keras_vit.runs.loop.train import train
+from keras_vit.runs.loop.train import _evaluate_start, train
 from keras_vit.runs.saving import state
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.training import AdamW, SoftmaxCrossEntropy
@@ -111,3 +113,15 @@ def test_the_averages_are_measured_and_training_is_the_same_bit_for_bit(trained)
     for value, average in zip(seen[7], measured.optimizer._model_variables_moving_average):
         np.testing.assert_array_equal(value, average.numpy())
     assert any((weight.numpy() != average).any() for weight, average in zip(measured.trainable_variables, seen[7]))
+
+
+def test_initial_weights_are_measured_as_they_are():
+    """Averages are empty before the first step, and a task's score may be an evaluator's measure."""
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(keras.optimizers.SGD(use_ema=True), "mse")
+    model.optimizer.build(model.trainable_variables)
+    periodic = Periodic(lambda step: {"detection/ap": float(model.get_weights()[0].sum())}, 2, 4)
+    data, logs = tf.data.Dataset.from_tensors((np.ones((1, 2)), np.ones((1, 1)))), {}
+    log = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, seen: logs.update(seen))
+    _evaluate_start(model, data, [], [periodic], [log], 0)
+    assert logs["detection/ap"] == 2 and logs["val_loss"] == 1

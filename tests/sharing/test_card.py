@@ -5,6 +5,7 @@ no path is in it.
 import json
 import re
 import shutil
+import types
 
 import keras
 import numpy as np
@@ -16,7 +17,7 @@ from small_models import detecting, every_weight, segmenting
 import keras_vit
 from keras_vit.planning.flops import forward_flops
 from keras_vit.sharing import share, write_folder
-from keras_vit.sharing.card import OWN_WORDS_END, own_words
+from keras_vit.sharing.card import OWN_WORDS_END, _classes, own_words
 from keras_vit.sharing.data_names import data_of, model_name, on_the_hub
 from keras_vit.sharing.folder import check_output
 from keras_vit.sharing.run import read_run
@@ -294,3 +295,18 @@ def test_what_evaluate_wrote_says_what_was_measured_on(tmp_path):
         (tmp_path / "evaluation.json").write_text(json.dumps({"data": source, "split": "test[:48]", "top1": 0.5}))
         evaluation = read_run(tmp_path).evaluation
         assert (evaluation.data.name, evaluation.data.split, evaluation.measures) == (named, "test[:48]", {"top1": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("rows", "head", "first"),
+    [
+        ([{"name": "sky", "iou": 0.5, "share": None}], "| class | name | iou | share |", "| 0 | sky | 50.0% | - |"),
+        ([{"name": "sky", "ap": 0.25, "objects": 7}], "| class | name | ap | objects |", "| 0 | sky | 25.0% | 7 |"),
+        ([0.75], "| class | name | recall |", "| 0 | sky | 75.0% |"),
+    ],
+)
+def test_classes_are_listed_with_the_scores_of_any_task(rows, head, first):
+    run = types.SimpleNamespace(evaluation=types.SimpleNamespace(details={"per_class": rows}))
+    model = {"classes": 1, "class_names": ["sky"], "activation": "softmax"}
+    lines = _classes(types.SimpleNamespace(model=model, run=run))
+    assert head in lines and first in lines

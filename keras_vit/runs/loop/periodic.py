@@ -40,8 +40,8 @@ class Periodic(StepCounter):
             logs.update(self.measures())
 
     def measures(self) -> dict[str, float]:
-        """The current model's measures."""
-        if averaging(self.model.optimizer):
+        """The current model's measures; those of its averaged weights once there are any, after the first step."""
+        if self.step and averaging(self.model.optimizer):
             with averaged(self.model):
                 return self._measure(self.step)
         if hasattr(self.model, "jax_state_sync"):

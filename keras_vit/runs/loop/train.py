@@ -12,6 +12,7 @@ from keras_vit.optim.wrappers import EvaluateAverage, averaging
 from keras_vit.runs.loop.best import Best
 from keras_vit.runs.loop.callbacks import MetricsLog, StepBar, StepLog, TensorBoard
 from keras_vit.runs.loop.faults import RESTART, CoordinatedStop, Interrupted, Preempted, Preemption
+from keras_vit.runs.loop.periodic import Periodic
 from keras_vit.runs.loop.running_metrics import (
     KeepRunningMetrics,
     build_metrics,
@@ -75,14 +76,18 @@ def _fit(model, batches, evaluation, callbacks, start, total, every, verbose, be
         )
 
 
-def _evaluate_start(model, evaluation, callbacks, logs, verbose):
-    """Evaluates the initial weights as `fit` does at an epoch's end."""
+def _evaluate_start(model, evaluation, callbacks, evaluators, logs, verbose):
+    """Evaluates the initial weights as `fit` does at an epoch's end, with every Periodic of `evaluators`."""
     if verbose:
         logging.info("Evaluating the initial weights.")
     measures = model.evaluate(evaluation, callbacks=callbacks, return_dict=True, verbose=verbose)
+    measures = {f"val_{name}": value for name, value in measures.items()}
+    for evaluator in evaluators:
+        evaluator.set_model(model)
+        measures |= evaluator.measures()
     for callback in logs:
         callback.set_model(model)
-        callback.on_epoch_end(-1, {f"val_{name}": value for name, value in measures.items()})
+        callback.on_epoch_end(-1, dict(measures))
 
 
 def _save_early(checkpoints, ending):
@@ -150,7 +155,8 @@ def train(
             if evaluation is not None and evaluation_is_missing(rundir, start, total, every):
                 repeat_evaluation(model, evaluation, all_callbacks, rundir.running, (start - 1) // every, verbose)
             if best is not None and best.starts:
-                _evaluate_start(model, evaluation, [stop, first], logs, verbose)
+                evaluators = [callback for callback in callbacks if isinstance(callback, Periodic)]
+                _evaluate_start(model, evaluation, [stop, first], evaluators, logs, verbose)
             bar = [StepBar(total, start)] if verbose else []
             _fit(model, batches, evaluation, [*all_callbacks, *bar], start, total, every, verbose, best)
         except (Preempted, Interrupted) as ending:
