@@ -100,7 +100,9 @@ def step_memory(model: keras.Model, slots_per_weight: int) -> StepMemory | None:
     itemsize = counting.BYTES[model.compute_dtype]
     remat = [(as_rematerialised(row) if _is_block(row) else row, layer) for row, layer in layers]
     per_image = [itemsize * _values_per_image(rows) for rows in (layers, remat)]
-    return StepMemory(weights, trained, trained * slots_per_weight, *per_image, bool(batch_normalizations(model)))
+    return StepMemory(
+        weights, trained, trained * slots_per_weight, *per_image, batch_statistics=bool(batch_normalizations(model))
+    )
 
 
 def _number(path):
