@@ -7,7 +7,10 @@ import json
 import os
 import sys
 
+from keras_vit.io.suggest import pip_install
+
 _BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
+_EXTRAS = {"tensorflow": "cpu", "jax": "jax"}
 
 _XLA_FLAGS = (
     "--tf_mlir_enable_mlir_bridge=true --tf_mlir_enable_convert_control_to_data_outputs_pass=true "
@@ -73,8 +76,8 @@ def choose_backend() -> None:
     installed = {name for name in _BACKENDS if importlib.util.find_spec(name)}
     if not installed:
         raise ImportError(
-            "keras_vit needs TensorFlow or JAX: pip install tensorflow, or pip install jax; in a checkout, an extra"
-            ' installs what fits: pip install -e ".[cpu]", ".[gpu]" or ".[tpu]" for TensorFlow, ".[jax]" for JAX.'
+            f"keras_vit needs TensorFlow or JAX, and neither is installed: {pip_install('cpu')}, or with [gpu], [tpu]"
+            ' or [jax] instead of [cpu]; in a checkout: pip install -e ".[cpu]".'
         )
     if "tensorflow" not in installed and not os.environ.get("KERAS_BACKEND"):
         os.environ["KERAS_BACKEND"] = "jax"
@@ -86,5 +89,6 @@ def choose_backend() -> None:
         )
     if backend not in installed:
         raise ImportError(
-            f'The backend of Keras is "{backend}", but {_BACKENDS[backend]} is not installed: pip install {backend}.'
+            f'The backend of Keras is "{backend}", but {_BACKENDS[backend]} is not installed:'
+            f" {pip_install(_EXTRAS[backend])}."
         )

@@ -54,11 +54,15 @@ def test_a_keras_that_is_imported_already_has_its_backend(installed, monkeypatch
 def test_a_backend_that_is_not_installed_says_how_to_install_it(installed, monkeypatch):
     installed("tensorflow")
     monkeypatch.setenv("KERAS_BACKEND", "jax")
-    with pytest.raises(ImportError, match=r'"jax", but JAX is not installed: pip install jax'):
+    with pytest.raises(
+        ImportError, match=r'"jax", but JAX is not installed: pip install "keras-vision-transformers\[jax\]"'
+    ):
         environment.choose_backend()
     installed("jax")
     monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
-    with pytest.raises(ImportError, match=r"TensorFlow is not installed: pip install tensorflow"):
+    with pytest.raises(
+        ImportError, match=r'TensorFlow is not installed: pip install "keras-vision-transformers\[cpu\]"'
+    ):
         environment.choose_backend()
 
 

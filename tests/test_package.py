@@ -193,7 +193,7 @@ def test_without_an_engine_the_error_names_the_extras():
     )
     done = python(script, check=False)
     assert done.returncode != 0
-    for extra in ("tensorflow", "[cpu]", "[gpu]", "[tpu]", "[jax]"):
+    for extra in (f'pip install "{DISTRIBUTION}[cpu]"', "[gpu]", "[tpu]", "[jax]"):
         assert extra in done.stderr
 
 

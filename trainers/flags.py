@@ -20,7 +20,8 @@ from .config_files import apply_overrides, config_names, load_config, values_of
 from .short_forms import FROM_TIMM, SHORT_FORMS, as_overrides, is_local, take
 from .without_engine import VERSION, did_you_mean, drop_output, package_module
 
-in_lines, nearest = package_module("io.stderr").in_lines, package_module("io.suggest").nearest
+in_lines = package_module("io.stderr").in_lines
+nearest, pip_install = package_module("io.suggest").nearest, package_module("io.suggest").pip_install
 LIST_FLAGS = "--list_flags"  # for completion: prints the names of the flags
 _OURS = {}  # {flag shown by --help: whether it is required}
 # Other commands' names for the same.
@@ -263,6 +264,13 @@ def _plain_logs():
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
 
 
+def _in_words(error):
+    """An error's message; a missing TensorFlow's says how to install it."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "tensorflow":
+        return f"This needs TensorFlow, on the JAX backend too, and it is not installed: {pip_install('cpu')}."
+    return error
+
+
 def _report_errors(main, rest, takes):
     """Runs `main`; user errors, full disks and divergence exit with a message and code 1, or a traceback (--debug)."""
     _plain_logs()
@@ -278,7 +286,7 @@ def _report_errors(main, rest, takes):
     except (ValueError, OSError, ImportError, FloatingPointError) as error:
         if flags.FLAGS.debug:
             raise
-        raise SystemExit(f"Error: {error}") from None
+        raise SystemExit(f"Error: {_in_words(error)}") from None
 
 
 def string(name, default, help_text, required=False):

@@ -11,12 +11,24 @@ minute or more, and the result is cached. --where shows the time and traffic of 
 largest batch that fits, with and without rematerialised blocks. Needs the extra [plan]. Times are predictions.
 """
 
+import importlib.util
 import math
 import os
 
 from . import flags, shared_flags
 
 _NEEDS = "--topology or --compare"
+
+
+def _check_installed():
+    """Raises ImportError without the libraries of a plan."""
+    libraries = {"tensorflow": "TensorFlow", "jax": "JAX", "libtpu": "the TPU compiler, libtpu"}
+    missing = [title for name, title in libraries.items() if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f"A plan needs {', '.join(libraries.values())}. Not installed: {', '.join(missing)}. Run:"
+            f" {flags.pip_install('cpu,plan')}."
+        )
 
 
 def _plans(values):
@@ -64,6 +76,7 @@ def _find_batch(values, plan_of):
 
 
 def main():
+    _check_installed()
     from keras_vit.io.progress import shown
     from keras_vit.planning.slice.plan import DoesNotFit
     from keras_vit.runs.config import check_keys

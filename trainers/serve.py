@@ -137,10 +137,9 @@ def serve(arguments, values):
         from keras_vit.serving.http.bodies import Limits
         from keras_vit.serving.http.run import bind, in_address, run
     except ImportError as error:
-        raise ImportError(
-            f"{error.name} is not installed: pip install fastapi uvicorn python-multipart prometheus-client"
-            ' swagger-ui-bundle, or in a checkout pip install -e ".[serve]".'
-        ) from None
+        if error.name is None or error.name.partition(".")[0] == "tensorflow":
+            raise
+        raise ImportError(f"{error.name} is not installed: {flags.pip_install('serve')}.") from None
     with bind(values.host, values.port) as bound:  # before the models load, which is slow
         limits = Limits(values.megabytes, values.images, values.megapixels, values.seconds, values.megabytes_together)
         models = _served(paths, _read(class_names), values)

@@ -1,4 +1,4 @@
-"""Counts the pixels of each class in a source's masks, for class weights."""
+"""Pixels of the classes in a source's masks: their counts, for class weights, and whether there are any."""
 
 import numpy as np
 import tensorflow as tf
@@ -28,3 +28,16 @@ def count_pixels(source: Source, most: int = MOST) -> np.ndarray:
 
     counts = source.ordered().map(counted, num_parallel_calls=tf.data.AUTOTUNE).ignore_errors()
     return sum(counts.as_numpy_iterator(), np.zeros(classes, "int64"))
+
+
+def has_classes(source: Source) -> bool:
+    """Whether any pixel of a source's masks has a class, and is not void.
+
+    Reads masks until it finds one; skips broken ones.
+    """
+    classes = len(source.class_names)
+
+    def found(example):
+        return tf.reduce_any(tf.cast(decode_mask(example["mask"]), tf.int32) < classes)
+
+    return any(source.ordered().map(found).ignore_errors().as_numpy_iterator())

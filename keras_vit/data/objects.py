@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.annotations.image_size import upright_size
+from keras_vit.data.sources.base import Source
 from keras_vit.io.object_rows import COLUMNS, DIFFICULT, OBJECT, PADDING_ROW
 from keras_vit.io.suggest import listed
 
@@ -64,6 +65,19 @@ def complete(example: dict[str, Any]) -> dict[str, Any]:
     area = tf.cast(example.get("area", tf.reduce_prod(sides, 1)), tf.float32)
     others = {key: value for key, value in example.items() if key != "difficult"}
     return {**others, "boxes": boxes, "labels": labels, "crowd": crowd, "area": area, "size": size}
+
+
+def has_objects(source: Source) -> bool:
+    """Whether any image of a source of boxes has an object with an area that is neither a crowd nor difficult.
+
+    Reads images, but does not decode them, until it finds one; skips broken ones.
+    """
+
+    def found(example):
+        top, left, bottom, right = tf.unstack(example["boxes"], 4, axis=1)
+        return tf.reduce_any((example["crowd"] == OBJECT) & (bottom > top) & (right > left))
+
+    return any(source.ordered().map(found).ignore_errors().as_numpy_iterator())
 
 
 def pack_objects(

@@ -142,3 +142,8 @@ def did_you_mean_key(name: str, valid: Iterable[str], tree: Mapping) -> str:
     )
     quoted = [f'"{path}"' for path in found]
     return f" Did you mean {' or '.join(quoted)}?" if quoted else ""
+
+
+def pip_install(extras: str) -> str:
+    """The command that installs the package with `extras`, such as "cpu,plan"."""
+    return f'pip install "keras-vision-transformers[{extras}]"'

@@ -9,7 +9,8 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from keras_vit import evaluation as evaluators
-from keras_vit.data.objects import pack
+from keras_vit.data.objects import has_objects, pack
+from keras_vit.data.sources.base import Source
 from keras_vit.inspection import detection_sections, html_report
 from keras_vit.layers.arguments import choice
 from keras_vit.models import DetectionModel
@@ -44,6 +45,14 @@ class Options:
     def __post_init__(self):
         for name in ("head_options", "loss"):
             object.__setattr__(self, name, plain_options(getattr(self, name)))
+
+
+_NOT_COUNTED = " Crowds and difficult objects do not count."
+
+
+def _is_empty(source):
+    """Whether a source, or a plan of one, has no object that counts."""
+    return not source.most_objects or (isinstance(source, Source) and not has_objects(source))
 
 
 class Detection(DenseTask):
@@ -91,13 +100,13 @@ class Detection(DenseTask):
                 )
             most.append(source.most_objects)
         self.check_same_classes(train, held_out)
-        if not most[0]:
-            raise ValueError(f"{data.source}, {data.train}, has no objects: there is nothing to learn.")
-        if not most[1]:
+        if _is_empty(train):
+            raise ValueError(f"{data.source}, {data.train}, has no objects: there is nothing to learn.{_NOT_COUNTED}")
+        if _is_empty(held_out):
             raise ValueError(
                 f"{data.source}, {data.evaluation}, the {held_out.size} images to evaluate on, have no objects, so no"
-                " average precision is defined. Hold out others: --config.data.evaluation=SPLIT, such as a larger slice"
-                " of the training images, with the rest in --config.data.train."
+                f" average precision is defined.{_NOT_COUNTED} Hold out others: --config.data.evaluation=SPLIT, such as"
+                " a larger slice of the training images, with the rest in --config.data.train."
             )
         objects = self.options.objects
         if objects is not None and objects < max(most):

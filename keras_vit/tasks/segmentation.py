@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit import evaluation as evaluators
-from keras_vit.data.mask_pixels import count_pixels
+from keras_vit.data.mask_pixels import count_pixels, has_classes
 from keras_vit.data.sources.base import Source
 from keras_vit.inspection import figures, html_report, segmentation_sections
 from keras_vit.io.durations import resolve_steps
@@ -116,6 +116,13 @@ class Segmentation(DenseTask):
                 " the other pixels need a class, too, such as background."
             )
         self.check_same_classes(train, held_out)
+        for source, split in ((train, data.train), (held_out, data.evaluation)):
+            if isinstance(source, Source) and not has_classes(source):
+                raise ValueError(
+                    f"{data.source}, {split}: no pixel of the {source.size} masks has a class, all are void, so"
+                    f" {'there is nothing to learn' if source is train else 'no score is defined'}. Use other images:"
+                    f" --config.data.{'train' if source is train else 'evaluation'}=SPLIT."
+                )
 
     def placeholders(self) -> dict[str, Any]:
         """An encoded mask."""

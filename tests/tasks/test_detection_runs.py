@@ -186,6 +186,15 @@ def test_a_held_out_slice_without_objects_is_refused_before_training():
         task_of(small()).check_data(train, dataclasses.replace(train, most_objects=0))
 
 
+@pytest.mark.parametrize(("split", "part"), [(r"train\[:16\]", 0), ("to evaluate on", 1)])
+def test_crowds_and_difficult_objects_alone_are_refused_before_training(split, part):
+    images, features = drawn()
+    others = {**features, "crowd": np.tile(np.int32([1, 2]), (COUNT, 1))}
+    pair = [in_memory("boxes:squares", "train"), from_arrays(images, None, NAMES, "boxes:squares", others)]
+    with pytest.raises(ValueError, match=f"{split}, ha(s|ve) no objects.*Crowds and difficult objects do not count"):
+        task_of(small()).check_data(*(pair if part else pair[::-1]))
+
+
 @pytest.mark.parametrize(
     ("options", "source", "message"),
     [

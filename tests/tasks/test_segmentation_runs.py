@@ -357,6 +357,15 @@ def test_data_without_masks_and_other_classes_are_refused(config):
         task.check_data(one := ConfigDict({"void": 255, "class_names": ("box",)}), one)
 
 
+@pytest.mark.parametrize(("part", "message"), [(0, "there is nothing to learn"), (1, "no score is defined")])
+def test_masks_of_void_alone_are_refused_before_training(part, message):
+    whole = in_memory("masks:scenes", "train")
+    masks = np.full((4, 36, 40, 1), 255, "uint8")
+    void = from_arrays(drawn()[0][:4], None, NAMES, "masks:scenes", {"mask": masks}, colors=whole.colors)
+    with pytest.raises(ValueError, match=f"no pixel of the 4 masks has a class, all are void, so {message}"):
+        task_of(small()).check_data(*((whole, void) if part else (void, whole)))
+
+
 @pytest.mark.extended
 def test_its_plan_counts_the_model(config):
     text = dry_run.plan(config, {})

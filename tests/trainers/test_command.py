@@ -136,6 +136,38 @@ def test_a_backend_that_is_not_ours_is_one_sentence():
         assert code == 1 and printed.startswith(sentence) and "Traceback" not in printed, printed
 
 
+# Runs the command after hiding libraries, named by the first argument.
+_WITHOUT = """
+import importlib.machinery as machinery, sys
+find, hidden = machinery.PathFinder.find_spec, sys.argv.pop(1).split(",")
+machinery.PathFinder.find_spec = lambda name, *a: None if name.split(".")[0] in hidden else find(name, *a)
+import keras_vit_command
+keras_vit_command.main()
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("hidden", "words", "message"),
+    [
+        ("tensorflow,jax", "classify x a.jpg", "needs TensorFlow or JAX, and neither is installed: {}[cpu]"),
+        (
+            "tensorflow,jax",
+            "plan --config=mae --topology=v5e:4x4",
+            "Not installed: TensorFlow, JAX.* Run: {}[cpu,plan]",
+        ),
+        ("jax,libtpu", "plan --config=mae --topology=v5e:4x4", "Not installed: JAX, the TPU.* Run: {}[cpu,plan]"),
+        ("tensorflow", "prepare --source=x --output=y", "This needs TensorFlow, on the JAX backend too.*: {}[cpu]"),
+    ],
+)
+def test_a_missing_engine_says_what_to_install(hidden, words, message):
+    command_line = [sys.executable, "-c", _WITHOUT, hidden, *words.split()]
+    environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
+    done = subprocess.run(command_line, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+    said = message.replace("{}[", re.escape('pip install "keras-vision-transformers[')).replace("]", r"\]")
+    assert done.returncode == 1 and re.search(f'Error: .*{said}"', done.stderr), done.stderr
+
+
 @pytest.mark.parametrize(
     ("shell", "line", "expected"),
     [

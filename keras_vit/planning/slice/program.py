@@ -16,6 +16,7 @@ from absl import logging
 
 from keras_vit.distribution.strategy import check_divisible
 from keras_vit.io.logs import quiet
+from keras_vit.io.suggest import pip_install
 from keras_vit.planning.slice import kernels
 from keras_vit.planning.slice.chips import Slice
 from keras_vit.runs.optimizer import make_optimizer
@@ -33,8 +34,7 @@ def check_backend() -> None:
         import libtpu  # noqa: F401
     except ImportError:
         raise ImportError(
-            "A plan needs the TPU compiler: pip install jax==0.10.2 libtpu==0.0.51, or in a checkout pip install -e"
-            ' ".[plan]".'
+            f"A plan needs the TPU compiler, libtpu, which is not installed: {pip_install('cpu,plan')}."
         ) from None
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.io.suggest import pip_install
 from keras_vit.layers.registration import serializable
 from keras_vit.training.checks.marked import plain_errors
 from keras_vit.training.checks.pixel_range import PIXELS
@@ -27,8 +28,8 @@ def parse_preprocessing(text: str):
     """
     if importlib.util.find_spec("tensorflow") is None:
         raise ImportError(
-            "Decoding and resizing images needs TensorFlow, on the JAX backend too, and it is not installed: pip"
-            " install tensorflow. Without it, give the model pixels 0..255 of its size: model.predict(images)."
+            "Decoding and resizing images needs TensorFlow, on the JAX backend too, and it is not installed:"
+            f" {pip_install('cpu')}. Without it, give the model pixels 0..255 of its size: model.predict(images)."
         )
     from keras_vit.data import parse
 
