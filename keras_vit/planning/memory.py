@@ -99,10 +99,9 @@ def step_memory(model: keras.Model, slots_per_weight: int) -> StepMemory | None:
     weights, trained = 4 * size(model.variables), 4 * size(model.trainable_variables)
     itemsize = counting.BYTES[model.compute_dtype]
     remat = [(as_rematerialised(row) if _is_block(row) else row, layer) for row, layer in layers]
-    per_image = [itemsize * _values_per_image(rows) for rows in (layers, remat)]
-    return StepMemory(
-        weights, trained, trained * slots_per_weight, *per_image, batch_statistics=bool(batch_normalizations(model))
-    )
+    per_image, with_remat = (itemsize * _values_per_image(rows) for rows in (layers, remat))
+    parts_differ = bool(batch_normalizations(model))
+    return StepMemory(weights, trained, trained * slots_per_weight, per_image, with_remat, parts_differ)
 
 
 def _number(path):
