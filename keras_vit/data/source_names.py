@@ -22,7 +22,7 @@ _COCO = ("*.coco.json", "train/*.coco.json", "annotations/instances_*.json")
 _YOLO = ("labels/*.txt", "labels/*/*.txt", "train/labels/*.txt")  # next to data.yaml
 _VOC = ("Annotations/*.xml", "annotations/*.xml", "train/*.xml")
 _MOST = 1000  # entries to check
-_MASK_ENDINGS = (".png", ".tif", ".tiff", ".bmp", ".gif")
+_MASK_ENDINGS = (".png", ".tif", ".tiff", ".bmp", ".gif", ".jpg", ".jpeg")  # JPEGs are refused with their reason
 
 
 def _has(folder, pattern):

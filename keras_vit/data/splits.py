@@ -1,6 +1,8 @@
 """Splits and slices, written as in tensorflow-datasets: "train", "train[:90%]", "test[100:200]"."""
 
+import collections
 import itertools
+import os
 import re
 from collections.abc import Iterable
 
@@ -34,6 +36,27 @@ def _bound(text, size, default, margin=0):
 def canonical(name: str) -> str:
     """Returns a split's standard name; ignores case. "training" is "train"; "valid" and "validation" are "val"."""
     return _WORDS.get(name.lower(), name.lower() if name.lower() in SPLITS else name)
+
+
+def _split_in(part):
+    """Returns the split named in a folder's name, such as "cars_train" or "DET-val2017", or ""."""
+    words = (re.sub(r"\d+$", "", word).lower() for word in re.split(r"[\W_]+", part))
+    found = {canonical("test" if word == "testing" else word) for word in words} & {*SPLITS}
+    return found.pop() if len(found) == 1 else ""
+
+
+def merged_splits(folders: Iterable[str]) -> str:
+    """Returns a clause about folders, below the root, that are named for several splits but read as one, or ""."""
+    found = collections.defaultdict(set)
+    for folder in folders:
+        parts = folder.split(os.sep)
+        place = next((i for i, part in enumerate(parts) if _split_in(part)), None)
+        if place is not None:
+            found[_split_in(parts[place])].add(os.sep.join(parts[: place + 1]))
+    if len(found) < 2:
+        return ""
+    shown = [sorted(found[split])[0] for split in SPLITS if split in found]
+    return f"{' and '.join(shown)} look like splits, but are read as one: open each alone"
 
 
 def split_name(split: str) -> str:

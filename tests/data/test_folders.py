@@ -312,3 +312,25 @@ def test_the_splits_of_a_folder_can_share_one_reading(tmp_path, caplog):
         assert not set(example_names(unlabelled[0])) & set(example_names(unlabelled[1]))
     write(tmp_path, "fox/0.png")
     assert "fox/0.png" in names(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "folders, warning",
+    [
+        (
+            ("cars_train", "cars_test"),
+            "cars_train and cars_test look like splits, but are read as one: open each alone.",
+        ),
+        (
+            ("images", "1st_manual"),
+            "the classes images and 1st_manual look like images and their masks. If so, open masks:",
+        ),
+        (("retrain", "contest"), ""),
+        (("healthy", "mask"), ""),
+    ],
+)
+def test_folders_that_are_not_classes_are_reported(tmp_path, told, folders, warning):
+    write(tmp_path, *(f"{folder}/a.png" for folder in folders))
+    assert open_source(f"folder:{tmp_path}", "train").size == 2
+    lines = told("WARNING")
+    assert any(warning in line for line in lines) if warning else not lines

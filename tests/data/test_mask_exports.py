@@ -671,6 +671,57 @@ def masks_alone_are_named():
     return Export(files, ("bg", "cat", "dog"), coco_boxes_beside_masks().splits, options="?masks=masks")
 
 
+@export
+def oxford_pets():
+    files = {"annotations/trainval.txt": "cat_1 1 1 1\ncat_2 1 1 1\n", "annotations/test.txt": "dog_1 2 2 1\n"}
+    for name, values in (("cat_1", A), ("cat_2", B), ("dog_1", B)):
+        files |= {f"images/{name}.jpg": PHOTO, f"annotations/trimaps/{name}.png": png(values + 1)}
+    splits = {"train": {"cat_1.jpg": A, "cat_2.jpg": B}, "test": {"dog_1.jpg": B}}
+    return Export(files, ("1", "2", "3"), splits, said="the values 1, 2, 3 are the classes")
+
+
+@export
+def semantic_drone():
+    colors = [(0, 0, 0), (128, 64, 128), (130, 76, 0)]
+    files = {"class_dict_seg.csv": "name, r, g, b\nunlabeled, 0, 0, 0\npaved-area, 128, 64, 128\ndirt, 130, 76, 0\n"}
+    for name, values in (("000", A), ("001", B)):
+        files |= {
+            f"dataset/original_images/{name}.jpg": PHOTO,
+            f"dataset/label_images_semantic/{name}.png": png(values),
+            f"RGB_color_image_masks/{name}.png": in_colors(values, colors),
+        }
+    expected = [np.array([255, 0, 1], "uint8")[values] for values in (A, B)]
+    return Export(files, ("paved-area", "dirt"), {"train": dict(zip(("000.jpg", "001.jpg"), expected))})
+
+
+@export
+def massachusetts_buildings(kinds=("png", "tiff")):
+    files = {"label_class_dict.csv": "name,r,g,b\nbackground,0,0,0\nbuilding,255,255,255\n"}
+    mask = in_colors(np.minimum(A, 1), [(0, 0, 0), (255, 255, 255)])
+    for kind in kinds:
+        for name in ("1", "2"):
+            files |= {f"{kind}/train/{name}.{kind}": PHOTO, f"{kind}/train_labels/{name}.png": mask}
+    return Export(files, refused="has each image twice, as png and as tiff, in png and tiff. Open one of them")
+
+
+@export
+def massachusetts_buildings_once():
+    splits = {"train": dict.fromkeys(("1.png", "2.png"), np.minimum(A, 1))}
+    return Export(massachusetts_buildings(["png"]).files, ("background", "building"), splits)
+
+
+@export
+def uavid():
+    files = {"colors.csv": "clutter,0,0,0\nbuilding,128,0,0\nroad,128,64,128\n"}
+    colors = [(0, 0, 0), (128, 0, 0), (128, 64, 128)]
+    for split, values in (("train", A), ("val", B)):
+        files |= {f"uavid_{split}/{split}1/Images/{split}.png": PHOTO}
+        files |= {f"uavid_{split}/{split}1/Labels/{split}.png": in_colors(values, colors)}
+    splits = {"train": {"train.png": A, "val.png": B}}
+    said = "uavid_train and uavid_val look like splits, but are read as one: open each alone"
+    return Export(files, ("clutter", "building", "road"), splits, options="?colors=colors.csv", said=said)
+
+
 def foreign(content, name="export.json"):
     return {"a.jpg": PHOTO, "b.jpg": PHOTO, name: content if isinstance(content, str) else json.dumps(content)}
 

@@ -51,6 +51,7 @@ LAYOUTS = {
     "roboflow": (["train/a.jpg", "valid/b.jpg"], ["train/a_mask.png", "valid/b_mask.png"], {"train/_classes.csv": ""},
                  {"train": 1, "val": 1}),
     "satellites": (["train/1_sat.jpg", "train/2_sat.jpg"], ["train/1_mask.png", "train/2_mask.png"], {}, {"train": 2}),
+    "kvasir": (["images/a.jpg"], ["masks/a.jpg"], {"kavsir_bboxes.json": "{}"}, {"train": 1}),
     "marks_before": (["images/image_1.png"], ["masks/mask_1.png"], {}, {"train": 1}),
 }  # fmt: skip
 

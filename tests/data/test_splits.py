@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_vit.data.splits import overlap, split_range
+from keras_vit.data.splits import merged_splits, overlap, split_range
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,19 @@ def test_bad_splits(split, message):
 )
 def test_splits_that_share_examples(first, second, share):
     assert overlap(first, second) is share and overlap(second, first) is share
+
+
+@pytest.mark.parametrize(
+    "folders, expected",
+    [
+        (["WIDER_train/images", "WIDER_val/images"], "WIDER_train and WIDER_val"),
+        (["DET-val2017", "x/DET-testing", "x/y"], "DET-val2017 and x/DET-testing"),
+        (["a_train", "b_train", "images"], ""),
+        (["train_test"], ""),
+        (["contest", "trains"], ""),
+    ],
+)
+def test_folders_named_for_several_splits(folders, expected):
+    assert merged_splits(folders) == (
+        f"{expected} look like splits, but are read as one: open each alone" if expected else ""
+    )

@@ -55,13 +55,20 @@ _FOREIGN = {
         r'"imgHeight"|"imgWidth"': (
             "Cityscapes' polygons. Open the masks beside it, leftImg8bit and gtFine, as masks:FOLDER"
         ),
+        r'"bounding_box"[^{]*"category_name"|"landmarks".*"bounding_box"': f"DeepFashion2's JSON. {_BY_CSV}",
+        r'"bbox"\s*:\s*\[\s*\{\s*"label"': f"Kvasir-SEG's JSON. {_BY_CSV}",
         r'"coordinates"\s*:': "CreateML's JSON. In Roboflow: Download Dataset, COCO; elsewhere, export as COCO",
     },
     ".ndjson": _LISTS,
     ".jsonl": _LISTS,
     ".manifest": _LISTS,
     ".tfrecord": {"": "a TFRecord. Open its folder as tfrecord:FOLDER"},
+    ".mat": {"": f"a file of MATLAB. {_BY_CSV}, or write PNG masks of class numbers"},
+    ".odgt": {r'"gtboxes"': f"CrowdHuman's list. {_BY_CSV}"},
     ".txt": {
+        r"^# Compatible with PASCAL Annotation Version 1": (
+            f"PASCAL's text of 2005, as in Penn-Fudan. {_BY_CSV}; its PNGs number objects, not classes"
+        ),
         r"^imagesource:|^gsd:|^(?:-?[\d.]+ ){8}[a-z][\w-]* [012]\s*$": (
             "DOTA's labelTxt, turned boxes by their corners. Write a COCO file with these corners as polygons"
             " (segmentation)"
@@ -84,18 +91,20 @@ def recognised(root: str) -> str:
 
 
 def _inner(root, find):
-    """A sentence about the first folder in `root` with annotations, or ""."""
+    """A sentence about the first folder in `root` with annotations, the reason why they do not open, or ""."""
+    reasons = []
     for name in files.names_in(root)[:_FOLDERS]:
         place = os.path.join(root, name)
         if not tf.io.gfile.isdir(place):
             continue
         try:
             layout = find(place)
-        except ValueError:
+        except ValueError as error:
+            reasons.append(str(error))
             continue
         if layout is not None:
             return f'Its folder "{name}" has {layout.format} annotations: open "{place}".'
-    return ""
+    return next(iter(reasons), "")
 
 
 def advice(root: str, find: Callable[[str], Layout | None]) -> str:

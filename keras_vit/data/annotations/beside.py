@@ -18,13 +18,14 @@ def _places(folder, beside, root):
     """Lists the folders that may contain the images of annotation files in `folder`.
 
     These are the folder itself, those named `beside` next to it, and next to the folders above, up to `root`, with the
-    same subfolders: images/a for annotations/a.
+    same subfolders, or without them: images/a, or images, for annotations/a.
     """
     places = [folder]
     for above in files.bases(folder, root)[1 : _LEVELS + 1]:
         inside = os.path.relpath(folder, above).partition(os.sep)[2]
         places += [os.path.join(above, other, inside).rstrip("/") for other in beside]
-    return [*places, *(os.path.join(folder, other) for other in beside)]
+    places += [os.path.join(above, other) for above in files.bases(folder, root)[1 : _LEVELS + 1] for other in beside]
+    return [*dict.fromkeys(places), *(os.path.join(folder, other) for other in beside)]
 
 
 def _of_name(path, stem, stated, places, existing):

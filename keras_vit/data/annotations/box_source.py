@@ -141,7 +141,7 @@ def _report(title, split, layout, table, names, ignored, read_as):
     text += f"; {read_as}" if read_as else ""
     text += f"; {counted(crowds, 'crowd')}" if crowds else ""
     text += f"; {difficult:,} difficult" if difficult else ""
-    report(text, table.paths, ignored)
+    report(text, table.paths, ignored, layout)
 
 
 def boxes(text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:

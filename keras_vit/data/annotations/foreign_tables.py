@@ -34,5 +34,8 @@ def foreign_table(root: str) -> str:
                 return f'"{path}" is {found}.'
             if end == ".csv":
                 columns = start.partition("\n")[0].strip()[:200]
-                return f'The first line of "{os.path.basename(path)}" is {columns!r}.'
+                fix = " It names no columns: add a first line such as image,xmin,ymin,xmax,ymax,label."
+                numbers = re.findall(rf"(?:^|,)\s*{_N}\s*(?=,|$)", columns)
+                told = f'The first line of "{os.path.basename(path)}" is {columns!r}.'
+                return f"{told}{fix if len(numbers) > 3 else ''}"
     return ""

@@ -9,7 +9,7 @@ from absl import logging
 from keras_vit.data.annotations.form import MISSING, NOTED, Annotations, Ignored, Layout, Picture
 from keras_vit.data.sources.class_names import class_names
 from keras_vit.data.sources.tree import told
-from keras_vit.data.splits import SPLITS, MissingSplit, canonical, split_name
+from keras_vit.data.splits import SPLITS, MissingSplit, canonical, merged_splits, split_name
 from keras_vit.io.cache import cached_answer
 from keras_vit.io.logs import log_once
 from keras_vit.io.progress import Stage
@@ -97,17 +97,21 @@ def place_of(paths: Sequence[str]) -> str:
     return folders.pop() if len(folders) == 1 else os.path.dirname(os.path.commonprefix([f"{f}/" for f in folders]))
 
 
-def report(text: str, paths: Sequence[str], ignored: Ignored) -> None:
+def report(text: str, paths: Sequence[str], ignored: Ignored, layout: Layout) -> None:
     """Logs `text` about a split, where its images are, and what was changed or ignored in it.
 
     It is a warning unless that is expected.
     """
-    text += f"; images in {place_of(paths)}"
+    place = place_of(paths)
+    folders = {os.path.relpath(os.path.dirname(path), place) for path in paths} if len(layout.splits) == 1 else ()
+    merged = merged_splits(folders)
+    text += f"; images in {place}"
+    text += f"; {merged}" if merged else ""
     used = {reason: names for reason, names in ignored.items() if names and reason in NOTED}
     lost = {reason: names for reason, names in ignored.items() if names and reason not in NOTED}
     text += f"; used: {told(used)}" if used else ""
     text += f"; ignored: {told(lost)}" if lost else ""
-    loud = bool(used) or any(not reason.expected for reason in lost)
+    loud = bool(used or merged) or any(not reason.expected for reason in lost)
     log_once(logging.WARNING if loud else logging.INFO, f"{text}.")
 
 

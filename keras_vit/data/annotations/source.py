@@ -173,7 +173,7 @@ def _report(title, split, layout, table, numbers, source, ignored):
     )
     text += f"; void is {listed(numbers.ignored)}" if numbers.ignored else ""
     text += f"; {counted(empty, 'image')} without regions, all {BACKGROUND}" if empty else ""
-    report(text, table.paths, ignored)
+    report(text, table.paths, ignored, layout)
 
 
 def annotated(layout: Layout, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:

@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import os
 import random
+import re
 import unicodedata
 from collections.abc import Iterator
 
@@ -22,11 +23,18 @@ from keras_vit.data.sources.class_names import doubts
 from keras_vit.data.sources.image_files import source_of_files
 from keras_vit.data.sources.stratified import positions
 from keras_vit.data.sources.tree import BESIDE, NO_IMAGES, OUTSIDE, each_once, told, top, walk
-from keras_vit.data.splits import SPLITS, MissingSplit, canonical, split_name, split_range
+from keras_vit.data.splits import SPLITS, MissingSplit, canonical, merged_splits, split_name, split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import locate
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted, did_you_mean, listed
+
+# Folders of images and of their masks; the names of classes seldom have such words.
+_OF_IMAGES = re.compile(r"images?(?:[^a-z]|$)|(?:^|[^a-z])(?:imgs?|input)(?:[^a-z]|$)", re.IGNORECASE)
+_OF_MASKS = re.compile(
+    r"(?:^|[^a-z])(?:masks?|pedmasks|trimaps?|annot(?:ation)?s?|labels?|ground_?truth|1st_manual)(?:[^a-z]|$)",
+    re.IGNORECASE,
+)
 
 
 def _class_files(tree):
@@ -150,6 +158,15 @@ def _containers(classes):
 def _doubts(name, files, classes):
     """Yields warnings about classes that look alike, are nested, named like splits, missing in a split, or alone."""
     yield from doubts(name, classes)
+    if len(files) == 1 and (merged := merged_splits(classes)):
+        yield f"{name}: {merged}."
+    drawn = [place for place in classes if _OF_MASKS.search(place)]
+    photos = [place for place in classes if place not in drawn and _OF_IMAGES.search(place)]
+    if drawn and photos:
+        yield (
+            f"{name}: the classes {listed(photos)} and {listed(drawn)} look"
+            f" like images and their masks. If so, open masks:{name.partition(':')[2]}."
+        )
     containers = _containers(classes)
     if containers:
         outer, inner = next((outer, inside[0]) for outer, inside in containers.items())

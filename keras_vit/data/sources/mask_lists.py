@@ -2,6 +2,7 @@
 
 ImageSets/Segmentation/train.txt    VOC, and CVAT's "Segmentation mask", whose list default.txt is train
 train.txt, val.txt in the root      "images/a.jpg labels/a.png", where folders do not give the split
+annotations/trainval.txt, test.txt  Oxford-IIIT Pet: "Abyssinian_1 1 1 1"
 
 A line is the name of an image, or its path, perhaps followed by the path of its mask.
 """
@@ -16,6 +17,7 @@ from keras_vit.data.splits import SPLITS, canonical
 from keras_vit.io.paths import read_text
 
 _FOLDERS = ("ImageSets/Segmentation", "ImageSets/SegmentationAug", "ImageSets/SegmentationContext")
+_OF_PETS = "annotations"
 _ALL = "trainval"
 
 Pair = tuple[str, str]
@@ -33,8 +35,15 @@ def find_lists(root: str, have_splits: bool) -> dict[str, list[str]]:
     folder = next((path for path in (os.path.join(root, name) for name in _FOLDERS) if tf.io.gfile.isdir(path)), "")
     if not folder and have_splits:
         return {}
-    names = sorted(name for name in tf.io.gfile.listdir(folder or root) if name.endswith(".txt"))
-    known = [name for name in names if folder or canonical(name.removesuffix(".txt")) in (*SPLITS, _ALL)]
+
+    def named_in(place):
+        names = sorted(name for name in tf.io.gfile.listdir(place) if name.endswith(".txt"))
+        return [name for name in names if folder or canonical(name.removesuffix(".txt")) in (*SPLITS, _ALL)]
+
+    pets = os.path.join(root, _OF_PETS)
+    known = named_in(folder or root)
+    if not known and tf.io.gfile.isdir(pets):
+        folder, known = pets, named_in(pets)
     lists = {}
     for name in known:
         lines = [line.strip() for line in read_text(os.path.join(folder or root, name)).splitlines() if line.strip()]

@@ -270,6 +270,22 @@ def _check_one_each(keys, what, root):
         )
 
 
+def _check_once(keys, root):
+    """Raises ValueError if two folders have the same images, in two formats."""
+    names = collections.defaultdict(set)  # {(split, place, ending): names}
+    for split, place, name in keys:
+        (file, *_) = keys[split, place, name]
+        names[split, place, os.path.splitext(file.path)[1].lower()].add(name)
+    seen = {}
+    for (split, place, end), found in names.items():
+        other, first = seen.setdefault((split, frozenset(found)), (end, place))
+        if other != end and len(found) > 1:
+            shown = " and ".join("/".join(folder) for folder in (first, place))
+            raise ValueError(
+                f'"{root}" has each image twice, as {other[1:]} and as {end[1:]}, in {shown}. Open one of them.'
+            )
+
+
 def _left(files, split, paired):
     """Sorts the paths of a split's files that are not in `paired`."""
     return sorted(file.path for file in files if file.split == split and file.path not in paired)
@@ -397,6 +413,7 @@ def find_pairs(root: str, chosen: dict[str, str], work: Stage) -> Pairs:
         raise _none_found(root, images, masks)
     _check_one_each({key: of_images[key] for key in both}, "images", root)
     _check_one_each({key: of_masks[key] for key in both}, "masks", root)
+    _check_once({key: of_images[key] for key in sorted(both)}, root)
     parts = frozenset(part for file in masks for part in file.parts)
     pairs = {}
     for key in both:

@@ -218,7 +218,11 @@ def understood(
     return Meaning(mapping, found, table, reading.note)
 
 
-def report(title: str, count: int, where: str, meaning: Meaning, ignored: Sequence[str] = ()) -> None:
+def _shown(values):
+    return listed([value_text(value) for value in sorted(values)], 12)
+
+
+def report(title: str, count: int, where: str, meaning: Meaning, ignored: Sequence[str] = (), doubt: str = "") -> None:
     """Logs one line about the masks' values; warns if files were ignored.
 
     Args:
@@ -227,6 +231,7 @@ def report(title: str, count: int, where: str, meaning: Meaning, ignored: Sequen
         where: str. Split of the sampled masks, such as "train".
         meaning: Meaning. Of the masks.
         ignored: sequence of str. Descriptions of ignored files.
+        doubt: str. A further clause to warn with.
     """
     mapping, found = meaning.mapping, meaning.found
     part, void = shares(mapping, found)
@@ -245,8 +250,9 @@ def report(title: str, count: int, where: str, meaning: Meaning, ignored: Sequen
     if mapping.names[0].strip("_").lower() == "background":
         text += f"; {mapping.names[0]} is a class: ?ignore=0 makes it void"
     if meaning.table is None:
-        text += f"; without a file of class names the values {mapping.expected()} are the classes"
+        text += f"; without a file of class names the values {_shown(mapping.classes)} are the classes"
         text += "" if values else ": ?ignore=VALUE makes one void"
     text += f"; {meaning.note}" if meaning.note else ""
+    text += f"; {doubt}" if doubt else ""
     text += f"; ignored: {', '.join(ignored)}" if ignored else ""
-    log_once(logging.WARNING if ignored or meaning.note else logging.INFO, f"{text}.")
+    log_once(logging.WARNING if ignored or doubt or meaning.note else logging.INFO, f"{text}.")

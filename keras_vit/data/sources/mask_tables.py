@@ -3,7 +3,7 @@
 classes.txt, class_names.txt       one name per line, or "7 road"
 classes.csv (keras-vit predict)    class,name,red,green,blue
 _classes.csv (Roboflow)            Pixel Value, Class
-class_dict.csv, labelmap.csv       name,r,g,b
+class_dict.csv, labelmap.csv       name,r,g,b; also as class_dict_seg.csv, label_class_dict.csv
 class_mapping.csv (V7)             class_name,class_color: "128 0 0", or a value
 label_colors.txt (CamVid)          64 128 64 Animal
 labelmap.txt (CVAT)                cat:128,0,0::
@@ -30,6 +30,8 @@ from keras_vit.io.paths import locate, read_text
 FILES = (
     "_classes.csv",
     "class_dict.csv",
+    "class_dict_seg.csv",
+    "label_class_dict.csv",
     "classes.csv",
     "labelmap.csv",
     "label_map.csv",

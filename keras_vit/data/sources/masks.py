@@ -22,7 +22,7 @@ import re
 
 import tensorflow as tf
 
-from keras_vit.data.annotations import form
+from keras_vit.data.annotations import box_source, form
 from keras_vit.data.annotations import source as annotations
 from keras_vit.data.annotations.advice import advice
 from keras_vit.data.sources.base import RandomAccess
@@ -31,7 +31,7 @@ from keras_vit.data.sources.mask_files import source_of_masks
 from keras_vit.data.sources.mask_pairs import NoPairs, find_pairs, may_have_masks
 from keras_vit.data.sources.mask_sample import MEANINGS, look, report, understood
 from keras_vit.data.sources.mask_tables import Table, cityscapes, find_table, is_void_name, voc
-from keras_vit.data.splits import SPLITS, MissingSplit, canonical, split_name, split_range
+from keras_vit.data.splits import SPLITS, MissingSplit, canonical, merged_splits, split_name, split_range
 from keras_vit.io.paths import locate, read_text, split_options
 from keras_vit.io.progress import stage
 
@@ -97,6 +97,15 @@ def _only_boxes(layout):
     return False
 
 
+def _boxes_there(root):
+    """A sentence about the boxes in a folder, or ""."""
+    try:
+        layout = box_source.find(root)
+    except ValueError:
+        return ""
+    return f'Its {layout.format} annotations are boxes, for object detection: open "boxes:{root}".' if layout else ""
+
+
 def _pairs(root, chosen):
     """Pairs the images and masks of a folder.
 
@@ -107,7 +116,7 @@ def _pairs(root, chosen):
         try:
             return find_pairs(root, chosen, work)
         except NoPairs as error:
-            raise NoPairs(f"{error} {advice(root, annotations.find)}".rstrip()) from None
+            raise NoPairs(f"{error} {_boxes_there(root) or advice(root, annotations.find)}".rstrip()) from None
 
 
 def _annotated(layout, path, split, data_dir, root, chosen):
@@ -170,7 +179,9 @@ def masks(path: str, split: str = "train", data_dir: str | None = None) -> Rando
     found = look(pairs.splits[known_by], table)
     ignore, zero_is_void = _ignored_by_layout(pairs.parts, table, chosen["ignore"], found)
     meaning = understood(title, table, {**chosen, "ignore": ignore}, found, zero_is_void)
-    report(f"{title}, {asked}", len(pairs.splits[asked]), known_by, meaning, pairs.told(asked))
+    apart = {os.path.relpath(os.path.dirname(image), root) for image, _ in pairs.splits[asked]}
+    merged = merged_splits(apart) if len(pairs.splits) == 1 else ""
+    report(f"{title}, {asked}", len(pairs.splits[asked]), known_by, meaning, pairs.told(asked), merged)
     chosen_pairs = list(pairs.splits[asked])
     random.Random(0).shuffle(chosen_pairs)
     return source_of_masks(title, meaning.mapping, chosen_pairs[slice(*split_range(split, len(chosen_pairs)))])

@@ -377,6 +377,33 @@ named("kitti", "label_2/000000.txt", KITTI, "KITTI's label_2")
 named("visdrone", "annotations/a.txt", "2,1,3,3,1,4,0,0\n6,0,3,7,1,1,0,0\n", "VisDrone's text")
 
 
+FASHION = {"source": "user", "item1": {"landmarks": [1], "bounding_box": [1, 1, 5, 5], "category_name": "vest"}}
+named("deepfashion2", "train/annos/000001.json", FASHION, "DeepFashion2's JSON. Write a CSV")
+KVASIR = {"a": {"height": 8, "width": 10, "bbox": [{"label": "polyp", "xmin": 2}]}}
+named("kvasir", "kavsir_bboxes.json", KVASIR, "Kvasir-SEG's JSON. Write a CSV")
+named("crowdhuman", "annotation_train.odgt", lines({"ID": "a", "gtboxes": []}), "CrowdHuman's list. Write a CSV")
+named("stanford cars", "devkit/cars_train_annos.mat", "MATLAB 5.0 MAT-file", "a file of MATLAB. Write a CSV")
+PENN_FUDAN = "# Compatible with PASCAL Annotation Version 1.00\n"
+named("penn-fudan", "Annotation/a.txt", PENN_FUDAN, "as in Penn-Fudan. Write a CSV .* PNGs number objects")
+HEADLESS = "a.jpg,1,5,21,40,object,80,60\n"
+named("sku110k", "annotations/annotations_train.csv", HEADLESS, "It names no columns: add a first line such as image,")
+
+
+@export
+def taco(folder):
+    pictures(folder / "data/batch_1", *NAMES)
+    for name in ("annotations", "annotations_unofficial"):
+        text(folder / f"data/{name}.json", coco([f"batch_1/{name}" for name in NAMES]))
+    return "several files for the split .*annotations.json, .*annotations_unofficial.json. Open one of them"
+
+
+@export
+def oxford_pets(folder):
+    pictures(folder / "images", *NAMES)
+    voc_files(folder / "annotations/xmls", "{}")
+    return {"train": {f"images/{name}": found for name, found in BOTH.items()}}
+
+
 @export
 def coco_panoptic(folder):
     picture(folder / "train2017/a.jpg")
@@ -419,3 +446,20 @@ def test_an_export_opens_with_its_objects_or_is_named(tmp_path, name):
     for kind in ("boxes", "masks"):
         with pytest.raises(ValueError, match=expected):
             open_source(f"{kind}:{tmp_path}", "train")
+
+
+def test_boxes_opened_as_masks_are_named(tmp_path):
+    voc_of_labelimg(tmp_path)
+    with pytest.raises(ValueError, match=f'Its VOC annotations are boxes, .* open "boxes:{tmp_path}"'):
+        open_source(f"masks:{tmp_path}", "train")
+
+
+def test_folders_of_splits_that_are_read_as_one_are_reported(tmp_path, logged):
+    for split in ("train", "test"):
+        pictures(tmp_path / f"{split}_zip/{split}", *NAMES)
+        voc_files(tmp_path / f"{split}_zip/{split}", "{}")
+    assert open_source(f"boxes:{tmp_path}", "train").size == 6
+    assert any("train_zip and test_zip look like splits, but are read as one" in line for line in logged)
+    logged.clear()
+    assert open_source(f"boxes:{tmp_path}/test_zip", "test").size == 3
+    assert not any("look like splits" in line for line in logged)
