@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 
-from . import flags, loading
+from . import flags, kinds, loading
 
 _BATCH = 32
 
@@ -35,9 +35,8 @@ def _by_export(folder, top_k):
     """A function [bytes] -> [(name, probability), ...] of each, best first, from an exported SavedModel."""
     import tensorflow as tf
 
+    kinds.check_kind(folder, kinds.kind_of_export(folder), "classes")
     predict = tf.saved_model.load(folder).signatures["serving_default"]
-    if "ids" in predict.structured_outputs:
-        raise ValueError(f"{folder} gives every pixel a class: keras-vit segment {folder} IMAGES --output=FOLDER.")
     if "classes" not in predict.structured_outputs:
         raise ValueError(f"{folder} has no classes: it returns {', '.join(predict.structured_outputs)}.")
 
@@ -61,19 +60,10 @@ def _by_model(name, top_k, class_names):
     """The same from a model for keras_vit.load."""
     from keras_vit.io.class_names import DATA_SETS
     from keras_vit.io.progress import stage
-    from keras_vit.training.prediction.detect import finds_objects
-    from keras_vit.training.prediction.segment import is_dense, segments
 
     with stage(f"Loading {name}"):
         model = loading.load(name, class_names=class_names)
-    if finds_objects(model):
-        raise ValueError(f"{name} finds objects, and does not classify whole images: use model.detect.")
-    if segments(model):
-        raise ValueError(f"{name} gives every pixel a class: keras-vit segment {name} IMAGES --output=FOLDER.")
-    if is_dense(model):
-        raise ValueError(f"{name} has one output per pixel, such as a depth, and no classes: use model.predict.")
-    if model.classes is None:
-        raise ValueError(f"{name} has no classes: it returns features, which `predict --answers=features` writes.")
+    kinds.check_kind(name, kinds.kind_of(model), "classes")
     if model.class_names is None:
         known = [data for data, names in DATA_SETS.items() if len(names()) == model.classes]
         hint = f", or --class_names={known[0]}" if known else ""
@@ -211,14 +201,13 @@ def main(arguments):
     if values.json and values.csv:
         raise ValueError("Give --json or --csv, not both.")
     with shown(), quiet():
-        folder = os.path.expanduser(model)
-        if os.path.exists(os.path.join(folder, "saved_model.pb")):
+        if kinds.is_export(model):
             if values.labels:
                 raise ValueError(f"--labels: {model} is an export with fixed classes. Give the model itself.")
             if values.class_names:
                 raise ValueError(f"--class_names: {model} is an export, which has its names. Export the model again.")
             loading.refuse(f"{model} is an export")
-            classify = _by_export(folder, values.top_k)
+            classify = _by_export(os.path.expanduser(model), values.top_k)
         elif values.labels:
             classify = _by_texts(model, values)
         else:

@@ -1,16 +1,17 @@
-"""Finds objects in images: pictures with boxes, and a line or rows of CSV for each image.
+"""Finds objects in images: pictures with boxes, and a line of text, CSV or JSON.
 
     keras-vit detect runs/cells photo.jpg --output=look
-    keras-vit detect runs/cells PHOTOS "more/**/*.png" --output=look --threshold=0.5 --csv > boxes.csv
+    keras-vit detect runs/cells PHOTOS "more/**/*.png" --threshold=0.5 --csv > boxes.csv
 
-The model is a run directory or a checkpoint of a detector. Images are files, folders and patterns. Each picture,
-OUTPUT/NAME.png, shows the image with boxes, names and scores. Boxes in CSV are in pixels of the upright image.
+The model is a run directory or a checkpoint of a detector. Images are files, folders and patterns. With --output each
+picture, OUTPUT/NAME.png, shows the image with boxes, names and scores. Boxes in CSV and JSON, top, left, bottom and
+right, are in pixels of the upright image.
 What is found goes to standard output, problems to standard error; the exit code is 1 if an image cannot be read.
 """
 
 import collections
 
-from . import flags, loading, pictures, shared_flags
+from . import flags, kinds, loading, pictures, shared_flags
 
 
 def _finder(name, values):
@@ -18,10 +19,11 @@ def _finder(name, values):
     from keras_vit.io.progress import stage
     from keras_vit.training.prediction.detect import Finder
 
+    if kinds.is_export(name):
+        kinds.check_kind(name, kinds.kind_of_export(name), "objects")
     with stage(f"Loading {name}"):
         model = loading.load(name)
-    if not hasattr(model, "detections"):
-        raise ValueError(f"{name} does not find objects. For classes of images: keras-vit classify {name}.")
+    kinds.check_kind(name, kinds.kind_of(model), "objects")
     return Finder(model, 1, {"threshold": model.score_threshold, **shared_flags.finding(values)})
 
 
@@ -34,6 +36,10 @@ def _rows(found):
     return [(name, f"{score:.4g}", *(f"{side:.1f}" for side in box)) for name, score, box in found]
 
 
+def _fields(found):
+    return {"objects": [{"name": name, "score": score, "box": list(box)} for name, score, box in found]}
+
+
 def main(arguments):
     values = flags.FLAGS
     shown = pictures.Shown(
@@ -41,14 +47,14 @@ def main(arguments):
         header=("class", "score", "top", "left", "bottom", "right"),
         rows=_rows,
         line=_line,
+        fields=_fields,
     )
     example = "keras-vit detect runs/cells photo.jpg --output=look"
     pictures.run(arguments, values, lambda model: _finder(model, values), shown, example)
 
 
 def run():
-    flags.path("output", None, "The folder of the pictures; existing ones are replaced.", required=True)
-    flags.boolean("csv", False, "Prints CSV, a row per object.")
+    pictures.define_output("object")
     shared_flags.define_finding()
     flags.launch(main, takes="MODEL IMAGE [IMAGE ...]", loads=True)
 

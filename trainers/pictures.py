@@ -1,13 +1,16 @@
-"""The base of `segment` and `detect`: a picture for every image, and its content on standard output."""
+"""The base of `segment` and `detect`: each image's content on standard output, and pictures."""
 
 import csv
 import dataclasses
 import io
+import json
 import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+from . import flags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,12 +22,21 @@ class Shown:
         header: column names of the CSV table, after "image".
         rows: answer -> rows of the CSV table, without the image.
         line: answer -> one line of text.
+        fields: answer -> its part of the JSON object of an image.
     """
 
     picture: Callable[[Any], Any]
     header: tuple[str, ...]
     rows: Callable[[Any], Iterable[tuple]]
     line: Callable[[Any], str]
+    fields: Callable[[Any], dict[str, Any]]
+
+
+def define_output(row: str) -> None:
+    """The flags --output, --csv and --json; `row` says what a row of CSV is for."""
+    flags.path("output", None, "The folder of pictures; existing ones are replaced. By default none are drawn.")
+    flags.boolean("csv", False, f"Prints CSV, a row per {row}.")
+    flags.boolean("json", False, "Prints JSON.")
 
 
 def find(arguments: list[str]) -> list[str]:
@@ -59,30 +71,35 @@ def _same(written: str, path: str) -> bool:
 
 
 def _report(found, names, shown, values):
-    """Writes the pictures and prints their content; returns the number of images that cannot be read."""
-    writer, failed = csv.writer(sys.stdout, lineterminator="\n"), 0
+    """Prints the images' content and writes the pictures; returns the number of images that cannot be read."""
+    writer, objects, failed = csv.writer(sys.stdout, lineterminator="\n"), [], 0
     if values.csv:
         writer.writerow(["image", *shown.header])
     for (path, answer, why), name in zip(found, names):
+        if values.json:
+            objects.append({"image": path, **({} if answer is None else shown.fields(answer)), "error": why})
         if answer is None:
             failed += 1
             print(f"{path}: {why}", file=sys.stderr)
             continue
-        picture = os.path.join(values.output, name)
-        _write(picture, shown.picture(answer))
+        picture = os.path.join(values.output, name) if values.output else None
+        if picture:
+            _write(picture, shown.picture(answer))
         if values.csv:
             writer.writerows([path, *row] for row in shown.rows(answer))
-        else:
-            print(f"{path}: {shown.line(answer)} -> {picture}", flush=True)
+        elif not values.json:
+            print(f"{path}: {shown.line(answer)}{f' -> {picture}' if picture else ''}", flush=True)
+    if values.json:
+        print(json.dumps(objects, indent=1, ensure_ascii=False))
     return failed
 
 
 def run(arguments: list[str], values: Any, answers: Callable[[str], Callable], shown: Shown, example: str) -> None:
-    """Writes a picture of each image into --output, and prints its content. Exits with 1 if one cannot be read.
+    """Prints each image's content, and writes a picture of it into --output. Exits with 1 if one cannot be read.
 
     Args:
         arguments: the model, then images, folders and patterns.
-        values: of the flags: output and csv.
+        values: of the flags of `define_output`.
         answers: the model's name -> a function from [(path, name in messages)] to an iterator of answers.
         shown: see Shown.
         example: of a command line, for the message without images.
@@ -93,11 +110,14 @@ def run(arguments: list[str], values: Any, answers: Callable[[str], Callable], s
 
     if len(arguments) < 2:
         raise ValueError(f"Give a model and at least one image: {example}.")
+    if values.json and values.csv:
+        raise ValueError("Give --json or --csv, not both.")
     model, *images = arguments
     with progress_shown(), quiet():
         paths = find(images)
         names = mask_names(paths)
-        there = [name for name, path in zip(names, paths) if _same(os.path.join(values.output, name), path)]
+        folder = values.output
+        there = [name for name, path in zip(names, paths) if folder and _same(os.path.join(folder, name), path)]
         if there:
             raise ValueError(f"--output={values.output} contains the images: {there[0]} would be replaced.")
         failed = _report(_answered(answers(model), paths), names, shown, values)

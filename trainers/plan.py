@@ -22,7 +22,7 @@ _NEEDS = "--topology or --compare"
 
 def _check_installed():
     """Raises ImportError without the libraries of a plan."""
-    libraries = {"tensorflow": "TensorFlow", "jax": "JAX", "libtpu": "the TPU compiler, libtpu"}
+    libraries = {"tensorflow": "TensorFlow", "jax": "JAX", "libtpu": "libtpu (the TPU compiler)"}
     missing = [title for name, title in libraries.items() if importlib.util.find_spec(name) is None]
     if missing:
         raise ImportError(

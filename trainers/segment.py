@@ -1,28 +1,26 @@
 """Segments images: pictures with a colour for every class, and the share of each class.
 
     keras-vit segment runs/streets street.jpg --output=look
-    keras-vit segment runs/streets PHOTOS "more/**/*.png" --output=look --window=slide --csv > shares.csv
+    keras-vit segment runs/streets PHOTOS "more/**/*.png" --window=slide --csv > shares.csv
 
 The model is a run directory, a checkpoint, or an exported SavedModel of a segmentation model. Images are files, folders
-and patterns. Each picture, OUTPUT/NAME.png, shows the image under its classes' colours, with a legend; --alpha=1 shows
-colours alone. Shares go to standard output, problems to standard error; the exit code is 1 if an image cannot be read.
-`predict` writes masks, resumes, and uses several devices.
+and patterns. With --output each picture, OUTPUT/NAME.png, shows the image under its classes' colours, with a legend;
+--alpha=1 shows colours alone. Shares go to standard output as text, CSV or JSON, problems to standard error; the exit
+code is 1 if an image cannot be read. `predict` writes masks, resumes, and uses several devices.
 """
 
 import os
 
-from . import flags, loading, pictures, shared_flags
+from . import flags, kinds, loading, pictures, shared_flags
 
 
 def _model(name):
     """The loaded model; ValueError if it does not segment."""
     from keras_vit.io.progress import stage
-    from keras_vit.training.prediction.segment import segments
 
     with stage(f"Loading {name}"):
         model = loading.load(name)
-    if not segments(model):
-        raise ValueError(f"{name} does not give every pixel a class. For classes of images: keras-vit classify {name}.")
+    kinds.check_kind(name, kinds.kind_of(model), "masks")
     return model
 
 
@@ -38,11 +36,10 @@ def _by_export(folder, values):
     from keras_vit.training.prediction.segment import Segmentation
 
     loading.refuse(f"{folder} is an export")
+    kinds.check_kind(folder, kinds.kind_of_export(folder), "masks")
     if shared_flags.windows(values) != {"window": "whole", "overlap": values.overlap, "scale": None, "flips": False}:
         raise ValueError(f"{folder} is an export, which sees images whole: leave out --window and --flips.")
     about = json.loads(epath.Path(folder, "metadata.json").read_text())
-    if about.get("task") != "segmentation":
-        raise ValueError(f"{folder} does not give every pixel a class. For classes of images: keras-vit classify.")
     masks = tf.saved_model.load(folder).signatures["encoded_masks"]
     names = tuple(about["class_names"] or map(str, range(about["classes"])))
     colors, decode = tuple(map(tuple, about["colors"])), parse(f"decode({about['channels']}, whole=True)")
@@ -64,15 +61,18 @@ def _segmenter(name, values):
     """The same by any model."""
     from keras_vit.training.prediction.segment import Segmenter
 
-    folder = os.path.expanduser(name)
-    if os.path.exists(os.path.join(folder, "saved_model.pb")):
-        return _by_export(folder, values)
+    if kinds.is_export(name):
+        return _by_export(os.path.expanduser(name), values)
     return Segmenter(_model(name), batch_size=values.batch_size, **shared_flags.windows(values))
 
 
 def _line(segmentation):
     best = ", ".join(f"{share.name} {share.share:.1%}" for share in segmentation.shares[:5])
     return f"{best}{', ...' if len(segmentation.shares) > 5 else ''}"
+
+
+def _fields(segmentation):
+    return {"classes": [{"name": share.name, "share": share.share} for share in segmentation.shares]}
 
 
 def main(arguments):
@@ -82,16 +82,17 @@ def main(arguments):
         header=("class", "share"),
         rows=lambda segmentation: [(share.name, f"{share.share:.6g}") for share in segmentation.shares],
         line=_line,
+        fields=_fields,
     )
     example = "keras-vit segment runs/streets street.jpg --output=look"
     pictures.run(arguments, values, lambda model: _segmenter(model, values), shown, example)
 
 
 def run():
-    flags.path("output", None, "The folder of the pictures; existing ones are replaced.", required=True)
+    pictures.define_output("image and class")
     flags.number("alpha", 0.5, "The share of the colours in a picture.", lowest=0, highest=1)
     flags.integer("batch_size", 4, "Windows at a time.", lowest=1)
-    flags.boolean("csv", False, "Prints CSV, a row per image and class.")
+    flags.only_with("alpha", "output", bool, "--output")
     shared_flags.define_windows()
     flags.launch(main, takes="MODEL IMAGE [IMAGE ...]", loads=True)
 

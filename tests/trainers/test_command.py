@@ -156,7 +156,7 @@ keras_vit_command.main()
             "plan --config=mae --topology=v5e:4x4",
             "Not installed: TensorFlow, JAX.* Run: {}[cpu,plan]",
         ),
-        ("jax,libtpu", "plan --config=mae --topology=v5e:4x4", "Not installed: JAX, the TPU.* Run: {}[cpu,plan]"),
+        ("jax,libtpu", "plan --config=mae --topology=v5e:4x4", "Not installed: JAX, libtpu.* Run: {}[cpu,plan]"),
         ("tensorflow", "prepare --source=x --output=y", "This needs TensorFlow, on the JAX backend too.*: {}[cpu]"),
     ],
 )

@@ -68,7 +68,7 @@ def test_an_image_that_cannot_be_read_is_named(file, photos, tmp_path, binary, c
     ("words", "options", "message"),
     [
         (("{file}",), {}, "Give a model and at least one image"),
-        (("{classifier}", "{photos}/b.png"), {}, "For classes of images: keras-vit classify"),
+        (("{classifier}", "{photos}/b.png"), {}, "classifies whole images: keras-vit classify"),
         (("{file}", "{photos}/b.png"), {"output": "{photos}"}, "would be replaced"),
     ],
 )
