@@ -18,6 +18,7 @@ _VERBS = {
         "keras-vit predict --model={} --data=images:FOLDER --answers=features --output=FOLDER",
     ),
 }
+_OF_EXPORTS = ("classes", "masks")  # kinds whose verb takes exports, too
 _OF_TASKS = {"segmentation": "masks", "detection": "objects", "depth": "pixels"}
 
 
@@ -52,4 +53,6 @@ def check_kind(name: str, kind: str | None, expected: str) -> None:
     """Raises ValueError with the verb that takes the model `name`, if it is of another kind than expected."""
     if kind not in (None, expected):
         does, command = _VERBS[kind]
+        if is_export(name) and kind not in _OF_EXPORTS:
+            raise ValueError(f"{name} {does}: {command.format('MODEL')}, with the model that it was exported from.")
         raise ValueError(f"{name} {does}: {command.format(name)}.")
