@@ -35,7 +35,7 @@ ALLOWED = {
     "evaluation": "io data distribution training models inspection",
     "inference": "io data training models serving evaluation",
     "tasks": "io data layers optim training models checkpoints inspection evaluation",
-    "runs": "io data distribution optim training models checkpoints inspection evaluation tasks",
+    "runs": "io data layers distribution optim training models checkpoints inspection evaluation tasks",
     "planning": "io data layers distribution optim training models checkpoints inspection evaluation tasks runs",
     "sharing": "io models checkpoints inspection serving evaluation tasks runs planning",
 }

@@ -152,26 +152,18 @@ class FeatureSplits:
     def _whole_test(self):
         return self.embedder(self.test_source)
 
-    def train(self, numbers: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Features and labels of the training split, or of its examples at the ascending positions `numbers`.
+    def train(self) -> tuple[np.ndarray, np.ndarray]:
+        """Features and labels of the training split's readable images."""
+        return self._whole_train[:2] if self._keep else self.embedder(self.train_source)
 
-        Raises:
-            ValueError: unreadable images among `numbers`.
-        """
-        if numbers is None:
-            return self._whole_train[:2] if self._keep else self.embedder(self.train_source)
-        if self._keep:
-            features, labels, readable = self._whole_train
-            rows = np.flatnonzero(np.isin(readable, numbers))
-            features, labels = features[rows], labels[rows]
-        else:
-            features, labels = self.embedder(subset(self.train_source, numbers))
-        if len(labels) < len(numbers):
-            raise ValueError(
-                f"{len(numbers) - len(labels)} sampled training images of {self.train_source.name} cannot be read; the"
-                " warnings name them. Fix or remove them."
-            )
-        return features, labels
+    def train_at(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Features, labels and positions of the readable training examples among the ascending positions `numbers`."""
+        if not self._keep:
+            features, labels, rows = self.embedder.numbered(subset(self.train_source, numbers))
+            return features, labels, numbers[rows]
+        features, labels, readable = self._whole_train
+        rows = np.flatnonzero(np.isin(readable, numbers))
+        return features[rows], labels[rows], readable[rows]
 
     def test(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Batches of test features and labels; ValueError if no test image is readable."""

@@ -50,9 +50,32 @@ def draw(labels, class_names, count, seed):
 
 
 def _heads(features, labels, draws, shots, l2):
-    """A head per draw, fitted on its first `shots` examples of each class."""
+    """A head per draw, fitted on its first `shots` examples of each class; -1 stands for none."""
     chosen = [positions[:, :shots].reshape(-1) for positions in draws]  # (classes, shots) -> (classes * shots,)
+    chosen = [rows[rows >= 0] for rows in chosen]
     return [ridge_head(features[rows], labels[rows], len(draws[0]), l2) for rows in chosen]
+
+
+def _readable(draws, numbers, class_names):
+    """The draws as places in `numbers`, the ascending positions of readable examples; -1, last in its row, for others.
+
+    Warns about classes with fewer examples than drawn. ValueError for classes without any, which the message lists.
+    """
+    found = []
+    for positions in draws:
+        places = np.where(np.isin(positions, numbers), np.searchsorted(numbers, positions), -1)
+        found.append(np.take_along_axis(places, np.argsort(places < 0, axis=1, kind="stable"), axis=1))
+    left = np.min([(places >= 0).sum(axis=1) for places in found], axis=0)  # (classes,)
+    none = [name for name, count in zip(class_names, left) if not count]
+    if none:
+        raise ValueError(
+            f"None of the drawn training images of {listed(none)} can be read; the warnings name them. Fix or remove"
+            " them."
+        )
+    few = [f"{name} ({count})" for name, count in zip(class_names, left) if count < found[0].shape[1]]
+    if few:
+        logging.warning("few_shot: unreadable images leave some classes fewer examples than drawn: %s.", listed(few))
+    return found
 
 
 def _penalty(features, labels, draws, shots, penalties, validation):
@@ -171,9 +194,8 @@ class FewShot(FeatureEvaluator):
 
     def evaluate(self, splits: FeatureSplits) -> Evaluation:
         positions = self._draws(splits)
-        needed = np.unique(positions)
-        features, labels = splits.train(needed)
-        draws = [np.searchsorted(needed, seed_positions) for seed_positions in positions]
+        features, labels, numbers = splits.train_at(np.unique(positions))
+        draws = _readable(positions, numbers, splits.train_source.class_names)
         validation = None
         if np.size(self.l2) > 1:
             validation = splits.embedder(open_source(self.source, self.validation, splits.data_dir))

@@ -14,6 +14,7 @@ from absl import logging
 
 from keras_vit.distribution import Strategy
 from keras_vit.layers.normalization import batch_normalizations
+from keras_vit.layers.similarity import Similarity
 from keras_vit.models.costs import as_rematerialised
 from keras_vit.planning import counting
 from keras_vit.planning.model_counts import counted_layers
@@ -41,6 +42,7 @@ class StepMemory:
         per_image: bytes of activations kept for the gradient, or of a forward pass if larger.
         per_image_remat: `per_image` with every block rematerialised.
         batch_statistics: whether parts of a batch are normalised otherwise than the whole.
+        divides: whether a batch can be computed in parts: not where its examples are compared.
     """
 
     weights: int
@@ -49,6 +51,7 @@ class StepMemory:
     per_image: int
     per_image_remat: int
     batch_statistics: bool = False
+    divides: bool = True
 
     @property
     def fixed(self) -> int:
@@ -100,8 +103,8 @@ def step_memory(model: keras.Model, slots_per_weight: int) -> StepMemory | None:
     itemsize = counting.BYTES[model.compute_dtype]
     remat = [(as_rematerialised(row) if _is_block(row) else row, layer) for row, layer in layers]
     per_image, with_remat = (itemsize * _values_per_image(rows) for rows in (layers, remat))
-    parts_differ = bool(batch_normalizations(model))
-    return StepMemory(weights, trained, trained * slots_per_weight, per_image, with_remat, parts_differ)
+    own = bool(batch_normalizations(model)), not any(isinstance(layer, Similarity) for _, layer in layers)
+    return StepMemory(weights, trained, trained * slots_per_weight, per_image, with_remat, *own)
 
 
 def _number(path):
@@ -170,7 +173,8 @@ def _advice(step, usable, batch_size, micro_batches, replicas, examples):
         parts = next(parts for parts in range(1, share + 1) if share % parts == 0 and share // parts <= fits)
         most = fits * micro_batches * replicas
         found.append(f"--batch_size={most if examples is None else min(most, examples)}")
-        found.append(f"--config.micro_batches={parts}, {_IN_PARTS[step.batch_statistics]}")
+        if step.divides:
+            found.append(f"--config.micro_batches={parts}, {_IN_PARTS[step.batch_statistics]}")
     if step.per_image_remat < _NEAR * step.per_image:
         needed = step.fixed + share // micro_batches * step.per_image_remat
         size = f"{short(needed, 'B')} instead" if needed <= usable else f"{short(needed, 'B')}: not enough alone"

@@ -8,6 +8,7 @@ import keras
 
 from keras_vit import layers
 from keras_vit.layers.embedding.hidden_patches import ReplacedPatches, RestoredPatches
+from keras_vit.layers.similarity import Similarity
 from keras_vit.models import taps
 from keras_vit.models.costs import (
     LayerCount,
@@ -52,6 +53,8 @@ def _products(layer, inputs, output):
         return inputs[0] * math.prod(output)
     if isinstance(layer, keras.layers.DepthwiseConv2D):
         return math.prod(output) * math.prod(layer.kernel_size)
+    if isinstance(layer, Similarity):
+        return inputs[-1]
     if isinstance(layer, GroupedDense):  # the first group alone
         return math.prod(output) * inputs[-1]
     if isinstance(layer, Enlargement):
@@ -134,6 +137,8 @@ def _of_call(name, layer, inputs, output, described):
     """The row of one call of a layer: as its spec describes it, unless it has another output here."""
     if layer.name in described and described[layer.name].output == output:
         return dataclasses.replace(described[layer.name], name=name)
+    if isinstance(layer, Similarity):
+        output = (1,)  # of an image with its own text: how many others there are depends on the batch
     if None in (*inputs, *output):
         raise ValueError(f'Layer "{name}" has shapes {inputs} and {output}: they must be fixed to be counted.')
     return _from_shapes(name, layer, inputs, output)

@@ -21,7 +21,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from keras_vit.checkpoints.describe import arguments_in, describe_checkpoint
-from keras_vit.data import image_and_label, open_source
+from keras_vit.data import open_source
 from keras_vit.data.batches import example_spec
 from keras_vit.data.source_names import KINDS, with_kind
 from keras_vit.data.sources.base import RandomAccess, Source
@@ -271,6 +271,10 @@ def _much_resampled(init, described, arguments):
         )
 
 
+def _image(example):
+    return example["image"], 0
+
+
 @dataclasses.dataclass(frozen=True)
 class Prepared(Checked):
     """A run before it starts, or a planned one.
@@ -398,7 +402,7 @@ class Prepared(Checked):
             except (KeyError, ValueError):
                 if not isinstance(self.train, PlannedSplit):
                     raise
-                x, *_ = self.example(training, image_and_label)  # a plan's examples have only an image and a label
+                x, *_ = self.example(training, _image)  # a plan's examples may have nothing else
             for given, taken in zip(keras.tree.flatten(x), inputs):
                 shape, expected = tuple(given.shape), tuple(taken.shape)[1:]
                 if len(shape) == len(expected) == 3 and shape != expected:

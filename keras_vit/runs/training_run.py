@@ -20,6 +20,7 @@ from keras_vit.distribution import Strategy
 from keras_vit.evaluation.registry import Setting
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted
+from keras_vit.layers.normalization import batch_normalizations
 from keras_vit.models import families, whiten
 from keras_vit.optim.wrappers import averaging, swap_averages
 from keras_vit.runs import broken_examples
@@ -33,7 +34,6 @@ from keras_vit.runs.own_data import files_of
 from keras_vit.runs.prepare import check, open_data
 from keras_vit.runs.report import write_report
 from keras_vit.runs.saving.rundir import RunDirectory
-from keras_vit.training.checks.before_fit import batch_normalizations
 from keras_vit.training.state import KEY as TRAINING
 from keras_vit.version import __version__
 

@@ -119,6 +119,24 @@ def test_numbers_and_curves_as_text():
     assert told.splitlines() == ["name  a a a", *["      a a a"] * 2, "      a", "x     b"]
 
 
+@pytest.mark.extended
+def test_images_with_texts_are_planned_without_a_label_or_a_tokenizer(tmp_path):
+    for i in range(20):
+        (tmp_path / f"{i}.png").touch()
+    (tmp_path / "pairs.csv").write_text("image,text\n" + "".join(f"{i}.png,thing {i}\n" for i in range(20)))
+    config = config_files.load_config("lit:trained")
+    config.batch_size, config.data.source = 4, f"csv:{tmp_path / 'pairs.csv'}"
+    config.model.update(variant="Ti/16", image_size=32, depth=1, width=16, heads=2, mlp_dim=16)
+    config.data.train_preprocess = config.data.eval_preprocess = "decode|resize(32, 32)"
+    config.objective.text_options = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16, "vocabulary": 50}
+    planned = flat(dry_run.plan(config, DATASETS))
+    assert "train[:90%] (18 examples), evaluated on train[90%:] (2)" in planned
+    assert "per image forward, 3x that in training" in planned and "activations 4 x" in planned
+    config.data.train_preprocess = "decode|resize(48, 48)"
+    with pytest.raises(ValueError, match=r"gives images of \(48, 48, 3\), the model takes \(32, 32, 3\)"):
+        dry_run.plan(config, DATASETS)
+
+
 def test_the_binary_plans_without_a_workdir(binary):
     printed = binary(pretrain, config=config_files.load_config("digits_pretrain"), dry_run=True)
     assert "digits train (1,437 examples, 10 classes), evaluated on test (360)" in printed

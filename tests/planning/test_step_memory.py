@@ -79,6 +79,11 @@ def test_a_run_that_does_not_fit_is_refused(tiny, monkeypatch):
     memory.check_memory(model, config, Strategy())
 
 
+def test_a_batch_whose_examples_are_compared_is_not_divided():
+    sentence, _ = check_fit(dataclasses.replace(STEP, divides=False), 1000, 16, 1)
+    assert "--batch_size" in sentence and "micro_batches" not in sentence
+
+
 def test_parts_of_a_batch_are_not_said_to_equal_it_under_batch_normalisation():
     step = dataclasses.replace(STEP, batch_statistics=True)
     assert "in parts, each with batch normalisation of its own" in check_fit(step, 600, 16, 1)[0]

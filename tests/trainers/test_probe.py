@@ -10,7 +10,7 @@ import keras_vit
 from keras_vit.data import ExampleErrors, open_source
 from keras_vit.data.errors import TooManyErrors
 from keras_vit.data.sources.selection import subset
-from keras_vit.evaluation import Embedder, FeatureSplits, FewShot, few_shot
+from keras_vit.evaluation import Embedder, FeatureSplits, FewShot, few_shot, shots
 from keras_vit.runs.config import resolve
 from trainers import config_files, probe
 
@@ -100,8 +100,7 @@ def test_wrong_flags_are_clear_errors(run_probe, options, message):
 
 
 @pytest.mark.extended
-def test_a_broken_training_image_ends_a_few_shot_evaluation(tmp_path):
-    """It would shift what the draws count."""
+def test_draws_leave_out_unreadable_training_images(tmp_path, caplog):
     import tensorflow as tf
 
     for name in "ab":
@@ -116,10 +115,13 @@ def test_a_broken_training_image_ends_a_few_shot_evaluation(tmp_path):
     embedder = Embedder(model, "decode(1)|resize(8, 8)", 4)
     for keep in (False, True):
         splits = FeatureSplits(embedder, source, source, keep)
-        with pytest.raises(ValueError, match="^1 sampled training images .* cannot be read"):
-            FewShot(source="folder", shots=(3,)).evaluate(splits)
-        others = np.setdiff1d(np.arange(source.size), broken)  # only what was drawn is needed
-        np.testing.assert_array_equal(splits.train(others)[1], source.labels[others])
+        caplog.clear()
+        assert FewShot(source="folder", shots=(3,)).evaluate(splits).details["train_images"] == 5
+        assert "fewer examples than drawn: b (2)." in caplog.text
+        others = np.setdiff1d(np.arange(source.size), broken)
+        _, labels, numbers = splits.train_at(np.arange(source.size))
+        np.testing.assert_array_equal(numbers, others)
+        np.testing.assert_array_equal(labels, source.labels[others])
     with pytest.raises(TooManyErrors, match="--broken_limit for evaluate"):
         list(Embedder(model, "decode(1)|resize(8, 8)", 1, errors=ExampleErrors(0)).batches(source))
     alone = subset(source, np.array([broken]))
@@ -134,3 +136,12 @@ def test_durations_are_whole_evaluations():
     config.update(total="100 steps", evaluate="4 steps", batch_size=8)
     config.evals.update({name: {"every": every} for name, every in (("a", None), ("b", "3 steps"), ("c", "10 steps"))})
     assert [options["every"] for options in resolve(config, 800)["evals"].values()] == [100, 4, 12]
+
+
+def test_draws_keep_their_order_without_unreadable_images():
+    """Positions 4 and 7 are unreadable: the examples after them move up, and keep their own rows."""
+    numbers = np.array([0, 1, 5, 6, 9])
+    [places] = shots._readable([np.array([[1, 4, 0], [7, 9, 5]])], numbers, ("a", "b"))
+    np.testing.assert_array_equal(places, [[1, 0, -1], [4, 2, -1]])
+    with pytest.raises(ValueError, match="None of the drawn training images of b can be read"):
+        shots._readable([np.array([[1, 0], [7, 4]])], numbers, ("a", "b"))
