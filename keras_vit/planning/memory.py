@@ -102,9 +102,12 @@ def step_memory(model: keras.Model, slots_per_weight: int) -> StepMemory | None:
     weights, trained = 4 * size(model.variables), 4 * size(model.trainable_variables)
     itemsize = counting.BYTES[model.compute_dtype]
     remat = [(as_rematerialised(row) if _is_block(row) else row, layer) for row, layer in layers]
-    per_image = [itemsize * _values_per_image(rows) for rows in (layers, remat)]
-    own = bool(batch_normalizations(model)), not any(isinstance(layer, Similarity) for _, layer in layers)
-    return StepMemory(weights, trained, trained * slots_per_weight, *per_image, *own)
+    per_image, per_image_remat = (itemsize * _values_per_image(rows) for rows in (layers, remat))
+    return StepMemory(
+        *(weights, trained, trained * slots_per_weight, per_image, per_image_remat),
+        batch_statistics=bool(batch_normalizations(model)),
+        divides=not any(isinstance(layer, Similarity) for _, layer in layers),
+    )
 
 
 def _number(path):
