@@ -2,7 +2,9 @@
 
 import ast
 import contextlib
+import json
 import logging
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -96,14 +98,36 @@ def refuse(why: str) -> None:
         raise ValueError(f"{why}, which --load.{next(iter(_given))} cannot change: leave it out.")
 
 
+def _refuse_export(model):
+    """Raises ValueError for a SavedModel of `export`, with the command that takes it."""
+    folder = os.path.expanduser(model)
+    has = [os.path.exists(os.path.join(folder, name)) for name in ("saved_model.pb", "model.keras")]
+    if has != [True, False]:
+        return
+    try:
+        with open(os.path.join(folder, "metadata.json"), encoding="utf-8") as file:
+            about = json.load(file)
+    except (OSError, ValueError):
+        return  # not of `export`
+    runs = ""
+    if about.get("task") == "segmentation":
+        runs = f" The export itself runs by `keras-vit segment {model} IMAGES --output=FOLDER`."
+    elif about.get("task") is None and about.get("classes"):
+        runs = f" The export itself runs by `keras-vit classify {model} IMAGES`."
+    raise ValueError(
+        f"{model} is an export, a SavedModel: give the model that it was made from, such as its run directory.{runs}"
+    )
+
+
 def load(model: str, **arguments: Any) -> Any:
     """keras_vit.load(model) with a command's own arguments that are not None, and those of --load.NAME.
 
     Raises:
-        ValueError: as keras_vit.load, in the shell's words, or for an argument that is given twice.
+        ValueError: as keras_vit.load, in the shell's words, for an argument that is given twice, or an export.
     """
     import keras_vit
 
+    _refuse_export(model)
     arguments = {name: value for name, value in arguments.items() if value is not None}
     twice = sorted(arguments.keys() & _given.keys())
     if twice:

@@ -1,5 +1,7 @@
 """--load.NAME=VALUE: arguments of keras_vit.load at the shell, and its messages in these words."""
 
+import json
+
 import pytest
 
 import keras_vit
@@ -58,3 +60,21 @@ def test_what_load_raises_and_logs_is_in_the_shells_words(tmp_path, caplog):
 
         logging.warning("%s: pass heads.", tmp_path)
     assert caplog.messages == [f"{tmp_path}: pass --config.model.heads=VALUE."]
+
+
+@pytest.mark.parametrize(
+    ("about", "command"),
+    [
+        ({"task": "segmentation", "classes": 3}, "segment EXPORT IMAGES --output=FOLDER"),
+        ({"task": "detection", "classes": 3}, None),
+        ({"classes": 3}, "classify EXPORT IMAGES"),
+        ({"classes": None}, None),
+    ],
+)
+def test_an_export_is_refused_with_the_command_that_takes_it(tmp_path, about, command):
+    (tmp_path / "saved_model.pb").touch()
+    (tmp_path / "metadata.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="is an export, a SavedModel: give the model that it was made from") as told:
+        loading.load(str(tmp_path))
+    expected = "" if command is None else f"The export itself runs by `keras-vit {command}`."
+    assert str(told.value).partition("directory.")[2].strip() == expected.replace("EXPORT", str(tmp_path))
