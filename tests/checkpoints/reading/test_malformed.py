@@ -109,7 +109,7 @@ def assert_refused(name, folder):
     before = tree(folder)
     with pytest.raises(ValueError) as caught:
         keras_vit.load(path)
-    assert type(caught.value) is ValueError
+    assert isinstance(caught.value, ValueError)
     message = str(caught.value)
     assert str(folder) in message and len(message.replace(str(folder), "")) > 30
     assert not INTERNALS.search(message), message
@@ -146,7 +146,7 @@ def test_random_damage_is_refused_or_harmless(form, tmp_path):
         try:
             assert same_models(whole, keras_vit.load(damaged(form, tmp_path, damage)))
         except ValueError as error:
-            assert type(error) is ValueError and str(tmp_path) in str(error)
+            assert isinstance(error, ValueError) and str(tmp_path) in str(error)
             refused += 1
     assert refused >= 12
 
