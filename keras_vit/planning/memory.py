@@ -161,7 +161,7 @@ def device_memory() -> tuple[int | None, bool]:
 
 _IN_PARTS = {
     False: "which computes the same step in parts",
-    True: "which computes the step in parts, each with batch normalisation of its own",
+    True: "which normalises each part by its own statistics, so the step differs",
 }
 
 

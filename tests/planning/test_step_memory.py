@@ -86,5 +86,5 @@ def test_a_batch_whose_examples_are_compared_is_not_divided():
 
 def test_parts_of_a_batch_are_not_said_to_equal_it_under_batch_normalisation():
     step = dataclasses.replace(STEP, batch_statistics=True)
-    assert "in parts, each with batch normalisation of its own" in check_fit(step, 600, 16, 1)[0]
+    assert "normalises each part by its own statistics" in check_fit(step, 600, 16, 1)[0]
     assert "computes the same step in parts" in check_fit(STEP, 600, 16, 1)[0]

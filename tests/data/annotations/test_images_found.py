@@ -128,7 +128,7 @@ def test_a_voc_file_that_names_another_image_is_reported(tmp_path):
     text(tmp_path / "a.xml", voc_xml(voc_object(), image="b.jpg"))
     found, reported = table(tmp_path)
     assert [os.path.basename(path) for path in found.paths] == ["a.jpg"]
-    assert reported["that names another image, read for the one with its own name"] == 1
+    assert reported["that names another image, used for the image that shares its name"] == 1
 
 
 def voc_set(root, *names, split="train"):
