@@ -143,7 +143,7 @@ class AttentionPooling(ComposedLayer):
         """The query's attention to each token: (b, n, d) -> (b, k, 1, n), rows summing to 1, or 0 if all is masked."""
         q = self._split(self.query(ops.cast(self.probe, x.dtype)))[0, :, 0]  # (1, k, 1, c) -> (k, c)
         q, k = q * ops.cast(q.shape[-1] ** -0.5, q.dtype), self._split(self.key(x))  # (k, c), (b, k, n, c)
-        scores = ops.einsum("kc,bknc->bkn", q, k)[:, :, None]  # (b, k, 1, n)
+        scores = ops.sum(q[:, None] * k, axis=-1)[:, :, None]  # (b, k, n, c) -> (b, k, 1, n)
         if sizes is not None:
             scores = scores + ops.cast(log_sizes(sizes)[:, None, None, :], scores.dtype)  # (b, n) -> (b, 1, 1, n)
         return masked_softmax(scores, attendable(x, self.heads, mask))

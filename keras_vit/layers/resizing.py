@@ -58,7 +58,9 @@ def pool_to(x: Any, size: tuple[int, int]) -> Any:
 
 def along_axis(x: Any, weights: np.ndarray, axis: int) -> Any:
     """Weighted sums of a map's rows (axis 1) or columns (2): (b, h, w, c) and (h', h) -> (b, h', w, c)."""
-    return ops.einsum("yh,bhwc->bywc" if axis == 1 else "xw,bhwc->bhxc", weights, x)
+    there, back = ((0, 2, 3, 1), (0, 3, 1, 2)) if axis == 1 else ((0, 1, 3, 2), (0, 1, 3, 2))
+    y = ops.matmul(ops.transpose(x, there), weights.T)  # (b, w, c, h) -> (b, w, c, h'); (b, h, c, w) -> (b, h, c, w')
+    return ops.transpose(y, back)
 
 
 @serializable

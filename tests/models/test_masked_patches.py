@@ -112,7 +112,7 @@ def test_loss_and_gradients_are_pytorchs(tmp_path):
     arrays = {name: sample(name, array.shape, 0.3) for name, array in gradients.items()}
     safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"num_attention_heads": 2}))
-    vit = keras_vit.load(tmp_path)
+    vit = keras_vit.load(tmp_path, mean=127.5, std=127.5, mlp_activation="gelu", epsilon=1e-12)
     model = MaskedPatchPredictor(vit.spec, 16, 1)
     kernel = sample("head.weight", (8, 16), 0.3).T
     weights = {v.path: v.numpy() for v in vit.weights} | {"patch_head/kernel": kernel, "patch_head/bias": np.zeros(8)}

@@ -104,7 +104,11 @@ class RelativeAttention(_Relative):
 
 def _products(queries, rows):
     """Products of queries (b, k, n, c) and rows (m, k, c): (b, k, n, m)."""
-    return ops.einsum("bknc,mkc->bknm", queries, ops.cast(rows, queries.dtype))
+    _, k, n, c = queries.shape
+    rows = ops.transpose(ops.cast(rows, queries.dtype), (1, 2, 0))  # (m, k, c) -> (k, c, m)
+    queries = ops.reshape(ops.transpose(queries, (1, 0, 2, 3)), (k, -1, c))  # (b, k, n, c) -> (k, b*n, c)
+    products = ops.reshape(ops.matmul(queries, rows), (k, -1, n, rows.shape[-1]))  # (k, b*n, m) -> (k, b, n, m)
+    return ops.transpose(products, (1, 0, 2, 3))  # (b, k, n, m)
 
 
 def between_patches(bias: Any, grid: tuple[int, int]) -> Any:

@@ -82,8 +82,9 @@ class GroupedDense(keras.layers.Layer):
         self.bias = self.add_weight(shape=(self.groups, self.units), initializer=bias, name="bias")
 
     def call(self, x, groups=1):
-        rows = "bgnd" if x.shape[1] == groups else "bznd"  # z, of size 1, is summed: all groups share x
-        return ops.einsum(f"{rows},gdu->bgnu", x, self.kernel[:groups]) + self.bias[:groups, None]
+        shared = x.shape[1] == 1
+        each = [ops.matmul(x[:, 0 if shared else i], self.kernel[i]) + self.bias[i] for i in range(groups)]
+        return ops.stack(each, axis=1)  # (b, n, units) of each group -> (b, g, n, units)
 
     def compute_output_shape(self, input_shape, **_):
         return (*input_shape[:-1], self.units)

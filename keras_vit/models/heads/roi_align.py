@@ -41,5 +41,6 @@ def roi_align(x: Any, boxes: Any, size: int = 7, samples: int = 2) -> Any:
     rows = ops.cast(_shares(top, bottom, h, size, samples), x.dtype)  # (b, r, s, h)
     columns = ops.cast(_shares(left, right, w, size, samples), x.dtype)  # (b, r, s, w)
     cut = ops.matmul(ops.reshape(rows, (-1, r * size, h)), ops.reshape(x, (-1, h, w * c)))  # (b, r*s, w*c)
-    cut = ops.reshape(cut, (-1, r, size, w, c))  # (b, r*s, w*c) -> (b, r, s, w, c)
-    return ops.einsum("brxw,brywc->bryxc", columns, cut)
+    cut = ops.transpose(ops.reshape(cut, (-1, r, size, w, c)), (0, 1, 3, 2, 4))  # (b, r*s, w*c) -> (b, r, w, s, c)
+    cut = ops.matmul(columns, ops.reshape(cut, (-1, r, w, size * c)))  # (b, r, s, w) (b, r, w, s*c) -> (b, r, s, s*c)
+    return ops.transpose(ops.reshape(cut, (-1, r, size, size, c)), (0, 1, 3, 2, 4))  # rows before columns
