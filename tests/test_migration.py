@@ -37,7 +37,7 @@ def names(tmp_path, monkeypatch):
 
 def vit(**kwargs):
     keras.utils.set_random_seed(0)
-    model = keras_vit.ViT("Ti/16", image_size=96, depth=4, width=16, heads=2, mlp_dim=16, classes=10, **kwargs)
+    model = keras_vit.ViT("Ti/16", image_size=96, depth=4, width=24, heads=3, mlp_dim=16, classes=10, **kwargs)
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(size=w.shape) * 0.3 for w in model.get_weights()])
     return model
@@ -71,14 +71,14 @@ def test_the_code_of_the_guides_runs_and_keeps_the_weights(names):
     assert float(keras.ops.max(names["maps"])) == pytest.approx(1.0, abs=0.2)
     np.testing.assert_allclose(
         keras_vit.load("mine.npz", image_size=96, mlp_activation="gelu").predict(names["images"], verbose=0),
-        keras_vit.load("mine.safetensors", mean=127.5, std=127.5).predict(names["images"], verbose=0),
+        keras_vit.load("mine.safetensors", mean=127.5, std=127.5, **names["facts"]).predict(names["images"], verbose=0),
         atol=1e-5,
     )
     hub, last = keras_vit.load("for_the_hub"), models[-1]
     assert list(hub.class_names) == ["cat", "dog", "owl"]
     for path, array in model_weights(last).items():
         np.testing.assert_array_equal(model_weights(hub)[path], array)
-    assert names["attention"][3].shape == (8, 2, 37, 37) and names["hidden"].shape == (8, 37, 16)
+    assert names["attention"][3].shape == (8, 3, 37, 37) and names["hidden"].shape == (8, 37, 24)
 
 
 def numpy_focal(rows, logits, alpha=0.25, gamma=2.0):
