@@ -60,7 +60,7 @@ def main():
     from benchmarks.quantization import read
     from keras_vit.planning import counting
     from keras_vit.planning.model_counts import count
-    from keras_vit.training.prediction.preprocessing import preprocessing_text
+    from keras_vit.prediction.preprocessing import preprocessing_text
 
     values = flags.FLAGS
     if bool(values.checkpoint) == bool(values.variant) or (values.checkpoint and not values.data):

@@ -93,7 +93,7 @@ def main():
     import numpy as np
 
     import keras_vit
-    from keras_vit.training.prediction.preprocessing import preprocessing_text
+    from keras_vit.prediction.preprocessing import preprocessing_text
 
     values = flags.FLAGS
     model = keras_vit.load(values.checkpoint)

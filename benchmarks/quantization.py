@@ -64,7 +64,7 @@ def main():
     import tensorflow as tf
 
     import keras_vit
-    from keras_vit.training.prediction.preprocessing import preprocessing_text
+    from keras_vit.prediction.preprocessing import preprocessing_text
 
     values = flags.FLAGS
     model = keras_vit.load(values.checkpoint)

@@ -12,33 +12,20 @@ if not _typing.TYPE_CHECKING:  # before Keras is imported
     _prepare_tpu()
     _use_onednn()
 
-from keras_vit import layers
-from keras_vit.checkpoints import list_models, load, save
-from keras_vit.checkpoints.save import register_sharer as _register_sharer
+from keras_vit import layers, training
+from keras_vit.classification.distilled import Distilled
+from keras_vit.detection.model import DetectionModel
 from keras_vit.distribution import strategy
+from keras_vit.fit.model import Model
+from keras_vit.image_text.contrastive import Contrastive
+from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.tokenizer import Tokenizer
-from keras_vit.models import (
-    DINO,
-    BiT,
-    BiTSpec,
-    Contrastive,
-    DetectionModel,
-    Distilled,
-    DualEncoder,
-    ImageGPT,
-    MaskedAutoencoder,
-    MaskedPatchPredictor,
-    NaFlexViT,
-    SegmentationModel,
-    Swin,
-    SwinSpec,
-    TextEncoder,
-    TextSpec,
-    ViT,
-    ViTSpec,
-)
-from keras_vit.serving import export
-from keras_vit.training import Model
+from keras_vit.models import BiT, BiTSpec, NaFlexViT, Swin, SwinSpec, TextEncoder, TextSpec, ViT, ViTSpec
+from keras_vit.pretraining.dino import DINO
+from keras_vit.pretraining.image_gpt import ImageGPT
+from keras_vit.pretraining.masked_autoencoder import MaskedAutoencoder
+from keras_vit.pretraining.masked_patches import MaskedPatchPredictor
+from keras_vit.segmentation.model import SegmentationModel
 from keras_vit.version import __version__
 
 __all__ = [
@@ -72,14 +59,10 @@ __all__ = [
 ]
 
 
-@_register_sharer
-def _share(model, address, **options):
-    """What `save` does for hf:// and kaggle://; imported then."""
-    return _importlib.import_module("keras_vit.sharing").share(model, address, **options)
-
-
-# Subpackages that are imported when first used, as attributes: importing keras_vit stays quick.
+# Imported when first used: importing keras_vit stays quick.
+_FUNCTIONS = {"export": "serving", "list_models": "checkpoints", "load": "checkpoints", "save": "checkpoints"}
 _SUBPACKAGES = (
+    "checkpoints",
     "data",
     "distribution",
     "evaluation",
@@ -88,11 +71,12 @@ _SUBPACKAGES = (
     "optim",
     "planning",
     "runs",
+    "serving",
     "sharing",
     "tasks",
 )
 
-if _typing.TYPE_CHECKING:  # all subpackages, for type checkers
+if _typing.TYPE_CHECKING:  # all of them, for type checkers
     from keras_vit import checkpoints as checkpoints
     from keras_vit import data as data
     from keras_vit import distribution as distribution
@@ -107,13 +91,19 @@ if _typing.TYPE_CHECKING:  # all subpackages, for type checkers
     from keras_vit import sharing as sharing
     from keras_vit import tasks as tasks
     from keras_vit import training as training
+    from keras_vit.checkpoints import list_models as list_models
+    from keras_vit.checkpoints.load import load as load
+    from keras_vit.checkpoints.save import save as save
+    from keras_vit.serving.export import export as export
 else:
 
     def __getattr__(name):
+        if name in _FUNCTIONS:
+            return getattr(_importlib.import_module(f"keras_vit.{_FUNCTIONS[name]}"), name)
         if name in _SUBPACKAGES:
             return _importlib.import_module(f"keras_vit.{name}")
         raise AttributeError(f"module 'keras_vit' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_SUBPACKAGES})
+    return sorted({*globals(), *_FUNCTIONS, *_SUBPACKAGES})

@@ -16,8 +16,8 @@ from . import flags, kinds, loading, pictures, shared_flags
 
 def _finder(name, values):
     """A function [(path, name)] -> an iterator of Detections, by the model `name`; ValueError if it finds none."""
+    from keras_vit.detection.detect import Finder
     from keras_vit.io.progress import stage
-    from keras_vit.training.prediction.detect import Finder
 
     if kinds.is_export(name):
         kinds.check_kind(name, kinds.kind_of_export(name), "objects")

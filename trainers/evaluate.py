@@ -123,8 +123,8 @@ def evaluate(values, name, strategy, output):
     from keras_vit.data.sources.folder import folders_read_once
     from keras_vit.evaluation import Setting
     from keras_vit.io.progress import stage
+    from keras_vit.prediction.preprocessing import preprocessing_text
     from keras_vit.runs.evaluate import own_data, task_for, task_of, write_evaluation
-    from keras_vit.training.prediction.preprocessing import preprocessing_text
 
     task_of(name)  # its file may register evaluators
     named = _evaluators(values) if values.evals else None

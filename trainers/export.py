@@ -34,8 +34,8 @@ def _calibration(model, values):
     import numpy as np
 
     from keras_vit.data import evaluation_batches, open_source
-    from keras_vit.training.checks.pixel_range import InputRange
-    from keras_vit.training.prediction.preprocessing import preprocessing_text
+    from keras_vit.fit.checks.pixel_range import InputRange
+    from keras_vit.prediction.preprocessing import preprocessing_text
 
     found, wanted = [], values.calibration_images
     for images, _, weights in evaluation_batches(

@@ -39,8 +39,8 @@ def kind_of_export(folder: str) -> str | None:
 
 def kind_of(model: Any) -> str:
     """The kind of a loaded model."""
-    from keras_vit.training.prediction.detect import finds_objects
-    from keras_vit.training.prediction.segment import is_dense, segments
+    from keras_vit.detection.detect import finds_objects
+    from keras_vit.segmentation.segment import is_dense, segments
 
     if finds_objects(model):
         return "objects"

@@ -88,8 +88,8 @@ def _kinds(values, model):
     Raises:
         ValueError: for masks or objects of another model or beside other answers, and flags that would be ignored.
     """
-    from keras_vit.training.prediction.detect import finds_objects
-    from keras_vit.training.prediction.segment import segments
+    from keras_vit.detection.detect import finds_objects
+    from keras_vit.segmentation.segment import segments
 
     own = "masks" if segments(model) else "objects" if finds_objects(model) else None
     kinds = [own or "classes"] if values.answers is None else _comma_separated(values.answers, "answers")

@@ -33,7 +33,7 @@ def _by_export(folder, values):
     from etils import epath
 
     from keras_vit.data import parse
-    from keras_vit.training.prediction.segment import Segmentation
+    from keras_vit.segmentation.segment import Segmentation
 
     loading.refuse(f"{folder} is an export")
     kinds.check_kind(folder, kinds.kind_of_export(folder), "masks")
@@ -59,7 +59,7 @@ def _by_export(folder, values):
 
 def _segmenter(name, values):
     """The same by any model."""
-    from keras_vit.training.prediction.segment import Segmenter
+    from keras_vit.segmentation.segment import Segmenter
 
     if kinds.is_export(name):
         return _by_export(os.path.expanduser(name), values)

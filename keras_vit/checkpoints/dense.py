@@ -13,8 +13,10 @@ from keras_vit.checkpoints.formats.name_map import unpack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.transfer import check_plain, describe, transfer
-from keras_vit.models import Classifier, DetectionModel, SegmentationModel, families
-from keras_vit.models.heads import detection
+from keras_vit.detection.heads import rows as detection
+from keras_vit.detection.model import DetectionModel
+from keras_vit.models import Classifier, families
+from keras_vit.segmentation.model import SegmentationModel
 
 _WithHead = TypeVar("_WithHead", SegmentationModel, DetectionModel)
 _OWN = ("name", "preprocessing")  # of the model, not of its encoder

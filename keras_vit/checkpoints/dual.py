@@ -9,8 +9,9 @@ from keras_vit.checkpoints.formats.name_map import unpack
 from keras_vit.checkpoints.formats.parsed_text import ParsedText
 from keras_vit.checkpoints.reading.files import FileContents
 from keras_vit.checkpoints.transfer import assign, model_weights
+from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.tokenizer import FILE, Tokenizer
-from keras_vit.models import Classifier, DualEncoder, TextEncoder, make_text_spec
+from keras_vit.models import Classifier, TextEncoder, make_text_spec
 
 FORMATS = {"google": google_text, "huggingface": huggingface_text}
 

@@ -19,15 +19,17 @@ from keras_vit.checkpoints.parse import parsed_arrays
 from keras_vit.checkpoints.reading import keras_file, metadata
 from keras_vit.checkpoints.reading.files import read
 from keras_vit.checkpoints.transfer import adapt, describe, transfer
+from keras_vit.detection.model import DetectionModel
+from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.class_names import DATA_SETS
 from keras_vit.io.logs import log_once
 from keras_vit.io.suggest import did_you_mean, nearest
 from keras_vit.io.tokenizer import Tokenizer
 from keras_vit.layers.arguments import as_named_now
 from keras_vit.layers.embedding.patches import pair
-from keras_vit.models import Classifier, DetectionModel, DualEncoder, SegmentationModel, families
+from keras_vit.models import Classifier, families
 from keras_vit.models.arguments import Answers
-from keras_vit.training.model_metadata import register_loader
+from keras_vit.segmentation.model import SegmentationModel
 
 _ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names", "key", "text", "tokenizer")
 _HINTS = {
@@ -206,7 +208,6 @@ def _name_classes(model, located, contents):
         model.class_names = names
 
 
-@register_loader
 def load(
     path: str | os.PathLike,
     image_size: int | tuple[int, int] | None = None,

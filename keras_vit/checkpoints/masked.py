@@ -8,7 +8,7 @@ from keras_vit.checkpoints.formats.name_map import unpack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.transfer import assign
 from keras_vit.layers.embedding.patches import pair
-from keras_vit.models import MaskedAutoencoder
+from keras_vit.pretraining.masked_autoencoder import MaskedAutoencoder
 
 _RATES = ("dropout", "attention_dropout", "drop_path")
 _CHANGEABLE = ("dtype", "remat", "name", "preprocessing", "image_size", *_RATES)

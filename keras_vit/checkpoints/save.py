@@ -7,8 +7,8 @@ import os
 import pathlib
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
-from typing import TypedDict, TypeVar, Unpack
+from collections.abc import Mapping
+from typing import TypedDict, Unpack
 
 import keras
 import numpy as np
@@ -40,17 +40,19 @@ from keras_vit.checkpoints.formats import (
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.torch_file import save_state_dict
 from keras_vit.checkpoints.transfer import check_plain, model_weights
+from keras_vit.detection.model import DetectionModel
+from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.models import Classifier, DetectionModel, DualEncoder, MaskedAutoencoder, SegmentationModel, families
+from keras_vit.models import Classifier, families
 from keras_vit.models.checks import check_model_and_path
+from keras_vit.pretraining.masked_autoencoder import MaskedAutoencoder
+from keras_vit.segmentation.model import SegmentationModel
 
 FORMATS = ("keras", "google", "timm", "huggingface", "mmsegmentation")
 _BY_ENDING = {".keras": "keras", ".npz": "google", ".pth": "mmsegmentation"}
 _LONGEST_COMMENT = 65_000  # bytes of a zip archive's comment
 PLACES = ("hf://", "kaggle://")  # addresses where models are shared
-_SHARERS: list[Callable] = []
-_Sharer = TypeVar("_Sharer", bound=Callable)
 
 
 class Sharing(TypedDict, total=False):
@@ -61,12 +63,6 @@ class Sharing(TypedDict, total=False):
     private: bool
     images: bool
     untrained: bool
-
-
-def register_sharer(share: _Sharer) -> _Sharer:
-    """Decorator: `save` calls `share` for an address of PLACES. Checkpoints cannot import what makes cards."""
-    _SHARERS[:] = [share]
-    return share
 
 
 @contextlib.contextmanager
@@ -319,7 +315,9 @@ def _share(model, address, format, sharing):
     """Shares a model at an address of PLACES; ValueError if a format is given, or as in keras_vit.sharing.share."""
     if format is not None:
         raise ValueError(f'"{address}" gets the model in every format that others read: leave format="{format}" out.')
-    _SHARERS[0](model, address, **sharing)
+    from keras_vit.sharing.share import share
+
+    share(model, address, **sharing)
 
 
 def _format_of(path, format):

@@ -19,6 +19,7 @@ from keras_vit.checkpoints.resample import (
     resample_patches,
     resample_positions,
 )
+from keras_vit.fit.model import Model, describe_input
 from keras_vit.io.class_names import DATA_SETS
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.dense import dense_config
@@ -28,7 +29,6 @@ from keras_vit.models import Classifier, families, taps
 from keras_vit.models.arguments import Changes
 from keras_vit.models.checks import check_count, plain_names, preprocessing_or_none
 from keras_vit.models.fields import WEIGHTS, named
-from keras_vit.training.model_metadata import DescribedModel, describe_input
 
 HEADS = ("keep", "reset", "drop")
 # Arguments that can change.
@@ -131,7 +131,7 @@ def without_own_head(model: keras.Model, head: str) -> Classifier:
     """
     if isinstance(model, Classifier):
         return model
-    if head == "keep" or not isinstance(model, DescribedModel):
+    if head == "keep" or not isinstance(model, Model):
         inner = families.any_name()
         raise ValueError(
             f'"{model.name}" is a {type(model).__name__} built on a {inner}; loading with changes cannot keep its head.'
@@ -290,7 +290,7 @@ def _on_grid(weights, spec, old_grid, new_grid, method):
 
 
 def describe(
-    model: DescribedModel, class_names: Sequence[str] | str | os.PathLike | None = None, **preprocessing: str | None
+    model: Model, class_names: Sequence[str] | str | os.PathLike | None = None, **preprocessing: str | None
 ) -> None:
     """Sets a model's class names or evaluation preprocessing in place; neither is part of its graph.
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_vit.training.segmentation_losses import VOID
-from keras_vit.training.segmentation_scores import CountingMetric, count_where, mean_where
+from keras_vit.segmentation.pixel_losses import VOID
+from keras_vit.segmentation.scores import CountingMetric, count_where, mean_where
 
 TOLERANCE = 0.0075  # share of the image's diagonal, as in the paper
 _OWN, _OTHER = -1, -2  # pixels without a boundary; different, so that they never match

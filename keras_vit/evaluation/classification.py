@@ -14,8 +14,9 @@ from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, counted_rows, evaluate_metrics
 from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.evaluation.reliability import CalibrationError
+from keras_vit.fit.losses import Accuracy, SoftmaxCrossEntropy
+from keras_vit.fit.model import Model
 from keras_vit.io.suggest import counted, listed
-from keras_vit.training import Accuracy, Model, SoftmaxCrossEntropy
 
 MOST_CLASSES = 1000  # largest number of classes with a confusion matrix, which grows quadratically
 WHOLE_MATRIX = 100  # largest number of classes with the whole matrix in the details; above, the most confused pairs

@@ -17,9 +17,9 @@ from keras_vit.data.usual_splits import usual_splits
 from keras_vit.evaluation.data import default_preprocessing
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
+from keras_vit.fit.model import Model
 from keras_vit.io.progress import stage
 from keras_vit.models import taps
-from keras_vit.training import Model
 
 DTYPES = ("float32", "float16")
 

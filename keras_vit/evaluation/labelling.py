@@ -14,16 +14,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.classification.classify import probabilities_of
 from keras_vit.data import ExampleErrors, evaluation_batches
 from keras_vit.data.sources.selection import labels_of
 from keras_vit.data.sources.written_table import check_table_folder, image_files, names_for_table, write_table
+from keras_vit.detection.detect import finds_objects
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.progress import stage
-from keras_vit.training.prediction.classify import probabilities_of
-from keras_vit.training.prediction.detect import finds_objects
-from keras_vit.training.prediction.preprocessing import preprocessing_text
-from keras_vit.training.prediction.segment import is_dense, segments
+from keras_vit.prediction.preprocessing import preprocessing_text
+from keras_vit.segmentation.segment import is_dense, segments
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,9 +12,9 @@ from keras import ops
 from keras_vit.data import ExampleErrors, evaluation_batches, image_and_label
 from keras_vit.data.batches import example_spec
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
+from keras_vit.fit.model import Model
 from keras_vit.io.progress import FirstStep
 from keras_vit.io.suggest import counted
-from keras_vit.training import Model
 
 
 def check_head(model):

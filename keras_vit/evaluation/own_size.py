@@ -12,8 +12,8 @@ from keras_vit.data.sources.base import Source
 from keras_vit.data.whole_images import whole_images
 from keras_vit.evaluation.boundaries import boundary_counts
 from keras_vit.io.progress import stage
-from keras_vit.training.prediction.segment import Segmenter, resized_image
-from keras_vit.training.segmentation_scores import confusion
+from keras_vit.segmentation.scores import confusion
+from keras_vit.segmentation.segment import Segmenter, resized_image
 
 
 @dataclasses.dataclass(frozen=True)

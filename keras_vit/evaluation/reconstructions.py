@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit.evaluation.data import OnSource, sheet, source_of, spread_images
 from keras_vit.evaluation.registry import Evaluation, Setting, register
-from keras_vit.models import MaskedModel, Reconstruction
+from keras_vit.pretraining.masked_model import MaskedModel, Reconstruction
 
 
 def picture(made: Reconstruction) -> np.ndarray:

@@ -11,8 +11,8 @@ from keras_vit.data.captions import image_and_tokens
 from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.features import Embedder
 from keras_vit.evaluation.registry import Evaluation, Setting, register
-from keras_vit.models import DualEncoder
-from keras_vit.models.zero_shot import templates_of
+from keras_vit.image_text.dual_encoder import DualEncoder
+from keras_vit.image_text.zero_shot import templates_of
 
 RANKS = (1, 5, 10)
 _ROWS = 512  # queries at once
@@ -69,7 +69,7 @@ class Retrieval(OnSource):
 
     Attributes:
         source, split, preprocess: as in OnSource; examples have a text or a class.
-        templates: for classes: a name in models.zero_shot.TEMPLATES, or texts with "{}"; the first is the caption.
+        templates: for classes: a name in image_text.zero_shot.TEMPLATES, or texts with "{}"; the first is the caption.
     """
 
     score: ClassVar[str] = "image_to_text_recall1"

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.evaluation.data import OnSource, sheet, source_of, spread_images
 from keras_vit.evaluation.registry import Evaluation, register
-from keras_vit.models import ImageGPT
+from keras_vit.pretraining.image_gpt import ImageGPT
 
 _COLUMNS = 8  # images in a row
 

@@ -17,9 +17,9 @@ from keras_vit.evaluation.own_size import count
 from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.inspection.segmentation import comparison, palette, side_by_side, with_legend
 from keras_vit.io.void import void_of
-from keras_vit.training import SegmentationCrossEntropy, SegmentationScores
-from keras_vit.training.prediction.segment import Segmenter, segments
-from keras_vit.training.segmentation_scores import class_scores, mean_where, scores
+from keras_vit.segmentation.pixel_losses import SegmentationCrossEntropy
+from keras_vit.segmentation.scores import SegmentationScores, class_scores, mean_where, scores
+from keras_vit.segmentation.segment import Segmenter, segments
 
 _TITLES = ("image", "truth", "prediction", "wrong")
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from keras_vit.evaluation.classification import Classification
 from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.registry import Evaluation, Setting, register
+from keras_vit.image_text.dual_encoder import DualEncoder
+from keras_vit.image_text.zero_shot import templates_of
 from keras_vit.io.paths import locate, read_text
-from keras_vit.models import DualEncoder
-from keras_vit.models.zero_shot import templates_of
 
 
 def names_of(class_names: str | tuple[str, ...] | None, source_names: tuple[str, ...]) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ class ZeroShot(OnSource):
     Attributes:
         source, split, preprocess: as in OnSource.
         class_names: the classes' names in texts, one each, or a file with one a line; None for the source's.
-        templates: a name in models.zero_shot.TEMPLATES, or texts with "{}" for the name.
+        templates: a name in image_text.zero_shot.TEMPLATES, or texts with "{}" for the name.
         flips: whether to average logits over each image and its mirror image.
     """
 

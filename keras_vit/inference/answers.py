@@ -6,16 +6,16 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.classification.classify import check_top_k, probabilities_of
+from keras_vit.detection.detect import finds_objects
 from keras_vit.evaluation.features import encoder_of
+from keras_vit.fit.checks.pixel_range import InputRange
+from keras_vit.fit.model import Model
 from keras_vit.inference.tables import Column
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import taps
+from keras_vit.segmentation.segment import is_dense, segments
 from keras_vit.serving.openvino_engine import runner
-from keras_vit.training import Model
-from keras_vit.training.checks.pixel_range import InputRange
-from keras_vit.training.prediction.classify import check_top_k, probabilities_of
-from keras_vit.training.prediction.detect import finds_objects
-from keras_vit.training.prediction.segment import is_dense, segments
 
 KINDS = ("classes", "logits", "features")
 

@@ -15,6 +15,7 @@ import numpy as np
 from apache_beam.ml.inference.base import KeyedModelHandler, ModelHandler, PredictionResult, RunInference
 from etils import epath
 
+from keras_vit.classification.classify import check_top_k
 from keras_vit.data import ExampleErrors, open_source
 from keras_vit.inference.answers import best, check_finite, columns_of
 from keras_vit.inference.fingerprint import fingerprint_of_export
@@ -25,7 +26,6 @@ from keras_vit.io.beam_options import pipeline_options
 from keras_vit.io.paths import locate
 from keras_vit.io.progress import stage
 from keras_vit.serving.description import METADATA
-from keras_vit.training.prediction.classify import check_top_k
 
 
 def read_export(folder: str) -> dict[str, Any]:

@@ -14,10 +14,10 @@ import keras
 import numpy as np
 from etils import epath
 
+from keras_vit.fit.state import KEY as TRAINING
 from keras_vit.io.checksum import checksum
 from keras_vit.io.paths import paths_in
 from keras_vit.serving.description import activation_name
-from keras_vit.training.state import KEY as TRAINING
 
 EXPORT = "export "  # prefix of an export's checksums, which differ from those of its model
 

@@ -26,8 +26,8 @@ from keras_vit.inference.shards import description_path, file_stem, take_folder
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.paths import paths_in
 from keras_vit.io.progress import stage
-from keras_vit.training.prediction.preprocessing import preprocessing_text
-from keras_vit.training.prediction.segment import Segmenter, names_and_colors, segments
+from keras_vit.prediction.preprocessing import preprocessing_text
+from keras_vit.segmentation.segment import Segmenter, names_and_colors, segments
 
 CLASSES = "classes.csv"
 

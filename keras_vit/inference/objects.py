@@ -18,6 +18,7 @@ from absl import logging
 from keras_vit.data import ExampleErrors
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.selection import digest, names_at
+from keras_vit.detection.detect import Detections, Finder, class_names, finds_objects, shown_text
 from keras_vit.inference.by_row import answers_by_row
 from keras_vit.inference.fingerprint import fingerprint_of_model
 from keras_vit.inference.job import owned_part
@@ -26,7 +27,6 @@ from keras_vit.inference.shards import RESULTS, Shards, file_stem, take_folder
 from keras_vit.inference.tables import FORMATS, Column, whole_file
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import listed
-from keras_vit.training.prediction.detect import Detections, Finder, class_names, finds_objects, shown_text
 
 _FORMAT = FORMATS["parquet"]
 _BOX = ("top", "left", "bottom", "right")

@@ -20,7 +20,7 @@ from keras_vit.inference.fingerprint import fingerprint_of_model
 from keras_vit.inference.job import Job, owned_part
 from keras_vit.inference.shards import take_folder
 from keras_vit.io.progress import stage
-from keras_vit.training.prediction.preprocessing import preprocessing_text
+from keras_vit.prediction.preprocessing import preprocessing_text
 
 
 @dataclasses.dataclass(frozen=True)

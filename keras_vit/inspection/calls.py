@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.fit.checks.inputs import check_images
 from keras_vit.models import taps
-from keras_vit.training.checks.inputs import check_images
 
 
 def call_of(block: keras.layers.Layer) -> dict[str, Any]:

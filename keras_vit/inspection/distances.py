@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.fit.checks.inputs import check_images
 from keras_vit.inspection.attention import attends_in_windows, attention_blocks, each_attention
 from keras_vit.inspection.windows import each_window_attention, window_blocks
 from keras_vit.models import taps
-from keras_vit.training.checks.inputs import check_images
 
 
 def patch_distances(grid: tuple[int, int], stride: tuple[float, float]) -> np.ndarray:

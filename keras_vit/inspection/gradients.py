@@ -5,8 +5,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.fit.checks.inputs import check_images
 from keras_vit.models import taps
-from keras_vit.training.checks.inputs import check_images
 
 
 def grad_cam(features: np.ndarray, gradients: np.ndarray) -> np.ndarray:

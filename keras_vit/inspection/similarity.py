@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.fit.checks.inputs import check_images
 from keras_vit.models import taps
-from keras_vit.training.checks.inputs import check_images
 
 SMALLEST = 4  # examples per batch for which the unbiased estimate exists
 _LARGEST = 32

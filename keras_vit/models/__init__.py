@@ -1,23 +1,16 @@
 """Functional models made of keras_vit.layers."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from keras_vit.models.bit import BIT, BIT_VARIANTS, BiT, BiTSpec, make_bit_spec
 from keras_vit.models.classifier import Classifier
-from keras_vit.models.detection import DetectionModel
-from keras_vit.models.dual_encoder import DualEncoder
 from keras_vit.models.encoder import embed, encode
 from keras_vit.models.families import build, register
 from keras_vit.models.finetuning.freezing import freeze, freeze_all_but_head
 from keras_vit.models.finetuning.lora import enable_lora, merge_lora
 from keras_vit.models.finetuning.whitening import whiten
 from keras_vit.models.naflex import NaFlexViT
-from keras_vit.models.pretraining.contrastive import Contrastive
-from keras_vit.models.pretraining.dino import DINO
-from keras_vit.models.pretraining.distilled import Distilled
-from keras_vit.models.pretraining.image_gpt import ImageGPT
-from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
-from keras_vit.models.pretraining.masked_model import MaskedModel, Reconstruction, hidden_count
-from keras_vit.models.pretraining.masked_patches import MaskedPatchPredictor
-from keras_vit.models.segmentation import SegmentationModel
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.swin import SWIN, Swin
 from keras_vit.models.swin_spec import SWIN_VARIANTS, SwinSpec, make_swin_spec
@@ -74,3 +67,39 @@ __all__ = [
     "tokens",
     "whiten",
 ]
+
+# Models with their losses live above; here are the names.
+_ABOVE = {
+    "Contrastive": "image_text.contrastive",
+    "DINO": "pretraining.dino",
+    "DetectionModel": "detection.model",
+    "Distilled": "classification.distilled",
+    "DualEncoder": "image_text.dual_encoder",
+    "ImageGPT": "pretraining.image_gpt",
+    "MaskedAutoencoder": "pretraining.masked_autoencoder",
+    "MaskedModel": "pretraining.masked_model",
+    "MaskedPatchPredictor": "pretraining.masked_patches",
+    "Reconstruction": "pretraining.masked_model",
+    "SegmentationModel": "segmentation.model",
+    "hidden_count": "pretraining.masked_model",
+}
+
+if TYPE_CHECKING:
+    from keras_vit.classification.distilled import Distilled as Distilled
+    from keras_vit.detection.model import DetectionModel as DetectionModel
+    from keras_vit.image_text.contrastive import Contrastive as Contrastive
+    from keras_vit.image_text.dual_encoder import DualEncoder as DualEncoder
+    from keras_vit.pretraining.dino import DINO as DINO
+    from keras_vit.pretraining.image_gpt import ImageGPT as ImageGPT
+    from keras_vit.pretraining.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
+    from keras_vit.pretraining.masked_model import MaskedModel as MaskedModel
+    from keras_vit.pretraining.masked_model import Reconstruction as Reconstruction
+    from keras_vit.pretraining.masked_model import hidden_count as hidden_count
+    from keras_vit.pretraining.masked_patches import MaskedPatchPredictor as MaskedPatchPredictor
+    from keras_vit.segmentation.model import SegmentationModel as SegmentationModel
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name in _ABOVE:
+            return getattr(importlib.import_module(f"keras_vit.{_ABOVE[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,11 +9,11 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.fit.model import Model
 from keras_vit.io.class_names import NO_CLASS
 from keras_vit.io.paths import locate
 from keras_vit.layers.arguments import integer, is_integer
 from keras_vit.layers.embedding.patches import pair
-from keras_vit.training.model import Model
 
 
 def model_name(name: str | None, default: str) -> str:

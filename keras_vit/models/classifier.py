@@ -3,19 +3,20 @@
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
+from keras_vit.fit import state
+from keras_vit.fit.model import Model, describe_input
 from keras_vit.layers.dense import apply_dense_config, dense_config
 from keras_vit.models import taps
 from keras_vit.models.checks import SHARED_NAMES, check_count, plain_names, preprocessing_or_none
 from keras_vit.models.finetuning import lora
-from keras_vit.training import state
-from keras_vit.training.model import Model
-from keras_vit.training.model_metadata import describe_input
-from keras_vit.training.prediction.classify import Prediction
+
+if TYPE_CHECKING:
+    from keras_vit.classification.classify import Prediction
 
 
 class ModelOfArguments(Model):
@@ -196,7 +197,7 @@ class Classifier(ModelOfArguments):
         batch_size: int = 32,
         activation: str | None = None,
         verbose: bool | int | str = "auto",
-    ) -> list[Prediction] | list[list[Prediction]]:
+    ) -> "list[Prediction] | list[list[Prediction]]":
         self.check_head()
         if self.has_zero_head():
             raise ValueError(

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_vit.training import state
-from keras_vit.training.model import Model
+from keras_vit.fit import state
+from keras_vit.fit.model import Model
 
 
 class CompositeModel(Model):

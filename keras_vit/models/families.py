@@ -11,11 +11,11 @@ from typing import Any, Self, Unpack
 
 import keras
 
+from keras_vit.fit.model import Model
 from keras_vit.io.suggest import argument_hint, did_you_mean
 from keras_vit.layers.arguments import as_named_now
 from keras_vit.models.arguments import Arguments
 from keras_vit.models.fields import NOTHING, WEIGHTS, make_plain, named
-from keras_vit.training.model import Model
 
 # The arguments of every family's models besides the fields of their specs.
 ARGUMENTS = ("image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")

@@ -11,8 +11,8 @@ import keras
 import numpy as np
 
 from keras_vit import layers
+from keras_vit.fit.checks.compiled import what_is
 from keras_vit.models import families
-from keras_vit.training.checks.compiled import what_is
 
 # The features' layer, whichever the model has: the last in the graph comes first.
 _FEATURES = ("features", "pre_logits", "fc_norm", "pool")

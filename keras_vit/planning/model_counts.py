@@ -7,6 +7,8 @@ import math
 import keras
 
 from keras_vit import layers
+from keras_vit.detection.heads.proposals import GroupedDense, GroupedNorm
+from keras_vit.detection.heads.yolos import DetectionPositions, DetectionTokens
 from keras_vit.layers.embedding.hidden_patches import ReplacedPatches, RestoredPatches
 from keras_vit.layers.similarity import Similarity
 from keras_vit.models import taps
@@ -19,12 +21,10 @@ from keras_vit.models.costs import (
     transformer_block,
 )
 from keras_vit.models.encoder import Reduction
-from keras_vit.models.heads.dpt import ReadoutProjection
-from keras_vit.models.heads.eomt import MaskedAttention, Queries, SemanticMap
 from keras_vit.models.heads.parts import Enlargement, LayerOfParts
-from keras_vit.models.heads.proposals import GroupedDense, GroupedNorm
-from keras_vit.models.heads.yolos import DetectionPositions, DetectionTokens
 from keras_vit.planning.counting import layer_counts
+from keras_vit.segmentation.heads.dpt import ReadoutProjection
+from keras_vit.segmentation.heads.eomt import MaskedAttention, Queries, SemanticMap
 
 # Layers whose weights are added or looked up, without products.
 _LOOKED_UP = (

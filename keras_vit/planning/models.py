@@ -7,15 +7,15 @@ from typing import Any
 import keras
 
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find
+from keras_vit.detection.heads import rows as detection
 from keras_vit.layers.embedding.patches import grid_size, pair
 from keras_vit.models.families import FAMILIES, spec_of
-from keras_vit.models.heads import detection
 from keras_vit.models.heads.decoder import Decoder, Encoder
-from keras_vit.models.heads.dense import make_decoder
 from keras_vit.planning import counting, model_counts
 from keras_vit.planning.model_count import ModelCount, matching
 from keras_vit.planning.text import aligned, short
 from keras_vit.runs.prepare import without_values
+from keras_vit.segmentation.heads.rows import make_decoder
 
 
 def variants() -> list[str]:

@@ -10,6 +10,7 @@ import keras
 from absl import logging
 
 from keras_vit.data.source_names import with_kind
+from keras_vit.fit.mixing import check_pairs
 from keras_vit.io.durations import in_examples, is_nothing, resolve_steps
 from keras_vit.io.json_files import read_json
 from keras_vit.io.suggest import counted, did_you_mean
@@ -17,7 +18,6 @@ from keras_vit.models import families
 from keras_vit.models.fields import plain
 from keras_vit.runs.config_keys import OPEN, is_packaged_task
 from keras_vit.runs.optimizer import check_options, unread
-from keras_vit.training.mixing import check_pairs
 from keras_vit.version import __version__
 
 # Keys that may change on resuming: the run's length, its measurements, and what leaves the weights unchanged, such as

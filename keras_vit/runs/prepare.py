@@ -30,6 +30,7 @@ from keras_vit.data.sources.selection import example_names, read_names, without
 from keras_vit.data.splits import overlap, split_name, split_range
 from keras_vit.distribution import Strategy
 from keras_vit.evaluation.registry import Evaluator, make_evaluator
+from keras_vit.fit.model import Model
 from keras_vit.io.json_files import read_json
 from keras_vit.io.logs import quiet
 from keras_vit.io.suggest import counted
@@ -40,7 +41,6 @@ from keras_vit.runs.config_keys import is_packaged_task
 from keras_vit.runs.optimizer import make_optimizer
 from keras_vit.tasks import Task, find_task
 from keras_vit.tasks.classification import model_arguments
-from keras_vit.training import Model
 
 _MUCH = 3  # times as many patches on a side: more than published fine-tunings resample
 

@@ -18,6 +18,7 @@ from keras_vit.checkpoints.save import save_model
 from keras_vit.data import evaluation_batches, training_batches
 from keras_vit.distribution import Strategy
 from keras_vit.evaluation.registry import Setting
+from keras_vit.fit.state import KEY as TRAINING
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted
 from keras_vit.layers.normalization import batch_normalizations
@@ -34,7 +35,6 @@ from keras_vit.runs.own_data import files_of
 from keras_vit.runs.prepare import check, open_data
 from keras_vit.runs.report import write_report
 from keras_vit.runs.saving.rundir import RunDirectory
-from keras_vit.training.state import KEY as TRAINING
 from keras_vit.version import __version__
 
 _ONE_DEVICE = Strategy()

@@ -6,11 +6,11 @@ from typing import Any
 
 import keras
 
+from keras_vit.detection.detect import finds_objects
+from keras_vit.fit.checks.pixel_range import InputRange, normalisation
 from keras_vit.io.suggest import counted
-from keras_vit.training.checks.pixel_range import InputRange, normalisation
-from keras_vit.training.prediction.detect import finds_objects
-from keras_vit.training.prediction.preprocessing import preprocessing_text
-from keras_vit.training.prediction.segment import estimates_depth, names_and_colors, segments
+from keras_vit.prediction.preprocessing import preprocessing_text
+from keras_vit.segmentation.segment import estimates_depth, names_and_colors, segments
 from keras_vit.version import __version__
 
 METADATA, README, CLASSES = "metadata.json", "README.md", os.path.join("assets", "classes.txt")

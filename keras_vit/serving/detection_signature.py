@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from keras_vit.data import parse
 from keras_vit.data.ops.frame import to_original, with_frame
+from keras_vit.detection.detect import class_names, letterboxes, shown_text
 from keras_vit.serving.decoding import decoder
 from keras_vit.serving.description import OK
-from keras_vit.training.prediction.detect import class_names, letterboxes, shown_text
 
 
 def detections_of(model: keras.Model, finding: Mapping[str, float]) -> Callable:

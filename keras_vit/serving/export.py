@@ -7,19 +7,18 @@ from typing import Any
 
 import keras
 
+from keras_vit.classification.classify import check_top_k, probabilities_of
+from keras_vit.detection.detect import finds_objects
+from keras_vit.fit.checks.pixel_range import InputRange
 from keras_vit.io.atomic import check_folder
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models.checks import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
+from keras_vit.prediction.preprocessing import check_preprocessing
+from keras_vit.segmentation.segment import estimates_depth, is_dense, segments
 from keras_vit.serving import single_file, tensorflow_process
 from keras_vit.serving.description import activation_name
 from keras_vit.serving.text_export import export_texts, takes_texts
-from keras_vit.training.checks.pixel_range import InputRange
-from keras_vit.training.model import register_exporter
-from keras_vit.training.prediction.classify import check_top_k, probabilities_of
-from keras_vit.training.prediction.detect import finds_objects
-from keras_vit.training.prediction.preprocessing import check_preprocessing
-from keras_vit.training.prediction.segment import estimates_depth, is_dense, segments
 
 FORMATS = ("tf_saved_model", *single_file.FILES)
 # Contents of a SavedModel, and our additions.
@@ -169,7 +168,6 @@ def _write(model, place, options):
     tensorflow_process.write(model, place, {**_DEFAULTS, **options})
 
 
-@register_exporter
 def export_outputs(
     model: keras.Model, by_keras: Callable, path: str | os.PathLike, format: str | None, options: dict[str, Any]
 ) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.fit.checks.inputs import check_images
+from keras_vit.fit.checks.pixel_range import InputRange
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.serving.same_outputs import check_float32, compare
-from keras_vit.training.checks.inputs import check_images
-from keras_vit.training.checks.pixel_range import InputRange
 
 # OpenVINO's precision. By default it is bfloat16 wherever the processor has it.
 ENGINES = {"openvino": "f32", "openvino_bfloat16": "bf16"}

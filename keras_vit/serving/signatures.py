@@ -6,18 +6,18 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from keras_vit.classification.classify import probabilities_of
 from keras_vit.data import parse
+from keras_vit.detection.detect import finds_objects
+from keras_vit.fit.checks.pixel_range import InputRange
 from keras_vit.inspection.attention import attention_map_function
 from keras_vit.models import Classifier, features
+from keras_vit.prediction.preprocessing import preprocessing_text
+from keras_vit.segmentation.segment import estimates_depth, is_dense, segments
 from keras_vit.serving.decoding import decoder
 from keras_vit.serving.description import OK
 from keras_vit.serving.detection_signature import detections_of, detections_of_bytes
 from keras_vit.serving.mask_signature import masks_of_bytes
-from keras_vit.training.checks.pixel_range import InputRange
-from keras_vit.training.prediction.classify import probabilities_of
-from keras_vit.training.prediction.detect import finds_objects
-from keras_vit.training.prediction.preprocessing import preprocessing_text
-from keras_vit.training.prediction.segment import estimates_depth, is_dense, segments
 
 
 class Signature(NamedTuple):

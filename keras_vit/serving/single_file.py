@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.detection.detect import finds_objects
+from keras_vit.fit.checks.inputs import check_images
+from keras_vit.fit.checks.pixel_range import InputRange
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.serving import description
 from keras_vit.serving.same_outputs import check_float32, compare
-from keras_vit.training.checks.inputs import check_images
-from keras_vit.training.checks.pixel_range import InputRange
-from keras_vit.training.prediction.detect import finds_objects
 
 QUANTIZATIONS = ("int8_weights", "int8_dynamic", "int8_static")
 _LARGEST = 2**31  # bytes of a protocol buffer, and of a flatbuffer

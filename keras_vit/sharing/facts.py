@@ -5,9 +5,11 @@ from typing import Any
 
 import keras
 
-from keras_vit.models import DetectionModel, SegmentationModel, families
+from keras_vit.detection.model import DetectionModel
+from keras_vit.models import families
 from keras_vit.models.families import Family
 from keras_vit.planning.flops import run_costs
+from keras_vit.segmentation.model import SegmentationModel
 from keras_vit.serving.description import describe
 from keras_vit.sharing.run import Measured, Run
 

@@ -11,8 +11,7 @@ from keras_vit.data import fit_palette, nearest_colors, sample_pixels
 from keras_vit.data.sources.base import Source
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted, did_you_mean
-from keras_vit.models import ImageGPT
-from keras_vit.models.pretraining.image_gpt import COLORS
+from keras_vit.pretraining.image_gpt import COLORS, ImageGPT
 from keras_vit.tasks.base import Score, Task
 from keras_vit.tasks.classification import spec_overrides, variant
 

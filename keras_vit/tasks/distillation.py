@@ -4,12 +4,19 @@ import dataclasses
 
 from keras_vit.checkpoints import load
 from keras_vit.checkpoints.transfer import transfer
+from keras_vit.classification.distillation_losses import (
+    Agreement,
+    HardDistillation,
+    SoftDistillation,
+    StudentAccuracy,
+    TeacherAccuracy,
+)
+from keras_vit.classification.distilled import Distilled
 from keras_vit.inspection import html_report
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.models import Classifier, Distilled
+from keras_vit.models import Classifier
 from keras_vit.tasks.base import OPTIONS
 from keras_vit.tasks.classification import Classification, class_weights
-from keras_vit.training import Agreement, HardDistillation, SoftDistillation, StudentAccuracy, TeacherAccuracy
 
 # config.objective.kind: (loss, options that it takes, arguments that differ from the loss's defaults).
 KINDS = {

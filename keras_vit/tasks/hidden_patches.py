@@ -12,7 +12,8 @@ import numpy as np
 from keras_vit.checkpoints import load
 from keras_vit.evaluation.reconstructions import picture
 from keras_vit.inspection import html_report
-from keras_vit.models import MaskedModel, ViTSpec, hidden_count
+from keras_vit.models import ViTSpec
+from keras_vit.pretraining.masked_model import MaskedModel, hidden_count
 from keras_vit.tasks.base import Task
 from keras_vit.tasks.classification import spec_overrides, variant
 

@@ -13,15 +13,17 @@ from keras_vit import evaluation as evaluators
 from keras_vit.checkpoints import load
 from keras_vit.data.captions import check_texts, image_and_tokens
 from keras_vit.data.sources.base import Source
+from keras_vit.image_text.contrastive import Contrastive
+from keras_vit.image_text.contrastive_losses import PairAccuracy, SigmoidContrastive, SoftmaxContrastive
+from keras_vit.image_text.dual_encoder import DualEncoder
+from keras_vit.image_text.zero_shot import templates_of
 from keras_vit.inspection import html_report
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.io.tokenizer import Tokenizer
-from keras_vit.models import Contrastive, DualEncoder, TextEncoder, build, make_text_spec
-from keras_vit.models.zero_shot import templates_of
+from keras_vit.models import TextEncoder, build, make_text_spec
 from keras_vit.tasks.base import Score, Task
 from keras_vit.tasks.classification import adapted, check_resample, loaded, model_arguments, variant
 from keras_vit.tasks.dense import plain_options
-from keras_vit.training import PairAccuracy, SigmoidContrastive, SoftmaxContrastive
 
 LOSSES = {"sigmoid": SigmoidContrastive, "softmax": SoftmaxContrastive}
 
@@ -36,8 +38,8 @@ class Options:
         text_options: fields that differ from the variant's, such as {"depth": 4, "length": 16}. The size of the
             vocabulary is the tokenizer's.
         tokenizer: path of a tokenizer.json or its folder; None for the one in config.init.
-        templates: for sources with classes and no texts: a name in models.zero_shot.TEMPLATES, or texts with "{}" for
-            the class's name. An example's text is drawn from them.
+        templates: for sources with classes and no texts: a name in image_text.zero_shot.TEMPLATES, or texts with "{}"
+            for the class's name. An example's text is drawn from them.
         projection: width of a linear layer after the image encoder, as in CLIP; None for none.
     """
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import keras
 
-from keras_vit.models import MaskedAutoencoder
+from keras_vit.pretraining.masked_autoencoder import MaskedAutoencoder
+from keras_vit.pretraining.masked_losses import MaskedSquaredError
+from keras_vit.pretraining.patch_masks import hide
 from keras_vit.tasks.hidden_patches import HiddenPatches
-from keras_vit.training import MaskedSquaredError
-from keras_vit.training.patch_masks import hide
 
 
 @dataclasses.dataclass(frozen=True)

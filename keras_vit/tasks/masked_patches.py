@@ -5,10 +5,10 @@ from typing import Any
 
 import keras
 
-from keras_vit.models import MaskedPatchPredictor
+from keras_vit.pretraining.masked_losses import MaskedAccuracy, MaskedCrossEntropy, MaskedSquaredError
+from keras_vit.pretraining.masked_patches import MaskedPatchPredictor
+from keras_vit.pretraining.patch_masks import corrupt
 from keras_vit.tasks.hidden_patches import HiddenPatches
-from keras_vit.training import MaskedAccuracy, MaskedCrossEntropy, MaskedSquaredError
-from keras_vit.training.patch_masks import corrupt
 
 
 @dataclasses.dataclass(frozen=True)

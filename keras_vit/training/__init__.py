@@ -1,5 +1,21 @@
 """keras_vit.Model, with a `fit` that is correct under every strategy, and optimizers, schedules, losses and mixing."""
 
+from keras_vit.classification.distillation_losses import (
+    Agreement,
+    HardDistillation,
+    SoftDistillation,
+    StudentAccuracy,
+    TeacherAccuracy,
+)
+from keras_vit.classification.mixing import Cutmix, Mixup, MixupOrCutmix
+from keras_vit.detection.dense_loss import DenseDetectionLoss
+from keras_vit.detection.grouped_loss import GroupedSetPredictionLoss
+from keras_vit.detection.region_loss import RegionLoss
+from keras_vit.detection.scene_mixing import Mosaic, SceneMixup
+from keras_vit.detection.set_loss import SetPredictionLoss
+from keras_vit.fit.losses import Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
+from keras_vit.fit.model import Model
+from keras_vit.image_text.contrastive_losses import PairAccuracy, SigmoidContrastive, SoftmaxContrastive
 from keras_vit.optim import (
     AdamW,
     GlobalGradient,
@@ -11,34 +27,18 @@ from keras_vit.optim import (
     WarmupSchedule,
 )
 from keras_vit.optim.wrappers import EvaluateAverage, swap_averages
-from keras_vit.training.contrastive import PairAccuracy, SigmoidContrastive, SoftmaxContrastive
-from keras_vit.training.detection_losses import DenseDetectionLoss
-from keras_vit.training.distillation import (
-    Agreement,
-    HardDistillation,
-    SoftDistillation,
-    StudentAccuracy,
-    TeacherAccuracy,
-)
-from keras_vit.training.grouped_prediction import GroupedSetPredictionLoss
-from keras_vit.training.losses import Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
-from keras_vit.training.mask_classification import MaskClassificationLoss
-from keras_vit.training.masked_losses import MaskedAccuracy, MaskedCrossEntropy, MaskedSquaredError
-from keras_vit.training.mixing import Cutmix, Mixup, MixupOrCutmix
-from keras_vit.training.model import Model
-from keras_vit.training.prediction.preprocessing import Preprocessing
-from keras_vit.training.region_losses import RegionLoss
-from keras_vit.training.scene_mixing import Mosaic, SceneMixup
-from keras_vit.training.segmentation_losses import (
+from keras_vit.prediction.preprocessing import Preprocessing
+from keras_vit.pretraining.dino_loss import DINOLoss, TeacherEntropy
+from keras_vit.pretraining.masked_losses import MaskedAccuracy, MaskedCrossEntropy, MaskedSquaredError
+from keras_vit.segmentation.mask_loss import MaskClassificationLoss
+from keras_vit.segmentation.pixel_losses import (
     DiceLoss,
     FocalLoss,
     SegmentationCrossEntropy,
     SegmentationLoss,
     pixel_class_weights,
 )
-from keras_vit.training.segmentation_scores import SegmentationScores
-from keras_vit.training.self_distillation import DINOLoss, TeacherEntropy
-from keras_vit.training.set_prediction import SetPredictionLoss
+from keras_vit.segmentation.scores import SegmentationScores
 
 __all__ = [
     "DINOLoss",

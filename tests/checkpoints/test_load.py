@@ -39,7 +39,7 @@ def test_deit_gives_the_reference_logits(deit, shared_data):
 @pytest.mark.extended
 def test_deit_classifies_jpegs_through_our_preprocessing(deit, shared_data):
     from keras_vit.data import parse
-    from keras_vit.training.prediction.preprocessing import preprocessing_text
+    from keras_vit.prediction.preprocessing import preprocessing_text
 
     folder = shared_data / "imagenet_sample"
     preprocess = parse(preprocessing_text(deit))

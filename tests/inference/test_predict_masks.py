@@ -13,7 +13,7 @@ from keras_vit.data import ExampleErrors, from_arrays, open_source
 from keras_vit.data.whole_images import whole_images
 from keras_vit.inference import masks, predict, predict_masks
 from keras_vit.io.mask_pictures import mask_png
-from keras_vit.training.prediction.images import Reader
+from keras_vit.prediction.images import Reader
 
 
 @pytest.fixture(scope="module")

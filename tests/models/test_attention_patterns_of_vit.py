@@ -9,9 +9,9 @@ import keras_vit
 from keras_vit.inspection import attention_maps, attention_weights
 from keras_vit.layers import AxialBlock
 from keras_vit.models import make_spec
-from keras_vit.models.pretraining import sampling
 from keras_vit.planning.flops import forward_flops
 from keras_vit.planning.model_counts import count
+from keras_vit.pretraining import sampling
 
 pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
 SIZES = {"depth": 2, "width": 8, "heads": 2, "mlp_dim": 8, "classes": 3, "image_size": (12, 20)}

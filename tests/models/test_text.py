@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.image_text import zero_shot
 from keras_vit.layers.pooling import EndPooling
 from keras_vit.layers.similarity import Similarity
-from keras_vit.models import make_text_spec, zero_shot
+from keras_vit.models import make_text_spec
 from keras_vit.models.text import TEXT_VARIANTS, text_layer_counts
 
 SIZE = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 24}

@@ -1,4 +1,4 @@
-"""Lookahead and averaged weights against their papers' algorithms. In training: tests/training/test_averages.py."""
+"""Lookahead and averaged weights against their papers' algorithms. In training: tests/fit/test_averages.py."""
 
 import keras
 import numpy as np

@@ -16,7 +16,7 @@ from keras_vit.data import from_arrays, parse
 from keras_vit.evaluation import features
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.models import make_bit_spec, make_spec, whiten
-from keras_vit.models.pretraining.image_gpt import image_gpt_spec
+from keras_vit.pretraining.image_gpt import image_gpt_spec
 from keras_vit.runs import prepare, training_run
 from keras_vit.runs.config import resolve
 from keras_vit.runs.optimizer import make_optimizer

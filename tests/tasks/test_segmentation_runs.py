@@ -22,8 +22,8 @@ from keras_vit.distribution import Strategy, strategy
 from keras_vit.evaluation import Evaluation
 from keras_vit.planning import dry_run
 from keras_vit.runs import RunDirectory, prepare, run_sweep
+from keras_vit.segmentation.pixel_losses import pixel_class_weights
 from keras_vit.tasks import find_task
-from keras_vit.training.segmentation_losses import pixel_class_weights
 from trainers import config_files, evaluate
 
 NAMES = ("ground", "box", "stripe")

@@ -46,8 +46,8 @@ from keras_vit.checkpoints.formats.parsed import (
     setting,
     stated_pair,
 )
-from keras_vit.models import SegmentationModel
-from keras_vit.models.heads.upernet import PyramidNeck
+from keras_vit.segmentation.heads.upernet import PyramidNeck
+from keras_vit.segmentation.model import SegmentationModel
 
 _BLOCK = "beit.encoder.layer."
 _TABLE = "attention.attention.relative_position_bias.relative_position_bias_table"

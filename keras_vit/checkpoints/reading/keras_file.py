@@ -20,11 +20,13 @@ import numpy as np
 from keras_vit.checkpoints.reading import dense_config, metadata
 from keras_vit.checkpoints.reading.archives import BROKEN, check_archive, check_unpacked
 from keras_vit.checkpoints.reading.files import parse_json
+from keras_vit.fit import state
+from keras_vit.fit.model import Model
+from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.tokenizer import FILE
 from keras_vit.layers.dense import ComposedLayer
-from keras_vit.models import DualEncoder, TextEncoder, families, make_text_spec
+from keras_vit.models import TextEncoder, families, make_text_spec
 from keras_vit.models.text import text_layer_counts
-from keras_vit.training import Model, state
 
 
 def _family(name, kind):

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from keras_vit.fit.losses import ACTIVATIONS
 from keras_vit.io.checksum import checksum
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import as_named_now
 from keras_vit.models import families, fields
-from keras_vit.training.losses import ACTIVATIONS
 
 _ALWAYS = ("variant", "image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
 ARGUMENTS = (*_ALWAYS, "quantization", "lora")  # these two are checked in dense_config.py

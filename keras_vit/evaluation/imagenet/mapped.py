@@ -13,8 +13,9 @@ from keras_vit.evaluation.data import source_of
 from keras_vit.evaluation.imagenet.class_map import CLASSES, class_map
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, metrics_runner
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
+from keras_vit.fit.losses import Accuracy, SoftmaxCrossEntropy
+from keras_vit.fit.model import Model
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.training import Accuracy, Model, SoftmaxCrossEntropy
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,8 +10,8 @@ from keras_vit.evaluation.classes import check_classes
 from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, metrics_runner
 from keras_vit.evaluation.registry import Evaluation, Setting
+from keras_vit.fit.losses import Accuracy, SoftmaxCrossEntropy
 from keras_vit.io.progress import stage
-from keras_vit.training import Accuracy, SoftmaxCrossEntropy
 
 
 def is_whole(value: object) -> bool:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.detection.detect import Detections, class_names
 from keras_vit.inspection import figures, tiles
 from keras_vit.inspection.attention import attention_maps, head_maps
 from keras_vit.inspection.components import foreground, token_colours
@@ -16,8 +17,7 @@ from keras_vit.inspection.model_page.subject import Section, Subject, computed
 from keras_vit.io.mask_pictures import overlay
 from keras_vit.io.progress import stage
 from keras_vit.models import taps
-from keras_vit.training.prediction.detect import Detections, class_names
-from keras_vit.training.prediction.segment import names_and_colors
+from keras_vit.segmentation.segment import names_and_colors
 
 _SIDE = 160  # pixels of a picture's shorter side in the PNG files
 _COLUMNS = 4  # heads per row

@@ -6,13 +6,13 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.classification.classify import probabilities_of
+from keras_vit.detection.detect import finds_objects
+from keras_vit.fit.checks.pixel_range import InputRange
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier, taps
 from keras_vit.models.families import Family
-from keras_vit.training.checks.pixel_range import InputRange
-from keras_vit.training.prediction.classify import probabilities_of
-from keras_vit.training.prediction.detect import finds_objects
-from keras_vit.training.prediction.segment import is_dense
+from keras_vit.segmentation.segment import is_dense
 
 
 def computed(model: keras.Model, images: np.ndarray, batch_size: int = 8) -> np.ndarray:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
+from keras_vit.detection.detect import finds_objects
+from keras_vit.fit.checks.inputs import check_images
 from keras_vit.inspection import html_report
 from keras_vit.inspection.attention import attention_blocks
 from keras_vit.inspection.model_page import images, sections
@@ -17,9 +19,7 @@ from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.paths import locate
 from keras_vit.io.suggest import counted
 from keras_vit.models import taps
-from keras_vit.training.checks.inputs import check_images
-from keras_vit.training.prediction.detect import finds_objects
-from keras_vit.training.prediction.segment import segments
+from keras_vit.segmentation.segment import segments
 
 PAGE = "index.html"
 _NUMBERS = "inspection.json"

@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.fit.checks.pixel_range import Normalisation, normalisation
+from keras_vit.fit.checks.pixel_scale import check_range
 from keras_vit.layers import PatchEncoder
 from keras_vit.models import taps
-from keras_vit.training.checks.pixel_range import Normalisation, normalisation
-from keras_vit.training.checks.pixel_scale import check_range
 
 SMALLEST = 5e-4  # added to the variances, of pixels normalised to about 1: the faintest components are noise
 

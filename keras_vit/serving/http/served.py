@@ -8,20 +8,16 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.classification.classify import check_top_k, probabilities_of
+from keras_vit.detection.detect import class_names, finds_objects, in_image, shown_text, visible
+from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.inspection.attention import attention_map_function, head_map_function
 from keras_vit.io.mask_pictures import mask_png
-from keras_vit.models import Classifier, DualEncoder, features
+from keras_vit.models import Classifier, features
 from keras_vit.models.taps import blocks, encoder_in
-from keras_vit.serving.description import describe
-from keras_vit.serving.http.bodies import Refused
-from keras_vit.serving.http.texts import Search, Texts
-from keras_vit.serving.openvino_engine import runner
-from keras_vit.serving.signatures import depths, named_outputs
-from keras_vit.training.prediction.classify import check_top_k, probabilities_of
-from keras_vit.training.prediction.detect import class_names, finds_objects, in_image, shown_text, visible
-from keras_vit.training.prediction.images import Preprocessor, Reader
-from keras_vit.training.prediction.preprocessing import parse_preprocessing
-from keras_vit.training.prediction.segment import (
+from keras_vit.prediction.images import Preprocessor, Reader
+from keras_vit.prediction.preprocessing import parse_preprocessing
+from keras_vit.segmentation.segment import (
     Segmenter,
     estimates_depth,
     is_dense,
@@ -29,6 +25,11 @@ from keras_vit.training.prediction.segment import (
     segments,
     whole_text,
 )
+from keras_vit.serving.description import describe
+from keras_vit.serving.http.bodies import Refused
+from keras_vit.serving.http.texts import Search, Texts
+from keras_vit.serving.openvino_engine import runner
+from keras_vit.serving.signatures import depths, named_outputs
 
 DEFAULT = "serving_default"
 LEAST_SCORE = 0.05  # of objects that are computed; requests choose among them

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.models import DualEncoder
-from keras_vit.models.zero_shot import label_embeddings, templates_of
+from keras_vit.image_text.dual_encoder import DualEncoder
+from keras_vit.image_text.zero_shot import label_embeddings, templates_of
 from keras_vit.serving.http.bodies import Refused
 
 MOST_LABELS, MOST_CHARACTERS, MOST_FOUND = 200, 500, 50
@@ -46,7 +46,7 @@ class Texts:
         Args:
             embeddings: (b, d), of the images.
             labels: texts for the templates.
-            templates: a name in models.zero_shot.TEMPLATES, or a text with "{}".
+            templates: a name in image_text.zero_shot.TEMPLATES, or a text with "{}".
 
         Raises:
             Refused: 400 for other labels or templates.

@@ -13,7 +13,8 @@ from keras_vit.checkpoints.fetch import catalogue
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find, list_models
 from keras_vit.checkpoints.fetch.download import https_address
 from keras_vit.data.ops.registry import parse
-from keras_vit.models.heads import dense, detection
+from keras_vit.detection.heads import rows as detection
+from keras_vit.segmentation.heads import rows as dense
 
 FAMILIES = {
     "imagenet21k": 9,

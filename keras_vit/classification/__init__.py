@@ -1,0 +1,1 @@
+"""Classes of whole images: names and probabilities, mixing of labels, distillation."""

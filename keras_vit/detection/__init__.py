@@ -1,0 +1,1 @@
+"""Objects in images: the model, its heads, matching and losses, and boxes in images of any size."""

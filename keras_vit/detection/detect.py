@@ -1,0 +1,174 @@
+"""Objects in images of any size, for `DetectionModel.detect`."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from keras_vit.fit.checks.pixel_range import InputRange
+from keras_vit.io.box_pictures import Mark, draw
+from keras_vit.io.mask_pictures import drawable, palette
+from keras_vit.layers.arguments import integer
+from keras_vit.prediction.images import Reader, each_answer
+from keras_vit.prediction.preprocessing import parse_preprocessing, preprocessing_text
+from keras_vit.segmentation.segment import stretches, whole_text
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+THRESHOLD = 0.3  # of scores, until a run has chosen one
+
+
+class Detection(NamedTuple):
+    """An object's class name, its score in (0, 1], and its box: top, left, bottom, right in pixels."""
+
+    name: str
+    score: float
+    box: tuple[float, float, float, float]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Detections:
+    """The objects in an image, highest score first.
+
+    Attributes:
+        boxes: (d, 4) float32, top, left, bottom, right in pixels of the upright image.
+        scores: (d,) float32.
+        labels: (d,) int32, class numbers.
+        class_names: one per class.
+        image: the image, upright: pixels (h, w, c) uint8.
+    """
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+    image: np.ndarray
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Each object's class name."""
+        return tuple(self.class_names[label] for label in self.labels)
+
+    def __len__(self):
+        return len(self.scores)
+
+    def __iter__(self) -> Iterator[Detection]:
+        for name, score, box in zip(self.names, self.scores.tolist(), self.boxes.tolist()):
+            yield Detection(name, score, tuple(box))
+
+    def picture(self) -> "Image.Image":
+        """The image with boxes, names and scores, in the classes' colours: a Pillow image, to show or save."""
+        from PIL import Image
+
+        colors, words = palette(len(self.class_names)), [drawable(*pair[::-1]) for pair in enumerate(self.class_names)]
+        sides = np.tile(np.array(self.image.shape[:2], "float32"), 2)
+        marks = [
+            Mark(box / sides, f"{words[label]} {score:.2f}", colors[label])
+            for box, score, label in zip(self.boxes, self.scores, self.labels)
+        ]
+        return Image.fromarray(draw(self.image, marks[::-1]))  # the best last, over the others
+
+    def __repr__(self):
+        height, width = self.image.shape[:2]
+        found = ", ".join(f"{name} {score:.0%}" for name, score, _ in list(self)[:5])
+        return f"Detections({height} x {width} pixels: {found or 'none'}{', ...' if len(self) > 5 else ''})"
+
+
+def finds_objects(model: Any) -> bool:
+    """Whether a model finds objects, by `model.detect`."""
+    return hasattr(model, "detect")
+
+
+def class_names(model: Any) -> tuple[str, ...]:
+    """A detector's class names, or numbers as text."""
+    return tuple(model.class_names or map(str, range(model.classes)))
+
+
+def letterboxes(text: str) -> bool:
+    """Whether a preprocessing text pads images to keep their aspect ratio."""
+    return any(part.strip().startswith("letterbox(") for part in text.split("|"))
+
+
+def shown_text(model: Any) -> str:
+    """A model's preprocessing text, or a resize to its size if that one leaves out parts of the image."""
+    text = preprocessing_text(model)
+    without = "|".join(part for part in text.split("|") if not letterboxes(part))
+    return text if stretches(without) else whole_text(model)
+
+
+def in_image(text: str, boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Boxes (d, 4) found in an image of this size after the preprocessing `text`, as fractions of the image."""
+    if not letterboxes(text):
+        return boxes
+    from keras_vit.data.ops.frame import frame, to_original
+
+    return np.clip(to_original(boxes, frame(text, *size)), 0.0, 1.0)
+
+
+def visible(boxes: np.ndarray) -> np.ndarray:
+    """Which boxes (d, 4) have an area, (d,): others lie outside of the image, in the padding of a letterbox."""
+    return np.asarray((boxes[:, 2:] > boxes[:, :2]).all(-1))
+
+
+def _batches(items, size):
+    """Lists of at most `size` items, in order."""
+    batch = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Finder:
+    """A model as a function from images of any kind and size to `Detections`; see DetectionModel.detect.
+
+    Attributes:
+        model: a DetectionModel.
+        batch_size: images at once.
+        options: of `model.detections`.
+    """
+
+    model: Any
+    batch_size: int = 8
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        integer(self.batch_size, "batch_size")
+        self.model.finder(**self.options)  # refuses options out of range
+
+    def __call__(self, images: Iterable[tuple[Any, str]]) -> Iterator[Detections]:
+        """The Detections of (image, its name in messages), in order; reads images as it goes.
+
+        Raises:
+            FileNotFoundError: for a missing file.
+            ValueError: for anything but an image, which `name` names.
+        """
+        read = Reader(self.model)
+        return self.of_pixels(read(item, name) for item, name in images)
+
+    def of_pixels(self, images: Iterable[np.ndarray]) -> Iterator[Detections]:
+        """The same of pixels 0..255 (h, w, c) uint8 in the model's channels."""
+        text, pixel_range = shown_text(self.model), InputRange.known(self.model)
+        preprocess = parse_preprocessing(text)
+        names = class_names(self.model)
+        for batch in _batches(images, self.batch_size):
+            pixels = np.stack([preprocess.image(image).numpy() for image in batch])
+            found = self.model.detections(pixel_range.of_bytes(pixels), **self.options)
+            for image, boxes, scores, labels in zip(batch, *map(np.asarray, found)):
+                there = labels >= 0
+                sides = np.tile(np.array(image.shape[:2], "float32"), 2)
+                there[there] = seen = visible(own := in_image(text, boxes[there], image.shape[:2]))
+                yield Detections(own[seen] * sides, scores[there], labels[there], names, image)
+
+
+def detect(
+    model, x: Any, verbose: bool | int | str = "auto", batch_size: int = 8, **options: Any
+) -> Detections | list[Detections]:
+    """The objects in one image or a list; see DetectionModel.detect."""
+    return each_answer(Finder(model, batch_size, options), x, verbose, batch_size)

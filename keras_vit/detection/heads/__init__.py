@@ -1,0 +1,1 @@
+"""Heads that find objects, one kind per file; rows.py lists them."""

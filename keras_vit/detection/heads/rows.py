@@ -1,0 +1,114 @@
+"""Heads that find objects: a row per head."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+
+from keras_vit.detection.dense_loss import DenseDetectionLoss, ObjectLoss, packed
+from keras_vit.detection.grouped_loss import GroupedSetPredictionLoss
+from keras_vit.detection.heads.dense import dense
+from keras_vit.detection.heads.frcnn import frcnn, learned_rows
+from keras_vit.detection.heads.lw_detr import lw_detr, query_outputs
+from keras_vit.detection.heads.suppress import probabilities
+from keras_vit.detection.heads.yolos import token_outputs, yolos
+from keras_vit.detection.region_loss import RegionLoss
+from keras_vit.detection.set_loss import SetPredictionLoss
+from keras_vit.layers.arguments import choice
+from keras_vit.models.classifier import Classifier
+from keras_vit.models.headed import maps_of
+from keras_vit.models.heads.decoder import Decoder, Encoder, check_options, options_of
+
+_GIVEN = ("encoder", "classes", "policy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """A way to find objects.
+
+    Attributes:
+        make: (encoder, classes, policy, **options) -> Decoder, the layers.
+        outputs: (encoder model, Decoder) -> {"logits" (b, n, c), "boxes" (b, n, 4)}, symbolic, float32; boxes are top,
+            left, bottom, right as fractions of the image. Also what else training needs, by other names.
+        prediction: (Decoder, outputs, y or None) -> the loss's input, as from detection.dense_loss.packed.
+        losses: the classes of losses that train it, the usual one first.
+        activation: from logits to scores, as in detection.heads.suppress.probabilities.
+        suppresses: whether boxes of one object must be reduced to one; False for set predictions.
+    """
+
+    make: Callable[..., Decoder]
+    outputs: Callable[[Classifier, Decoder], dict[str, Any]]
+    prediction: Callable[[Decoder, Mapping[str, Any], Any], Any]
+    losses: tuple[type[ObjectLoss], ...]
+    activation: str = "sigmoid"
+    suppresses: bool = True
+
+    def scores(self, outputs: Mapping[str, Any]) -> Any:
+        """The probability of each class at each box, (b, n, k) float32."""
+        return probabilities(outputs["logits"], self.activation)
+
+    def options(self) -> tuple[str, ...]:
+        """The names of the head's options."""
+        return options_of(self.make, _GIVEN)
+
+
+def _dense_outputs(encoder, decoder):
+    logits, boxes = decoder.head(decoder.neck(maps_of(encoder, decoder)))
+    return {"logits": logits, "boxes": boxes}
+
+
+def _region_outputs(encoder, decoder):
+    return decoder.head(decoder.neck(maps_of(encoder, decoder)))
+
+
+def _dense_prediction(decoder, outputs, y):
+    return packed(outputs["boxes"], outputs["logits"], decoder.head.points)
+
+
+def _set_prediction(decoder, outputs, y):
+    return packed(outputs["boxes"], outputs["logits"])
+
+
+def _grouped_prediction(decoder, outputs, y):
+    return outputs["prediction"]
+
+
+HEADS: dict[str, Head] = {
+    "dense": Head(dense, _dense_outputs, _dense_prediction, (DenseDetectionLoss,)),  # arXiv 2203.16527, 2006.09214
+    "yolos": Head(  # arXiv 2106.00666
+        yolos, token_outputs, _set_prediction, (SetPredictionLoss,), activation="softmax", suppresses=False
+    ),
+    "lw_detr": Head(  # arXiv 2406.03459
+        lw_detr, query_outputs, _grouped_prediction, (GroupedSetPredictionLoss,), suppresses=False
+    ),
+    "rf_detr": Head(  # arXiv 2511.09554
+        functools.partial(lw_detr, normalised=True, norm="layer"),
+        query_outputs,
+        _grouped_prediction,
+        (GroupedSetPredictionLoss,),
+        suppresses=False,
+    ),
+    "frcnn": Head(frcnn, _region_outputs, learned_rows, (RegionLoss,), activation="softmax"),  # arXiv 2012.09958
+}
+
+
+def make_detector(
+    name: str, encoder: Encoder, classes: int, policy: keras.DTypePolicy, options: Mapping[str, Any]
+) -> Decoder:
+    """The layers of the head `name`, a row of HEADS.
+
+    Args:
+        encoder: the encoder below the head.
+        classes: number of classes.
+        policy: of its layers.
+        options: the row's own arguments.
+
+    Raises:
+        ValueError: for an unknown head or option, with the nearest, an invalid option, or an encoder that does not suit
+            the head.
+    """
+    row = HEADS[choice(name, "head", HEADS)]
+    check_options(name, options, row.options())
+    return row.make(encoder, classes, policy, **options)

@@ -1,0 +1,1 @@
+"""The steps of training, evaluation and prediction under every strategy."""

@@ -1,0 +1,72 @@
+"""Additions to Keras' training step on JAX. The program is global: Keras' distributions need no other correction."""
+
+import jax
+import keras
+
+from keras_vit.fit.losses import divides_by_weights, sum_of_weights, sums_over_batch
+
+
+def _parts(batch, parts):
+    """(b, ...) -> (parts, b / parts, ...) in every leaf. Part i has rows i, i + parts...: devices keep their rows."""
+
+    def split(x):
+        if x.shape[0] % parts:
+            raise ValueError(
+                f"A batch of {x.shape[0]} cannot be split into {parts} micro-batches: choose a divisor of it."
+            )
+        return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
+
+    return jax.tree.map(split, batch)
+
+
+def accumulated_step(model, state, batch):
+    """One update from `model.micro_batches` parts of a batch, one in memory at a time.
+
+    Arguments and results as in Keras' JAX train_step: (state, batch) -> (logs, state).
+    """
+    trainable, non_trainable, optimizer_variables, metrics = state
+    gradient = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
+    parts, sums_up = model.micro_batches, sums_over_batch(model.loss)
+    x, y, all_weights = keras.utils.unpack_x_y_sample_weight(batch)
+    by_weight = all_weights is not None and divides_by_weights(model.loss)
+
+    def part(carry, data):
+        non_trainable, metrics, sums = carry
+        x, y, weights = data
+        factor = 1.0 if sums_up else 1.0 / parts
+        if by_weight:
+            factor = sum_of_weights(weights) / jax.numpy.maximum(sum_of_weights(all_weights), keras.config.epsilon())
+        (_, aux), gradients = gradient(
+            trainable, non_trainable, metrics, x, y, weights, training=True, optimizer_variables=optimizer_variables
+        )
+        loss, y_pred, non_trainable, metrics = aux
+        with model.weighing(weights, is_mean=False):
+            logs, metrics = model._update_metrics_variables(
+                metrics, loss * parts if sums_up else loss, x, y, y_pred, weights
+            )
+        sums = [s + (factor * g).astype(g.dtype) for s, g in zip(sums, gradients)]
+        return (non_trainable, metrics, sums), logs
+
+    start = (non_trainable, metrics, [jax.numpy.zeros_like(v) for v in trainable])
+    (non_trainable, metrics, gradients), logs = jax.lax.scan(part, start, _parts((x, y, all_weights), parts))
+    trainable, optimizer_variables = model.optimizer.stateless_apply(optimizer_variables, gradients, trainable)
+    logs = jax.tree.map(lambda each: each[-1], logs)  # (parts, ...) -> (...)
+    return logs, (trainable, non_trainable, optimizer_variables, metrics)
+
+
+def after_update(model, state):
+    """The state after the model's `after_update`, which assigns non-trainable variables.
+
+    Args:
+        model: a compiled model.
+        state: (trainable, non-trainable, optimizer's, metrics') values, after an update.
+    """
+    trainable, non_trainable, optimizer_variables, metrics = state
+    pairs = [
+        *zip(model.trainable_variables, trainable),
+        *zip(model.non_trainable_variables, non_trainable),
+        *zip(model.optimizer.variables, optimizer_variables),
+    ]
+    with keras.StatelessScope(state_mapping=pairs) as scope:
+        model.after_update()
+    return trainable, [scope.get_current_value(v) for v in model.non_trainable_variables], optimizer_variables, metrics

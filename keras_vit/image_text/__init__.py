@@ -1,0 +1,1 @@
+"""Images with texts: two encoders, their training, and classes by name."""

@@ -1,1 +1,0 @@
-"""Models that learn without labels or from a teacher."""

@@ -1,0 +1,1 @@
+"""Models that learn from images without labels, and their losses."""

@@ -1,1 +1,0 @@
-"""From image files to names and probabilities: reading, preprocessing, classification."""
