@@ -17,8 +17,7 @@ from typing import Any
 from keras_vit.layers.attention.patterns import pattern_sizes
 from keras_vit.layers.attention.self_attention import RELATIVE
 from keras_vit.layers.blocks.mlp import MLPS
-from keras_vit.layers.blocks.transformer import BLOCK_ARGUMENTS
-from keras_vit.models.encoder import Reduction
+from keras_vit.models.encoder import BLOCK_ARGUMENTS, Reduction
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_vit import layers
+from keras_vit.layers.arguments import arguments_of
 from keras_vit.layers.attention.window_tokens import window_size
-from keras_vit.layers.blocks.transformer import BLOCK_ARGUMENTS
+from keras_vit.layers.blocks.axial import AxialBlock
+from keras_vit.layers.blocks.reducing import ReducingBlock
+from keras_vit.layers.blocks.transformer import PostNormBlock, TransformerBlock
 from keras_vit.layers.embedding.patch_dropout import kept_patches
 from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.layers.normalization import LayerNormalization
@@ -20,6 +23,9 @@ from keras_vit.models.checks import blocks_to_remat, float_policy
 from keras_vit.models.fields import rows
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.stems import conv_stem, hybrid_stem
+
+BLOCK_ARGUMENTS = arguments_of(TransformerBlock)
+"""{name: default} of all arguments of a TransformerBlock."""
 
 
 class Reduction(NamedTuple):
@@ -141,39 +147,6 @@ def with_tokens(
     return x
 
 
-def encode(
-    tokens: keras.KerasTensor,
-    spec: ViTSpec | str,
-    remat: bool | Sequence[int] = False,
-    dtype: str | keras.DTypePolicy | None = None,
-    mask: Any = None,
-    attention_mask: Any = None,
-    grid: tuple[int, int] | None = None,
-) -> keras.KerasTensor:
-    """Equations 2 to 4 of the paper: the blocks, named `block_00`..., and the last layer normalisation.
-
-    Args:
-        tokens: symbolic (b, n, d).
-        spec: ViTSpec or variant name. With `fc_norm` the last normalisation belongs to the head; without
-            `final_norm` there is none.
-        remat: True to rematerialise all blocks, or block numbers.
-        dtype: policy or its name; None for Keras' default.
-        mask: symbolic booleans (b, n), which tokens are there; None for Keras' own mask, if any. It is passed on:
-            layers.MeanPooling and AttentionPooling ignore the other tokens.
-        attention_mask: symbolic booleans (b, n), (b, n, n) or (b, k, n, n), to which tokens each may attend; None for
-            all.
-        grid: (h, w) patches, for windows and attention patterns, and for positions inside attention or at each block.
-
-    Returns:
-        Tokens (b, n, d); fewer with token_merging or patch_dropout.
-
-    Raises:
-        ValueError: for an unknown block number in `remat`, masks with token_merging or patch_dropout_block, or a
-            missing grid that blocks need.
-    """
-    return encode_with_sizes(tokens, spec, remat, dtype, mask, attention_mask, grid)[0]
-
-
 def _tables(spec, grid, policy):
     """Each block's layer that adds a table to its input, or None; positions_at="shared" repeats one layer."""
     if spec.positions_at == "stem":
@@ -186,10 +159,9 @@ def _tables(spec, grid, policy):
 
 def block_arguments(spec: ViTSpec, i: int, grid: tuple[int, int] | None) -> dict[str, Any]:
     """The arguments of block number i: the spec's fields of the same names, and those that depend on its place."""
-    fields = {name: getattr(spec, name) for name in rows(type(spec)) if name in BLOCK_ARGUMENTS}
     windowed, pattern = spec.windows > 1 and i not in spec.global_blocks, spec.pattern.of_block(i)
     return {
-        **fields,
+        **{name: getattr(spec, name) for name in rows(type(spec)) if name in BLOCK_ARGUMENTS},
         "drop_path": spec.drop_path * i / max(spec.depth - 1, 1),
         "positions": spec.inner_positions,
         "windows": spec.windows if windowed else 1,
@@ -199,8 +171,18 @@ def block_arguments(spec: ViTSpec, i: int, grid: tuple[int, int] | None) -> dict
     }
 
 
-def _block_reductions(spec, tokens, masks):
-    """Each block's change of the number of tokens, or None if the spec has none."""
+def _block(spec, i, grid, reduction, **options):
+    """Block number i, which takes and returns tokens; with a reduction also their sizes."""
+    arguments = {**block_arguments(spec, i, grid), **options, "name": f"block_{i:02d}"}
+    if reduction is not None:
+        return ReducingBlock(**arguments, **reduction._asdict(), class_token=bool(spec.class_token))
+    if spec.pattern.name == "axial":
+        return AxialBlock(**arguments)
+    return TransformerBlock(**arguments) if spec.norm_first else PostNormBlock(**arguments)
+
+
+def _reductions(spec, tokens, masks):
+    """Each block's Reduction, or None if blocks keep the number of tokens."""
     if spec.token_merging is None and (not spec.patch_dropout or spec.patch_dropout_block is None):
         return [None] * spec.depth
     if masks:
@@ -216,7 +198,7 @@ def _block_reductions(spec, tokens, masks):
     return reductions(spec, tokens.shape[1] - spec.prefix)
 
 
-def encode_with_sizes(
+def encode(
     tokens: keras.KerasTensor,
     spec: ViTSpec | str,
     remat: bool | Sequence[int] = False,
@@ -224,29 +206,48 @@ def encode_with_sizes(
     mask: Any = None,
     attention_mask: Any = None,
     grid: tuple[int, int] | None = None,
-) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
-    """The result of `encode`, and the tokens' sizes (b, n), integers, for pooling; None if no tokens are merged."""
+    return_sizes: bool = False,
+) -> Any:
+    """Equations 2 to 4 of the paper: the blocks, named `block_00`..., and the last layer normalisation.
+
+    Args:
+        tokens: symbolic (b, n, d).
+        spec: ViTSpec or variant name. With `fc_norm` the last normalisation belongs to the head; without
+            `final_norm` there is none.
+        remat: True to rematerialise all blocks, or block numbers.
+        dtype: policy or its name; None for Keras' default.
+        mask: symbolic booleans (b, n), which tokens are there; None for Keras' own mask, if any. It is passed on:
+            layers.MeanPooling and AttentionPooling ignore the other tokens.
+        attention_mask: symbolic booleans (b, n), (b, n, n) or (b, k, n, n), to which tokens each may attend; None for
+            all.
+        grid: (h, w) patches, for windows and attention patterns, and for positions inside attention or at each block.
+        return_sizes: whether to return the tokens' sizes, too: how many tokens were merged into each, for pooling.
+
+    Returns:
+        Tokens (b, n, d); fewer with token_merging or patch_dropout. With `return_sizes` (tokens, sizes): integers
+        (b, n), or None without token_merging.
+
+    Raises:
+        ValueError: for an unknown block number in `remat`, masks with token_merging or patch_dropout_block, or a
+            missing grid that blocks need.
+    """
     spec, policy = make_spec(spec), float_policy(dtype)
-    rematerialised = blocks_to_remat(remat, spec.depth)
-    masks = {name: value for name, value in (("mask", mask), ("attention_mask", attention_mask)) if value is not None}
     if spec.reads_grid and grid is None:
         raise ValueError(
             f'encode needs the grid (h, w) of the patches for positions="{spec.positions}",'
             f' positions_at="{spec.positions_at}", windows={spec.windows}, attention="{spec.attention}": give grid=.'
         )
-    x, sizes, tables = tokens, None, _tables(spec, grid, policy)
-    block: type = layers.TransformerBlock if spec.norm_first else layers.PostNormBlock
-    block = layers.AxialBlock if spec.pattern.name == "axial" else block
-    for i, reduction in enumerate(_block_reductions(spec, tokens, masks)):
-        arguments = block_arguments(spec, i, grid)
-        arguments |= {"remat": i in rematerialised, "dtype": policy, "name": f"block_{i:02d}"}
-        x = x if tables[i] is None else tables[i](x)
-        if reduction is None:
-            x = block(**arguments)(x, **masks)
-        else:
-            reducing = layers.ReducingBlock(**arguments, **reduction._asdict(), class_token=bool(spec.class_token))
-            x, sizes = reducing(x, sizes=sizes)
-    sizes = None if spec.token_merging is None else sizes
-    if spec.fc_norm or not spec.final_norm:
-        return x, sizes
-    return LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="encoder_norm")(x), sizes
+    rematerialised = blocks_to_remat(remat, spec.depth)
+    masks = {name: value for name, value in (("mask", mask), ("attention_mask", attention_mask)) if value is not None}
+    steps = enumerate(zip(_tables(spec, grid, policy), _reductions(spec, tokens, masks)))
+    blocks = [
+        (table, _block(spec, i, grid, reduction, remat=i in rematerialised, dtype=policy))
+        for i, (table, reduction) in steps
+    ]
+    x, sizes = tokens, None
+    for table, block in blocks:
+        x = x if table is None else table(x)
+        x, sizes = block(x, sizes=sizes) if isinstance(block, ReducingBlock) else (block(x, **masks), None)
+    if spec.final_norm and not spec.fc_norm:
+        x = LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="encoder_norm")(x)
+    return (x, sizes if spec.token_merging is not None else None) if return_sizes else x

@@ -12,7 +12,7 @@ from keras_vit.models import taps
 from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.checks import class_count, float_policy, image_input, model_name, plain_remat
 from keras_vit.models.classifier import Classifier
-from keras_vit.models.encoder import embed, encode_with_sizes
+from keras_vit.models.encoder import embed, encode
 from keras_vit.models.families import Family
 from keras_vit.models.heads.classify import classify
 from keras_vit.models.spec import ViTSpec, make_spec
@@ -67,7 +67,9 @@ class ViT(Classifier):
         name = model_name(name, "vit")
         image = image_input(image_size, channels, name, "vit")
         grid = grid_size(image.shape[1:3], spec.stride)
-        tokens, sizes = encode_with_sizes(embed(image, spec, remat is True, policy), spec, remat, policy, grid=grid)
+        tokens, sizes = encode(
+            embed(image, spec, remat is True, policy), spec, remat, policy, grid=grid, return_sizes=True
+        )
         features, outputs = classify(tokens, spec, classes, policy, sizes)
         super().__init__(image, features, outputs, spec, classes, class_names, preprocessing, remat, name, policy)
 

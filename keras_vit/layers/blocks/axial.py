@@ -23,7 +23,7 @@ class AxialBlock(TransformerBlock):
 
     def __init__(self, heads: int, mlp_dim: int, *, grid: tuple[int, int], **kwargs: Any):
         super().__init__(heads, mlp_dim, grid=grid, pattern="rows", **kwargs)
-        if self.attention.causal:
+        if self.causal:
             raise ValueError("AxialBlock: rows and columns leave out earlier patches, so causal must be False.")
         options = {name: value for name, value in kwargs.items() if name not in _OWN}
         self.columns = TransformerBlock(

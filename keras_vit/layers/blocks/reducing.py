@@ -1,5 +1,6 @@
 """A Transformer block that drops and merges tokens between its attention and its MLP."""
 
+import functools
 from typing import Any
 
 import keras
@@ -7,7 +8,7 @@ from keras import ops
 
 from keras_vit.layers.arguments import flag, integer
 from keras_vit.layers.blocks.token_merging import match, merge, most_heeded, rows, similarity_of
-from keras_vit.layers.blocks.transformer import TransformerBlock, branch_seeds
+from keras_vit.layers.blocks.transformer import TransformerBlock, branch_seeds, residual
 from keras_vit.layers.registration import serializable
 
 
@@ -39,12 +40,10 @@ class ReducingBlock(TransformerBlock):
     ):
         super().__init__(heads, mlp_dim, prefix=prefix, **kwargs)
         owner = "ReducingBlock"
-        if self.attention.positions is not None:
+        if self.positions is not None:
             raise ValueError(
-                f'{owner}: positions="{self.attention.positions}" need all patches in their places, but this block'
-                " removes some."
+                f'{owner}: positions="{self.positions}" need all patches in their places, but this block removes some.'
             )
-        self.prefix = self.attention.prefix
         self.kept = None if kept is None else integer(kept, f"{owner}: kept")
         self.merged = integer(merged, f"{owner}: merged", least=0)
         self.class_token = flag(class_token, f"{owner}: class_token")
@@ -69,19 +68,17 @@ class ReducingBlock(TransformerBlock):
     def call(self, x, sizes=None, training=False):
         seed = self.seed_generator.next() if training and self.seed_generator else None
 
+        inner, path = branch_seeds(seed)
+
         def residuals(x):
-            x, keys, weights = self._add_attention(x, seed, training, sizes)
+            y, keys, weights = self.attention.attend(self.attention_norm(x), sizes=sizes, training=training, seed=inner)
+            x = x + self.skip(self.attention_scale(y), training=training, seed=path)
             each = ops.ones(ops.shape(x)[:2], "int32") if sizes is None else sizes
             x, each = self._reduced(x, each, keys, weights)
-            return self._add_mlp(x, seed, training), each
+            mlp = functools.partial(self._mlp, training=training, seed=seed)
+            return residual(x, self.mlp_norm, mlp, training), each
 
         return keras.remat(residuals)(x) if self.remat and training else residuals(x)
-
-    def _add_attention(self, x, seed, training, sizes):
-        """The first residual line: (x (b, n, d), the attention's keys (b, k, n, c) and weights (b, k, n, n))."""
-        inner, path = branch_seeds(seed)
-        y, keys, weights = self.attention.attend(self.attention_norm(x), sizes=sizes, training=training, seed=inner)
-        return x + self.skip(self.attention_scale(y), training=training, seed=path), keys, weights
 
     def _reduced(self, x, sizes, keys, weights):
         """Tokens and sizes after dropping and merging: (b, n, d), (b, n) -> (b, m, d), (b, m)."""

@@ -1,10 +1,12 @@
 """The pre-norm Transformer block (equations 2 and 3 of arXiv 2010.11929), the post-norm one, and LayerScale."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from keras_vit.layers.arguments import arguments_of, flag, integer, number, rate
+from keras_vit.layers.arguments import flag, integer, number, rate
 from keras_vit.layers.attention.self_attention import MultiHeadSelfAttention
 from keras_vit.layers.attention.window_tokens import from_windows, to_windows, whole_weights
 from keras_vit.layers.blocks.mlp import MlpBlock
@@ -49,10 +51,10 @@ def branch_seeds(seed):
     return (None, None) if seed is None else (fold_in(seed, 2), fold_in(seed, 5))
 
 
-# The arguments that a block passes on: {the block's name: its attention's, or its MLP's}.
-_RENAMED = {"form": "mlp_form", "norm": "hidden_norm"}
-_OF_ATTENTION = {name: name for name in arguments_of(MultiHeadSelfAttention)}
-_OF_MLP = {_RENAMED.get(name, name): name for name in arguments_of(MlpBlock)}
+def residual(x: Any, norm: LayerNormalization, branch: Callable[[Any], Any], training: bool) -> Any:
+    """x + branch(norm(x)), forked so that a kernel can add up the gradients of both paths."""
+    x, y = norm.fork(x, training)
+    return x + branch(y)
 
 
 @serializable
@@ -62,14 +64,18 @@ class TransformerBlock(ComposedLayer):
     Args:
         heads: number of attention heads.
         mlp_dim: hidden width of the MLP.
+        head_dim, qkv_bias, key_bias, qk_norm, attention_dropout, causal: as in MultiHeadSelfAttention.
+        positions, rope_rescale, rope_grid, pattern, grid, prefix: as in MultiHeadSelfAttention. Blocks share the random
+            factors of `rope_rescale`.
+        mlp_activation: as in MlpBlock.
+        mlp_form, hidden_norm: MlpBlock's `form` and `norm`.
+        epsilon: of all normalisations.
+        dropout: rate after every dense layer except query, key and value.
         drop_path: probability that an example skips a branch.
         layer_scale: LayerScale's initial value; None for no LayerScale.
         remat: recompute the block in the backward pass instead of keeping its activations: less memory, more time.
         windows: number of windows per side of the grid, inside which tokens attend, each with a copy of the `prefix`
             tokens (layers.WindowTokens); 1 for attention among all.
-        **kwargs: the arguments of MultiHeadSelfAttention and MlpBlock, whose `form` and `norm` are `mlp_form` and
-            `hidden_norm` here. Both share `dropout`, the rate after every dense layer except query, key and value,
-            and `epsilon`, that of all normalisations. Blocks share the random factors of `rope_rescale`.
 
     Input and output (b, n, d). Takes `mask` and `attention_mask` as MultiHeadSelfAttention.
     """
@@ -79,23 +85,69 @@ class TransformerBlock(ComposedLayer):
         heads: int,
         mlp_dim: int,
         *,
+        head_dim: int | None = None,
+        qkv_bias: bool = True,
+        key_bias: bool = True,
+        qk_norm: bool = False,
+        attention_dropout: float = 0.0,
+        causal: bool = False,
+        positions: str | None = None,
+        rope_rescale: float = 1.0,
+        rope_grid: int = 16,
+        pattern: str | None = None,
+        grid: tuple[int, int] | None = None,
+        prefix: int = 0,
+        mlp_activation: str = "gelu",
+        mlp_form: str = "plain",
+        hidden_norm: bool = False,
+        epsilon: float = 1e-6,
+        dropout: float = 0.0,
         drop_path: float = 0.0,
         layer_scale: float | None = None,
         remat: bool = False,
         windows: int = 1,
         **kwargs: Any,
     ):
-        of_attention, of_mlp = (
-            {names[n]: kwargs[n] for n in kwargs if n in names} for names in (_OF_ATTENTION, _OF_MLP)
-        )
-        super().__init__(**{n: value for n, value in kwargs.items() if n not in _OF_ATTENTION and n not in _OF_MLP})
-        policy = self.dtype_policy
+        super().__init__(**kwargs)
         # These two check their arguments and make them plain values.
-        self.attention = MultiHeadSelfAttention(heads, **of_attention, dtype=policy, name="attention")
-        self.mlp = MlpBlock(mlp_dim, **of_mlp, dtype=policy, name="mlp")
-        for part, names in ((self.attention, _OF_ATTENTION), (self.mlp, _OF_MLP)):
-            for name in names:  # attributes of the block, as its own options are
-                setattr(self, name, getattr(part, names[name]))
+        self.attention = MultiHeadSelfAttention(
+            heads,
+            head_dim=head_dim,
+            qkv_bias=qkv_bias,
+            key_bias=key_bias,
+            qk_norm=qk_norm,
+            epsilon=epsilon,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            positions=positions,
+            grid=grid,
+            prefix=prefix,
+            causal=causal,
+            rope_rescale=rope_rescale,
+            rope_grid=rope_grid,
+            pattern=pattern,
+            dtype=self.dtype_policy,
+            name="attention",
+        )
+        self.mlp = MlpBlock(
+            mlp_dim,
+            mlp_activation=mlp_activation,
+            dropout=dropout,
+            form=mlp_form,
+            norm=hidden_norm,
+            epsilon=epsilon,
+            dtype=self.dtype_policy,
+            name="mlp",
+        )
+        attention, mlp = self.attention, self.mlp
+        self.heads, self.head_dim, self.qk_norm = attention.heads, attention.head_dim, attention.qk_norm
+        self.qkv_bias, self.key_bias, self.causal = attention.qkv_bias, attention.key_bias, attention.causal
+        self.positions, self.pattern = attention.positions, attention.pattern
+        self.rope_rescale, self.rope_grid = attention.rope_rescale, attention.rope_grid
+        self.grid, self.prefix = attention.grid, attention.prefix
+        self.attention_dropout, self.dropout, self.epsilon = attention.attention_dropout, mlp.dropout, mlp.epsilon
+        self.mlp_dim, self.mlp_activation = mlp.mlp_dim, mlp.mlp_activation
+        self.mlp_form, self.hidden_norm = mlp.form, mlp.norm
         self.drop_path = rate(drop_path, "TransformerBlock: drop_path")
         self.layer_scale = None if layer_scale is None else number(layer_scale, "TransformerBlock: layer_scale")
         self.remat = flag(remat, "TransformerBlock: remat")
@@ -103,30 +155,25 @@ class TransformerBlock(ComposedLayer):
         self._check_windows()
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
-        random = self.mlp.dropout or self.attention.attention_dropout or self.drop_path
+        random = self.dropout or self.attention_dropout or self.drop_path
         self.seed_generator = ReplicaSeedGenerator() if random else None
-        rescales = self.attention.positions in ROTARY and self.attention.rope_rescale > 1
+        rescales = self.positions in ROTARY and self.rope_rescale > 1
         self.rescale_generator = ReplicaSeedGenerator(_RESCALE_SEED, name="rescale_seeds") if rescales else None
 
     def _check_windows(self):
-        inner = self.attention
-        others = (inner.positions, inner.pattern, inner.causal or None)
-        if self.windows > 1 and (inner.grid is None or any(other is not None for other in others)):
+        others = (self.positions, self.pattern, self.causal or None)
+        if self.windows > 1 and (self.grid is None or any(other is not None for other in others)):
             raise ValueError(
                 f"TransformerBlock: windows={self.windows} need the grid (h, w) of the patches, and no positions,"
-                f" pattern or causal attention; got grid={inner.grid}, positions={inner.positions!r},"
-                f" pattern={inner.pattern!r}, causal={inner.causal}."
+                f" pattern or causal attention; got grid={self.grid}, positions={self.positions!r},"
+                f" pattern={self.pattern!r}, causal={self.causal}."
             )
-
-    def get_config(self):
-        own = ("drop_path", "layer_scale", "remat", "windows")
-        return super().get_config() | {name: getattr(self, name) for name in (*_OF_ATTENTION, *_OF_MLP, *own)}
 
     def build(self, input_shape):
         policy = self.dtype_policy
-        self.attention_norm = LayerNormalization(epsilon=self.mlp.epsilon, dtype=policy, name="attention_norm")
+        self.attention_norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="attention_norm")
         self.attention_scale = self._make_scale("attention_scale", input_shape)
-        self.mlp_norm = LayerNormalization(epsilon=self.mlp.epsilon, dtype=policy, name="mlp_norm")
+        self.mlp_norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="mlp_norm")
         self.mlp_scale = self._make_scale("mlp_scale", input_shape)
         # Initial values and seeds are sampled in this order.
         for layer in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
@@ -148,62 +195,53 @@ class TransformerBlock(ComposedLayer):
             masks["scale"] = self.attention.rotary.random_scale(self.rescale_generator)
         # Taken once, outside the function that may be recomputed, so that masks repeat.
         seed = self.seed_generator.next() if training and self.seed_generator else None
-
-        def residuals(x):
-            return self._add_mlp(self._add_attention(x, seed, training, **masks), seed, training)
-
+        attention = functools.partial(self._attention, training=training, seed=seed, **masks)
+        mlp = functools.partial(self._mlp, training=training, seed=seed)
+        residuals = functools.partial(self._residuals, attention=attention, mlp=mlp, training=training)
         return keras.remat(residuals)(x) if self.remat and training else residuals(x)
 
-    def _attended(self, x, seed, training, **masks):
-        """The attention's output, in windows if there are any: (b, n, d) -> (b, n, d)."""
-        if self.windows == 1:
-            return self.attention.call(x, **masks, training=training, seed=seed)
-        if any(mask is not None for mask in masks.values()):
-            raise ValueError(f"A block with windows={self.windows} takes no masks.")
-        places = (self.attention.grid, self.windows, self.attention.prefix)
-        y = self.attention.call(to_windows(x, *places), training=training, seed=seed)
-        return from_windows(y, *places)
+    def _residuals(self, x, attention, mlp, training):
+        """The block: (b, n, d) -> (b, n, d)."""
+        x = residual(x, self.attention_norm, attention, training)  # x = x + attention(norm(x))
+        x = residual(x, self.mlp_norm, mlp, training)  # x = x + mlp(norm(x))
+        return x
 
-    def _weights(self, x, mask, attention_mask):
-        """The attention weights of the attention's input x: (b, n, d) -> (b, k, n, n)."""
-        if self.windows == 1:
-            return self.attention.attention_weights(x, mask, attention_mask)
-        places = (self.attention.grid, self.windows, self.attention.prefix)
-        return whole_weights(self.attention.attention_weights(to_windows(x, *places)), *places)
-
-    def _add_attention(self, x, seed, training, **masks):
-        """The first residual line: (b, n, d) -> (b, n, d)."""
+    def _attention(self, y, training=False, seed=None, **masks):
+        """The first branch, in windows if there are any: (b, n, d) -> (b, n, d)."""
         inner, path = branch_seeds(seed)
-        x, y = self.attention_norm.fork(x, training)
-        y = self._attended(y, inner, training, **masks)
-        return x + self.skip(self.attention_scale(y), training=training, seed=path)
+        if self.windows == 1:
+            y = self.attention.call(y, **masks, training=training, seed=inner)
+        elif any(mask is not None for mask in masks.values()):
+            raise ValueError(f"A block with windows={self.windows} takes no masks.")
+        else:
+            places = (self.grid, self.windows, self.prefix)
+            y = from_windows(self.attention.call(to_windows(y, *places), training=training, seed=inner), *places)
+        return self.skip(self.attention_scale(y), training=training, seed=path)
 
-    def _add_mlp(self, x, seed, training):
-        """The second residual line: (b, n, d) -> (b, n, d)."""
+    def _mlp(self, y, training=False, seed=None):
+        """The second branch: (b, n, d) -> (b, n, d)."""
         inner, path = branch_seeds(None if seed is None else fold_in(seed, 7))
-        x, y = self.mlp_norm.fork(x, training)
-        y = self.mlp(y, training=training, seed=inner)
-        return x + self.skip(self.mlp_scale(y), training=training, seed=path)
+        return self.skip(self.mlp_scale(self.mlp(y, training=training, seed=inner)), training=training, seed=path)
 
     def next_token(self, x: Any, keys: Any, values: Any, place: Any) -> tuple[Any, Any, Any]:
         """A causal block's output for one token; arguments and results as in MultiHeadSelfAttention.attend_next."""
         y, keys, values = self.attention.attend_next(self.attention_norm(x), keys, values, place)
-        return self._add_mlp(x + self.attention_scale(y), None, False), keys, values
+        x = x + self.attention_scale(y)
+        return x + self._mlp(self.mlp_norm(x)), keys, values
 
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None) -> Any:
         """The block's attention weights for its input x and masks: (b, n, d) -> (b, k, n, n)."""
         return self._weights(self.attention_norm(x), mask, attention_mask)
 
+    def _weights(self, x, mask, attention_mask):
+        """The attention weights of the attention's input x: (b, n, d) -> (b, k, n, n)."""
+        if self.windows == 1:
+            return self.attention.attention_weights(x, mask, attention_mask)
+        places = (self.grid, self.windows, self.prefix)
+        return whole_weights(self.attention.attention_weights(to_windows(x, *places)), *places)
+
     def compute_output_shape(self, input_shape, **_):
         return input_shape
-
-
-BLOCK_ARGUMENTS = {
-    **arguments_of(MultiHeadSelfAttention),
-    **{_RENAMED.get(name, name): default for name, default in arguments_of(MlpBlock).items()},
-    **arguments_of(TransformerBlock),
-}
-"""{name: default} of all arguments of a TransformerBlock."""
 
 
 @serializable
@@ -213,19 +251,15 @@ class PostNormBlock(TransformerBlock):
     Arguments, input, output (b, n, d) and masks as in TransformerBlock.
     """
 
-    def _add_attention(self, x, seed, training, **masks):
-        inner, path = branch_seeds(seed)
-        y = self._attended(x, inner, training, **masks)
-        return self.attention_norm(x + self.skip(self.attention_scale(y), training=training, seed=path))
-
-    def _add_mlp(self, x, seed, training):
-        inner, path = branch_seeds(None if seed is None else fold_in(seed, 7))
-        y = self.mlp(x, training=training, seed=inner)
-        return self.mlp_norm(x + self.skip(self.mlp_scale(y), training=training, seed=path))
+    def _residuals(self, x, attention, mlp, training):
+        x = self.attention_norm(x + attention(x))
+        x = self.mlp_norm(x + mlp(x))
+        return x
 
     def next_token(self, x: Any, keys: Any, values: Any, place: Any) -> tuple[Any, Any, Any]:
         y, keys, values = self.attention.attend_next(x, keys, values, place)
-        return self._add_mlp(self.attention_norm(x + self.attention_scale(y)), None, False), keys, values
+        x = self.attention_norm(x + self.attention_scale(y))
+        return self.mlp_norm(x + self._mlp(x)), keys, values
 
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None) -> Any:
         return self._weights(x, mask, attention_mask)
