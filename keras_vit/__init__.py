@@ -15,11 +15,9 @@ if not _typing.TYPE_CHECKING:  # before Keras is imported
 from keras_vit import layers, training
 from keras_vit.classification.distilled import Distilled
 from keras_vit.detection.model import DetectionModel
-from keras_vit.distribution import strategy
 from keras_vit.fit.model import Model
 from keras_vit.image_text.contrastive import Contrastive
 from keras_vit.image_text.dual_encoder import DualEncoder
-from keras_vit.io.tokenizer import Tokenizer
 from keras_vit.models import BiT, BiTSpec, NaFlexViT, Swin, SwinSpec, TextEncoder, TextSpec, ViT, ViTSpec
 from keras_vit.pretraining.dino import DINO
 from keras_vit.pretraining.image_gpt import ImageGPT
@@ -60,7 +58,14 @@ __all__ = [
 
 
 # Imported when first used: importing keras_vit stays quick.
-_FUNCTIONS = {"export": "serving", "list_models": "checkpoints", "load": "checkpoints", "save": "checkpoints"}
+_NAMES = {
+    "Tokenizer": "io.tokenizer",
+    "export": "serving",
+    "list_models": "checkpoints",
+    "load": "checkpoints",
+    "save": "checkpoints",
+    "strategy": "distribution",
+}
 _SUBPACKAGES = (
     "checkpoints",
     "data",
@@ -94,16 +99,18 @@ if _typing.TYPE_CHECKING:  # all of them, for type checkers
     from keras_vit.checkpoints import list_models as list_models
     from keras_vit.checkpoints.load import load as load
     from keras_vit.checkpoints.save import save as save
+    from keras_vit.distribution import strategy as strategy
+    from keras_vit.io.tokenizer import Tokenizer as Tokenizer
     from keras_vit.serving.export import export as export
 else:
 
     def __getattr__(name):
-        if name in _FUNCTIONS:
-            return getattr(_importlib.import_module(f"keras_vit.{_FUNCTIONS[name]}"), name)
+        if name in _NAMES:
+            return getattr(_importlib.import_module(f"keras_vit.{_NAMES[name]}"), name)
         if name in _SUBPACKAGES:
             return _importlib.import_module(f"keras_vit.{name}")
         raise AttributeError(f"module 'keras_vit' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_FUNCTIONS, *_SUBPACKAGES})
+    return sorted({*globals(), *_NAMES, *_SUBPACKAGES})

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import zipfile
 
+import import_counts
 import pytest
 
 from keras_vit.version import DISTRIBUTION, __version__
@@ -133,6 +134,25 @@ def imported(path, modules):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.Constant) and str(node.value).startswith("keras_vit."):
             yield node.value
+
+
+# Words of what a ViT answers or shows, and of its training data; a mask is one of tokens, a box none.
+_OF_ANSWERS = re.compile(
+    r"segmentation|detection|\bbox(es)?\b|caption|tokenizer|figure|matplotlib|\bPNG\b", re.IGNORECASE
+)
+
+
+def test_a_reader_of_the_vit_needs_few_files():
+    names = import_counts.closure("keras_vit.models.vit")
+    assert len(names) <= 35 and import_counts.lines(names) <= 6000
+    rooms = {name.split(".")[1] for name in names}
+    assert rooms == {"fit", "io", "layers", "models"}
+    told = {name: _OF_ANSWERS.search(import_counts.modules()[name].read_text()) for name in names}
+    assert {name: found[0] for name, found in told.items() if found} == {}
+
+
+def test_importing_the_package_reads_few_files():
+    assert len(import_counts.closure("keras_vit", packages=True)) <= 150
 
 
 @pytest.mark.extended

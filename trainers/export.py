@@ -34,7 +34,7 @@ def _calibration(model, values):
     import numpy as np
 
     from keras_vit.data import evaluation_batches, open_source
-    from keras_vit.fit.checks.pixel_range import InputRange
+    from keras_vit.fit.checks.pixels import InputRange
     from keras_vit.prediction.preprocessing import preprocessing_text
 
     found, wanted = [], values.calibration_images

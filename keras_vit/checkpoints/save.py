@@ -45,7 +45,7 @@ from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier, families
-from keras_vit.models.checks import check_model_and_path
+from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.pretraining.masked_autoencoder import MaskedAutoencoder
 from keras_vit.segmentation.model import SegmentationModel
 

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.classification.distillation_losses import DistillationLoss, HardDistillation, SoftDistillation
-from keras_vit.fit.checks.compiled import what_is
+from keras_vit.fit import checks
 from keras_vit.fit.model import Model
 from keras_vit.layers.dense import set_trainable
 from keras_vit.layers.positions.interpolation import resized
@@ -63,12 +63,12 @@ def _check_classifier(model, what):
             f'Distilled: the {what}, "{model.name}", should take one image and return logits (b, classes); it takes'
             f" {model.input_shape} and returns {model.output_shape}."
         )
-    if model.classes is None and what_is(model.output) is None:
+    if model.classes is None and checks.what_is(model.output) is None:
         raise ValueError(
             f'Distilled: the {what}, "{model.name}", has no classes: its outputs are features. Load or make it with'
             " classes."
         )
-    if what_is(model.output) == "probabilities":
+    if checks.what_is(model.output) == "probabilities":
         raise ValueError(
             f'Distilled: the {what}, "{model.name}", ends in a softmax or sigmoid, and distillation takes logits: leave'
             " the activation out."

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.fit.checks.pixel_range import InputRange
+from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.box_pictures import Mark, draw
 from keras_vit.io.mask_pictures import drawable, palette
 from keras_vit.layers.arguments import integer
@@ -16,8 +16,6 @@ from keras_vit.segmentation.segment import stretches, whole_text
 
 if TYPE_CHECKING:
     from PIL import Image
-
-THRESHOLD = 0.3  # of scores, until a run has chosen one
 
 
 class Detection(NamedTuple):

@@ -2,21 +2,23 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
 
-from keras_vit.detection import detect
 from keras_vit.detection.heads.rows import HEADS, Head, make_detector
-from keras_vit.detection.heads.suppress import Suppression, share
+from keras_vit.detection.heads.suppress import THRESHOLD, Suppression, share
 from keras_vit.detection.object_rules import ObjectRules
 from keras_vit.detection.scene_mixing import Mosaic, SceneMixup
+from keras_vit.fit import stepping
 from keras_vit.fit.losses import Loss
 from keras_vit.fit.model import Model
-from keras_vit.fit.steps.feed import own_scope
 from keras_vit.layers.registration import serializable
-from keras_vit.models.arguments import AnyOverrides
 from keras_vit.models.headed import HeadedModel
+
+if TYPE_CHECKING:
+    from keras_vit.detection.detect import Detections
+    from keras_vit.models.arguments import AnyOverrides
 
 
 @serializable
@@ -70,8 +72,8 @@ class DetectionModel(HeadedModel):
         remat: bool | Sequence[int] | None = None,
         name: str | None = "detection",
         dtype: str | keras.DTypePolicy | None = None,
-        score_threshold: float = detect.THRESHOLD,
-        **overrides: Unpack[AnyOverrides],
+        score_threshold: float = THRESHOLD,
+        **overrides: "Unpack[AnyOverrides]",
     ):
         super().__init__(
             encoder,
@@ -148,7 +150,7 @@ class DetectionModel(HeadedModel):
         options = (threshold, iou, limit, soft, bool(across_classes))
         if options not in self._finders:
             layer = Suppression(self.head_row.activation, iou, threshold, limit, soft, options[-1], name="suppression")
-            with own_scope(self):
+            with stepping.own_scope(self):
                 found = layer(self.output["logits"], self.output["boxes"])
                 self._finders[options] = Model(self.input, found, name=self.name)
         return self._finders[options]
@@ -182,7 +184,7 @@ class DetectionModel(HeadedModel):
         across_classes: bool = False,
         batch_size: int = 8,
         verbose: bool | int | str = "auto",
-    ) -> detect.Detections | list[detect.Detections]:
+    ) -> "Detections | list[Detections]":
         """Finds objects in images of any size.
 
             found = model.detect("street.jpg")
@@ -207,7 +209,9 @@ class DetectionModel(HeadedModel):
         """
         threshold = self.score_threshold if threshold is None else threshold
         how = {"threshold": threshold, "iou": iou, "limit": limit, "soft": soft, "across_classes": across_classes}
-        return detect.detect(self, x, verbose, batch_size, **how)
+        from keras_vit.detection.detect import detect
+
+        return detect(self, x, verbose, batch_size, **how)
 
     def classify(self, x, *args, **kwargs):
         raise ValueError(

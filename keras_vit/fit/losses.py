@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.fit.state import ACTIVATIONS as ACTIVATIONS
 from keras_vit.layers.registration import serializable
 
 
@@ -304,7 +305,6 @@ def balanced_class_weights(counts: Sequence[int]) -> tuple[float, ...]:
     return tuple(sum(counts) / (len(counts) * count) for count in counts)
 
 
-ACTIVATIONS = ("softmax", "sigmoid")
 _SOFTMAX_LOSSES = (
     SoftmaxCrossEntropy,
     keras.losses.CategoricalCrossentropy,

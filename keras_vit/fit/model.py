@@ -1,9 +1,11 @@
 """`keras_vit.Model`: a functional Keras model with fit, evaluate and predict for images, under every strategy.
 
 It corrects Keras' clipping, accumulation, several steps per execution, ragged batches and several workers under
-tf.distribute (fit/steps). Evaluation counts every example once, although the last batch is padded; pixels on the wrong
-scale and unknown arguments are errors; batches can be mixed on the device. A model keeps its description,
-architecture, preprocessing and classes, in files and clones and in models built on it.
+tf.distribute (fit/stepping). Evaluation counts every example once, although the last batch is padded; pixels on the
+wrong scale and unknown arguments are errors (fit/checks); batches can be mixed on the device. A model keeps its
+description, architecture, preprocessing and classes, in files and clones and in models built on it.
+
+A model can be made, read and called without the checks and the steps, which load when first used.
 """
 
 import contextlib
@@ -17,34 +19,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import keras
 
-from keras_vit.fit import state
-from keras_vit.fit.checks.before_fit import check_data, check_known, check_loaded, check_trainable
-from keras_vit.fit.checks.compiled import check_compiled
-from keras_vit.fit.checks.inputs import InputChecks
-from keras_vit.fit.checks.labels import check_same_form, label_shapes
-from keras_vit.fit.checks.marked import plain_errors
-from keras_vit.fit.checks.pixel_scale import warn_of_double
-from keras_vit.fit.checks.pixels_in_graphs import checked, checked_images
-from keras_vit.fit.class_weight import ClassWeight
-from keras_vit.fit.losses import activation_by, divides_by_weights, sums_over_batch
+from keras_vit.fit import checks, state, stepping
 from keras_vit.fit.mixing import Neighbours, check_pairs, check_unweighted
-from keras_vit.fit.steps.feed import feed, prediction_feed, rows_of, scope_of, topology_of
-from keras_vit.fit.steps.weighing import RunningLoss, check_parts, per_counted, per_value, weights_kept
-from keras_vit.layers.dense import (
-    Dense,
-    Filters,
-    freeze_quantized,
-    inner_layers,
-    kernels_deleted_quickly,
-    layers_to_quantize,
-)
-from keras_vit.layers.dense import check_trainable as check_kernels
+from keras_vit.layers.dense import Dense, freeze_quantized, inner_layers, kernels_deleted_quickly
 from keras_vit.layers.registration import serializable
-from keras_vit.optim.optimizers import move_averages
-from keras_vit.optim.wrappers import batches_taken, check_backups, innermost
 
 if TYPE_CHECKING:
     from keras_vit.classification.classify import Prediction
+    from keras_vit.layers.quantization import Filters
 # {Input layer: (spec, preprocessing, policy)} of every ViT, BiT and model built on one, for further models on that
 # Input.
 _DESCRIPTIONS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -73,40 +55,9 @@ def _explained_names():
         ) from None
 
 
-class _Remaining(keras.callbacks.Callback):
-    """Sets the model's number of steps left in the epoch, so that the last execution is not a whole one.
-
-    On JAX an epoch may end with its data, and the number of batches need not be known.
-
-    Args:
-        validates: for fit's evaluations on validation data: the parameters lack their number of steps.
-    """
-
-    def __init__(self, validates: bool):
-        super().__init__()
-        self._validates = validates
-
-    def _set(self, steps, batch):
-        if steps is None and keras.backend.backend() == "jax":
-            self.model._remaining = None
-            return
-        if steps is None:
-            raise ValueError(
-                "With steps_per_execution > 1 the number of batches must be known: pass steps_per_epoch (steps,"
-                " validation_steps), or use dataset.apply(tf.data.experimental.assert_cardinality(n))."
-            )
-        self.model._remaining = steps - batch
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self._set(self.params.get("steps"), batch)
-
-    def on_test_batch_begin(self, batch, logs=None):
-        self._set(self.model._eval_epoch_iterator.num_batches if self._validates else self.params.get("steps"), batch)
-
-
 def _tensorflow():
     """The TensorFlow part, imported on first use."""
-    from keras_vit.fit.steps import tensorflow_step
+    from keras_vit.fit.stepping import tensorflow_step
 
     return tensorflow_step
 
@@ -130,8 +81,7 @@ class Model(keras.Model):
             another input size.
         classes, class_names: number and names of the classes if the outputs are logits (b, classes): as given to
             `with_head(layer, class_names=...)`, or of a nested classifier if its logits are the outputs; else None.
-        mixing: a training.Mixup, Cutmix or MixupOrCutmix, for detection SceneMixup or Mosaic, for training batches,
-            applied on the device, or None.
+        mixing: a mixing of keras_vit.training, such as Mixup, for training batches, applied on the device, or None.
         micro_batches: number of parts into which a step splits its batch (each replica its own share), processed in
             turn to save activation memory. Clipping and the update happen once, with the whole batch's gradient. Batch
             normalisation sees one part at a time.
@@ -307,14 +257,14 @@ class Model(keras.Model):
     def __call__(self, *args, **kwargs):
         """Keras' __call__; a training step of a plain Keras model around this one refuses pixels on another scale."""
         if kwargs.get("training") and args and self.check_pixels:
-            args = (checked_images(self, args[0]), *args[1:])
-        with checked():
+            args = (checks.checked_images(self, args[0]), *args[1:])
+        with checks.checked():
             return super().__call__(*args, **kwargs)
 
     def symbolic_call(self, *args, **kwargs):
         """Keras' symbolic_call, with a warning where layers before this model normalise its pixels, too."""
         if self.check_pixels:
-            warn_of_double(self, [x for x in keras.tree.flatten(args[:1]) if isinstance(x, keras.KerasTensor)])
+            checks.warn_of_double(self, [x for x in keras.tree.flatten(args[:1]) if isinstance(x, keras.KerasTensor)])
         return super().symbolic_call(*args, **kwargs)
 
     def compile(self, optimizer="rmsprop", loss=None, loss_weights=None, metrics=None, weighted_metrics=None, **kwargs):
@@ -324,13 +274,13 @@ class Model(keras.Model):
             ValueError: for a loss or metric on probabilities where the outputs are logits, the reverse, or softmax over
                 one class.
         """
-        check_compiled(self, loss, [metrics, weighted_metrics])
+        checks.check_compiled(self, loss, [metrics, weighted_metrics])
         self._take_loss(loss)
         super().compile(optimizer, loss, loss_weights, metrics, weighted_metrics, **kwargs)
 
     def _take_loss(self, loss):
         """Records the settings that follow from the loss; a subclass may refuse it."""
-        self.activation = activation_by(loss) or self.activation
+        self.activation = stepping.activation_by(loss) or self.activation
 
     def compile_from_config(self, config):
         """Keras' compile_from_config; a file loads without a loss or metrics that `compile` refuses."""
@@ -344,7 +294,7 @@ class Model(keras.Model):
             if self.optimizer is not None:
                 self.optimizer.build(self.trainable_variables)
 
-    def quantize(self, mode: str | None = None, config=None, filters: Filters = None, **kwargs) -> None:
+    def quantize(self, mode: str | None = None, config=None, filters: "Filters" = None, **kwargs) -> None:
         """Keras' quantize: every dense layer, also inside blocks, gets a low-bit kernel. In place, irreversible.
 
         Patch embedding, position embeddings, normalisations and biases stay. Files, clones and exports stay quantised.
@@ -359,6 +309,8 @@ class Model(keras.Model):
         Raises:
             ValueError: for another mode, or without a dense layer left to quantise.
         """
+        from keras_vit.layers.quantization import layers_to_quantize
+
         chosen = {id(layer) for layer in layers_to_quantize(self, mode, config, filters)}
         with kernels_deleted_quickly():
             super().quantize(mode, config=config, filters=lambda layer: id(layer) in chosen, **kwargs)
@@ -403,11 +355,11 @@ class Model(keras.Model):
         for labels in an array. It weighs images of one class, in arrays, datasets and generators.
         """
         weights = kwargs.pop("sample_weight", None)
-        check_loaded(self)
+        checks.check_loaded(self)
         self._check_trainable()
-        check_known(self)
+        checks.check_known(self)
         class_weight, held_out = kwargs.pop("class_weight", None), kwargs.get("validation_split") or 0.0
-        check_backups(callbacks)
+        checks.check_backups(callbacks)
         self._check_pairs(x, batch_size or 32)
         self._check_unweighted(x, weights, class_weight)
         if class_weight is not None:
@@ -419,8 +371,8 @@ class Model(keras.Model):
                 kwargs["class_weight"] = dict(enumerate(class_weight.factors))
             else:
                 weights = by_class
-        with scope_of(self), weights_kept(self), plain_errors():
-            ready = feed(self, x, y, weights, batch_size, training=True, shuffle=kwargs.get("shuffle", True))
+        with stepping.scope_of(self), stepping.weights_kept(self), checks.plain_errors():
+            ready = stepping.feed(self, x, y, weights, batch_size, training=True, shuffle=kwargs.get("shuffle", True))
             kwargs["steps_per_epoch"] = kwargs.get("steps_per_epoch") or ready.steps
             return super().fit(
                 ready.x,
@@ -430,7 +382,7 @@ class Model(keras.Model):
                 verbose=verbose,
                 callbacks=self._counted(callbacks, validates=True),
                 sample_weight=ready.weights,
-                **self._validation(kwargs, batch_size, label_shapes(self, x, y)),
+                **self._validation(kwargs, batch_size, checks.label_shapes(self, x, y)),
             )
 
     def evaluate(
@@ -439,10 +391,10 @@ class Model(keras.Model):
         """Keras' evaluate. Every example counts exactly once, whatever the batch size and strategy."""
         if kwargs.get("_use_cached_eval_dataset"):  # within fit, which has prepared the data
             return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, callbacks, **kwargs)
-        check_loaded(self)
+        checks.check_loaded(self)
         x = self._checked(x, y, sample_weight)
-        with scope_of(self), weights_kept(self), plain_errors():
-            ready = feed(self, x, y, sample_weight, batch_size)
+        with stepping.scope_of(self), stepping.weights_kept(self), checks.plain_errors():
+            ready = stepping.feed(self, x, y, sample_weight, batch_size)
             steps, callbacks = steps or ready.steps, self._counted(callbacks, validates=False)
             return super().evaluate(
                 ready.x, ready.y, ready.batch_size, verbose, ready.weights, steps, callbacks, **kwargs
@@ -450,10 +402,10 @@ class Model(keras.Model):
 
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         """Keras' predict. Returns all outputs, in the order of `x`, in every process."""
-        check_data(self, x)
-        x = InputChecks.of(self).any(x)
-        with scope_of(self), weights_kept(self), plain_errors():
-            ready = prediction_feed(self, x, batch_size)
+        checks.check_data(self, x)
+        x = checks.InputChecks.of(self).any(x)
+        with stepping.scope_of(self), stepping.weights_kept(self), checks.plain_errors():
+            ready = stepping.prediction_feed(self, x, batch_size)
             return ready.trim(super().predict(ready.x, ready.batch_size, verbose, steps or ready.steps, callbacks))
 
     def preprocess(self, x: Any) -> Any:
@@ -507,24 +459,24 @@ class Model(keras.Model):
 
     def predict_on_batch(self, x):
         """Keras' predict_on_batch; the replicas share the batch."""
-        replicas = topology_of(self).replicas
+        replicas = stepping.topology_of(self).replicas
         if replicas > 1:  # in Keras each would predict all of x
-            return self.predict(x, batch_size=-(-rows_of(x) // replicas) * replicas, verbose=0)
-        check_data(self, x)
-        InputChecks.of(self).arrays(x)
+            return self.predict(x, batch_size=-(-stepping.rows_of(x) // replicas) * replicas, verbose=0)
+        checks.check_data(self, x)
+        checks.InputChecks.of(self).arrays(x)
         return super().predict_on_batch(x)
 
     def _validation(self, options, batch_size, label_shapes_of_training):
         """The options of fit, with validation data prepared for the strategy."""
         data = options.get("validation_data")
         if data is None:
-            if options.get("validation_split") and topology_of(self).replicas > 1:
+            if options.get("validation_split") and stepping.topology_of(self).replicas > 1:
                 raise ValueError("validation_split works on one device only. Pass validation_data=(x, y).")
             return options
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-        check_same_form(self, label_shapes_of_training, label_shapes(self, x, y))
+        checks.check_same_form(self, label_shapes_of_training, checks.label_shapes(self, x, y))
         x = self._checked(x, y, weights)
-        ready = feed(self, x, y, weights, options.get("validation_batch_size") or batch_size)
+        ready = stepping.feed(self, x, y, weights, options.get("validation_batch_size") or batch_size)
         data = keras.utils.pack_x_y_sample_weight(ready.x, ready.y, ready.weights)
         steps = options.get("validation_steps") or ready.steps
         prepared = {"validation_data": data, "validation_steps": steps, "validation_batch_size": ready.batch_size}
@@ -537,7 +489,7 @@ class Model(keras.Model):
 
     def _check_trainable(self):
         """Refuses to train what cannot train; subclasses add to it."""
-        check_trainable(self)
+        checks.check_trainable(self)
 
     def _class_weight(self, weights, y=None, held_out=0.0):
         """The ClassWeight of the argument `class_weight`; ValueError if y contains no classes."""
@@ -546,7 +498,7 @@ class Model(keras.Model):
                 f"class_weight does not apply to a {type(self).__name__}: its targets are not image classes. Use"
                 " sample_weight."
             )
-        return ClassWeight.of(self, weights, y, held_out)
+        return stepping.ClassWeight.of(self, weights, y, held_out)
 
     def _check_pairs(self, x, batch_size=None):
         """Refuses to mix batches of one image, if their size is known; a last batch of one stays as it is."""
@@ -569,7 +521,7 @@ class Model(keras.Model):
 
     def _checked(self, x, y, weights, mixes=False):
         """`x` to read instead: arrays are checked at once, others when read; ValueError for bad arrays or no labels."""
-        check_data(self, x)
+        checks.check_data(self, x)
         has_labels = y is not None
         if hasattr(x, "element_spec"):
             has_labels = isinstance(x.element_spec, (tuple, list)) and len(x.element_spec) > 1
@@ -581,31 +533,34 @@ class Model(keras.Model):
                 "The data has no labels, which the loss needs: expected (x, y) or (x, y, weights). To get the model's"
                 " outputs, use predict."
             )
-        return InputChecks.of(self, mixes, measures=True).any(x, y, weights)
+        return checks.InputChecks.of(self, mixes, measures=True).any(x, y, weights)
 
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
         """Keras' train_on_batch; class_weight as in `fit`, but for "balanced"."""
         self._check_pairs(x)
         self._check_unweighted(x, sample_weight, class_weight)
-        InputChecks.of(self, mixes=self.mixing is not None).arrays(x, y, sample_weight)
+        checks.InputChecks.of(self, mixes=self.mixing is not None).arrays(x, y, sample_weight)
         if class_weight is not None:
             _, sample_weight = self._class_weight(class_weight).feed(x, y, sample_weight)
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
 
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
         """Keras' test_on_batch."""
-        InputChecks.of(self).arrays(x, y, sample_weight)
+        checks.InputChecks.of(self).arrays(x, y, sample_weight)
         return super().test_on_batch(x, y, sample_weight, return_dict)
 
     def _counted(self, callbacks, validates):
         """The callbacks, plus one that counts remaining steps if an execution has several."""
         if self.steps_per_execution == 1:
             return callbacks
-        remaining = _Remaining(validates)
+        remaining = stepping.Remaining(validates)
         if isinstance(callbacks, keras.callbacks.CallbackList):  # already has its model and steps
             remaining.set_model(self)
             remaining.set_params(callbacks.params)
-            callbacks.callbacks = [*(c for c in callbacks.callbacks if not isinstance(c, _Remaining)), remaining]
+            callbacks.callbacks = [
+                *(c for c in callbacks.callbacks if not isinstance(c, stepping.Remaining)),
+                remaining,
+            ]
             return callbacks
         return [*([callbacks] if isinstance(callbacks, keras.callbacks.Callback) else callbacks or ()), remaining]
 
@@ -634,8 +589,8 @@ class Model(keras.Model):
             metrics.build(y, self.measured(self.output))
 
     def make_train_function(self, force=False):
-        check_kernels(self, topology_of(self).replicas)
-        check_parts(self)
+        stepping.check_kernels(self, stepping.topology_of(self).replicas)
+        stepping.check_parts(self)
         self._count_examples()
         compiled_with, self._compiled_with = self._compiled_with, (self.mixing, self.micro_batches)
         force = force or compiled_with != self._compiled_with  # the function keeps the old ones
@@ -652,7 +607,7 @@ class Model(keras.Model):
 
     def _average_updates(self):
         """Lets averages under gradient_accumulation_steps move once per update, also those of Keras' optimizers."""
-        optimizer = innermost(self.optimizer) if self.optimizer is not None else None
+        optimizer = stepping.innermost(self.optimizer) if self.optimizer is not None else None
         if optimizer is None or not (optimizer.use_ema and optimizer.gradient_accumulation_steps):
             return
         if optimizer.ema_overwrite_frequency:
@@ -660,7 +615,7 @@ class Model(keras.Model):
                 "ema_overwrite_frequency counts batches, not updates, with gradient_accumulation_steps: set"
                 " model.micro_batches instead of the latter, or leave ema_overwrite_frequency out."
             )
-        optimizer._update_model_variables_moving_average = lambda _: move_averages(optimizer)
+        optimizer._update_model_variables_moving_average = lambda _: stepping.move_averages(optimizer)
 
     def _make_function(self, step_function, concatenate_outputs=False):
         """Keras' loop over an execution's steps (on JAX a loop of the host); the last execution ends with the epoch."""
@@ -681,7 +636,7 @@ class Model(keras.Model):
         return self.test_function
 
     def make_predict_function(self, force=False):
-        several = keras.backend.backend() == "tensorflow" and topology_of(self).workers > 1
+        several = keras.backend.backend() == "tensorflow" and stepping.topology_of(self).workers > 1
         if not several:
             return super().make_predict_function(force)
         if self.predict_function is None or force:
@@ -705,20 +660,20 @@ class Model(keras.Model):
         """Makes the running losses, total and per output, average over examples rather than batches."""
         for tracker in self._running_losses():
             if type(tracker) is keras.metrics.Mean:
-                tracker.__class__ = RunningLoss  # made and registered by Keras
+                tracker.__class__ = stepping.RunningLoss  # made and registered by Keras
 
     def train_step(self, *args):
         """Arguments: (batch,); on the JAX backend (state, batch)."""
         if keras.backend.backend() == "tensorflow":
-            with checked():
+            with checks.checked():
                 return _tensorflow().train_step(self, *args)
         state, batch = args
         if self.mixing is not None:
             images, labels, *rest = batch
             check_unweighted(rest[0] if rest else None)
-            batch = (*self.mixing(images, labels, batches_taken(self.optimizer, state[2])), *rest)
+            batch = (*self.mixing(images, labels, stepping.batches_taken(self.optimizer, state[2])), *rest)
         if self.micro_batches > 1:
-            from keras_vit.fit.steps.jax_step import accumulated_step
+            from keras_vit.fit.stepping.jax_step import accumulated_step
 
             logs, state = accumulated_step(self, state, batch)
         else:
@@ -726,7 +681,7 @@ class Model(keras.Model):
                 logs, state = super().train_step(state, batch)
         if not self.has_own("after_update"):
             return logs, state
-        from keras_vit.fit.steps.jax_step import after_update
+        from keras_vit.fit.stepping.jax_step import after_update
 
         return logs, after_update(self, state)
 
@@ -753,12 +708,12 @@ class Model(keras.Model):
             is_mean: see RunningLoss.
         """
         total, *outputs = self._running_losses()
-        each = [] if weights is None or sums_over_batch(self.loss) else keras.tree.flatten(weights)
+        each = [] if weights is None or stepping.sums_over_batch(self.loss) else keras.tree.flatten(weights)
         total.weights = each[0] if each and (is_mean or len(each) == 1) else None
         for i, tracker in enumerate(outputs):
             tracker.weights = None if not each else each[i] if len(each) == len(outputs) else each[0]
         for tracker in (total, *outputs):
-            tracker.is_mean, tracker.by_weight = is_mean, divides_by_weights(self.loss)
+            tracker.is_mean, tracker.by_weight = is_mean, stepping.divides_by_weights(self.loss)
         try:
             yield
         finally:
@@ -787,9 +742,9 @@ class Model(keras.Model):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Keras' loss, with example weights for outputs of any rank; evaluation ignores examples of weight 0."""
         y_pred, auxiliary = self.supervised(y_pred, y)
-        weights = sample_weight if self.weighs_examples else per_value(sample_weight, y_pred)
-        if not training and weights is not None and not sums_over_batch(self.loss):
-            weights = per_counted(weights)
+        weights = sample_weight if self.weighs_examples else stepping.per_value(sample_weight, y_pred)
+        if not training and weights is not None and not stepping.sums_over_batch(self.loss):
+            weights = stepping.per_counted(weights)
         loss = super().compute_loss(x, y, y_pred, weights, training)
         for factor, output in auxiliary if training else ():
             loss = loss + factor * self._compile_loss(self.auxiliary_targets(y), output, weights)
@@ -798,5 +753,5 @@ class Model(keras.Model):
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Keras' metrics, with example weights for outputs of any rank."""
         y_pred = self.measured(y_pred)
-        weights = sample_weight if self.weighs_examples else per_value(sample_weight, y_pred)
+        weights = sample_weight if self.weighs_examples else stepping.per_value(sample_weight, y_pred)
         return super().compute_metrics(x, y, y_pred, weights)

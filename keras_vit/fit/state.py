@@ -5,10 +5,10 @@ from typing import Any
 
 import keras
 
-from keras_vit.fit.losses import ACTIVATIONS
 from keras_vit.fit.mixing import Neighbours
 
 KEY = "training"  # of a model's config
+ACTIVATIONS = ("softmax", "sigmoid")  # from logits to probabilities
 
 
 def _frozen(layer, path=()):

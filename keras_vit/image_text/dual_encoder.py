@@ -3,13 +3,12 @@
 import math
 import pathlib
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import keras
 import numpy as np
 from absl import logging
 
-from keras_vit.classification.classify import Prediction
 from keras_vit.fit.model import Model
 from keras_vit.image_text import zero_shot
 from keras_vit.io.tokenizer import FILE, Tokenizer
@@ -19,10 +18,12 @@ from keras_vit.models.checks import model_name, output_policy
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.composite import CompositeModel
 from keras_vit.models.text import TextEncoder
-from keras_vit.prediction.images import Preprocessor, listed, name_of
 
 # {activation: (exp(t), b) at the start of training}.
 STARTS = {"sigmoid": (10.0, -10.0), "softmax": (1 / 0.07, None)}
+
+if TYPE_CHECKING:
+    from keras_vit.classification.classify import Prediction
 
 
 def _check_towers(image, text, activation):
@@ -181,6 +182,8 @@ class DualEncoder(CompositeModel):
         Raises:
             FileNotFoundError, ImportError, ValueError: as in `preprocess`.
         """
+        from keras_vit.prediction.images import Preprocessor, listed, name_of
+
         items, single = listed(images)
         prepare, tower, found = Preprocessor(self.image_encoder), self.tower("image"), []
         for start in range(0, len(items), batch_size):
@@ -216,7 +219,7 @@ class DualEncoder(CompositeModel):
 
     def zero_shot(
         self, images: Any, labels: Sequence[str], templates: str | Sequence[str] = "photo", top_k: int = 5
-    ) -> list[Prediction] | list[list[Prediction]]:
+    ) -> "list[Prediction] | list[list[Prediction]]":
         """The most probable labels of an image, or of each of several, as `classify` returns them.
 
         For many calls with the same labels, make the `classifier` once.

@@ -9,7 +9,7 @@ import numpy as np
 from keras_vit.classification.classify import check_top_k, probabilities_of
 from keras_vit.detection.detect import finds_objects
 from keras_vit.evaluation.features import encoder_of
-from keras_vit.fit.checks.pixel_range import InputRange
+from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.fit.model import Model
 from keras_vit.inference.tables import Column
 from keras_vit.io.suggest import did_you_mean

@@ -13,7 +13,6 @@ from keras import ops
 from keras_vit.layers.arguments import choice, integer, number
 from keras_vit.layers.attention.token_masks import attendable, masked_softmax, present, token_count
 from keras_vit.layers.blocks.mlp import ACTIVATIONS, MlpBlock
-from keras_vit.layers.blocks.token_merging import log_sizes
 from keras_vit.layers.dense import ComposedLayer, Dense
 from keras_vit.layers.registration import serializable
 
@@ -145,7 +144,8 @@ class AttentionPooling(ComposedLayer):
         q, k = q * ops.cast(q.shape[-1] ** -0.5, q.dtype), self._split(self.key(x))  # (k, c), (b, k, n, c)
         scores = ops.sum(q[:, None] * k, axis=-1)[:, :, None]  # (b, k, n, c) -> (b, k, 1, n)
         if sizes is not None:
-            scores = scores + ops.cast(log_sizes(sizes)[:, None, None, :], scores.dtype)  # (b, n) -> (b, 1, 1, n)
+            log_sizes = ops.log(ops.cast(sizes, "float32"))
+            scores = scores + ops.cast(log_sizes[:, None, None, :], scores.dtype)  # (b, n) -> (b, 1, 1, n)
         return masked_softmax(scores, attendable(x, self.heads, mask))
 
     def call(self, x, mask=None, sizes=None):

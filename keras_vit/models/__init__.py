@@ -1,15 +1,12 @@
 """Functional models made of keras_vit.layers."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from keras_vit.io.lazy import attach
 from keras_vit.models.bit import BIT, BIT_VARIANTS, BiT, BiTSpec, make_bit_spec
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.encoder import embed, encode
 from keras_vit.models.families import build, register
-from keras_vit.models.finetuning.freezing import freeze, freeze_all_but_head
-from keras_vit.models.finetuning.lora import enable_lora, merge_lora
-from keras_vit.models.finetuning.whitening import whiten
 from keras_vit.models.naflex import NaFlexViT
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.swin import SWIN, Swin
@@ -68,27 +65,16 @@ __all__ = [
     "whiten",
 ]
 
-# Models with their losses live above; here are the names.
-_ABOVE = {
-    "Contrastive": "image_text.contrastive",
-    "DINO": "pretraining.dino",
-    "DetectionModel": "detection.model",
-    "Distilled": "classification.distilled",
-    "DualEncoder": "image_text.dual_encoder",
-    "ImageGPT": "pretraining.image_gpt",
-    "MaskedAutoencoder": "pretraining.masked_autoencoder",
-    "MaskedModel": "pretraining.masked_model",
-    "MaskedPatchPredictor": "pretraining.masked_patches",
-    "Reconstruction": "pretraining.masked_model",
-    "SegmentationModel": "segmentation.model",
-    "hidden_count": "pretraining.masked_model",
-}
-
 if TYPE_CHECKING:
     from keras_vit.classification.distilled import Distilled as Distilled
     from keras_vit.detection.model import DetectionModel as DetectionModel
     from keras_vit.image_text.contrastive import Contrastive as Contrastive
     from keras_vit.image_text.dual_encoder import DualEncoder as DualEncoder
+    from keras_vit.models.finetuning.freezing import freeze as freeze
+    from keras_vit.models.finetuning.freezing import freeze_all_but_head as freeze_all_but_head
+    from keras_vit.models.finetuning.lora import enable_lora as enable_lora
+    from keras_vit.models.finetuning.lora import merge_lora as merge_lora
+    from keras_vit.models.finetuning.whitening import whiten as whiten
     from keras_vit.pretraining.dino import DINO as DINO
     from keras_vit.pretraining.image_gpt import ImageGPT as ImageGPT
     from keras_vit.pretraining.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
@@ -98,8 +84,22 @@ if TYPE_CHECKING:
     from keras_vit.pretraining.masked_patches import MaskedPatchPredictor as MaskedPatchPredictor
     from keras_vit.segmentation.model import SegmentationModel as SegmentationModel
 else:
-
-    def __getattr__(name: str) -> Any:
-        if name in _ABOVE:
-            return getattr(importlib.import_module(f"keras_vit.{_ABOVE[name]}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Models with their losses live above this room; here are the names.
+    __getattr__ = attach(
+        __name__,
+        {
+            "Contrastive": "keras_vit.image_text.contrastive",
+            "DINO": "keras_vit.pretraining.dino",
+            "DetectionModel": "keras_vit.detection.model",
+            "Distilled": "keras_vit.classification.distilled",
+            "DualEncoder": "keras_vit.image_text.dual_encoder",
+            "ImageGPT": "keras_vit.pretraining.image_gpt",
+            "MaskedAutoencoder": "keras_vit.pretraining.masked_autoencoder",
+            "MaskedModel Reconstruction hidden_count": "keras_vit.pretraining.masked_model",
+            "MaskedPatchPredictor": "keras_vit.pretraining.masked_patches",
+            "SegmentationModel": "keras_vit.segmentation.model",
+            "freeze freeze_all_but_head": "keras_vit.models.finetuning.freezing",
+            "enable_lora merge_lora": "keras_vit.models.finetuning.lora",
+            "whiten": "keras_vit.models.finetuning.whitening",
+        },
+    )

@@ -7,22 +7,23 @@ import dataclasses
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
 from keras import ops
 
 from keras_vit import layers
 from keras_vit.layers.arguments import integers
-from keras_vit.layers.convolution.bottleneck import GROUPS, group_norm
+from keras_vit.layers.convolutions import GROUPS, group_norm
 from keras_vit.layers.registration import serializable
-from keras_vit.models.arguments import BiTOverrides
 from keras_vit.models.checks import blocks_to_remat, class_count, float_policy, image_input, model_name, plain_remat
 from keras_vit.models.classifier import Classifier
-from keras_vit.models.costs import LayerCount, as_rematerialised, dense, resnet, small
 from keras_vit.models.families import FAMILIES, Family, Spec, variant_hint
 from keras_vit.models.fields import NOTHING, NUMBER, PER_CHANNEL, WEIGHTS, Kind, documented, field, row
 from keras_vit.models.heads.classify import linear
+
+if TYPE_CHECKING:
+    from keras_vit.models.arguments import BiTOverrides
 
 # Residual units per stage, by the number of layers.
 DEPTHS = {26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
@@ -81,7 +82,7 @@ class BiTSpec(Spec):
         return f"{'-'.join(map(str, self.units))} bottleneck units, {self.width_factor} times as wide as a ResNet"
 
 
-def make_bit_spec(variant: str | BiTSpec | Mapping[str, Any], **overrides: Unpack[BiTOverrides]) -> BiTSpec:
+def make_bit_spec(variant: str | BiTSpec | Mapping[str, Any], **overrides: "Unpack[BiTOverrides]") -> BiTSpec:
     """The BiTSpec of `variant` with `overrides` applied.
 
     Args:
@@ -158,7 +159,7 @@ class BiT(Classifier):
         remat: bool | Sequence[int] = False,
         name: str | None = "bit",
         dtype: str | keras.DTypePolicy | None = None,
-        **overrides: Unpack[BiTOverrides],
+        **overrides: "Unpack[BiTOverrides]",
     ):
         spec = make_bit_spec(variant, **overrides)
         policy, classes, remat = float_policy(dtype), class_count(classes), plain_remat(remat)
@@ -184,8 +185,10 @@ class BiT(Classifier):
         super().__init__(image, features, outputs, spec, classes, class_names, preprocessing, remat, name, policy)
 
 
-def _layer_counts(spec, size, classes, channels, remat) -> list[LayerCount]:
+def _layer_counts(spec, size, classes, channels, remat) -> list:
     """The cost rows of a BiT's layers."""
+    from keras_vit.models.costs import as_rematerialised, dense, resnet, small
+
     rematerialised = {f"block_{i:02d}" for i in blocks_to_remat(remat, sum(spec.units))}
     rows = [small("normalization", (*size, channels)), *resnet(spec.units, spec.width, size, channels, True)]
     rows = [as_rematerialised(row) if row.name in rematerialised else row for row in rows]

@@ -1,17 +1,12 @@
 """Checks arguments of models, and of functions of a model and a path; returns plain Python values."""
 
 import collections
-import os
 import re
 import warnings
-from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit.fit.model import Model
-from keras_vit.io.class_names import NO_CLASS
-from keras_vit.io.paths import locate
 from keras_vit.layers.arguments import integer, is_integer
 from keras_vit.layers.embedding.patches import pair
 
@@ -91,7 +86,7 @@ def plain_names(class_names) -> tuple[str, ...]:
     if wrong:
         raise ValueError(f"class_names must be text, got {wrong[0]!r}.")
     names = tuple(str(name) for name in names)
-    twice = [name for name, count in collections.Counter(names).items() if count > 1 and name != NO_CLASS]
+    twice = [name for name, count in collections.Counter(names).items() if count > 1 and name != "N/A"]
     if twice:
         warnings.warn(f"{SHARED_NAMES}: {', '.join(twice[:8])}.", stacklevel=2)
     return names
@@ -113,33 +108,3 @@ def preprocessing_or_none(preprocessing) -> str | None:
     if not isinstance(preprocessing, str | None):
         raise ValueError(f'preprocessing must be text such as "decode|resize(224, 224)", got {preprocessing!r}.')
     return None if preprocessing is None else str(preprocessing)
-
-
-def _described(value):
-    """A value in short, for a message."""
-    if isinstance(value, type):
-        return f"the class {value.__name__}, not a model made of it"
-    if isinstance(value, keras.Model):
-        return f'"{value.name}", a plain {type(value).__module__.split(".")[0]} {type(value).__name__}'
-    return f"{value!r}" if isinstance(value, (str, os.PathLike)) or value is None else f"a {type(value).__name__}"
-
-
-def check_model_and_path(function: str, model: Any, path: Any) -> str:
-    """`path` as text, with "~" expanded; ValueError if `function`, "save" or "export", cannot take the arguments."""
-    if isinstance(model, (str, os.PathLike)) and isinstance(path, keras.Model):
-        raise ValueError(f"{function} takes the model first: {function}(model, {os.fspath(model)!r}).")
-    if not isinstance(model, Model):
-        fix = "Make it with keras_vit.ViT, keras_vit.BiT, keras_vit.load or keras_vit.Model(inputs, outputs)."
-        if isinstance(model, type):
-            fix = f'Make a model first, such as keras_vit.ViT("B/16"), then {function} that.'
-        elif isinstance(model, (list, tuple, dict)):
-            fix = f"{function} takes one model: call it once for each."
-        elif isinstance(model, keras.Model):
-            fix = (
-                "Build it as keras_vit.Model(inputs,"
-                f" outputs){', or use model.save(path)' if function == 'save' else ''}."
-            )
-        raise ValueError(f"{function} expected a model of keras_vit, got {_described(model)}. {fix}")
-    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-        raise ValueError(f"{function} expected a path, got {path!r}: {function}(model, path).")
-    return locate(os.fsdecode(path))

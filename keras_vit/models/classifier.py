@@ -11,9 +11,8 @@ import numpy as np
 from keras_vit.fit import state
 from keras_vit.fit.model import Model, describe_input
 from keras_vit.layers.dense import apply_dense_config, dense_config
-from keras_vit.models import taps
+from keras_vit.models import finetuning, taps
 from keras_vit.models.checks import SHARED_NAMES, check_count, plain_names, preprocessing_or_none
-from keras_vit.models.finetuning import lora
 
 if TYPE_CHECKING:
     from keras_vit.classification.classify import Prediction
@@ -40,7 +39,7 @@ class ModelOfArguments(Model):
             model = cls(**config)
         apply_dense_config(model, quantization, adapted)
         if adapted:
-            lora.freeze_all_but_lora(model)
+            finetuning.freeze_all_but_lora(model)
         state.restore(model, training)
         return model
 
@@ -143,14 +142,14 @@ class Classifier(ModelOfArguments):
         return model
 
     def enable_lora(
-        self, rank: int, targets: str | Sequence[str] = lora.TARGETS, alpha: float | None = None
+        self, rank: int, targets: str | Sequence[str] = ("query", "value"), alpha: float | None = None
     ) -> list[str]:
         """LoRA: only small matrices next to the kernels train, and the head; see models.finetuning.lora.enable_lora."""
-        return lora.enable_lora(self, rank, targets, alpha)
+        return finetuning.enable_lora(self, rank, targets, alpha)
 
     def merge_lora(self) -> None:
         """Adds LoRA's matrices to the kernels; see models.finetuning.lora.merge_lora."""
-        lora.merge_lora(self)
+        finetuning.merge_lora(self)
 
     def _check_new_head(self, layer):
         inner = layer._flatten_layers() if isinstance(layer, keras.layers.Layer) else []

@@ -9,20 +9,15 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_vit import layers
 from keras_vit.layers.arguments import arguments_of
-from keras_vit.layers.attention.window_tokens import window_size
-from keras_vit.layers.blocks.axial import AxialBlock
-from keras_vit.layers.blocks.reducing import ReducingBlock
 from keras_vit.layers.blocks.transformer import PostNormBlock, TransformerBlock
-from keras_vit.layers.embedding.patch_dropout import kept_patches
-from keras_vit.layers.embedding.patches import grid_size
-from keras_vit.layers.normalization import LayerNormalization
-from keras_vit.layers.positions.embeddings import KINDS
+from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.embedding.patches import ClassToken, PatchEncoder, grid_size
+from keras_vit.layers.normalization import LayerNormalization, PixelNormalization
+from keras_vit.layers.positions.embeddings import KINDS, AddPositionEmbs
 from keras_vit.models.checks import blocks_to_remat, float_policy
 from keras_vit.models.fields import rows
 from keras_vit.models.spec import ViTSpec, make_spec
-from keras_vit.models.stems import conv_stem, hybrid_stem
 
 BLOCK_ARGUMENTS = arguments_of(TransformerBlock)
 """{name: default} of all arguments of a TransformerBlock."""
@@ -37,6 +32,8 @@ class Reduction(NamedTuple):
 
 def reductions(spec: ViTSpec, patches: int) -> list[Reduction]:
     """One Reduction per block, for `patches` into the first; ValueError if a block would merge more than half."""
+    from keras_vit.layers.embedding.patch_dropout import kept_patches
+
     found = []
     for i in range(spec.depth):
         kept = (
@@ -57,26 +54,30 @@ def reductions(spec: ViTSpec, patches: int) -> list[Reduction]:
 
 def _positions(spec, grid, policy, name="position_embedding", registers=0):
     """The layer that adds a position table."""
-    return layers.AddPositionEmbs(
-        grid, spec.positioned, spec.positions, spec.position_std, registers, dtype=policy, name=name
-    )
+    return AddPositionEmbs(grid, spec.positioned, spec.positions, spec.position_std, registers, dtype=policy, name=name)
 
 
 def _patches(image, spec, remat, policy):
     """Pixels (b, height, width, c) to patch tokens (b, h*w, d)."""
     if spec.palette is not None:
-        return layers.PaletteEncoder(spec.palette, spec.width, dtype=policy, name="patch_encoder")(image)
-    x = layers.PixelNormalization(spec.mean, spec.std, dtype=policy, name="normalization")(image)
+        from keras_vit.layers.embedding.palette import PaletteEncoder
+
+        return PaletteEncoder(spec.palette, spec.width, dtype=policy, name="patch_encoder")(image)
+    x = PixelNormalization(spec.mean, spec.std, dtype=policy, name="normalization")(image)
     if spec.stem is not None:
+        from keras_vit.models.stems import hybrid_stem
+
         x = hybrid_stem(x, spec.stem, spec.stem_width, remat, policy)  # (b, height/s, width/s, c)
     if spec.conv_stem:
+        from keras_vit.models.stems import conv_stem
+
         x = conv_stem(x, spec.conv_stem, spec.conv_strides, spec.conv_form, policy)
     return patch_encoder(spec, spec.patch_form, policy)(x)
 
 
-def patch_encoder(spec: ViTSpec, form: str, policy: keras.DTypePolicy) -> layers.PatchEncoder:
+def patch_encoder(spec: ViTSpec, form: str, policy: keras.DTypePolicy) -> PatchEncoder:
     """The layer from normalised pixels to patch tokens."""
-    return layers.PatchEncoder(
+    return PatchEncoder(
         spec.patch_size,
         spec.width,
         form,
@@ -112,8 +113,10 @@ def embed(
         _patches(image, spec, remat, policy), spec, _positions(spec, grid, policy) if at_stem else None, policy
     )
     if spec.windows > 1:
+        from keras_vit.layers.attention.window_tokens import WindowTokens, window_size
+
         window_size(grid, spec.windows)
-        x = layers.WindowTokens(spec.windows, spec.window_prefix, dtype=policy, name="window_tokens")(x)
+        x = WindowTokens(spec.windows, spec.window_prefix, dtype=policy, name="window_tokens")(x)
     return x
 
 
@@ -132,18 +135,20 @@ def with_tokens(
         policy: of the layers.
     """
     if spec.class_token:
-        x = layers.ClassToken(dtype=policy, name="class_token")(x)  # (b, 1 + h*w, d)
+        x = ClassToken(dtype=policy, name="class_token")(x)  # (b, 1 + h*w, d)
     if spec.distillation_token:
-        x = layers.ClassToken(after=1, initializer="normal", dtype=policy, name="distillation_token")(x)
+        x = ClassToken(after=1, initializer="normal", dtype=policy, name="distillation_token")(x)
     if positions is not None:
         x = positions(x)
     if spec.registers:
-        x = layers.ClassToken(spec.registers, spec.positioned, "normal", dtype=policy, name="registers")(x)
+        x = ClassToken(spec.registers, spec.positioned, "normal", dtype=policy, name="registers")(x)
     if spec.pre_norm:
         x = LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="pre_norm")(x)
-    x = layers.Dropout(spec.dropout, dtype=policy, name="embedding_dropout")(x)
+    x = Dropout(spec.dropout, dtype=policy, name="embedding_dropout")(x)
     if spec.patch_dropout and spec.patch_dropout_block is None:
-        x = layers.PatchDropout(spec.patch_dropout, spec.prefix, dtype=policy, name="patch_dropout")(x)
+        from keras_vit.layers.embedding.patch_dropout import PatchDropout
+
+        x = PatchDropout(spec.patch_dropout, spec.prefix, dtype=policy, name="patch_dropout")(x)
     return x
 
 
@@ -175,8 +180,12 @@ def _block(spec, i, grid, reduction, **options):
     """Block number i, which takes and returns tokens; with a reduction also their sizes."""
     arguments = {**block_arguments(spec, i, grid), **options, "name": f"block_{i:02d}"}
     if reduction is not None:
+        from keras_vit.layers.blocks.token_merging import ReducingBlock
+
         return ReducingBlock(**arguments, **reduction._asdict(), class_token=bool(spec.class_token))
     if spec.pattern.name == "axial":
+        from keras_vit.layers.blocks.axial import AxialBlock
+
         return AxialBlock(**arguments)
     return TransformerBlock(**arguments) if spec.norm_first else PostNormBlock(**arguments)
 
@@ -239,15 +248,12 @@ def encode(
         )
     rematerialised = blocks_to_remat(remat, spec.depth)
     masks = {name: value for name, value in (("mask", mask), ("attention_mask", attention_mask)) if value is not None}
-    steps = enumerate(zip(_tables(spec, grid, policy), _reductions(spec, tokens, masks)))
-    blocks = [
-        (table, _block(spec, i, grid, reduction, remat=i in rematerialised, dtype=policy))
-        for i, (table, reduction) in steps
-    ]
+    tables, found = _tables(spec, grid, policy), _reductions(spec, tokens, masks)
+    blocks = [_block(spec, i, grid, found[i], remat=i in rematerialised, dtype=policy) for i in range(spec.depth)]
     x, sizes = tokens, None
-    for table, block in blocks:
+    for table, reduction, block in zip(tables, found, blocks):
         x = x if table is None else table(x)
-        x, sizes = block(x, sizes=sizes) if isinstance(block, ReducingBlock) else (block(x, **masks), None)
+        x, sizes = (block(x, **masks), None) if reduction is None else block(x, sizes=sizes)
     if spec.final_norm and not spec.fc_norm:
         x = LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="encoder_norm")(x)
     return (x, sizes if spec.token_merging is not None else None) if return_sizes else x

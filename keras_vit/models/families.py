@@ -7,15 +7,17 @@ what a model supports, never its class.
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import keras
 
 from keras_vit.fit.model import Model
 from keras_vit.io.suggest import argument_hint, did_you_mean
 from keras_vit.layers.arguments import as_named_now
-from keras_vit.models.arguments import Arguments
 from keras_vit.models.fields import NOTHING, WEIGHTS, make_plain, named
+
+if TYPE_CHECKING:
+    from keras_vit.models.arguments import Arguments
 
 # The arguments of every family's models besides the fields of their specs.
 ARGUMENTS = ("image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
@@ -238,7 +240,7 @@ def variant_hint(text: str, family: str) -> str:
     return f' Did you mean "{near}"?' if near != text else ""
 
 
-def build(variant: Any, **arguments: Unpack[Arguments]) -> Model:
+def build(variant: Any, **arguments: "Unpack[Arguments]") -> Model:
     """A model of any family.
 
     Args:

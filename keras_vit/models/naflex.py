@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import keras
 from keras import ops
@@ -13,13 +13,15 @@ from keras_vit.layers.embedding.patches import pair
 from keras_vit.layers.positions.any_grid import AnyGridPositions
 from keras_vit.layers.positions.embeddings import LEARNED
 from keras_vit.layers.registration import serializable
-from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.checks import check_count, class_count, float_policy, model_name, plain_names, plain_remat
 from keras_vit.models.classifier import ModelOfArguments
 from keras_vit.models.encoder import encode, patch_encoder, with_tokens
 from keras_vit.models.heads.classify import classify
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.vit import ViT
+
+if TYPE_CHECKING:
+    from keras_vit.models.arguments import ViTOverrides
 
 
 def _check(spec):
@@ -92,7 +94,7 @@ class NaFlexViT(ModelOfArguments):
         remat: bool | Sequence[int] = False,
         name: str | None = "naflex_vit",
         dtype: str | keras.DTypePolicy | None = None,
-        **overrides: Unpack[ViTOverrides],
+        **overrides: "Unpack[ViTOverrides]",
     ):
         spec, policy, classes, remat = (
             make_spec(variant, **overrides),

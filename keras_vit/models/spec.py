@@ -4,19 +4,20 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from keras_vit.io.suggest import counted
 from keras_vit.layers.arguments import integers
-from keras_vit.layers.attention import patterns, self_attention
+from keras_vit.layers.attention import patterns
+from keras_vit.layers.attention.self_attention import POSITIONS as INNER_POSITIONS
+from keras_vit.layers.attention.self_attention import RELATIVE
 from keras_vit.layers.blocks.mlp import ACTIVATIONS, DENSE_ACTIVATIONS, MLPS
 from keras_vit.layers.embedding.patches import FORMS, grid_size
-from keras_vit.layers.positions.embeddings import FIXED, KINDS
+from keras_vit.layers.positions.embeddings import FIXED, KINDS, LEARNED
 from keras_vit.layers.positions.rotary import ROTARY
 from keras_vit.layers.registration import serializable
-from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.families import FAMILIES, Spec
 from keras_vit.models.fields import (
     AT_LEAST_1,
@@ -39,12 +40,15 @@ from keras_vit.models.fields import (
     field,
     one_of,
     row,
+    rows,
 )
-from keras_vit.models.spec_checks import check_combinations, check_effect
+
+if TYPE_CHECKING:
+    from keras_vit.models.arguments import ViTOverrides
 
 CONV_FORMS = ("plain", "residual")
 POOLS = ("token", "gap", "map", "token_gap", "mean")
-POSITIONS = (*KINDS, *self_attention.POSITIONS, "none")
+POSITIONS = (*KINDS, *INNER_POSITIONS, "none")
 PLACES = ("stem", "every", "shared")
 
 
@@ -58,6 +62,175 @@ def token_stride(patch_size: tuple, stem: tuple | None, conv_strides: tuple = ()
 _ATTENTION = Kind(patterns.attention_text, "an attention pattern")
 _UNITS = Kind(functools.partial(integers, example=(3, 4, 9)), "positive integers")
 _CONVOLUTIONS = Kind(functools.partial(integers, example=(32, 64)), "positive integers")
+
+
+def _check_combinations(spec: Any) -> None:
+    """Raises ValueError unless a ViTSpec's fields go together."""
+    _check_stems(spec)
+    _check_reduction(spec)
+    _check_head(spec)
+    _check_causal(spec)
+    _check_palette(spec)
+    _check_windows(spec)
+    _check_attention(spec)
+    _check_positions(spec)
+
+
+def _check_effect(overrides: Mapping[str, Any], spec: Any) -> None:
+    """Raises ValueError for overrides that the architecture ignores."""
+    unused = {
+        "mlp_activation": not MLPS[spec.mlp_form].uses_activation
+        and spec.pool != "map"
+        and f'mlp_form="{spec.mlp_form}" has none',
+        "pre_logits_activation": not spec.pre_logits and "there is no pre_logits",
+        "position_std": spec.positions not in LEARNED and f'positions="{spec.positions}" are not learned tables',
+        "rope_rescale": spec.inner_positions not in ROTARY and f'positions="{spec.positions}" are not rotations',
+        "rope_grid": spec.inner_positions not in ("rope2d_cells", "rope2d_cells1")
+        and "there are no rotations of the form rope2d_cells",
+        "pool_heads": spec.pool != "map" and f'pool="{spec.pool}" has no heads',
+        "stem_width": spec.stem is None and "there is no stem",
+        "conv_strides": not spec.conv_stem and "there is no conv_stem",
+        "conv_form": not spec.conv_stem and "there is no conv_stem",
+        "patch_dropout_block": not spec.patch_dropout and "there is no patch_dropout",
+        "global_blocks": spec.windows == 1 and "there are no windows (a pattern has global=(...) in its attention)",
+        "mean": spec.palette and "a palette takes pixels 0..255 as they are",
+        "std": spec.palette and "a palette takes pixels 0..255 as they are",
+        "patch_form": spec.palette and "a palette has no linear patches",
+    }
+    fields = rows(type(spec))
+    for name, reason in unused.items():
+        if reason and name in overrides and getattr(spec, name) != fields[name].default:
+            raise ValueError(f"{name}={overrides[name]!r} has no effect: {reason}. Leave it out.")
+
+
+def _check_stems(spec):
+    if spec.stem is not None and spec.conv_stem:
+        raise ValueError("stem and conv_stem exclude each other: a hybrid already has a stem.")
+    if len(spec.conv_stem) != len(spec.conv_strides):
+        raise ValueError(
+            f"conv_stem has {len(spec.conv_stem)} convolutions, conv_strides {len(spec.conv_strides)} strides."
+        )
+
+
+def _check_reduction(spec):
+    merging, block = spec.token_merging, spec.patch_dropout_block
+    if isinstance(merging, tuple) and len(merging) != spec.depth:
+        raise ValueError(
+            f"token_merging has {len(merging)} numbers, the model {spec.depth} blocks: give one per block."
+        )
+    if not spec.norm_first and (merging is not None or block is not None):
+        raise ValueError(
+            "norm_first=False does not go with token_merging and patch_dropout_block: their blocks normalise first."
+        )
+    if block is not None and block >= spec.depth:
+        raise ValueError(f"patch_dropout_block={block}: the model has blocks 0 to {spec.depth - 1}.")
+
+
+def _check_head(spec):
+    if spec.pool in ("token", "token_gap") and not spec.class_token:
+        raise ValueError(
+            f'pool="{spec.pool}" reads the class token, but class_token is False. Use pool="gap" or "map".'
+        )
+    if spec.distillation_token and (spec.pool != "token" or spec.pre_logits):
+        raise ValueError(
+            'distillation_token needs pool="token" and no pre_logits: each of the two tokens has its own linear head.'
+        )
+    if spec.fc_norm and spec.pool == "map":
+        raise ValueError('fc_norm needs pool "gap", "token", "token_gap" or "mean", got "map".')
+    if spec.fc_norm and not spec.final_norm:
+        raise ValueError("fc_norm=True is a normalisation after the blocks, which final_norm=False leaves out.")
+
+
+def _check_causal(spec):
+    if spec.causal and (spec.pool in ("token", "token_gap") or spec.distillation_token):
+        what = "distillation_token" if spec.distillation_token else f'pool="{spec.pool}"'
+        raise ValueError(
+            f"causal=True lets the tokens before the patches see no patch, so that {what} would read the same of"
+            ' every image: use pool="gap" or "map", with class_token=True for a token to start from.'
+        )
+    if spec.causal and (spec.token_merging is not None or spec.patch_dropout):
+        raise ValueError(
+            "causal=True needs all patches in their order: leave token_merging and patch_dropout out, which merge"
+            " later ones into earlier, or change their order."
+        )
+
+
+def _check_palette(spec):
+    if spec.palette is None:
+        return
+    wrong = {
+        "patch_size": spec.patch_size != (1, 1),
+        "stem": spec.stem is not None,
+        "conv_stem": bool(spec.conv_stem),
+        "patch_norm": spec.patch_norm,
+        "pre_norm": spec.pre_norm,
+    }
+    for name, given in wrong.items():
+        if given:
+            raise ValueError(
+                f"palette={spec.palette} makes a token of each pixel: set patch_size=1 and leave stem, conv_stem,"
+                f" patch_norm and pre_norm out, got {name}={getattr(spec, name)!r}."
+            )
+
+
+def _check_positions(spec):
+    if spec.rope is not None and spec.positions not in KINDS:
+        raise ValueError(
+            f'rope="{spec.rope}" adds rotations to a table, {", ".join(KINDS)}, got positions="{spec.positions}".'
+            f' For rotations alone set positions="{spec.rope}" and leave rope out.'
+        )
+    if spec.positions_at != "stem" and spec.positions not in KINDS:
+        raise ValueError(
+            f'positions_at="{spec.positions_at}" needs a table that can be added at each block, {", ".join(KINDS)};'
+            f' positions="{spec.positions}" has none. Leave positions_at at "stem".'
+        )
+    if not spec.reads_grid or (spec.token_merging is None and not spec.patch_dropout):
+        return
+    reduces = "patch_dropout" if spec.patch_dropout else "token_merging"
+    raise ValueError(
+        f'{reduces} does not go with positions="{spec.positions}", positions_at="{spec.positions_at}": after it the'
+        " blocks no longer know where a patch was. Use positions that are added at the stem"
+        f" ({', '.join(KINDS)}), or none."
+    )
+
+
+def _check_windows(spec):
+    wrong = [i for i in spec.global_blocks if i >= spec.depth]
+    if wrong:
+        raise ValueError(f"global_blocks has {wrong}: the model has blocks 0 to {spec.depth - 1}.")
+    if spec.windows == 1:
+        return
+    problems = {
+        f'positions="{spec.inner_positions}" inside attention': spec.inner_positions is not None,
+        f'positions_at="{spec.positions_at}"': spec.positions_at != "stem",
+        "token_merging": spec.token_merging is not None,
+        "patch_dropout": spec.patch_dropout > 0,
+        "causal=True": spec.causal,
+    }
+    for name, given in problems.items():
+        if given:
+            raise ValueError(f"windows={spec.windows} do not go with {name}. Leave one of them out.")
+
+
+def _check_attention(spec):
+    if not spec.has_pattern:
+        return
+    wrong = [i for i in spec.pattern.global_blocks if i >= spec.depth]
+    if wrong:
+        raise ValueError(f'attention="{spec.attention}": the model has blocks 0 to {spec.depth - 1}, not {wrong}.')
+    axial = spec.pattern.name == "axial"
+    problems = {
+        f"windows={spec.windows}": spec.windows > 1,
+        f'positions="{spec.positions}", terms of the scores of all pairs; use "rope2d" or positions that are added'
+        " to the tokens": spec.positions in RELATIVE,
+        "token_merging, which needs each pair's weight": spec.token_merging is not None,
+        "patch_dropout, which removes patches from the grid": spec.patch_dropout > 0,
+        "causal=True, since rows and columns leave out earlier patches": axial and spec.causal,
+        "norm_first=False": axial and not spec.norm_first,
+    }
+    for name, given in problems.items():
+        if given:
+            raise ValueError(f'attention="{spec.attention}" does not go with {name}. Leave one of them out.')
 
 
 @serializable
@@ -281,7 +454,7 @@ class ViTSpec(Spec):
             self._replace("conv_strides", (2,) * len(self.conv_stem))
         if not np.any(self.token_merging or 0):
             self._replace("token_merging", None)
-        check_combinations(self)
+        _check_combinations(self)
 
     def _replace(self, name, value):
         """Sets a field of the frozen dataclass under construction."""
@@ -305,7 +478,7 @@ class ViTSpec(Spec):
     @property
     def inner_positions(self) -> str | None:
         """The positions inside attention, or None."""
-        return self.positions if self.positions in self_attention.POSITIONS else self.rope
+        return self.positions if self.positions in INNER_POSITIONS else self.rope
 
     @property
     def reads_grid(self) -> bool:
@@ -367,7 +540,7 @@ class ViTSpec(Spec):
             changed = {"class_token"} | ({"pool_heads"} if overrides["pool"] != "map" else set())
             fields = {name: value for name, value in fields.items() if name not in changed - overrides.keys()}
         spec = super().completed(fields, overrides)
-        check_effect(overrides, spec)
+        _check_effect(overrides, spec)
         return spec
 
     def fixes(self, name, value):
@@ -389,7 +562,7 @@ class ViTSpec(Spec):
         return dataclasses.replace(self, head_bias=0.0, pre_logits=None, pre_logits_activation="tanh", fc_norm=fc_norm)
 
 
-def make_spec(variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[ViTOverrides]) -> ViTSpec:
+def make_spec(variant: str | ViTSpec | Mapping[str, Any], **overrides: "Unpack[ViTOverrides]") -> ViTSpec:
     """The ViTSpec of `variant` with `overrides` applied.
 
     Args:

@@ -2,8 +2,8 @@
 
 import keras
 
-from keras_vit import layers
-from keras_vit.layers.convolution.bottleneck import group_norm
+from keras_vit.layers.convolutions import BottleneckUnit, StdConv2D, group_norm
+from keras_vit.layers.normalization import BatchNormalization
 
 MOMENTUM = 0.95  # of the running statistics: high values lag behind in short trainings on few examples
 
@@ -21,7 +21,7 @@ def hybrid_stem(x, stages: tuple, width: int, remat: bool, policy):
     Returns:
         (b, h/4, w/4, width) without stages; otherwise (b, h/s, w/s, 4 * width * 2^(stages-1)), s = 4 * 2^(stages-1).
     """
-    x = layers.StdConv2D(width, 7, 2, dtype=policy, name="stem_conv")(x)
+    x = StdConv2D(width, 7, 2, dtype=policy, name="stem_conv")(x)
     x = group_norm(1e-6, policy, "stem_norm")(x)
     x = keras.layers.Activation("relu", dtype=policy, name="stem_relu")(x)
     x = keras.layers.MaxPooling2D(3, 2, "same", "channels_last", dtype=policy, name="stem_pool")(x)
@@ -29,7 +29,7 @@ def hybrid_stem(x, stages: tuple, width: int, remat: bool, policy):
         for j in range(units):
             strides = 2 if i and not j else 1
             name = f"stem_block{i + 1}_unit{j + 1}"
-            x = layers.BottleneckUnit(width * 2**i, strides, remat=remat, dtype=policy, name=name)(x)
+            x = BottleneckUnit(width * 2**i, strides, remat=remat, dtype=policy, name=name)(x)
     return x
 
 
@@ -57,7 +57,7 @@ def conv_stem(x, widths: tuple, strides: tuple, form: str, policy):
                 stride, stride, "same", "channels_last", dtype=policy, name=f"stem_pool{i}"
             )
             x = pool(x)
-        x = layers.BatchNormalization(MOMENTUM, dtype=policy, name=f"stem_norm{i}")(x)
+        x = BatchNormalization(MOMENTUM, dtype=policy, name=f"stem_norm{i}")(x)
         x = keras.layers.Activation("relu", dtype=policy, name=f"stem_relu{i}")(x)
         if residual and x.shape == before.shape:
             x = keras.layers.Add(dtype=policy, name=f"stem_add{i}")([before, x])

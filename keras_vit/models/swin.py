@@ -2,19 +2,17 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
 
 from keras_vit import layers
 from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
-from keras_vit.models.arguments import SwinOverrides
 from keras_vit.models.checks import blocks_to_remat, class_count, float_policy, image_input, model_name, plain_remat
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.families import Family
 from keras_vit.models.heads.classify import linear
-from keras_vit.models.swin_costs import swin_layer_counts
 from keras_vit.models.swin_spec import (
     EPSILON,
     NAMES,
@@ -25,6 +23,9 @@ from keras_vit.models.swin_spec import (
     parse,
     stages_of,
 )
+
+if TYPE_CHECKING:
+    from keras_vit.models.arguments import SwinOverrides
 
 
 def _embedded(image, spec, policy):
@@ -107,7 +108,7 @@ class Swin(Classifier):
         remat: bool | Sequence[int] = False,
         name: str | None = "swin",
         dtype: str | keras.DTypePolicy | None = None,
-        **overrides: Unpack[SwinOverrides],
+        **overrides: "Unpack[SwinOverrides]",
     ):
         spec = make_swin_spec(variant, **overrides)
         policy, classes, remat = float_policy(dtype), class_count(classes), plain_remat(remat)
@@ -122,6 +123,12 @@ class Swin(Classifier):
         super().__init__(image, features, outputs, spec, classes, class_names, preprocessing, remat, name, policy)
 
 
+def _layer_counts(*arguments):
+    from keras_vit.models.swin_costs import swin_layer_counts
+
+    return swin_layer_counts(*arguments)
+
+
 SWIN = Family(
     name="Swin",
     title="Swin Transformer",
@@ -134,5 +141,5 @@ SWIN = Family(
     parse=parse,
     nearest=nearest_variant,
     variants=SWIN_VARIANTS,
-    layer_counts=swin_layer_counts,
+    layer_counts=_layer_counts,
 )

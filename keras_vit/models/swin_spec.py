@@ -4,12 +4,11 @@ import dataclasses
 import functools
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from keras_vit.layers.arguments import integers, number
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.layers.registration import serializable
-from keras_vit.models.arguments import SwinOverrides
 from keras_vit.models.families import FAMILIES, Spec, variant_hint
 from keras_vit.models.fields import (
     FLAG,
@@ -26,6 +25,9 @@ from keras_vit.models.fields import (
     one_of,
     row,
 )
+
+if TYPE_CHECKING:
+    from keras_vit.models.arguments import SwinOverrides
 
 # Sizes of both versions, from the papers; a head is 32 wide.
 ROWS = {
@@ -187,7 +189,7 @@ def stages_of(spec: SwinSpec, image_size: tuple[int, int]) -> list[Stage]:
     return stages
 
 
-def make_swin_spec(variant: str | SwinSpec | Mapping[str, Any], **overrides: Unpack[SwinOverrides]) -> SwinSpec:
+def make_swin_spec(variant: str | SwinSpec | Mapping[str, Any], **overrides: "Unpack[SwinOverrides]") -> SwinSpec:
     """The SwinSpec of `variant` with `overrides` applied.
 
     Args:

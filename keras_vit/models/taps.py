@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit import layers
-from keras_vit.fit.checks.compiled import what_is
+from keras_vit.fit import checks
+from keras_vit.layers.embedding.patches import PatchGrid
 from keras_vit.models import families
 
 # The features' layer, whichever the model has: the last in the graph comes first.
@@ -139,7 +139,7 @@ def encoded(model: keras.Model) -> keras.KerasTensor:
 
 def _output(block):
     """A block's tokens or feature map."""
-    return block.output[0] if isinstance(block, layers.ReducingBlock) else block.output
+    return block.output[0] if isinstance(block.output, (list, tuple)) else block.output  # with the sizes of tokens
 
 
 def patch_grid(model: keras.Model) -> tuple[int, int]:
@@ -154,7 +154,10 @@ def patch_grid(model: keras.Model) -> tuple[int, int]:
 
 def check_whole_grid(model: keras.Model) -> None:
     """Refuses a model without one token per patch: its maps have no places; ValueError with how to load it."""
-    if any(isinstance(layer, (layers.ReducingBlock, layers.PatchDropout)) for layer in model.layers):
+    from keras_vit.layers.blocks.token_merging import ReducingBlock
+    from keras_vit.layers.embedding.patch_dropout import PatchDropout
+
+    if any(isinstance(layer, (ReducingBlock, PatchDropout)) for layer in model.layers):
         raise ValueError(
             f'"{model.name}" merges or leaves out patches, so that its tokens are no map of the image. Load it with'
             " token_merging=None and patch_dropout=0."
@@ -200,7 +203,7 @@ def _after(model, tensor):
 
 def ends_in_probabilities(model: keras.Model) -> bool:
     """Whether the model's one output, possibly a nested model's, is visibly a softmax or sigmoid."""
-    return isinstance(model.output, keras.KerasTensor) and what_is(model.output) == "probabilities"
+    return isinstance(model.output, keras.KerasTensor) and checks.what_is(model.output) == "probabilities"
 
 
 def feature_map(model: keras.Model, numbers: int | Sequence[int] | None = None) -> Any:
@@ -246,7 +249,7 @@ def _on_grid(model, tokens):
     check_whole_grid(model)
     h, w = patch_grid(model)
     policy = blocks(model)[-1].dtype_policy
-    return layers.PatchGrid((h, w), prefix=tokens.shape[1] - h * w, dtype=policy)(tokens)
+    return PatchGrid((h, w), prefix=tokens.shape[1] - h * w, dtype=policy)(tokens)
 
 
 def _feature_map(model, numbers):

@@ -14,7 +14,6 @@ from keras_vit.layers.pooling import EndPooling
 from keras_vit.layers.registration import serializable
 from keras_vit.models.checks import blocks_to_remat, float_policy, model_name, plain_remat
 from keras_vit.models.classifier import ModelOfArguments
-from keras_vit.models.costs import LayerCount, dense, small, transformer_block
 from keras_vit.models.fields import COUNT, EPSILON, FLAG, POSITIVE, documented, field, make_plain, one_of, row
 
 POOLS = ("last", "end")
@@ -101,8 +100,10 @@ def _block_arguments(spec):
     return {name: getattr(spec, name) for name in ("heads", "mlp_dim", "mlp_activation", "epsilon", "causal")}
 
 
-def text_layer_counts(spec: TextSpec) -> list[LayerCount]:
-    """The costs of each layer of a text encoder, as in models.costs."""
+def text_layer_counts(spec: TextSpec) -> list:
+    """The costs of each layer of a text encoder, LayerCounts as in models.costs."""
+    from keras_vit.models.costs import dense, small, transformer_block
+
     n, d = spec.length, spec.width
     rows = [small("token_embedding", (n, d), spec.vocabulary * d), small("position_embedding", (n, d), n * d)]
     rows += [transformer_block(f"block_{i:02d}", n, d, _block_arguments(spec)) for i in range(spec.depth)]

@@ -1,15 +1,14 @@
 """The Vision Transformer (arXiv 2010.11929) as a functional Keras model: pixels 0..255 in, logits out."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
 
-from keras_vit import layers
+from keras_vit.layers.blocks.transformer import TransformerBlock
 from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.layers.registration import serializable
 from keras_vit.models import taps
-from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.checks import class_count, float_policy, image_input, model_name, plain_remat
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.encoder import embed, encode
@@ -17,7 +16,9 @@ from keras_vit.models.families import Family
 from keras_vit.models.heads.classify import classify
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.variants import NAMES, VARIANTS, nearest_variant, parse
-from keras_vit.models.vit_costs import vit_layer_counts
+
+if TYPE_CHECKING:
+    from keras_vit.models.arguments import ViTOverrides
 
 
 @serializable
@@ -60,7 +61,7 @@ class ViT(Classifier):
         remat: bool | Sequence[int] = False,
         name: str | None = "vit",
         dtype: str | keras.DTypePolicy | None = None,
-        **overrides: Unpack[ViTOverrides],
+        **overrides: "Unpack[ViTOverrides]",
     ):
         spec = make_spec(variant, **overrides)
         policy, classes, remat = float_policy(dtype), class_count(classes), plain_remat(remat)
@@ -84,17 +85,23 @@ class ViT(Classifier):
         return taps.tokens(self)
 
 
+def _layer_counts(*arguments):
+    from keras_vit.models.vit_costs import vit_layer_counts
+
+    return vit_layer_counts(*arguments)
+
+
 VIT = Family(
     name="ViT",
     title="Vision Transformer",
     tag="vision-transformer",
     spec=ViTSpec,
     model=ViT,
-    block=layers.TransformerBlock,
+    block=TransformerBlock,
     encoded="encoder_norm",
     names=NAMES,
     parse=parse,
     nearest=nearest_variant,
     variants=VARIANTS,
-    layer_counts=vit_layer_counts,
+    layer_counts=_layer_counts,
 )

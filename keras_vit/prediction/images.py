@@ -11,8 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.fit.checks.pixel_range import PIXELS, InputRange
-from keras_vit.fit.checks.pixel_scale import check_range
+from keras_vit.fit.checks.pixels import PIXELS, InputRange, check_range
 from keras_vit.prediction.preprocessing import Preprocessing, parse_preprocessing, preprocessing_text
 
 

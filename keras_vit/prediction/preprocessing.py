@@ -7,8 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit.fit.checks.marked import plain_errors
-from keras_vit.fit.checks.pixel_range import PIXELS
-from keras_vit.fit.checks.pixel_scale import assert_range
+from keras_vit.fit.checks.pixels import PIXELS, assert_range
 from keras_vit.io.suggest import pip_install
 from keras_vit.layers.registration import serializable
 

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.fit.checks.inputs import check_images
+from keras_vit.fit import checks
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import is_integer
 from keras_vit.layers.dense import Dense
@@ -151,7 +151,7 @@ class ImageGPT(ModelOfArguments):
         Raises:
             ValueError: for images on another scale than 0..255.
         """
-        check_images(self, images)
+        checks.check_images(self, images)
         nearest, images = self.get_layer("patch_encoder").nearest, np.asarray(images)
         parts = [
             nearest(keras.ops.convert_to_tensor(images[i : i + batch_size])) for i in range(0, len(images), batch_size)

@@ -1,7 +1,7 @@
 """The masked autoencoder (MAE, arXiv 2111.06377): an image and its visible patches in, all patches out."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
 import numpy as np
@@ -13,7 +13,6 @@ from keras_vit.layers.arguments import flag, integer
 from keras_vit.layers.embedding.hidden_patches import KeptPatches, PatchPixels, RestoredPatches, patch_statistics
 from keras_vit.layers.embedding.patches import cut
 from keras_vit.layers.registration import serializable
-from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.checks import float_policy, model_name, output_policy, plain_remat
 from keras_vit.models.spec import ViTSpec
 from keras_vit.models.vit import ViT
@@ -28,6 +27,9 @@ from keras_vit.pretraining.masked_model import (
     hidden_count,
     pasted,
 )
+
+if TYPE_CHECKING:
+    from keras_vit.models.arguments import ViTOverrides
 
 MASK_RATIO = 0.75  # section 4.1
 
@@ -74,7 +76,7 @@ class MaskedAutoencoder(MaskedModel):
         remat: bool | Sequence[int] = False,
         name: str | None = "masked_autoencoder",
         dtype: str | keras.DTypePolicy | None = None,
-        **overrides: Unpack[ViTOverrides],
+        **overrides: "Unpack[ViTOverrides]",
     ):
         spec = self.encoder_spec(variant, **overrides)
         policy, remat = float_policy(dtype), plain_remat(remat)
@@ -105,7 +107,7 @@ class MaskedAutoencoder(MaskedModel):
         return {"kept": Numbers(n - self.hidden_count(), 0, n - 1, once=True)}
 
     @classmethod
-    def encoder_spec(cls, variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[ViTOverrides]) -> ViTSpec:
+    def encoder_spec(cls, variant: str | ViTSpec | Mapping[str, Any], **overrides: "Unpack[ViTOverrides]") -> ViTSpec:
         positions: Any = {"positions": "sincos2d_mae"} if isinstance(variant, str) else {}
         return super().encoder_spec(variant, **{**positions, **overrides})
 

@@ -2,18 +2,20 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import keras
 import numpy as np
 
-from keras_vit.fit.checks.pixel_range import InputRange
+from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.fit.model import Model
 from keras_vit.layers.arguments import number
-from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.classifier import ModelOfArguments
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.vit import ViT
+
+if TYPE_CHECKING:
+    from keras_vit.models.arguments import ViTOverrides
 
 GREY = np.array([127.5], "float32")  # of hidden patches
 
@@ -136,7 +138,7 @@ class MaskedModel(ModelOfArguments):
         )
 
     @classmethod
-    def encoder_spec(cls, variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[ViTOverrides]) -> ViTSpec:
+    def encoder_spec(cls, variant: str | ViTSpec | Mapping[str, Any], **overrides: "Unpack[ViTOverrides]") -> ViTSpec:
         """The encoder's spec for these constructor arguments; ValueError as in make_spec, or if it is unsuitable."""
         spec = make_spec(variant, **overrides)
         check_encoder(spec, cls.__name__)

@@ -1,7 +1,7 @@
 """Masked patch prediction (arXiv 2010.11929, appendix B.1.2): predicts patches with replaced embeddings."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
 import numpy as np
@@ -12,7 +12,6 @@ from keras_vit.fit.checks.numbers import Numbers
 from keras_vit.layers.arguments import choice
 from keras_vit.layers.embedding.hidden_patches import PatchPixels, ReplacedPatches
 from keras_vit.layers.registration import serializable
-from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.checks import float_policy, model_name, output_policy, plain_remat
 from keras_vit.models.spec import ViTSpec
 from keras_vit.models.vit import ViT
@@ -26,6 +25,9 @@ from keras_vit.pretraining.masked_model import (
     check_mask_ratio,
     pasted,
 )
+
+if TYPE_CHECKING:
+    from keras_vit.models.arguments import ViTOverrides
 
 MASK_RATIO = 0.5  # 15% was slightly worse in the paper
 TARGETS = ("mean_colour", "thumbnail", "pixels")
@@ -75,7 +77,7 @@ class MaskedPatchPredictor(MaskedModel):
         remat: bool | Sequence[int] = False,
         name: str | None = "masked_patches",
         dtype: str | keras.DTypePolicy | None = None,
-        **overrides: Unpack[ViTOverrides],
+        **overrides: "Unpack[ViTOverrides]",
     ):
         spec = self.encoder_spec(variant, **overrides)
         policy, remat = float_policy(dtype), plain_remat(remat)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
 
@@ -12,14 +12,16 @@ from keras_vit.layers.pooling import TokenPooling
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import LogitsAtPixels
 from keras_vit.models import taps
-from keras_vit.models.arguments import AnyOverrides
 from keras_vit.models.headed import HeadedModel, Shared, maps_of
-from keras_vit.segmentation import segment
 from keras_vit.segmentation.heads.eomt import MaskedAttention, mask_outputs
 from keras_vit.segmentation.heads.rows import make_decoder
 from keras_vit.segmentation.mask_loss import MaskClassificationLoss
 from keras_vit.segmentation.mask_rules import MaskRules
 from keras_vit.segmentation.pixel_losses import PixelLoss
+
+if TYPE_CHECKING:
+    from keras_vit.models.arguments import AnyOverrides
+    from keras_vit.segmentation.segment import Segmentation
 
 
 def _plain_colors(colors, classes):
@@ -122,7 +124,7 @@ class SegmentationModel(HeadedModel):
         remat: bool | Sequence[int] | None = None,
         name: str | None = "segmentation",
         dtype: str | keras.DTypePolicy | None = None,
-        **overrides: Unpack[AnyOverrides],
+        **overrides: "Unpack[AnyOverrides]",
     ):
         classes, auxiliary = self.counted_classes(classes), number(auxiliary, "auxiliary", least=0.0)
         colors = _plain_colors(colors, classes)
@@ -245,7 +247,7 @@ class SegmentationModel(HeadedModel):
         batch_size: int = 8,
         probabilities: bool = False,
         verbose: bool | int | str = "auto",
-    ) -> segment.Segmentation | list[segment.Segmentation]:
+    ) -> "Segmentation | list[Segmentation]":
         """Gives every pixel of images of any size a class.
 
             found = model.segment("street.jpg", window="slide")
@@ -276,7 +278,9 @@ class SegmentationModel(HeadedModel):
             ValueError: as in `preprocess`, or for an argument out of range.
         """
         how = {"window": window, "overlap": overlap, "scale": scale, "flips": flips}
-        return segment.segment(self, x, verbose, batch_size=batch_size, probabilities=probabilities, **how)
+        from keras_vit.segmentation.segment import segment
+
+        return segment(self, x, verbose, batch_size=batch_size, probabilities=probabilities, **how)
 
     def classify(self, x, *args, **kwargs):
         if self.depth:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.fit.checks.pixel_range import InputRange
+from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io import mask_pictures
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import integer

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_vit.detection.detect import finds_objects
-from keras_vit.fit.checks.pixel_range import InputRange, normalisation
+from keras_vit.fit.checks.pixels import InputRange, normalisation
 from keras_vit.io.suggest import counted
 from keras_vit.prediction.preprocessing import preprocessing_text
 from keras_vit.segmentation.segment import estimates_depth, names_and_colors, segments

@@ -9,10 +9,10 @@ import keras
 
 from keras_vit.classification.classify import check_top_k, probabilities_of
 from keras_vit.detection.detect import finds_objects
-from keras_vit.fit.checks.pixel_range import InputRange
+from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.atomic import check_folder
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.models.checks import check_model_and_path
+from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
 from keras_vit.prediction.preprocessing import check_preprocessing
 from keras_vit.segmentation.segment import estimates_depth, is_dense, segments

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_vit.data import parse
 from keras_vit.data.annotations.image_size import size_in_file
-from keras_vit.fit.checks.pixel_range import InputRange
+from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.segmentation.segment import whole_text
 from keras_vit.serving.decoding import decoder
 from keras_vit.serving.description import OK

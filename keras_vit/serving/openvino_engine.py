@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from keras_vit.fit.checks.inputs import check_images
-from keras_vit.fit.checks.pixel_range import InputRange
+from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.serving.same_outputs import check_float32, compare
 

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_vit.layers.dense import quantized_layers
+from keras_vit.layers.quantization import quantized_layers
 
 
 def check_float32(model: keras.Model, what: str, fix: str) -> None:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_vit.classification.classify import probabilities_of
 from keras_vit.data import parse
 from keras_vit.detection.detect import finds_objects
-from keras_vit.fit.checks.pixel_range import InputRange
+from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.inspection.attention import attention_map_function
 from keras_vit.models import Classifier, features
 from keras_vit.prediction.preprocessing import preprocessing_text

@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_vit.detection.detect import finds_objects
 from keras_vit.fit.checks.inputs import check_images
-from keras_vit.fit.checks.pixel_range import InputRange
+from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import did_you_mean

@@ -12,7 +12,7 @@ from keras_vit.checkpoints.save import save, save_model
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.json_files import read_json
 from keras_vit.models import Classifier
-from keras_vit.models.checks import check_model_and_path
+from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.sharing.card import card, own_words
 from keras_vit.sharing.card_pictures import pictures
 from keras_vit.sharing.facts import gather

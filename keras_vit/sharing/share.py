@@ -10,7 +10,7 @@ from absl import logging
 
 from keras_vit.checkpoints import load
 from keras_vit.io.progress import stage
-from keras_vit.models.checks import check_model_and_path
+from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.sharing.card import own_words
 from keras_vit.sharing.folder import CARD, check_model, write_folder
 from keras_vit.sharing.hub import HubRepository

@@ -13,7 +13,7 @@ import keras_vit
 from benchmarks import tpu_program
 from benchmarks.strategies import limit
 from benchmarks.tpu_program import REPLICAS, lower
-from keras_vit.fit.steps.feed import Topology, check_scope, feed, topology_of
+from keras_vit.fit.stepping.feeding import Topology, check_scope, feed, topology_of
 from keras_vit.training import Accuracy, AdamW, Mixup, SoftmaxCrossEntropy
 
 # These tests start no processes, but compile whole programs, which takes as long.

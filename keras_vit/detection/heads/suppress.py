@@ -15,6 +15,8 @@ from keras_vit.layers.registration import serializable
 CANDIDATES = 1000  # pairs of a box and a class, the highest scores of an image
 ACTIVATIONS = ("sigmoid", "softmax")
 
+THRESHOLD = 0.3  # of scores, until a run has chosen one
+
 
 def share(value: Any, what: str) -> float:
     """A number from 0 to 1; ValueError, naming `what`, for another."""

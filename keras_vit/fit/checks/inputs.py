@@ -19,8 +19,14 @@ from keras_vit.fit.checks.compiled import in_order, unweighted_metrics
 from keras_vit.fit.checks.labels import LabelRules, label_rules
 from keras_vit.fit.checks.marked import assert_true, filled_in, marked
 from keras_vit.fit.checks.numbers import Numbers
-from keras_vit.fit.checks.pixel_range import Normalisation, normalisations
-from keras_vit.fit.checks.pixel_scale import assert_range, check_range, may_be_wrong, scale_problems
+from keras_vit.fit.checks.pixels import (
+    Normalisation,
+    assert_range,
+    check_range,
+    may_be_wrong,
+    normalisations,
+    scale_problems,
+)
 from keras_vit.fit.checks.targets import TargetRules
 from keras_vit.fit.losses import ONE_BASED, are_no_shares, are_numbers, are_wrong, check_labels, message
 

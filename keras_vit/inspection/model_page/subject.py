@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit.classification.classify import probabilities_of
 from keras_vit.detection.detect import finds_objects
-from keras_vit.fit.checks.pixel_range import InputRange
+from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier, taps
 from keras_vit.models.families import Family

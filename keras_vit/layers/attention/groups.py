@@ -6,12 +6,16 @@ is computed and which pairs of patches take part. Padding is 0, which is the num
 Letters: b images (times heads), h w grid, m groups, s queries and t keys of a group, c values.
 """
 
+import functools
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.attention.patterns import PATTERNS, parse
+from keras_vit.layers.attention.token_masks import causal_softmax, masked_softmax
 from keras_vit.layers.attention.windows import pad, padding, partition, unpartition
 
 _BLOCK = 4  # patches per side of a block of local attention, at least
@@ -253,3 +257,92 @@ def sizes(groups: Groups, prefix: int) -> tuple[int, int]:
     pairs = prefix * (prefix if groups.causal else n) + m * s * prefix
     pairs += sum(i.size * j.shape[1] for i, j in arrangements(groups))
     return pairs, m * prefix + sum(j.size for _, j in arrangements(groups))
+
+
+# {name in patterns.PATTERNS: its class}.
+_GROUPS = {
+    "window": Windows,
+    "strided": Strided,
+    "fixed": Fixed,
+    "local": Local,
+    "rows": Groups,
+    "columns": Columns,
+}
+
+
+def groups_of(pattern: str, grid: tuple[int, int], causal: bool = False) -> Groups:
+    """The groups of a pattern, "window(14)", "rows", "columns"..., on a grid (h, w)."""
+    found = parse(pattern, "pattern", tuple(PATTERNS))
+    return _GROUPS[found.name](grid, causal, *found.numbers)
+
+
+def allowed(pattern: str, grid: tuple[int, int], prefix: int, causal: bool = False) -> np.ndarray:
+    """Which tokens a pattern lets attend to which: booleans (n, n), queries before keys."""
+    return allowed_pairs(groups_of(pattern, grid, causal), prefix)
+
+
+@functools.lru_cache(64)
+def pattern_sizes(pattern: str, grid: tuple[int, int], prefix: int, causal: bool = False) -> tuple[int, int]:
+    """A pattern's cost: pairs of queries and keys, and keys with copies; products and weights grow with the pairs."""
+    return sizes(groups_of(pattern, grid, causal), prefix)
+
+
+def _product(x, y):
+    """(b, m, s, c), (b, m or 1, c, t) -> (b, m, s, t). Groups that share one y are rows of one matrix."""
+    if x.shape[1] == y.shape[1]:
+        return ops.matmul(x, y)
+    _, m, s, c = x.shape
+    rows = ops.reshape(x, (-1, 1, m * s, c))  # (b, m, s, c) -> (b, 1, m*s, c)
+    return ops.reshape(ops.matmul(rows, y), (-1, m, s, y.shape[-1]))  # (b, 1, m*s, t) -> (b, m, s, t)
+
+
+def _scores(q, keys):
+    """(b, m, s, c), (b, m or 1, t, c) -> (b, m, s, t)."""
+    return _product(q, ops.transpose(keys, (0, 1, 3, 2)))
+
+
+def _joined(first, groups):
+    """Keys or values of groups, each with a copy of those before the patches: (b, p, c), (b, m, t, c)."""
+    if not first.shape[1]:
+        return groups
+    return ops.concatenate([ops.repeat(first[:, None], groups.shape[1], axis=1), groups], axis=2)  # (b, m, p + t, c)
+
+
+def _attended_patches(q, k, v, first, groups, mask, drop):
+    """The heads' outputs for patches (b, h*w, c); `first` are the keys and values before the patches, (b, p, c)."""
+    queries, keys, values = groups.queries(q), groups.keys(k), groups.keys(v)  # (b, m, s, c), [(b, m, t, c)]
+    keys[0], values[0] = _joined(first[0], keys[0]), _joined(first[1], values[0])
+    scores = [groups.arranged(_scores(groups.arranged(queries, a), each), a) for a, each in enumerate(keys)]
+    counts = [each.shape[-1] for each in scores]
+    scores = scores[0] if len(scores) == 1 else ops.concatenate(scores, axis=-1)  # (b, m, s, t)
+    weights = drop(masked_softmax(scores, None if mask is None else ops.convert_to_tensor(mask)))
+    parts = [weights] if len(counts) == 1 else ops.split(weights, np.cumsum(counts)[:-1].tolist(), axis=-1)
+    pairs = enumerate(zip(parts, values))
+    y = sum(groups.arranged(_product(groups.arranged(part, a), each), a) for a, (part, each) in pairs)
+    return groups.patches(y)
+
+
+def grouped_attention(
+    q: Any, k: Any, v: Any, groups: Groups, mask: np.ndarray | None, drop: Callable, drop_first: Callable
+) -> Any:
+    """The heads' outputs of attention in groups.
+
+    Args:
+        q, k, v: (b, k, n, c), the queries scaled; n is known.
+        groups: of the last h*w tokens.
+        mask: `groups.mask_of(groups, p)`.
+        drop, drop_first: dropout of the weights of patches, and of the tokens before them.
+
+    Returns:
+        (b, k, n, c).
+    """
+    heads, n, c = q.shape[1:]
+    p = n - groups.grid[0] * groups.grid[1]
+    q, k, v = (ops.reshape(x, (-1, n, c)) for x in (q, k, v))  # (b, k, n, c) -> (b*k, n, c)
+    y = _attended_patches(q[:, p:], k[:, p:], v[:, p:], (k[:, :p], v[:, :p]), groups, mask, drop)
+    if p:
+        seen = p if groups.causal else n
+        scores = ops.matmul(q[:, :p], ops.transpose(k[:, :seen], (0, 2, 1)))  # (b*k, p, n)
+        weights = causal_softmax(scores, p) if groups.causal else ops.softmax(scores)
+        y = ops.concatenate([ops.matmul(drop_first(weights), v[:, :seen]), y], axis=1)
+    return ops.reshape(y, (-1, heads, n, c))  # (b*k, n, c) -> (b, k, n, c)

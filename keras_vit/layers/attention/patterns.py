@@ -14,28 +14,22 @@ patterns, the tokens before the patches (class token, registers) attend to all t
 """
 
 import dataclasses
-import functools
 import re
 from collections.abc import Callable
 
-import numpy as np
-
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.layers.attention import groups
 
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """A row: one way to put patches in groups.
+    """A row: one way to put patches in groups, a class of groups.py.
 
     Attributes:
-        groups: (grid, causal, *arguments) -> Groups.
         arguments: names of its integers.
         optional: how many of them may be left out.
         problem: function from these integers to an error, or None.
     """
 
-    groups: Callable[..., groups.Groups]
     arguments: tuple[str, ...] = ()
     optional: int = 0
     problem: Callable[..., str | None] = lambda *_: None
@@ -51,12 +45,12 @@ def _local_problem(size):
 
 # Of one attention.
 PATTERNS = {
-    "window": Pattern(groups.Windows, ("r",)),
-    "strided": Pattern(groups.Strided, ("l",), optional=1),
-    "fixed": Pattern(groups.Fixed, ("l", "c"), problem=_fixed_problem),
-    "local": Pattern(groups.Local, ("k",), problem=_local_problem),
-    "rows": Pattern(groups.Groups),
-    "columns": Pattern(groups.Columns),
+    "window": Pattern(("r",)),
+    "strided": Pattern(("l",), optional=1),
+    "fixed": Pattern(("l", "c"), problem=_fixed_problem),
+    "local": Pattern(("k",), problem=_local_problem),
+    "rows": Pattern(),
+    "columns": Pattern(),
 }
 # Of a model: "axial" has rows and columns in each block.
 NAMES = ("global", "axial", *(name for name in PATTERNS if name not in ("rows", "columns")))
@@ -135,20 +129,3 @@ def attention_text(value: str, what: str) -> str:
 def pattern_text(value: str, what: str) -> str:
     """The pattern of one attention in its canonical spelling; ValueError as in `parse`."""
     return str(parse(value, what, tuple(PATTERNS)))
-
-
-def groups_of(pattern: str, grid: tuple[int, int], causal: bool = False) -> groups.Groups:
-    """The groups of a pattern, "window(14)", "rows", "columns"..., on a grid (h, w)."""
-    found = parse(pattern, "pattern", tuple(PATTERNS))
-    return PATTERNS[found.name].groups(grid, causal, *found.numbers)
-
-
-def allowed(pattern: str, grid: tuple[int, int], prefix: int, causal: bool = False) -> np.ndarray:
-    """Which tokens a pattern lets attend to which: booleans (n, n), queries before keys."""
-    return groups.allowed_pairs(groups_of(pattern, grid, causal), prefix)
-
-
-@functools.lru_cache(64)
-def pattern_sizes(pattern: str, grid: tuple[int, int], prefix: int, causal: bool = False) -> tuple[int, int]:
-    """A pattern's cost: pairs of queries and keys, and keys with copies; products and weights grow with the pairs."""
-    return groups.sizes(groups_of(pattern, grid, causal), prefix)

@@ -16,21 +16,17 @@ import keras
 from keras import ops
 
 from keras_vit.layers.arguments import choice, flag, integer, number, rate, setting
-from keras_vit.layers.attention.grouped_attention import grouped_attention
-from keras_vit.layers.attention.groups import allowed_pairs, mask_of
-from keras_vit.layers.attention.patterns import groups_of, pattern_text
+from keras_vit.layers.attention.patterns import pattern_text
 from keras_vit.layers.attention.token_masks import attendable, causal, causal_softmax, masked_softmax, token_count
 from keras_vit.layers.backend import attention_in_one_kernel, cudnn_attends, dot_product_attention
-from keras_vit.layers.blocks.token_merging import log_sizes
 from keras_vit.layers.dense import ComposedLayer, Dense
 from keras_vit.layers.dropout import Dropout, fold_in
 from keras_vit.layers.embedding.patches import check_tokens, pair
-from keras_vit.layers.positions.relative import RelativeAttention, RelativeBias
 from keras_vit.layers.positions.rotary import ROTARY, RotaryPositions
 from keras_vit.layers.registration import serializable
 
 # Positions inside attention rather than added to the tokens.
-RELATIVE = {"relative": RelativeAttention, "relative2d": RelativeBias}
+RELATIVE = ("relative", "relative2d")  # added to the scores
 POSITIONS = (*RELATIVE, *ROTARY)
 
 
@@ -155,7 +151,10 @@ class MultiHeadSelfAttention(ComposedLayer):
             arguments |= {"rescale": self.rope_rescale, "form": self.positions, "reference": self.rope_grid}
             self.rotary = RotaryPositions(**arguments, name="rotary")
         else:
-            self.relative = RELATIVE[self.positions](**arguments, name=self.positions)
+            from keras_vit.layers.positions.relative import RelativeAttention, RelativeBias
+
+            form = RelativeAttention if self.positions == "relative" else RelativeBias
+            self.relative = form(**arguments, name=self.positions)
         (self.rotary or self.relative).build((None, self.heads, n, self.size))
 
     def _build_groups(self, n):
@@ -167,9 +166,12 @@ class MultiHeadSelfAttention(ComposedLayer):
                 f'MultiHeadSelfAttention: pattern="{self.pattern}" needs a fixed number of tokens, got one that is'
                 " known only at run time."
             )
+        from keras_vit.layers.attention.groups import allowed_pairs, groups_of, mask_of
+
         check_tokens(n, self.prefix, self.grid, "MultiHeadSelfAttention")
         self.groups = groups_of(self.pattern, self.grid, self.causal)
         self.groups_mask = mask_of(self.groups, self.prefix)
+        self.allowed_pairs = functools.partial(allowed_pairs, self.groups, self.prefix)  # (n, n) booleans
 
     def _split(self, x):
         x = ops.reshape(x, (-1, token_count(x), self.heads, self.size))  # (b, n, k*c) -> (b, n, k, c)
@@ -190,10 +192,11 @@ class MultiHeadSelfAttention(ComposedLayer):
         """The attention weights (b, k, n, n) of tokens x (b, n, d) over keys (b, k, n, c)."""
         scores = self._scores(self._queries(x, scale), keys)
         if sizes is not None:
-            scores = scores + ops.cast(log_sizes(sizes)[:, None, None, :], scores.dtype)  # (b, n) -> (b, 1, 1, n)
+            log_sizes = ops.log(ops.cast(sizes, "float32"))
+            scores = scores + ops.cast(log_sizes[:, None, None, :], scores.dtype)  # (b, n) -> (b, 1, 1, n)
         allowed = attendable(x, self.heads, mask, attention_mask)
         if self.pattern is not None:
-            pairs = ops.convert_to_tensor(allowed_pairs(self.groups, self.prefix))  # (n, n)
+            pairs = ops.convert_to_tensor(self.allowed_pairs())  # (n, n)
             return masked_softmax(scores, pairs if allowed is None else ops.logical_and(pairs, allowed))
         if not self.causal:
             return masked_softmax(scores, allowed)
@@ -264,7 +267,7 @@ class MultiHeadSelfAttention(ComposedLayer):
         values = ops.slice_update(values, (0, 0, place, 0), self._split(self.value(x)))
         seen = ops.arange(keys.shape[2]) <= place  # (n,)
         if self.pattern is not None:
-            pairs = allowed_pairs(self.groups, self.prefix)[:, : keys.shape[2]]
+            pairs = self.allowed_pairs()[:, : keys.shape[2]]
             seen = ops.take(ops.convert_to_tensor(pairs), place, axis=0)
         weights = masked_softmax(self._scores(self._queries(x), keys), seen)  # (b, k, 1, n)
         return self.out(self._joined(ops.matmul(weights, values))), keys, values
@@ -287,6 +290,8 @@ class MultiHeadSelfAttention(ComposedLayer):
 
     def _in_groups(self, x, training, seed, scale):
         """The heads' outputs (b, n, k*c) of attention in groups of patches."""
+        from keras_vit.layers.attention.groups import grouped_attention
+
         q = self._queries(x, scale)
         seeds = (None, None) if seed is None else (fold_in(seed, 1), fold_in(seed, 2))
         drops = [functools.partial(self.weights_dropout, training=training, seed=each) for each in seeds]

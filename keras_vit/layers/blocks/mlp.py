@@ -9,7 +9,6 @@ from keras import ops
 
 from keras_vit.layers.arguments import choice, flag, integer, number, rate
 from keras_vit.layers.backend import as_matrix, as_tokens
-from keras_vit.layers.blocks.gelu import gelu_in_training
 from keras_vit.layers.dense import ComposedLayer, Dense
 from keras_vit.layers.dropout import Dropout, fold_in
 from keras_vit.layers.normalization import LayerNormalization
@@ -29,7 +28,11 @@ def quick_gelu(x: Any) -> Any:
 
 
 def _gelu(x, training, approximate):
-    return (gelu_in_training if training else ops.gelu)(x, approximate=approximate)
+    if not training:
+        return ops.gelu(x, approximate=approximate)
+    from keras_vit.layers.blocks.gelu import gelu_in_training
+
+    return gelu_in_training(x, approximate=approximate)
 
 
 # {activation: function (x, training) of tensors of any shape}.

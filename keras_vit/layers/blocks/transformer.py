@@ -8,7 +8,6 @@ import keras
 
 from keras_vit.layers.arguments import flag, integer, number, rate
 from keras_vit.layers.attention.self_attention import MultiHeadSelfAttention
-from keras_vit.layers.attention.window_tokens import from_windows, to_windows, whole_weights
 from keras_vit.layers.blocks.mlp import MlpBlock
 from keras_vit.layers.dense import ComposedLayer
 from keras_vit.layers.dropout import DropPath, ReplicaSeedGenerator, fold_in
@@ -214,6 +213,8 @@ class TransformerBlock(ComposedLayer):
         elif any(mask is not None for mask in masks.values()):
             raise ValueError(f"A block with windows={self.windows} takes no masks.")
         else:
+            from keras_vit.layers.attention.window_tokens import from_windows, to_windows
+
             places = (self.grid, self.windows, self.prefix)
             y = from_windows(self.attention.call(to_windows(y, *places), training=training, seed=inner), *places)
         return self.skip(self.attention_scale(y), training=training, seed=path)
@@ -237,6 +238,8 @@ class TransformerBlock(ComposedLayer):
         """The attention weights of the attention's input x: (b, n, d) -> (b, k, n, n)."""
         if self.windows == 1:
             return self.attention.attention_weights(x, mask, attention_mask)
+        from keras_vit.layers.attention.window_tokens import to_windows, whole_weights
+
         places = (self.grid, self.windows, self.prefix)
         return whole_weights(self.attention.attention_weights(to_windows(x, *places)), *places)
 

@@ -14,7 +14,6 @@ from keras import ops
 
 from keras_vit.layers.arguments import choice, integer, number
 from keras_vit.layers.embedding.patches import check_tokens, pair
-from keras_vit.layers.positions.interpolation import resized
 from keras_vit.layers.registration import serializable
 
 
@@ -194,6 +193,8 @@ class ResampledPositions(keras.layers.Layer):
     def call(self, x):
         table, prefix = self.positions.table(), self.positions.prefix
         grid = ops.reshape(table[:, prefix:], (1, *self.positions.grid, table.shape[-1]))  # (1, n, d) -> (1, h, w, d)
+        from keras_vit.layers.positions.interpolation import resized
+
         grid = resized(grid, self.grid, self.method)
         rows = ops.reshape(grid, (1, -1, table.shape[-1]))  # (1, h', w', d) -> (1, n', d)
         none = ops.zeros((1, self.positions.registers, table.shape[-1]), rows.dtype)

@@ -1,1 +1,12 @@
-"""Adapting a trained model: freezing, LoRA, whitened first layers."""
+"""What trains in a model that is trained already: freezing, LoRA, whitening; each loads when first used."""
+
+from keras_vit.io.lazy import attach
+
+__getattr__ = attach(
+    __name__,
+    {
+        "freeze freeze_all_but_head": "keras_vit.models.finetuning.freezing",
+        "enable_lora freeze_all_but_lora merge_lora": "keras_vit.models.finetuning.lora",
+        "whiten": "keras_vit.models.finetuning.whitening",
+    },
+)

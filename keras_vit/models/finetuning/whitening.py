@@ -9,8 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.fit.checks.pixel_range import Normalisation, normalisation
-from keras_vit.fit.checks.pixel_scale import check_range
+from keras_vit.fit.checks.pixels import Normalisation, check_range, normalisation
 from keras_vit.layers import PatchEncoder
 from keras_vit.models import taps
 

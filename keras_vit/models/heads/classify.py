@@ -2,8 +2,8 @@
 
 import keras
 
-from keras_vit import layers
 from keras_vit.layers.blocks.mlp import DENSE_ACTIVATIONS
+from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.models.checks import output_policy
 from keras_vit.models.spec import ViTSpec
 
@@ -30,9 +30,9 @@ def pool(tokens, spec: ViTSpec, policy, sizes=None):
     With `sizes` (b, n), means and attention count each token as often as its size.
     """
     weighted = {} if sizes is None else {"sizes": sizes}
-    token = layers.TokenPooling(dtype=policy, name="pool" if spec.pool == "token" else "pool_token")
+    token = TokenPooling(dtype=policy, name="pool" if spec.pool == "token" else "pool_token")
     skipped = 0 if spec.pool == "mean" else spec.prefix
-    mean = layers.MeanPooling(skipped, dtype=policy, name="pool_gap" if spec.pool == "token_gap" else "pool")
+    mean = MeanPooling(skipped, dtype=policy, name="pool_gap" if spec.pool == "token_gap" else "pool")
     if spec.pool == "token":
         x = token(tokens)
     elif spec.pool in ("gap", "mean"):
@@ -40,7 +40,7 @@ def pool(tokens, spec: ViTSpec, policy, sizes=None):
     elif spec.pool == "token_gap":
         x = keras.layers.Concatenate(dtype=policy, name="pool")([token(tokens), mean(tokens, **weighted)])
     else:
-        attention = layers.AttentionPooling(
+        attention = AttentionPooling(
             spec.pool_heads or spec.heads,
             spec.mlp_dim,
             mlp_activation=spec.mlp_activation,
@@ -66,7 +66,7 @@ def classify(tokens, spec: ViTSpec, classes: int | None, policy, sizes=None):
     features = pool(tokens, spec, policy, sizes)
     if not spec.distillation_token:
         return features, features if classes is None else linear(features, classes, spec.head_bias, policy)
-    distilled = layers.TokenPooling(1, dtype=policy, name="pool_dist")(tokens)
+    distilled = TokenPooling(1, dtype=policy, name="pool_dist")(tokens)
     mean = keras.layers.Average(dtype=policy, name="features")([features, distilled])
     if classes is None:
         return mean, mean

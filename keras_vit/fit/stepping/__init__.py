@@ -1,0 +1,17 @@
+"""The steps of training, evaluation and prediction under every strategy; each part loads when first used."""
+
+from keras_vit.io.lazy import attach
+
+__getattr__ = attach(
+    __name__,
+    {
+        "feed own_scope prediction_feed rows_of scope_of topology_of": "keras_vit.fit.stepping.feeding",
+        "Remaining": "keras_vit.fit.stepping.remaining",
+        "check_kernels": "keras_vit.layers.quantization",
+        "RunningLoss check_parts per_counted per_value weights_kept": "keras_vit.fit.stepping.weighing",
+        "activation_by divides_by_weights sums_over_batch": "keras_vit.fit.losses",
+        "ClassWeight": "keras_vit.fit.class_weight",
+        "batches_taken innermost": "keras_vit.optim.wrappers",
+        "move_averages": "keras_vit.optim.optimizers",
+    },
+)

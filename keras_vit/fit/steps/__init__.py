@@ -1,1 +1,0 @@
-"""The steps of training, evaluation and prediction under every strategy."""

@@ -1,1 +1,0 @@
-"""Convolutions of BiT and the hybrids."""
