@@ -727,7 +727,7 @@ class Model(keras.Model):
     def supervised(self, outputs: Any, y: Any = None) -> tuple[Any, list[tuple[float, Any]]]:
         """(outputs that the loss compares with y, [(weight, output)] for training, with `auxiliary_targets`).
 
-        The first may depend on y: a detector can look at the true boxes, too. It is None for metrics.
+        The first may depend on y: a detector can look at the true objects, too. It is None for metrics.
         """
         return outputs, []
 
