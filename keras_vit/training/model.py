@@ -96,7 +96,8 @@ class Model(SteppingModel):
             turn to save activation memory. Clipping and the update happen once, with the whole batch's gradient. Batch
             normalisation sees one part at a time.
         weighs_examples: whether losses and metrics give one value per example whatever the output's rank, so that
-            weights stay (b,). False, as in Keras, for one value per pixel or token of a dense output.
+            weights stay (b,). False, as in Keras, for one value per pixel or token of a dense output; this package's
+            losses take (b,) in any case.
         objectives: losses that suit the outputs of a pre-training model; () for any.
         labels_are_classes: whether y contains classes, so that class_weight can weigh examples.
         check_pixels: whether to refuse images on another scale than the model's normalisation expects behind the layers

@@ -12,7 +12,7 @@ from keras_vit.layers.dense import check_trainable
 from keras_vit.optim.optimizers import move_averages
 from keras_vit.optim.wrappers import batches_taken, innermost
 from keras_vit.training.checks.pixels_in_graphs import checked
-from keras_vit.training.losses import divides_by_weights, sums_over_batch
+from keras_vit.training.losses import are_per_example, divides_by_weights, sums_over_batch
 from keras_vit.training.mixing import check_unweighted
 from keras_vit.training.model_metadata import DescribedModel
 from keras_vit.training.steps.inputs import topology_of
@@ -318,7 +318,8 @@ class SteppingModel(DescribedModel):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Keras' loss, with example weights for outputs of any rank; evaluation ignores examples of weight 0."""
         y_pred, auxiliary = self.supervised(y_pred, y)
-        weights = sample_weight if self.weighs_examples else per_value(sample_weight, y_pred)
+        one_each = self.weighs_examples or are_per_example(self.loss)
+        weights = sample_weight if one_each else per_value(sample_weight, y_pred)
         if not training and weights is not None and not sums_over_batch(self.loss):
             weights = per_counted(weights)
         loss = super().compute_loss(x, y, y_pred, weights, training)
