@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.segmentation.pixel_losses import VOID
-from keras_vit.segmentation.scores import CountingMetric, count_where, mean_where
+from keras_vit.segmentation.scores import MaskMetric, count_where, mean_where
 
 TOLERANCE = 0.0075  # share of the image's diagonal, as in the paper
 _OWN, _OTHER = -1, -2  # pixels without a boundary; different, so that they never match
@@ -78,11 +78,11 @@ def f_scores(counts: Any, xp: Any = np) -> tuple[Any, Any]:
     precision = counts[:, 0] / xp.maximum(counts[:, 1], 1)
     recall = counts[:, 2] / xp.maximum(counts[:, 3], 1)
     both = precision + recall
-    f = xp.where(both > 0, 2 * precision * recall / xp.where(both > 0, both, 1.0), 0.0)
+    f = 2 * precision * recall / xp.where(both == 0, 1.0, both)  # NaN stays NaN
     return f, counts[:, 1] + counts[:, 3] > 0
 
 
-class BoundaryScores(CountingMetric):
+class BoundaryScores(MaskMetric):
     """Mean boundary F-score of the classes. `update_state` takes the arguments of training.SegmentationScores.
 
     Args:
@@ -101,16 +101,15 @@ class BoundaryScores(CountingMetric):
         name: str = "boundary_f",
         dtype: str | None = None,
     ):
-        super().__init__((classes, 4), name, dtype)
-        self.classes, self.void, self.tolerance = classes, void, tolerance
+        super().__init__((classes, 4), classes, void, name, dtype)
+        self.tolerance = tolerance
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        predicted = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
-        masks = ops.reshape(ops.cast(y_true, "int32"), ops.shape(predicted))
-        if sample_weight is not None:
-            masks = ops.where(ops.reshape(sample_weight, (-1, 1, 1)) > 0, masks, self.void)
-        pixels = self.tolerance * math.hypot(*y_pred.shape[1:3]) + 1e-6  # keeps rounding from turning 6 pixels into 5
-        self.add(boundary_counts(masks, predicted, self.classes, self.void, pixels))
+    def counted(self, masks: Any, predicted: Any) -> Any:
+        pixels = self.tolerance * math.hypot(*predicted.shape[1:]) + 1e-6  # keeps rounding from turning 6 into 5
+        return boundary_counts(masks, predicted, self.classes, self.void, pixels)
 
     def result(self):
         return mean_where(*f_scores(self.totals(), ops), ops)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "tolerance": self.tolerance}

@@ -11,7 +11,13 @@ from keras import ops
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.evaluation.classes import check_classes
 from keras_vit.evaluation.data import OnSource, source_of
-from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, counted_rows, evaluate_metrics
+from keras_vit.evaluation.loss_and_metrics import (
+    check_head,
+    check_preprocessing,
+    class_numbers,
+    counted_rows,
+    evaluate_metrics,
+)
 from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.evaluation.reliability import CalibrationError
 from keras_vit.fit.losses import Accuracy, SoftmaxCrossEntropy
@@ -48,7 +54,8 @@ class ClassCounts(keras.metrics.Metric):
     """Balanced accuracy: the mean recall over classes with examples.
 
     Counts predictions by true and predicted class; without `confusion`, only examples, correct predictions and
-    predictions of each class.
+    predictions of each class. Labels that are no classes raise a ValueError where they are known, and make the result
+    NaN in compiled functions.
     """
 
     _direction = "up"
@@ -60,7 +67,8 @@ class ClassCounts(keras.metrics.Metric):
         self.counts = self.add_variable(shape=shape, initializer="zeros", name="counts")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        labels, best = ops.cast(ops.reshape(y_true, (-1,)), "int32"), ops.cast(ops.argmax(y_pred, axis=-1), "int32")
+        labels, known = class_numbers(y_true, self.classes, sample_weight)
+        best = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
         rows = counted_rows(labels, self.classes, sample_weight)  # (b, c)
         if self.confusion:
             counts = ops.matmul(ops.transpose(rows), ops.one_hot(best, self.classes))  # (c, b) (b, c)
@@ -68,7 +76,7 @@ class ClassCounts(keras.metrics.Metric):
             right = ops.cast(ops.equal(best, labels), rows.dtype)[:, None]
             predicted = counted_rows(best, self.classes, sample_weight)  # (b, c)
             counts = ops.stack([ops.sum(part, axis=0) for part in (rows, rows * right, predicted)], axis=1)  # (c, 3)
-        self.counts.assign_add(ops.cast(counts, self.counts.dtype))
+        self.counts.assign_add(ops.cast(counts * known, self.counts.dtype))
 
     def _sums(self, counts):
         """(examples, correct predictions, predictions) per class, each (c,), from the counts."""
@@ -79,7 +87,7 @@ class ClassCounts(keras.metrics.Metric):
     def result(self):
         examples, right, _ = self._sums(ops.convert_to_tensor(self.counts))
         recalls = ops.divide_no_nan(right, examples)
-        return ops.divide_no_nan(ops.sum(recalls), ops.sum(ops.cast(examples > 0, recalls.dtype)))
+        return ops.sum(recalls) / ops.maximum(ops.sum(ops.cast(examples > 0, recalls.dtype)), 1.0)  # NaN stays NaN
 
     def details(self) -> dict[str, list]:
         """Results per class, and confusions; undefined shares are None.

@@ -67,7 +67,7 @@ class Embedder:
     ):
         if dtype not in DTYPES:
             raise ValueError(f'Unknown dtype "{dtype}" for features. Valid: {", ".join(DTYPES)}.')
-        self._doing = "Embedding" if output is None else "Predicting"
+        self._doing, self._what = ("Embedding", "features") if output is None else ("Predicting", "outputs")
         if output is None:
             model = encoder_of(model)
             own = getattr(model, "features", None)
@@ -97,9 +97,20 @@ class Embedder:
                 if not len(counted):
                     continue
                 features = np.asarray(self._extractor.predict_on_batch(np.asarray(images)))
+                found = features[counted].astype(self._dtype)
+                if not np.isfinite(found).all():
+                    raise ValueError(self._not_finite(source))
                 work.advance(len(counted))
                 numbers = first * self._batch_size + counted
-                yield features[counted].astype(self._dtype), np.asarray(labels)[counted].astype("int64"), numbers
+                yield found, np.asarray(labels)[counted].astype("int64"), numbers
+
+    def _not_finite(self, source):
+        """The message for features that no classifier can be fitted to, and scores that all classes would tie in."""
+        smaller = ' Or they are too large for float16: write dtype="float32".' if self._dtype == "float16" else ""
+        return (
+            f"The model's {self._what} are not finite for some images of {source.name}: training has diverged, or the"
+            f" weights are damaged. Use an earlier checkpoint.{smaller}"
+        )
 
     def batches(self, source: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(features (b, d), labels (b,) int64) of a source's readable images, by batch.

@@ -100,6 +100,9 @@ def probe_head(
 
     Returns:
         (head, {"scale", "accuracy", "loss"}), with leave-one-out accuracy and loss.
+
+    Raises:
+        ValueError: one example, or features that are not finite.
     """
     mean, std = _whitening(features)
     prior = 2.0 * np.bincount(labels, minlength=classes) / len(labels) - 1.0  # the mean of the targets, +1 and -1
@@ -120,6 +123,11 @@ def probe_head(
         loss = np.mean(np.log(np.exp(logits).sum(axis=-1)) - logits[np.arange(len(x)), truth])
         if loss < best["loss"]:
             best = {"scale": float(scale), "accuracy": float(np.mean(logits.argmax(-1) == truth)), "loss": float(loss)}
+    if "scale" not in best:
+        raise ValueError(
+            f"The linear probe's leave-one-out loss is {loss} at every scale. It needs two or more examples, got"
+            f" {len(labels)}, and finite features: if these contain NaN or infinity, the model's weights are damaged."
+        )
     kernel = best["scale"] * weights / std[:, None]
     return (kernel, best["scale"] * prior - mean @ kernel), best
 

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 from absl import logging
 from keras import ops
 
 from keras_vit.data import ExampleErrors, evaluation_batches, image_and_label
 from keras_vit.data.batches import example_spec
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
+from keras_vit.fit.losses import check_labels, concrete
 from keras_vit.fit.model import Model
 from keras_vit.io.progress import FirstStep
 from keras_vit.io.suggest import counted
@@ -135,6 +137,21 @@ class LossAndMetrics(Evaluator):
             return Evaluation(evaluate_metrics(setting, source, preprocess, loss, metrics))
 
         return evaluate
+
+
+def class_numbers(labels: Any, classes: int, sample_weight: Any) -> tuple[Any, Any]:
+    """Labels (b,) or (b, 1) as int32 (b,), and a factor for their counts: 1, or NaN if any is not a class.
+
+    Raises:
+        ValueError: if any is not a class, where they are known. Examples of weight 0 may have any label.
+    """
+    numbers = ops.cast(ops.reshape(labels, (-1,)), "int32")
+    counts = True if sample_weight is None else ops.reshape(sample_weight, (-1,)) > 0
+    known = concrete(numbers), concrete(counts)
+    if not any(values is None for values in known):
+        check_labels(known[0], classes, np.broadcast_to(known[1], known[0].shape))
+    wrong = ops.logical_and(counts, ops.logical_or(numbers < 0, numbers >= classes))
+    return numbers, ops.where(ops.any(wrong), float("nan"), 1.0)
 
 
 def counted_rows(labels: Any, classes: int, sample_weight: Any) -> Any:

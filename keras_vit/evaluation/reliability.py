@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.evaluation.loss_and_metrics import counted_rows
+from keras_vit.evaluation.loss_and_metrics import class_numbers, counted_rows
 
 BINS = 15
 
@@ -78,7 +78,10 @@ class Reliability:
 
 
 class CalibrationError(keras.metrics.Metric):
-    """`expected_error` of integer labels and logits as a metric, accumulated on the device by every replica."""
+    """`expected_error` of integer labels and logits as a metric, accumulated on the device by every replica.
+
+    Labels that are no classes raise a ValueError where they are known, and make the result NaN in compiled functions.
+    """
 
     _direction = "down"
 
@@ -89,13 +92,14 @@ class CalibrationError(keras.metrics.Metric):
         self.sums = self.add_variable(shape=(bins, 3), initializer="zeros", name="sums")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
+        labels, known = class_numbers(y_true, y_pred.shape[-1], sample_weight)
         p = ops.softmax(ops.cast(y_pred, "float32"), axis=-1)  # (b, c)
         confidence, best = ops.max(p, axis=-1), ops.cast(ops.argmax(p, axis=-1), "int32")
-        right = ops.equal(best, ops.cast(ops.reshape(y_true, (-1,)), "int32"))
+        right = ops.equal(best, labels)
         interval = ops.clip(ops.cast(ops.ceil(confidence * self.bins), "int32") - 1, 0, self.bins - 1)
         rows = counted_rows(interval, self.bins, sample_weight)  # (b, bins)
         values = ops.stack([ops.ones_like(confidence), ops.cast(right, "float32"), confidence], axis=-1)  # (b, 3)
-        self.sums.assign_add(ops.cast(ops.matmul(ops.transpose(rows), values), self.sums.dtype))
+        self.sums.assign_add(ops.cast(ops.matmul(ops.transpose(rows), values) * known, self.sums.dtype))
 
     def result(self):
         examples, right, confidence = ops.unstack(ops.convert_to_tensor(self.sums), 3, axis=1)

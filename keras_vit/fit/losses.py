@@ -21,7 +21,7 @@ def as_tensors(*values):
 
 
 class Loss(keras.losses.Loss):
-    """The base of this package's losses: they also accept nested lists, as Keras' do.
+    """The base of this package's losses: one value per example, also of nested lists, as in Keras.
 
     Attributes:
         takes_logits: whether outputs must be logits, not probabilities.
@@ -325,6 +325,12 @@ def divides_by_weights(loss) -> bool:
     """Whether a compiled loss, or each in a structure, is divided by the sum of the weights."""
     losses = [one for one in keras.tree.flatten(loss) if one is not None]
     return bool(losses) and all(getattr(one, "reduction", None) == "mean_with_sample_weight" for one in losses)
+
+
+def are_per_example(loss) -> bool:
+    """Whether a compiled loss, or each in a structure, gives one value per example, as all of this package do."""
+    losses = [one for one in keras.tree.flatten(loss) if one is not None]
+    return bool(losses) and all(isinstance(one, Loss) for one in losses)
 
 
 def sums_over_batch(loss) -> bool:

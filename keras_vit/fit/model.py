@@ -86,7 +86,8 @@ class Model(keras.Model):
             turn to save activation memory. Clipping and the update happen once, with the whole batch's gradient. Batch
             normalisation sees one part at a time.
         weighs_examples: whether losses and metrics give one value per example whatever the output's rank, so that
-            weights stay (b,). False, as in Keras, for one value per pixel or token of a dense output.
+            weights stay (b,). False, as in Keras, for one value per pixel or token of a dense output; this package's
+            losses take (b,) in any case.
         objectives: losses that suit the outputs of a pre-training model; () for any.
         labels_are_classes: whether y contains classes, so that class_weight can weigh examples.
         usual_loss: name of the loss of keras_vit.training that errors suggest.
@@ -742,7 +743,8 @@ class Model(keras.Model):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Keras' loss, with example weights for outputs of any rank; evaluation ignores examples of weight 0."""
         y_pred, auxiliary = self.supervised(y_pred, y)
-        weights = sample_weight if self.weighs_examples else stepping.per_value(sample_weight, y_pred)
+        one_each = self.weighs_examples or stepping.are_per_example(self.loss)
+        weights = sample_weight if one_each else stepping.per_value(sample_weight, y_pred)
         if not training and weights is not None and not stepping.sums_over_batch(self.loss):
             weights = stepping.per_counted(weights)
         loss = super().compute_loss(x, y, y_pred, weights, training)

@@ -80,6 +80,11 @@ class PixelLoss(Loss):
         y_true, y_pred, sample_weight = as_tensors(y_true, y_pred, sample_weight)
         if sample_weight is not None:
             y_true, sample_weight = ops.convert_to_tensor(y_true, self.dtype), ops.convert_to_tensor(sample_weight)
+            if any(side != 1 for side in sample_weight.shape[1:]):
+                raise ValueError(
+                    f"{type(self).__name__} takes one weight per example, (b,), got weights of the shape"
+                    f" {tuple(sample_weight.shape)}. To leave out pixels, write void, {self.void}, into their masks."
+                )
             counts = ops.reshape(sample_weight, (-1, *[1] * (len(y_true.shape) - 1))) != 0  # (b, 1, 1)
             y_true = ops.where(counts, y_true, ops.cast(self.void, y_true.dtype))
         return super().__call__(y_true, y_pred, sample_weight)

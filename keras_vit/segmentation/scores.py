@@ -22,7 +22,7 @@ def count_where(values: Any, where: Any, n: int) -> Any:
     return count_values(ops.reshape(ops.where(where, values, n), (-1,)), n + 1)[:n]
 
 
-def confusion(masks: Any, predicted: Any, classes: int, void: int = VOID, weights: Any = None) -> Any:
+def confusion(masks: Any, predicted: Any, classes: int, void: int = VOID) -> Any:
     """Pixels of each true class (rows) by predicted class (columns): (classes, classes) int32 tensor.
 
     Args:
@@ -30,15 +30,10 @@ def confusion(masks: Any, predicted: Any, classes: int, void: int = VOID, weight
         predicted: (b, h, w) classes.
         classes: their number.
         void: value of pixels without a class.
-        weights: (b,) or (b, h, w); examples or pixels of weight 0 count nowhere, others once. None for 1.
     """
     predicted = ops.cast(predicted, "int32")
     masks = ops.reshape(ops.cast(masks, "int32"), ops.shape(predicted))
     counts = ops.logical_and(ops.logical_and(masks >= 0, masks < classes), masks != void)
-    if weights is not None:
-        weights = ops.convert_to_tensor(weights)
-        missing = len(masks.shape) - len(weights.shape)
-        counts = ops.logical_and(counts, ops.reshape(weights > 0, (*ops.shape(weights), *[1] * missing)))
     found = count_where(masks * classes + predicted, counts, classes * classes)
     return ops.reshape(found, (classes, classes))
 
@@ -115,13 +110,62 @@ def _carried(digits):
     return ops.stack([*done, digits[len(_POWERS) - 1] + carry])
 
 
+class MaskMetric(CountingMetric):
+    """A CountingMetric of masks and logits; `update_state` takes the arguments of SegmentationScores.
+
+    A subclass defines `counted(masks, predicted)`: both (b, h, w) int32, with `void` for weight 0, to int32 counts of
+    the metric's shape.
+
+    Args:
+        shape: of the counts.
+        classes: number of classes.
+        void: value of pixels without a class.
+    """
+
+    def __init__(self, shape: tuple[int, ...], classes: int, void: int, name: str, dtype: str | None = None):
+        super().__init__(shape, name, dtype)
+        self.classes, self.void = classes, void
+
+    def counted(self, masks: Any, predicted: Any) -> Any:
+        raise NotImplementedError
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        y_true, y_pred, sample_weight = as_tensors(y_true, y_pred, sample_weight)
+        if y_pred.shape[-1] != self.classes:
+            raise ValueError(
+                f"{type(self).__name__}({self.classes}) expects logits (b, h, w, {self.classes}), got the shape"
+                f" {tuple(y_pred.shape)}."
+            )
+        predicted = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
+        masks = ops.reshape(ops.cast(y_true, "int32"), ops.shape(predicted))
+        if sample_weight is not None:
+            counts = ops.convert_to_tensor(sample_weight) > 0
+            counts = ops.reshape(counts, (*ops.shape(counts), *[1] * (3 - len(counts.shape))))  # (b,) -> (b, 1, 1)
+            masks = ops.where(counts, masks, self.void)
+        wrong = self._wrong(masks, tuple(predicted.shape[1:]))
+        self.add(self.counted(masks, predicted))
+        if wrong is not None:
+            self.digits.assign(ops.where(wrong, float("nan"), ops.convert_to_tensor(self.digits)))
+
+    def _wrong(self, masks, size):
+        """Whether masks have other numbers than classes and void, in compiled functions; ValueError where known."""
+        rules, values = MaskRules(self.classes, size, self.void), concrete(masks)
+        if values is None:
+            return ops.any(rules.are_wrong(masks))
+        rules.check(values)
+        return None
+
+    def get_config(self) -> dict[str, Any]:
+        return {"classes": self.classes, "void": self.void, "name": self.name, "dtype": self.dtype}
+
+
 @serializable
-class SegmentationScores(CountingMetric):
+class SegmentationScores(MaskMetric):
     """Mean IoU, pixel accuracy and mean class accuracy: {"miou", "pixel_accuracy", "mean_accuracy"}.
 
     y (b, h, w) or (b, h, w, 1): classes, or `void`. y_pred (b, h, w, classes): logits; the largest is the prediction,
-    of equal ones the first. Examples of weight 0 count nowhere, others once. Other values in y raise a ValueError where
-    they are known, and make the scores NaN in compiled functions (keras_vit.Model checks them first).
+    of equal ones the first. Examples or pixels of weight 0 count nowhere, others once. Other values in y raise a
+    ValueError where they are known, and make the scores NaN in compiled functions (keras_vit.Model checks them first).
 
     Args:
         classes: number of classes.
@@ -131,37 +175,10 @@ class SegmentationScores(CountingMetric):
     _direction = "up"
 
     def __init__(self, classes: int, void: int = VOID, name: str = "miou", dtype: str | None = None):
-        super().__init__((classes, classes), name, dtype)
-        self.classes, self.void = classes, void
+        super().__init__((classes, classes), classes, void, name, dtype)
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        y_true, y_pred, sample_weight = as_tensors(y_true, y_pred, sample_weight)
-        if y_pred.shape[-1] != self.classes:
-            raise ValueError(
-                f"SegmentationScores({self.classes}) expects logits (b, h, w, {self.classes}), got the shape"
-                f" {tuple(y_pred.shape)}."
-            )
-        best = ops.argmax(y_pred, axis=-1)
-        y_true = ops.reshape(y_true, ops.shape(best))
-        self.add(confusion(y_true, best, self.classes, self.void, sample_weight))
-        self._refuse(y_true, tuple(best.shape), sample_weight)
-
-    def _refuse(self, masks, shape, weights):
-        """Refuses masks (b, h, w) with other numbers than classes and void, where weights are not 0."""
-        masks, rules = ops.cast(masks, "int32"), MaskRules(self.classes, shape[1:], self.void)
-        if weights is not None:
-            counts = ops.convert_to_tensor(weights) > 0
-            counts = ops.reshape(counts, (*ops.shape(counts), *[1] * (3 - len(counts.shape))))  # (b,) -> (b, 1, 1)
-            masks = ops.where(counts, masks, self.void)
-        values = concrete(masks)
-        if values is not None:
-            rules.check(values)
-        else:
-            wrong = ops.any(rules.are_wrong(masks))
-            self.digits.assign(ops.where(wrong, float("nan"), ops.convert_to_tensor(self.digits)))
+    def counted(self, masks: Any, predicted: Any) -> Any:
+        return confusion(masks, predicted, self.classes, self.void)
 
     def result(self):
         return scores(self.totals(), ops)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"classes": self.classes, "void": self.void, "name": self.name, "dtype": self.dtype}

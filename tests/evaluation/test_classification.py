@@ -149,6 +149,21 @@ def test_the_calibration_error_counts_no_padding_and_takes_certainty():
     assert float(metric.result()) == pytest.approx(0.5) and metric.details() == {"calibration": [[2, 0.5, 1.0]]}
 
 
+@pytest.mark.parametrize("make", [lambda: ClassCounts(2), lambda: ClassCounts(2, False), CalibrationError])
+@pytest.mark.parametrize("label", [2, -1])
+def test_labels_that_are_no_classes_are_not_measured(make, label, eagerly):
+    """Those of examples of weight 0 may be any."""
+    metric, labels, logits = make(), np.array([0, 1, label]), np.array([[9, 0], [0, 9], [9, 0]], "float32")
+    metric.update_state(labels, logits, np.array([1.0, 1.0, 0.0]))
+    right = float(metric.result())
+    with pytest.raises(ValueError, match=f"for 2 classes, and are from {min(label, 0)} to {max(label, 1)}"):
+        metric.update_state(labels, logits)
+    assert float(metric.result()) == right
+    eagerly(False)
+    tf.function(metric.update_state, autograph=False)(labels, logits)
+    assert np.isnan(float(metric.result()))
+
+
 def test_with_many_classes_the_most_confused_pairs_stand_for_the_matrix():
     rng, n = np.random.default_rng(0), 1000
     labels, best = rng.integers(0, n, 5000), rng.integers(0, n, 5000)

@@ -98,6 +98,21 @@ def test_features_are_the_models_and_padding_is_left_out(tiny, pixels):
 
 
 @pytest.mark.extended
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_features_that_are_not_finite_are_refused(tiny, pixels):
+    """Every class would get the same score, and the first one would win."""
+    model, source = tiny(), from_arrays(pixels, [3, 0, 2, 1], name="photos")
+    norm = model.get_layer("encoder_norm")
+    norm.gamma.assign(1e6 * norm.gamma)
+    Embedder(model, "decode", 4)(source)
+    with pytest.raises(ValueError, match='features are not finite for some images of photos.*write dtype="float32"'):
+        Embedder(model, "decode", 4, "float16")(source)
+    norm.gamma.assign(np.nan * norm.gamma)
+    with pytest.raises(ValueError, match=r"the weights are damaged. Use an earlier checkpoint\.$"):
+        Embedder(model, "decode", 4)(source)
+
+
+@pytest.mark.extended
 def test_an_embedder_takes_a_model_without_a_preprocessing_text(tiny, pixels):
     embedder = Embedder(tiny(), None, 4)  # model.preprocessing
     assert embedder.preprocess == "decode(3)|resize(9, 14)|central_crop(8, 12)"

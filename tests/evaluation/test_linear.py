@@ -74,6 +74,15 @@ def test_the_probe_head_is_a_scaled_ridge_head_and_leaves_each_example_out(n):
     assert found["accuracy"] == pytest.approx((logits.argmax(-1) == labels).mean())
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize(("n", "value"), [(6, np.nan), (6, np.inf), (1, 1.0)])
+def test_a_probe_of_features_that_are_not_finite_or_of_one_example_is_refused(n, value):
+    x, labels = clouds(n)
+    x[0, 0] = value
+    with pytest.raises(ValueError, match=f"loss is nan .* two or more examples, got {n}, and finite features"):
+        probe_head(x, labels, 3)
+
+
 @pytest.mark.parametrize("classes", [2, 4])
 def test_logistic_regression_is_scikit_learns_on_standardised_features(classes):
     pipeline = pytest.importorskip("sklearn.pipeline")

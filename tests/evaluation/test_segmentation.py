@@ -109,6 +109,28 @@ def test_boundaries_under_xla_and_with_weights():
     np.testing.assert_array_equal(metric.counts(), expected)
 
 
+def test_boundaries_with_weights_of_pixels_are_those_with_void_pixels():
+    masks, predicted = EDGE_CASES["one image"]
+    logits, weights = np.eye(K)[predicted], (np.arange(11) > 3) * np.ones(masks.shape)
+    weighted, void = BoundaryScores(K, VOID, 0.1), BoundaryScores(K, VOID, 0.1)
+    weighted.update_state(masks, logits, weights)
+    void.update_state(np.where(weights > 0, masks, VOID), logits)
+    np.testing.assert_array_equal(weighted.counts(), void.counts())
+
+
+@pytest.mark.parametrize("value", [-1, K])
+def test_boundaries_of_masks_with_other_values_are_not_measured(value, eagerly):
+    masks, predicted = (array.copy() for array in EDGE_CASES["one image"])
+    masks[0, 4, 5], logits = value, np.eye(K)[predicted]
+    metric = BoundaryScores(K, VOID, 0.1)
+    with pytest.raises(ValueError, match=f"class numbers from 0 to 3.*from {value} to {value}"):
+        metric.update_state(masks, logits)
+    assert not metric.counts().any()
+    eagerly(False)
+    tf.function(metric.update_state, autograph=False)(masks, logits)
+    assert np.isnan(float(metric.result()))
+
+
 def shows(size=(9, 11)):
     """A model whose logits are highest for the class that a pixel's red shows."""
     x = keras.Input((*size, 3))
@@ -190,6 +212,17 @@ def test_batches_make_no_difference_and_boundaries_may_be_left_out():
     assert plain.measures["miou"] == whole.measures["miou"]
     assert "boundary_f" not in plain.measures and "boundary_f" not in plain.details["per_class"][0]
     assert not plain.pictures
+
+
+@pytest.mark.extended
+def test_a_model_with_another_head_is_measured_like_a_segmentation_model():
+    """Its metrics get a weight per pixel, as in Keras."""
+    masks, predicted = EDGE_CASES["rectangles"]
+    model = shows()
+    model.weighs_examples = False
+    setting = Setting(model, batch_size=2, source=source_of(masks, predicted), preprocess="decode")
+    found = make_evaluator("segmentation", {"pictures": 0}).prepare(setting)()
+    assert found.measures == pytest.approx(evaluate(masks, predicted, pictures=0).measures)
 
 
 @pytest.mark.extended

@@ -7,7 +7,14 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.segmentation.pixel_losses import PixelLoss
-from keras_vit.training import DiceLoss, FocalLoss, SegmentationCrossEntropy, SegmentationLoss, pixel_class_weights
+from keras_vit.training import (
+    DiceLoss,
+    FocalLoss,
+    SegmentationCrossEntropy,
+    SegmentationLoss,
+    SegmentationScores,
+    pixel_class_weights,
+)
 
 RNG = np.random.default_rng(0)
 K, VOID = 4, 255
@@ -217,6 +224,23 @@ def test_fit_checks_the_masks_of_arrays_and_datasets(eagerly):
     weights = np.array([1.0, 0.0, 1.0], "float32")
     for data in ((x, masks, weights), (x[1:2], masks[1:2], weights[1:2])):
         assert np.isfinite(model.evaluate(tf.data.Dataset.from_tensor_slices(data).batch(3), verbose=0))
+
+
+@pytest.mark.extended
+def test_examples_of_a_model_with_another_head_have_weights(eagerly):
+    """A model that Keras would give a weight per pixel; its loss takes one per example."""
+    x, weights = RNG.integers(0, 256, (3, 5, 6, 3)).astype("uint8"), np.array([1.0, 0.0, 0.5], "float32")
+    results, model = [], tiny()
+    for model.weighs_examples in (True, False):
+        scores = SegmentationScores(K)
+        model.compile(loss=SegmentationCrossEntropy(), weighted_metrics=[scores], jit_compile=False)
+        results.append(model.evaluate(x, MASKS, sample_weight=weights, batch_size=2, verbose=0, return_dict=True))
+    assert results[0] == results[1] and results[0]["loss"] > 0
+
+
+def test_weights_of_pixels_are_refused():
+    with pytest.raises(ValueError, match=r"one weight per example, \(b,\), got weights of the shape.*write void, 255"):
+        DiceLoss()(MASKS, LOGITS, np.ones(MASKS.shape))
 
 
 def test_a_wrong_mask_shows_as_nan_in_a_compiled_function():

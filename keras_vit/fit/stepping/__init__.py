@@ -9,7 +9,7 @@ __getattr__ = attach(
         "Remaining": "keras_vit.fit.stepping.remaining",
         "check_kernels": "keras_vit.layers.quantization",
         "RunningLoss check_parts per_counted per_value weights_kept": "keras_vit.fit.stepping.weighing",
-        "activation_by divides_by_weights sums_over_batch": "keras_vit.fit.losses",
+        "activation_by are_per_example divides_by_weights sums_over_batch": "keras_vit.fit.losses",
         "ClassWeight": "keras_vit.fit.class_weight",
         "batches_taken innermost": "keras_vit.optim.wrappers",
         "move_averages": "keras_vit.optim.optimizers",
