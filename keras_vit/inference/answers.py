@@ -15,6 +15,7 @@ from keras_vit.training import Model
 from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
 from keras_vit.training.prediction.detect import finds_objects
+from keras_vit.training.prediction.images import encoder_advice
 from keras_vit.training.prediction.segment import is_dense, segments
 
 KINDS = ("classes", "logits", "features")
@@ -35,7 +36,9 @@ def check_kinds(model: keras.Model, kinds: Sequence[str]) -> None:
     if not kinds or len(set(kinds)) < len(kinds):
         raise ValueError(f"Expected one or more of {', '.join(KINDS)}, each once, got {list(kinds)}.")
     if model.image_size is None:
-        raise ValueError(f'"{model.name}" needs a single image input of fixed size, got {model.input_shape}.')
+        raise ValueError(
+            f'"{model.name}" needs a single image input of fixed size, got {model.input_shape}.{encoder_advice(model)}'
+        )
     if set(kinds) == {"features"}:
         return
     if finds_objects(model):

@@ -21,6 +21,7 @@ from keras_vit.tasks.classification import (
 )
 from keras_vit.tasks.dense import DenseTask, plain_options
 from keras_vit.training import MaskClassificationLoss, SegmentationLoss, SegmentationScores
+from keras_vit.training.prediction.segment import segments
 from keras_vit.training.segmentation_losses import pixel_class_weights
 
 _SHOWN = 6  # examples in a report
@@ -159,6 +160,8 @@ class Segmentation(DenseTask):
                 own.set_weights(other.get_weights())
 
     def check_model(self, model: keras.Model, source: Any) -> None:
+        if not segments(model):
+            raise ValueError(f'"{model.name}" has one output per pixel, such as a depth, and no classes to compare.')
         if getattr(source, "void", VOID) is None:
             raise ValueError(
                 f"{source.name} has no masks to evaluate on: pass images and masks, such as --data=masks:FOLDER."
