@@ -13,6 +13,7 @@ _VERBS = {
         "has one output per pixel, such as a depth, and no classes",
         "keras-vit serve {}, or model.predict(model.preprocess(images)) in Python",
     ),
+    "texts": ("compares images with texts", 'keras-vit classify {} IMAGES --labels="a cat,a dog"'),
     "features": (
         "has no classes and returns features",
         "keras-vit predict --model={} --data=images:FOLDER --answers=features --output=FOLDER",
@@ -46,13 +47,22 @@ def kind_of(model: Any) -> str:
         return "objects"
     if is_dense(model):
         return "masks" if segments(model) else "pixels"
+    if hasattr(model, "zero_shot"):
+        return "texts"
     return "features" if getattr(model, "classes", None) is None else "classes"
+
+
+def what_it_does(kind: str) -> str:
+    """What a model of this kind does, as a predicate."""
+    return _VERBS[kind][0]
 
 
 def check_kind(name: str, kind: str | None, expected: str) -> None:
     """Raises ValueError with the verb that takes the model `name`, if it is of another kind than expected."""
     if kind not in (None, expected):
-        does, command = _VERBS[kind]
+        command = _VERBS[kind][1]
         if is_export(name) and kind not in _OF_EXPORTS:
-            raise ValueError(f"{name} {does}: {command.format('MODEL')}, with the model that it was exported from.")
-        raise ValueError(f"{name} {does}: {command.format(name)}.")
+            raise ValueError(
+                f"{name} {what_it_does(kind)}: {command.format('MODEL')}, with the model that it was exported from."
+            )
+        raise ValueError(f"{name} {what_it_does(kind)}: {command.format(name)}.")

@@ -31,6 +31,7 @@ faster on CPUs (docs/performance.md).
 import shlex
 
 from . import flags, loading, shared_flags
+from .kinds import kind_of, what_it_does
 
 # Flags that only some answers take, with their defaults.
 _OF_ROWS = {"top_k": 5, "preprocess": None, "format": "parquet", "engine": None}
@@ -100,6 +101,9 @@ def _kinds(values, model):
             raise ValueError(f"--answers={kind}: {values.model} does not {does}. Train with --config={config}.")
     if own is not None and set(kinds) not in ({own}, {"features"}):
         raise ValueError(f"{values.model} is for {own}: --answers can be {own} or features.")
+    kind = kind_of(model)
+    if own is None and kind != "classes" and kinds != ["features"]:
+        raise ValueError(f"{values.model} {what_it_does(kind)}: --answers=features writes its features.")
     ignored = _IGNORED.get(kinds[0], _IGNORED_BY_ROWS)
     given = [name for name, default in ignored.items() if getattr(values, name) != default]
     if given:

@@ -149,7 +149,6 @@ def run_probe(values):
     from keras_vit.data import ExampleErrors
     from keras_vit.data.sources.folder import folders_read_once
     from keras_vit.evaluation import Embedder, FeatureSplits
-    from keras_vit.evaluation.data import default_preprocessing
     from keras_vit.evaluation.features import open_pair
     from keras_vit.io.progress import stage
     from keras_vit.runs.evaluate import own_data
@@ -166,8 +165,7 @@ def run_probe(values):
     with stage(f"Loading {values.model}"):
         model = loading.load(values.model, image_size=values.image_size)
     errors = ExampleErrors(values.broken_limit)
-    preprocess = values.preprocess or default_preprocessing(model)
-    embedder = Embedder(model, preprocess, values.batch_size, values.dtype, errors=errors)
+    embedder = Embedder(model, values.preprocess or None, values.batch_size, values.dtype, errors=errors)
     if values.shots is None:
         evaluators = _with_shots_that_fit(evaluators, pair[0])
     splits = FeatureSplits(embedder, *pair, keep=methods != ["few_shot"], data_dir=values.data_dir)

@@ -149,7 +149,10 @@ class DetectionModel(HeadedModel):
         iou = 0.6 if iou is None else iou
         options = (threshold, iou, limit, soft, bool(across_classes))
         if options not in self._finders:
-            layer = Suppression(self.head_row.activation, iou, threshold, limit, soft, options[-1], name="suppression")
+            row = self.head_row
+            # A set prediction by softmax is one object each, of the best class, as in DETR.
+            best = row.activation == "softmax" and not row.suppresses
+            layer = Suppression(row.activation, iou, threshold, limit, soft, options[-1], best, name="suppression")
             with stepping.own_scope(self):
                 found = layer(self.output["logits"], self.output["boxes"])
                 self._finders[options] = Model(self.input, found, name=self.name)

@@ -30,8 +30,8 @@ def check_class_count(classes: int | None, source: Any) -> None:
     """Raises ValueError if the model has no classes, or the data has a different number of them."""
     if classes is None:
         raise ValueError(
-            "The model's outputs are not known to be classes. Name them in the data's order:"
-            " vit.with_head(layer, class_names=[...])."
+            "The model has no head, or its outputs are not known to be classes. Measure its features: keras-vit probe;"
+            " or name the outputs in the data's order: vit.with_head(layer, class_names=[...])."
         )
     if len(source.class_names) != classes:
         raise ValueError(

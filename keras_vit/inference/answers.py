@@ -14,6 +14,7 @@ from keras_vit.fit.model import Model
 from keras_vit.inference.tables import Column
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import taps
+from keras_vit.prediction.images import encoder_advice
 from keras_vit.segmentation.segment import is_dense, segments
 from keras_vit.serving.openvino_engine import runner
 
@@ -35,7 +36,9 @@ def check_kinds(model: keras.Model, kinds: Sequence[str]) -> None:
     if not kinds or len(set(kinds)) < len(kinds):
         raise ValueError(f"Expected one or more of {', '.join(KINDS)}, each once, got {list(kinds)}.")
     if model.image_size is None:
-        raise ValueError(f'"{model.name}" needs a single image input of fixed size, got {model.input_shape}.')
+        raise ValueError(
+            f'"{model.name}" needs a single image input of fixed size, got {model.input_shape}.{encoder_advice(model)}'
+        )
     if set(kinds) == {"features"}:
         return
     if finds_objects(model):

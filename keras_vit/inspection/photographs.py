@@ -100,6 +100,7 @@ def read_images(
     Returns:
         (pixels (b, height, width, c) uint8, paths of the files read, {path: reason} of the others).
     """
+    model.preprocess([])  # refuses models without one image input
     pixels, read, failed = [], [], {}
     for path in paths:
         try:

@@ -131,6 +131,12 @@ def name_of(item, number, single):
     return "The image" if single else f"Image {number} of the list"
 
 
+def encoder_advice(model) -> str:
+    """The end of a message about a model that takes no image: its encoder, if it trains one that does; or ""."""
+    own = model.get_encoder() is model
+    return "" if own else ' Use its encoder: model.get_encoder(), or load it with head="drop" (--load.head=drop).'
+
+
 class Reader:
     """From images of any kind to their pixels 0..255, upright and unscaled, in a model's channels: uint8 (h, w, c).
 
@@ -142,6 +148,7 @@ class Reader:
         if model.image_size is None:
             raise ValueError(
                 f'"{model.name}" does not take one image (b, h, w, c) of fixed size: its input is {model.input_shape}.'
+                f"{encoder_advice(model)}"
             )
         self.range, self.check_pixels = InputRange.known(model), model.check_pixels
         self.channels = model.channels

@@ -143,8 +143,8 @@ def _check(model, path, format):
     if model.get_encoder() is not model and not is_dense(model) and not finds_objects(model):
         raise ValueError(
             f'"{model.name}", a {type(model).__name__}, trains another model: export that one,'
-            " keras_vit.export(model.get_encoder(), path). For classes, fine-tune it first: keras-vit finetune"
-            " --init=..."
+            " keras_vit.export(model.get_encoder(), path), or --load.head=drop. For classes, fine-tune it"
+            " first: keras-vit finetune --init=..."
         )
     if model.image_size is None or len(model.inputs) > 1:
         raise ValueError(

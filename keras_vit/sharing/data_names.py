@@ -18,7 +18,10 @@ _ON_THE_HUB = {
     "svhn_cropped": "ufldl-stanford/svhn",
 }
 # Kind of local files -> the hub's name for such data sets.
-OWN = {"folder": "imagefolder", "images": "imagefolder", "csv": "csv", "jsonl": "json", "tfrecord": "tfrecord"}
+OWN = {
+    **dict.fromkeys(("folder", "images", "masks", "boxes"), "imagefolder"),
+    **{"csv": "csv", "jsonl": "json", "tfrecord": "tfrecord"},
+}
 _PATH = re.compile(r"[/\\~]")
 
 

@@ -1,5 +1,6 @@
 """Base of tasks with a head on an encoder's feature maps: segmentation and detection."""
 
+import shlex
 from typing import Any, ClassVar
 
 import keras
@@ -21,6 +22,15 @@ HEADS = ("reset", "keep")  # config.head
 def plain_options(options: Any) -> dict[str, Any]:
     """Converts a head's options, a dict, a ConfigDict or None, to a dict."""
     return options.to_dict() if isinstance(options, ConfigDict) else dict(options or {})
+
+
+def _advice(trained, options):
+    """What to change in a config's head_options, which may be the recipe's, to keep the head of a trained model."""
+    own = {
+        name: value for name, value in trained.head_options.items() if value != options.head_options.get(name, value)
+    }
+    flags = [f"--config.objective.head_options.{name}={shlex.quote(str(value))}" for name, value in own.items()]
+    return f"Keep its own: {' '.join(flags)}," if flags else "Remove the options,"
 
 
 class DenseTask(Task):
@@ -107,8 +117,8 @@ class DenseTask(Task):
         except ValueError as error:
             raise ValueError(
                 f"--config.objective.head_options={options.head_options} does not fit the weights of the head in"
-                f" {config.init}, which has {trained.head_options} ({error}). Remove the options, or start with a new"
-                " head: --config.head=reset."
+                f" {config.init}, which has {trained.head_options} ({error}). {_advice(trained, options)} or start with"
+                " a new head: --config.head=reset."
             ) from error
         return model
 

@@ -18,6 +18,7 @@ from keras_vit.segmentation.mask_loss import MaskClassificationLoss
 from keras_vit.segmentation.model import SegmentationModel
 from keras_vit.segmentation.pixel_losses import SegmentationLoss, pixel_class_weights
 from keras_vit.segmentation.scores import SegmentationScores
+from keras_vit.segmentation.segment import segments
 from keras_vit.tasks.base import Score, predict
 from keras_vit.tasks.classification import (
     class_weights,
@@ -160,6 +161,8 @@ class Segmentation(DenseTask):
                 own.set_weights(other.get_weights())
 
     def check_model(self, model: keras.Model, source: Any) -> None:
+        if not segments(model):
+            raise ValueError(f'"{model.name}" has one output per pixel, such as a depth, and no classes to compare.')
         if getattr(source, "void", VOID) is None:
             raise ValueError(
                 f"{source.name} has no masks to evaluate on: pass images and masks, such as --data=masks:FOLDER."

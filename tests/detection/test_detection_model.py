@@ -227,6 +227,17 @@ def test_options_of_suppression_are_refused_where_each_object_is_found_once():
             model.finder(**option)
 
 
+def test_a_token_of_yolos_is_one_object_of_its_best_class():
+    model = made(head="yolos", head_options={"tokens": 5})
+    rng = np.random.default_rng(0)
+    model.set_weights([0.2 * rng.normal(size=w.shape) for w in model.get_weights()])
+    outputs = model.predict(X[:4], verbose=0)
+    _, scores, labels = (keras.ops.convert_to_numpy(each) for each in model.detections(X[:4], limit=8))
+    likely = keras.ops.convert_to_numpy(keras.ops.softmax(outputs["logits"]))[..., :-1]  # (b, 5, 2)
+    assert ((labels >= 0).sum(axis=1) == 5).all()
+    np.testing.assert_allclose(scores[:, :5], -np.sort(-likely.max(axis=-1), axis=1), rtol=1e-5)
+
+
 def test_more_objects_than_a_yolos_model_has_tokens_bring_a_warning():
     model = made(head="yolos", head_options={"tokens": 3})
     with pytest.warns(UserWarning, match="room for 4 objects in an image, and the model finds 3 at most"):

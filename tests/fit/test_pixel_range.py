@@ -133,7 +133,7 @@ DOUBLE = {
 
 @pytest.mark.parametrize(["front", "is_double"], DOUBLE.values(), ids=DOUBLE)
 def test_normalising_twice_warns_in_a_plain_keras_model(vit, front, is_double):
-    # A plain keras.Model or Sequential does not check its data, and trains on almost black images.
+    # With XLA or on JAX a plain keras.Model or Sequential does not check its data, and trains on almost black images.
     inputs = keras.Input((8, 12, 3))
     for build in (
         lambda: keras.Sequential([inputs, front, vit(classes=None), layers.Dense(4)]),
@@ -145,6 +145,7 @@ def test_normalising_twice_warns_in_a_plain_keras_model(vit, front, is_double):
         texts = [str(each.message) for each in caught]
         assert len(texts) == is_double
         assert all(text.startswith('Leave the layer front out: "vit" normalises pixels 0..255') for text in texts)
+        assert all("Sequential only in graphs of TensorFlow without XLA" in text for text in texts)
 
 
 def test_normalising_twice_does_not_warn_where_the_pixels_are_right(tiny):

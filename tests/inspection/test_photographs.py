@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import keras_vit
 from keras_vit.inspection import photographs
 
 
@@ -68,6 +69,13 @@ def test_pixels_are_the_models_own_and_broken_files_are_left_out(folder, tiny):
     assert "\n" not in failed[paths[1]]
     assert "No such file" in failed[paths[4]]
     assert photographs.read_images(model, [])[0].shape == (0, 8, 12, 3)
+
+
+def test_a_model_that_takes_crops_names_its_encoder(folder, tiny):
+    heads = {"outputs": 4, "hidden": 4, "bottleneck": 4, "local_size": (8, 12), "local_crops": 1}
+    model = keras_vit.DINO(tiny(classes=None), **heads)
+    with pytest.raises(ValueError, match="does not take one image .*Use its encoder: .*--load.head=drop"):
+        photographs.read_images(model, [str(folder / "b.png")])
 
 
 def test_names_are_short_but_differ():

@@ -273,6 +273,8 @@ def test_what_transformers_cannot_express_is_shared_for_timm(tmp_path):
         ("imagenet2012?id=file_name", "validation", ("imagenet2012", "ILSVRC/imagenet-1k", "validation", True)),
         ("folder:photos", "train", ("the author's own images", "imagefolder", "train", False)),
         ("csv:gs://bucket/table.csv", "../other", ("the author's own images", "csv", None, False)),
+        ("boxes:me/cells?classes=3", "val", ("the author's own images", "imagefolder", "val", False)),
+        ("masks:streets", "train", ("the author's own images", "imagefolder", "train", False)),
         ("eurosat", "test", ("eurosat", "eurosat", "test", True)),
     ],
 )

@@ -176,6 +176,8 @@ def test_evaluate_refuses_other_classes(tiny):
     check = Classification(None).check_model
     with pytest.raises(ValueError, match="model has 5 classes, the data 10"):
         check(tiny(), open_source("digits", "test"))
+    with pytest.raises(ValueError, match="has no head, or its outputs .* Measure its features: keras-vit probe"):
+        check(tiny(classes=None), open_source("digits", "test"))
     images = np.zeros((1, 8, 12, 3), "uint8")
     with pytest.raises(ValueError, match="model's classes are"):
         check(tiny(class_names=list("vwxyz")), from_arrays(images, [0], class_names=list("abcde")))

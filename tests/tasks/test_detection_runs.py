@@ -175,6 +175,11 @@ def test_a_detector_keeps_its_head_at_another_size_or_gets_a_new_one(done):
     more = task_of(config).model(dataclasses.replace(source, class_names=("bar", "square", "star")))
     kept = [np.array_equal(*pair) for pair in zip(more.head.get_weights(), old.head.get_weights())]
     assert more.classes == 3 and kept.count(False) == 2  # kernel and bias of the classes
+    config.objective.head_options = {**old.head_options, "width": 24}  # those of a recipe
+    own = f"--config.objective.head_options.width={old.head_options['width']}, or start with a new head"
+    with pytest.raises(ValueError, match=f"Keep its own: {own}"):
+        task_of(config).model(source)
+    config.objective.head_options = {}
     config.objective.head = "yolos"
     with pytest.raises(ValueError, match="has the head dense, but the config has yolos"):
         task_of(config).model(source)

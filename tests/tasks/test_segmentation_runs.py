@@ -355,6 +355,9 @@ def test_data_without_masks_and_other_classes_are_refused(config):
         task.check_data(masks, other)
     with pytest.raises(ValueError, match="has one class"):
         task.check_data(one := ConfigDict({"void": 255, "class_names": ("box",)}), one)
+    depth = keras_vit.SegmentationModel("Ti/8", "linear", 1, image_size=16, depth=1, width=8, heads=1, mlp_dim=8)
+    with pytest.raises(ValueError, match='"segmentation" has one output per pixel, .* no classes to compare'):
+        task.check_model(depth, plain)
 
 
 @pytest.mark.parametrize(("part", "message"), [(0, "there is nothing to learn"), (1, "no score is defined")])

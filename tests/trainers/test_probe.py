@@ -41,6 +41,12 @@ def run_probe(saved, binary, tmp_path):
     return run
 
 
+def test_a_model_that_takes_crops_is_measured_by_its_encoder(run_probe, tmp_path):
+    vit = keras_vit.ViT("Ti/2", image_size=8, channels=1, classes=None, preprocessing="decode(1)", **SMALL)
+    keras_vit.DINO(vit, outputs=4, hidden=4, bottleneck=4, local_size=8).save(tmp_path / "dino.keras")
+    assert run_probe(model=str(tmp_path / "dino.keras"))[1]["features"] == 16
+
+
 def runs_of(results):
     """The accuracies of all draws, shots after shots."""
     return [accuracy for found in results.values() for accuracy in found["runs"]]

@@ -115,7 +115,7 @@ def _yaml_splits(content, path):
 
 
 def _of_yaml(path, names=None):
-    """Makes the Export of a YAML file, with these class names instead of its own if given.
+    """Makes the Export of a YAML file; `names`, if given, replace the class names in it.
 
     Raises:
         ValueError: without names or splits.
@@ -293,6 +293,12 @@ def _look_like_lines(paths: Iterable[str], boxes: bool) -> bool:
     return bool(lines) and all(_LINE.fullmatch(line) and (boxes or len(line.split()) > 6) for line in lines)
 
 
+def _classes_found(texts):
+    """The number of classes that these label files need: the highest class number in them and 1."""
+    lines = (line for path in texts for line in read_text(path).splitlines())
+    return 1 + max((int(line.split()[0]) for line in lines if _LINE.fullmatch(line)), default=0)
+
+
 def nameless(path: str, boxes: bool, classes: str) -> Export | None:
     """Finds a YOLO export without class names, such as makesense's; None for other folders.
 
@@ -307,15 +313,16 @@ def nameless(path: str, boxes: bool, classes: str) -> Export | None:
     root = os.path.dirname(path) if path.lower().endswith((".yaml", ".yml")) else path
     entries = files.names_in(root)
     folders = _folders(root, _places(root, entries))
-    texts = [text for folder in folders for text in _beside(folder)[:_TRIED]]
-    if not any(_apart(folder) for folder in folders) and not _look_like_lines(texts, boxes):
+    beside, apart = ([text for folder in folders for text in find(folder)] for find in (_beside, _apart))
+    first = [text for folder in folders for text in _beside(folder)[:_TRIED]]
+    if not apart and not _look_like_lines(first, boxes):
         return None
     names = class_names(root, classes)
     if names is None:
         raise ValueError(
             f'"{root}" has YOLO images and labels, but no data.yaml with the class names. Add one: "names: [cat, dog]",'
             ' "train: images/train", "val: images/val"; or add classes.txt, one name per line; or pass'
-            " ?classes=FILE, or the number of classes, ?classes=2."
+            f" ?classes=FILE, or the number of classes, ?classes={_classes_found(apart or beside)}."
         )
     described_by = _yaml_file(path, _OF_SPLITS)
     return _of_yaml(described_by, names) if described_by else _of_lists(root, names)

@@ -189,8 +189,8 @@ def warn_of_repeated(source: Source) -> None:
     again = source.size - len(set(real_paths(image_files(source))))
     if again:
         logging.warning(
-            "%s: %s with the image of another row. Slices of the records would share such images: write those to"
-            " evaluate on as a split of their own, --split=train[80%%:] --as_split=val.",
+            "%s: %s with the image of another row. Slices of the records would share such images: write the images to"
+            " evaluate on as another split, --split=train[80%%:] --as_split=val.",
             *(source.name, counted(again, "row")),
         )
 

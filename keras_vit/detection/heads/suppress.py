@@ -116,6 +116,7 @@ class Suppression(keras.layers.Layer):
 
     Args:
         activation: from logits to scores, as in `probabilities`.
+        best_class: whether each box can be found for its most probable class alone.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class Suppression(keras.layers.Layer):
         limit: int = 100,
         soft: bool = False,
         across_classes: bool = False,
+        best_class: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**{"autocast": False, "dtype": "float32", **kwargs})
@@ -133,9 +135,12 @@ class Suppression(keras.layers.Layer):
         self.iou, self.threshold = share(iou, "iou"), share(threshold, "threshold")
         self.limit = integer(limit, "limit")
         self.soft, self.across_classes = flag(soft, "soft"), flag(across_classes, "across_classes")
+        self.best_class = flag(best_class, "best_class")
 
     def call(self, logits, boxes):
         scores, boxes = probabilities(logits, self.activation), ops.clip(ops.cast(boxes, "float32"), 0.0, 1.0)
+        if self.best_class:
+            scores = ops.where(scores == ops.max(scores, axis=-1, keepdims=True), scores, 0.0)
         options = (self.iou, self.threshold, self.limit, self.soft, self.across_classes)
         return dict(zip(("boxes", "scores", "labels"), suppressed(scores, boxes, *options)))
 

@@ -468,8 +468,9 @@ def warn_of_double(model: keras.Model, tensors: Sequence[keras.KerasTensor]) -> 
     if scale is not None:
         warnings.warn(
             f'Leave {_layers_of(scale)} out: "{model.name}" normalises pixels 0..255 itself. keras_vit.Model(inputs,'
-            " outputs) and model.with_head(layer) check their data, a plain keras.Model or Sequential does not. If the"
-            f' pixels are right, set check_pixels = False on "{model.name}" before you call it.',
+            " outputs) and model.with_head(layer) check their data, a plain keras.Model or Sequential only in graphs of"
+            f' TensorFlow without XLA. If the pixels are right, set check_pixels = False on "{model.name}" before you'
+            " call it.",
             stacklevel=4,
         )
 

@@ -64,6 +64,6 @@ def test_broken_descriptions_of_yolo_are_refused(tmp_path, case):
 
 def test_yolo_without_a_description_is_refused(tmp_path):
     picture(tmp_path / "images" / "a.jpg")
-    text(tmp_path / "labels" / "a.txt", "0 0 0 1 0 1 1")
-    with pytest.raises(ValueError, match="no data.yaml with the class names"):
+    text(tmp_path / "labels" / "a.txt", "0 0 0 1 0 1 1\n4 0 0 1 0 1 1\n")
+    with pytest.raises(ValueError, match=r"no data.yaml with the class names.* number of classes, \?classes=5\."):
         yolo.find_nameless(str(tmp_path))
