@@ -3,9 +3,6 @@
 Names are imported on first use: a run needs only its own evaluators.
 """
 
-import importlib
-from typing import Any
-
 from keras_vit.evaluation.registry import (
     EVALUATORS,
     Chart,
@@ -17,29 +14,29 @@ from keras_vit.evaluation.registry import (
     parse_evaluators,
     register,
 )
+from keras_vit.io.lazy import attach
 
-_NAMES = {  # by module
-    "average_precision": "AveragePrecision",
-    "calibration": "Calibration fit_temperature",
-    "classification": "Classification",
-    "detection": "Detection",
-    "features": "Embedder FeatureEvaluator FeatureSplits",
-    "imagenet.mapped": "Mapped",
-    "imagenet.real": "Real real_accuracy",
-    "knn": "NearestNeighbours knn_scores",
-    "labelling": "PseudoLabels confident pseudo_labels",
-    "linear": "Logistic Ridge logistic_head ridge ridge_head scores",
-    "loss_and_metrics": "LossAndMetrics",
-    "reconstructions": "Reconstructions",
-    "reliability": "Reliability",
-    "retrieval": "Retrieval",
-    "robustness.corruptions": "Corruptions",
-    "robustness.patches": "Occlusion Shifts ShuffledPatches",
-    "samples": "Samples",
-    "segmentation": "Segmentation",
-    "shots": "FewShot few_shot",
+_NAMES = {
+    "AveragePrecision": "keras_vit.evaluation.average_precision",
+    "Calibration fit_temperature": "keras_vit.evaluation.calibration",
+    "Classification": "keras_vit.evaluation.classification",
+    "Detection": "keras_vit.evaluation.detection",
+    "Embedder FeatureEvaluator FeatureSplits": "keras_vit.evaluation.features",
+    "Mapped": "keras_vit.evaluation.imagenet.mapped",
+    "Real real_accuracy": "keras_vit.evaluation.imagenet.real",
+    "NearestNeighbours knn_scores": "keras_vit.evaluation.knn",
+    "PseudoLabels confident pseudo_labels": "keras_vit.evaluation.labelling",
+    "Logistic Ridge logistic_head ridge ridge_head scores": "keras_vit.evaluation.linear",
+    "LossAndMetrics": "keras_vit.evaluation.loss_and_metrics",
+    "Reconstructions": "keras_vit.evaluation.reconstructions",
+    "Reliability": "keras_vit.evaluation.reliability",
+    "Retrieval": "keras_vit.evaluation.retrieval",
+    "Corruptions": "keras_vit.evaluation.robustness.corruptions",
+    "Occlusion Shifts ShuffledPatches": "keras_vit.evaluation.robustness.patches",
+    "Samples": "keras_vit.evaluation.samples",
+    "Segmentation": "keras_vit.evaluation.segmentation",
+    "FewShot few_shot": "keras_vit.evaluation.shots",
 }
-_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = [
     "EVALUATORS",
     "Chart",
@@ -50,11 +47,6 @@ __all__ = [
     "make_evaluator",
     "parse_evaluators",
     "register",
-    *_MODULES,
+    *" ".join(_NAMES).split(),
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = attach(__name__, _NAMES)

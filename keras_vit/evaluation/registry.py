@@ -109,31 +109,31 @@ class Evaluator:
 
 EVALUATORS: dict[str, type[Evaluator]] = {}  # the package's own are registered on first use
 _MODULES = {
-    "calibration": "calibration",
-    "classification": "classification",
-    "corruptions": "robustness.corruptions",
-    "detection": "detection",
-    "few_shot": "shots",
-    "knn": "knn",
-    "logistic": "linear",
-    "mapped": "imagenet.mapped",
-    "occlusion": "robustness.patches",
-    "real": "imagenet.real",
-    "reconstructions": "reconstructions",
-    "retrieval": "retrieval",
-    "ridge": "linear",
-    "samples": "samples",
-    "segmentation": "segmentation",
-    "shifts": "robustness.patches",
-    "shuffled_patches": "robustness.patches",
-    "zero_shot": "zero_shot",
+    "calibration": "keras_vit.evaluation.calibration",
+    "classification": "keras_vit.evaluation.classification",
+    "corruptions": "keras_vit.evaluation.robustness.corruptions",
+    "detection": "keras_vit.evaluation.detection",
+    "few_shot": "keras_vit.evaluation.shots",
+    "knn": "keras_vit.evaluation.knn",
+    "logistic": "keras_vit.evaluation.linear",
+    "mapped": "keras_vit.evaluation.imagenet.mapped",
+    "occlusion": "keras_vit.evaluation.robustness.patches",
+    "real": "keras_vit.evaluation.imagenet.real",
+    "reconstructions": "keras_vit.evaluation.reconstructions",
+    "retrieval": "keras_vit.evaluation.retrieval",
+    "ridge": "keras_vit.evaluation.linear",
+    "samples": "keras_vit.evaluation.samples",
+    "segmentation": "keras_vit.evaluation.segmentation",
+    "shifts": "keras_vit.evaluation.robustness.patches",
+    "shuffled_patches": "keras_vit.evaluation.robustness.patches",
+    "zero_shot": "keras_vit.evaluation.zero_shot",
 }
 
 
 def find_evaluator(name: str) -> type[Evaluator] | None:
     """The evaluator class registered as `name`, or None."""
     if name in _MODULES:
-        importlib.import_module(f"keras_vit.evaluation.{_MODULES[name]}")
+        importlib.import_module(_MODULES[name])
     return EVALUATORS.get(name)
 
 
