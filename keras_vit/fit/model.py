@@ -28,7 +28,7 @@ from keras_vit.fit.checks.pixels_in_graphs import checked, checked_images
 from keras_vit.fit.class_weight import ClassWeight
 from keras_vit.fit.losses import activation_by, divides_by_weights, sums_over_batch
 from keras_vit.fit.mixing import Neighbours, check_pairs, check_unweighted
-from keras_vit.fit.steps.feed import feed, prediction_feed, rows_of, scope_of, topology_of
+from keras_vit.fit.steps.feed import feed, own_scope, prediction_feed, rows_of, scope_of, topology_of
 from keras_vit.fit.steps.weighing import RunningLoss, check_parts, per_counted, per_value, weights_kept
 from keras_vit.layers.dense import (
     Dense,
@@ -159,6 +159,8 @@ class Model(keras.Model):
     mixing: Any = None
     micro_batches: int = 1
     weighs_examples: bool = False
+    given_metrics: tuple[Any, Any] = (None, None)  # as compile(metrics, weighted_metrics) got them
+    trained_layers: set[keras.layers.Layer] = set()  # those that were not frozen at compile, at any depth
     _remaining = None
     _compiled_with: Any = None
 
@@ -327,6 +329,10 @@ class Model(keras.Model):
         check_compiled(self, loss, [metrics, weighted_metrics])
         self._take_loss(loss)
         super().compile(optimizer, loss, loss_weights, metrics, weighted_metrics, **kwargs)
+        # Keras would track attributes: `metrics` would list these metrics twice.
+        vars(self)["_loss_tracker"] = RunningLoss(name="loss")
+        vars(self)["given_metrics"] = (metrics, weighted_metrics)
+        vars(self)["trained_layers"] = {layer for layer in self._flatten_layers() if layer.trainable}
 
     def _take_loss(self, loss):
         """Records the settings that follow from the loss; a subclass may refuse it."""
@@ -702,10 +708,11 @@ class Model(keras.Model):
         return super()._get_metrics_result_or_logs(logs)
 
     def _count_examples(self):
-        """Makes the running losses, total and per output, average over examples rather than batches."""
-        for tracker in self._running_losses():
-            if type(tracker) is keras.metrics.Mean:
-                tracker.__class__ = RunningLoss  # made and registered by Keras
+        """Makes the running loss of each output a RunningLoss, like the total's; Keras makes them from the data."""
+        trackers = getattr(self._compile_loss, "metrics", [])
+        if not all(isinstance(tracker, RunningLoss) for tracker in trackers):
+            with own_scope(self):
+                trackers[:] = [RunningLoss(name=tracker.name) for tracker in trackers]
 
     def train_step(self, *args):
         """Arguments: (batch,); on the JAX backend (state, batch)."""
