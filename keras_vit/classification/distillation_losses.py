@@ -116,9 +116,6 @@ class SoftDistillation(DistillationLoss):
     def taught(self, teacher, student):
         return self.temperature**2 * divergence(teacher / self.temperature, student / self.temperature)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "temperature": self.temperature}
-
 
 @serializable
 class StudentAccuracy(Accuracy):

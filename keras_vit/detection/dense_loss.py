@@ -190,17 +190,3 @@ class DenseDetectionLoss(ObjectLoss):
         """The loss of each logit, (b, n, k)."""
         kinds = {"focal": focal, "quality": quality_focal, "varifocal": varifocal}
         return kinds[self.classification](logits, targets, self.gamma)
-
-    def get_config(self) -> dict[str, Any]:
-        names = (
-            "assignment",
-            "classification",
-            "class_weight",
-            "box_weight",
-            "gamma",
-            "top",
-            "alpha",
-            "beta",
-            "radius",
-        )
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

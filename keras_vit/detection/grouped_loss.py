@@ -106,7 +106,3 @@ class GroupedSetPredictionLoss(ObjectLoss):
         of_classes = quality_entropy(logits, ops.matmul(matched, hot), overlap)
         of_boxes = ops.sum(ops.where(matched > 0, pairs, 0.0), axis=(1, 2))
         return self.class_weight * ops.sum(of_classes, axis=(1, 2)) + of_boxes
-
-    def get_config(self) -> dict[str, Any]:
-        names = ("class_weight", "box_weight", "giou_weight", "class_cost", "box_cost", "giou_cost")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

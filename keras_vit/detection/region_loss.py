@@ -131,10 +131,6 @@ class RegionLoss(ObjectLoss):
         of_boxes = ops.where(positive, ops.sum(smooth_l1(wrong, self.beta), axis=-1), 0.0)
         return ops.sum(weights * (self.box_weight * of_boxes - ops.sum(chosen, axis=-1)), axis=1)
 
-    def get_config(self) -> dict[str, Any]:
-        names = ("anchor_weight", "region_weight", "box_weight", "beta")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
-
 
 def _within(references, boxes, chosen):
     """Which references (b, n, 4) lie by more than half in one of the chosen (b, m) boxes: (b, n)."""

@@ -93,7 +93,3 @@ class SetPredictionLoss(ObjectLoss):
         others = self.no_object * (1.0 - ops.sum(targets, axis=2, keepdims=True))
         weighted = ops.concatenate([targets, others], axis=2)  # (b, q, k + 1)
         return -ops.sum(weighted * ops.log_softmax(logits, axis=-1), axis=(1, 2)) / ops.sum(weighted, axis=(1, 2))
-
-    def get_config(self) -> dict[str, Any]:
-        names = ("class_weight", "box_weight", "giou_weight", "no_object")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

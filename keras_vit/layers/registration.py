@@ -12,10 +12,10 @@ _Class = TypeVar("_Class", bound=type)
 def serializable(cls: _Class) -> _Class:
     """Registers a class.
 
-    A layer or optimizer without `get_config` gets one: the constructor's arguments, attributes of the same names.
+    A layer, optimizer or loss without `get_config` gets one: the constructor's arguments, attributes of the same names.
     """
     made: Any = cls  # for type checkers, which know no attribute of a class yet
-    kinds = (keras.layers.Layer, keras.optimizers.Optimizer)
+    kinds = (keras.layers.Layer, keras.optimizers.Optimizer, keras.losses.Loss)
     derives = issubclass(cls, kinds) and not issubclass(cls, keras.Model)
     if derives and "__init__" in vars(cls) and "get_config" not in vars(cls):
         names = list(arguments_of(cls))

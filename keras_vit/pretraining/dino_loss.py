@@ -34,9 +34,6 @@ class DINOLoss(Loss):
         others = 1.0 - ops.eye(b_t, views, dtype=pairs.dtype)  # all but a crop with itself
         return ops.sum(pairs * others, axis=(1, 2)) / (b_t * views - b_t)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "temperature": self.temperature}
-
 
 @serializable
 class TeacherEntropy(MeanMetric):

@@ -199,10 +199,6 @@ class SegmentationCrossEntropy(PixelLoss):
             return ops.cast(chances <= limit, "float32")
         return ops.cast(chances < ops.maximum(limit, self.ohem_thresh), "float32")
 
-    def get_config(self) -> dict[str, Any]:
-        options = {name: getattr(self, name) for name in ("label_smoothing", "ohem_thresh", "ohem_min_kept")}
-        return {**super().get_config(), **options}
-
 
 @serializable
 class DiceLoss(PixelLoss):
@@ -242,9 +238,6 @@ class DiceLoss(PixelLoss):
         terms = 1.0 - (2.0 * overlap + self.smooth) / (sizes + self.smooth)
         return ops.mean(terms * self.factors(ops.arange(classes)), axis=-1)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "smooth": self.smooth, "exponent": self.exponent}
-
 
 @serializable
 class FocalLoss(PixelLoss):
@@ -275,9 +268,6 @@ class FocalLoss(PixelLoss):
             # Not below 1e-7: the gradient of a power below 1 is infinite at 0.
             losses = ops.power(ops.maximum(-ops.expm1(-losses), 1e-7), self.gamma) * losses
         return _per_pixel(losses * self.factors(labels), counted)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "gamma": self.gamma}
 
 
 @serializable
@@ -326,8 +316,3 @@ class SegmentationLoss(PixelLoss):
 
     def per_example(self, labels: Any, counted: Any, logits: Any) -> Any:
         return sum(weight * loss.per_example(labels, counted, logits) for weight, loss in self._terms)
-
-    def get_config(self) -> dict[str, Any]:
-        names = ("cross_entropy", "dice", "focal", "label_smoothing", "ohem_thresh", "ohem_min_kept")
-        own = {name: getattr(self, name) for name in (*names, "smooth", "exponent", "gamma")}
-        return {**super().get_config(), **own}

@@ -51,9 +51,6 @@ class DetectionTokens(keras.layers.Layer):
         b, n, d = input_shape
         return (b, None if n is None else n + self.count, d)
 
-    def get_config(self):
-        return {**super().get_config(), "count": self.count}
-
 
 @serializable
 class DetectionPositions(keras.layers.Layer):
@@ -111,9 +108,6 @@ class SetHead(LayerOfParts):
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.classes + 1), (*input_shape[:-1], 4)
-
-    def get_config(self):
-        return {**super().get_config(), "classes": self.classes}
 
 
 def token_outputs(encoder: Any, decoder: Decoder) -> dict[str, Any]:
