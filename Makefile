@@ -9,11 +9,13 @@ PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 # What `test-lowest` holds the package to: the lowest Keras that setup.cfg admits, as written there, and the TensorFlow of TPUs.
 LOWEST_KERAS := $(shell sed -n 's/^ *keras>=\([0-9.]*\),.*/\1/p' setup.cfg)
 LOWEST := "keras==$(LOWEST_KERAS)" "tensorflow-cpu==2.20.*"
+# And `test-newest`: the newest Keras and TensorFlow that setup.cfg admits.
+NEWEST := --upgrade --upgrade-strategy eager
 
 # Modules stay compiled, whatever the environment says: each process of the tests would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo docs lint test test-all test-processes test-lowest test-tpu-program benchmark generate clean
+.PHONY: install demo docs lint test test-all test-processes test-lowest test-newest test-tpu-program benchmark generate clean
 
 install: .venv/installed
 
@@ -57,13 +59,15 @@ test-all: test
 test-processes: install
 	$(BIN)/python -m pytest $(PARALLEL) -m processes
 
-# The tests with the oldest versions; TESTS narrows them: make test-lowest TESTS=tests/layers
-test-lowest: .venv-lowest/installed
-	.venv-lowest/bin/python -m pytest $(PARALLEL) $(TESTS)
+# The tests with the oldest and the newest versions; TESTS narrows them: make test-lowest TESTS=tests/layers
+test-lowest: OF = $(LOWEST)
+test-newest: OF = $(NEWEST)
+test-lowest test-newest: test-%: .venv-%/installed
+	.venv-$*/bin/python -m pytest $(PARALLEL) $(TESTS)
 
-.venv-lowest/installed: setup.cfg pyproject.toml Makefile
-	$(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[cpu,test]" $(LOWEST)
+.venv-lowest/installed .venv-newest/installed: .venv-%/installed: setup.cfg pyproject.toml Makefile
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[cpu,test]" $(OF)
 	@touch $@
 
 # What TPUStrategy compiles, lowered with the op kernels of TPUs and compiled for a TPU; needs none. TensorFlow is kept from the libtpu that
@@ -85,4 +89,4 @@ generate: install
 	PYTHONPATH=. $(BIN)/python tests/models/generated.py
 
 clean:
-	rm -rf .venv .venv-lowest .venv-tpu .mypy_cache build dist *.egg-info runs
+	rm -rf .venv .venv-lowest .venv-newest .venv-tpu .mypy_cache build dist *.egg-info runs

@@ -146,15 +146,14 @@ def report_errors(failed: tf.Tensor, ids: tf.Tensor, errors: ExampleErrors, func
 
     Args:
         failed: (b,) bool. From fallible_map.
-        ids: serialized (n, m) int64. From fallible_map: (row number, *source.ids(key)).
+        ids: (n, m) int64. From fallible_map: (row number, *source.ids(key)).
         errors: ExampleErrors. Receives the failed examples.
         function: callable. The function of (number, key) that failed; called again to find the reason.
         source: Source of the keys.
     """
 
     def add(failed, ids):
-        rows = tf.io.parse_tensor(ids, tf.int64).numpy()
-        for number, *example_id in rows[failed[: len(rows)]]:
+        for number, *example_id in ids[failed[: len(ids)]]:
 
             def again(number=number, example_id=tuple(example_id)):
                 function(tf.constant(number), source.key_of(*example_id))

@@ -159,10 +159,10 @@ class Finder:
             pixels = np.stack([preprocess.image(image).numpy() for image in batch])
             found = self.model.detections(pixel_range.of_bytes(pixels), **self.options)
             for image, boxes, scores, labels in zip(batch, *map(np.asarray, found)):
-                there = labels >= 0
-                sides = np.tile(np.array(image.shape[:2], "float32"), 2)
-                there[there] = seen = visible(own := in_image(text, boxes[there], image.shape[:2]))
-                yield Detections(own[seen] * sides, scores[there], labels[there], names, image)
+                kept = labels >= 0
+                boxes, scores, labels = in_image(text, boxes[kept], image.shape[:2]), scores[kept], labels[kept]
+                seen, sides = visible(boxes), np.tile(np.array(image.shape[:2], "float32"), 2)
+                yield Detections(boxes[seen] * sides, scores[seen], labels[seen], names, image)
 
 
 def detect(

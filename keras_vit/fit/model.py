@@ -110,6 +110,8 @@ class Model(keras.Model):
     mixing: Any = None
     micro_batches: int = 1
     weighs_examples: bool = False
+    given_metrics: tuple[Any, Any] = (None, None)  # as compile(metrics, weighted_metrics) got them
+    trained_layers: set[keras.layers.Layer] = set()  # those that were not frozen at compile, at any depth
     _remaining = None
     _compiled_with: Any = None
 
@@ -278,6 +280,10 @@ class Model(keras.Model):
         checks.check_compiled(self, loss, [metrics, weighted_metrics])
         self._take_loss(loss)
         super().compile(optimizer, loss, loss_weights, metrics, weighted_metrics, **kwargs)
+        # Keras would track attributes: `metrics` would list these metrics twice.
+        vars(self)["_loss_tracker"] = stepping.RunningLoss(name="loss")
+        vars(self)["given_metrics"] = (metrics, weighted_metrics)
+        vars(self)["trained_layers"] = {layer for layer in self._flatten_layers() if layer.trainable}
 
     def _take_loss(self, loss):
         """Records the settings that follow from the loss; a subclass may refuse it."""
@@ -658,10 +664,11 @@ class Model(keras.Model):
         return super()._get_metrics_result_or_logs(logs)
 
     def _count_examples(self):
-        """Makes the running losses, total and per output, average over examples rather than batches."""
-        for tracker in self._running_losses():
-            if type(tracker) is keras.metrics.Mean:
-                tracker.__class__ = stepping.RunningLoss  # made and registered by Keras
+        """Makes the running loss of each output a RunningLoss, like the total's; Keras makes them from the data."""
+        trackers = getattr(self._compile_loss, "metrics", [])
+        if not all(isinstance(tracker, stepping.RunningLoss) for tracker in trackers):
+            with stepping.own_scope(self):
+                trackers[:] = [stepping.RunningLoss(name=tracker.name) for tracker in trackers]
 
     def train_step(self, *args):
         """Arguments: (batch,); on the JAX backend (state, batch)."""

@@ -61,7 +61,7 @@ class Dense(keras.layers.Dense):
 
     @property
     def trainable(self):
-        return self._trainable
+        return keras.layers.Dense.trainable.fget(self)
 
     @trainable.setter
     def trainable(self, value):

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_vit.fit import checks
+from keras_vit.layers.arguments import is_integer
 from keras_vit.layers.embedding.patches import PatchGrid
 from keras_vit.models import families
 
@@ -240,10 +240,6 @@ def normalised_map(model: keras.Model, number: int) -> keras.KerasTensor:
     return _on_grid(model, norm(_output(units[number])))
 
 
-def _is_integer(value):
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
 def _on_grid(model, tokens):
     """A ViT's tokens (b, n, d) as a map (b, h, w, d), without class token and registers."""
     check_whole_grid(model)
@@ -258,7 +254,7 @@ def _feature_map(model, numbers):
         tensors = [encoded(model)]
     else:
         chosen = numbers if isinstance(numbers, (list, tuple)) else [numbers]
-        wrong = [i for i in chosen if not _is_integer(i) or not -len(units) <= i < len(units)]
+        wrong = [i for i in chosen if not is_integer(i) or not -len(units) <= i < len(units)]
         if wrong or not chosen:
             raise ValueError(f"Unknown blocks {wrong or chosen}: the model has blocks 0 to {len(units) - 1}.")
         tensors = [_output(units[i]) for i in chosen]

@@ -109,11 +109,11 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
             self.build(list(trainable_variables))
         self.before_step()
         self.inner_optimizer.apply(grads, trainable_variables)
-        step = self._iterations + 1
+        step = self.iterations + 1
         self.after_step(step)
         if self.use_ema:
             self._average(step)
-        self._iterations.assign_add(1)
+        self.iterations.assign_add(1)
 
     def _average(self, step):
         share = self.share(step)
@@ -180,7 +180,7 @@ class Lookahead(OptimizerWrapper):
         return [(w, ops.convert_to_tensor(w), slow, ops.convert_to_tensor(slow)) for w, slow in pairs]
 
     def before_step(self) -> None:
-        first = ops.equal(self._iterations, 0)  # not in build: weights may be loaded after it
+        first = ops.equal(self.iterations, 0)  # not in build: weights may be loaded after it
         for _, weight, slow, old in self._pairs():
             self.assign(slow, ops.where(first, weight, old))
 

@@ -82,6 +82,7 @@ def test_several_outputs_are_weighted_each():
     expected = {name: pytest.approx(_expected(losses, weights), rel=1e-5) for name, losses in expected.items()}
     for given in (weights, {"dense": weights, "pooled": weights}):
         assert model.evaluate(X, y, batch_size=2, sample_weight=given, verbose=0, return_dict=True) == expected
+    assert [metric.name for metric in model.metrics] == ["loss", "dense_loss", "pooled_loss"]
 
 
 @pytest.mark.extended

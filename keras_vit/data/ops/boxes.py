@@ -7,7 +7,7 @@ import math
 
 import tensorflow as tf
 
-from keras_vit.data.ops.geometry import PADDING, boxes_in_window, filled_with_void, moved
+from keras_vit.data.ops.geometry import PADDING, boxes_in_window, fill_of, moved, padded
 from keras_vit.data.ops.headers import LARGE
 from keras_vit.data.ops.registry import op
 
@@ -108,14 +108,13 @@ def expand(low=1.0, high=4.0, probability=0.5):
         before = tf.minimum(tf.cast(samples[2:] * tf.cast(margin + 1, tf.float32), tf.int32), margin)
         after = margin - before
 
-        def padded(pixels):
-            sides = [[before[0], after[0]], [before[1], after[1]], [0, 0]]
-            return tf.ensure_shape(tf.pad(pixels, sides, constant_values=PADDING), (None, None, pixels.shape[-1]))
+        def placed(pixels, fill=PADDING):
+            return tf.ensure_shape(padded(pixels, before, after, fill), (None, None, pixels.shape[-1]))
 
         def in_window(boxes):
             return boxes_in_window(boxes, shape, -before, canvas)
 
-        return moved(example, padded(example["image"]), filled_with_void(example, padded), in_window)
+        return moved(example, placed(example["image"]), lambda mask: placed(mask, fill_of(example)), in_window)
 
     return apply
 

@@ -164,8 +164,9 @@ def _gif(encoded):
     alone = within(alone, tf.reduce_prod(tf.cast(shape, tf.int64)), MAX_PIXELS // 2)
     image = tf.ensure_shape(tf.io.decode_image(alone, expand_animations=False), (None, None, 3))
     after = shape - start - tf.shape(image)[:2]
-    padded = tf.pad(tf.bitwise.bitwise_xor(image, around), [[start[0], after[0]], [start[1], after[1]], [0, 0]])
-    return tf.bitwise.bitwise_xor(padded, around)
+    margins = [[start[0], after[0]], [start[1], after[1]], [0, 0]]
+    inside = tf.pad(tf.ones_like(image, tf.bool), margins)
+    return tf.where(inside, tf.pad(image, margins), around)
 
 
 def _is_animated(encoded):

@@ -2,7 +2,6 @@
 
 import zlib
 
-import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.ops.branches import outlined
@@ -10,21 +9,9 @@ from keras_vit.data.ops.headers import LARGE, MAX_PIXELS, checked, head, product
 
 PALETTE = 3  # the colour type of a PNG with a palette
 _PNG_MOST = 1000  # metadata chunks before the pixels, at most
-_BYTES = [bytes([value]) for value in range(256)]
-
-
-def _palette_to_grey():
-    """Returns bytes that turn a palette PNG into a grey one by exclusive or with its first 33 bytes.
-
-    They change the colour type and the checksum: checksums of equally long messages differ by a function of the
-    messages' difference alone.
-    """
-    palette, grey = (b"IHDR" + bytes([0] * 9 + [kind] + [0] * 3) for kind in (PALETTE, 0))
-    checksum = (zlib.crc32(palette) ^ zlib.crc32(grey)).to_bytes(4, "big")
-    return np.frombuffer(bytes(25) + b"\3" + bytes(3) + checksum, "uint8")
-
-
-_PALETTE_TO_GREY = _palette_to_grey()
+_GREYS = b"PLTE" + bytes(level for level in range(256) for _ in range(3))
+# A PNG's chunk: the length of its content, kind and content, checksum.
+_GREY_PALETTE = (3 * 256).to_bytes(4, "big") + _GREYS + zlib.crc32(_GREYS).to_bytes(4, "big")
 
 
 @outlined
@@ -57,17 +44,6 @@ def _first_chunk(encoded, kind):
     )[0]
 
 
-@outlined
-def _without_palette(encoded):
-    """Turns a palette PNG into a grey PNG of its indices: TensorFlow would look up the colours."""
-    head = tf.bitwise.bitwise_xor(
-        tf.io.decode_raw(tf.strings.substr(tf.strings.substr(encoded, 0, 33) + b"\0" * 33, 0, 33), tf.uint8),
-        _PALETTE_TO_GREY,
-    )
-    text = tf.strings.reduce_join(tf.gather(_BYTES, tf.cast(head, tf.int32)))
-    return tf.strings.join([text, tf.strings.substr(encoded, _first_chunk(encoded, b"IDAT"), -1)])
-
-
 def is_png(encoded: tf.Tensor) -> tf.Tensor:
     """Whether a scalar string tensor is a PNG, by its first bytes."""
     return head(encoded, 0, 4) == b"\x89PNG"
@@ -83,12 +59,24 @@ def png_bits(encoded: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.io.decode_raw(head(encoded, 24, 1), tf.uint8), tf.int32)[0]
 
 
-def png_values(encoded: tf.Tensor) -> tf.Tensor:
-    """Decodes the grey values or palette indices of a PNG of 1 to 16 bits exactly as stored, int32 (h, w, 1)."""
-    encoded = tf.cond(png_color_type(encoded) == PALETTE, lambda: _without_palette(encoded), lambda: encoded)
+@outlined
+def _palette_indices(encoded):
+    """Decodes a palette PNG's indices: TensorFlow looks up colours, so colour i becomes grey level i."""
+    pixels = tf.strings.substr(encoded, _first_chunk(encoded, b"IDAT"), -1)
+    encoded = tf.strings.join([tf.strings.substr(encoded, 0, 33), _GREY_PALETTE, pixels])
+    return tf.cast(tf.io.decode_png(guarded_png(encoded), channels=1), tf.int32)
+
+
+def _grey_levels(encoded):
     # TensorFlow spreads values of fewer bits evenly over 0..65535.
     step = 65535 // (tf.bitwise.left_shift(1, png_bits(encoded)) - 1)
     return tf.cast(tf.io.decode_png(guarded_png(encoded), channels=1, dtype=tf.uint16), tf.int32) // step
+
+
+def png_values(encoded: tf.Tensor) -> tf.Tensor:
+    """Decodes the grey values or palette indices of a PNG of 1 to 16 bits exactly as stored, int32 (h, w, 1)."""
+    has_palette = png_color_type(encoded) == PALETTE
+    return tf.cond(has_palette, lambda: _palette_indices(encoded), lambda: _grey_levels(encoded))
 
 
 def png_palette(encoded: tf.Tensor) -> tf.Tensor:

@@ -43,16 +43,21 @@ def moved(example: dict[str, Any], image: tf.Tensor, move_mask: Callable, move_b
     return result
 
 
-def filled_with_void(example: dict[str, Any], move: Callable) -> Callable:
-    """Makes `move`, a function that pads masks with PADDING (0), pad with the example's "void" if it has one."""
-    if "void" not in example:
-        return move
+def padded(pixels: tf.Tensor, before, after, fill=PADDING) -> tf.Tensor:
+    """Pads pixels (h, w, c) with the value `fill`.
 
-    def apply(mask):
-        void = tf.cast(example["void"], mask.dtype)
-        return tf.bitwise.bitwise_xor(move(tf.bitwise.bitwise_xor(mask, void)), void)  # void is 0 in between
+    Args:
+        pixels: image or mask.
+        before, after: (2,) integers each. Rows and columns to add above and on the left, below and on the right.
+        fill: scalar. PADDING for images; `fill_of` for masks.
+    """
+    margins = [[before[0], after[0]], [before[1], after[1]], [0, 0]]
+    return tf.pad(pixels, margins, constant_values=tf.cast(fill, pixels.dtype))
 
-    return apply
+
+def fill_of(example: dict[str, Any]) -> Any:
+    """What to pad an example's mask with: its "void", or else PADDING."""
+    return example.get("void", PADDING)
 
 
 def resized_mask(mask: tf.Tensor, size) -> tf.Tensor:
@@ -122,14 +127,17 @@ def central_crop(height, width=None):
         # tf.round rounds halves to even.
         offset = tf.cast(tf.round(tf.cast(shape - kept, tf.float32) / 2), tf.int32)
 
-        def cropped(pixels):
+        missing = size - kept
+        before = missing // 2
+
+        def cropped(pixels, fill=PADDING):
             window = tf.slice(pixels, [offset[0], offset[1], 0], [kept[0], kept[1], -1])
-            return tf.ensure_shape(tf.image.resize_with_crop_or_pad(window, *size), (*size, pixels.shape[-1]))
+            return tf.ensure_shape(padded(window, before, missing - before, fill), (*size, pixels.shape[-1]))
 
         def in_window(boxes):
-            return boxes_in_window(boxes, shape, offset - (size - kept) // 2, size)
+            return boxes_in_window(boxes, shape, offset - before, size)
 
-        return moved(example, cropped(example["image"]), filled_with_void(example, cropped), in_window)
+        return moved(example, cropped(example["image"]), lambda mask: cropped(mask, fill_of(example)), in_window)
 
     return apply
 
@@ -168,13 +176,10 @@ def crop_border(pixels):
 @op("image", "mask", "boxes", random=True, reads=("void",))
 def random_crop(height, width=None, padding=0):
     """Pads each side with `padding` black pixels, then crops a random height x width window."""
-    size = pair(height, width)
-
-    def padded(pixels):
-        return tf.pad(pixels, [[padding, padding], [padding, padding], [0, 0]], constant_values=PADDING)
+    size, margin = pair(height, width), (padding, padding)
 
     def apply(example, seed):
-        image = padded(example["image"])
+        image = padded(example["image"], margin, margin)
         shape, window = tf.shape(image), tf.constant((*size, image.shape[-1]))
         fits = tf.debugging.Assert(
             tf.reduce_all(shape >= window), ["random_crop: expected an image of at least", window, "got", shape]
@@ -185,12 +190,14 @@ def random_crop(height, width=None, padding=0):
         offset = tf.random.stateless_uniform((3,), seed, 0, tf.int32.max, tf.int32) % limit
 
         def cropped_mask(mask):
-            return tf.ensure_shape(tf.slice(padded(mask), offset, (*size, 1)), (*size, 1))
+            return tf.ensure_shape(
+                tf.slice(padded(mask, margin, margin, fill_of(example)), offset, (*size, 1)), (*size, 1)
+            )
 
         def in_window(boxes):
             return boxes_in_window(boxes, shape[:2] - 2 * padding, offset[:2] - padding, size)
 
-        return moved(example, tf.slice(image, offset, window), filled_with_void(example, cropped_mask), in_window)
+        return moved(example, tf.slice(image, offset, window), cropped_mask, in_window)
 
     return apply
 
@@ -290,18 +297,19 @@ def random_flip():
 @op("image", "mask", "boxes", random=True, reads=("void",))
 def random_shift(pixels):
     """Shifts by up to `pixels` in each direction and fills the border with black."""
+    margin = (pixels, pixels)
 
     def apply(example, seed):
         offset = tf.random.stateless_uniform((2,), seed, 0, 2 * pixels + 1, tf.int32)
 
-        def shifted(image):
-            padded = tf.pad(image, [[pixels, pixels], [pixels, pixels], [0, 0]], constant_values=PADDING)
-            return tf.ensure_shape(tf.slice(padded, [offset[0], offset[1], 0], tf.shape(image)), image.shape)
+        def shifted(image, fill=PADDING):
+            large = padded(image, margin, margin, fill)
+            return tf.ensure_shape(tf.slice(large, [offset[0], offset[1], 0], tf.shape(image)), image.shape)
 
         def in_window(boxes):
             shape = tf.shape(example["image"])[:2]
             return boxes_in_window(boxes, shape, offset - pixels, shape)
 
-        return moved(example, shifted(example["image"]), filled_with_void(example, shifted), in_window)
+        return moved(example, shifted(example["image"]), lambda mask: shifted(mask, fill_of(example)), in_window)
 
     return apply

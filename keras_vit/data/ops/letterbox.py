@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_vit.data.ops.geometry import boxes_in_window, check_pixels, filled_with_void, moved, pair, resized
+from keras_vit.data.ops.geometry import PADDING, boxes_in_window, check_pixels, fill_of, moved, padded, pair, resized
 from keras_vit.data.ops.registry import op
 
 _PLACES = ("centre", "corner")
@@ -32,17 +32,15 @@ def letterbox(height, width=None, place="centre", method="bilinear", antialias=T
         before = missing // 2 if place == "centre" else tf.zeros_like(missing)
         after = missing - before
 
-        def padded(pixels):
-            return tf.ensure_shape(
-                tf.pad(pixels, [[before[0], after[0]], [before[1], after[1]], [0, 0]]), (*size, pixels.shape[-1])
-            )
+        def placed(pixels, fill=PADDING):
+            return tf.ensure_shape(padded(pixels, before, after, fill), (*size, pixels.shape[-1]))
 
         small = {**example, **resized(example, shape, method, antialias)}
 
         def in_window(boxes):
             return boxes_in_window(boxes, shape, -before, size)
 
-        return moved(small, padded(small["image"]), filled_with_void(example, padded), in_window)
+        return moved(small, placed(small["image"]), lambda mask: placed(mask, fill_of(example)), in_window)
 
     return apply
 

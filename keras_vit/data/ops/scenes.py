@@ -6,7 +6,7 @@ the example's void, or else 0.
 
 import tensorflow as tf
 
-from keras_vit.data.ops.geometry import boxes_in_window, check_pixels, filled_with_void, moved, pair, resized
+from keras_vit.data.ops.geometry import PADDING, boxes_in_window, check_pixels, fill_of, moved, padded, pair, resized
 from keras_vit.data.ops.registry import as_uint8, op
 
 _TRIES = 10  # windows to check, as in mmsegmentation
@@ -32,22 +32,16 @@ def random_scale(low, high, method="bilinear", antialias=True):
     return apply
 
 
-def _below_right(size):
-    """Returns a function that pads pixels (h, w, c) to `size` with zeros, below and on the right."""
-
-    def pad(pixels):
-        missing = tf.constant(size) - tf.shape(pixels)[:2]
-        padded = tf.pad(pixels, [[0, missing[0]], [0, missing[1]], [0, 0]])
-        return tf.ensure_shape(padded, (*size, pixels.shape[-1]))
-
-    return pad
+def _padded_to(size, pixels, fill=PADDING):
+    """Pads pixels (h, w, c) to `size`, below and on the right."""
+    missing = tf.constant(size) - tf.shape(pixels)[:2]
+    return tf.ensure_shape(padded(pixels, (0, 0), missing, fill), (*size, pixels.shape[-1]))
 
 
 @op("image", "mask", "boxes", reads=("void",))
 def pad_to(height, width=None):
     """pad_to(512) pads to 512 x 512, below and on the right; a larger image is an error at read time."""
     size = pair(height, width)
-    pad = _below_right(size)
 
     def apply(example):
         shape = tf.shape(example["image"])[:2]
@@ -55,12 +49,12 @@ def pad_to(height, width=None):
             tf.reduce_all(shape <= size), [f"pad_to{size}: expected an image of at most that size, got", shape]
         )
         with tf.control_dependencies([fits]):
-            image = pad(example["image"])
+            image = _padded_to(size, example["image"])
 
         def in_window(boxes):
             return boxes_in_window(boxes, shape, (0, 0), size)
 
-        return moved(example, image, filled_with_void(example, pad), in_window)
+        return moved(example, image, lambda mask: _padded_to(size, mask, fill_of(example)), in_window)
 
     return apply
 
@@ -87,7 +81,6 @@ def scene_crop(height, width=None, max_share=0.75):
     size = pair(height, width)
     if not 0 < max_share <= 1:
         raise ValueError(f"scene_crop: expected max_share above 0 and at most 1, got {max_share!r}.")
-    pad = _below_right(size)
 
     def apply(example, seed):
         shape = tf.shape(example["image"])[:2]
@@ -110,13 +103,13 @@ def scene_crop(height, width=None, max_share=0.75):
         limited = max_share < 1 and "mask" in example and example["mask"].dtype != tf.string
         offset = offsets[choose(example["mask"]) if limited else 0]
 
-        def cropped(pixels):
-            return pad(window(pixels, offset))
+        def cropped(pixels, fill=PADDING):
+            return _padded_to(size, window(pixels, offset), fill)
 
         def in_window(boxes):
             return boxes_in_window(boxes, shape, offset, size)
 
-        return moved(example, cropped(example["image"]), filled_with_void(example, cropped), in_window)
+        return moved(example, cropped(example["image"]), lambda mask: cropped(mask, fill_of(example)), in_window)
 
     return apply
 

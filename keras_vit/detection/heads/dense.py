@@ -4,6 +4,7 @@ As FCOS (arXiv 2006.09214) and RetinaNet (arXiv 1708.02002): towers of convoluti
 centerness: under task-aligned assignment the scores learn how well the boxes fit.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -137,7 +138,8 @@ def _on_tokens(encoder, scales, width, policy):
     """(taps, neck, strides) of a ViT."""
     powers, stride = doublings(scales), encoder.spec.strides[-1]
     least = 2 ** -min(*powers, 0)
-    if min(grid := grid_size(encoder.image_size, stride)) < least:
+    grid = grid_size(encoder.image_size, stride)
+    if min(grid) < least:
         raise ValueError(
             f"scales={tuple(scales)} halve the grid of {grid[0]}x{grid[1]} patches to nothing: use larger images, or"
             " larger scales."
@@ -157,28 +159,29 @@ def _on_stages(encoder, scales, width, policy):
     return taps, TopDownPyramid(width, dtype=policy, name="neck"), [strides[i] for i in taps]
 
 
-def dense(
-    encoder: Encoder,
-    classes: int,
-    policy: keras.DTypePolicy,
-    scales: Sequence[float] | None = None,
-    width: int = 128,
-    convs: int = 2,
-    norm: str = "group",
-    distance: str = "exp",
-) -> Decoder:
-    """The pyramid and the dense head.
+@dataclasses.dataclass(frozen=True)
+class Dense:
+    """The options of the pyramid and the dense head.
 
-    Args:
-        encoder, classes, policy: as for every row of HEADS.
+    Attributes:
         scales: the pyramid's levels, relative to a ViT's last map, powers of two from 4 down; None for 2, 1 and 0.5:
             strides of 8, 16 and 32 pixels with patches of 16. Of a BiT's stages 4, 2 and 1.
         width: channels of pyramid and towers; 256 in the papers.
         convs: number of convolutions in each tower; 4 in the papers.
         norm, distance: as in DenseDetector.
     """
-    tokens = encoder.spec.has_tokens
-    scales = tuple(scales or ((2, 1, 0.5) if tokens else (4, 2, 1)))
-    taps, neck, strides = (_on_tokens if tokens else _on_stages)(encoder, scales, width, policy)
-    head = DenseDetector(classes, strides, encoder.image_size, width, convs, norm, distance, dtype=policy, name="head")
-    return Decoder(taps, head, neck, normalised=taps)
+
+    scales: Sequence[float] | None = None
+    width: int = 128
+    convs: int = 2
+    norm: str = "group"
+    distance: str = "exp"
+
+    def decoder(self, encoder: Encoder, classes: int, policy: keras.DTypePolicy) -> Decoder:
+        """Its layers; see HEADS."""
+        tokens = encoder.spec.has_tokens
+        scales = tuple(self.scales or ((2, 1, 0.5) if tokens else (4, 2, 1)))
+        taps, neck, strides = (_on_tokens if tokens else _on_stages)(encoder, scales, self.width, policy)
+        form = (self.width, self.convs, self.norm, self.distance)
+        head = DenseDetector(classes, strides, encoder.image_size, *form, dtype=policy, name="head")
+        return Decoder(taps, head, neck, normalised=taps)

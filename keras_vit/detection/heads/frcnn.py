@@ -7,6 +7,7 @@ for all classes, and with two options: the map can be enlarged, and has the two 
 Letters: b images, a anchors, r regions, d width, k classes.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -190,7 +191,7 @@ def learned_rows(decoder: Decoder, outputs: Mapping[str, Any], y: Any = None) ->
     """The loss's input, as from region_losses.region_rows: anchors, proposals, and true boxes as regions.
 
     Args:
-        decoder: as `frcnn` returns it.
+        decoder: as `FasterRCNN.decoder` returns it.
         outputs: of the head.
         y: targets (b, m, 7); None for no true boxes.
     """
@@ -209,27 +210,31 @@ def learned_rows(decoder: Decoder, outputs: Mapping[str, Any], y: Any = None) ->
     return ops.concatenate(rows, axis=1)
 
 
-def frcnn(
-    encoder: Encoder,
-    classes: int,
-    policy: keras.DTypePolicy,
-    scale: float = 1,
-    width: int = 256,
-    units: int = 1024,
-    sides: Sequence[float] = (32, 64, 128, 256, 512),
-    ratios: Sequence[float] = (0.5, 1.0, 2.0),
-    proposals: int = 300,
-) -> Decoder:
-    """The layers of ViT-FRCNN.
+@dataclasses.dataclass(frozen=True)
+class FasterRCNN:
+    """The options of ViT-FRCNN.
 
-    Args:
-        encoder, classes, policy: as for every row of HEADS.
+    Attributes:
         scale: of the map, 1 in the paper; 2 or 4 to find objects of few patches.
         width: channels of the map.
         units, sides, ratios, proposals: as in RegionDetector.
     """
-    if scale not in _SCALES:
-        raise ValueError(f"scale should be 1, 2 or 4, got {scale!r}.")
-    last = (encoder.depth - 1,)
-    head = RegionDetector(classes, encoder.image_size, units, sides, ratios, proposals, dtype=policy, name="head")
-    return Decoder(last, head, SimplePyramid(width, (scale,), dtype=policy, name="neck"), normalised=last)
+
+    scale: float = 1
+    width: int = 256
+    units: int = 1024
+    sides: Sequence[float] = (32, 64, 128, 256, 512)
+    ratios: Sequence[float] = (0.5, 1.0, 2.0)
+    proposals: int = 300
+
+    def __post_init__(self):
+        if self.scale not in _SCALES:
+            raise ValueError(f"scale should be 1, 2 or 4, got {self.scale!r}.")
+
+    def decoder(self, encoder: Encoder, classes: int, policy: keras.DTypePolicy) -> Decoder:
+        """Its layers; see HEADS."""
+        last = (encoder.depth - 1,)
+        neck = SimplePyramid(self.width, (self.scale,), dtype=policy, name="neck")
+        form = (self.units, self.sides, self.ratios, self.proposals)
+        head = RegionDetector(classes, encoder.image_size, *form, dtype=policy, name="head")
+        return Decoder(last, head, neck, normalised=last)

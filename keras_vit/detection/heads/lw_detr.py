@@ -8,6 +8,7 @@ Letters: b images, g groups of queries, q queries, s predictions (one per decode
 k classes.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +27,8 @@ from keras_vit.layers.registration import serializable
 from keras_vit.models.headed import maps_of
 from keras_vit.models.heads.decoder import Decoder, Encoder
 from keras_vit.models.heads.parts import LayerOfParts
+
+_QUARTERS = (0.25, 0.5, 0.75, 1.0)
 
 
 def _mlp(widths, policy, name, last_kernel="glorot_uniform"):
@@ -163,36 +166,18 @@ def _check(encoder, queries, scales):
         raise ValueError("This head needs a ViT with all its patches (no token_merging, no patch_dropout).")
     grid = grid_size(encoder.image_size, spec.strides[-1])
     places = sum(math.prod(scaled(grid, scale)) for scale in scales)
-    if integer(queries, "queries") > places:
+    if queries > places:
         raise ValueError(
             f"queries={queries}: the maps have {places} places, from which queries are chosen. Use larger images, or"
             f' head_options={{"queries": {places}}} at most.'
         )
 
 
-def lw_detr(
-    encoder: Encoder,
-    classes: int,
-    policy: keras.DTypePolicy,
-    taps: Sequence[int] | None = None,
-    normalised: bool = False,
-    scales: Sequence[float] = (1.0,),
-    width: int = 256,
-    blocks: int = 3,
-    norm: str = "batch",
-    queries: int = 300,
-    groups: int = 13,
-    layers: int = 3,
-    heads: int = 8,
-    map_heads: int = 16,
-    points: int = 2,
-    mlp_dim: int = 2048,
-    dropout: float = 0.0,
-) -> Decoder:
-    """The layers of LW-DETR, and with other norms of RF-DETR.
+@dataclasses.dataclass(frozen=True)
+class LWDETR:
+    """The options of LW-DETR.
 
-    Args:
-        encoder, classes, policy: as for every row of HEADS.
+    Attributes:
         taps: numbers of the blocks with maps for the projector; None for those after each quarter.
         normalised: whether these maps pass through the encoder's last normalisation.
         scales: of the maps that the decoder reads, relative to the encoder's: some of 2, 1 and 0.5.
@@ -204,24 +189,48 @@ def lw_detr(
         layers: of the decoder; RF-DETR has 2 (N), 3 (S) or 4 (M, L).
         heads, map_heads, points, mlp_dim, dropout: as in DecoderLayer.
     """
-    scales = _plain_scales(scales)
-    _check(encoder, queries, scales)
-    taps = encoder.taps_of_one_stride("lw_detr", taps, (0.25, 0.5, 0.75, 1.0) if taps is None else (1.0,))
-    if integer(width, "width") % 4:
-        raise ValueError(f"width={width}: the positions of queries need a multiple of 4.")
-    neck = Projector(width, scales, blocks, norm, dtype=policy, name="neck")
-    options: dict[str, Any] = {
-        "heads": heads,
-        "map_heads": map_heads,
-        "points": points,
-        "mlp_dim": mlp_dim,
-        "dropout": dropout,
-    }
-    head = QueryDecoder(classes, queries, groups, layers, **options, dtype=policy, name="head")
-    return Decoder(taps, head, neck, normalised=taps if flag(normalised, "normalised") else ())
+
+    taps: Sequence[int] | None = None
+    normalised: bool = False
+    scales: Sequence[float] = (1.0,)
+    width: int = 256
+    blocks: int = 3
+    norm: str = "batch"
+    queries: int = 300
+    groups: int = 13
+    layers: int = 3
+    heads: int = 8
+    map_heads: int = 16
+    points: int = 2
+    mlp_dim: int = 2048
+    dropout: float = 0.0
+
+    def __post_init__(self):
+        flag(self.normalised, "normalised")
+        integer(self.queries, "queries")
+        if integer(self.width, "width") % 4:
+            raise ValueError(f"width={self.width}: the positions of queries need a multiple of 4.")
+
+    def decoder(self, encoder: Encoder, classes: int, policy: keras.DTypePolicy) -> Decoder:
+        """Its layers; see HEADS."""
+        scales = _plain_scales(self.scales)
+        _check(encoder, self.queries, scales)
+        taps = encoder.taps_of_one_stride("lw_detr", self.taps, _QUARTERS if self.taps is None else (1.0,))
+        neck = Projector(self.width, scales, self.blocks, self.norm, dtype=policy, name="neck")
+        form = (self.heads, self.map_heads, self.points, self.mlp_dim, self.dropout)
+        head = QueryDecoder(classes, self.queries, self.groups, self.layers, *form, dtype=policy, name="head")
+        return Decoder(taps, head, neck, normalised=taps if self.normalised else ())
+
+
+@dataclasses.dataclass(frozen=True)
+class RFDETR(LWDETR):
+    """The options of RF-DETR: those of LW-DETR, with other normalisations."""
+
+    normalised: bool = True
+    norm: str = "layer"
 
 
 def query_outputs(encoder: Any, decoder: Decoder) -> dict[str, Any]:
     """The symbolic outputs of a QueryDecoder on an encoder: logits, boxes, and the input of the loss, "prediction"."""
-    assert decoder.neck is not None, "lw_detr makes one"
+    assert decoder.neck is not None, "LWDETR makes one"
     return dict(zip(("logits", "boxes", "prediction"), decoder.head(decoder.neck(maps_of(encoder, decoder)))))

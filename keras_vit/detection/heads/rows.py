@@ -1,7 +1,6 @@
 """Heads that find objects: a row per head."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,19 +8,17 @@ import keras
 
 from keras_vit.detection.dense_loss import DenseDetectionLoss, ObjectLoss, packed
 from keras_vit.detection.grouped_loss import GroupedSetPredictionLoss
-from keras_vit.detection.heads.dense import dense
-from keras_vit.detection.heads.frcnn import frcnn, learned_rows
-from keras_vit.detection.heads.lw_detr import lw_detr, query_outputs
+from keras_vit.detection.heads.dense import Dense
+from keras_vit.detection.heads.frcnn import FasterRCNN, learned_rows
+from keras_vit.detection.heads.lw_detr import LWDETR, RFDETR, query_outputs
 from keras_vit.detection.heads.suppress import probabilities
-from keras_vit.detection.heads.yolos import token_outputs, yolos
+from keras_vit.detection.heads.yolos import YOLOS, token_outputs
 from keras_vit.detection.region_loss import RegionLoss
 from keras_vit.detection.set_loss import SetPredictionLoss
 from keras_vit.layers.arguments import choice
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.headed import maps_of
-from keras_vit.models.heads.decoder import Decoder, Encoder, check_options, options_of
-
-_GIVEN = ("encoder", "classes", "policy")
+from keras_vit.models.heads.decoder import Decoder, Encoder, options_of, with_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +26,7 @@ class Head:
     """A way to find objects.
 
     Attributes:
-        make: (encoder, classes, policy, **options) -> Decoder, the layers.
+        form: class of its options, with decoder(encoder, classes, policy) -> Decoder, the layers.
         outputs: (encoder model, Decoder) -> {"logits" (b, n, c), "boxes" (b, n, 4)}, symbolic, float32; boxes are top,
             left, bottom, right as fractions of the image. Also what else training needs, by other names.
         prediction: (Decoder, outputs, y or None) -> the loss's input, as from detection.dense_loss.packed.
@@ -38,7 +35,7 @@ class Head:
         suppresses: whether boxes of one object must be reduced to one; False for set predictions.
     """
 
-    make: Callable[..., Decoder]
+    form: Any
     outputs: Callable[[Classifier, Decoder], dict[str, Any]]
     prediction: Callable[[Decoder, Mapping[str, Any], Any], Any]
     losses: tuple[type[ObjectLoss], ...]
@@ -51,7 +48,7 @@ class Head:
 
     def options(self) -> tuple[str, ...]:
         """The names of the head's options."""
-        return options_of(self.make, _GIVEN)
+        return options_of(self.form)
 
 
 def _dense_outputs(encoder, decoder):
@@ -76,21 +73,17 @@ def _grouped_prediction(decoder, outputs, y):
 
 
 HEADS: dict[str, Head] = {
-    "dense": Head(dense, _dense_outputs, _dense_prediction, (DenseDetectionLoss,)),  # arXiv 2203.16527, 2006.09214
+    "dense": Head(Dense, _dense_outputs, _dense_prediction, (DenseDetectionLoss,)),  # arXiv 2203.16527, 2006.09214
     "yolos": Head(  # arXiv 2106.00666
-        yolos, token_outputs, _set_prediction, (SetPredictionLoss,), activation="softmax", suppresses=False
+        YOLOS, token_outputs, _set_prediction, (SetPredictionLoss,), activation="softmax", suppresses=False
     ),
     "lw_detr": Head(  # arXiv 2406.03459
-        lw_detr, query_outputs, _grouped_prediction, (GroupedSetPredictionLoss,), suppresses=False
+        LWDETR, query_outputs, _grouped_prediction, (GroupedSetPredictionLoss,), suppresses=False
     ),
     "rf_detr": Head(  # arXiv 2511.09554
-        functools.partial(lw_detr, normalised=True, norm="layer"),
-        query_outputs,
-        _grouped_prediction,
-        (GroupedSetPredictionLoss,),
-        suppresses=False,
+        RFDETR, query_outputs, _grouped_prediction, (GroupedSetPredictionLoss,), suppresses=False
     ),
-    "frcnn": Head(frcnn, _region_outputs, learned_rows, (RegionLoss,), activation="softmax"),  # arXiv 2012.09958
+    "frcnn": Head(FasterRCNN, _region_outputs, learned_rows, (RegionLoss,), activation="softmax"),  # arXiv 2012.09958
 }
 
 
@@ -103,12 +96,11 @@ def make_detector(
         encoder: the encoder below the head.
         classes: number of classes.
         policy: of its layers.
-        options: the row's own arguments.
+        options: the head's own.
 
     Raises:
         ValueError: for an unknown head or option, with the nearest, an invalid option, or an encoder that does not suit
             the head.
     """
-    row = HEADS[choice(name, "head", HEADS)]
-    check_options(name, options, row.options())
-    return row.make(encoder, classes, policy, **options)
+    head = with_options(name, HEADS[choice(name, "head", HEADS)].form, options)
+    return head.decoder(encoder, classes, policy)

@@ -6,6 +6,7 @@ each. Larger models add positions before every block, to these tokens too (`posi
 Letters: b images, n tokens of the encoder, q detection tokens, d width, k classes.
 """
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -15,7 +16,7 @@ from keras_vit.layers.arguments import integer
 from keras_vit.layers.boxes import from_centers
 from keras_vit.layers.registration import serializable
 from keras_vit.models import taps
-from keras_vit.models.heads.decoder import Decoder, Encoder
+from keras_vit.models.heads.decoder import Decoder, Encoder, check_joinable
 from keras_vit.models.heads.parts import LayerOfParts
 
 _STDDEV = 0.02  # of new tokens and positions, as of the class token of DeiT
@@ -49,9 +50,6 @@ class DetectionTokens(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         b, n, d = input_shape
         return (b, None if n is None else n + self.count, d)
-
-    def get_config(self):
-        return {**super().get_config(), "count": self.count}
 
 
 @serializable
@@ -111,21 +109,18 @@ class SetHead(LayerOfParts):
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.classes + 1), (*input_shape[:-1], 4)
 
-    def get_config(self):
-        return {**super().get_config(), "classes": self.classes}
-
 
 def token_outputs(encoder: Any, decoder: Decoder) -> dict[str, Any]:
     """The symbolic logits and boxes of detection tokens in a ViT, as SetHead returns them.
 
     Args:
         encoder: the ViT, a Classifier.
-        decoder: as `yolos` returns it.
+        decoder: as `YOLOS.decoder` returns it.
     """
     blocks, added = taps.blocks(encoder), dict(decoder.auxiliary)
     norm = encoder.get_layer(taps.family_in(encoder).encoded)
     n = blocks[0].input.shape[1]
-    assert decoder.neck is not None, "yolos makes one"
+    assert decoder.neck is not None, "YOLOS makes one"
     x = decoder.neck(blocks[0].input)
     for i, block in enumerate(blocks):
         if i in added:
@@ -136,35 +131,26 @@ def token_outputs(encoder: Any, decoder: Decoder) -> dict[str, Any]:
     return {"logits": logits, "boxes": boxes}
 
 
-def _check(spec):
-    """Refuses an encoder that detection tokens cannot join."""
-    wrong = {
-        "a ViT": not spec.has_attention,
-        "a normalisation after its blocks (final_norm=True, fc_norm=False)": not getattr(spec, "final_norm", True)
-        or getattr(spec, "fc_norm", False),
-        "tables of positions, at the stem or at each block": bool(getattr(spec, "inner_positions", None))
-        or getattr(spec, "positions_at", "stem") == "shared",
-        "all patches (no token_merging, no patch_dropout)": getattr(spec, "token_merging", None) is not None
-        or bool(getattr(spec, "patch_dropout", 0)),
-        'attention among all patches (windows=1, attention="global")': getattr(spec, "windows", 1) > 1
-        or getattr(spec, "has_pattern", False),
-        "attention in both directions (causal=False)": getattr(spec, "causal", False),
-    }
-    for needed, lacks in wrong.items():
-        if lacks:
-            raise ValueError(f'The head "yolos" needs an encoder with {needed}.')
+@dataclasses.dataclass(frozen=True)
+class YOLOS:
+    """The options of YOLOS.
 
-
-def yolos(encoder: Encoder, classes: int, policy: keras.DTypePolicy, tokens: int = 100) -> Decoder:
-    """The layers of YOLOS.
-
-    Args:
-        encoder, classes, policy: as for every row of HEADS.
+    Attributes:
         tokens: the largest number of objects that can be found in an image.
     """
-    _check(encoder.spec)
-    neck = DetectionTokens(integer(tokens, "tokens"), dtype=policy, name="neck")
-    head = SetHead(classes, dtype=policy, name="head")
-    blocks = range(1, encoder.depth) if encoder.spec.positions_at == "every" else ()
-    added = [(i, DetectionPositions(dtype=policy, name=f"detection_positions_{i:02d}")) for i in blocks]
-    return Decoder(tuple(range(encoder.depth)), head, neck, tuple(added), joins=True)
+
+    tokens: int = 100
+
+    def __post_init__(self):
+        integer(self.tokens, "tokens")
+
+    def decoder(self, encoder: Encoder, classes: int, policy: keras.DTypePolicy) -> Decoder:
+        """Its layers; see HEADS."""
+        spec = encoder.spec
+        others = bool(getattr(spec, "inner_positions", None)) or getattr(spec, "positions_at", "stem") == "shared"
+        check_joinable("yolos", spec, "tables of positions, at the stem or at each block", others)
+        neck = DetectionTokens(self.tokens, dtype=policy, name="neck")
+        head = SetHead(classes, dtype=policy, name="head")
+        blocks = range(1, encoder.depth) if spec.positions_at == "every" else ()
+        added = [(i, DetectionPositions(dtype=policy, name=f"detection_positions_{i:02d}")) for i in blocks]
+        return Decoder(tuple(range(encoder.depth)), head, neck, tuple(added), joins=True)

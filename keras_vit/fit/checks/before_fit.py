@@ -90,9 +90,9 @@ def check_trainable(model: Any) -> None:
             ' the model with dtype="mixed_bfloat16", which keeps them in float32.',
             stacklevel=4,
         )
-    now = {layer: layer.trainable for layer in model._flatten_layers()}
-    if getattr(model, "train_function", None) is not None and now != model._compiled_trainable_state:
-        changed = sorted(layer.name for layer in now if now[layer] != model._compiled_trainable_state.get(layer))
+    now = {layer for layer in model._flatten_layers() if layer.trainable}
+    if getattr(model, "train_function", None) is not None and now != model.trained_layers:
+        changed = sorted(layer.name for layer in now ^ model.trained_layers)
         raise ValueError(
             f"The layers {', '.join(changed[:8])} were frozen or unfrozen after compile: call compile again."
         )

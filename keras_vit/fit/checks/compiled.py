@@ -115,7 +115,7 @@ def metrics_in_order(model: keras.Model) -> list[list]:
         pairs = zip(compiled._flat_metrics, compiled._flat_weighted_metrics)
         return [[metric for one in pair if one is not None for metric in one.metrics] for pair in pairs]
     found: list[list] = [[] for _ in range(n)]
-    for given in (compiled._user_metrics, compiled._user_weighted_metrics):
+    for given in model.given_metrics:
         each = in_order_of_lists(given, output_names(model))
         for metrics, more in zip(found, each):
             metrics += [metric for metric in keras.tree.flatten(more) if metric is not None]
@@ -124,8 +124,7 @@ def metrics_in_order(model: keras.Model) -> list[list]:
 
 def unweighted_metrics(model: keras.Model) -> list:
     """The metrics given as compile(metrics=...), which ignore weights."""
-    given = getattr(getattr(model, "_compile_metrics", None), "_user_metrics", None)
-    return [metric for metric in keras.tree.flatten(given) if metric is not None]
+    return [metric for metric in keras.tree.flatten(model.given_metrics[0]) if metric is not None]
 
 
 def in_order_of_lists(metrics: Any, names: Sequence[str]) -> list:

@@ -222,7 +222,7 @@ def _needs(metric, forms, needed):
         return f"{text} Compile again, or write keras_vit.training.Accuracy(), which takes both."
     text = f"The metric {type(metric).__name__} needs {needed}."
     if isinstance(metric, ARGMAX):
-        k = f"k={metric._fn_kwargs['k']}" if "k" in getattr(metric, "_fn_kwargs", {}) else ""
+        k = f"k={metric.k}" if hasattr(metric, "k") else ""
         return f"{text} Write keras_vit.training.Accuracy({k}), which takes both."
     return f"{text} Convert them by keras.ops.one_hot, or by keras.ops.argmax(rows, axis=-1)."
 

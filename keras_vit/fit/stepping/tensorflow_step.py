@@ -196,7 +196,7 @@ def check_optimizer(optimizer: keras.optimizers.Optimizer | None, strategy: tf.d
 
 def check_made_inside(optimizer: keras.optimizers.Optimizer | None, strategy: tf.distribute.Strategy) -> None:
     """ValueError if the optimizer was made outside the strategy's scope."""
-    if optimizer is not None and optimizer._distribution_strategy is not strategy:
+    if optimizer is not None and not strategy.extended.variable_created_in_scope(optimizer.variables[0].value):
         raise ValueError(
             "The optimizer was made outside the strategy's scope. Make and compile it inside: with"
             " strategy.scope(): ..."

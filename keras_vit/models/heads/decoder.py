@@ -1,8 +1,10 @@
-"""Input and result of a row of the table of dense heads: facts about the encoder, and the layers after it."""
+"""Heads on an encoder's blocks: their options, facts about the encoder, and the layers that these make.
+
+A head is a frozen dataclass of its options with a method `decoder`, from facts about the encoder to its layers.
+"""
 
 import dataclasses
-import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -89,15 +91,46 @@ class Decoder:
         return [*([] if self.neck is None else [self.neck]), self.head, *(layer for _, layer in self.auxiliary)]
 
 
-def options_of(row: Callable, given: Sequence[str]) -> tuple[str, ...]:
-    """The names of a row's own options: its parameters except those that every row is `given`."""
-    return tuple(option for option in inspect.signature(row).parameters if option not in given)
+def options_of(head: type) -> tuple[str, ...]:
+    """The names of a head's options."""
+    return tuple(field.name for field in dataclasses.fields(head))
 
 
-def check_options(head: str, options: Iterable[str], valid: Sequence[str]) -> None:
-    """Refuses options that the head does not have: ValueError with the nearest."""
+def check_options(name: str, options: Iterable[str], valid: Sequence[str]) -> None:
+    """Refuses options that the head `name` does not have: ValueError with the nearest."""
     for option in options:
         if option not in valid:
             raise ValueError(
-                f'The head "{head}" has no option "{option}".{did_you_mean(option, valid)} Valid: {", ".join(valid)}.'
+                f'The head "{name}" has no option "{option}".{did_you_mean(option, valid)} Valid: {", ".join(valid)}.'
             )
+
+
+def with_options(name: str, head: type, options: Mapping[str, Any]) -> Any:
+    """The head `name` of this class with these options; ValueError for an unknown option, or an invalid one."""
+    check_options(name, options, options_of(head))
+    return head(**options)
+
+
+def check_joinable(name: str, spec: Any, positions: str, others: bool) -> None:
+    """Refuses an encoder whose tokens those of the head `name` cannot join.
+
+    Args:
+        name: of the head.
+        spec: the encoder's.
+        positions: the positions that the head needs, in words.
+        others: whether the encoder has others.
+    """
+    final_norm = getattr(spec, "final_norm", True) and not getattr(spec, "fc_norm", False)
+    among_all = getattr(spec, "windows", 1) == 1 and not getattr(spec, "has_pattern", False)
+    all_patches = getattr(spec, "token_merging", None) is None and not getattr(spec, "patch_dropout", 0)
+    needs = {
+        "a ViT": spec.has_attention,
+        "a normalisation after its blocks (final_norm=True, fc_norm=False)": final_norm,
+        'attention among all patches (windows=1, attention="global")': among_all,
+        positions: not others,
+        "all patches (no token_merging, no patch_dropout)": all_patches,
+        "attention in both directions (causal=False)": not getattr(spec, "causal", False),
+    }
+    for needed, met in needs.items():
+        if not met:
+            raise ValueError(f'The head "{name}" needs an encoder with {needed}.')

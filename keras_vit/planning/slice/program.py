@@ -128,7 +128,6 @@ def lowered_step(prepared: Prepared, where: Slice, model_parallel: int | None = 
         for variable in model.variables:  # the optimizer's slots copy this layout
             variable._layout = distribution.get_variable_layout(variable)
         prepared.compile(model, optimizer, jit_compile=True, steps_per_execution=1)
-        model._count_examples()
 
         def spec(variable):
             layout = variable._layout or distribution.get_variable_layout(variable)

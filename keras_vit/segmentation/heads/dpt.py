@@ -4,6 +4,7 @@ As in transformers' DPTForSemanticSegmentation, DPTForDepthEstimation and DepthA
 convolutions come before the upsampling instead of after it, which gives the same at a quarter of the work.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -295,39 +296,11 @@ def _default_widths(d):
     return (d // 4, d // 2, d, d) if d >= 1024 else (d // 8, d // 4, d // 2, d)
 
 
-def _readout(encoder, readout):
-    """The readout, "project" where tokens have a class token; ValueError for one without."""
-    has_token = getattr(encoder.spec, "class_token", False)
-    readout = ("project" if has_token else "ignore") if readout is None else choice(readout, "readout", READOUTS)
-    if readout != "ignore" and not has_token:
-        raise ValueError(f'readout="{readout}" reads the class token, and this encoder has none: use "ignore".')
-    return readout
+@dataclasses.dataclass(frozen=True)
+class DPT:
+    """The options of DPT, for classes or, with `depth`, for depth.
 
-
-def dpt(
-    encoder: Encoder,
-    classes: int,
-    auxiliary: bool,
-    policy: keras.DTypePolicy,
-    taps: Sequence[int] | None = None,
-    widths: Sequence[int] | None = None,
-    width: int = 256,
-    readout: str | None = None,
-    norm: str = "batch",
-    residual_norm: str | None = "same",
-    residual_bias: bool | None = None,
-    exact_sizes: bool = False,
-    normalised: bool = False,
-    dropout: float = 0.1,
-    depth: str | None = None,
-    max_depth: float = 1.0,
-    depth_width: int = 32,
-    depth_projection: bool = False,
-) -> Decoder:
-    """DPT, for classes or, with `depth`, for depth.
-
-    Args:
-        encoder, classes, auxiliary, policy: as for every row of HEADS; one class for depth.
+    Attributes:
         taps: four blocks; None for 2, 5, 8 and 11 of 12.
         widths, width, exact_sizes: as in DPTNeck; widths None for the papers' shares of the encoder's width.
         readout: as in DPTNeck; None for "project" where tokens have a class token, else "ignore".
@@ -336,25 +309,66 @@ def dpt(
         residual_bias: as in ResidualUnit.
         normalised: whether each tap is taken after the encoder's last normalisation (Depth Anything).
         dropout: rate before the classifier.
-        depth, max_depth: as in DepthHead; None for classes.
+        depth: as in DepthHead; None for classes.
+        max_depth: as in DepthHead.
         depth_width, depth_projection: width and projection of DepthHead. With exact_sizes the depth is computed at the
             image's size.
     """
-    if not encoder.spec.has_tokens:
-        raise ValueError('The head "dpt" takes the maps of a ViT: choose "upernet" or "linear" for this encoder.')
-    taps, readout = encoder.taps_of_one_stride("dpt", taps, _EVEN), _readout(encoder, readout)
-    spec: Any = encoder.spec
-    widths = _default_widths(spec.width) if widths is None else widths
-    residual_norm = (None if depth else norm) if residual_norm == "same" else residual_norm
-    neck = DPTNeck(widths, width, readout, residual_norm, residual_bias, exact_sizes, dtype=policy, name="neck")
-    others: tuple = ()
-    if depth is None:
-        head: keras.layers.Layer = DPTHead(classes, norm, dropout, dtype=policy, name="head")
-        if auxiliary:
-            others = ((3, FCNHead(classes, width, 1, norm, 0.1, dtype=policy, name="auxiliary_0")),)
-    elif classes != 1 or auxiliary:
-        raise ValueError(f'depth="{depth}" is a single output: write classes=1 and auxiliary=0, got classes={classes}.')
-    else:
-        size = encoder.image_size if exact_sizes else None
-        head = DepthHead(size, depth_width, depth_projection, depth, max_depth, dtype=policy, name="head")
-    return Decoder(taps, head, neck, others, taps if normalised else (), class_tokens=readout != "ignore")
+
+    taps: Sequence[int] | None = None
+    widths: Sequence[int] | None = None
+    width: int = 256
+    readout: str | None = None
+    norm: str = "batch"
+    residual_norm: str | None = "same"
+    residual_bias: bool | None = None
+    exact_sizes: bool = False
+    normalised: bool = False
+    dropout: float = 0.1
+    depth: str | None = None
+    max_depth: float = 1.0
+    depth_width: int = 32
+    depth_projection: bool = False
+
+    def __post_init__(self):
+        flag(self.normalised, "normalised")
+        if self.readout is not None:
+            choice(self.readout, "readout", READOUTS)
+
+    def decoder(self, encoder: Encoder, classes: int, auxiliary: bool, policy: keras.DTypePolicy) -> Decoder:
+        """Its layers; see HEADS. One class for depth."""
+        if not encoder.spec.has_tokens:
+            raise ValueError('The head "dpt" takes the maps of a ViT: choose "upernet" or "linear" for this encoder.')
+        taps, readout = encoder.taps_of_one_stride("dpt", self.taps, _EVEN), self._readout(encoder)
+        spec: Any = encoder.spec
+        widths = _default_widths(spec.width) if self.widths is None else self.widths
+        norm = self.residual_norm
+        if norm == "same":
+            norm = None if self.depth else self.norm
+        options = {"norm": norm, "bias": self.residual_bias, "exact_sizes": self.exact_sizes, "dtype": policy}
+        neck = DPTNeck(widths, self.width, readout, name="neck", **options)
+        head: keras.layers.Layer
+        if self.depth is None:
+            head = DPTHead(classes, self.norm, self.dropout, dtype=policy, name="head")
+            other = FCNHead(classes, self.width, 1, self.norm, 0.1, dtype=policy, name="auxiliary_0")
+        else:
+            head = self._depth_head(encoder, classes, auxiliary, policy)
+        others = ((3, other),) if auxiliary else ()
+        return Decoder(taps, head, neck, others, taps if self.normalised else (), class_tokens=readout != "ignore")
+
+    def _readout(self, encoder):
+        """The readout, "project" where tokens have a class token; ValueError for one without."""
+        has_token = getattr(encoder.spec, "class_token", False)
+        readout = self.readout or ("project" if has_token else "ignore")
+        if readout != "ignore" and not has_token:
+            raise ValueError(f'readout="{readout}" reads the class token, and this encoder has none: use "ignore".')
+        return readout
+
+    def _depth_head(self, encoder, classes, auxiliary, policy):
+        if classes != 1 or auxiliary:
+            raise ValueError(
+                f'depth="{self.depth}" is a single output: write classes=1 and auxiliary=0, got classes={classes}.'
+            )
+        size = encoder.image_size if self.exact_sizes else None
+        projection = self.depth_projection
+        return DepthHead(size, self.depth_width, projection, self.depth, self.max_depth, dtype=policy, name="head")

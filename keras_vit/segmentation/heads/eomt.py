@@ -9,6 +9,7 @@ Letters: b h w n d as elsewhere, q queries, K classes; masks are (b, h', w', q),
 16.
 """
 
+import dataclasses
 import math
 from typing import Any
 
@@ -22,7 +23,7 @@ from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import resize_bilinear
 from keras_vit.models import taps
-from keras_vit.models.heads.decoder import Decoder, Encoder
+from keras_vit.models.heads.decoder import Decoder, Encoder, check_joinable
 from keras_vit.models.heads.parts import Enlargement, LayerOfParts
 
 _LEAST = 1e-7  # score of a class that no query claims, before the logarithm
@@ -225,7 +226,7 @@ def mask_outputs(encoder: Any, decoder: Decoder) -> Any:
 
     Args:
         encoder: the ViT, a Classifier.
-        decoder: as `eomt` returns it.
+        decoder: as `EoMT.decoder` returns it.
 
     Returns:
         Logits (b, height, width, K). With `decoder.auxiliary` a dict of these, "prediction" with the Predictions of the
@@ -233,7 +234,7 @@ def mask_outputs(encoder: Any, decoder: Decoder) -> Any:
     """
     norm = encoder.get_layer(taps.family_in(encoder).encoded)
     blocks = [taps.blocks(encoder)[i] for i in decoder.taps]
-    assert decoder.neck is not None, "eomt makes one"
+    assert decoder.neck is not None, "EoMT makes one"
     tokens = decoder.neck(blocks[0].input)
     outputs = {}
     for i, block in enumerate(blocks):
@@ -251,57 +252,44 @@ def mask_outputs(encoder: Any, decoder: Decoder) -> Any:
     return {"logits": logits, "prediction": Predictions(dtype="float32", name="prediction")(classes, masks), **outputs}
 
 
-def _check(spec):
-    """Refuses an encoder that queries cannot join."""
-    wrong = {
-        "a ViT": not spec.has_attention,
-        "a normalisation after its blocks (final_norm=True, fc_norm=False)": not getattr(spec, "final_norm", True)
-        or getattr(spec, "fc_norm", False),
-        'attention among all patches (windows=1, attention="global")': getattr(spec, "windows", 1) > 1
-        or getattr(spec, "has_pattern", False),
-        "positions that are added at the stem, or none": getattr(spec, "reads_grid", False),
-        "all patches (no token_merging, no patch_dropout)": getattr(spec, "token_merging", None) is not None
-        or bool(getattr(spec, "patch_dropout", 0)),
-        "attention in both directions (causal=False)": getattr(spec, "causal", False),
-    }
-    for needed, lacks in wrong.items():
-        if lacks:
-            raise ValueError(f'The head "eomt" needs an encoder with {needed}.')
+@dataclasses.dataclass(frozen=True)
+class EoMT:
+    """The options of EoMT.
 
-
-def eomt(
-    encoder: Encoder,
-    classes: int,
-    auxiliary: bool,
-    policy: keras.DTypePolicy,
-    queries: int = 100,
-    blocks: int | None = None,
-    scales: int | None = None,
-    annealing_steps: int | None = None,
-) -> Decoder:
-    """The layers of EoMT.
-
-    Args:
-        encoder, classes, auxiliary, policy: as for every row of HEADS; the auxiliary predictions are those before each
-            block, without which the model does not train.
+    Attributes:
         queries: 100 for semantic segmentation, 200 for instances, in the paper.
         blocks: how many of the last blocks they join; None for the paper's: 3, 4 from 24 blocks on, 5 from 40.
         scales: doublings of the patches' map; None for a stride of 4 to 7 pixels, of 2 or 3 for smaller patches than 8.
         annealing_steps: updates of the training, in which masked attention ends; None for training without masks.
     """
-    spec, depth = encoder.spec, encoder.depth
-    _check(spec)
-    if blocks is None:
-        blocks = min(depth, 3 + (depth >= 24) + (depth >= 40))
-    elif integer(blocks, "blocks") > depth:
-        raise ValueError(f"blocks={blocks}: the encoder has {depth}.")
-    if scales is None:
-        scales = max(1, int(math.log2(max(spec.stride))) - 2)
-    grid = grid_size(encoder.image_size, spec.stride)
-    neck = Queries(integer(queries, "queries"), dtype=policy, name="neck")
-    masks = [
-        MaskedAttention(i, blocks, annealing_steps, grid, spec.prefix, dtype=policy, name=f"auxiliary_{i}")
-        for i in range(blocks if auxiliary else 0)
-    ]
-    head = MaskModule(classes, neck.count, grid, scales, dtype=policy, name="head")
-    return Decoder(tuple(range(depth - blocks, depth)), head, neck, tuple(enumerate(masks)), joins=True)
+
+    queries: int = 100
+    blocks: int | None = None
+    scales: int | None = None
+    annealing_steps: int | None = None
+
+    def __post_init__(self):
+        integer(self.queries, "queries")
+        if self.blocks is not None:
+            integer(self.blocks, "blocks")
+
+    def decoder(self, encoder: Encoder, classes: int, auxiliary: bool, policy: keras.DTypePolicy) -> Decoder:
+        """Its layers; see HEADS.
+
+        The auxiliary predictions are those before each block, without which the model does not train.
+        """
+        spec, depth = encoder.spec, encoder.depth
+        reads_grid = getattr(spec, "reads_grid", False)
+        check_joinable("eomt", spec, "positions that are added at the stem, or none", reads_grid)
+        blocks = self.blocks or min(depth, 3 + (depth >= 24) + (depth >= 40))
+        if blocks > depth:
+            raise ValueError(f"blocks={blocks}: the encoder has {depth}.")
+        scales = max(1, int(math.log2(max(spec.stride))) - 2) if self.scales is None else self.scales
+        grid, steps = grid_size(encoder.image_size, spec.stride), self.annealing_steps
+        neck = Queries(self.queries, dtype=policy, name="neck")
+        masks = [
+            MaskedAttention(i, blocks, steps, grid, spec.prefix, dtype=policy, name=f"auxiliary_{i}")
+            for i in range(blocks if auxiliary else 0)
+        ]
+        head = MaskModule(classes, neck.count, grid, scales, dtype=policy, name="head")
+        return Decoder(tuple(range(depth - blocks, depth)), head, neck, tuple(enumerate(masks)), joins=True)

@@ -1,5 +1,6 @@
 """The linear head: one linear layer on every place of the feature map, as for frozen features (DINOv2, DINOv3)."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,23 +54,23 @@ class LinearMap(LayerOfParts):
         return keras.KerasTensor((b, h, w, self.classes), self.variable_dtype)
 
 
-def linear(
-    encoder: Encoder,
-    classes: int,
-    auxiliary: bool,
-    policy: keras.DTypePolicy,
-    taps: Sequence[int] | None = None,
-    norm: str | None = None,
-    dropout: float = 0.0,
-) -> Decoder:
-    """The linear head; see LinearMap.
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    """The options of the linear head.
 
-    Args:
-        encoder, classes, auxiliary, policy: as for every row of HEADS.
+    Attributes:
         taps: blocks with outputs to concatenate, each after the encoder's last normalisation; None for the last.
         norm, dropout: as in LinearMap.
     """
-    if auxiliary:
-        raise ValueError('The head "linear" has no auxiliary heads: leave auxiliary at 0.')
-    head, taps = LinearMap(classes, norm, dropout, dtype=policy, name="head"), encoder.taps(taps, (1.0,))
-    return Decoder(taps, head, normalised=taps)
+
+    taps: Sequence[int] | None = None
+    norm: str | None = None
+    dropout: float = 0.0
+
+    def decoder(self, encoder: Encoder, classes: int, auxiliary: bool, policy: keras.DTypePolicy) -> Decoder:
+        """Its layers; see HEADS."""
+        if auxiliary:
+            raise ValueError('The head "linear" has no auxiliary heads: leave auxiliary at 0.')
+        taps = encoder.taps(self.taps, (1.0,))
+        head = LinearMap(classes, self.norm, self.dropout, dtype=policy, name="head")
+        return Decoder(taps, head, normalised=taps)

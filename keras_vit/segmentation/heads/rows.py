@@ -1,34 +1,33 @@
-"""Heads that give every pixel a class: a row per head, a function from encoder and options to layers."""
+"""Heads that give every pixel a class: a row per head."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 
 from keras_vit.layers.arguments import choice
-from keras_vit.models.heads.decoder import Decoder, Encoder, check_options, options_of
-from keras_vit.segmentation.heads.dpt import dpt
-from keras_vit.segmentation.heads.eomt import eomt
-from keras_vit.segmentation.heads.linear import linear
-from keras_vit.segmentation.heads.setr import setr_mla, setr_naive, setr_pup
-from keras_vit.segmentation.heads.upernet import upernet
+from keras_vit.models.heads.decoder import Decoder, Encoder, options_of, with_options
+from keras_vit.segmentation.heads.dpt import DPT
+from keras_vit.segmentation.heads.eomt import EoMT
+from keras_vit.segmentation.heads.linear import Linear
+from keras_vit.segmentation.heads.setr import MLA, PUP, Naive
+from keras_vit.segmentation.heads.upernet import UPerNet
 
-# {name: (encoder, classes, whether with auxiliary heads, policy, **options) -> Decoder}
-HEADS: dict[str, Callable[..., Decoder]] = {
-    "linear": linear,  # on frozen features: arXiv 2304.07193, 2508.10104
-    "setr_naive": setr_naive,  # arXiv 2012.15840
-    "setr_pup": setr_pup,
-    "setr_mla": setr_mla,
-    "dpt": dpt,  # arXiv 2103.13413
-    "upernet": upernet,  # arXiv 1807.10221
-    "eomt": eomt,  # arXiv 2503.19108
+# {name: class of its options, with decoder(encoder, classes, auxiliary, policy) -> Decoder}
+HEADS: dict[str, Any] = {
+    "linear": Linear,  # on frozen features: arXiv 2304.07193, 2508.10104
+    "setr_naive": Naive,  # arXiv 2012.15840
+    "setr_pup": PUP,
+    "setr_mla": MLA,
+    "dpt": DPT,  # arXiv 2103.13413
+    "upernet": UPerNet,  # arXiv 1807.10221
+    "eomt": EoMT,  # arXiv 2503.19108
 }
-_GIVEN = ("encoder", "classes", "auxiliary", "policy")
 
 
 def head_options(name: str) -> tuple[str, ...]:
     """The names of a head's options."""
-    return options_of(HEADS[name], _GIVEN)
+    return options_of(HEADS[name])
 
 
 def make_decoder(
@@ -46,12 +45,11 @@ def make_decoder(
         classes: number of logits.
         auxiliary: whether with auxiliary heads.
         policy: of its layers.
-        options: the row's own arguments.
+        options: the head's own.
 
     Raises:
         ValueError: for an unknown head or option, with the nearest, an invalid option, or an encoder that does not suit
             the head.
     """
-    row = HEADS[choice(name, "head", HEADS)]
-    check_options(name, options, head_options(name))
-    return row(encoder, classes, auxiliary, policy, **options)
+    head = with_options(name, HEADS[choice(name, "head", HEADS)], options)
+    return head.decoder(encoder, classes, auxiliary, policy)

@@ -4,6 +4,7 @@ The last upsampling comes after the classifier instead of before it. Both are li
 1, so that the logits are the same, without maps of many channels at full resolution.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -166,80 +167,82 @@ def _on_first(count, head, classes, **options):
     return tuple((i, head(classes, name=f"auxiliary_{i}", **options)) for i in range(count))
 
 
-def setr_naive(
-    encoder: Encoder,
-    classes: int,
-    auxiliary: bool,
-    policy: keras.DTypePolicy,
-    taps: Sequence[int] | None = None,
-    width: int = 256,
-    norm: str = "batch",
-    dropout: float = 0.0,
-    auxiliary_convs: int = 1,
-) -> Decoder:
-    """SETR's naive decoder: a 1x1 convolution, and upsampling.
+@dataclasses.dataclass(frozen=True)
+class Naive:
+    """The options of SETR's naive decoder: a 1x1 convolution, and upsampling.
 
-    Args:
-        encoder, classes, auxiliary, policy: as for every row of HEADS.
+    Attributes:
         taps: four blocks, the last of which the head takes, the others auxiliary heads; None for 9, 14, 19 and 23 of
             24.
         width, norm, dropout: as in UpsamplingHead.
         auxiliary_convs: convolutions of each auxiliary head: 1 on Cityscapes, 2 on ADE20K.
     """
-    taps = encoder.taps_of_one_stride("setr_naive", taps, _SHARES)
-    options = {"width": width, "norm": norm, "dropout": dropout, "dtype": policy}
-    head = UpsamplingHead(classes, name="head", **options)
-    others = _on_first(3 if auxiliary else 0, UpsamplingHead, classes, convs=auxiliary_convs, **options)
-    return Decoder(taps, head, auxiliary=others)
+
+    taps: Sequence[int] | None = None
+    width: int = 256
+    norm: str = "batch"
+    dropout: float = 0.0
+    auxiliary_convs: int = 1
+
+    def decoder(self, encoder: Encoder, classes: int, auxiliary: bool, policy: keras.DTypePolicy) -> Decoder:
+        """Its layers; see HEADS."""
+        taps = encoder.taps_of_one_stride("setr_naive", self.taps, _SHARES)
+        options = {"width": self.width, "norm": self.norm, "dropout": self.dropout, "dtype": policy}
+        head = UpsamplingHead(classes, name="head", **options)
+        others = _on_first(3 if auxiliary else 0, UpsamplingHead, classes, convs=self.auxiliary_convs, **options)
+        return Decoder(taps, head, auxiliary=others)
 
 
-def setr_pup(
-    encoder: Encoder,
-    classes: int,
-    auxiliary: bool,
-    policy: keras.DTypePolicy,
-    taps: Sequence[int] | None = None,
-    width: int = 256,
-    stages: int | None = None,
-    norm: str = "batch",
-    dropout: float = 0.0,
-) -> Decoder:
-    """SETR's progressive upsampling (PUP): 3x3 convolutions, each followed by upsampling to twice the size.
+@dataclasses.dataclass(frozen=True)
+class PUP:
+    """The options of SETR's progressive upsampling: 3x3 convolutions, each followed by upsampling to twice the size.
 
-    Args:
-        encoder, classes, auxiliary, policy: as for every row of HEADS.
-        taps: as for setr_naive.
+    Attributes:
+        taps: as in Naive.
         width, norm, dropout: as in UpsamplingHead.
         stages: number of convolutions; None for as many as lead to the image's size, 4 for a stride of 16.
     """
-    taps = encoder.taps_of_one_stride("setr_pup", taps, _SHARES)
-    options = {"width": width, "kernel_size": 3, "norm": norm, "dropout": dropout, "dtype": policy}
-    stages = max(math.ceil(math.log2(max(encoder.spec.strides[taps[-1]]))), 1) if stages is None else stages
-    head = UpsamplingHead(classes, convs=integer(stages, "stages"), scale=2, name="head", **options)
-    return Decoder(taps, head, auxiliary=_on_first(3 if auxiliary else 0, UpsamplingHead, classes, **options))
+
+    taps: Sequence[int] | None = None
+    width: int = 256
+    stages: int | None = None
+    norm: str = "batch"
+    dropout: float = 0.0
+
+    def __post_init__(self):
+        if self.stages is not None:
+            integer(self.stages, "stages")
+
+    def decoder(self, encoder: Encoder, classes: int, auxiliary: bool, policy: keras.DTypePolicy) -> Decoder:
+        """Its layers; see HEADS."""
+        taps = encoder.taps_of_one_stride("setr_pup", self.taps, _SHARES)
+        options = {"kernel_size": 3, "width": self.width, "norm": self.norm, "dropout": self.dropout, "dtype": policy}
+        stages = self.stages or max(math.ceil(math.log2(max(encoder.spec.strides[taps[-1]]))), 1)
+        head = UpsamplingHead(classes, convs=stages, scale=2, name="head", **options)
+        return Decoder(taps, head, auxiliary=_on_first(3 if auxiliary else 0, UpsamplingHead, classes, **options))
 
 
-def setr_mla(
-    encoder: Encoder,
-    classes: int,
-    auxiliary: bool,
-    policy: keras.DTypePolicy,
-    taps: Sequence[int] | None = None,
-    width: int = 256,
-    branch_width: int = 128,
-    norm: str = "batch",
-    dropout: float = 0.0,
-) -> Decoder:
-    """SETR's multi-level aggregation (MLA).
+@dataclasses.dataclass(frozen=True)
+class MLA:
+    """The options of SETR's multi-level aggregation.
 
-    Args:
-        encoder, classes, auxiliary, policy: as for every row of HEADS.
+    Attributes:
         taps: four blocks; None for 5, 11, 17 and 23 of 24.
         width: channels of the aggregated maps.
         branch_width: channels of the decoder for each map.
         norm, dropout: as in MLAHead.
     """
-    taps = encoder.taps_of_one_stride("setr_mla", taps, _EVEN)
-    head = MLAHead(classes, branch_width, norm, dropout, dtype=policy, name="head")
-    others = _on_first(4 if auxiliary else 0, FCNHead, classes, convs=0, dropout=dropout, dtype=policy)
-    return Decoder(taps, head, MLANeck(width, norm, dtype=policy, name="neck"), others)
+
+    taps: Sequence[int] | None = None
+    width: int = 256
+    branch_width: int = 128
+    norm: str = "batch"
+    dropout: float = 0.0
+
+    def decoder(self, encoder: Encoder, classes: int, auxiliary: bool, policy: keras.DTypePolicy) -> Decoder:
+        """Its layers; see HEADS."""
+        taps = encoder.taps_of_one_stride("setr_mla", self.taps, _EVEN)
+        neck = MLANeck(self.width, self.norm, dtype=policy, name="neck")
+        head = MLAHead(classes, self.branch_width, self.norm, self.dropout, dtype=policy, name="head")
+        others = _on_first(4 if auxiliary else 0, FCNHead, classes, convs=0, dropout=self.dropout, dtype=policy)
+        return Decoder(taps, head, neck, others)

@@ -1,5 +1,6 @@
 """UPerNet (arXiv 1807.10221): pyramid pooling on the deepest map, and a feature pyramid; as in mmsegmentation."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -167,38 +168,11 @@ class UPerHead(LayerOfParts):
         return keras.KerasTensor((*maps[0].shape[:-1], self.classes), self.variable_dtype)
 
 
-def _pyramid(encoder, pyramid, width, norm, policy):
-    """The neck of a ViT's maps; ValueError for a grid that cannot be halved, or a width that has no effect."""
-    grid = grid_size(encoder.image_size, encoder.spec.strides[0])
-    if min(grid) < 2:
-        raise ValueError(f'The head "upernet" halves the grid of {grid[0]}x{grid[1]} patches: use larger images.')
-    if choice(pyramid, "pyramid", PYRAMIDS) == "bilinear":
-        return BilinearPyramidNeck(width, dtype=policy, name="neck")
-    if width is not None:
-        raise ValueError(f'pyramid_width={width} is for pyramid="bilinear"; transposed convolutions keep the width.')
-    return PyramidNeck(norm, dtype=policy, name="neck")
+@dataclasses.dataclass(frozen=True)
+class UPerNet:
+    """The options of UPerNet, on a ViT's maps rescaled to a pyramid, or on a BiT's as they are.
 
-
-def upernet(
-    encoder: Encoder,
-    classes: int,
-    auxiliary: bool,
-    policy: keras.DTypePolicy,
-    taps: Sequence[int] | None = None,
-    width: int = 512,
-    bins: Sequence[int] = _BINS,
-    norm: str = "batch",
-    dropout: float = 0.1,
-    auxiliary_width: int = 256,
-    auxiliary_level: int | None = None,
-    pyramid: str = "transposed",
-    pyramid_width: int | None = None,
-    last_normalised: bool = False,
-) -> Decoder:
-    """UPerNet, on a ViT's maps rescaled to a pyramid, or on a BiT's as they are.
-
-    Args:
-        encoder, classes, auxiliary, policy: as for every row of HEADS.
+    Attributes:
         taps: four blocks of a ViT, None for 2, 5, 8 and 11 of 12; any blocks of a BiT in order, None for the last of
             each stage.
         width, bins, norm, dropout: as in UPerHead.
@@ -208,18 +182,47 @@ def upernet(
         pyramid_width: as in BilinearPyramidNeck.
         last_normalised: whether a ViT's last map is taken after the encoder's last normalisation; a BiT's always is.
     """
-    head = UPerHead(classes, width, bins, norm, dropout, dtype=policy, name="head")
-    if encoder.spec.has_tokens:
-        taps, neck = encoder.taps(taps, _EVEN), _pyramid(encoder, pyramid, pyramid_width, norm, policy)
-        normalised = taps[-1:] if flag(last_normalised, "last_normalised") else ()
-    else:
-        taps, neck = encoder.taps(encoder.spec.stage_ends if taps is None else taps, (1.0,)), None
-        normalised = taps
-    level = max(len(taps) - 2, 0) if auxiliary_level is None else integer(auxiliary_level, "auxiliary_level", least=0)
-    if level >= len(taps):
-        raise ValueError(f"auxiliary_level should be the number of a map, from 0 to {len(taps) - 1}, got {level}.")
-    others = [
-        (level, FCNHead(classes, auxiliary_width, 1, norm, 0.1, dtype=policy, name=f"auxiliary_{i}"))
-        for i in range(1 if auxiliary else 0)
-    ]
-    return Decoder(taps, head, neck, tuple(others), normalised=normalised)
+
+    taps: Sequence[int] | None = None
+    width: int = 512
+    bins: Sequence[int] = _BINS
+    norm: str = "batch"
+    dropout: float = 0.1
+    auxiliary_width: int = 256
+    auxiliary_level: int | None = None
+    pyramid: str = "transposed"
+    pyramid_width: int | None = None
+    last_normalised: bool = False
+
+    def __post_init__(self):
+        flag(self.last_normalised, "last_normalised")
+        if self.auxiliary_level is not None:
+            integer(self.auxiliary_level, "auxiliary_level", least=0)
+        if choice(self.pyramid, "pyramid", PYRAMIDS) == "transposed" and self.pyramid_width is not None:
+            raise ValueError(
+                f'pyramid_width={self.pyramid_width} is for pyramid="bilinear"; transposed convolutions keep the width.'
+            )
+
+    def decoder(self, encoder: Encoder, classes: int, auxiliary: bool, policy: keras.DTypePolicy) -> Decoder:
+        """Its layers; see HEADS."""
+        head = UPerHead(classes, self.width, self.bins, self.norm, self.dropout, dtype=policy, name="head")
+        if encoder.spec.has_tokens:
+            taps, neck = encoder.taps(self.taps, _EVEN), self._neck(encoder, policy)
+            normalised = taps[-1:] if self.last_normalised else ()
+        else:
+            taps, neck = encoder.taps(encoder.spec.stage_ends if self.taps is None else self.taps, (1.0,)), None
+            normalised = taps
+        level = max(len(taps) - 2, 0) if self.auxiliary_level is None else self.auxiliary_level
+        if level >= len(taps):
+            raise ValueError(f"auxiliary_level should be the number of a map, from 0 to {len(taps) - 1}, got {level}.")
+        other = FCNHead(classes, self.auxiliary_width, 1, self.norm, 0.1, dtype=policy, name="auxiliary_0")
+        return Decoder(taps, head, neck, ((level, other),) if auxiliary else (), normalised=normalised)
+
+    def _neck(self, encoder, policy):
+        """The neck of a ViT's maps; ValueError for a grid that cannot be halved."""
+        grid = grid_size(encoder.image_size, encoder.spec.strides[0])
+        if min(grid) < 2:
+            raise ValueError(f'The head "upernet" halves the grid of {grid[0]}x{grid[1]} patches: use larger images.')
+        if self.pyramid == "bilinear":
+            return BilinearPyramidNeck(self.pyramid_width, dtype=policy, name="neck")
+        return PyramidNeck(self.norm, dtype=policy, name="neck")
