@@ -4,11 +4,10 @@ import dataclasses
 import pathlib
 from typing import Any
 
+from keras_vit.checkpoints.adapt import assign_file, model_weights
 from keras_vit.checkpoints.formats import google_text, huggingface_text
-from keras_vit.checkpoints.formats.name_map import unpack
 from keras_vit.checkpoints.formats.parsed_text import ParsedText
 from keras_vit.checkpoints.reading.files import FileContents
-from keras_vit.checkpoints.transfer import assign, model_weights
 from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.tokenizer import FILE, Tokenizer
 from keras_vit.models import Classifier, TextEncoder, make_text_spec
@@ -35,18 +34,18 @@ def split(contents: FileContents) -> tuple[FileContents, ParsedText]:
     return dataclasses.replace(contents, arrays=dict(parsed.image), left_out=[]), parsed
 
 
-def _tokenizer(given, folder, length):
-    """The tokenizer given, in a file or a folder, or the one next to the weights; None without one."""
-    if isinstance(given, Tokenizer):
-        return given
-    if given is not None:
-        return Tokenizer.load(given, length)
+def _tokenizer(source, folder, length):
+    """The tokenizer of the `source`, a file or folder, or the one next to the weights; None without one."""
+    if isinstance(source, Tokenizer):
+        return source
+    if source is not None:
+        return Tokenizer.load(source, length)
     return Tokenizer.load(folder, length) if (folder / FILE).is_file() else None
 
 
-def tokenizer_of(given: Any, model: DualEncoder) -> Tokenizer:
-    """A tokenizer, given or as the path of its file, for a model; as in `join`."""
-    return _tokenizer(given, pathlib.Path(), model.text_encoder.text_spec.length)
+def read_tokenizer(source: Any, model: DualEncoder) -> Tokenizer:
+    """A tokenizer, or that in the file at this path, for a model; as in `join`."""
+    return _tokenizer(source, pathlib.Path(), model.text_encoder.text_spec.length)
 
 
 def join(image: Classifier, parsed: ParsedText, path: pathlib.Path, tokenizer: Any) -> DualEncoder:
@@ -63,8 +62,7 @@ def join(image: Classifier, parsed: ParsedText, path: pathlib.Path, tokenizer: A
     spec = make_text_spec(parsed.fields)
     found = _tokenizer(tokenizer, pathlib.Path(path).parent, spec.length)
     text = TextEncoder(spec, dtype=image.dtype_policy)
-    shapes = {name: array.shape for name, array in model_weights(text).items()}
-    assign(text, unpack(parsed.name_map, parsed.arrays, shapes, path))
+    assign_file(text, parsed.name_map, parsed.arrays, path)
     width = None if parsed.projection is None else parsed.projection.shape[1]
     model = DualEncoder(image, text, parsed.activation, width, found)
     if parsed.projection is not None:

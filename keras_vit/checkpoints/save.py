@@ -15,6 +15,7 @@ import numpy as np
 import safetensors.numpy
 
 from keras_vit.checkpoints import dual
+from keras_vit.checkpoints.adapt import model_weights
 from keras_vit.checkpoints.dense import all_weights
 from keras_vit.checkpoints.formats import (
     bit,
@@ -39,7 +40,7 @@ from keras_vit.checkpoints.formats import (
 )
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.torch_file import save_state_dict
-from keras_vit.checkpoints.transfer import check_plain, model_weights
+from keras_vit.checkpoints.transfer import check_plain
 from keras_vit.detection.model import DetectionModel
 from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.atomic import replacing, write_bytes

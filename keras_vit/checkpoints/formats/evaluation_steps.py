@@ -32,7 +32,7 @@ class UsualSteps:
         return f"decode|resize({self.shorter}, method={self.method!r})|central_crop({self.height}, {self.width})"
 
 
-def of_channels(text: str | None, channels: int) -> str | None:
+def for_channels(text: str | None, channels: int) -> str | None:
     """A text that decodes grey or colour, for a model of 1 or 3 channels; unchanged for other numbers."""
     if text is None or channels not in (1, 3):
         return text

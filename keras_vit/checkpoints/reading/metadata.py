@@ -5,13 +5,14 @@ over config and arrays. Anybody can alter either, so types, ranges and sizes are
 """
 
 import ast
+import contextlib
 import dataclasses
 import json
 import math
 import re
 import reprlib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -223,6 +224,17 @@ def read(
         f'The metadata of "{where}"',
     )
     return {**recorded, "activation": activation}
+
+
+@contextlib.contextmanager
+def built_from(path: typing.Any, is_changed: bool = False) -> Iterator[None]:
+    """A context in which a ValueError blames the file at `path`, unless the model `is_changed` on request."""
+    try:
+        yield
+    except ValueError as error:
+        if is_changed:
+            raise
+        raise ValueError(f'"{path}" describes a model that cannot be built: {error}') from None
 
 
 def check_size(
