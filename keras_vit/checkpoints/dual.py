@@ -74,11 +74,11 @@ def join(image: Classifier, parsed: ParsedText, path: pathlib.Path, tokenizer: A
     return model
 
 
-def arrays_of(model: DualEncoder, format: str) -> dict[str, Any]:
+def to_arrays(model: DualEncoder, format: str) -> dict[str, Any]:
     """{name: array} of a dual encoder's file in a format; ValueError for fields that it does not express."""
     form = FORMATS[format]
     form.check(model)
-    return form.arrays_of(model, model_weights(model.image_encoder), model_weights(model.text_encoder))
+    return form.to_arrays(model, model_weights(model.image_encoder), model_weights(model.text_encoder))
 
 
 def tokenizer_files(model: DualEncoder) -> dict[str, str]:

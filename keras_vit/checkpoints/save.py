@@ -118,7 +118,7 @@ def _google_bit(model, weights):
 
 def _timm_vit(model, weights):
     """(arrays, config.json) of the folder."""
-    if timm_eva.structure_of(model.spec):
+    if timm_eva.find_structure(model.spec):
         return _timm_eva(model, weights)
     timm.CAPABILITIES.check(model)
     spec, missing_rows = dataclasses.asdict(model.spec), 0
@@ -131,7 +131,7 @@ def _timm_vit(model, weights):
 
 
 def _timm_eva(model, weights):
-    timm_eva.CAPABILITIES[timm_eva.structure_of(model.spec)].check(model)
+    timm_eva.CAPABILITIES[timm_eva.find_structure(model.spec)].check(model)
     entries = timm_names.name_map(dataclasses.asdict(model.spec), model.classes, scales=timm_names.EVA_SCALES)
     return timm_eva.file_arrays(name_map.pack(entries, weights), model.spec), config_json.timm_eva(model)
 
@@ -245,10 +245,10 @@ def _mmsegmentation(model, path):
             " ViT alone, which mmsegmentation's VisionTransformer does not read."
         )
     mmsegmentation.check(model)
-    arrays, arguments = mmsegmentation.arrays_of(model, all_weights(model)), model.get_encoder().arguments()
+    arrays, arguments = mmsegmentation.to_arrays(model, all_weights(model)), model.get_encoder().arguments()
     variant = {**arguments["variant"], "final_norm": bool(model.decoder.normalised)}
     arguments = {**arguments, "variant": variant, "preprocessing": model.preprocessing}
-    meta = {**mmsegmentation.meta_of(model), "keras_vit": metadata.write(arguments, arrays, model.activation)}
+    meta = {**mmsegmentation.to_meta(model), "keras_vit": metadata.write(arguments, arrays, model.activation)}
     with replacing(path) as temporary:
         save_state_dict(temporary, arrays, meta)
 
@@ -265,21 +265,21 @@ def _with_head(model, path):
         )
     form = forms.get(model.head_name, huggingface_dense)
     form.check(model)
-    arrays = form.arrays_of(model, all_weights(model))
-    configs = {"config.json": form.config_of(model), "preprocessor_config.json": form.preprocessor_of(model)}
+    arrays = form.to_arrays(model, all_weights(model))
+    configs = {"config.json": form.to_config(model), "preprocessor_config.json": form.to_preprocessor(model)}
     arguments = {**model.get_encoder().arguments(), "preprocessing": model.preprocessing}
     _write_folder(path, arrays, metadata.write(arguments, arrays, model.activation), configs)
 
 
 def _dual_encoder(model, path, format):
     """Writes both towers: an .npz of big_vision, or a folder for SiglipModel or CLIPModel.from_pretrained(PATH)."""
-    arrays = dual.arrays_of(model, format)
+    arrays = dual.to_arrays(model, format)
     if format == "google":
         with replacing(path) as temporary:
             np.savez(temporary, **arrays)
         return
     configs = {
-        "config.json": huggingface_text.config_of(model),
+        "config.json": huggingface_text.to_config(model),
         "preprocessor_config.json": config_json.preprocessor(model.image_encoder),
     }
     _write_folder(path, arrays, None, {**configs, **dual.tokenizer_files(model)})
@@ -321,7 +321,7 @@ def _share(model, address, format, sharing):
     share(model, address, **sharing)
 
 
-def _format_of(path, format):
+def _choose_format(path, format):
     """The format to save in; ValueError if it is unknown or does not suit the path."""
     ending = os.path.splitext(path)[1]
     if format is None and ending not in _BY_ENDING:
@@ -371,7 +371,7 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
         return _share(model, path, format, sharing)
     if sharing:
         raise ValueError(f'{", ".join(sharing)}: only for an address, {" or ".join(PLACES)}..., got the path "{path}".')
-    format = _format_of(path, format)
+    format = _choose_format(path, format)
     if format == "huggingface" and isinstance(model, MaskedAutoencoder):
         check_plain(model, 'The format "huggingface"')
         return _masked_autoencoder(model, path)

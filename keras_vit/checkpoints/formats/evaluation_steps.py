@@ -46,8 +46,8 @@ def _call(part: str) -> tuple[str, dict[str, Any]]:
         if isinstance(node, ast.Name):
             return node.id, {}
         assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        given = dict(zip(("height", "width", "method", "antialias"), map(ast.literal_eval, node.args)))
-        return node.func.id, {**given, **{str(k.arg): ast.literal_eval(k.value) for k in node.keywords}}
+        positional = dict(zip(("height", "width", "method", "antialias"), map(ast.literal_eval, node.args)))
+        return node.func.id, {**positional, **{str(k.arg): ast.literal_eval(k.value) for k in node.keywords}}
     except (AssertionError, SyntaxError, ValueError):
         return "", {}
 

@@ -83,13 +83,13 @@ def _is_bounded(value, depth=2):
     )
 
 
-def check_fields(given: Mapping[str, typing.Any], form: type, where: str) -> None:
+def check_fields(values: Mapping[str, typing.Any], form: type, where: str) -> None:
     """Checks a spec's fields by the rows of its class `form`; JSON has lists for tuples. ValueError if invalid."""
     rows = fields.rows(form)
-    missing = [name for name, field in rows.items() if field.default is dataclasses.MISSING and name not in given]
+    missing = [name for name, field in rows.items() if field.default is dataclasses.MISSING and name not in values]
     if missing:
         raise ValueError(f"{where} does not contain {', '.join(missing)}.")
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in rows:
             raise ValueError(f'{where} has the unknown field "{name}".{did_you_mean(name, list(rows))}')
         _check(_is_bounded(value), name, fields.takes(rows[name]), value, where)
