@@ -122,18 +122,18 @@ class Adaptation(NamedTuple):
         return removed, kept
 
     @property
-    def _first_table(self):
-        """The fixed table of positions that becomes the first value of learned ones, or None."""
+    def _fixed(self):
+        """The fixed position table that becomes the first value of learned ones, or None."""
         spec, kind = self.config["variant"], getattr(self.config["variant"], "positions", None)
         if kind not in FIXED or self.target["variant"].positions != "learned":
             return None
         return fixed_table(kind, grid_size(self.config["image_size"], spec.stride), spec.positioned, spec.width)
 
-    def _in_both(self, targets):
-        """{path: variable} of the new model's weights that the old one has, too."""
-        starts, learned = self._replaced[1], self._first_table is not None
-        found = {path: v for path, v in targets.items() if not path.startswith(starts)}
-        return {path: v for path, v in found.items() if not (learned and _TABLE.fullmatch(path))}
+    def _targets(self, targets):
+        """({path: variable} of the new model's weights that the old one has, too, paths of tables that it computes)."""
+        targets = {path: v for path, v in targets.items() if not path.startswith(self._replaced[1])}
+        computed = [path for path in targets if _TABLE.fullmatch(path)] if self._fixed is not None else []
+        return {path: v for path, v in targets.items() if path not in computed}, computed
 
     def unpack(
         self, name_map: NameMap, arrays: Mapping[str, np.ndarray], targets: Mapping[str, keras.Variable], where: Any
@@ -142,7 +142,7 @@ class Adaptation(NamedTuple):
         entries = {name: entry for name, entry in name_map.items() if not entry.ours[0].startswith(self._replaced[0])}
         arrays = {name: array for name, array in arrays.items() if name in entries or name not in name_map}
         # Resized the other way, zeros have the shapes in the file. Broadcast ones take no memory.
-        zeros = {path: np.broadcast_to(np.float32(0), v.shape) for path, v in self._in_both(targets).items()}
+        zeros = {path: np.broadcast_to(np.float32(0), v.shape) for path, v in self._targets(targets)[0].items()}
         shapes = {path: a.shape for path, a in _resize(zeros, self.target, self.config, "google").items()}
         return unpack(entries, arrays, shapes, where)
 
@@ -153,11 +153,11 @@ class Adaptation(NamedTuple):
             ValueError: for an unknown method, or weights that do not fit.
         """
         check_method(self.method)
-        removed, kept = self._replaced
-        weights = {path: array for path, array in weights.items() if not path.startswith(removed)}
-        targets = {path: v for path, v in targets.items() if not path.startswith(kept)}
-        weights |= dict.fromkeys(targets.keys() - self._in_both(targets).keys(), self._first_table)
-        assign(targets, _resize(weights, self.config, self.target, self.method))
+        stored, computed = self._targets(targets)
+        weights = {path: array for path, array in weights.items() if not path.startswith(self._replaced[0])}
+        weights |= dict.fromkeys(computed, self._fixed)
+        weights = _resize(weights, self.config, self.target, self.method)
+        assign({path: targets[path] for path in (*stored, *computed)}, weights)
 
     def build(self, weights: Mapping[str, np.ndarray]) -> Classifier:
         """The new model from the old one's {path: array}; ValueError as in `assign`, or if it cannot be built."""

@@ -34,18 +34,13 @@ def split(contents: FileContents) -> tuple[FileContents, ParsedText]:
     return dataclasses.replace(contents, arrays=dict(parsed.image), left_out=[]), parsed
 
 
-def _tokenizer(source, folder, length):
-    """The tokenizer of the `source`, a file or folder, or the one next to the weights; None without one."""
+def read_tokenizer(source: Any, length: int, folder: pathlib.Path = pathlib.Path()) -> Tokenizer | None:
+    """The tokenizer `source`, or that in the file at this path; None for the one in `folder`, or for none."""
     if isinstance(source, Tokenizer):
         return source
     if source is not None:
         return Tokenizer.load(source, length)
     return Tokenizer.load(folder, length) if (folder / FILE).is_file() else None
-
-
-def read_tokenizer(source: Any, model: DualEncoder) -> Tokenizer:
-    """A tokenizer, or that in the file at this path, for a model; as in `join`."""
-    return _tokenizer(source, pathlib.Path(), model.text_encoder.text_spec.length)
 
 
 def join(image: Classifier, parsed: ParsedText, path: pathlib.Path, tokenizer: Any) -> DualEncoder:
@@ -60,7 +55,7 @@ def join(image: Classifier, parsed: ParsedText, path: pathlib.Path, tokenizer: A
         ValueError: if the parts do not fit.
     """
     spec = make_text_spec(parsed.fields)
-    found = _tokenizer(tokenizer, pathlib.Path(path).parent, spec.length)
+    found = read_tokenizer(tokenizer, spec.length, pathlib.Path(path).parent)
     text = TextEncoder(spec, dtype=image.dtype_policy)
     assign_file(text, parsed.name_map, parsed.arrays, path)
     width = None if parsed.projection is None else parsed.projection.shape[1]

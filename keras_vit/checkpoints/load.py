@@ -45,7 +45,7 @@ _HINTS = {
     "path": " The weights are those of `path`, the first argument.",
     "head": ' head="drop" gives a model without a head, head="reset" with classes=... one with a new head.',
 }
-_BEFORE_PROJECTION = (
+_PROJECTION = (
     ". The output is the features before visual_projection; text=True loads both towers of a CLIPModel with their"
     " projections."
 )
@@ -54,8 +54,7 @@ _BEFORE_PROJECTION = (
 def _report(contents, parsed, dropped):
     """Warns about arrays left out, and about assumptions."""
     if dropped:
-        projects = any(name.endswith("visual_projection.weight") for name in dropped)
-        hint = _BEFORE_PROJECTION if projects else ""
+        hint = _PROJECTION if any(name.endswith("visual_projection.weight") for name in dropped) else ""
         logging.warning("%s: left out, unused by the image model: %s%s", contents.path, summary(dropped), hint)
     if contents.metadata is None and parsed.assumptions:
         log_once(
@@ -65,22 +64,21 @@ def _report(contents, parsed, dropped):
         )
 
 
-def _preprocessing(contents, parsed, located, size, image_size):
-    """The checkpoint's evaluation preprocessing as text, for images of `image_size`, or None.
+def _preprocessing(contents, parsed, located, own, wanted, channels):
+    """The checkpoint's evaluation preprocessing as text, or None.
 
     Args:
-        size, image_size: pixels (height, width): the checkpoint's own, and the size to load for.
+        own, wanted: pixels (height, width): the checkpoint's size, and the one to load for.
+        channels: of the images to load for.
 
     Raises:
         ValueError: for implausible sizes in the config next to the file.
     """
-    if located.preprocessing is not None and image_size == size:
-        return located.preprocessing
-    if parsed.preprocessing is None or contents.metadata is not None:
-        return None
-    text = parsed.preprocessing(*image_size)
-    metadata.check_preprocessing(text, size, f'The config next to "{contents.path}"')
-    return text
+    text = located.preprocessing if wanted == own else None
+    if text is None and parsed.preprocessing is not None and contents.metadata is None:
+        text = parsed.preprocessing(*wanted)
+        metadata.check_preprocessing(text, own, f'The config next to "{contents.path}"')
+    return for_channels(text, channels)
 
 
 def _from_parsed(parsed, config, path, options):
@@ -126,8 +124,7 @@ def _from_arrays(contents, located, options, names=None, key=None):
     own, wanted = (
         pair(config["image_size"] if s is None else s, "image_size") for s in (located.image_size, image_size)
     )
-    text = _preprocessing(contents, parsed, located, own, wanted)
-    text = for_channels(text, changes.get("channels", config["channels"]))
+    text = _preprocessing(contents, parsed, located, own, wanted, changes.get("channels", config["channels"]))
     changes = changes if text is None else {"preprocessing": text, **changes}
     resample = options.resample or located.resample or parsed.resample
     options = dataclasses.replace(options, image_size=image_size, resample=resample, changes=changes)
@@ -181,7 +178,8 @@ def _with_text(contents, located, options, tokenizer):
                 f'"{contents.path}" contains a {type(model).__name__}: text=True loads a DualEncoder, which a .keras'
                 " file returns as it is."
             )
-        model.tokenizer = model.tokenizer if tokenizer is None else dual.read_tokenizer(tokenizer, model)
+        if tokenizer is not None:
+            model.tokenizer = dual.read_tokenizer(tokenizer, model.text_encoder.text_spec.length)
         return model
     contents, parsed = dual.split(contents)
     image = _from_arrays(contents, located, options)

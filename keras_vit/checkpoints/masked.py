@@ -30,11 +30,8 @@ def masked_autoencoder(
     """
     decoder, unknown = parsed.decoder, [name for name in changes if name not in _CHANGEABLE]
     fixed = decoder.encoder_positions != "learned" and decoder.fields["decoder_positions"] != "learned"
-    if (
-        "image_size" in changes
-        and not fixed
-        and tuple(pair(changes["image_size"], "image_size")) != config["image_size"]
-    ):
+    size = pair(changes.get("image_size", config["image_size"]), "image_size")
+    if not fixed and tuple(size) != tuple(config["image_size"]):
         unknown.append("image_size, since its positions are learned")
     if unknown:
         raise ValueError(

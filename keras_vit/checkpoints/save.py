@@ -93,6 +93,12 @@ def save_model(model, path: str | os.PathLike) -> None:
             model.save(temporary)
 
 
+def _recorded(model, arrays, arguments=None, labels=True):
+    """The metadata of a model's file, as text; `arguments` None for the model's own."""
+    arguments = model.arguments() if arguments is None else arguments
+    return metadata.write(families.find(model.spec).name, arguments, arrays, model.activation, labels)
+
+
 def _fold_token_positions(weights, spec):
     """Adds the position rows of class and distillation tokens to these tokens, for formats without such rows."""
     weights = dict(weights)
@@ -194,9 +200,7 @@ def _writer(format, model):
 def _google(model, path):
     """Writes the .npz at `path`."""
     arrays = _writer("google", model)(model, model_weights(model))
-    comment, without_names = (
-        metadata.write(model.arguments(), arrays, model.activation, labels).encode() for labels in (True, False)
-    )
+    comment, without_names = (_recorded(model, arrays, labels=labels).encode() for labels in (True, False))
     comment = comment if len(comment) <= _LONGEST_COMMENT else without_names
     with replacing(path) as temporary:
         np.savez(temporary, **arrays)
@@ -207,14 +211,14 @@ def _google(model, path):
 def _timm(model, path):
     """Writes the folder with model.safetensors and config.json, for `timm.create_model("local-dir:PATH")`."""
     arrays, config = _writer("timm", model)(model, model_weights(model))
-    _write_folder(path, arrays, metadata.write(model.arguments(), arrays, model.activation), {"config.json": config})
+    _write_folder(path, arrays, _recorded(model, arrays), {"config.json": config})
 
 
 def _huggingface(model, path):
     """Writes the folder with weights, config.json and preprocessor_config.json, for `from_pretrained(PATH)`."""
     arrays, config = _writer("huggingface", model)(model, model_weights(model))
     configs = {"config.json": config, "preprocessor_config.json": config_json.preprocessor(model)}
-    _write_folder(path, arrays, metadata.write(model.arguments(), arrays, model.activation), configs)
+    _write_folder(path, arrays, _recorded(model, arrays), configs)
 
 
 def _masked_autoencoder(model, path):
@@ -234,7 +238,7 @@ def _masked_autoencoder(model, path):
     }
     # The file contains a position table of any kind.
     arguments = {**encoder.arguments(), "variant": {**encoder.arguments()["variant"], "positions": "learned"}}
-    _write_folder(path, arrays, metadata.write(arguments, arrays), configs)
+    _write_folder(path, arrays, _recorded(model, arrays, arguments), configs)
 
 
 def _mmsegmentation(model, path):
@@ -248,7 +252,7 @@ def _mmsegmentation(model, path):
     arrays, arguments = mmsegmentation.to_arrays(model, all_weights(model)), model.get_encoder().arguments()
     variant = {**arguments["variant"], "final_norm": bool(model.decoder.normalised)}
     arguments = {**arguments, "variant": variant, "preprocessing": model.preprocessing}
-    meta = {**mmsegmentation.to_meta(model), "keras_vit": metadata.write(arguments, arrays, model.activation)}
+    meta = {**mmsegmentation.to_meta(model), "keras_vit": _recorded(model, arrays, arguments)}
     with replacing(path) as temporary:
         save_state_dict(temporary, arrays, meta)
 
@@ -268,7 +272,7 @@ def _with_head(model, path):
     arrays = form.to_arrays(model, all_weights(model))
     configs = {"config.json": form.to_config(model), "preprocessor_config.json": form.to_preprocessor(model)}
     arguments = {**model.get_encoder().arguments(), "preprocessing": model.preprocessing}
-    _write_folder(path, arrays, metadata.write(arguments, arrays, model.activation), configs)
+    _write_folder(path, arrays, _recorded(model, arrays, arguments), configs)
 
 
 def _dual_encoder(model, path, format):

@@ -76,54 +76,33 @@ def check_plain(model: Classifier, purpose: str) -> None:
         )
 
 
-def classifier_in(model: keras.Model) -> Classifier:
-    """The ViT or BiT that a model is built on: itself, or a headless one with a copy of its weights.
+def _classifier_in(model, head):
+    """The ViT or BiT to adapt: `model`, the encoder inside, or a headless copy of one built into it.
 
-    Args:
-        model: a keras_vit.Model; one for pre-training counts by its `get_encoder`.
-
-    Raises:
-        ValueError: if it is not built on one ViT or BiT.
-    """
-    model = model.get_encoder()
-    if isinstance(model, Classifier):
-        return model
-    holder, _ = taps.encoder_in(model)
-    if isinstance(holder, Classifier):
-        return holder
-    if model.spec is None or model.image_size is None:
-        raise ValueError(f'"{model.name}" is not built on one {families.any_name()} that takes its images.')
-    check_plain(holder, f"Taking a {families.any_name()} out of a model")
-    bare = families.build(
-        model.spec,
-        image_size=model.image_size,
-        classes=None,
-        channels=model.channels,
-        preprocessing=model.preprocessing,
-        dtype=model.dtype_policy,
-    )
-    for layer in bare.layers:
-        if layer.weights:
-            layer.set_weights(holder.get_layer(layer.name).get_weights())
-    return bare
-
-
-def without_own_head(model: keras.Model, head: str) -> Classifier:
-    """The ViT or BiT to adapt: for `head` "reset" or "drop" also the one inside a model built on it.
-
-    Raises:
-        ValueError: if the head to keep is not a ViT's or BiT's.
+    ValueError if the head to keep is not a ViT's or BiT's, or without one ViT or BiT inside.
     """
     if isinstance(model, Classifier):
         return model
+    inner = families.any_name()
     if head == "keep" or not isinstance(model, Model):
-        inner = families.any_name()
         raise ValueError(
             f'"{model.name}" is a {type(model).__name__} built on a {inner}; loading with changes cannot keep its head.'
             f' head="drop" loads the {inner} inside it, head="reset" with classes=... gives it a new head; or rebuild'
             f" the model on a {inner} that was loaded with these changes."
         )
-    return classifier_in(model)
+    model = model.get_encoder()
+    holder = model if isinstance(model, Classifier) else taps.encoder_in(model)[0]
+    if isinstance(holder, Classifier):
+        return holder
+    if model.spec is None or model.image_size is None:
+        raise ValueError(f'"{model.name}" is not built on one {inner} that takes its images.')
+    check_plain(holder, f"Taking a {inner} out of a model")
+    same = {name: getattr(model, name) for name in ("image_size", "channels", "preprocessing")}
+    bare = families.build(model.spec, classes=None, dtype=model.dtype_policy, **same)
+    for layer in bare.layers:
+        if layer.weights:
+            layer.set_weights(holder.get_layer(layer.name).get_weights())
+    return bare
 
 
 def _check_head(head, classes, old):
@@ -262,7 +241,7 @@ def describe(
 
 def adapt(model: keras.Model, options: LoadOptions) -> Classifier:
     """`transfer` with its options together."""
-    model = without_own_head(model, options.head)
+    model = _classifier_in(model, options.head)
     named = [name for name in ("image_size", "classes", "class_names") if getattr(options, name) is not None]
     named += [*(["head"] if options.head != "keep" else []), *options.changes]
     check_plain(model, f"Another {', '.join(named)}" if named else "A transfer")

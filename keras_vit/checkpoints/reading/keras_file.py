@@ -176,13 +176,13 @@ def _arguments(config, shapes, path):
     where = f'The config of "{path}"'
     recorded = config.get("config")
     recorded = {k: v for k, v in recorded.items() if k != state.KEY} if isinstance(recorded, dict) else recorded
-    arguments = metadata.arguments(recorded, where)
-    make = _family(config["registered_name"], "model").make_spec
+    family = _family(config["registered_name"], "model")
+    arguments = metadata.arguments(recorded, where, family.name)
     values = sum(map(math.prod, shapes))
     _check_dense_config(arguments, values, where)
     values = 2 * values if dense_config.is_packed(arguments) else values
     try:
-        metadata.check_size(make(arguments["variant"]), arguments, len(shapes), values, path)
+        metadata.check_size(family.make_spec(arguments["variant"]), arguments, len(shapes), values, path)
     except ValueError as error:
         raise ValueError(f"{where} describes a model that cannot be built: {error}") from None
     return arguments
