@@ -376,23 +376,19 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
     if sharing:
         raise ValueError(f'{", ".join(sharing)}: only for an address, {" or ".join(PLACES)}..., got the path "{path}".')
     format = _choose_format(path, format)
+    if format != "keras":
+        check_plain(model, f'The format "{format}"')
     if format == "huggingface" and isinstance(model, MaskedAutoencoder):
-        check_plain(model, 'The format "huggingface"')
         return _masked_autoencoder(model, path)
     if format in dual.FORMATS and isinstance(model, DualEncoder):
-        check_plain(model, f'The format "{format}"')
         return _dual_encoder(model, path, format)
     if format == "huggingface" and isinstance(model, (SegmentationModel, DetectionModel)):
-        check_plain(model, 'The format "huggingface"')
         return _with_head(model, path)
     if format == "mmsegmentation":
-        check_plain(model, 'The format "mmsegmentation"')
         return _mmsegmentation(model, path)
     if format != "keras" and not isinstance(model, Classifier):
         raise ValueError(
             f'The format "{format}" is for a {families.any_name()}, got a {type(model).__name__} built on one. Use'
             f' "keras", or save the {families.any_name()}.'
         )
-    if format != "keras":
-        check_plain(model, f'The format "{format}"')
     {"keras": save_model, "google": _google, "timm": _timm, "huggingface": _huggingface}[format](model, path)

@@ -41,12 +41,6 @@ class LoadOptions:
     resample: str | None = None
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    @classmethod
-    def from_arguments(cls, **arguments: Any) -> "LoadOptions":
-        """The options among the arguments of a call; the others are changes."""
-        own = {field.name: arguments.pop(field.name) for field in dataclasses.fields(cls) if field.name in arguments}
-        return cls(**own, changes=arguments)
-
     def keeps_head(self, own: int | None) -> bool:
         """Whether the head of a model with `own` classes stays."""
         return self.head == "keep" and self.classes in (None, own)
