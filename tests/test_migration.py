@@ -14,7 +14,7 @@ from small_models import run_eagerly
 import keras_vit
 import keras_vit.inspection
 from keras_vit import training
-from keras_vit.checkpoints.transfer import model_weights
+from keras_vit.checkpoints.adapt import model_weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:Even though the .tf.config.experimental_run_functions_eagerly")
 

@@ -1,153 +1,114 @@
 """Models with a dense head, for pixels or objects: from parsed checkpoints, at another size, with another encoder."""
 
 import dataclasses
-import os
-from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import keras
 import numpy as np
 from absl import logging
 
-from keras_vit.checkpoints.formats.name_map import unpack
-from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
-from keras_vit.checkpoints.reading import metadata
-from keras_vit.checkpoints.transfer import check_plain, describe, transfer
+from keras_vit.checkpoints.adapt import model_weights, variables
+from keras_vit.checkpoints.formats.parsed import Dense
+from keras_vit.checkpoints.transfer import LoadOptions, adapt, check_plain, describe
 from keras_vit.detection.heads import rows as detection
 from keras_vit.detection.model import DetectionModel
-from keras_vit.models import Classifier, families
+from keras_vit.models import Classifier
 from keras_vit.segmentation.model import SegmentationModel
 
 _WithHead = TypeVar("_WithHead", SegmentationModel, DetectionModel)
-_OWN = ("name", "preprocessing")  # of the model, not of its encoder
 
 
-def moved(
-    model: _WithHead,
-    image_size: int | tuple[int, int] | None = None,
-    class_names: Sequence[str] | str | os.PathLike | None = None,
-    resample: str = "google",
-    **changes: Any,
-) -> _WithHead:
+def encoder_options(options: LoadOptions) -> LoadOptions:
+    """Of the options for a model with a dense head those for its encoder."""
+    changes = {**options.changes, "preprocessing": None}
+    changes.pop("name", None)
+    return dataclasses.replace(options, classes=None, class_names=None, changes=changes)
+
+
+def describe_adapted(
+    model: SegmentationModel | DetectionModel, options: LoadOptions, size: tuple[int, int], preprocessing: str | None
+) -> None:
+    """Names a model's classes and sets its preprocessing: the options', or one for images of `size` at that size."""
+    own = preprocessing if model.image_size == tuple(size) else None
+    describe(model, options.class_names, preprocessing=options.changes.get("preprocessing", own))
+
+
+def _named(options):
+    """The argument `name`, if the options have it."""
+    return {name: value for name, value in options.changes.items() if name == "name"}
+
+
+def moved(model: _WithHead, options: LoadOptions) -> _WithHead:
     """A new model with the weights of `model`; the head stays as it is.
 
     Args:
-        image_size, resample, **changes: as in `transfer`, for the encoder.
-        class_names: in order; None for the model's.
+        options: image_size, resample and changes for the encoder; class_names in order, None for the model's.
 
     Raises:
         ValueError: as in `transfer`, or if the head does not suit the new maps.
     """
     check_plain(model, "Another size or option of a model with a dense head")
-    own = {name: changes.pop(name) for name in _OWN if name in changes}
-    encoder = transfer(model.get_encoder(), image_size, head="drop", resample=resample, **changes)
-    new = model.with_encoder(encoder, **({"name": own["name"]} if "name" in own else {}))
-    same = new.image_size == model.image_size
-    describe(new, class_names, preprocessing=own.get("preprocessing", model.preprocessing if same else None))
+    new = model.with_encoder(adapt(model.get_encoder(), encoder_options(options)), **_named(options))
+    describe_adapted(new, options, model.image_size, model.preprocessing)
     return new
 
 
-def variables(model: SegmentationModel | DetectionModel) -> dict[str, keras.Variable]:
-    """{path without the model's name: variable} of encoder and heads, including layers that the heads do not read."""
-    owners = (model.get_encoder(), *model.decoder.layers)
-    return {v.path.removeprefix(f"{model.name}/"): v for owner in owners for v in owner.weights}
+def head_variables(model: SegmentationModel | DetectionModel) -> dict[str, keras.Variable]:
+    """{path without the model's name: variable} of the layers on the encoder."""
+    return {v.path.removeprefix(f"{model.name}/"): v for layer in model.decoder.layers for v in layer.weights}
 
 
 def all_weights(model: SegmentationModel | DetectionModel) -> dict[str, np.ndarray]:
-    """`variables` as arrays, without seed generators."""
-    found = variables(model)
-    return {path: keras.ops.convert_to_numpy(v) for path, v in found.items() if "seed_generator" not in path}
+    """{path without the model's name: array} of encoder and heads, including layers that the heads do not read."""
+    heads = {path: keras.ops.convert_to_numpy(v) for path, v in head_variables(model).items()}
+    return {**model_weights(model.get_encoder()), **heads}
 
 
-def stored_encoder(model: SegmentationModel | DetectionModel, path: Any, head: str) -> Classifier:
-    """The encoder of a model from a `.keras` file, without the layers that its head does not read.
+def stored_encoder(
+    model: SegmentationModel | DetectionModel, path: Any, head: str
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """(constructor arguments, weights) of the encoder in a `.keras` file, without the layers that its head skips.
 
     These are not in the file, and would have their initial values: the normalisation behind raw taps, an attention
     pool, blocks after the last tap. With head="reset" the normalisation is new, like the head that it is trained with.
     """
     encoder, stored = model.get_encoder(), {id(variable) for variable in model.weights}
-    kept, missing = {}, set()
-    for name, variable in model_variables(encoder).items():
-        if id(variable) in stored:
-            kept[name] = keras.ops.convert_to_numpy(variable)
-        else:
-            missing.add(name.partition("/")[0])
+    check_plain(encoder, "Taking the encoder out of a model")
     spec: Any = encoder.spec
+    config = {**encoder.arguments(), "variant": spec}
+    missing = {name.partition("/")[0] for name, v in variables(encoder).items() if id(v) not in stored}
     if not missing or not hasattr(spec, "final_norm"):
-        return encoder
+        return config, model_weights(encoder)
     blocks = [int(name.removeprefix("block_")) for name in missing if name.startswith("block_")]
     changes: dict[str, Any] = {"depth": min(blocks)} if blocks else {}
     if spec.pool == "map":
         changes |= {"pool": "token" if spec.class_token else "gap", "class_token": spec.class_token}
-    if head == "drop" and not {"encoder_norm", "fc_norm"}.isdisjoint(missing):
+    norms = missing & {"encoder_norm", "fc_norm"}
+    if head == "drop" and norms:
         changes |= {"final_norm": False, "fc_norm": False}
-    new = families.build(**{**encoder.arguments(), "variant": dataclasses.replace(spec, **changes)})
-    for name, variable in model_variables(new).items():
-        if name in kept:
-            variable.assign(kept[name])
+    weights = {}
+    for name, array in model_weights(encoder).items():
+        layer = name.partition("/")[0]
+        if layer in norms and head == "reset":
+            weights[name] = np.full_like(array, name.endswith("/gamma"))
+        elif layer not in missing or layer == "pre_logits":
+            weights[name] = array
     names = ", ".join(sorted(missing))
     result = "the encoder comes without" if changes else "new, with its initial values"
     logging.warning("%s: the file lacks the layers that its head does not read: %s (%s).", path, names, result)
-    return new
+    return {**config, "variant": dataclasses.replace(spec, **changes)}, weights
 
 
-def model_variables(model: Classifier) -> dict[str, keras.Variable]:
-    """{path without the model's name: variable}, without seed generators."""
-    found = {variable.path.removeprefix(f"{model.name}/"): variable for variable in model.weights}
-    return {path: variable for path, variable in found.items() if "seed_generator" not in path}
-
-
-def _built(dense, config):
-    """The model of a file's dense head and its encoder's constructor arguments, with random weights."""
+def with_head(encoder: Classifier, dense: Dense, options: LoadOptions) -> SegmentationModel | DetectionModel:
+    """The model of a file with a dense head, on an encoder; ValueError if the head does not suit its maps."""
     finds = dense.head in detection.HEADS
-    own: dict[str, Any] = {} if finds else {"colors": dense.colors, "auxiliary": dense.auxiliary}
+    arguments: dict[str, Any] = {} if finds else {"colors": dense.colors, "auxiliary": dense.auxiliary}
     return (DetectionModel if finds else SegmentationModel)(
-        families.build(**{**config, "preprocessing": None}),
+        encoder,
         head=dense.head,
         classes=dense.classes,
         class_names=dense.class_names,
-        preprocessing=config["preprocessing"],
         head_options=dense.options,
-        **own,
+        **arguments,
+        **_named(options),
     )
-
-
-def model_with_head(
-    parsed: ParsedCheckpoint,
-    config: Mapping[str, Any],
-    path: Any,
-    image_size: int | tuple[int, int] | None = None,
-    class_names: Sequence[str] | str | os.PathLike | None = None,
-    resample: str = "google",
-    activation: str | None = None,
-    **changes: Any,
-) -> SegmentationModel | DetectionModel:
-    """The SegmentationModel or DetectionModel of a file with a dense head.
-
-    Args:
-        parsed: with its `dense`.
-        config: the encoder's constructor arguments.
-        path: the file's, for messages.
-        image_size, class_names, resample, **changes: as in `moved`.
-        activation: as in training.Model.
-
-    Raises:
-        ValueError: for misfit names or shapes in the file, a model that cannot be built, or as in `moved`.
-    """
-    arrays = {**parsed.arrays, **parsed.dense.arrays}
-    try:
-        values = sum(a.size for a in arrays.values())
-        metadata.check_size(config["variant"], config, len(arrays), values, path)
-        model = _built(parsed.dense, config)
-    except ValueError as error:
-        raise ValueError(f'"{path}" describes a model that cannot be built: {error}') from None
-    targets = {path: v for path, v in variables(model).items() if "seed_generator" not in path}
-    shapes = {name: tuple(v.shape) for name, v in targets.items()}
-    weights = unpack({**parsed.name_map, **parsed.dense.name_map}, arrays, shapes, path)
-    for name, variable in targets.items():
-        variable.assign(weights[name])
-    model.activation = activation
-    if image_size is None and changes.keys() <= {"preprocessing"}:
-        describe(model, class_names, **changes)
-        return model
-    return moved(model, image_size, class_names, resample, **changes)

@@ -53,7 +53,7 @@ def _cached(address, sha256):
     return None
 
 
-def _of_file(located, changes):
+def _read_arguments(located, changes):
     """The arguments of the model in a file or folder."""
     contents = read(located.path, largest=_LARGEST)
     if contents.kind != "keras":
@@ -92,12 +92,12 @@ def describe_checkpoint(name: str | os.PathLike, **changes: Any) -> tuple[dict[s
             "preprocessing": published.preprocessing,
         }
         options = {"remat": False, "name": family.name.lower(), "dtype": None}
-        given = {"variant": spec, "image_size": pair(size, "image_size"), "channels": 3}
-        return {**given, **about, **options}, "by the catalogue: it is not downloaded yet"
+        arguments = {"variant": spec, "image_size": pair(size, "image_size"), "channels": 3}
+        return {**arguments, **about, **options}, "by the catalogue: it is not downloaded yet"
     if located.path is None:
         return None, f"{name} is not downloaded yet"
     try:
-        described = _of_file(located, {**located.fields, **changes})
+        described = _read_arguments(located, {**located.fields, **changes})
     except FileNotFoundError as error:
         return None, str(error)
     return described, "" if described else f"{name} contains another kind of model"

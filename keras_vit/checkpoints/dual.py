@@ -4,11 +4,10 @@ import dataclasses
 import pathlib
 from typing import Any
 
+from keras_vit.checkpoints.adapt import assign_file, model_weights
 from keras_vit.checkpoints.formats import google_text, huggingface_text
-from keras_vit.checkpoints.formats.name_map import unpack
 from keras_vit.checkpoints.formats.parsed_text import ParsedText
 from keras_vit.checkpoints.reading.files import FileContents
-from keras_vit.checkpoints.transfer import assign, model_weights
 from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.tokenizer import FILE, Tokenizer
 from keras_vit.models import Classifier, TextEncoder, make_text_spec
@@ -35,18 +34,13 @@ def split(contents: FileContents) -> tuple[FileContents, ParsedText]:
     return dataclasses.replace(contents, arrays=dict(parsed.image), left_out=[]), parsed
 
 
-def _tokenizer(given, folder, length):
-    """The tokenizer given, in a file or a folder, or the one next to the weights; None without one."""
-    if isinstance(given, Tokenizer):
-        return given
-    if given is not None:
-        return Tokenizer.load(given, length)
+def read_tokenizer(source: Any, length: int, folder: pathlib.Path = pathlib.Path()) -> Tokenizer | None:
+    """The tokenizer `source`, or that in the file at this path; None for the one in `folder`, or for none."""
+    if isinstance(source, Tokenizer):
+        return source
+    if source is not None:
+        return Tokenizer.load(source, length)
     return Tokenizer.load(folder, length) if (folder / FILE).is_file() else None
-
-
-def tokenizer_of(given: Any, model: DualEncoder) -> Tokenizer:
-    """A tokenizer, given or as the path of its file, for a model; as in `join`."""
-    return _tokenizer(given, pathlib.Path(), model.text_encoder.text_spec.length)
 
 
 def join(image: Classifier, parsed: ParsedText, path: pathlib.Path, tokenizer: Any) -> DualEncoder:
@@ -61,10 +55,9 @@ def join(image: Classifier, parsed: ParsedText, path: pathlib.Path, tokenizer: A
         ValueError: if the parts do not fit.
     """
     spec = make_text_spec(parsed.fields)
-    found = _tokenizer(tokenizer, pathlib.Path(path).parent, spec.length)
+    found = read_tokenizer(tokenizer, spec.length, pathlib.Path(path).parent)
     text = TextEncoder(spec, dtype=image.dtype_policy)
-    shapes = {name: array.shape for name, array in model_weights(text).items()}
-    assign(text, unpack(parsed.name_map, parsed.arrays, shapes, path))
+    assign_file(text, parsed.name_map, parsed.arrays, path)
     width = None if parsed.projection is None else parsed.projection.shape[1]
     model = DualEncoder(image, text, parsed.activation, width, found)
     if parsed.projection is not None:
@@ -76,11 +69,11 @@ def join(image: Classifier, parsed: ParsedText, path: pathlib.Path, tokenizer: A
     return model
 
 
-def arrays_of(model: DualEncoder, format: str) -> dict[str, Any]:
+def to_arrays(model: DualEncoder, format: str) -> dict[str, Any]:
     """{name: array} of a dual encoder's file in a format; ValueError for fields that it does not express."""
     form = FORMATS[format]
     form.check(model)
-    return form.arrays_of(model, model_weights(model.image_encoder), model_weights(model.text_encoder))
+    return form.to_arrays(model, model_weights(model.image_encoder), model_weights(model.text_encoder))
 
 
 def tokenizer_files(model: DualEncoder) -> dict[str, str]:

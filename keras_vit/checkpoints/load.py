@@ -1,24 +1,33 @@
 """Load a model from any supported checkpoint, ready for another task: locate, read, parse, build, assign."""
 
+import dataclasses
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Unpack
+from collections.abc import Sequence
+from typing import Unpack
 
 import keras
 import numpy as np
 from absl import logging
 
 from keras_vit.checkpoints import dual
-from keras_vit.checkpoints.dense import model_with_head, moved, stored_encoder
+from keras_vit.checkpoints.adapt import variables
+from keras_vit.checkpoints.dense import (
+    describe_adapted,
+    encoder_options,
+    head_variables,
+    moved,
+    stored_encoder,
+    with_head,
+)
 from keras_vit.checkpoints.formats import mae, questions
-from keras_vit.checkpoints.formats.evaluation_steps import of_channels
-from keras_vit.checkpoints.formats.name_map import summary, unpack
+from keras_vit.checkpoints.formats.evaluation_steps import for_channels
+from keras_vit.checkpoints.formats.name_map import summary
 from keras_vit.checkpoints.locate import declared_labels, locate_checkpoint
 from keras_vit.checkpoints.masked import masked_autoencoder
 from keras_vit.checkpoints.parse import parsed_arrays
 from keras_vit.checkpoints.reading import keras_file, metadata
 from keras_vit.checkpoints.reading.files import read
-from keras_vit.checkpoints.transfer import adapt, describe, transfer
+from keras_vit.checkpoints.transfer import LoadOptions, adapt, adapted, describe
 from keras_vit.detection.model import DetectionModel
 from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.class_names import DATA_SETS
@@ -36,27 +45,16 @@ _HINTS = {
     "path": " The weights are those of `path`, the first argument.",
     "head": ' head="drop" gives a model without a head, head="reset" with classes=... one with a new head.',
 }
-_BEFORE_PROJECTION = (
+_PROJECTION = (
     ". The output is the features before visual_projection; text=True loads both towers of a CLIPModel with their"
     " projections."
 )
 
 
-def _build(config, parsed, path):
-    """The model of `config`, without weights yet; ValueError if it would outgrow its file or cannot be built."""
-    values = sum(a.size for a in parsed.arrays.values())
-    try:
-        metadata.check_size(config["variant"], config, len(parsed.arrays), values, path)
-        return families.build(**config)
-    except ValueError as error:
-        raise ValueError(f'"{path}" describes a model that cannot be built: {error}') from None
-
-
 def _report(contents, parsed, dropped):
     """Warns about arrays left out, and about assumptions."""
     if dropped:
-        projects = any(name.endswith("visual_projection.weight") for name in dropped)
-        hint = _BEFORE_PROJECTION if projects else ""
+        hint = _PROJECTION if any(name.endswith("visual_projection.weight") for name in dropped) else ""
         logging.warning("%s: left out, unused by the image model: %s%s", contents.path, summary(dropped), hint)
     if contents.metadata is None and parsed.assumptions:
         log_once(
@@ -66,128 +64,132 @@ def _report(contents, parsed, dropped):
         )
 
 
-def _preprocessing(contents, parsed, located, size, image_size):
-    """The checkpoint's evaluation preprocessing as text, for images of `image_size`, or None.
+def _preprocessing(contents, parsed, located, own, wanted, channels):
+    """The checkpoint's evaluation preprocessing as text, or None.
 
     Args:
-        size, image_size: pixels (height, width): the checkpoint's own, and the size to load for.
+        own, wanted: pixels (height, width): the checkpoint's size, and the one to load for.
+        channels: of the images to load for.
 
     Raises:
         ValueError: for implausible sizes in the config next to the file.
     """
-    if located.preprocessing is not None and image_size == size:
-        return located.preprocessing
-    if parsed.preprocessing is None or contents.metadata is not None:
-        return None
-    text = parsed.preprocessing(*image_size)
-    metadata.check_preprocessing(text, size, f'The config next to "{contents.path}"')
-    return text
+    text = located.preprocessing if wanted == own else None
+    if text is None and parsed.preprocessing is not None and contents.metadata is None:
+        text = parsed.preprocessing(*wanted)
+        metadata.check_preprocessing(text, own, f'The config next to "{contents.path}"')
+    return for_channels(text, channels)
 
 
-class _Asked(NamedTuple):
-    """What the model should become: arguments of `load`, see checkpoints.transfer."""
+def _from_parsed(parsed, config, path, options):
+    """The model in a file of arrays, changed as in `transfer`; `config` holds the file's own constructor arguments."""
+    dense = parsed.dense if parsed.dense is not None and options.keeps_head(parsed.dense.classes) else None
+    arrays, name_map = parsed.arrays, parsed.name_map
+    if dense is not None:
+        arrays, name_map = {**arrays, **dense.arrays}, {**name_map, **dense.name_map}
+    with metadata.built_from(path):
+        metadata.check_size(config["variant"], config, len(arrays), sum(a.size for a in arrays.values()), path)
+    adaptation = adapted(config, options if dense is None else encoder_options(options))
+    with metadata.built_from(path, adaptation.changes_model):
+        model = families.build(**adaptation.target)
+        targets = variables(model)
+        if dense is not None:
+            model = with_head(model, dense, options)
+            targets |= head_variables(model)
+    if dense is not None:
+        describe_adapted(model, options, config["image_size"], config["preprocessing"])
+    adaptation.assign(adaptation.unpack(name_map, arrays, targets, path), targets)
+    model.activation = parsed.activation if options.head == "keep" else None
+    return model
 
-    image_size: int | tuple[int, int] | None = None
-    classes: int | None = None
-    class_names: Any = None
-    head: str = "keep"
-    resample: str | None = None
-    changes: Mapping[str, Any] = {}
 
-    def keeps_head(self, own: int | None) -> bool:
-        """Whether the head of a model with `own` classes stays."""
-        return self.head == "keep" and self.classes in (None, own)
-
-
-def _from_arrays(contents, located, asked, names=None, key=None):
-    """A model from a file of arrays: parse, build, assign."""
-    image_size = located.image_size if asked.image_size is None else asked.image_size
-    changes = dict(asked.changes)
-    told = {**changes, "head": asked.head}
-    contents, parsed, config, left_out = parsed_arrays(contents, located, image_size, names, key, told)
-    for name in questions.MEANINGS:  # with which the file was read: no change
+def _changes(options, parsed, config, path):
+    """The changes to the file's model, without values with which it was read; ValueError for those without effect."""
+    changes = dict(options.changes)
+    for name in questions.MEANINGS:
         if name in changes and np.array_equal(getattr(config["variant"], name, None), changes[name]):
             del changes[name]
-    of_decoder = [name for name in mae.DECODER if changes.pop(name, None) is not None]
-    if of_decoder and parsed.decoder is None:
-        raise ValueError(f'{", ".join(of_decoder)} has no effect: "{contents.path}" has no decoder of masked patches.')
+    for_decoder = [name for name in mae.DECODER if changes.pop(name, None) is not None]
+    if for_decoder and parsed.decoder is None:
+        raise ValueError(f'{", ".join(for_decoder)} has no effect: "{path}" has no decoder of masked patches.')
+    return changes
+
+
+def _from_arrays(contents, located, options, names=None, key=None):
+    """A model from a file of arrays: parse, build, assign."""
+    image_size = located.image_size if options.image_size is None else options.image_size
+    answers = {**options.changes, "head": options.head}
+    contents, parsed, config, left_out = parsed_arrays(contents, located, image_size, names, key, answers)
+    changes = _changes(options, parsed, config, contents.path)
     own, wanted = (
         pair(config["image_size"] if s is None else s, "image_size") for s in (located.image_size, image_size)
     )
-    text = of_channels(
-        _preprocessing(contents, parsed, located, own, wanted), changes.get("channels", config["channels"])
-    )
+    text = _preprocessing(contents, parsed, located, own, wanted, changes.get("channels", config["channels"]))
     changes = changes if text is None else {"preprocessing": text, **changes}
-    if parsed.decoder is not None and asked.keeps_head(None) and asked.class_names is None:
-        _report(contents, parsed, left_out)
+    resample = options.resample or located.resample or parsed.resample
+    options = dataclasses.replace(options, image_size=image_size, resample=resample, changes=changes)
+    _report(contents, parsed, left_out)
+    if parsed.decoder is not None and options.keeps_head(None) and options.class_names is None:
         sized = changes if image_size is None else {**changes, "image_size": image_size}
         return masked_autoencoder(parsed, config, contents.path, sized)
-    activation = (contents.metadata or {}).get("activation", parsed.activation)
-    if parsed.dense is not None and asked.keeps_head(parsed.dense.classes):
-        _report(contents, parsed, left_out)
-        resample, names = asked.resample or parsed.resample, asked.class_names
-        return model_with_head(parsed, config, contents.path, image_size, names, resample, activation, **changes)
-    model = _build(config, parsed, contents.path)
-    shapes = {v.path.removeprefix(f"{model.name}/"): tuple(v.shape) for v in model.weights}
-    weights = unpack(parsed.name_map, parsed.arrays, shapes, contents.path)
-    _report(contents, parsed, left_out)
-    resample = asked.resample or located.resample or parsed.resample
-    new = (image_size, asked.classes, asked.class_names, asked.head, resample)
-    return adapt(config, weights, *new, model, activation, **changes)
+    return _from_parsed(parsed, config, contents.path, options)
 
 
-def _from_keras(path, asked, names, key):
+def _from_keras(path, options, names, key):
     """The model of a .keras file, adapted if anything is to change."""
     if names is not None or key is not None:
         raise ValueError(f'"{path}" is a .keras file, which knows its names: leave names and key out.')
-    image_size, classes, class_names, head, resample, changes = asked
     model = keras_file.load(path)
-    same = image_size is None and asked.keeps_head(model.classes)
-    if same and class_names is None and not changes:
-        return model
-    named = class_names is None or model.classes is not None
-    if same and named and changes.keys() <= {"preprocessing"} and model.get_encoder() is model:
-        describe(model, class_names, **changes)  # in place: also for quantised models and custom heads
-        return model
-    if isinstance(model, (SegmentationModel, DetectionModel)) and asked.keeps_head(model.classes):
-        return moved(model, image_size, class_names, resample or "google", **changes)
-    if isinstance(model, (SegmentationModel, DetectionModel)) and head != "keep":
-        model = stored_encoder(model, path, head)
-    return transfer(model, image_size, classes, class_names, head, resample or "google", **changes)
+    keeps = options.keeps_head(model.classes)
+    if keeps and options.image_size is None:
+        if options.class_names is None and not options.changes:
+            return model
+        is_named = options.class_names is None or model.classes is not None
+        if is_named and options.changes.keys() <= {"preprocessing"} and model.get_encoder() is model:
+            describe(model, options.class_names, **options.changes)  # in place: also quantised, or with a custom head
+            return model
+    if isinstance(model, (SegmentationModel, DetectionModel)):
+        if keeps:
+            return moved(model, options)
+        if options.head != "keep":
+            config, weights = stored_encoder(model, path, options.head)
+            return adapted(config, options).build(weights)
+    return adapt(model, options)
 
 
 def _check_text(text, tokenizer, **others):
     """Refuses arguments without effect: ValueError for a tokenizer without `text`, or with it for {name: value}."""
     if not text and tokenizer is not None:
         raise ValueError("tokenizer has no effect without text=True.")
-    given = [name for name, value in others.items() if value is not None]
-    if text and given:
+    extra = [name for name, value in others.items() if value is not None]
+    if text and extra:
         raise ValueError(
-            f"{', '.join(given)} cannot be used with text=True, which loads both encoders without a head: for a"
+            f"{', '.join(extra)} cannot be used with text=True, which loads both encoders without a head: for a"
             " classifier call model.classifier(labels), or leave text=True out."
         )
 
 
-def _with_text(contents, located, asked, tokenizer):
-    """The DualEncoder of a file; what is `asked` is for its image encoder. ValueError for other files."""
+def _with_text(contents, located, options, tokenizer):
+    """The DualEncoder of a file; the options are for its image encoder. ValueError for other files."""
     if contents.kind == "keras":
         model = keras_file.load(contents.path)
-        if not isinstance(model, DualEncoder) or asked.image_size is not None or asked.changes:
+        if not isinstance(model, DualEncoder) or options.image_size is not None or options.changes:
             raise ValueError(
                 f'"{contents.path}" contains a {type(model).__name__}: text=True loads a DualEncoder, which a .keras'
                 " file returns as it is."
             )
-        model.tokenizer = model.tokenizer if tokenizer is None else dual.tokenizer_of(tokenizer, model)
+        if tokenizer is not None:
+            model.tokenizer = dual.read_tokenizer(tokenizer, model.text_encoder.text_spec.length)
         return model
     contents, parsed = dual.split(contents)
-    image = _from_arrays(contents, located, asked)
+    image = _from_arrays(contents, located, options)
     return dual.join(image, parsed, contents.path, tokenizer)
 
 
 def _check_arguments(changes):
     """Refuses unknown arguments before anything is read: ValueError with the nearest name, or our word for it."""
-    of_models = [name for name in metadata.ARGUMENTS if name != "variant"]
-    valid = tuple(dict.fromkeys([*_ARGUMENTS, *of_models, *families.fields(), *mae.DECODER]))
+    arguments = [name for name in metadata.ARGUMENTS if name != "variant"]
+    valid = tuple(dict.fromkeys([*_ARGUMENTS, *arguments, *families.fields(), *mae.DECODER]))
     for name in changes:
         if name not in valid:
             meant = nearest(name, valid)
@@ -262,20 +264,20 @@ def load(
     located = locate_checkpoint(path)
     arguments = {**located.fields, **changes}
     arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments.items()}
-    asked = _Asked(image_size, classes, class_names, head, resample, arguments)
+    options = LoadOptions(image_size, classes, class_names, head, resample, arguments)
     contents = read(located.path, key)
     try:
         if text:
-            return _with_text(contents, located, asked, tokenizer)
+            return _with_text(contents, located, options, tokenizer)
         if contents.kind == "keras":
-            model = _from_keras(contents.path, asked, names, key)
+            model = _from_keras(contents.path, options, names, key)
         else:
-            model = _from_arrays(contents, located, asked, names, key)
+            model = _from_arrays(contents, located, options, names, key)
     except questions.Unanswered as error:
-        given = {"image_size": image_size, "classes": classes, "class_names": class_names, "head": replaced}
-        given |= {"resample": resample, "names": names, "key": key, "text": text or None, "tokenizer": tokenizer}
-        given = {name: value for name, value in given.items() if value is not None} | changes
-        raise error.of_call(os.fsdecode(path), given) from None
+        call = {"image_size": image_size, "classes": classes, "class_names": class_names, "head": replaced}
+        call |= {"resample": resample, "names": names, "key": key, "text": text or None, "tokenizer": tokenizer}
+        call = {name: value for name, value in call.items() if value is not None} | changes
+        raise error.for_call(os.fsdecode(path), call) from None
     if class_names is None and head == "keep":
         _name_classes(model, located, contents)
     if head == "keep" and isinstance(model, Classifier) and model.has_zero_head():

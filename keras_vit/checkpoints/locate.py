@@ -31,7 +31,7 @@ def _published_like(text, catalogue):
     return f" Published models of that kind: {', '.join(like[:3])}, ..." if like else ""
 
 
-def _of_timm(text, catalogue):
+def _timm_hint(text, catalogue):
     """A hint: the address of the model that has this name in timm; may be empty."""
     if not _TIMM.fullmatch(text):
         return ""
@@ -151,7 +151,7 @@ def locate_checkpoint(
         if published is None:
             return Located(place)
         return Located(place, class_names=published.labels, fields=_constants(published), is_published=True)
-    hint = _published_like(text, CATALOGUE) or _of_timm(text, CATALOGUE) or did_you_mean(text, CATALOGUE)
+    hint = _published_like(text, CATALOGUE) or _timm_hint(text, CATALOGUE) or did_you_mean(text, CATALOGUE)
     raise FileNotFoundError(
         f'"{text}" does not exist, and is not a name in the catalogue.{hint} keras_vit.list_models() lists all names.'
     )

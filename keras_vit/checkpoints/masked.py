@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.checkpoints.formats.name_map import unpack
+from keras_vit.checkpoints.adapt import assign_file
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
-from keras_vit.checkpoints.transfer import assign
+from keras_vit.checkpoints.reading import metadata
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.pretraining.masked_autoencoder import MaskedAutoencoder
 
@@ -30,11 +30,8 @@ def masked_autoencoder(
     """
     decoder, unknown = parsed.decoder, [name for name in changes if name not in _CHANGEABLE]
     fixed = decoder.encoder_positions != "learned" and decoder.fields["decoder_positions"] != "learned"
-    if (
-        "image_size" in changes
-        and not fixed
-        and tuple(pair(changes["image_size"], "image_size")) != config["image_size"]
-    ):
+    size = pair(changes.get("image_size", config["image_size"]), "image_size")
+    if not fixed and tuple(size) != tuple(config["image_size"]):
         unknown.append("image_size, since its positions are learned")
     if unknown:
         raise ValueError(
@@ -47,15 +44,12 @@ def masked_autoencoder(
         positions=decoder.encoder_positions,
         **{name: changes[name] for name in _RATES if name in changes},
     )
-    given = {name: config[name] for name in ("image_size", "channels", "preprocessing")}
-    given.update({name: value for name, value in changes.items() if name not in _RATES})
-    try:
-        model = MaskedAutoencoder(spec, **given, **decoder.fields)
-    except ValueError as error:
-        raise ValueError(f'"{path}" describes a model that cannot be built: {error}') from None
+    arguments = {name: config[name] for name in ("image_size", "channels", "preprocessing")}
+    arguments |= {name: value for name, value in changes.items() if name not in _RATES}
+    with metadata.built_from(path):
+        model = MaskedAutoencoder(spec, **arguments, **decoder.fields)
     entries, arrays = {**parsed.name_map, **decoder.name_map}, {**parsed.arrays, **decoder.arrays}
     if decoder.encoder_positions != "learned":
         del entries[decoder.encoder_table], arrays[decoder.encoder_table]
-    shapes = {v.path.removeprefix(f"{model.name}/"): tuple(v.shape) for v in model.weights}
-    assign(model, unpack(entries, arrays, shapes, path))
+    assign_file(model, entries, arrays, path)
     return model

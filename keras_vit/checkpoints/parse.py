@@ -31,7 +31,7 @@ from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.formats.questions import MEANINGS, Options, Unanswered
 from keras_vit.checkpoints.formats.recognise import recognise, unwrapped
 from keras_vit.checkpoints.locate import Located
-from keras_vit.checkpoints.reading import notes
+from keras_vit.checkpoints.reading import metadata, notes
 from keras_vit.checkpoints.reading.files import FileContents
 from keras_vit.models import families
 from keras_vit.models.fields import WEIGHTS, named
@@ -175,10 +175,8 @@ def _model_config(contents, parsed):
     """The constructor's arguments of the model in a file of arrays; ValueError if no such model can be built."""
     recorded = contents.metadata or {}
     fields = _recorded_fields(recorded, parsed, contents.path) if recorded else parsed.fields
-    try:
+    with metadata.built_from(contents.path):
         spec = families.FAMILIES[parsed.family].make_spec(fields)
-    except ValueError as error:
-        raise ValueError(f'"{contents.path}" describes a model that cannot be built: {error}') from None
     return {
         "variant": spec,
         "image_size": parsed.image_size,
@@ -221,6 +219,8 @@ def parsed_arrays(
         except ValueError as error:
             raise ValueError(f'"{contents.path}": {error}') from None
         contents, outside = dataclasses.replace(contents, arrays=arrays), [*outside, *others]
-    told = {name: changes[name] for name in (*MEANINGS, "head") if name in changes}
-    parsed = parse(contents, {**told, "image_size": image_size, "names": names}, located.is_published)
+    answers = {name: changes[name] for name in (*MEANINGS, "head") if name in changes}
+    parsed = parse(contents, {**answers, "image_size": image_size, "names": names}, located.is_published)
+    if contents.metadata is not None:
+        parsed.activation = contents.metadata["activation"]
     return contents, parsed, _model_config(contents, parsed), [*parsed.dropped, *counters, *outside]

@@ -15,6 +15,7 @@ import numpy as np
 import safetensors.numpy
 
 from keras_vit.checkpoints import dual
+from keras_vit.checkpoints.adapt import model_weights
 from keras_vit.checkpoints.dense import all_weights
 from keras_vit.checkpoints.formats import (
     bit,
@@ -39,7 +40,7 @@ from keras_vit.checkpoints.formats import (
 )
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.torch_file import save_state_dict
-from keras_vit.checkpoints.transfer import check_plain, model_weights
+from keras_vit.checkpoints.transfer import check_plain
 from keras_vit.detection.model import DetectionModel
 from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.atomic import replacing, write_bytes
@@ -92,6 +93,12 @@ def save_model(model, path: str | os.PathLike) -> None:
             model.save(temporary)
 
 
+def _recorded(model, arrays, arguments=None, labels=True):
+    """The metadata of a model's file, as text; `arguments` None for the model's own."""
+    arguments = model.arguments() if arguments is None else arguments
+    return metadata.write(families.find(model.spec).name, arguments, arrays, model.activation, labels)
+
+
 def _fold_token_positions(weights, spec):
     """Adds the position rows of class and distillation tokens to these tokens, for formats without such rows."""
     weights = dict(weights)
@@ -117,7 +124,7 @@ def _google_bit(model, weights):
 
 def _timm_vit(model, weights):
     """(arrays, config.json) of the folder."""
-    if timm_eva.structure_of(model.spec):
+    if timm_eva.find_structure(model.spec):
         return _timm_eva(model, weights)
     timm.CAPABILITIES.check(model)
     spec, missing_rows = dataclasses.asdict(model.spec), 0
@@ -130,7 +137,7 @@ def _timm_vit(model, weights):
 
 
 def _timm_eva(model, weights):
-    timm_eva.CAPABILITIES[timm_eva.structure_of(model.spec)].check(model)
+    timm_eva.CAPABILITIES[timm_eva.find_structure(model.spec)].check(model)
     entries = timm_names.name_map(dataclasses.asdict(model.spec), model.classes, scales=timm_names.EVA_SCALES)
     return timm_eva.file_arrays(name_map.pack(entries, weights), model.spec), config_json.timm_eva(model)
 
@@ -193,9 +200,7 @@ def _writer(format, model):
 def _google(model, path):
     """Writes the .npz at `path`."""
     arrays = _writer("google", model)(model, model_weights(model))
-    comment, without_names = (
-        metadata.write(model.arguments(), arrays, model.activation, labels).encode() for labels in (True, False)
-    )
+    comment, without_names = (_recorded(model, arrays, labels=labels).encode() for labels in (True, False))
     comment = comment if len(comment) <= _LONGEST_COMMENT else without_names
     with replacing(path) as temporary:
         np.savez(temporary, **arrays)
@@ -206,14 +211,14 @@ def _google(model, path):
 def _timm(model, path):
     """Writes the folder with model.safetensors and config.json, for `timm.create_model("local-dir:PATH")`."""
     arrays, config = _writer("timm", model)(model, model_weights(model))
-    _write_folder(path, arrays, metadata.write(model.arguments(), arrays, model.activation), {"config.json": config})
+    _write_folder(path, arrays, _recorded(model, arrays), {"config.json": config})
 
 
 def _huggingface(model, path):
     """Writes the folder with weights, config.json and preprocessor_config.json, for `from_pretrained(PATH)`."""
     arrays, config = _writer("huggingface", model)(model, model_weights(model))
     configs = {"config.json": config, "preprocessor_config.json": config_json.preprocessor(model)}
-    _write_folder(path, arrays, metadata.write(model.arguments(), arrays, model.activation), configs)
+    _write_folder(path, arrays, _recorded(model, arrays), configs)
 
 
 def _masked_autoencoder(model, path):
@@ -233,7 +238,7 @@ def _masked_autoencoder(model, path):
     }
     # The file contains a position table of any kind.
     arguments = {**encoder.arguments(), "variant": {**encoder.arguments()["variant"], "positions": "learned"}}
-    _write_folder(path, arrays, metadata.write(arguments, arrays), configs)
+    _write_folder(path, arrays, _recorded(model, arrays, arguments), configs)
 
 
 def _mmsegmentation(model, path):
@@ -244,10 +249,10 @@ def _mmsegmentation(model, path):
             " ViT alone, which mmsegmentation's VisionTransformer does not read."
         )
     mmsegmentation.check(model)
-    arrays, arguments = mmsegmentation.arrays_of(model, all_weights(model)), model.get_encoder().arguments()
+    arrays, arguments = mmsegmentation.to_arrays(model, all_weights(model)), model.get_encoder().arguments()
     variant = {**arguments["variant"], "final_norm": bool(model.decoder.normalised)}
     arguments = {**arguments, "variant": variant, "preprocessing": model.preprocessing}
-    meta = {**mmsegmentation.meta_of(model), "keras_vit": metadata.write(arguments, arrays, model.activation)}
+    meta = {**mmsegmentation.to_meta(model), "keras_vit": _recorded(model, arrays, arguments)}
     with replacing(path) as temporary:
         save_state_dict(temporary, arrays, meta)
 
@@ -264,21 +269,21 @@ def _with_head(model, path):
         )
     form = forms.get(model.head_name, huggingface_dense)
     form.check(model)
-    arrays = form.arrays_of(model, all_weights(model))
-    configs = {"config.json": form.config_of(model), "preprocessor_config.json": form.preprocessor_of(model)}
+    arrays = form.to_arrays(model, all_weights(model))
+    configs = {"config.json": form.to_config(model), "preprocessor_config.json": form.to_preprocessor(model)}
     arguments = {**model.get_encoder().arguments(), "preprocessing": model.preprocessing}
-    _write_folder(path, arrays, metadata.write(arguments, arrays, model.activation), configs)
+    _write_folder(path, arrays, _recorded(model, arrays, arguments), configs)
 
 
 def _dual_encoder(model, path, format):
     """Writes both towers: an .npz of big_vision, or a folder for SiglipModel or CLIPModel.from_pretrained(PATH)."""
-    arrays = dual.arrays_of(model, format)
+    arrays = dual.to_arrays(model, format)
     if format == "google":
         with replacing(path) as temporary:
             np.savez(temporary, **arrays)
         return
     configs = {
-        "config.json": huggingface_text.config_of(model),
+        "config.json": huggingface_text.to_config(model),
         "preprocessor_config.json": config_json.preprocessor(model.image_encoder),
     }
     _write_folder(path, arrays, None, {**configs, **dual.tokenizer_files(model)})
@@ -320,7 +325,7 @@ def _share(model, address, format, sharing):
     share(model, address, **sharing)
 
 
-def _format_of(path, format):
+def _choose_format(path, format):
     """The format to save in; ValueError if it is unknown or does not suit the path."""
     ending = os.path.splitext(path)[1]
     if format is None and ending not in _BY_ENDING:
@@ -370,24 +375,20 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
         return _share(model, path, format, sharing)
     if sharing:
         raise ValueError(f'{", ".join(sharing)}: only for an address, {" or ".join(PLACES)}..., got the path "{path}".')
-    format = _format_of(path, format)
+    format = _choose_format(path, format)
+    if format != "keras":
+        check_plain(model, f'The format "{format}"')
     if format == "huggingface" and isinstance(model, MaskedAutoencoder):
-        check_plain(model, 'The format "huggingface"')
         return _masked_autoencoder(model, path)
     if format in dual.FORMATS and isinstance(model, DualEncoder):
-        check_plain(model, f'The format "{format}"')
         return _dual_encoder(model, path, format)
     if format == "huggingface" and isinstance(model, (SegmentationModel, DetectionModel)):
-        check_plain(model, 'The format "huggingface"')
         return _with_head(model, path)
     if format == "mmsegmentation":
-        check_plain(model, 'The format "mmsegmentation"')
         return _mmsegmentation(model, path)
     if format != "keras" and not isinstance(model, Classifier):
         raise ValueError(
             f'The format "{format}" is for a {families.any_name()}, got a {type(model).__name__} built on one. Use'
             f' "keras", or save the {families.any_name()}.'
         )
-    if format != "keras":
-        check_plain(model, f'The format "{format}"')
     {"keras": save_model, "google": _google, "timm": _timm, "huggingface": _huggingface}[format](model, path)

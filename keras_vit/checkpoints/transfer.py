@@ -1,30 +1,20 @@
 """Adapt a trained model to another task: another resolution, head or number of channels."""
 
+import dataclasses
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import keras
-import numpy as np
 
-from keras_vit.checkpoints.formats.evaluation_steps import of_channels
-from keras_vit.checkpoints.resample import (
-    adapt_constants,
-    adapt_kernel,
-    check_method,
-    fold_normalisation,
-    resample_axis,
-    resample_offsets,
-    resample_patches,
-    resample_positions,
-)
+from keras_vit.checkpoints.adapt import Adaptation, model_weights
+from keras_vit.checkpoints.formats.evaluation_steps import for_channels
+from keras_vit.checkpoints.resample import adapt_constants
 from keras_vit.fit.model import Model, describe_input
 from keras_vit.io.class_names import DATA_SETS
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.dense import dense_config
 from keras_vit.layers.embedding.patches import grid_size, pair
-from keras_vit.layers.positions.embeddings import FIXED, fixed_table
 from keras_vit.models import Classifier, families, taps
 from keras_vit.models.arguments import Changes
 from keras_vit.models.checks import check_count, plain_names, preprocessing_or_none
@@ -33,8 +23,27 @@ from keras_vit.models.fields import WEIGHTS, named
 HEADS = ("keep", "reset", "drop")
 # Arguments that can change.
 _CHANGEABLE = ("image_size", "head", "classes", "class_names", "channels", "remat", "dtype", "name", "preprocessing")
-_PATCHES = "patch_encoder/kernel"
-_STEMS = ("stem_conv1/kernel", "stem_conv/kernel")  # applied to the image before the patches
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadOptions:
+    """What a loaded model should become.
+
+    Attributes:
+        image_size, classes, class_names, head, resample: as in `transfer`; resample None for the file's method.
+        changes: {argument of the constructor: value}.
+    """
+
+    image_size: int | tuple[int, int] | None = None
+    classes: int | None = None
+    class_names: Any = None
+    head: str = "keep"
+    resample: str | None = None
+    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def keeps_head(self, own: int | None) -> bool:
+        """Whether the head of a model with `own` classes stays."""
+        return self.head == "keep" and self.classes in (None, own)
 
 
 def check_plain(model: Classifier, purpose: str) -> None:
@@ -61,84 +70,33 @@ def check_plain(model: Classifier, purpose: str) -> None:
         )
 
 
-def model_weights(model: Classifier) -> dict[str, np.ndarray]:
-    """{path without the model's name: array} of a model's weights, without seed generators."""
-    prefix = f"{model.name}/"
-    return {v.path.removeprefix(prefix): keras.ops.convert_to_numpy(v) for v in model.weights}
+def _classifier_in(model, head):
+    """The ViT or BiT to adapt: `model`, the encoder inside, or a headless copy of one built into it.
 
-
-def classifier_in(model: keras.Model) -> Classifier:
-    """The ViT or BiT that a model is built on: itself, or a headless one with a copy of its weights.
-
-    Args:
-        model: a keras_vit.Model; one for pre-training counts by its `get_encoder`.
-
-    Raises:
-        ValueError: if it is not built on one ViT or BiT.
-    """
-    model = model.get_encoder()
-    if isinstance(model, Classifier):
-        return model
-    holder, _ = taps.encoder_in(model)
-    if isinstance(holder, Classifier):
-        return holder
-    if model.spec is None or model.image_size is None:
-        raise ValueError(f'"{model.name}" is not built on one {families.any_name()} that takes its images.')
-    check_plain(holder, f"Taking a {families.any_name()} out of a model")
-    bare = families.build(
-        model.spec,
-        image_size=model.image_size,
-        classes=None,
-        channels=model.channels,
-        preprocessing=model.preprocessing,
-        dtype=model.dtype_policy,
-    )
-    for layer in bare.layers:
-        if layer.weights:
-            layer.set_weights(holder.get_layer(layer.name).get_weights())
-    return bare
-
-
-def assign(model: Classifier, weights: Mapping[str, np.ndarray], keep: Sequence[str] = ()) -> None:
-    """Assigns `weights`, {path: array}; weights with paths that start with one of `keep` stay.
-
-    ValueError lists weights without a value, values without a weight, and different shapes.
-    """
-    prefix = f"{model.name}/"
-    target = {
-        v.path.removeprefix(prefix): v for v in model.weights if not v.path.removeprefix(prefix).startswith(tuple(keep))
-    }
-    mismatches = [
-        f"{path}: {weights[path].shape} to {tuple(v.shape)}"
-        for path, v in target.items()
-        if path in weights and weights[path].shape != tuple(v.shape)
-    ]
-    missing, unexpected = sorted(target.keys() - weights.keys()), sorted(weights.keys() - target.keys())
-    if missing or unexpected or mismatches:
-        raise ValueError(
-            f"The weights do not fit the new model. Weights without values: {missing}; unused values: {unexpected};"
-            f" other shapes: {mismatches}."
-        )
-    for path, variable in target.items():
-        variable.assign(weights[path])
-
-
-def without_own_head(model: keras.Model, head: str) -> Classifier:
-    """The ViT or BiT to adapt: for `head` "reset" or "drop" also the one inside a model built on it.
-
-    Raises:
-        ValueError: if the head to keep is not a ViT's or BiT's.
+    ValueError if the head to keep is not a ViT's or BiT's, or without one ViT or BiT inside.
     """
     if isinstance(model, Classifier):
         return model
+    inner = families.any_name()
     if head == "keep" or not isinstance(model, Model):
-        inner = families.any_name()
         raise ValueError(
             f'"{model.name}" is a {type(model).__name__} built on a {inner}; loading with changes cannot keep its head.'
             f' head="drop" loads the {inner} inside it, head="reset" with classes=... gives it a new head; or rebuild'
             f" the model on a {inner} that was loaded with these changes."
         )
-    return classifier_in(model)
+    model = model.get_encoder()
+    holder = model if isinstance(model, Classifier) else taps.encoder_in(model)[0]
+    if isinstance(holder, Classifier):
+        return holder
+    if model.spec is None or model.image_size is None:
+        raise ValueError(f'"{model.name}" is not built on one {inner} that takes its images.')
+    check_plain(holder, f"Taking a {inner} out of a model")
+    same = {name: getattr(model, name) for name in ("image_size", "channels", "preprocessing")}
+    bare = families.build(model.spec, classes=None, dtype=model.dtype_policy, **same)
+    for layer in bare.layers:
+        if layer.weights:
+            layer.set_weights(holder.get_layer(layer.name).get_weights())
+    return bare
 
 
 def _check_head(head, classes, old):
@@ -176,9 +134,9 @@ def read_class_names(names: Any) -> Any:
 def _check_fixed(spec, changes):
     """Refuses changes of fields that the weights determine: ValueError with each, and those that can change."""
     family = families.find(spec)
-    given = {name: changes[name] for name in family.fields if name in changes}
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    wanted = {name: value for name, value in given.items() if spec.fixes(name, value)}
+    fields = {name: changes[name] for name in family.fields if name in changes}
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    wanted = {name: value for name, value in fields.items() if spec.fixes(name, value)}
     if wanted:
         own = ", ".join(f"{name}={getattr(spec, name)!r}" for name in wanted)
         changeable = [*_CHANGEABLE, *(name for name in family.fields if name not in named(type(spec), WEIGHTS))]
@@ -189,40 +147,56 @@ def _check_fixed(spec, changes):
         )
 
 
-def adapted_arguments(
-    config: Mapping[str, Any],
-    image_size: int | tuple[int, int] | None = None,
-    classes: int | None = None,
-    class_names: Sequence[str] | str | os.PathLike | None = None,
-    head: str = "keep",
-    **changes: Any,
-) -> dict[str, Any]:
-    """The constructor's arguments of the model that `transfer` makes from `config`; other arguments as there.
+def _check_patches(config, target):
+    """Refuses a patch grid, or a grey image, that the weights cannot be adapted to: ValueError."""
+    spec = config["variant"]
+    if target["channels"] == 1 != config["channels"] and getattr(spec, "pre_norm", False):
+        if spec.stem is None and not spec.conv_stem and not spec.patch_norm:
+            raise ValueError(
+                f"channels=1: patches without a bias (pre_norm={spec.pre_norm}) cannot take on the normalisation of"
+                f" {config['channels']} channels. Repeat the grey channel instead."
+            )
+    if not spec.has_tokens:
+        return
+    old, new = (grid_size(c["image_size"], c["variant"].strides[0]) for c in (config, target))
+    kind = getattr(spec, "positions", None)
+    if (kind == "relative" and old != new) or (kind == "sincos1d" and old[1] != new[1]):
+        raise ValueError(
+            f'positions="{kind}" count patches along the rows of a grid of {old[0]}x{old[1]}, and'
+            f" mean other places on one of {new[0]}x{new[1]}: they cannot be resampled. Keep the number of"
+            " patches, or train with other positions."
+        )
+
+
+def adapted(config: Mapping[str, Any], options: LoadOptions) -> Adaptation:
+    """The change from the model with the constructor arguments `config` to the one that `transfer` makes of it.
 
     Args:
-        config: the model's arguments, with its spec under "variant".
+        config: with the model's spec under "variant".
 
     Raises:
         ValueError: as `transfer`.
     """
-    spec: Any = config["variant"]
-    _check_head(head, classes, config["classes"])
-    class_names = read_class_names(class_names)
-    new = {**config, "image_size": config["image_size"] if image_size is None else pair(image_size, "image_size")}
+    spec, head, changes = config["variant"], options.head, dict(options.changes)
+    _check_head(head, options.classes, config["classes"])
+    class_names = read_class_names(options.class_names)
+    size = config["image_size"] if options.image_size is None else pair(options.image_size, "image_size")
+    new = {**config, "image_size": size}
     if head == "reset":
         spec = spec.with_new_head(changes)
-        new.update(classes=classes, class_names=class_names)
+        new.update(classes=options.classes, class_names=class_names)
     _check_fixed(spec, changes)
     if head == "drop":
         new.update(classes=None, class_names=None)
     elif head == "keep" and class_names is not None:
         new.update(class_names=class_names)
-    if tuple(new["image_size"]) != tuple(config["image_size"]):
+    if tuple(size) != tuple(config["image_size"]):
         new["preprocessing"] = None  # it is for the old size
     if "channels" in changes:
-        new["preprocessing"] = of_channels(new["preprocessing"], changes["channels"])
+        new["preprocessing"] = for_channels(new["preprocessing"], changes["channels"])
     for name in ("remat", "preprocessing", "name", "dtype", "channels"):
         new[name] = changes.pop(name, new[name])
+    new["preprocessing"] = preprocessing_or_none(new["preprocessing"])
     if new["channels"] != config["channels"]:
         if getattr(spec, "palette", None) is not None:
             raise ValueError(
@@ -233,60 +207,9 @@ def adapted_arguments(
             changes.setdefault(name, adapt_constants(getattr(spec, name), new["channels"]))
     if "pool" in changes and spec.has_tokens:
         changes["class_token"] = spec.class_token  # another pooling leaves the tokens as they are
-    return {**new, "variant": families.find(spec).make_spec(spec, **changes)}
-
-
-def _resized(weights, spec, new_spec, config, target, method):
-    """The weights for another resolution, patch size and channels: from (spec, config) to (new_spec, target)."""
-    weights = dict(weights)
-    check_method(method)
-    if getattr(spec, "positions", None) in FIXED and new_spec.positions == "learned":
-        table = fixed_table(spec.positions, grid_size(config["image_size"], spec.stride), spec.positioned, spec.width)
-        numbers = [f"_{i:02d}" for i in range(spec.depth)] if spec.positions_at == "every" else [""]
-        weights.update({f"position_embedding{number}/embedding": table for number in numbers})
-    channels = target["channels"]
-    first = next((name for name in _STEMS if name in weights), _PATCHES)
-    if _PATCHES in weights and new_spec.patch_size != spec.patch_size:
-        weights[_PATCHES] = resample_patches(weights[_PATCHES], new_spec.patch_size)
-    if channels != config["channels"] and first in weights:
-        if channels == 1 and first == _PATCHES and "patch_encoder/pixel_norm/gamma" not in weights:
-            bias = _PATCHES.replace("kernel", "bias")
-            if bias not in weights:
-                raise ValueError(
-                    f"channels=1: patches without a bias (pre_norm={spec.pre_norm}) cannot take on the normalisation of"
-                    f" {config['channels']} channels. Repeat the grey channel instead."
-                )
-            folded = fold_normalisation(
-                weights[first], weights[bias], (spec.mean, spec.std), (new_spec.mean, new_spec.std)
-            )
-            weights[first], weights[bias] = folded
-        weights[first] = adapt_kernel(weights[first], channels)
-    new_tables = new_spec.offset_tables(target["image_size"])
-    for path, size in spec.offset_tables(config["image_size"]).items():
-        weights[path] = resample_offsets(weights[path], size, new_tables[path], method)
-    if not spec.has_tokens:
-        return weights
-    old_grid, new_grid = (grid_size(c["image_size"], s.strides[0]) for c, s in ((config, spec), (target, new_spec)))
-    return weights if old_grid == new_grid else _on_grid(weights, spec, old_grid, new_grid, method)
-
-
-def _on_grid(weights, spec, old_grid, new_grid, method):
-    """The weights resampled to another patch grid; ValueError for positions that mean something else there."""
-    kind = getattr(spec, "positions", None)
-    along_rows = kind == "relative" or (kind == "sincos1d" and old_grid[1] != new_grid[1])
-    if along_rows:
-        raise ValueError(
-            f'positions="{kind}" count patches along the rows of a grid of {old_grid[0]}x{old_grid[1]}, and'
-            f" mean other places on one of {new_grid[0]}x{new_grid[1]}: they cannot be resampled. Keep the number of"
-            " patches, or train with other positions."
-        )
-    weights = dict(weights)
-    for path, array in weights.items():
-        if re.fullmatch(r"position_embedding(_\d+)?/embedding", path):
-            weights[path] = resample_positions(array, old_grid, new_grid, spec.positioned, method)
-        elif re.fullmatch(r"position_embedding(_\d+)?/embedding/[xy]", path):
-            weights[path] = resample_axis(array, new_grid[path[-1] == "x"], method)
-    return weights
+    target = {**new, "variant": families.find(spec).make_spec(spec, **changes)}
+    _check_patches(config, target)
+    return Adaptation(config, target, head, options.resample or "google")
 
 
 def describe(
@@ -310,40 +233,15 @@ def describe(
         describe_input(model.input, model.spec, model.preprocessing, model.dtype_policy)  # for models built on it
 
 
-def adapt(
-    config: Mapping[str, Any],
-    weights: Mapping[str, np.ndarray],
-    image_size: int | tuple[int, int] | None = None,
-    classes: int | None = None,
-    class_names: Sequence[str] | str | os.PathLike | None = None,
-    head: str = "keep",
-    resample: str = "google",
-    model: Classifier | None = None,
-    activation: str | None = None,
-    **changes: Any,
-) -> Classifier:
-    """A model from constructor arguments and another one's weights; other arguments as in `transfer`.
-
-    Args:
-        config: the model's arguments, with its spec under "variant".
-        weights: {path: array}.
-        model: a model of `config`, used if nothing changes.
-        activation: from its head's logits to probabilities, see training.Model; kept or dropped with the head.
-    """
-    spec = config["variant"]
-    target = adapted_arguments(config, image_size, classes, class_names, head, **changes)
-    if model is None or {**target, "preprocessing": None} != {**config, "preprocessing": None}:
-        model = families.build(**target)
-    describe(model, preprocessing=target["preprocessing"])
-    model.activation = activation if head == "keep" else None
-    weights = _resized(weights, spec, target["variant"], config, target, resample)
-    removed = {"keep": (), "reset": ("head/", "head_dist/", "pre_logits/"), "drop": ("head/", "head_dist/")}[head]
-    kept: tuple[str, ...] = ("head/", "head_dist/") if head == "reset" else ()
-    if getattr(target["variant"], "fc_norm", False) and not spec.fc_norm:
-        removed, kept = (*removed, "encoder_norm/"), (*kept, "fc_norm/")
-    weights = {path: a for path, a in weights.items() if not path.startswith(removed)}
-    assign(model, weights, keep=kept)
-    return model
+def adapt(model: keras.Model, options: LoadOptions) -> Classifier:
+    """`transfer` with its options together."""
+    model = _classifier_in(model, options.head)
+    named = [name for name in ("image_size", "classes", "class_names") if getattr(options, name) is not None]
+    named += [*(["head"] if options.head != "keep" else []), *options.changes]
+    check_plain(model, f"Another {', '.join(named)}" if named else "A transfer")
+    new = adapted({**model.arguments(), "variant": model.spec}, options).build(model_weights(model))
+    new.activation = model.activation if options.head == "keep" else None
+    return new
 
 
 def transfer(
@@ -379,18 +277,4 @@ def transfer(
             f"transfer takes a {families.any_name()}, got a {type(model).__name__}. keras_vit.load loads and"
             " transfers a file."
         )
-    model = without_own_head(model, head)
-    given = {
-        "image_size": image_size,
-        "classes": classes,
-        "class_names": class_names,
-        "head": None if head == "keep" else head,
-        **changes,
-    }
-    named = ", ".join(name for name, value in given.items() if value is not None or name in changes)
-    check_plain(model, f"Another {named}" if named else "A transfer")
-    config = {**model.arguments(), "variant": model.spec}
-    activation = model.activation
-    return adapt(
-        config, model_weights(model), image_size, classes, class_names, head, resample, activation=activation, **changes
-    )
+    return adapt(model, LoadOptions(image_size, classes, class_names, head, resample, changes))

@@ -83,10 +83,11 @@ class Spec:
         return dataclasses.replace(self, **{"head_bias": 0.0})
 
     def to_dict(self) -> dict:
-        return dataclasses.asdict(self)
+        """The fields, and the family's name under "family"."""
+        return {"family": find(type(self)).name, **dataclasses.asdict(self)}
 
     def get_config(self) -> dict:
-        return self.to_dict()
+        return dataclasses.asdict(self)
 
     @classmethod
     def from_config(cls, config: dict) -> Self:
@@ -129,6 +130,11 @@ class Family:
         """{name: field} of its specs."""
         return {field.name: field for field in dataclasses.fields(self.spec)}
 
+    @property
+    def required(self) -> set[str]:
+        """The names of the fields without a default."""
+        return {name for name, field in self.fields.items() if field.default is dataclasses.MISSING}
+
     def make_spec(self, variant: Any, **overrides: Any) -> Any:
         """The spec of `variant`, a name, a spec or its to_dict(), with `overrides` applied.
 
@@ -138,13 +144,15 @@ class Family:
         overrides = as_named_now(overrides)
         self._check_names(overrides)
         if isinstance(variant, self.spec):
-            fields = variant.to_dict()
+            fields = dataclasses.asdict(variant)
         elif dataclasses.is_dataclass(variant):
             raise ValueError(
                 f"Expected the variant of a {self.name}, or a {self.spec.__name__}, got a {type(variant).__name__}."
             )
         elif isinstance(variant, Mapping):
             fields = as_named_now(variant)
+            if (family := fields.pop("family", self.name)) != self.name:
+                raise ValueError(f"Expected the spec of a {self.name}, got that of a {family}.")
             for name in fields:
                 if name not in self.fields:
                     raise ValueError(f'Unknown field "{name}" in the spec.{did_you_mean(name, tuple(self.fields))}')
@@ -177,12 +185,14 @@ def register(family: Family) -> Family:
 def find(variant: Any) -> Family:
     """The family of a variant: of its name, spec, spec class, or fields as in a config.
 
+    Fields without an entry "family", as in files of 0.5.0, are of the first family whose required ones are among them.
     The plain family if none fits: its error message lists names or fields.
     """
     rows = list(FAMILIES.values())
     if isinstance(variant, Mapping):
-        known = {row.name: len(variant.keys() & row.fields.keys()) for row in rows}
-        return max(rows, key=lambda row: (known[row.name], known[row.name] and -len(row.fields)))
+        named = variant.get("family")
+        fits = (row for row in rows if (row.name == named if named else row.required <= variant.keys()))
+        return next(fits, rows[0])
     form = variant if isinstance(variant, type) else type(variant)
     fits = (row for row in reversed(rows) if issubclass(form, row.spec) or row.names.fullmatch(str(variant)))
     return next(fits, rows[0])

@@ -1,6 +1,5 @@
 """The base of models with a dense head: encoder, maps, and the constructor's common arguments."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -182,7 +181,7 @@ class HeadedModel(ModelOfArguments):
 
     def arguments(self) -> dict:
         return {
-            "encoder": dataclasses.asdict(self.spec),
+            "encoder": self.spec.to_dict(),
             "head": self.head_name,
             "classes": self.classes,
             "image_size": self.image_size,

@@ -5,7 +5,8 @@ from absl import logging
 from keras_vit import evaluation as evaluators
 from keras_vit.checkpoints import load
 from keras_vit.checkpoints.resample import check_method
-from keras_vit.checkpoints.transfer import adapted_arguments
+from keras_vit.checkpoints.transfer import LoadOptions
+from keras_vit.checkpoints.transfer import adapted as adaptation
 from keras_vit.classification.mixing import Cutmix, Mixup, MixupOrCutmix
 from keras_vit.data import image_and_label
 from keras_vit.evaluation.classes import REORDERED, SAME, check_class_count, check_classes, compared
@@ -80,7 +81,9 @@ def loaded(config, **changes):
 def adapted(config, described, **changes):
     """Returns the arguments of the model that `loaded` would return for a checkpoint with arguments `described`."""
     check_variant(config, described["variant"])
-    return adapted_arguments(described, **model_arguments(config), **changes)
+    arguments = model_arguments(config)
+    options = LoadOptions(arguments.pop("image_size"), **changes, changes=arguments)
+    return adaptation(described, options).target
 
 
 _RULES = {"balanced": lambda source: balanced_class_weights(source.class_counts())}

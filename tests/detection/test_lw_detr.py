@@ -7,6 +7,8 @@ import tensorflow as tf
 from small_models import NAMED, pixels, signatures_of
 
 import keras_vit
+from keras_vit.checkpoints.dense import moved as moved_model
+from keras_vit.checkpoints.transfer import LoadOptions
 from keras_vit.detection.heads.proposals import GroupedDense, anchors, moved
 from keras_vit.layers.boxes import to_centers
 from keras_vit.planning.model_counts import count
@@ -94,7 +96,7 @@ def test_it_detects_without_suppression(model):
 
 @pytest.mark.extended
 def test_another_image_size_keeps_the_head(model):
-    larger = keras_vit.checkpoints.dense.moved(model, image_size=(24, 32))
+    larger = moved_model(model, LoadOptions(image_size=(24, 32)))
     for old, new in zip(model.decoder.layers, larger.decoder.layers):
         for a, b in zip(old.get_weights(), new.get_weights()):
             np.testing.assert_array_equal(a, b)

@@ -12,8 +12,8 @@ from small_models import signatures_of
 
 import keras_vit
 from keras_vit.checkpoints import transfer
+from keras_vit.checkpoints.adapt import model_weights
 from keras_vit.checkpoints.resample import resample_offsets
-from keras_vit.checkpoints.transfer import model_weights
 from keras_vit.inspection import attention_maps, attention_weights, head_maps, head_statistics, patch_distances
 from keras_vit.inspection.model_page import inspect_model
 from keras_vit.inspection.windows import each_window_attention

@@ -158,7 +158,7 @@ def shown(arrays: Mapping[str, np.ndarray], files: Mapping[str, str], config: Ma
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _of_other_code(names):
+def _foreign_code(names):
     """Sentences on names of code that computes something else."""
     known = [text for pattern, text in _OTHER_CODE.items() if any(re.fullmatch(pattern, name) for name in names)]
     return [
@@ -211,7 +211,7 @@ def check(
         if about is None or about in arrays
     }
     _ask_sizes(arrays, options, rules)
-    sentences = _of_other_code(after.values())
+    sentences = _foreign_code(after.values())
     if wrong:
         sentences.append(
             f"The names are not those of a ViT. {' '.join(wrong)} names=[(pattern, replacement), ...] rewrites them to"
@@ -223,7 +223,7 @@ def check(
     return result
 
 
-def assumed(told: Mapping[str, Any], files: Mapping[str, str]) -> list[str]:
+def assumed(answers: Mapping[str, Any], files: Mapping[str, str]) -> list[str]:
     """A sentence on assumptions, or []; `files` is {name: name in the file}."""
     found = []
     if not files.get("blocks.0.attn.qkv.weight", "in_proj_weight").endswith("in_proj_weight"):
@@ -233,9 +233,9 @@ def assumed(told: Mapping[str, Any], files: Mapping[str, str]) -> list[str]:
         )
     if not any(name.endswith("in_proj_weight") for name in files.values()):
         found.append("attention by softmax(q k / sqrt(width / heads)), nothing after an MLP's last dense layer")
-    if "cls_token" in files and told.get("pool") == "gap":
+    if "cls_token" in files and answers.get("pool") == "gap":
         found.append('a mean of the patches alone, without the class token (pool="mean" includes it)')
-    pool = told.get("pool", "gap")
+    pool = answers.get("pool", "gap")
     if pool in ("gap", "mean") and "norm.weight" in files:
         found.append(
             'the last normalisation before the mean of the tokens (if it comes after, rewrite its name to "fc_norm")'

@@ -13,10 +13,10 @@ from keras_vit.checkpoints.formats.huggingface_config import (
     ACTIVATIONS,
     SEVERAL_LABELS,
     dinov2_mlp_ratio,
-    preprocessor_of,
+    to_preprocessor,
 )
 from keras_vit.checkpoints.formats.timm import HYBRIDS
-from keras_vit.checkpoints.formats.timm_config import evaluation_of
+from keras_vit.checkpoints.formats.timm_config import to_evaluation
 
 
 def _constants(spec, channels):
@@ -50,7 +50,7 @@ def _labels(model):
 def _pretrained(model):
     """timm's description of how a model is evaluated."""
     size = [model.channels, *model.image_size]
-    evaluation = {"input_size": size, **evaluation_of(_steps(model, "timm")), "num_classes": model.classes or 0}
+    evaluation = {"input_size": size, **to_evaluation(_steps(model, "timm")), "num_classes": model.classes or 0}
     return {**evaluation, **_constants(model.spec, model.channels), **_labels(model)}
 
 
@@ -319,7 +319,7 @@ def preprocessor(model) -> dict:
     """Hugging Face's preprocessor_config.json."""
     constants = _constants(model.spec, model.channels)
     return {
-        **preprocessor_of(_steps(model, "huggingface")),
+        **to_preprocessor(_steps(model, "huggingface")),
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,

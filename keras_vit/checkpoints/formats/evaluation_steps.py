@@ -32,7 +32,7 @@ class UsualSteps:
         return f"decode|resize({self.shorter}, method={self.method!r})|central_crop({self.height}, {self.width})"
 
 
-def of_channels(text: str | None, channels: int) -> str | None:
+def for_channels(text: str | None, channels: int) -> str | None:
     """A text that decodes grey or colour, for a model of 1 or 3 channels; unchanged for other numbers."""
     if text is None or channels not in (1, 3):
         return text
@@ -46,8 +46,8 @@ def _call(part: str) -> tuple[str, dict[str, Any]]:
         if isinstance(node, ast.Name):
             return node.id, {}
         assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        given = dict(zip(("height", "width", "method", "antialias"), map(ast.literal_eval, node.args)))
-        return node.func.id, {**given, **{str(k.arg): ast.literal_eval(k.value) for k in node.keywords}}
+        positional = dict(zip(("height", "width", "method", "antialias"), map(ast.literal_eval, node.args)))
+        return node.func.id, {**positional, **{str(k.arg): ast.literal_eval(k.value) for k in node.keywords}}
     except (AssertionError, SyntaxError, ValueError):
         return "", {}
 

@@ -88,7 +88,7 @@ def check(model: Any) -> None:
     google.CAPABILITIES.check(model.image_encoder)
 
 
-def arrays_of(model: Any, image: Mapping[str, np.ndarray], text: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def to_arrays(model: Any, image: Mapping[str, np.ndarray], text: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays of the .npz, of a model that `check` accepts; `image` and `text` are the weights of its encoders."""
     spec = dataclasses.asdict(model.image_encoder.spec)
     images = google.published_names(pack(google.name_map(spec, None), image), spec)

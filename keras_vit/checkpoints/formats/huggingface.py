@@ -187,7 +187,7 @@ def _normalise(arrays, names):
     return arrays_of_model, [name for name in arrays if name not in kept]
 
 
-def fields_of(arrays, names, kind, config, options):
+def read_fields(arrays, names, kind, config, options):
     """The fields of the spec, without the normalisation."""
     certain = is_named(config)
     block = f"{names.prefix}{names.block}.0."
@@ -301,7 +301,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     check_type(config, kind)
     found = _without_clip_classifier(contents.arrays, kind, options)
     arrays, dropped = _normalise(join_gates(_with_convolution(found, config), *GATES), names)
-    fields = fields_of(arrays, names, kind, config, options)
+    fields = read_fields(arrays, names, kind, config, options)
     if pooler := _pooler(contents.arrays, outer, options):
         arrays, dropped = {**arrays, **pooler}, [name for name in dropped if not name.endswith(tuple(pooler))]
         fields.update(pre_logits=len(pooler["pooler.dense.weight"]), pre_logits_activation="tanh")

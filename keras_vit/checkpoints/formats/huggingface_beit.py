@@ -220,14 +220,14 @@ def check(model: SegmentationModel) -> None:
     refuse("huggingface", "model", problems)
 
 
-def arrays_of(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def to_arrays(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays of the file of a model that `check` accepts; `weights`, {path: array}, of encoder, neck and heads."""
     fields = {name: getattr(model.spec, name) for name in ("depth", "layer_scale", "final_norm")}
     arrays = pack({**encoder_map(fields), **head_map(model.head.bins, model.auxiliary > 0)}, weights)
     return {**arrays, **batch_norm_counters(arrays)}
 
 
-def config_of(model: SegmentationModel) -> dict[str, Any]:
+def to_config(model: SegmentationModel) -> dict[str, Any]:
     """config.json of a model that `check` accepts."""
     spec, (h, w) = model.spec, model.image_size
     others = [layer for _, layer in model.decoder.auxiliary]
@@ -259,4 +259,4 @@ def config_of(model: SegmentationModel) -> dict[str, Any]:
     }
 
 
-preprocessor_of = config_json.preprocessor
+to_preprocessor = config_json.preprocessor

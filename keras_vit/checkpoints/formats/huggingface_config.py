@@ -177,7 +177,7 @@ def preprocessing(preprocessor):
     return lambda h, w: UsualSteps(h, w, method).text
 
 
-def preprocessor_of(steps: UsualSteps) -> dict:
+def to_preprocessor(steps: UsualSteps) -> dict:
     """The settings of an image processor that follows these steps; `preprocessing` reads them back."""
     shape = {"height": steps.height, "width": steps.width}
     resize = {"do_resize": True, "resample": RESAMPLE[steps.method]}

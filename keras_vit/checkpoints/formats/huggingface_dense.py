@@ -179,7 +179,7 @@ def _options(config, arrays, kind, depth, is_backbone):
 
 
 def _colors(config, classes):
-    """The colours of the classes that `config_of` wrote, or None."""
+    """The colours of the classes that `to_config` wrote, or None."""
     stated = setting(config, _COLORS, dict) or {}
     return colors_in([stated.get(str(i)) for i in range(classes)], classes)
 
@@ -231,7 +231,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     )
 
 
-def _options_of(model: SegmentationModel) -> dict[str, Any]:
+def _head_options(model: SegmentationModel) -> dict[str, Any]:
     """The options of a model's head "dpt", as `head_map` takes them."""
     neck, head = model.decoder.neck, model.head
     unit = neck.fusions[0].unit
@@ -277,7 +277,7 @@ def check(model: SegmentationModel) -> None:
             ' "dpt" or "eomt", or "upernet" on a BEiT. format="keras" saves every model.'
         )
     huggingface.CAPABILITIES.check(model.get_encoder())
-    options, decoder = _options_of(model), model.decoder
+    options, decoder = _head_options(model), model.decoder
     kind, (h, w) = huggingface.model_type(model.spec), model.image_size
     is_depth = isinstance(model.head, DepthHead)
     problems = [
@@ -298,12 +298,12 @@ def name_map(model: SegmentationModel) -> NameMap:
     """{name: Entry} of a model that `check` accepts."""
     prefix, spec = _prefix(model), dataclasses.asdict(model.spec)
     encoder = huggingface_names.name_map(spec, None, _PREFIXES[prefix])
-    return _encoder_map(encoder, prefix) | head_map(_options_of(model), model.auxiliary > 0)
+    return _encoder_map(encoder, prefix) | head_map(_head_options(model), model.auxiliary > 0)
 
 
 def _idle(model: SegmentationModel) -> dict[str, np.ndarray]:
     """{name: array} of what belongs to the format and is read by nothing that this model computes."""
-    options, width = _options_of(model), model.decoder.neck.width
+    options, width = _head_options(model), model.decoder.neck.width
     arrays = {}
     for i in (1, 2):
         arrays[f"{_IDLE}convolution{i}.weight"] = np.zeros((width, width, 3, 3), "float32")
@@ -317,7 +317,7 @@ def _idle(model: SegmentationModel) -> dict[str, np.ndarray]:
     return arrays
 
 
-def arrays_of(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def to_arrays(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays of the file.
 
     Args:
@@ -342,9 +342,9 @@ def _backbone_config(model):
     return {"backbone_config": inner, "reassemble_hidden_size": model.spec.width, "patch_size": inner["patch_size"]}
 
 
-def config_of(model: SegmentationModel) -> dict[str, Any]:
+def to_config(model: SegmentationModel) -> dict[str, Any]:
     """config.json of a model that `check` accepts."""
-    neck, head, options = model.decoder.neck, model.head, _options_of(model)
+    neck, head, options = model.decoder.neck, model.head, _head_options(model)
     common = {
         "reassemble_factors": _FACTORS,
         "neck_hidden_sizes": list(neck.widths),
@@ -380,7 +380,7 @@ def config_of(model: SegmentationModel) -> dict[str, Any]:
     return {**outer, "architectures": [name], "model_type": DPT, **common, **own}
 
 
-def preprocessor_of(model: SegmentationModel) -> dict[str, Any]:
+def to_preprocessor(model: SegmentationModel) -> dict[str, Any]:
     """preprocessor_config.json, of the processor that also resizes the answers."""
     written = config_json.preprocessor(model)
     is_plain = written["image_processor_type"] == "ViTImageProcessor"

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.checkpoints.formats.gates import join_gates, split_gates
-from keras_vit.checkpoints.formats.huggingface import fields_of
+from keras_vit.checkpoints.formats.huggingface import read_fields
 from keras_vit.checkpoints.formats.huggingface_config import (
     check_config,
     check_type,
@@ -89,7 +89,7 @@ def _fields(arrays, config, options):
     """The fields of the spec, without the normalisation."""
     bias = "layer.0.attention.q_proj.bias" in arrays
     return {
-        **fields_of(arrays, _NAMES, KIND, config, options),
+        **read_fields(arrays, _NAMES, KIND, config, options),
         "positions": "rope2d",
         "rope_rescale": _rescale(config),
         "key_bias": not bias or "layer.0.attention.k_proj.bias" in arrays,

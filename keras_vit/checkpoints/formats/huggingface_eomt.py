@@ -107,7 +107,7 @@ def _options(config, arrays, fields):
 def _encoder(contents, options):
     """The ParsedCheckpoint of the encoder alone."""
     config, arrays, preprocessor = contents.config, contents.arrays, contents.preprocessor
-    fields = huggingface.fields_of(arrays, _NAMES, _LIKE, {**config, "num_register_tokens": None}, options)
+    fields = huggingface.read_fields(arrays, _NAMES, _LIKE, {**config, "num_register_tokens": None}, options)
     w = need(arrays, _PATCH, 4)
     usual = (IMAGENET_MEAN, IMAGENET_STD)
     fields.update(normalisation(preprocessor, usual, w.shape[1], options))
@@ -163,7 +163,7 @@ def check(model: SegmentationModel) -> None:
     huggingface.CAPABILITIES.check(_as_dinov2(model))
 
 
-def arrays_of(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def to_arrays(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays of the file, of a model that `check` accepts; `weights` are those of encoder, neck and head."""
     head = model.decoder.head
     entries = _encoder_map(dataclasses.asdict(model.spec)) | head_map(head.scales)
@@ -174,7 +174,7 @@ def arrays_of(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> di
     return {**arrays, _CLASS: tokens[:, :1].copy(), _REGISTERS: tokens[:, 1:].copy(), **idle}
 
 
-def config_of(model: SegmentationModel) -> dict[str, Any]:
+def to_config(model: SegmentationModel) -> dict[str, Any]:
     """config.json of a model that `check` accepts."""
     head = model.decoder.head
     own = {
@@ -190,6 +190,6 @@ def config_of(model: SegmentationModel) -> dict[str, Any]:
     return {**encoder, **own, **config_json.id_labels(model)}
 
 
-def preprocessor_of(model: SegmentationModel) -> dict[str, Any]:
+def to_preprocessor(model: SegmentationModel) -> dict[str, Any]:
     """preprocessor_config.json."""
     return {**config_json.preprocessor(model), "image_processor_type": "EomtImageProcessor"}

@@ -194,7 +194,7 @@ def _head_options(kind, config, arrays, taps):
 
 def _fields(kind, arrays, backbone, options, depth, windows, everywhere):
     """The fields of the spec, without the normalisation of images."""
-    fields = huggingface.fields_of(arrays, _NAMES[kind], RF, backbone, options)
+    fields = huggingface.read_fields(arrays, _NAMES[kind], RF, backbone, options)
     fields |= {"layer_scale": 1.0, "windows": windows, "global_blocks": everywhere}
     fields["mlp_activation"] = mlp_activation(backbone, kind)
     name = "layerscale_value" if kind == RF else "cae_init_values"
@@ -305,7 +305,7 @@ def check(model: Any) -> None:
     refuse("huggingface", kind, problems)
 
 
-def arrays_of(model: Any, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def to_arrays(model: Any, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays of the file, of a model that `check` accepts; `weights` are those of encoder, neck and head."""
     kind, neck = model.head_name, model.decoder.neck
     options = {"scales": neck.scales, "blocks": neck.blocks, "norm": neck.norm, "layers": model.head.layers}
@@ -315,7 +315,7 @@ def arrays_of(model: Any, weights: Mapping[str, np.ndarray]) -> dict[str, np.nda
     return {**arrays, **batch_norm_counters(arrays)}
 
 
-def _backbone_of(model):
+def _to_backbone(model):
     """backbone_config."""
     kind, spec, stages = model.head_name, model.spec, [i + 1 for i in model.decoder.taps]
     shared = {
@@ -340,14 +340,14 @@ def _backbone_of(model):
     return {**shared, **own, "pretrain_image_size": model.image_size[0], "model_type": "lw_detr_vit"}
 
 
-def config_of(model: Any) -> dict[str, Any]:
+def to_config(model: Any) -> dict[str, Any]:
     """config.json of a model that `check` accepts."""
     kind, head, neck = model.head_name, model.head, model.decoder.neck
     return {
         "architectures": [_CLASSES[kind]],
         "model_type": kind,
         "transformers_version": "5.24.0",  # the first release with both is later than the others' names
-        "backbone_config": _backbone_of(model),
+        "backbone_config": _to_backbone(model),
         **({"projector_scale_factors": list(neck.scales)} if kind == LW else {}),
         "c2f_num_blocks": neck.blocks,
         "d_model": neck.width,
@@ -363,6 +363,6 @@ def config_of(model: Any) -> dict[str, Any]:
     }
 
 
-def preprocessor_of(model: Any) -> dict[str, Any]:
+def to_preprocessor(model: Any) -> dict[str, Any]:
     """preprocessor_config.json."""
     return {**config_json.preprocessor(model), "image_processor_type": "DetrImageProcessor"}

@@ -148,7 +148,7 @@ def check(model: Any) -> None:
     huggingface.CAPABILITIES.check(model.image_encoder)
 
 
-def arrays_of(model: Any, image: Mapping[str, np.ndarray], text: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def to_arrays(model: Any, image: Mapping[str, np.ndarray], text: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays of the file, of a model that `check` accepts; `image` and `text` are the weights of its encoders."""
     clip, spec = _is_clip(model), dataclasses.asdict(model.image_encoder.spec)
     kind = huggingface.model_type(model.image_encoder.spec)
@@ -162,7 +162,7 @@ def arrays_of(model: Any, image: Mapping[str, np.ndarray], text: Mapping[str, np
     return {**arrays, _SCALE: scale.reshape(1), _BIAS: np.asarray(similarity.offset, "float32").reshape(1)}
 
 
-def config_of(model: Any) -> dict[str, Any]:
+def to_config(model: Any) -> dict[str, Any]:
     """config.json of a model that `check` accepts."""
     clip, spec = _is_clip(model), model.text_encoder.text_spec
     vision = config_json.huggingface(model.image_encoder)

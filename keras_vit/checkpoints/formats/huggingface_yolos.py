@@ -78,7 +78,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     if mlp_activation(config, _LIKE) != "gelu":
         raise ValueError(f"config.json has hidden_act={config['hidden_act']!r}, with which YOLOS is not implemented.")
     arrays, others = _split(contents.arrays)
-    fields = huggingface.fields_of(arrays, _NAMES[_LIKE], _LIKE, config, options)
+    fields = huggingface.read_fields(arrays, _NAMES[_LIKE], _LIKE, config, options)
     tables = sum(name.startswith("positions.") for name in arrays)
     fields["positions_at"] = "stem" if tables == 1 else "every"
     channels = need(arrays, _PATCH, 4).shape[1]
@@ -134,7 +134,7 @@ def check(model: Any) -> None:
     huggingface.CAPABILITIES.check(_as_vit(model))
 
 
-def arrays_of(model: Any, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def to_arrays(model: Any, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays of the file, of a model that `check` accepts; `weights` are those of encoder, neck and head."""
     spec = dataclasses.asdict(model.spec)
     tables = 1 if spec["positions_at"] == "stem" else spec["depth"]
@@ -147,7 +147,7 @@ def arrays_of(model: Any, weights: Mapping[str, np.ndarray]) -> dict[str, np.nda
     return found if tables == 1 else {**found, _MIDDLE[0]: np.stack(rows[1:])}
 
 
-def config_of(model: Any) -> dict[str, Any]:
+def to_config(model: Any) -> dict[str, Any]:
     """config.json of a model that `check` accepts."""
     own = {
         "architectures": ["YolosForObjectDetection"],
@@ -159,6 +159,6 @@ def config_of(model: Any) -> dict[str, Any]:
     return {**config_json.huggingface(_as_vit(model)), **own, **config_json.id_labels(model)}
 
 
-def preprocessor_of(model: Any) -> dict[str, Any]:
+def to_preprocessor(model: Any) -> dict[str, Any]:
     """preprocessor_config.json."""
     return {**config_json.preprocessor(model), "image_processor_type": "YolosImageProcessor"}

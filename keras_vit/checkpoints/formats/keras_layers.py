@@ -314,10 +314,10 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
         stated["pool"] = "gap"
     mean, std = (np.broadcast_to(value, channels) for value in (mean, std))
     shown = {"mean": tuple(mean.tolist()), "std": tuple(std.tolist())} if min(std) > _PIXELS else {}
-    told = {**shown, **{name: options[name] for name in ("mean", "std") if options.get(name) is not None}}
+    answers = {**shown, **{name: options[name] for name in ("mean", "std") if options.get(name) is not None}}
     if "pool" not in stated and options.get("pool"):
         stated["pool"] = options["pool"]
-    missing = [name for name, value in (("mean", told), ("std", told), ("pool", stated)) if name not in value]
+    missing = [name for name, value in (("mean", answers), ("std", answers), ("pool", stated)) if name not in value]
     if missing:
         of_pixels = (
             f"Its layers compute (x - {mean.tolist()}) / {std.tolist()}, where x cannot be pixels 0..255. If your code"
@@ -325,11 +325,11 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
         )
         raise Unanswered(contents.path, [of_pixels] * ("mean" in missing), dict.fromkeys(missing), {})
     kernel = _convolution(reader.arrays["patch_embed.proj.weight"], channels, size)
-    told = {**told, "heads": stated.pop("heads"), **({} if None in size else {"recorded_size": size})}
+    answers = {**answers, "heads": stated.pop("heads"), **({} if None in size else {"recorded_size": size})}
     activation = stated.pop("activation", None)
     parsed = timm.parse(
         dataclasses.replace(contents, arrays={**reader.arrays, "patch_embed.proj.weight": kernel}, config={}),
-        Options(told, asks=False),
+        Options(answers, asks=False),
     )
     return dataclasses.replace(
         parsed,

@@ -102,9 +102,9 @@ def _decoder(parsed, arrays, config, names, options):
     certain = is_named(config)  # transformers' defaults are the published values
     fields.update({name: options.value(name, DECODER[name], value, certain) for name, value in stated.items()})
     grid = grid_size(parsed.image_size, parsed.fields["patch_size"])
-    fields["decoder_positions"] = kind_of(need(arrays, "decoder_pos_embed", 3), grid)
+    fields["decoder_positions"] = find_kind(need(arrays, "decoder_pos_embed", 3), grid)
     [table] = _TABLES & parsed.arrays.keys()
-    encoder_positions = kind_of(parsed.arrays[table], grid)
+    encoder_positions = find_kind(parsed.arrays[table], grid)
     qkv_bias = parsed.fields["qkv_bias"]
     if fields["decoder_positions"] != "learned":
         arrays = {name: array for name, array in arrays.items() if name != "decoder_pos_embed"}
@@ -112,7 +112,7 @@ def _decoder(parsed, arrays, config, names, options):
     return Decoder(fields, decoder_map(fields, qkv_bias, names, prefix), arrays, encoder_positions, table)
 
 
-def kind_of(table: np.ndarray, grid: tuple[int, int]) -> str:
+def find_kind(table: np.ndarray, grid: tuple[int, int]) -> str:
     """The kind of a position table (1, prefix + h*w, d): MAE's "sincos2d_mae", or "learned"."""
     prefix, width = table.shape[1] - grid[0] * grid[1], table.shape[2]
     if prefix < 0 or width % 4:

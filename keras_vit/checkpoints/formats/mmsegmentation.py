@@ -178,7 +178,7 @@ def _taps(backbone, depth):
 def parse(contents, options: dict) -> ParsedCheckpoint:
     """Parses a file with the names of mmsegmentation's EncoderDecoder; arguments and errors as in timm.parse."""
     arrays, meta = contents.arrays, contents.meta
-    settings = mmsegmentation_config.settings_of(next((meta[n] for n in ("cfg", "config") if n in meta), ""))
+    settings = mmsegmentation_config.parse_settings(next((meta[n] for n in ("cfg", "config") if n in meta), ""))
     config = section(settings, "model")
     if not config:
         raise ValueError(
@@ -191,7 +191,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     _check_backbone(arrays, backbone)
     head = mmsegmentation_heads.find(arrays)
     fields = _fields(arrays, backbone, options)
-    own, auxiliary = mmsegmentation_heads.options_of(head, arrays, config)
+    own, auxiliary = mmsegmentation_heads.read_options(head, arrays, config)
     taps = _taps(backbone, fields["depth"])
     own |= {} if taps is None else {"taps": taps}
     resample = setting(backbone, "interpolate_mode", str) or "bicubic"
@@ -238,7 +238,7 @@ def check(model: SegmentationModel) -> None:
     refuse("mmsegmentation", "model", problems)
 
 
-def arrays_of(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def to_arrays(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The `state_dict` of a model that `check` accepts; `weights`, {path: array}, are those of encoder and heads."""
     spec, is_normed = model.spec, bool(model.decoder.normalised)
     if not is_normed:  # no code reads them
@@ -273,7 +273,7 @@ def _backbone(model):
     }
 
 
-def meta_of(model: SegmentationModel) -> dict[str, Any]:
+def to_meta(model: SegmentationModel) -> dict[str, Any]:
     """`meta` of the checkpoint: class names, colours, and the config as text."""
     constants_of = {
         name: np.broadcast_to(getattr(model.spec, name), (model.channels,)).tolist() for name in ("mean", "std")
@@ -296,4 +296,4 @@ def meta_of(model: SegmentationModel) -> dict[str, Any]:
     }
     described = {} if model.class_names is None else {"classes": list(model.class_names)}
     described |= {} if model.colors is None else {"palette": [list(color) for color in model.colors]}
-    return {"dataset_meta": described, "cfg": mmsegmentation_config.text_of({"model": config})}
+    return {"dataset_meta": described, "cfg": mmsegmentation_config.format_settings({"model": config})}

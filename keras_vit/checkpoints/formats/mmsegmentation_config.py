@@ -24,7 +24,7 @@ def _value(node: ast.expr) -> Any:
         return None
 
 
-def settings_of(text: str) -> dict[str, Any]:
+def parse_settings(text: str) -> dict[str, Any]:
     """{name: value} of the assignments in a config's text, which is not run; {} for anything but a config."""
     try:
         body = ast.parse(text).body if len(text) < _LONGEST else []
@@ -34,7 +34,7 @@ def settings_of(text: str) -> dict[str, Any]:
         return {}
 
 
-def text_of(settings: Mapping[str, Any]) -> str:
+def format_settings(settings: Mapping[str, Any]) -> str:
     """A config's text, which mmengine's Config.fromstring reads."""
     return "".join(f"{name} = {value!r}\n" for name, value in settings.items())
 

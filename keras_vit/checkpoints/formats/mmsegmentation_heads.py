@@ -1,6 +1,6 @@
 """mmsegmentation's heads on a VisionTransformer: SETR's three, and UPerNet with one of two necks.
 
-`head_map` serves reading and writing; `options_of` and `describe` translate its config into our options and back.
+`head_map` serves reading and writing; `read_options` and `describe` translate its config into our options and back.
 """
 
 import re
@@ -167,7 +167,9 @@ def _upernet_options(arrays, config, others):
     return options
 
 
-def options_of(head: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+def read_options(
+    head: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]
+) -> tuple[dict[str, Any], float]:
     """(our options of a head without its taps, weight of the auxiliary losses or 0).
 
     Args:

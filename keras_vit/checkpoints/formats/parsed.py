@@ -186,11 +186,11 @@ def normalisation(
     Raises:
         ValueError: if the checkpoint's constants do not match its channels, and the user passes none.
     """
-    told = {name: options[name] for name in ("mean", "std") if options.get(name) is not None}
+    passed = {name: options[name] for name in ("mean", "std") if options.get(name) is not None}
     if stated is not None and options.get("channels") not in (None, channels):
-        told = {}
-    if len(told) == 2:
-        return told
+        passed = {}
+    if len(passed) == 2:
+        return passed
     if stated is None:
         defaults = (adapt_constants(values, channels) for values in usual)
         return {name: options.value(name, value, certain=certain) for name, value in zip(("mean", "std"), defaults)}
@@ -199,7 +199,7 @@ def normalisation(
             f"mean and std in the config have {len(stated[0])} values each, but the arrays are for images of {channels}"
             " channels: pass mean=... and std=..., on the 0..255 scale."
         )
-    return {"mean": stated[0], "std": stated[1], **told}
+    return {"mean": stated[0], "std": stated[1], **passed}
 
 
 def any_size(stated: typing.Any, options: Options, usual: int, certain: bool = False) -> tuple[int, int]:
@@ -283,10 +283,10 @@ def known_heads(options: Options, stated: int | None, usual: int = 1, certain: b
     Raises:
         ValueError: if they differ: any divisor of the width would load, but compute something else.
     """
-    told = options.get("heads")
-    if told is not None and stated is not None and told != stated:
+    passed = options.get("heads")
+    if passed is not None and stated is not None and passed != stated:
         raise ValueError(
-            f"heads={told} was passed, but config.json says {stated}. Leave heads out, or correct config.json."
+            f"heads={passed} was passed, but config.json says {stated}. Leave heads out, or correct config.json."
         )
     return options.value("heads", usual, stated, certain)
 

@@ -66,20 +66,20 @@ class Unanswered(ValueError):
         self.values = dict(values)
         super().__init__(self._text(path, {}))
 
-    def of_call(self, path: object, given: Mapping[str, Any]) -> "Unanswered":
-        """The same error with the line of a call: `path` and {argument: value} as they were given."""
+    def for_call(self, path: object, call: Mapping[str, Any]) -> "Unanswered":
+        """The same error with the line of a call: `path` and {argument: value} as in the call."""
         error = Unanswered(self.path, self.sentences, self.open, self.values, self.source)
-        error.args = (error._text(path, given),)
+        error.args = (error._text(path, call),)
         return error
 
-    def _text(self, path, given):
+    def _text(self, path, call):
         lines = [f'"{self.path}": {self.sentences[0]}', *self.sentences[1:]] if self.sentences else []
         if self.open:
             lines.append(f'"{self.path}" does not say what its model computes. Look up in the {self.source}:')
             names = [name for name in MEANINGS if name in self.open]
             lines += [f"  {name}: {MEANINGS[name].format(usual=self.open[name])}" for name in names]
-        line = {**given, **self.values}
-        if self.open or line != given:  # otherwise it would be the failed call again
+        line = {**call, **self.values}
+        if self.open or line != call:  # otherwise it would be the failed call again
             asked = [name for name in MEANINGS if name in self.open]
             shown = [f"{name}={value!r}" for name, value in line.items() if name not in self.open]
             shown += [f"{name}=?" for name in asked]
@@ -93,7 +93,7 @@ class Options(dict):
     """Arguments of `load` for values that a file does not state; records the questions that stay open.
 
     Args:
-        told: {argument: value}.
+        answers: {argument: value}.
         noted: {argument: value} in the file, next to the arrays.
         asks: whether to ask; False for a published file, or one of this package, which has the usual values.
 
@@ -101,8 +101,8 @@ class Options(dict):
         open: {argument: usual value} of the questions without an answer.
     """
 
-    def __init__(self, told: Mapping[str, Any] = {}, noted: Mapping[str, Any] = {}, asks: bool = True) -> None:
-        super().__init__(told)
+    def __init__(self, answers: Mapping[str, Any] = {}, noted: Mapping[str, Any] = {}, asks: bool = True) -> None:
+        super().__init__(answers)
         self.noted, self.asks = dict(noted), asks
         self.open: dict[str, Any] = {}
 

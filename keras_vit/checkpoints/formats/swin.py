@@ -153,7 +153,7 @@ def timm_map(spec: SwinSpec, classes: int | None) -> NameMap:
 
 def huggingface_map(spec: SwinSpec, classes: int | None) -> NameMap:
     """{name: Entry} in Hugging Face's names in files: a stage ends with the next one's merging."""
-    root = kind_of(spec)
+    root = find_kind(spec)
     entries = {f"{root}.embeddings.patch_embeddings.projection.weight": conv("patch_encoder/kernel")}
     entries[f"{root}.embeddings.patch_embeddings.projection.bias"] = same("patch_encoder/bias")
     entries |= torch_norm(f"{root}.embeddings.norm", "stem_norm")
@@ -176,7 +176,7 @@ def huggingface_map(spec: SwinSpec, classes: int | None) -> NameMap:
 _MAPS = {"timm": timm_map, "huggingface": huggingface_map}
 
 
-def kind_of(spec: SwinSpec) -> str:
+def find_kind(spec: SwinSpec) -> str:
     """Hugging Face's model type."""
     return {"v1": "swin", "v2": "swinv2"}[spec.version]
 
@@ -272,8 +272,8 @@ def _stated(config, style):
         window = window or int(after or before)
         windows = windows or ([int(before)] * 3 + [int(before) // 2] if after else None)
         size = size or (int(side), int(side))
-    given = setting(evaluation_config(config), "input_size", list)
-    return window, windows, size or (tuple(given[1:]) if given and len(given) == 3 else None)
+    stated = setting(evaluation_config(config), "input_size", list)
+    return window, windows, size or (tuple(stated[1:]) if stated and len(stated) == 3 else None)
 
 
 def _shown_side(arrays):

@@ -161,7 +161,7 @@ def preprocessing(config: Mapping) -> Callable[[int, int], str]:
     return text
 
 
-def evaluation_of(steps: UsualSteps) -> dict:
+def to_evaluation(steps: UsualSteps) -> dict:
     """The settings of these steps; `preprocessing` reads them back."""
     if steps.shorter is None:
         return {"interpolation": steps.method, "crop_pct": 1.0, "crop_mode": "squash"}

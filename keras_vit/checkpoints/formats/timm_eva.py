@@ -73,7 +73,7 @@ PE_POOL_HEADS = 8  # of Perception Encoder's MAP pool
 IMAGE_SIZE = 256  # of timm's files without a config.json
 
 
-def structure_of(spec) -> str | None:
+def find_structure(spec) -> str | None:
     """The row of CAPABILITIES for a spec; None if timm builds its model from another class."""
     if spec.positions == "rope2d":
         return "dinov3"
@@ -82,13 +82,13 @@ def structure_of(spec) -> str | None:
 
 def _structure(model):
     spec = model.spec
-    if structure_of(spec) == "pe":
+    if find_structure(spec) == "pe":
         return _perception_encoder(spec)
     if spec.qkv_bias and spec.key_bias:
         return "key_bias=True (these have biases of query and value alone, or none)"
-    if structure_of(spec) == "dinov3" and spec.layer_scale is None:
+    if find_structure(spec) == "dinov3" and spec.layer_scale is None:
         return 'layer_scale=None with positions="rope2d" (DINOv3 has LayerScale)'
-    if structure_of(spec) == "eva02" and not spec.qkv_bias:
+    if find_structure(spec) == "eva02" and not spec.qkv_bias:
         return 'qkv_bias=False with rope="rope2d_cells" (EVA-02 has biases of query and value)'
     return None
 
@@ -250,8 +250,8 @@ def _check(config, kind, fields, size, classes, channels):
             f"By config.json, the architecture is {architecture!r}, but the arrays are those of {_TITLES[kind]}:"
             " other rotary positions are not implemented for them."
         )
-    given = _ARGUMENTS[kind].items()
-    rows = [(name, setting(arguments, name, bool, int, float, str), value) for name, value in given]
+    expected = _ARGUMENTS[kind].items()
+    rows = [(name, setting(arguments, name, bool, int, float, str), value) for name, value in expected]
     registers = setting(arguments, "num_reg_tokens", int)
     check_agreement(
         [
@@ -300,6 +300,6 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
 
 def file_arrays(arrays: Mapping[str, np.ndarray], spec) -> dict[str, np.ndarray]:
     """The arrays by name_map's names as in timm's files; EVA-02's are apart where the MLP normalises."""
-    apart = spec.mlp_form == "swiglu" if structure_of(spec) == "dinov3" else spec.hidden_norm
+    apart = spec.mlp_form == "swiglu" if find_structure(spec) == "dinov3" else spec.hidden_norm
     found = split_gates(arrays, *_GATES) if apart else dict(arrays)
     return _separate(found) if spec.hidden_norm else found

@@ -203,7 +203,7 @@ def _kind(path):
     )
 
 
-def _of_keras(path, kind):
+def _keras_contents(path, kind):
     """The arrays and config in a Keras file with a model of one of Keras' own classes."""
     graph = keras_graph.read(path)
     if graph is None and kind == "hdf5":
@@ -293,11 +293,11 @@ def read(path: str | os.PathLike, key: str | None = None, largest: float = math.
     if not file.is_file():  # reading a pipe would wait forever
         raise ValueError(f'"{file}" is neither a file nor a folder.')
     if path.is_dir() and file.name == _UNZIPPED:
-        return _of_keras(path, "keras")
+        return _keras_contents(path, "keras")
     text, left_out, meta, notes = None, [], {}, {}
     kind = "safetensors" if file.name.endswith(".index.json") else _kind(file)
     if kind in ("keras", "hdf5"):
-        return _of_keras(file, kind)
+        return _keras_contents(file, kind)
     if kind == "torch":
         arrays, left_out, key = read_state_dict(file, key, largest)
         meta, notes = read_meta(file)

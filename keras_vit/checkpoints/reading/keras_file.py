@@ -137,7 +137,7 @@ def load(path):
     elif _is_composed(config):
         model = _composed(config, shapes, path)
     else:
-        known = _class_of(config) is not None or str(config.get("module")).split(".")[0] == "keras"
+        known = _find_class(config) is not None or str(config.get("module")).split(".")[0] == "keras"
         subclass = (
             " If it is your subclass of one, decorate it with @keras.saving.register_keras_serializable() before you"
             " save the model, and import it before you load the file."
@@ -167,7 +167,7 @@ def _read_tokenizer(model, path):
 
 def _is_composed(config):
     """Whether a config is of keras_vit.Model, or of a registered custom subclass."""
-    cls = _class_of(config)
+    cls = _find_class(config)
     return isinstance(cls, type) and issubclass(cls, keras.Model) and not cls.__module__.startswith("keras.")
 
 
@@ -176,13 +176,13 @@ def _arguments(config, shapes, path):
     where = f'The config of "{path}"'
     recorded = config.get("config")
     recorded = {k: v for k, v in recorded.items() if k != state.KEY} if isinstance(recorded, dict) else recorded
-    arguments = metadata.arguments(recorded, where)
-    make = _family(config["registered_name"], "model").make_spec
+    family = _family(config["registered_name"], "model")
+    arguments = metadata.arguments(recorded, where, family.name)
     values = sum(map(math.prod, shapes))
     _check_dense_config(arguments, values, where)
     values = 2 * values if dense_config.is_packed(arguments) else values
     try:
-        metadata.check_size(make(arguments["variant"]), arguments, len(shapes), values, path)
+        metadata.check_size(family.make_spec(arguments["variant"]), arguments, len(shapes), values, path)
     except ValueError as error:
         raise ValueError(f"{where} describes a model that cannot be built: {error}") from None
     return arguments
@@ -202,7 +202,7 @@ def _objects(config):
             waiting.extend(node)
 
 
-def _class_of(node):
+def _find_class(node):
     """The class that a config names, if registered in this process or one of Keras' own, or None."""
     if "module" not in node:  # Keras would read it as its older format
         return None
@@ -231,7 +231,7 @@ def _is_allowed(node):
         if keras.saving.get_registered_object(function) is not None:
             return True
         return module in ("builtins", "keras.activations") and callable(getattr(keras.activations, function, None))
-    cls = _class_of(node)
+    cls = _find_class(node)
     if not isinstance(cls, type) or issubclass(cls, _UNSAFE):
         return False
     return issubclass(cls, _KINDS) or _family(node.get("registered_name"), "spec") is not None
@@ -274,13 +274,13 @@ def _composed(config, shapes, path):
             )
         if _family(node.get("registered_name"), "model"):
             _arguments(node, shapes, path)
-        if _class_of(node) is TextEncoder:
+        if _find_class(node) is TextEncoder:
             _check_text(node, shapes, where)
         if _is_composed(node) and isinstance(node.get("config"), dict) and "spec" in node["config"]:
             metadata.check_description(node["config"], (), where)
         if (
-            isinstance(_class_of(node), type)
-            and issubclass(_class_of(node), (ComposedLayer, Model))
+            isinstance(_find_class(node), type)
+            and issubclass(_find_class(node), (ComposedLayer, Model))
             and isinstance(node["config"], dict)
         ):
             dense_config.check(node["config"], sum(map(math.prod, shapes)), where)

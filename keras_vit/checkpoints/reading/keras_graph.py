@@ -154,7 +154,7 @@ class _Graph:
         self.arrays = arrays
         self.by_place = any(path.startswith("layers/") for path in arrays)  # in .keras, else by name
 
-    def _of_layer(self, path, name):
+    def _layer_arrays(self, path, name):
         """A layer's arrays: below its path in a .keras file, below its name within `path` in an .h5 file."""
         if self.by_place:
             below = {key.removeprefix(path): array for key, array in self.arrays.items() if key.startswith(path)}
@@ -182,7 +182,7 @@ class _Graph:
         custom = str(module).partition(".")[0] != "keras"
         if _IDENTITIES.fullmatch(kind) and not custom:
             return inputs[0]
-        return Node(kind, _name(layer), config, inputs, call, self._of_layer(path, _name(layer)), custom)
+        return Node(kind, _name(layer), config, inputs, call, self._layer_arrays(path, _name(layer)), custom)
 
     def output(self, model: Mapping[str, Any], path: str = "", inputs: list[Node] | None = None) -> Node:
         """The last node of a model; ValueError for several inputs or outputs.

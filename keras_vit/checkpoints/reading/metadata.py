@@ -5,13 +5,14 @@ over config and arrays. Anybody can alter either, so types, ranges and sizes are
 """
 
 import ast
+import contextlib
 import dataclasses
 import json
 import math
 import re
 import reprlib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -40,6 +41,7 @@ def _crc32(config, arrays):
 
 
 def write(
+    family: str,
     arguments: Mapping[str, typing.Any],
     arrays: Mapping[str, np.ndarray],
     activation: str | None = None,
@@ -48,6 +50,7 @@ def write(
     """Metadata as text: what array names and shapes do not determine. Other readers of the format ignore it.
 
     Args:
+        family: the name of the model's. It is beside the config, whose entries earlier versions check.
         arguments: `model.arguments()`.
         arrays: {name: array} of the file, for the checksum.
         activation: `model.activation`.
@@ -56,7 +59,7 @@ def write(
     config = {key: value for key, value in arguments.items() if key not in ("name", "dtype", "remat")}
     if not labels:
         config["class_names"] = None
-    written = {"config": config, "crc32": _crc32(config, arrays)}
+    written = {"family": family, "config": config, "crc32": _crc32(config, arrays)}
     return json.dumps(written if activation is None else {**written, "activation": activation})
 
 
@@ -82,13 +85,13 @@ def _is_bounded(value, depth=2):
     )
 
 
-def check_fields(given: Mapping[str, typing.Any], form: type, where: str) -> None:
+def check_fields(values: Mapping[str, typing.Any], form: type, where: str) -> None:
     """Checks a spec's fields by the rows of its class `form`; JSON has lists for tuples. ValueError if invalid."""
     rows = fields.rows(form)
-    missing = [name for name, field in rows.items() if field.default is dataclasses.MISSING and name not in given]
+    missing = [name for name, field in rows.items() if field.default is dataclasses.MISSING and name not in values]
     if missing:
         raise ValueError(f"{where} does not contain {', '.join(missing)}.")
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in rows:
             raise ValueError(f'{where} has the unknown field "{name}".{did_you_mean(name, list(rows))}')
         _check(_is_bounded(value), name, fields.takes(rows[name]), value, where)
@@ -152,8 +155,13 @@ def check_description(config: Mapping[str, typing.Any], image_size: tuple, where
     check_preprocessing(config.get("preprocessing"), (*image_size, classes or 0), where)
 
 
-def arguments(config: typing.Any, where: str) -> dict[str, typing.Any]:
-    """A model's constructor arguments, from its config, checked; "variant" stays a dict of the spec's fields.
+def arguments(config: typing.Any, where: str, family: typing.Any = None) -> dict[str, typing.Any]:
+    """A model's constructor arguments, from its config, checked; "variant" stays a dict, as of Spec.to_dict.
+
+    Args:
+        config: as written.
+        where: the file's name, for messages.
+        family: name of the model's, if it is beside the config.
 
     Raises:
         ValueError: for a config that this package does not write, with the argument.
@@ -165,7 +173,8 @@ def arguments(config: typing.Any, where: str) -> dict[str, typing.Any]:
     for name in sorted({"image_size", "classes", "channels"} - config.keys()):
         raise ValueError(f"{where} does not contain {name}.")
     variant = as_named_now(config["variant"])
-    check_fields(variant, families.find(variant).spec, where)
+    row = families.find(variant if family is None else {"family": family})
+    check_fields(variant, row.spec, where)
     size, channels = config.get("image_size"), config.get("channels")
     sides = size if isinstance(size, (list, tuple)) else ()
     valid = len(sides) == 2 and all(_is_positive(side) and side <= _LARGEST_SIDE for side in sides)
@@ -180,7 +189,7 @@ def arguments(config: typing.Any, where: str) -> dict[str, typing.Any]:
     _check(valid, "remat", "true, false or a list of block numbers", remat, where)
     return {
         **config,
-        "variant": variant,
+        "variant": {"family": row.name, **variant},
         "image_size": tuple(sides),
         "remat": remat,
         "dtype": _dtype(config.get("dtype"), where),
@@ -209,7 +218,7 @@ def read(
     Raises:
         ValueError: for metadata that this package does not write, or another checksum.
     """
-    recorded = arguments(metadata.get("config"), f'The metadata of "{where}"')
+    recorded = arguments(metadata.get("config"), f'The metadata of "{where}"', metadata.get("family"))
     if arrays is not None and "crc32" in metadata and metadata["crc32"] != _crc32(metadata["config"], arrays):
         raise ValueError(
             f'"{where}" is damaged: its arrays and metadata no longer have the checksum with which they were written.'
@@ -223,6 +232,17 @@ def read(
         f'The metadata of "{where}"',
     )
     return {**recorded, "activation": activation}
+
+
+@contextlib.contextmanager
+def built_from(path: typing.Any, is_changed: bool = False) -> Iterator[None]:
+    """A context in which a ValueError blames the file at `path`, unless the model `is_changed` on request."""
+    try:
+        yield
+    except ValueError as error:
+        if is_changed:
+            raise
+        raise ValueError(f'"{path}" describes a model that cannot be built: {error}') from None
 
 
 def check_size(

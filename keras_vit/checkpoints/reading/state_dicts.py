@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_vit.checkpoints.formats.name_map import summary
 from keras_vit.checkpoints.reading.pickles import Thing
-from keras_vit.checkpoints.reading.torch_file import array_like, opened, values_of
+from keras_vit.checkpoints.reading.torch_file import array_like, opened, read_values
 
 _MATRICES = 4  # a dict with fewer arrays of two or more axes is a head, statistics or a loss's, not a Transformer
 _DEPTH = 6  # of nested containers
@@ -161,4 +161,4 @@ def read_state_dict(
                 arrays |= {f"{head[0]}.{kind}": array for kind, array in others.items()}
             elif name != chosen:
                 left_out += [f"{name}.{other}" for other in _matrices(others)]
-        return values_of(arrays, path, largest), left_out, rest
+        return read_values(arrays, path, largest), left_out, rest

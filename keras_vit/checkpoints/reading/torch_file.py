@@ -227,7 +227,7 @@ def _intact(path):
 
 
 def array_like(value: Any) -> Any:
-    """What `values_of` reads, with shape and dtype, if a value in a torch file is an array; else None."""
+    """What `read_values` reads, with shape and dtype, if a value in a torch file is an array; else None."""
     if isinstance(value, (_Tensor, np.ndarray)):
         return value
     if isinstance(value, Thing) and value.name.endswith("multiarray._reconstruct") and value.state is not None:
@@ -237,7 +237,7 @@ def array_like(value: Any) -> Any:
     return None
 
 
-def values_of(arrays: dict[str, Any], path: pathlib.Path, largest: float = math.inf) -> dict[str, np.ndarray]:
+def read_values(arrays: dict[str, Any], path: pathlib.Path, largest: float = math.inf) -> dict[str, np.ndarray]:
     """{name: array} of {name: array_like}, while the file is open; those of more than `largest` values are zeros.
 
     Raises:

@@ -82,7 +82,7 @@ def test_round_trips_are_bit_identical(name, folder_of, model_of, tmp_path):
 def test_the_config_states_what_transformers_states(name, model_of):
     """Of every setting that we write, besides the release: transformers reads the same model from it."""
     form = huggingface_beit if name == "beit" else huggingface_dense
-    written, theirs = json.loads(json.dumps(form.config_of(model_of(name)))), golden(name)["config"]
+    written, theirs = json.loads(json.dumps(form.to_config(model_of(name)))), golden(name)["config"]
     sections = (written, theirs), (written.get("backbone_config", {}), theirs.get("backbone_config") or {})
     for ours, original in sections:
         for key, value in ours.items():

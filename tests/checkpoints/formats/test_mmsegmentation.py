@@ -112,7 +112,7 @@ def test_the_files_state_classes_colours_taps_and_normalisation(model_of):
 def test_a_written_config_describes_the_model(model_of):
     """The settings that shapes do not determine are those of the file that was read."""
     for name in HEADS:
-        described = mmsegmentation_config.settings_of(mmsegmentation.meta_of(model_of(name))["cfg"])["model"]
+        described = mmsegmentation_config.parse_settings(mmsegmentation.to_meta(model_of(name))["cfg"])["model"]
         expected = golden(name)["backbone"]
         for key in ("type", "img_size", "num_heads", "out_indices", "norm_cfg"):
             assert described["backbone"][key] == expected[key], key
@@ -155,8 +155,8 @@ def test_other_numbers_of_auxiliary_heads_are_refused(tmp_path):
 
 def test_texts_that_are_no_config_are_ignored():
     for text in ("", "not python(", "x = [" + "(" * 5000, "import os", "a, b = 1, 2", "x = 1 if y else f()"):
-        assert mmsegmentation_config.settings_of(text) in ({}, {"x": None})
-    nested = mmsegmentation_config.settings_of("m = dict(a=(1, 2.5), b={'c': [None, True]}, **other)\nn = open('x')")
+        assert mmsegmentation_config.parse_settings(text) in ({}, {"x": None})
+    nested = mmsegmentation_config.parse_settings("m = dict(a=(1, 2.5), b={'c': [None, True]}, **other)\nn = open('x')")
     assert nested == {"m": {"a": [1, 2.5], "b": {"c": [None, True]}}, "n": None}
 
 

@@ -11,11 +11,11 @@ import pytest
 import safetensors.numpy
 
 import keras_vit
+from keras_vit.checkpoints.adapt import model_weights
 from keras_vit.checkpoints.formats import bit, config_json, google
 from keras_vit.checkpoints.formats.name_map import unpack
 from keras_vit.checkpoints.parse import parse
 from keras_vit.checkpoints.reading.files import read
-from keras_vit.checkpoints.transfer import model_weights
 from keras_vit.io import atomic
 from keras_vit.models import make_spec
 from keras_vit.models.families import FAMILIES

@@ -274,7 +274,7 @@ def test_an_ordinary_preprocessing_is_not(text):
 
 
 def test_an_activation_that_no_head_has_is_refused(tiny):
-    written = json.loads(metadata.write(tiny().arguments(), {}, "sigmoid"))
+    written = json.loads(metadata.write("ViT", tiny().arguments(), {}, "sigmoid"))
     assert metadata.read(written, {}, "m.npz")["activation"] == "sigmoid"
     for wrong in ("tanh", 3, ["sigmoid"]):
         with pytest.raises(ValueError, match='The metadata of "m.npz": activation should be softmax or sigmoid, got'):
