@@ -67,7 +67,7 @@ def plan_of(row, datasets):
 
 def main():
     from keras_vit.io.progress import shown
-    from keras_vit.planning.slice.text import comparison
+    from keras_vit.planning.slice.plan_text import comparison
     from trainers import config_files
 
     rows = [row for row in ROWS if flags.FLAGS.only in (None, row.name)]

@@ -92,7 +92,7 @@ def main():
     from keras_vit.io.progress import shown
     from keras_vit.planning.slice.chips import parse_slice
     from keras_vit.planning.slice.plan import Plan
-    from keras_vit.planning.slice.text import where as parts
+    from keras_vit.planning.slice.plan_text import where as parts
 
     values, where = flags.FLAGS, parse_slice(TOPOLOGY)
     with shown():

@@ -14,16 +14,16 @@ if not _typing.TYPE_CHECKING:  # before Keras is imported
 
 from keras_vit import layers, training
 from keras_vit.classification.distilled import Distilled
-from keras_vit.detection.model import DetectionModel
+from keras_vit.detection.detection_model import DetectionModel
 from keras_vit.fit.model import Model
 from keras_vit.image_text.contrastive import Contrastive
 from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.models import BiT, BiTSpec, NaFlexViT, Swin, SwinSpec, TextEncoder, TextSpec, ViT, ViTSpec
-from keras_vit.pretraining.dino import DINO
+from keras_vit.pretraining.dino_model import DINO
 from keras_vit.pretraining.image_gpt import ImageGPT
 from keras_vit.pretraining.masked_autoencoder import MaskedAutoencoder
-from keras_vit.pretraining.masked_patches import MaskedPatchPredictor
-from keras_vit.segmentation.model import SegmentationModel
+from keras_vit.pretraining.masked_patch_predictor import MaskedPatchPredictor
+from keras_vit.segmentation.segmentation_model import SegmentationModel
 from keras_vit.version import __version__
 
 __all__ = [

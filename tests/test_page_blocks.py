@@ -21,7 +21,7 @@ from PIL import Image
 import keras_vit
 import keras_vit.models.variants
 import keras_vit.sharing
-from keras_vit.data.ops.registry import OPS
+from keras_vit.data.ops.op_registry import OPS
 from keras_vit.evaluation import EVALUATORS
 
 pytestmark = [

@@ -12,7 +12,7 @@ import pytest
 
 import keras_vit
 from keras_vit.models import BiT, ViT, families
-from keras_vit.models.arguments import Answers, Arguments, BiTOverrides, Changes, ViTOverrides
+from keras_vit.models.overrides import Answers, Arguments, BiTOverrides, Changes, ViTOverrides
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ROOMS = "checkpoints data distribution evaluation inspection layers models optim runs serving tasks training".split()

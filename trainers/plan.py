@@ -45,7 +45,7 @@ def _plans(values):
 def _compare(values, plan_of):
     """Prints a table of the config on several slices."""
     from keras_vit.planning.slice.plan import DoesNotFit
-    from keras_vit.planning.slice.text import comparison
+    from keras_vit.planning.slice.plan_text import comparison
 
     name, named = values.config.model.variant or values.config.init or "B/16", []
     for where in [name.strip() for name in values.compare.split(",") if name.strip()]:
@@ -60,7 +60,7 @@ def _find_batch(values, plan_of):
     """Prints the largest batch that fits, with and without rematerialised blocks."""
     from keras_vit.io.suggest import counted
     from keras_vit.planning.slice.plan import MOST_PER_CHIP, find_batch, with_batch
-    from keras_vit.planning.slice.text import comparison
+    from keras_vit.planning.slice.plan_text import comparison
 
     named = []
     step = math.lcm(8, values.config.micro_batches)
@@ -102,7 +102,7 @@ def main():
 
 def _show(values, plan):
     """Prints one plan."""
-    from keras_vit.planning.slice.text import plan_text, where
+    from keras_vit.planning.slice.plan_text import plan_text, where
 
     print(plan_text(plan))
     if values.where:

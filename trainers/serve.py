@@ -135,7 +135,7 @@ def serve(arguments, values):
     try:
         from keras_vit.serving.http.app import application
         from keras_vit.serving.http.bodies import Limits
-        from keras_vit.serving.http.run import bind, in_address, run
+        from keras_vit.serving.http.server import bind, in_address, run
     except ImportError as error:
         if error.name is None or error.name.partition(".")[0] == "tensorflow":
             raise

@@ -19,9 +19,9 @@ def _show(model, values):
     """Writes the folder to --output, or prints the card."""
     import keras_vit
     from keras_vit.io.progress import stage
-    from keras_vit.sharing.folder import CARD, check_output
-    from keras_vit.sharing.run import is_run
+    from keras_vit.sharing.published_run import is_run
     from keras_vit.sharing.share import find_place
+    from keras_vit.sharing.shared_folder import CARD, check_output
 
     _, licence = find_place(values.to, values.license)
     output = values.output

@@ -9,7 +9,7 @@ from layout import ROOT, table
 
 from keras_vit.checkpoints import list_models
 from keras_vit.checkpoints.fetch.catalogue import Published, find
-from keras_vit.detection.heads.rows import HEADS as DETECTORS
+from keras_vit.detection.heads.detection_heads import HEADS as DETECTORS
 from keras_vit.planning.model_count import ModelCount, read_counts
 
 # (model, what was measured with this package, result, page of docs/ with the run and its hardware).

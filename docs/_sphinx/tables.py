@@ -17,7 +17,7 @@ from layout import ROOT, table
 from keras_vit import evaluation
 from keras_vit.checkpoints import parse
 from keras_vit.checkpoints.save import FORMATS as WRITTEN
-from keras_vit.data.ops.registry import OPS
+from keras_vit.data.ops.op_registry import OPS
 from keras_vit.evaluation.data import OnSource
 from keras_vit.serving import single_file
 from trainers.command import VERBS

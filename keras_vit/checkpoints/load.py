@@ -11,7 +11,7 @@ from absl import logging
 
 from keras_vit.checkpoints import dual
 from keras_vit.checkpoints.adapt import variables
-from keras_vit.checkpoints.dense import (
+from keras_vit.checkpoints.dense_models import (
     describe_adapted,
     encoder_options,
     head_variables,
@@ -28,7 +28,7 @@ from keras_vit.checkpoints.parse import parsed_arrays
 from keras_vit.checkpoints.reading import keras_file, metadata
 from keras_vit.checkpoints.reading.files import read
 from keras_vit.checkpoints.transfer import LoadOptions, adapt, adapted, describe
-from keras_vit.detection.model import DetectionModel
+from keras_vit.detection.detection_model import DetectionModel
 from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.class_names import DATA_SETS
 from keras_vit.io.logs import log_once
@@ -37,8 +37,8 @@ from keras_vit.io.tokenizer import Tokenizer
 from keras_vit.layers.arguments import as_named_now
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.models import Classifier, families
-from keras_vit.models.arguments import Answers
-from keras_vit.segmentation.model import SegmentationModel
+from keras_vit.models.overrides import Answers
+from keras_vit.segmentation.segmentation_model import SegmentationModel
 
 _ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names", "key", "text", "tokenizer")
 _HINTS = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.checkpoints.formats import (
-    bit,
+    bit_files,
     google,
     huggingface,
     huggingface_beit,
@@ -19,7 +19,7 @@ from keras_vit.checkpoints.formats import (
     mae,
     mmsegmentation,
     own_names,
-    swin,
+    swin_files,
     timm,
     timm_config,
     timm_eva,
@@ -38,10 +38,10 @@ from keras_vit.models.fields import WEIGHTS, named
 
 _TIMM_ATTENTION = re.compile(r"(?:^|\.)blocks\.\d+\.(?:\d+\.)?attn\.")  # DINOv2's blocks are in chunks
 FORMATS = {  # names as in `recognise`
-    "bit": bit,
+    "bit": bit_files,
     "google": google,
     "vit_pytorch": vit_pytorch,
-    "swin": swin,
+    "swin": swin_files,
     "mae": mae,
     "mmsegmentation": mmsegmentation,
     "huggingface_beit": huggingface_beit,

@@ -16,9 +16,9 @@ import safetensors.numpy
 
 from keras_vit.checkpoints import dual
 from keras_vit.checkpoints.adapt import model_weights
-from keras_vit.checkpoints.dense import all_weights
+from keras_vit.checkpoints.dense_models import all_weights
 from keras_vit.checkpoints.formats import (
-    bit,
+    bit_files,
     config_json,
     google,
     huggingface,
@@ -33,22 +33,22 @@ from keras_vit.checkpoints.formats import (
     mae,
     mmsegmentation,
     name_map,
-    swin,
+    swin_files,
     timm,
     timm_eva,
     timm_names,
 )
 from keras_vit.checkpoints.reading import metadata
-from keras_vit.checkpoints.torch_file import save_state_dict
+from keras_vit.checkpoints.torch_writer import save_state_dict
 from keras_vit.checkpoints.transfer import check_plain
-from keras_vit.detection.model import DetectionModel
+from keras_vit.detection.detection_model import DetectionModel
 from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier, families
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.pretraining.masked_autoencoder import MaskedAutoencoder
-from keras_vit.segmentation.model import SegmentationModel
+from keras_vit.segmentation.segmentation_model import SegmentationModel
 
 FORMATS = ("keras", "google", "timm", "huggingface", "mmsegmentation")
 _BY_ENDING = {".keras": "keras", ".npz": "google", ".pth": "mmsegmentation"}
@@ -118,8 +118,8 @@ def _google_vit(model, weights):
 
 
 def _google_bit(model, weights):
-    bit.CAPABILITIES["google"].check(model)
-    return name_map.pack(bit.name_map(model.spec.units, model.classes, "google"), weights)
+    bit_files.CAPABILITIES["google"].check(model)
+    return name_map.pack(bit_files.name_map(model.spec.units, model.classes, "google"), weights)
 
 
 def _timm_vit(model, weights):
@@ -143,19 +143,19 @@ def _timm_eva(model, weights):
 
 
 def _timm_bit(model, weights):
-    bit.CAPABILITIES["timm"].check(model)
-    arrays = name_map.pack(bit.name_map(model.spec.units, model.classes, "timm"), weights)
+    bit_files.CAPABILITIES["timm"].check(model)
+    arrays = name_map.pack(bit_files.name_map(model.spec.units, model.classes, "timm"), weights)
     return arrays, config_json.timm_bit(model)
 
 
 def _timm_swin(model, weights):
-    swin.CAPABILITIES["timm"].check(model)
-    return name_map.pack(swin.timm_map(model.spec, model.classes), weights), config_json.timm_swin(model)
+    swin_files.CAPABILITIES["timm"].check(model)
+    return name_map.pack(swin_files.timm_map(model.spec, model.classes), weights), config_json.timm_swin(model)
 
 
 def _huggingface_swin(model, weights):
-    swin.CAPABILITIES["huggingface"].check(model)
-    arrays = name_map.pack(swin.huggingface_map(model.spec, model.classes), weights)
+    swin_files.CAPABILITIES["huggingface"].check(model)
+    arrays = name_map.pack(swin_files.huggingface_map(model.spec, model.classes), weights)
     return arrays, config_json.huggingface_swin(model)
 
 

@@ -16,9 +16,9 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.dense import dense_config
 from keras_vit.layers.embedding.patches import grid_size, pair
 from keras_vit.models import Classifier, families, taps
-from keras_vit.models.arguments import Changes
 from keras_vit.models.checks import check_count, plain_names, preprocessing_or_none
 from keras_vit.models.fields import WEIGHTS, named
+from keras_vit.models.overrides import Changes
 
 HEADS = ("keep", "reset", "drop")
 # Arguments that can change.

@@ -5,7 +5,7 @@ from keras_vit.data.batches import evaluation_batches, image_and_label, training
 from keras_vit.data.errors import ExampleErrors
 from keras_vit.data.objects import pack_objects
 from keras_vit.data.open import open_source
-from keras_vit.data.ops.registry import parse
+from keras_vit.data.ops.op_registry import parse
 from keras_vit.data.palette import fit_palette, nearest_colors, sample_pixels
 from keras_vit.data.sources.arrays import from_arrays
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit.data.ops.registry import as_uint8
+from keras_vit.data.ops.op_registry import as_uint8
 
 
 def patch_grid(height: Any, width: Any, patch_size: int | Sequence[int], patches: int) -> tuple[Any, Any]:

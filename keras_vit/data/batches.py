@@ -9,10 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_vit.data.data_service import distribute
 from keras_vit.data.errors import ExampleErrors, replaced, report_errors
 from keras_vit.data.mapping import fallible_map
-from keras_vit.data.ops.registry import parse
-from keras_vit.data.service import distribute
+from keras_vit.data.ops.op_registry import parse
 from keras_vit.data.sharding import HostShard
 from keras_vit.data.sources.base import Source, fold
 
@@ -156,7 +156,7 @@ def training_batches(
 
     Args:
         source: Source. From `open_source` or `from_arrays`.
-        preprocess: str. Preprocessing text; see data/ops/registry.py.
+        preprocess: str. Preprocessing text; see data/ops/op_registry.py.
         batch_size: int. Rows of the global batch.
         seed: int. Seed of the order and the augmentation.
         start_step: int. Global batches to skip.

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.data.ops.registry import as_uint8
+from keras_vit.data.ops.op_registry import as_uint8
 from keras_vit.data.scan import scan
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.examine import warn_of_files

@@ -2,7 +2,7 @@
 
 Images are (b, h, w, c). Objects are (b, m, 7), rows of top, left, bottom, right, label, crowd and area, boxes as
 fractions of the image; padding has the label -1. Each output row has room for the objects of all images in it, real
-ones first. As in classification/mixing.py, neighbours mix, shapes are static, and XLA can compile everything.
+ones first. As in classification/mixup.py, neighbours mix, shapes are static, and XLA can compile everything.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import dataclasses
 import keras
 from keras import ops
 
-from keras_vit.classification.mixing import mix, mixup_share, step_seed, swap_neighbours
+from keras_vit.classification.mixup import mix, mixup_share, step_seed, swap_neighbours
 from keras_vit.fit.mixing import Neighbours
 from keras_vit.io.object_rows import PADDING_ROW
 from keras_vit.layers.dropout import FixedSeed, fold_in

@@ -110,23 +110,23 @@ class Evaluator:
 EVALUATORS: dict[str, type[Evaluator]] = {}  # the package's own are registered on first use
 _MODULES = {
     "calibration": "keras_vit.evaluation.calibration",
-    "classification": "keras_vit.evaluation.classification",
+    "classification": "keras_vit.evaluation.classification_scores",
     "corruptions": "keras_vit.evaluation.robustness.corruptions",
-    "detection": "keras_vit.evaluation.detection",
+    "detection": "keras_vit.evaluation.detection_scores",
     "few_shot": "keras_vit.evaluation.shots",
     "knn": "keras_vit.evaluation.knn",
-    "logistic": "keras_vit.evaluation.linear",
+    "logistic": "keras_vit.evaluation.linear_probe",
     "mapped": "keras_vit.evaluation.imagenet.mapped",
-    "occlusion": "keras_vit.evaluation.robustness.patches",
+    "occlusion": "keras_vit.evaluation.robustness.changed_patches",
     "real": "keras_vit.evaluation.imagenet.real",
     "reconstructions": "keras_vit.evaluation.reconstructions",
     "retrieval": "keras_vit.evaluation.retrieval",
-    "ridge": "keras_vit.evaluation.linear",
+    "ridge": "keras_vit.evaluation.linear_probe",
     "samples": "keras_vit.evaluation.samples",
-    "segmentation": "keras_vit.evaluation.segmentation",
-    "shifts": "keras_vit.evaluation.robustness.patches",
-    "shuffled_patches": "keras_vit.evaluation.robustness.patches",
-    "zero_shot": "keras_vit.evaluation.zero_shot",
+    "segmentation": "keras_vit.evaluation.segmentation_scores",
+    "shifts": "keras_vit.evaluation.robustness.changed_patches",
+    "shuffled_patches": "keras_vit.evaluation.robustness.changed_patches",
+    "zero_shot": "keras_vit.evaluation.zero_shot_accuracy",
 }
 
 

@@ -14,7 +14,7 @@ from keras_vit.data import open_source
 from keras_vit.data.sources.selection import labels_of
 from keras_vit.data.splits import overlap
 from keras_vit.evaluation.features import FeatureEvaluator, FeatureSplits, top_hits
-from keras_vit.evaluation.linear import accuracy, best_penalty, ridge_head, scores
+from keras_vit.evaluation.linear_probe import accuracy, best_penalty, ridge_head, scores
 from keras_vit.evaluation.registry import Evaluation, register
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted, listed

@@ -25,7 +25,7 @@ from keras_vit.inference.shards import take_folder
 from keras_vit.io.beam_options import pipeline_options
 from keras_vit.io.paths import locate
 from keras_vit.io.progress import stage
-from keras_vit.serving.description import METADATA
+from keras_vit.serving.export_description import METADATA
 
 
 def read_export(folder: str) -> dict[str, Any]:

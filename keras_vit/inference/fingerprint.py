@@ -17,7 +17,7 @@ from etils import epath
 from keras_vit.fit.state import KEY as TRAINING
 from keras_vit.io.checksum import checksum
 from keras_vit.io.paths import paths_in
-from keras_vit.serving.description import activation_name
+from keras_vit.serving.export_description import activation_name
 
 EXPORT = "export "  # prefix of an export's checksums, which differ from those of its model
 

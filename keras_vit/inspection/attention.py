@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.inspection.calls import call_of, chosen, computing, converted
-from keras_vit.inspection.windows import each_window_map, window_shares
+from keras_vit.inspection.window_maps import each_window_map, window_shares
 from keras_vit.layers import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.models import taps
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.inspection import figures, html_report
-from keras_vit.inspection.detection import sheet
+from keras_vit.inspection.box_comparison import sheet
 from keras_vit.inspection.html_report import cell, embedded, figure_row, legend, own_text, percentage, section, sortable
 from keras_vit.io.box_pictures import Mark
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_vit.fit.checks.inputs import check_images
 from keras_vit.inspection.attention import attends_in_windows, attention_blocks, each_attention
-from keras_vit.inspection.windows import each_window_attention, window_blocks
+from keras_vit.inspection.window_maps import each_window_attention, window_blocks
 from keras_vit.models import taps
 
 

@@ -17,7 +17,7 @@ from keras_vit.inspection.html_report import (
     sortable,
     swatch,
 )
-from keras_vit.inspection.segmentation import error
+from keras_vit.inspection.mask_comparison import error
 from keras_vit.io.mask_pictures import Color, mask_png, rgb, void_color
 
 _COLUMNS = {"iou": "IoU", "accuracy": "accuracy", "boundary_f": "boundary F", "share": "share of pixels"}

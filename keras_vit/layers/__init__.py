@@ -5,13 +5,13 @@ from keras_vit.layers.attention.window_attention import WindowAttention
 from keras_vit.layers.attention.window_tokens import WindowTokens
 from keras_vit.layers.blocks.axial import AxialBlock
 from keras_vit.layers.blocks.mlp import MlpBlock
-from keras_vit.layers.blocks.swin import SwinBlock
+from keras_vit.layers.blocks.swin_block import SwinBlock
 from keras_vit.layers.blocks.token_merging import ReducingBlock
 from keras_vit.layers.blocks.transformer import LayerScale, PostNormBlock, TransformerBlock
 from keras_vit.layers.convolutions import BottleneckUnit, StdConv2D
 from keras_vit.layers.dropout import Dropout, DropPath
 from keras_vit.layers.embedding.merging import PatchMerging
-from keras_vit.layers.embedding.palette import PaletteEncoder
+from keras_vit.layers.embedding.palette_encoder import PaletteEncoder
 from keras_vit.layers.embedding.patch_dropout import PatchDropout
 from keras_vit.layers.embedding.patches import ClassToken, PatchEncoder, PatchGrid
 from keras_vit.layers.normalization import BatchNormalization, PixelNormalization

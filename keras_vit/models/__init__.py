@@ -67,7 +67,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from keras_vit.classification.distilled import Distilled as Distilled
-    from keras_vit.detection.model import DetectionModel as DetectionModel
+    from keras_vit.detection.detection_model import DetectionModel as DetectionModel
     from keras_vit.image_text.contrastive import Contrastive as Contrastive
     from keras_vit.image_text.dual_encoder import DualEncoder as DualEncoder
     from keras_vit.models.finetuning.freezing import freeze as freeze
@@ -75,29 +75,29 @@ if TYPE_CHECKING:
     from keras_vit.models.finetuning.lora import enable_lora as enable_lora
     from keras_vit.models.finetuning.lora import merge_lora as merge_lora
     from keras_vit.models.finetuning.whitening import whiten as whiten
-    from keras_vit.pretraining.dino import DINO as DINO
+    from keras_vit.pretraining.dino_model import DINO as DINO
     from keras_vit.pretraining.image_gpt import ImageGPT as ImageGPT
     from keras_vit.pretraining.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
     from keras_vit.pretraining.masked_model import MaskedModel as MaskedModel
     from keras_vit.pretraining.masked_model import Reconstruction as Reconstruction
     from keras_vit.pretraining.masked_model import hidden_count as hidden_count
-    from keras_vit.pretraining.masked_patches import MaskedPatchPredictor as MaskedPatchPredictor
-    from keras_vit.segmentation.model import SegmentationModel as SegmentationModel
+    from keras_vit.pretraining.masked_patch_predictor import MaskedPatchPredictor as MaskedPatchPredictor
+    from keras_vit.segmentation.segmentation_model import SegmentationModel as SegmentationModel
 else:
     # Models with their losses live above this room; here are the names.
     __getattr__ = attach(
         __name__,
         {
             "Contrastive": "keras_vit.image_text.contrastive",
-            "DINO": "keras_vit.pretraining.dino",
-            "DetectionModel": "keras_vit.detection.model",
+            "DINO": "keras_vit.pretraining.dino_model",
+            "DetectionModel": "keras_vit.detection.detection_model",
             "Distilled": "keras_vit.classification.distilled",
             "DualEncoder": "keras_vit.image_text.dual_encoder",
             "ImageGPT": "keras_vit.pretraining.image_gpt",
             "MaskedAutoencoder": "keras_vit.pretraining.masked_autoencoder",
             "MaskedModel Reconstruction hidden_count": "keras_vit.pretraining.masked_model",
-            "MaskedPatchPredictor": "keras_vit.pretraining.masked_patches",
-            "SegmentationModel": "keras_vit.segmentation.model",
+            "MaskedPatchPredictor": "keras_vit.pretraining.masked_patch_predictor",
+            "SegmentationModel": "keras_vit.segmentation.segmentation_model",
             "freeze freeze_all_but_head": "keras_vit.models.finetuning.freezing",
             "enable_lora merge_lora": "keras_vit.models.finetuning.lora",
             "whiten": "keras_vit.models.finetuning.whitening",

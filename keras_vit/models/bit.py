@@ -20,10 +20,10 @@ from keras_vit.models.checks import blocks_to_remat, class_count, float_policy, 
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.families import FAMILIES, Family, Spec, variant_hint
 from keras_vit.models.fields import NOTHING, NUMBER, PER_CHANNEL, WEIGHTS, Kind, documented, field, row
-from keras_vit.models.heads.classify import linear
+from keras_vit.models.heads.label_head import linear
 
 if TYPE_CHECKING:
-    from keras_vit.models.arguments import BiTOverrides
+    from keras_vit.models.overrides import BiTOverrides
 
 # Residual units per stage, by the number of layers.
 DEPTHS = {26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}

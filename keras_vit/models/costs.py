@@ -14,7 +14,7 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.layers.attention.groups import pattern_sizes
+from keras_vit.layers.attention.patch_groups import pattern_sizes
 from keras_vit.layers.attention.self_attention import RELATIVE
 from keras_vit.layers.blocks.mlp import MLPS
 from keras_vit.models.encoder import BLOCK_ARGUMENTS, Reduction

@@ -60,7 +60,7 @@ def _positions(spec, grid, policy, name="position_embedding", registers=0):
 def _patches(image, spec, remat, policy):
     """Pixels (b, height, width, c) to patch tokens (b, h*w, d)."""
     if spec.palette is not None:
-        from keras_vit.layers.embedding.palette import PaletteEncoder
+        from keras_vit.layers.embedding.palette_encoder import PaletteEncoder
 
         return PaletteEncoder(spec.palette, spec.width, dtype=policy, name="patch_encoder")(image)
     x = PixelNormalization(spec.mean, spec.std, dtype=policy, name="normalization")(image)

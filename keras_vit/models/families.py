@@ -17,7 +17,7 @@ from keras_vit.layers.arguments import as_named_now
 from keras_vit.models.fields import NOTHING, WEIGHTS, make_plain, named
 
 if TYPE_CHECKING:
-    from keras_vit.models.arguments import Arguments
+    from keras_vit.models.overrides import Arguments
 
 # The arguments of every family's models besides the fields of their specs.
 ARGUMENTS = ("image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")

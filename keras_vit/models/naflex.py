@@ -16,12 +16,12 @@ from keras_vit.layers.registration import serializable
 from keras_vit.models.checks import check_count, class_count, float_policy, model_name, plain_names, plain_remat
 from keras_vit.models.classifier import ModelOfArguments
 from keras_vit.models.encoder import encode, patch_encoder, with_tokens
-from keras_vit.models.heads.classify import classify
+from keras_vit.models.heads.label_head import classify
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.vit import ViT
 
 if TYPE_CHECKING:
-    from keras_vit.models.arguments import ViTOverrides
+    from keras_vit.models.overrides import ViTOverrides
 
 
 def _check(spec):

@@ -44,7 +44,7 @@ from keras_vit.models.fields import (
 )
 
 if TYPE_CHECKING:
-    from keras_vit.models.arguments import ViTOverrides
+    from keras_vit.models.overrides import ViTOverrides
 
 CONV_FORMS = ("plain", "residual")
 POOLS = ("token", "gap", "map", "token_gap", "mean")

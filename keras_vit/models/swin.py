@@ -12,7 +12,7 @@ from keras_vit.layers.registration import serializable
 from keras_vit.models.checks import blocks_to_remat, class_count, float_policy, image_input, model_name, plain_remat
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.families import Family
-from keras_vit.models.heads.classify import linear
+from keras_vit.models.heads.label_head import linear
 from keras_vit.models.swin_spec import (
     EPSILON,
     NAMES,
@@ -25,7 +25,7 @@ from keras_vit.models.swin_spec import (
 )
 
 if TYPE_CHECKING:
-    from keras_vit.models.arguments import SwinOverrides
+    from keras_vit.models.overrides import SwinOverrides
 
 
 def _embedded(image, spec, policy):

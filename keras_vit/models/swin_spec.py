@@ -27,7 +27,7 @@ from keras_vit.models.fields import (
 )
 
 if TYPE_CHECKING:
-    from keras_vit.models.arguments import SwinOverrides
+    from keras_vit.models.overrides import SwinOverrides
 
 # Sizes of both versions, from the papers; a head is 32 wide.
 ROWS = {

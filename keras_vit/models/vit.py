@@ -13,12 +13,12 @@ from keras_vit.models.checks import class_count, float_policy, image_input, mode
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.encoder import embed, encode
 from keras_vit.models.families import Family
-from keras_vit.models.heads.classify import classify
+from keras_vit.models.heads.label_head import classify
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.variants import NAMES, VARIANTS, nearest_variant, parse
 
 if TYPE_CHECKING:
-    from keras_vit.models.arguments import ViTOverrides
+    from keras_vit.models.overrides import ViTOverrides
 
 
 @serializable

@@ -15,7 +15,7 @@ from keras_vit.models import families
 from keras_vit.planning import counting, memory
 from keras_vit.planning.flops import training_flops
 from keras_vit.planning.model_counts import count
-from keras_vit.planning.text import rows, short, sparkline
+from keras_vit.planning.rows_of_text import rows, short, sparkline
 from keras_vit.runs.grid import OWN, parse_grid
 from keras_vit.runs.optimizer import make_optimizer, make_schedule
 from keras_vit.runs.prepare import check, planned_data

@@ -18,7 +18,7 @@ from keras_vit.layers.similarity import Similarity
 from keras_vit.models.costs import as_rematerialised
 from keras_vit.planning import counting
 from keras_vit.planning.model_counts import counted_layers
-from keras_vit.planning.text import short
+from keras_vit.planning.rows_of_text import short
 
 _NEAR = 0.8  # fraction of the memory above which a run warns
 _CGROUPS = (

@@ -9,7 +9,7 @@ import keras
 from keras_vit import layers
 from keras_vit.detection.heads.proposals import GroupedDense, GroupedNorm
 from keras_vit.detection.heads.yolos import DetectionPositions, DetectionTokens
-from keras_vit.layers.embedding.hidden_patches import ReplacedPatches, RestoredPatches
+from keras_vit.layers.embedding.mask_tokens import ReplacedPatches, RestoredPatches
 from keras_vit.layers.similarity import Similarity
 from keras_vit.models import taps
 from keras_vit.models.costs import (

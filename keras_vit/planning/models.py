@@ -7,15 +7,15 @@ from typing import Any
 import keras
 
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find
-from keras_vit.detection.heads import rows as detection
+from keras_vit.detection.heads import detection_heads
 from keras_vit.layers.embedding.patches import grid_size, pair
 from keras_vit.models.families import FAMILIES, spec_of
 from keras_vit.models.heads.decoder import Decoder, Encoder
 from keras_vit.planning import counting, model_counts
 from keras_vit.planning.model_count import ModelCount, matching
-from keras_vit.planning.text import aligned, short
+from keras_vit.planning.rows_of_text import aligned, short
 from keras_vit.runs.prepare import without_values
-from keras_vit.segmentation.heads.rows import make_decoder
+from keras_vit.segmentation.heads.segmentation_heads import make_decoder
 
 
 def variants() -> list[str]:
@@ -26,8 +26,8 @@ def variants() -> list[str]:
 def _decoder(published: Published, encoder: Encoder) -> Decoder:
     """The layers of a published model's head."""
     head, classes, policy = str(published.head), published.classes or 1, keras.dtype_policies.get("float32")
-    if head in detection.HEADS:
-        return detection.make_detector(head, encoder, classes, policy, published.head_options)
+    if head in detection_heads.HEADS:
+        return detection_heads.make_detector(head, encoder, classes, policy, published.head_options)
     return make_decoder(head, encoder, classes, classes > 1, policy, published.head_options)
 
 

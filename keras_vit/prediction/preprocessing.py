@@ -19,7 +19,7 @@ def preprocessing_text(model) -> str:
 
 
 def parse_preprocessing(text: str):
-    """The data.ops.registry.Preprocess of `text`.
+    """The data.ops.op_registry.Preprocess of `text`.
 
     Raises:
         ImportError: without TensorFlow, which decodes and resizes images on every backend.

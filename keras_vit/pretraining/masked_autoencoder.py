@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit import layers
 from keras_vit.fit.checks.numbers import Numbers
 from keras_vit.layers.arguments import flag, integer
-from keras_vit.layers.embedding.hidden_patches import KeptPatches, PatchPixels, RestoredPatches, patch_statistics
+from keras_vit.layers.embedding.mask_tokens import KeptPatches, PatchPixels, RestoredPatches, patch_statistics
 from keras_vit.layers.embedding.patches import cut
 from keras_vit.layers.registration import serializable
 from keras_vit.models.checks import float_policy, model_name, output_policy, plain_remat
@@ -29,7 +29,7 @@ from keras_vit.pretraining.masked_model import (
 )
 
 if TYPE_CHECKING:
-    from keras_vit.models.arguments import ViTOverrides
+    from keras_vit.models.overrides import ViTOverrides
 
 MASK_RATIO = 0.75  # section 4.1
 

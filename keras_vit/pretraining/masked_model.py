@@ -15,7 +15,7 @@ from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.vit import ViT
 
 if TYPE_CHECKING:
-    from keras_vit.models.arguments import ViTOverrides
+    from keras_vit.models.overrides import ViTOverrides
 
 GREY = np.array([127.5], "float32")  # of hidden patches
 

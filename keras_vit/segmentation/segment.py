@@ -13,7 +13,7 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import integer
 from keras_vit.prediction.images import Reader, each_answer
 from keras_vit.prediction.preprocessing import parse_preprocessing, preprocessing_text
-from keras_vit.segmentation.windows import averaged, outputs_of, resized, windows
+from keras_vit.segmentation.sliding_windows import averaged, outputs_of, resized, windows
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -182,7 +182,7 @@ class Segmenter:
 
 def stretches(text: str) -> bool:
     """Whether a preprocessing shows the whole image, resized to one size, so that a mask can be resized back."""
-    from keras_vit.data.ops.registry import OPS, parse_call
+    from keras_vit.data.ops.op_registry import OPS, parse_call
 
     calls = [parse_call(part.strip()) for part in text.split("|")]
     if not calls[0] or calls[0][0] != "decode":

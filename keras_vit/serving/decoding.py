@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_vit.data.ops.decode import ODD
 from keras_vit.data.ops.headers import MAX_PIXELS
-from keras_vit.serving.description import OK, READ
+from keras_vit.serving.export_description import OK, READ
 
 _LARGEST = f"{MAX_PIXELS:,} pixels (a JPEG; others half of that)"
 # (offset, bytes there, format): formats that can be read, then others.

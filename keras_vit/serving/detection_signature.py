@@ -12,7 +12,7 @@ from keras_vit.data import parse
 from keras_vit.data.ops.frame import to_original, with_frame
 from keras_vit.detection.detect import class_names, letterboxes, shown_text
 from keras_vit.serving.decoding import decoder
-from keras_vit.serving.description import OK
+from keras_vit.serving.export_description import OK
 
 
 def detections_of(model: keras.Model, finding: Mapping[str, float]) -> Callable:

@@ -17,7 +17,7 @@ from keras_vit.models.taps import ends_in_probabilities
 from keras_vit.prediction.preprocessing import check_preprocessing
 from keras_vit.segmentation.segment import estimates_depth, is_dense, segments
 from keras_vit.serving import single_file, tensorflow_process
-from keras_vit.serving.description import activation_name
+from keras_vit.serving.export_description import activation_name
 from keras_vit.serving.text_export import export_texts, takes_texts
 
 FORMATS = ("tf_saved_model", *single_file.FILES)

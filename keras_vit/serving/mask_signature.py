@@ -10,7 +10,7 @@ from keras_vit.data.annotations.image_size import size_in_file
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.segmentation.segment import whole_text
 from keras_vit.serving.decoding import decoder
-from keras_vit.serving.description import OK
+from keras_vit.serving.export_description import OK
 
 
 def _prepared(model) -> Callable:

@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_vit.io.atomic import replacing
 from keras_vit.io.progress import stage
-from keras_vit.serving import description, warmup
+from keras_vit.serving import export_description, warmup
 from keras_vit.serving.signatures import Signature, answers, signatures
 
 
@@ -107,8 +107,8 @@ def write(
             if verbose:
                 for name, signature in stated.items():
                     print(f"{name}: {signature['inputs']} -> {signature['outputs']}, {signature['purpose']}")
-            metadata = {**description.describe(model, activation), **finding, "signatures": stated}
-            description.write(folder, _title(path), metadata)
+            metadata = {**export_description.describe(model, activation), **finding, "signatures": stated}
+            export_description.write(folder, _title(path), metadata)
             warmup.write(folder, model.name, warm, (*model.image_size, model.channels))
     except tf.errors.OpError as error:
         raise OSError(

@@ -15,8 +15,8 @@ from keras_vit.models import Classifier, features
 from keras_vit.prediction.preprocessing import preprocessing_text
 from keras_vit.segmentation.segment import estimates_depth, is_dense, segments
 from keras_vit.serving.decoding import decoder
-from keras_vit.serving.description import OK
 from keras_vit.serving.detection_signature import detections_of, detections_of_bytes
+from keras_vit.serving.export_description import OK
 from keras_vit.serving.mask_signature import masks_of_bytes
 
 

@@ -20,7 +20,7 @@ from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.serving import description
+from keras_vit.serving import export_description
 from keras_vit.serving.same_outputs import check_float32, compare
 
 QUANTIZATIONS = ("int8_weights", "int8_dynamic", "int8_static")
@@ -173,7 +173,7 @@ def _describe(model, activation, finding, format, quantization, expected):
     """The description next to the file: JSON."""
     shapes = {name: {"dtype": value.dtype.name, "shape": ["b", *value.shape[1:]]} for name, value in expected.items()}
     return {
-        **description.describe(model, activation),
+        **export_description.describe(model, activation),
         **finding,
         "format": format,
         "quantization": quantization,

@@ -8,7 +8,7 @@ import importlib.util
 if importlib.util.find_spec("huggingface_hub") is None:
     raise ImportError("Sharing a model needs huggingface_hub: pip install huggingface_hub.")
 
-from keras_vit.sharing.folder import write_folder
 from keras_vit.sharing.share import share
+from keras_vit.sharing.shared_folder import write_folder
 
 __all__ = ["share", "write_folder"]

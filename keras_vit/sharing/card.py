@@ -13,7 +13,7 @@ from keras_vit.inspection.html_report import number
 from keras_vit.io.suggest import counted
 from keras_vit.sharing.data_names import on_the_hub
 from keras_vit.sharing.facts import Facts
-from keras_vit.sharing.run import Measured
+from keras_vit.sharing.published_run import Measured
 from keras_vit.version import DISTRIBUTION, __version__
 
 _SHARES = (

@@ -5,7 +5,7 @@ import re
 from keras_vit.inspection import figures
 from keras_vit.inspection.html_report import curve_points
 from keras_vit.io.paths import paths_in
-from keras_vit.sharing.run import Run
+from keras_vit.sharing.published_run import Run
 
 _CURVES = {"loss": ("loss", 1), "accuracy": ("accuracy, %", 100)}  # key of metrics.jsonl -> (label, scale)
 

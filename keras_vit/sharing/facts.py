@@ -5,13 +5,13 @@ from typing import Any
 
 import keras
 
-from keras_vit.detection.model import DetectionModel
+from keras_vit.detection.detection_model import DetectionModel
 from keras_vit.models import families
 from keras_vit.models.families import Family
 from keras_vit.planning.flops import run_costs
-from keras_vit.segmentation.model import SegmentationModel
-from keras_vit.serving.description import describe
-from keras_vit.sharing.run import Measured, Run
+from keras_vit.segmentation.segmentation_model import SegmentationModel
+from keras_vit.serving.export_description import describe
+from keras_vit.sharing.published_run import Measured, Run
 
 # By a description's task.
 _TASKS = {"detection": "object-detection", "segmentation": "image-segmentation", "depth": "depth-estimation"}
@@ -25,7 +25,7 @@ class Facts:
         name: display name of the model, the last part of its address.
         address: address for `keras_vit.load`.
         licence: identifier on the Hugging Face hub.
-        model: result of serving.description.describe.
+        model: result of serving.export_description.describe.
         architecture: description in words.
         kind: class name of the model.
         family: family of the model or of its base; None if it has several bases or none.

@@ -12,11 +12,11 @@ from keras_vit.checkpoints import load
 from keras_vit.io.progress import stage
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.sharing.card import own_words
-from keras_vit.sharing.folder import CARD, check_model, write_folder
-from keras_vit.sharing.hub import HubRepository
-from keras_vit.sharing.kaggle import KaggleVariation
+from keras_vit.sharing.hub_upload import HubRepository
+from keras_vit.sharing.kaggle_upload import KaggleVariation
 from keras_vit.sharing.licences import LICENCES, checked
-from keras_vit.sharing.run import is_run, read_run
+from keras_vit.sharing.published_run import is_run, read_run
+from keras_vit.sharing.shared_folder import CARD, check_model, write_folder
 
 
 class Place(Protocol):

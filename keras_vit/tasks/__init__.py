@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.tasks.base import Score, Task
+from keras_vit.tasks.task import Score, Task
 
 # {name of task and file: class}; a task is imported on first use.
 TASKS = {

@@ -12,8 +12,8 @@ from keras_vit.data.sources.base import Source
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted, did_you_mean
 from keras_vit.pretraining.image_gpt import COLORS, ImageGPT
-from keras_vit.tasks.base import Score, Task
 from keras_vit.tasks.classification import spec_overrides, variant
+from keras_vit.tasks.task import Score, Task
 
 PALETTES = ("kmeans", "grid")
 _PIXELS = 128  # pixels per palette colour for k-means

@@ -7,17 +7,17 @@ from keras_vit.checkpoints import load
 from keras_vit.checkpoints.resample import check_method
 from keras_vit.checkpoints.transfer import LoadOptions
 from keras_vit.checkpoints.transfer import adapted as adaptation
-from keras_vit.classification.mixing import Cutmix, Mixup, MixupOrCutmix
+from keras_vit.classification.mixup import Cutmix, Mixup, MixupOrCutmix
 from keras_vit.data import image_and_label
 from keras_vit.evaluation.classes import REORDERED, SAME, check_class_count, check_classes, compared
 from keras_vit.evaluation.features import Embedder
-from keras_vit.evaluation.linear import probe_head
+from keras_vit.evaluation.linear_probe import probe_head
 from keras_vit.fit.losses import LOSSES, Accuracy, balanced_class_weights
 from keras_vit.inspection import html_report
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import build, families, freeze, freeze_all_but_head
-from keras_vit.tasks.base import OPTIONS, Score, Task, predict
+from keras_vit.tasks.task import OPTIONS, Score, Task, predict
 
 HEADS = ("reset", "keep", "probe")  # config.head
 _VARIANT = "B/16"  # default variant of a model with random weights
@@ -292,7 +292,7 @@ def _examples(model, details, samples, names):
     images, labels = samples
     if not len(images):
         return []
-    from keras_vit.evaluation.classification import confused_pairs
+    from keras_vit.evaluation.classification_scores import confused_pairs
 
     logits = predict(model, images)
     sections = []

@@ -11,15 +11,15 @@ from ml_collections import ConfigDict
 from keras_vit import evaluation as evaluators
 from keras_vit.data.objects import has_objects, pack
 from keras_vit.data.sources.base import Source
-from keras_vit.detection.heads.rows import HEADS
-from keras_vit.detection.model import DetectionModel
+from keras_vit.detection.detection_model import DetectionModel
+from keras_vit.detection.heads.detection_heads import HEADS
 from keras_vit.detection.scene_mixing import Mosaic, SceneMixup
 from keras_vit.fit.mixing import check_pairs
 from keras_vit.inspection import detection_sections, html_report
 from keras_vit.layers.arguments import choice
 from keras_vit.models.heads.decoder import check_options
-from keras_vit.tasks.base import Score
-from keras_vit.tasks.dense import DenseTask, plain_options
+from keras_vit.tasks.dense_task import DenseTask, plain_options
+from keras_vit.tasks.task import Score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Options:
     """config.objective: the head, its loss, and how scenes are combined.
 
     Attributes:
-        head: a row of keras_vit.detection.heads.rows.HEADS.
+        head: a row of keras_vit.detection.heads.detection_heads.HEADS.
         head_options: the head's own arguments, such as {"scales": (2, 1, 0.5), "width": 128}.
         loss: arguments of the head's loss, such as {"assignment": "center"}.
         mosaic: probability of training on mosaics of four images, arXiv 2004.10934; 0 for never.

@@ -14,10 +14,10 @@ from keras_vit.inspection import html_report
 from keras_vit.io.durations import resolve_steps
 from keras_vit.io.suggest import counted
 from keras_vit.models import build
-from keras_vit.pretraining.dino import DINO, GLOBAL
 from keras_vit.pretraining.dino_loss import DINOLoss, TeacherEntropy
-from keras_vit.tasks.base import Task
+from keras_vit.pretraining.dino_model import DINO, GLOBAL
 from keras_vit.tasks.classification import adapted, check_resample, loaded, model_arguments, variant
+from keras_vit.tasks.task import Task
 
 _COLOUR = "random_flip|color_jitter(0.4, 0.4, 0.2, 0.1, probability=0.8)|random_grayscale(0.2)"
 _SHOWN = 8  # images in a report

@@ -15,8 +15,8 @@ from keras_vit.classification.distilled import Distilled
 from keras_vit.inspection import html_report
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier
-from keras_vit.tasks.base import OPTIONS
 from keras_vit.tasks.classification import Classification, class_weights
+from keras_vit.tasks.task import OPTIONS
 
 # config.objective.kind: (loss, options that it takes, arguments that differ from the loss's defaults).
 KINDS = {

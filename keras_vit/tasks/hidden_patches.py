@@ -14,8 +14,8 @@ from keras_vit.evaluation.reconstructions import picture
 from keras_vit.inspection import html_report
 from keras_vit.models import ViTSpec
 from keras_vit.pretraining.masked_model import MaskedModel, hidden_count
-from keras_vit.tasks.base import Task
 from keras_vit.tasks.classification import spec_overrides, variant
+from keras_vit.tasks.task import Task
 
 _SHOWN = 8  # reconstructions in a report
 # Fields of the initial model that a run may change.

@@ -21,9 +21,9 @@ from keras_vit.inspection import html_report
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.io.tokenizer import Tokenizer
 from keras_vit.models import TextEncoder, build, make_text_spec
-from keras_vit.tasks.base import Score, Task
 from keras_vit.tasks.classification import adapted, check_resample, loaded, model_arguments, variant
-from keras_vit.tasks.dense import plain_options
+from keras_vit.tasks.dense_task import plain_options
+from keras_vit.tasks.task import Score, Task
 
 LOSSES = {"sigmoid": SigmoidContrastive, "softmax": SoftmaxContrastive}
 

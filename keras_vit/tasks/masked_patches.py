@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_vit.pretraining.masked_losses import MaskedAccuracy, MaskedCrossEntropy, MaskedSquaredError
-from keras_vit.pretraining.masked_patches import MaskedPatchPredictor
+from keras_vit.pretraining.masked_patch_predictor import MaskedPatchPredictor
 from keras_vit.pretraining.patch_masks import corrupt
 from keras_vit.tasks.hidden_patches import HiddenPatches
 

@@ -15,15 +15,15 @@ from keras_vit.io.durations import resolve_steps
 from keras_vit.io.mask_pictures import palette
 from keras_vit.io.void import VOID
 from keras_vit.segmentation.mask_loss import MaskClassificationLoss
-from keras_vit.segmentation.model import SegmentationModel
 from keras_vit.segmentation.pixel_losses import SegmentationLoss, pixel_class_weights
 from keras_vit.segmentation.scores import SegmentationScores
 from keras_vit.segmentation.segment import segments
-from keras_vit.tasks.base import Score, predict
+from keras_vit.segmentation.segmentation_model import SegmentationModel
 from keras_vit.tasks.classification import (
     class_weights,
 )
-from keras_vit.tasks.dense import DenseTask, plain_options
+from keras_vit.tasks.dense_task import DenseTask, plain_options
+from keras_vit.tasks.task import Score, predict
 
 _SHOWN = 6  # examples in a report
 
@@ -33,7 +33,7 @@ class Options:
     """config.objective: the head and the terms of the loss.
 
     Attributes:
-        head: str. A row of keras_vit.segmentation.heads.rows.HEADS.
+        head: str. A row of keras_vit.segmentation.heads.segmentation_heads.HEADS.
         head_options: dict. Arguments of the head, such as {"taps": (2, 5, 8, 11), "norm": "group"}.
         auxiliary: float. Weight of the auxiliary heads' losses, 0.4 in the papers, or 0. For "eomt", weight of the
             predictions before the last blocks, 1 in the paper.

@@ -7,7 +7,7 @@ from keras_vit.classification.distillation_losses import (
     StudentAccuracy,
     TeacherAccuracy,
 )
-from keras_vit.classification.mixing import Cutmix, Mixup, MixupOrCutmix
+from keras_vit.classification.mixup import Cutmix, Mixup, MixupOrCutmix
 from keras_vit.detection.dense_loss import DenseDetectionLoss
 from keras_vit.detection.grouped_loss import GroupedSetPredictionLoss
 from keras_vit.detection.region_loss import RegionLoss

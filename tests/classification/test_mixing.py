@@ -64,7 +64,7 @@ def test_cutmix_boxes_are_the_papers(monkeypatch):
         draws = {(3,): np.array([0.5, u, v], "float32")}
         monkeypatch.setattr(keras.random, "uniform", lambda shape, seed, draws=draws: tf.constant(draws[shape]))
         monkeypatch.setattr(
-            "keras_vit.classification.mixing.beta_from_uniform", lambda alpha, uniform, area=area: tf.constant(1 - area)
+            "keras_vit.classification.mixup.beta_from_uniform", lambda alpha, uniform, area=area: tf.constant(1 - area)
         )
         images, rows = mixed(Cutmix(1.0, 4), 0)
         box = reference_box(H, W, area, int(u * H), int(v * W))

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import open_source
-from keras_vit.data.ops.registry import parse
+from keras_vit.data.ops.op_registry import parse
 from keras_vit.data.sources.selection import example_names
 
 pil = pytest.importorskip("PIL.Image")

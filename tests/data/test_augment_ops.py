@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_vit.data import evaluation_batches, from_arrays, training_batches
 from keras_vit.data.ops import affine, color, policies
-from keras_vit.data.ops.registry import OPS, parse
+from keras_vit.data.ops.op_registry import OPS, parse
 
 PHOTO = np.load(pathlib.Path(__file__).parent / "goldens" / "augment.npz")["color"]
 NEW = [

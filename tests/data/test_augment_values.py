@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data.ops import affine, color
-from keras_vit.data.ops.registry import as_uint8
+from keras_vit.data.ops.op_registry import as_uint8
 
 GOLDENS = np.load(pathlib.Path(__file__).parent / "goldens" / "augment.npz")
 CALL = re.compile(r"(?P<gray>gray )?(?P<name>\w+)\((?P<arguments>.*)\)")

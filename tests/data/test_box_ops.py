@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import parse
-from keras_vit.data.ops import boxes as box_ops
+from keras_vit.data.ops import box_ops
 from keras_vit.data.ops.frame import frame, to_original, with_frame
 
 H, W = 12, 20

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from keras_vit.data import evaluation_batches, from_arrays
 from keras_vit.data.ops.corruption.noise import Draws
-from keras_vit.data.ops.corruption.table import CORRUPTIONS, STANDARD
-from keras_vit.data.ops.registry import parse
+from keras_vit.data.ops.corruption.strengths import CORRUPTIONS, STANDARD
+from keras_vit.data.ops.op_registry import parse
 
 GOLDENS = np.load(pathlib.Path(__file__).parent / "goldens" / "corruptions.npz")
 IMAGE = GOLDENS["image"]

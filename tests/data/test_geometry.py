@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_vit.data import evaluation_batches, from_arrays, parse, training_batches
 from keras_vit.data.ops.decode_mask import decode_mask
-from keras_vit.data.ops.registry import OPS, op
+from keras_vit.data.ops.op_registry import OPS, op
 
 SEEDS, HEIGHT, WIDTH, OBJECTS, STEP = 100, 60, 81, 3, 60
 TEXTS = [

@@ -8,7 +8,7 @@ import tensorflow as tf
 from mask_files import COLORS, NAMES, ROOMS, TABLE, opened, painted, palette, photo, png, read, rooms, write
 
 from keras_vit.data import from_arrays, open_source
-from keras_vit.data.ops.registry import parse
+from keras_vit.data.ops.op_registry import parse
 from keras_vit.data.records.write import write_records
 from keras_vit.data.source_names import with_kind
 from keras_vit.data.sources.mask_tables import cityscapes, read_table, voc

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data.ops.registry import OPS, parse
+from keras_vit.data.ops.op_registry import OPS, parse
 
 RAMP = np.arange(6 * 8 * 3, dtype="uint8").reshape(6, 8, 3)
 SEED = tf.constant([1, 2], tf.int64)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data.ops.registry import parse
+from keras_vit.data.ops.op_registry import parse
 
 RAMP = np.arange(6 * 8 * 3, dtype="uint8").reshape(6, 8, 3)
 SEED = tf.constant([1, 2], tf.int64)

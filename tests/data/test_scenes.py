@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import parse
-from keras_vit.data.ops.registry import OPS
+from keras_vit.data.ops.op_registry import OPS
 
 RNG = np.random.default_rng(0)
 VOID = 255

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import evaluation_batches, from_arrays, training_batches
-from keras_vit.data.service import distribute
+from keras_vit.data.data_service import distribute
 from keras_vit.data.sharding import HostShard
 from keras_vit.data.sources.base import RandomAccess, Records
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import evaluation_batches, from_arrays, open_source, training_batches
-from keras_vit.data.ops.registry import parse
+from keras_vit.data.ops.op_registry import parse
 from keras_vit.data.scan import scan
 from keras_vit.data.source_names import with_kind
 from keras_vit.data.sources.selection import example_names, read_names, without

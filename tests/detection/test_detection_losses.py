@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_vit.detection.assignment import center_sampled, task_aligned
 from keras_vit.detection.dense_loss import focal, packed, quality_focal, varifocal
-from keras_vit.detection.heads.dense import grid_points
+from keras_vit.detection.heads.dense_detector import grid_points
 from keras_vit.layers.boxes import areas, from_centers, giou, intersections, iou, to_centers
 from keras_vit.training import DenseDetectionLoss
 

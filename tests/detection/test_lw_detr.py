@@ -7,7 +7,7 @@ import tensorflow as tf
 from small_models import NAMED, pixels, signatures_of
 
 import keras_vit
-from keras_vit.checkpoints.dense import moved as moved_model
+from keras_vit.checkpoints.dense_models import moved as moved_model
 from keras_vit.checkpoints.transfer import LoadOptions
 from keras_vit.detection.heads.proposals import GroupedDense, anchors, moved
 from keras_vit.layers.boxes import to_centers

@@ -8,7 +8,7 @@ from two_replicas import alone, two
 
 import keras_vit
 from keras_vit.distribution import strategy
-from keras_vit.runs.saving import state
+from keras_vit.runs.saving import run_state
 from keras_vit.training import AdamW, Lookahead, RectifiedAdam, StochasticWeightAveraging, WarmupSchedule
 
 
@@ -54,7 +54,7 @@ def states(chosen, make, x, y):
     """The arrays of weights, averages and slow weights after an epoch."""
     model = dense(chosen, make, **({"run_eagerly": True} if chosen.replicas == 1 else {"steps_per_execution": 3}))
     model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
-    return list(state.collect(model).values())
+    return list(run_state.collect(model).values())
 
 
 def wrapped_optimizers():

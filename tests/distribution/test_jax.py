@@ -20,7 +20,7 @@ from small_transformers import with_windows
 import keras_vit
 from keras_vit.data import evaluation_batches, from_arrays
 from keras_vit.distribution import strategy
-from keras_vit.runs.saving import state
+from keras_vit.runs.saving import run_state
 from keras_vit.training import (
     Accuracy,
     AdamW,
@@ -111,7 +111,7 @@ def averaged():
 def state_after_an_epoch(file, optimizer):
     model = dense_on_rows({"averaged": averaged, "muon": muon}[optimizer]())
     model.fit(*rows(48), batch_size=8, shuffle=False, verbose=0)
-    np.savez(file, *state.collect(model).values())
+    np.savez(file, *run_state.collect(model).values())
 
 
 def scaled_steps():

@@ -25,7 +25,7 @@ import keras_vit
 from benchmarks.strategies import limit, tf_configs
 from keras_vit.distribution import strategy
 from keras_vit.layers import Dropout
-from keras_vit.runs.saving import state
+from keras_vit.runs.saving import run_state
 from keras_vit.training import SoftmaxCrossEntropy
 
 pytestmark = pytest.mark.processes
@@ -155,9 +155,9 @@ def dropout_masks():
         model = keras_vit.Model(inputs, Always(0.25, seed=1)(inputs))
         model.compile("sgd", "mse")
     first = masks_of(model)
-    saved = state.collect(model)
+    saved = run_state.collect(model)
     second = masks_of(model)
-    state.restore(model, saved)
+    run_state.restore(model, saved)
     np.testing.assert_array_equal(masks_of(model), second)  # the same after resuming
     assert abs(first.mean() - 0.75) < 0.01  # 25600 values: 3.7 standard deviations
     for a, b in ((first[:32], first[32:]), (first, second)):  # replicas, and steps: as different as independent masks

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_vit.data import from_arrays
 from keras_vit.evaluation import Classification, Setting, make_evaluator
 from keras_vit.evaluation.classes import OTHER, REORDERED, SAME, compared
-from keras_vit.evaluation.classification import ClassCounts, confused_pairs
+from keras_vit.evaluation.classification_scores import ClassCounts, confused_pairs
 from keras_vit.evaluation.reliability import CalibrationError
 from keras_vit.io.class_names import synsets
 from keras_vit.io.json_files import json_text

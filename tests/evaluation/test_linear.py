@@ -11,14 +11,14 @@ from keras_vit.evaluation import (
     FeatureSplits,
     knn,
     knn_scores,
-    linear,
+    linear_probe,
     logistic_head,
     make_evaluator,
     ridge,
     ridge_head,
     scores,
 )
-from keras_vit.evaluation.linear import accuracy, probe_head, sweep
+from keras_vit.evaluation.linear_probe import accuracy, probe_head, sweep
 
 
 def clouds(n=120, d=6, classes=3, apart=2.0, seed=0):
@@ -179,9 +179,9 @@ def test_fits_that_take_long_are_announced(caplog):
     with caplog.at_level("INFO", "absl"):
 
         def fit(x, y):
-            return lambda l2: linear.ridge_head(x, y, 2, l2)
+            return lambda l2: linear_probe.ridge_head(x, y, 2, l2)
 
-        linear.sweep(fit, rng.normal(size=(10, 3)), np.arange(10) % 2, (1.0, 2.0), what="ridge")
+        linear_probe.sweep(fit, rng.normal(size=(10, 3)), np.arange(10) % 2, (1.0, 2.0), what="ridge")
     assert caplog.records[0].getMessage() == "Fitting ridge."
 
 
@@ -223,8 +223,8 @@ def test_training_features_are_normalised_once(monkeypatch):
 
 def test_a_sweep_of_ridge_whitens_once_for_all_penalties(monkeypatch):
     x, labels = clouds(50)
-    seen, whitening = [], linear._whitening
-    monkeypatch.setattr(linear, "_whitening", lambda features: seen.append(len(features)) or whitening(features))
+    seen, whitening = [], linear_probe._whitening
+    monkeypatch.setattr(linear_probe, "_whitening", lambda features: seen.append(len(features)) or whitening(features))
     splits = types.SimpleNamespace(classes=3, train=lambda: (x, labels), test=lambda: [(x, labels)])
     found = make_evaluator("ridge", {"source": "digits"}).evaluate(splits)
     assert seen == [40, 50]

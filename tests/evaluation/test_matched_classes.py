@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.evaluation import matched_classes
 from keras_vit.evaluation.matched_classes import matched_masks, matched_objects
-from keras_vit.evaluation.segmentation import _evaluation
+from keras_vit.evaluation.segmentation_scores import _evaluation
 
 OWN = ("cat", "dog", "bird")
 # {case: (the data's classes, the scored ones, the objects' labels 0, 1, 2 by these, -1 for an object left out)}

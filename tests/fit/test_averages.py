@@ -13,7 +13,7 @@ from benchmarks.strategies import limit
 from keras_vit.data import open_source
 from keras_vit.evaluation import Embedder, FeatureSplits, FewShot
 from keras_vit.runs import training_run
-from keras_vit.runs.saving import state
+from keras_vit.runs.saving import run_state
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.training import EvaluateAverage, StochasticWeightAveraging, swap_averages
 from trainers import config_files
@@ -80,12 +80,12 @@ def test_a_run_goes_on_from_its_saved_state_bit_for_bit_and_a_saved_model_has_it
     whole.fit(x, y, batch_size=4, shuffle=False, verbose=0)
     first = dense_on_rows(everything())
     first.fit(x[:16], y[:16], batch_size=4, shuffle=False, verbose=0)
-    saved = state.to_bytes(state.collect(first))
+    saved = run_state.to_bytes(run_state.collect(first))
     second = dense_on_rows(everything())
     second.optimizer.build(second.trainable_variables)
-    state.restore(second, state.from_bytes(saved, "it"))
+    run_state.restore(second, run_state.from_bytes(saved, "it"))
     second.fit(x[16:], y[16:], batch_size=4, shuffle=False, verbose=0)
-    a, b = state.collect(whole), state.collect(second)
+    a, b = run_state.collect(whole), run_state.collect(second)
     assert any("slow" in name for name in a) and any("average" in name for name in a)
     for name in a:
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
@@ -119,7 +119,7 @@ def test_a_configs_run_ends_with_the_averages_which_evaluators_measure(tmp_path,
     again = FewShot(source="digits", shots=(1, 5)).evaluate(embedded)
     assert {str(k): v for k, v in again.details["few_shot"].items()} == written["few_shot"]
     path = RunDirectory(tmp_path).checkpoints()[6]
-    arrays = state.from_bytes(path.read_bytes(), path)
+    arrays = run_state.from_bytes(path.read_bytes(), path)
     kept = [arrays[name] for name in sorted(arrays) if name.endswith("_average")]
     trained = [arrays[f"model/{i:05d}/{v.path}"] for i, v in enumerate(model.variables) if v.trainable]
     assert len(kept) == len(model.trainable_variables) == len([name for name in arrays if name.endswith("_slow")])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.classification.mixing import beta_from_uniform
+from keras_vit.classification.mixup import beta_from_uniform
 from keras_vit.fit.losses import balanced_class_weights
 from keras_vit.training import Accuracy, Mixup, SigmoidCrossEntropy, SoftmaxCrossEntropy
 

@@ -9,7 +9,7 @@ from small_models import data
 
 import keras_vit
 from keras_vit import training
-from keras_vit.evaluation.classification import ClassCounts
+from keras_vit.evaluation.classification_scores import ClassCounts
 from keras_vit.evaluation.reliability import CalibrationError
 from keras_vit.layers import BatchNormalization
 from keras_vit.layers.normalization import LayerNormalization

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pages import Page
 
-from keras_vit.inspection import detection, detection_sections, html_report
+from keras_vit.inspection import box_comparison, detection_sections, html_report
 from keras_vit.io.box_pictures import DASHED, Mark, draw, enlarged
 
 pytest.importorskip("matplotlib")
@@ -22,13 +22,13 @@ OBJECTS = np.array(
 def marks():
     """Of a found cat, a dog taken for a cat, a missed cat, a difficult one, and a false alarm."""
     boxes = np.array([OBJECTS[0, :4], OBJECTS[1, :4], [0.4, 0.1, 0.5, 0.2]])
-    return detection.marks_of(
+    return box_comparison.marks_of(
         OBJECTS, boxes, np.array([0.9, 0.8, 0.7]), np.array([0, 0, 1]), np.array([0, 1, -1]), NAMES
     )
 
 
 def test_marks_tell_what_was_found_missed_confused_or_a_false_alarm():
-    kinds = {kind: name for name, kind in detection.KINDS.items()}
+    kinds = {kind: name for name, kind in box_comparison.KINDS.items()}
     found = [(mark.label, kinds[mark.color, mark.style]) for mark in marks()]
     assert found == [
         ("cat", "missed"),
@@ -77,9 +77,9 @@ def test_a_picture_of_many_boxes_has_no_labels():
 
 def test_a_sheet_has_a_legend_of_the_kinds_that_it_shows():
     image = np.full((40, 40, 3), 200, "uint8")
-    every = detection.sheet([image, image], [marks(), []])
+    every = box_comparison.sheet([image, image], [marks(), []])
     assert every.shape[1] == 2 * 320 + 8 and every.shape[0] > 320
-    assert detection.sheet([image], [[]], columns=1).shape == (320, 320, 3)
+    assert box_comparison.sheet([image], [[]], columns=1).shape == (320, 320, 3)
 
 
 def row(name, ap, objects):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_vit.inspection import segmentation as pictures
+from keras_vit.inspection import mask_comparison as pictures
 from keras_vit.io.mask_pictures import drawable
 
 MASK = np.array([[0, 1, 255], [2, 2, 0]], "uint8")

@@ -8,7 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit import inspection, models
-from keras_vit.inspection.model_page.write import inspect_model
+from keras_vit.inspection.model_page.page import inspect_model
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.layers import AxialBlock, MultiHeadSelfAttention, TransformerBlock
-from keras_vit.layers.attention.groups import allowed, pattern_sizes
+from keras_vit.layers.attention.patch_groups import allowed, pattern_sizes
 from keras_vit.layers.attention.patterns import parse
 
 GRID = (5, 7)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.layers.attention.deformable import DeformableAttention, first_offsets
-from keras_vit.layers.sampling import sampled
+from keras_vit.layers.bilinear import sampled
 
 GOLDEN = json.loads(pathlib.Path(__file__).with_name("grid_samples.json").read_text())
 

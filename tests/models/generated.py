@@ -1,4 +1,4 @@
-"""Generated files: from the fields of the specs the keyword arguments in keras_vit/models/arguments.py and the tables
+"""Generated files: from the fields of the specs the keyword arguments in keras_vit/models/overrides.py and the tables
 in docs/reference/model_fields.md; the costs of all models in keras_vit/planning/counts.csv. `make generate` writes
 them, and test_fields.py compares.
 """

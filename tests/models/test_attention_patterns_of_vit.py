@@ -11,7 +11,7 @@ from keras_vit.layers import AxialBlock
 from keras_vit.models import make_spec
 from keras_vit.planning.flops import forward_flops
 from keras_vit.planning.model_counts import count
-from keras_vit.pretraining import sampling
+from keras_vit.pretraining import pixel_sampling
 
 pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
 SIZES = {"depth": 2, "width": 8, "heads": 2, "mlp_dim": 8, "classes": 3, "image_size": (12, 20)}
@@ -143,9 +143,9 @@ def test_an_image_gpt_with_a_pattern_sees_no_later_pixel_and_samples():
     changed[:, 1, 1] = 255 - changed[:, 1, 1]  # pixel 5, the token of place 6, which places 6 to 10 attend to
     moved = (np.array(model(changed)) != expected).any(axis=(0, 2))
     np.testing.assert_array_equal(moved, np.isin(np.arange(12), range(6, 11)))
-    colors, cache = model.colors(images), sampling.empty_cache(model, 2)
+    colors, cache = model.colors(images), pixel_sampling.empty_cache(model, 2)
     for place in range(12):
-        logits, cache = sampling.next_logits(model, place, colors[:, max(place - 1, 0)], cache)
+        logits, cache = pixel_sampling.next_logits(model, place, colors[:, max(place - 1, 0)], cache)
         np.testing.assert_allclose(logits, expected[:, place], atol=1e-5)
 
 

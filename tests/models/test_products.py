@@ -11,8 +11,8 @@ import tensorflow as tf
 from small_models import DETECTORS, KINDS, detecting, every_weight, pixels, segmenting
 
 import keras_vit
-from keras_vit.detection.heads.rows import HEADS
-from keras_vit.segmentation.heads.rows import HEADS as DENSE
+from keras_vit.detection.heads.detection_heads import HEADS
+from keras_vit.segmentation.heads.segmentation_heads import HEADS as DENSE
 from keras_vit.training import MaskClassificationLoss, SegmentationLoss, SoftmaxCrossEntropy
 
 SIZES = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}

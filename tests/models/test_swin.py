@@ -16,7 +16,7 @@ from keras_vit.checkpoints.adapt import model_weights
 from keras_vit.checkpoints.resample import resample_offsets
 from keras_vit.inspection import attention_maps, attention_weights, head_maps, head_statistics, patch_distances
 from keras_vit.inspection.model_page import inspect_model
-from keras_vit.inspection.windows import each_window_attention
+from keras_vit.inspection.window_maps import each_window_attention
 from keras_vit.layers import MultiHeadSelfAttention, WindowAttention
 from keras_vit.layers.positions.continuous import log_offsets
 from keras_vit.models import enable_lora, families, make_swin_spec

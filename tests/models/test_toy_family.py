@@ -18,7 +18,7 @@ from keras_vit.layers import PatchEncoder, PixelNormalization
 from keras_vit.models import Classifier, build, families, fields
 from keras_vit.models.checks import blocks_to_remat, class_count, float_policy, image_input, model_name, plain_remat
 from keras_vit.models.costs import LayerCount, dense, small
-from keras_vit.models.heads.classify import linear
+from keras_vit.models.heads.label_head import linear
 from keras_vit.planning import counting, dry_run
 from keras_vit.planning.model_counts import count
 from keras_vit.planning.models import count_models

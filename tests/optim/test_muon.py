@@ -8,7 +8,7 @@ from trajectories import gradients, run, variables
 
 import keras_vit
 from keras_vit.optim.muon import is_hidden, orthogonalized
-from keras_vit.runs.saving import state
+from keras_vit.runs.saving import run_state
 from keras_vit.training import AdamW, Muon, SoftmaxCrossEntropy
 
 
@@ -69,10 +69,10 @@ def test_it_trains_and_continues_bit_for_bit_from_its_state(tiny, eagerly):
         one.optimizer.build(one.trainable_variables)
     losses = model.fit(x, y, batch_size=8, epochs=4, verbose=0).history["loss"]
     assert losses[-1] < 0.85 * losses[0]
-    state.restore(resumed, state.collect(model))
+    run_state.restore(resumed, run_state.collect(model))
     for one in (model, resumed):
         one.fit(x, y, batch_size=8, verbose=0)
-    ours, theirs = state.collect(model), state.collect(resumed)
+    ours, theirs = run_state.collect(model), run_state.collect(resumed)
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 

@@ -12,7 +12,7 @@ from keras_vit.planning.flops import forward_flops
 from keras_vit.planning.model_count import read_counts
 from keras_vit.planning.model_counts import count
 from keras_vit.planning.models import CATALOGUE, count_models, layers_table, rows_of, variants
-from keras_vit.planning.text import models_table
+from keras_vit.planning.rows_of_text import models_table
 
 # GFLOP of a forward pass at 224 pixels. The first column is table 6 of arXiv 2010.11929; the second was counted by
 # torch 2.13.0's FlopCounterMode on timm 1.0.31's models, with attention as plain products: vit_base_patch16_224, ...,

@@ -6,8 +6,9 @@ import resource
 import pytest
 
 from keras_vit.models import freeze, freeze_all_but_head
-from keras_vit.planning import dry_run, text
+from keras_vit.planning import dry_run
 from keras_vit.planning.flops import forward_flops, training_flops
+from keras_vit.planning.rows_of_text import rows, short, sparkline
 from keras_vit.runs.prepare import check, planned_data
 from keras_vit.training import AdamW, Momentum
 from trainers import config_files, pretrain
@@ -113,9 +114,9 @@ def test_what_an_optimizer_keeps_a_weight():
 
 
 def test_numbers_and_curves_as_text():
-    assert [text.short(n, "B") for n in (17, 1500, 3.52e10, 4.257e21)] == ["17 B", "1.5 kB", "35.2 GB", "4,257 EB"]
-    assert text.sparkline([0, 1, 2, 4]) == "▁▃▅█" and text.sparkline([0, 0]) == "▁▁"
-    told = text.rows([("name", "a " * 10), ("x", "b")], width=12)
+    assert [short(n, "B") for n in (17, 1500, 3.52e10, 4.257e21)] == ["17 B", "1.5 kB", "35.2 GB", "4,257 EB"]
+    assert sparkline([0, 1, 2, 4]) == "▁▃▅█" and sparkline([0, 0]) == "▁▁"
+    told = rows([("name", "a " * 10), ("x", "b")], width=12)
     assert told.splitlines() == ["name  a a a", *["      a a a"] * 2, "      a", "x     b"]
 
 

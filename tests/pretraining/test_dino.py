@@ -11,7 +11,7 @@ import keras_vit
 from keras_vit.checkpoints.resample import resample_positions
 from keras_vit.layers.positions.embeddings import ResampledPositions
 from keras_vit.layers.projection_head import ProjectionHead, Sharpening
-from keras_vit.pretraining.dino import at_size
+from keras_vit.pretraining.dino_model import at_size
 from keras_vit.training import AdamW, DINOLoss, Muon, TeacherEntropy
 
 # Made with torch 2.15 by a head, weight_norm, F.normalize, the loss as in the authors' code and

@@ -8,8 +8,8 @@ from small_models import signatures_of
 
 import keras_vit
 from keras_vit.inspection import attention_weights
-from keras_vit.layers.embedding.palette import grid_palette
-from keras_vit.pretraining import sampling
+from keras_vit.layers.embedding.palette_encoder import grid_palette
+from keras_vit.pretraining import pixel_sampling
 
 pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
 
@@ -105,9 +105,13 @@ def test_a_pixel_changes_no_logits_up_to_its_own(model, images):
 @pytest.mark.extended
 def test_kept_keys_and_values_give_the_same_logits(images):
     model = made(positions="learned2d", qk_norm=True, layer_scale=0.5)
-    expected, colors, cache = model.predict(images, verbose=0), model.colors(images), sampling.empty_cache(model, 3)
+    expected, colors, cache = (
+        model.predict(images, verbose=0),
+        model.colors(images),
+        pixel_sampling.empty_cache(model, 3),
+    )
     for place in range(PIXELS):
-        logits, cache = sampling.next_logits(model, place, colors[:, max(place - 1, 0)], cache)
+        logits, cache = pixel_sampling.next_logits(model, place, colors[:, max(place - 1, 0)], cache)
         np.testing.assert_allclose(logits, expected[:, place], atol=1e-5)
 
 
@@ -126,9 +130,9 @@ def test_sampled_colours_have_the_distribution_of_the_logits():
     uniform = np.random.default_rng(0).random(40_000, "float32")
     for temperature, top_k in ((1.0, None), (2.0, None), (1.0, 2)):
         expected = np.exp(logits[0] / temperature) * ((logits[0] >= 1.0) if top_k else 1.0)
-        drawn = np.asarray(sampling.draw(logits, uniform, np.float32([temperature]), top_k))
+        drawn = np.asarray(pixel_sampling.draw(logits, uniform, np.float32([temperature]), top_k))
         np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 40_000, expected / expected.sum(), atol=0.01)
-    last = sampling.draw(np.zeros((1, 512), "float32"), np.float32([1 - 2**-24]), np.float32([1.0]), None)
+    last = pixel_sampling.draw(np.zeros((1, 512), "float32"), np.float32([1 - 2**-24]), np.float32([1.0]), None)
     assert int(last[0]) == 511
 
 

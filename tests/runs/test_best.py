@@ -13,9 +13,9 @@ from small_models import dense_on_images
 from keras_vit.runs.loop.best import Best
 from keras_vit.runs.loop.faults import Preempted
 from keras_vit.runs.loop.train import train
-from keras_vit.runs.saving import state
+from keras_vit.runs.saving import run_state
 from keras_vit.runs.saving.rundir import RunDirectory
-from keras_vit.tasks.base import Score
+from keras_vit.tasks.task import Score
 from keras_vit.training import Accuracy, AdamW, SoftmaxCrossEntropy
 
 SCORES = {2: 0.5, 4: 0.7, 6: 0.6, 8: 0.7, 10: 0.5, 12: 0.9}  # by step; 4 and 8 differ by their losses
@@ -148,7 +148,7 @@ def test_weights_that_a_checkpoint_does_not_cover_do_not_replace_those_it_needs(
     rundir.save_best(8, weights)
     assert list(rundir.best()) == [4, 8]
     np.testing.assert_array_equal(
-        rundir.load_best(4)["model/0"], state.from_bytes(state.to_bytes(weights), "")["model/0"]
+        rundir.load_best(4)["model/0"], run_state.from_bytes(run_state.to_bytes(weights), "")["model/0"]
     )
 
 

@@ -23,10 +23,10 @@ from keras_vit.distribution.strategy import Strategy
 from keras_vit.runs import Checkpoints
 from keras_vit.runs.loop.faults import Interrupted, LostWorker, Preempted, Preemption
 from keras_vit.runs.loop.train import train
-from keras_vit.runs.saving import state
+from keras_vit.runs.saving import run_state
 from keras_vit.runs.saving.checkpointing import NotSaved
+from keras_vit.runs.saving.run_state import Diverged
 from keras_vit.runs.saving.rundir import RunDirectory
-from keras_vit.runs.saving.state import Diverged
 from keras_vit.training import AdamW, SoftmaxCrossEntropy
 from trainers import config_files, flags
 from trainers import train as train_program
@@ -44,7 +44,7 @@ def go(rundir, steps_per_execution=1, averages=True, **options):
     evaluation, start = data.map(lambda x, y: (x, y, tf.ones(4))), rundir.resume(model)
     options = {"total": 12, "every": 6, "checkpoint_every": 4, "batch_size": 4, **options}
     train(model, lambda step: data.repeat(), rundir, evaluation=evaluation, start=start, **options)
-    return state.collect(model)
+    return run_state.collect(model)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def terminate(model):
 
 def saved(rundir, step):
     path = rundir.checkpoints()[step]
-    return state.from_bytes(path.read_bytes(), path)
+    return run_state.from_bytes(path.read_bytes(), path)
 
 
 def assert_equal(a, b):
@@ -123,7 +123,7 @@ def test_several_steps_per_execution_end_together(tmp_path, do, error, checkpoin
 
 def test_sigterm_in_an_evaluation_saves_the_weights_and_not_their_averages(tmp_path):
     rundir, states = RunDirectory(tmp_path), []
-    watch = when("on_train_batch_end", lambda model: states.append(state.collect(model)))
+    watch = when("on_train_batch_end", lambda model: states.append(run_state.collect(model)))
     with pytest.raises(Preempted):
         go(rundir, callbacks=[watch, when("on_test_begin", terminate)])
     assert len(states) == 6 and rundir.metrics() == []
@@ -187,7 +187,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, step, good):
     )
     with pytest.raises(Diverged, match=message):
         go(rundir, callbacks=[when("on_train_batch_begin", break_weights, step)])
-    assert max(rundir.checkpoints()) == good and not state.not_finite(saved(rundir, good))
+    assert max(rundir.checkpoints()) == good and not run_state.not_finite(saved(rundir, good))
     assert all(np.isfinite(record["loss"]) for record in rundir.metrics())
 
 
@@ -276,7 +276,7 @@ def test_training_goes_on_during_a_slow_write(pixels, tmp_path, monkeypatch):
     monkeypatch.setattr(RunDirectory, "save", lambda *args: slow.wait(600) and original(*args))
     with Checkpoints(rundir, 2, keep=3, patience=0) as checkpoints:
         release = when("on_train_batch_begin", lambda _: (states.append(dict(rundir.checkpoints())), slow.set()), 4)
-        watch = when("on_train_batch_begin", lambda model: states.append(state.collect(model)), 3)
+        watch = when("on_train_batch_begin", lambda model: states.append(run_state.collect(model)), 3)
         fit(dense_on_images(), pixels, checkpoints, watch, release)
     assert states[1] == {} and list(rundir.checkpoints()) == [2, 4]
     assert_equal(saved(rundir, 2), states[0])

@@ -11,7 +11,7 @@ from small_models import dense_on_images
 from keras_vit.data import from_arrays, training_batches
 from keras_vit.runs.loop.periodic import Periodic, measure_added
 from keras_vit.runs.loop.train import _evaluate_start, train
-from keras_vit.runs.saving import state
+from keras_vit.runs.saving import run_state
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.training import AdamW, SoftmaxCrossEntropy
 
@@ -107,8 +107,8 @@ def test_the_averages_are_measured_and_training_is_the_same_bit_for_bit(trained)
 
     alone, _ = trained("alone", measure=None, ema=True)
     measured, _ = trained("measured", measure=note, ema=True)
-    arrays = state.collect(alone)
-    for name, value in state.collect(measured).items():
+    arrays = run_state.collect(alone)
+    for name, value in run_state.collect(measured).items():
         np.testing.assert_array_equal(value, arrays[name], err_msg=name)
     for value, average in zip(seen[7], measured.optimizer._model_variables_moving_average):
         np.testing.assert_array_equal(value, average.numpy())

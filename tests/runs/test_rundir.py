@@ -14,7 +14,7 @@ from keras_vit.distribution import Strategy
 from keras_vit.io import atomic
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.runs.loop.train import fit_calls
-from keras_vit.runs.saving import state
+from keras_vit.runs.saving import run_state
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.training import AdamW, SoftmaxCrossEntropy
 
@@ -27,7 +27,7 @@ def compiled(tiny):
 
 
 def test_state_holds_weights_seeds_optimizer_and_averages(tiny):
-    arrays = state.collect(compiled(tiny))
+    arrays = run_state.collect(compiled(tiny))
     for part in ("head/kernel", "seed_generator_state", "iteration", "velocity", "average"):
         assert any(part in name for name in arrays), part
     assert not any("loss" in name for name in arrays)
@@ -38,10 +38,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tiny, tmp_path
     import logging
 
     model, rundir = compiled(tiny), RunDirectory(tmp_path)
-    rundir.save(10, state.collect(model), keep=2)
+    rundir.save(10, run_state.collect(model), keep=2)
     expected = model.get_weights()
     model.set_weights([w + 1 for w in expected])
-    rundir.save(20, state.collect(model), keep=2)
+    rundir.save(20, run_state.collect(model), keep=2)
     path = rundir.checkpoints()[20]
     data = bytearray(path.read_bytes())
     data[-50] ^= 1
@@ -67,7 +67,7 @@ def test_a_run_that_begins_is_not_finished(tmp_path):
 
 def test_another_configuration_in_the_same_directory_is_an_error(tiny, tmp_path):
     rundir = RunDirectory(tmp_path)
-    rundir.save(10, state.collect(compiled(tiny)), keep=1)
+    rundir.save(10, run_state.collect(compiled(tiny)), keep=1)
     other = tiny(depth=1, width=32)
     other.compile(AdamW(0.1, use_ema=True), SoftmaxCrossEntropy())
     other.optimizer.build(other.trainable_variables)
@@ -78,24 +78,24 @@ def test_another_configuration_in_the_same_directory_is_an_error(tiny, tmp_path)
 def test_only_the_newest_checkpoints_are_kept(tiny, tmp_path):
     model, rundir = compiled(tiny), RunDirectory(tmp_path)
     for step in (1, 2, 3):
-        rundir.save(step, state.collect(model), keep=2)
+        rundir.save(step, run_state.collect(model), keep=2)
     assert list(rundir.checkpoints()) == [2, 3]
 
 
 def test_a_damaged_checkpoint_is_not_kept_instead_of_an_intact_one(tiny, tmp_path):
     model, rundir = compiled(tiny), RunDirectory(tmp_path)
     for step in (10, 20):
-        rundir.save(step, state.collect(model), keep=2)
+        rundir.save(step, run_state.collect(model), keep=2)
     rundir.checkpoints()[20].write_bytes(b"")
     assert rundir.resume(model) == 10
     assert "step_00000010" in rundir.last_checkpoint()
-    rundir.save(15, state.collect(model), keep=1)
+    rundir.save(15, run_state.collect(model), keep=1)
     assert list(rundir.checkpoints()) == [15]
 
 
 def test_metrics_of_repeated_steps_are_dropped_and_a_torn_line_is_skipped(tiny, tmp_path):
     rundir = RunDirectory(tmp_path)
-    rundir.save(10, state.collect(compiled(tiny)), keep=1)
+    rundir.save(10, run_state.collect(compiled(tiny)), keep=1)
     for step in (5, 10, 15):
         rundir.append_metrics({"step": step})
     with open(tmp_path / "metrics.jsonl", "a") as file:
@@ -150,7 +150,7 @@ def test_a_model_goes_to_a_bucket_whole(tiny, tmp_path, monkeypatch):
 
 def test_if_no_checkpoint_is_intact_nothing_is_lost_by_beginning_again(tiny, tmp_path):
     model, rundir = compiled(tiny), RunDirectory(tmp_path)
-    rundir.save(10, state.collect(model), keep=2)
+    rundir.save(10, run_state.collect(model), keep=2)
     rundir.append_metrics({"step": 10})
     rundir.checkpoints()[10].write_bytes(b"")
     with pytest.raises(
@@ -183,7 +183,7 @@ def test_a_run_that_lost_its_directory_writes_no_more(tiny, tmp_path):
     with rundir.owned():
         rundir._lock._taken_over_by = {"pid": 7, "host": "b"}
         with pytest.raises(ValueError, match="This process has lost .* process 7 on b"):
-            rundir.save(10, state.collect(compiled(tiny)), keep=1)
+            rundir.save(10, run_state.collect(compiled(tiny)), keep=1)
     assert rundir.checkpoints() == {}
 
 
@@ -192,8 +192,8 @@ def test_too_little_space_for_the_checkpoints_is_said_before(tiny, tmp_path, mon
 
     logging.getLogger("absl").propagate = True
     model, rundir = compiled(tiny), RunDirectory(tmp_path)
-    size = sum(array.nbytes for array in state.collect(model).values())
-    assert state.size(model) == size
+    size = sum(array.nbytes for array in run_state.collect(model).values())
+    assert run_state.size(model) == size
     for free in (3 * size, 3 * size - 1):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: types.SimpleNamespace(free=free))
         with caplog.at_level("WARNING"):

@@ -16,7 +16,7 @@ from tensorboard.util.tensor_util import make_ndarray
 
 from keras_vit.runs.loop.faults import Preempted
 from keras_vit.runs.loop.train import train
-from keras_vit.runs.saving import state
+from keras_vit.runs.saving import run_state
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.training import Accuracy, Momentum, SoftmaxCrossEntropy
 
@@ -128,8 +128,8 @@ def test_what_does_not_fit_is_left_out(cut, whole, tmp_path, monkeypatch, change
     """A checkpoint of version 0.3, without metrics; another interval of evaluations."""
     with monkeypatch.context() as patch, pytest.raises(Preempted):
         if change == "old":
-            to_bytes = state.to_bytes
-            patch.setattr(state, "to_bytes", lambda arrays, _: to_bytes(arrays))
+            to_bytes = run_state.to_bytes
+            patch.setattr(run_state, "to_bytes", lambda arrays, _: to_bytes(arrays))
         cut(when("on_train_batch_begin", terminate, 11))
     options = {"every": 8} if change == "every" else {}
     records = cut(**options)
@@ -141,6 +141,6 @@ def test_what_does_not_fit_is_left_out(cut, whole, tmp_path, monkeypatch, change
 @pytest.mark.extended
 def test_they_are_beside_the_arrays_of_a_checkpoint(whole):
     data = whole[1].checkpoints()[TOTAL].read_bytes()
-    arrays = state.from_bytes(data, "it")
+    arrays = run_state.from_bytes(data, "it")
     assert {name.split("/")[0] for name in arrays} == {"model", "optimizer"}
-    assert state.running_in(data).since == 6 and state.running_in(state.to_bytes(arrays)) is None
+    assert run_state.running_in(data).since == 6 and run_state.running_in(run_state.to_bytes(arrays)) is None

@@ -11,7 +11,7 @@ import keras_vit
 from keras_vit.layers.resizing import pool_to, resize_bilinear
 from keras_vit.models.heads.decoder import Encoder
 from keras_vit.planning import counting
-from keras_vit.segmentation.heads.rows import make_decoder
+from keras_vit.segmentation.heads.segmentation_heads import make_decoder
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 

@@ -10,7 +10,7 @@ from PIL import Image
 from small_models import NAMED, segmenting
 
 import keras_vit
-from keras_vit.segmentation import windows
+from keras_vit.segmentation import sliding_windows
 from keras_vit.segmentation.segment import stretches
 
 CLASSES = 3
@@ -38,8 +38,8 @@ def by_brute_force(function, image, size, overlap, flips):
     height, width = size
     corners = [
         (top, left)
-        for top in windows.starts(image.shape[0], height, overlap)
-        for left in windows.starts(image.shape[1], width, overlap)
+        for top in sliding_windows.starts(image.shape[0], height, overlap)
+        for left in sliding_windows.starts(image.shape[1], width, overlap)
     ]
     given = np.stack([image[top : top + height, left : left + width] for top, left in corners])
     outputs = [function(given)] + ([function(given[:, :, ::-1])[:, :, ::-1]] if flips else [])
@@ -61,7 +61,7 @@ def by_brute_force(function, image, size, overlap, flips):
     ],
 )
 def test_windows_cover_an_image_up_to_its_border(length, window, overlap, expected):
-    assert windows.starts(length, window, overlap) == expected
+    assert sliding_windows.starts(length, window, overlap) == expected
 
 
 @pytest.mark.parametrize(("overlap", "flips", "batch_size"), [(0.0, False, 3), (0.5, True, 3), (0.9, False, 64)])
@@ -88,9 +88,9 @@ def test_the_whole_image_equals_tensorflows_resizing(model, size):
 
 def test_resizing_in_strips_equals_resizing_at_once(monkeypatch):
     values = np.random.default_rng(0).normal(size=(9, 7, 2)).astype("float32")
-    monkeypatch.setattr(windows, "_STRIP", 60)
+    monkeypatch.setattr(sliding_windows, "_STRIP", 60)
     for size in ((31, 20), (4, 3), (9, 15)):
-        parts = list(windows.resized([values[:4], values[4:5], values[5:]], (9, 7), size))
+        parts = list(sliding_windows.resized([values[:4], values[4:5], values[5:]], (9, 7), size))
         assert len(parts) > 1
         np.testing.assert_allclose(np.concatenate(parts), tf.image.resize(values, size), atol=1e-5)
 

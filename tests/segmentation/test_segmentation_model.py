@@ -8,7 +8,7 @@ from keras.src import backend
 
 import keras_vit
 from keras_vit.fit.losses import Loss
-from keras_vit.segmentation.heads.rows import HEADS
+from keras_vit.segmentation.heads.segmentation_heads import HEADS
 
 pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
 

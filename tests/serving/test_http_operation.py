@@ -16,8 +16,8 @@ from keras_vit.serving.http import served as served_module
 from keras_vit.serving.http.app import application
 from keras_vit.serving.http.bodies import Limits
 from keras_vit.serving.http.middleware import OnlyHosts
-from keras_vit.serving.http.run import Server, bind, run
 from keras_vit.serving.http.served import Served
+from keras_vit.serving.http.server import Server, bind, run
 
 
 def test_only_the_names_of_its_own_machine_reach_a_service_that_listens_to_it_alone(forest):

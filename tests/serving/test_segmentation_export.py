@@ -14,7 +14,7 @@ from small_models import NAMED, pixels, segmenting, signatures_of
 import keras_vit
 from keras_vit.inference.answers import check_kinds
 from keras_vit.serving import tensorflow_process
-from keras_vit.serving.description import describe, readme
+from keras_vit.serving.export_description import describe, readme
 from keras_vit.serving.http.served import DEFAULT, Served
 from keras_vit.serving.same_outputs import compare
 from keras_vit.serving.signatures import all_outputs

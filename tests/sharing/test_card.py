@@ -19,8 +19,8 @@ from keras_vit.planning.flops import forward_flops
 from keras_vit.sharing import share, write_folder
 from keras_vit.sharing.card import OWN_WORDS_END, _classes, own_words
 from keras_vit.sharing.data_names import data_of, model_name, on_the_hub
-from keras_vit.sharing.folder import check_output
-from keras_vit.sharing.run import read_run
+from keras_vit.sharing.published_run import read_run
+from keras_vit.sharing.shared_folder import check_output
 
 ADDRESS = "hf://anna/digits"
 

@@ -36,8 +36,8 @@ from benchmarks import (
     where,
 )
 from benchmarks.own_process import in_own_process
-from keras_vit.planning.slice.groups import group_of
 from keras_vit.planning.slice.hlo import Cost, Instruction
+from keras_vit.planning.slice.layer_costs import group_of
 
 SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 4, "repeats": 1, "images": 8}
 

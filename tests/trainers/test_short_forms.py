@@ -6,7 +6,7 @@ import sys
 import pytest
 from interpreters import ROOT
 
-from keras_vit.data.ops.registry import OPS
+from keras_vit.data.ops.op_registry import OPS
 from trainers import config_files, flags, short_forms
 
 

@@ -6,7 +6,7 @@ Each function takes a model that the format can express: see CAPABILITIES in the
 import numpy as np
 from absl import logging
 
-from keras_vit.checkpoints.formats.bit import timm_size
+from keras_vit.checkpoints.formats.bit_files import timm_size
 from keras_vit.checkpoints.formats.evaluation_steps import nearest_steps
 from keras_vit.checkpoints.formats.huggingface import VERSION, model_type
 from keras_vit.checkpoints.formats.huggingface_config import (

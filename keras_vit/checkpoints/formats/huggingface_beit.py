@@ -47,7 +47,7 @@ from keras_vit.checkpoints.formats.parsed import (
     stated_pair,
 )
 from keras_vit.segmentation.heads.upernet import PyramidNeck
-from keras_vit.segmentation.model import SegmentationModel
+from keras_vit.segmentation.segmentation_model import SegmentationModel
 
 _BLOCK = "beit.encoder.layer."
 _TABLE = "attention.attention.relative_position_bias.relative_position_bias_table"

@@ -26,7 +26,7 @@ from keras_vit.checkpoints.formats.name_map import (
 )
 from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, check_agreement, colors_in, need, setting
 from keras_vit.segmentation.heads.dpt import DepthHead, DPTHead
-from keras_vit.segmentation.model import SegmentationModel
+from keras_vit.segmentation.segmentation_model import SegmentationModel
 
 DPT, DEPTH_ANYTHING = "dpt", "depth_anything"  # model_type of config.json
 _PREFIXES = {"dpt.": "vit", "backbone.": "dinov2"}  # {prefix of the encoder: its type in formats/huggingface.py}

@@ -43,7 +43,7 @@ from keras_vit.checkpoints.formats.parsed import (
     setting,
     stated_pair,
 )
-from keras_vit.segmentation.model import SegmentationModel
+from keras_vit.segmentation.segmentation_model import SegmentationModel
 
 EOMT = "eomt"  # model_type
 _CLASS, _REGISTERS = "embeddings.cls_token", "embeddings.register_tokens"

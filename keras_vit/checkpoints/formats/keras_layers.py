@@ -18,7 +18,7 @@ from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.formats.questions import Options, Unanswered
 from keras_vit.checkpoints.reading import keras_graph
 from keras_vit.checkpoints.reading.keras_graph import Node
-from keras_vit.checkpoints.reading.keras_layers import missing_parts, sentence, setting
+from keras_vit.checkpoints.reading.own_vits import missing_parts, sentence, setting
 
 # {an activation, or the layer or operation that computes one, in lower case: our name}.
 _ACTIVATIONS = {

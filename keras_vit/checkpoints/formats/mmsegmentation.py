@@ -41,7 +41,7 @@ from keras_vit.checkpoints.formats.parsed import (
     setting,
     stated_pair,
 )
-from keras_vit.segmentation.model import SegmentationModel
+from keras_vit.segmentation.segmentation_model import SegmentationModel
 
 _PATCHES = "backbone.patch_embed.projection"
 

@@ -22,7 +22,7 @@ from keras_vit.checkpoints.formats.name_map import (
 from keras_vit.checkpoints.formats.parsed import need, setting
 from keras_vit.segmentation.heads.setr import UpsamplingHead
 from keras_vit.segmentation.heads.upernet import BilinearPyramidNeck
-from keras_vit.segmentation.model import SegmentationModel
+from keras_vit.segmentation.segmentation_model import SegmentationModel
 
 AUXILIARY = {"setr_naive": 3, "setr_pup": 3, "setr_mla": 4, "upernet": 1}  # {head: number of its auxiliary heads}
 _SCALES = [4, 2, 1, 0.5]
@@ -114,7 +114,7 @@ def _count(arrays, prefix: str) -> int:
 
 
 def find(arrays: Mapping[str, np.ndarray]) -> str:
-    """The head, a row of segmentation.heads.rows.HEADS, by the names; ValueError for any other."""
+    """The head, a row of segmentation.heads.segmentation_heads.HEADS, by the names; ValueError for any other."""
     if "neck.mla.channel_proj.0.conv.weight" in arrays:
         return "setr_mla"
     if "decode_head.fpn_bottleneck.conv.weight" in arrays:

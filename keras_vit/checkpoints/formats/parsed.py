@@ -51,7 +51,7 @@ class Dense:
         options: of the head.
         classes, class_names, colors, auxiliary: arguments of SegmentationModel; one class for depth.
         name_map, arrays: as in ParsedCheckpoint.
-        head: a row of segmentation.heads.rows.HEADS.
+        head: a row of segmentation.heads.segmentation_heads.HEADS.
     """
 
     options: dict

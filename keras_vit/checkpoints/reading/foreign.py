@@ -5,7 +5,7 @@ import pathlib
 import h5py
 
 from keras_vit.checkpoints.reading.archives import BROKEN
-from keras_vit.checkpoints.reading.keras_layers import missing_by_shapes, sentence
+from keras_vit.checkpoints.reading.own_vits import missing_by_shapes, sentence
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 _FLAX = (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_vit.data.annotations import files
+from keras_vit.data.annotations import annotation_files
 from keras_vit.data.annotations.foreign_tables import foreign_table
 from keras_vit.data.annotations.form import Layout
 
@@ -82,8 +82,8 @@ _FOREIGN = {
 def recognised(root: str) -> str:
     """Returns a sentence about the first file in a format that does not open, or ""."""
     for end, kinds in _FOREIGN.items():
-        for path in [root] if root.lower().endswith(end) else files.below(root, end)[:_TRIED]:
-            start = files.start_of(path)
+        for path in [root] if root.lower().endswith(end) else annotation_files.below(root, end)[:_TRIED]:
+            start = annotation_files.start_of(path)
             found = next((kind for pattern, kind in kinds.items() if re.search(pattern, start, re.MULTILINE)), None)
             if found:
                 return f'"{path}" is {found}.'
@@ -93,7 +93,7 @@ def recognised(root: str) -> str:
 def _inner(root, find):
     """A sentence about the first folder in `root` with annotations, the reason why they do not open, or ""."""
     reasons = []
-    for name in files.names_in(root)[:_FOLDERS]:
+    for name in annotation_files.names_in(root)[:_FOLDERS]:
         place = os.path.join(root, name)
         if not tf.io.gfile.isdir(place):
             continue

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from keras_vit.data.annotations import files, form
+from keras_vit.data.annotations import annotation_files, form
 from keras_vit.data.annotations.form import Ignored, Picture
 from keras_vit.data.sources.image_files import ENDINGS, ending
 from keras_vit.io.paths import in_threads
@@ -21,10 +21,14 @@ def _places(folder, beside, root):
     same subfolders, or without them: images/a, or images, for annotations/a.
     """
     places = [folder]
-    for above in files.bases(folder, root)[1 : _LEVELS + 1]:
+    for above in annotation_files.bases(folder, root)[1 : _LEVELS + 1]:
         inside = os.path.relpath(folder, above).partition(os.sep)[2]
         places += [os.path.join(above, other, inside).rstrip("/") for other in beside]
-    places += [os.path.join(above, other) for above in files.bases(folder, root)[1 : _LEVELS + 1] for other in beside]
+    places += [
+        os.path.join(above, other)
+        for above in annotation_files.bases(folder, root)[1 : _LEVELS + 1]
+        for other in beside
+    ]
     return [*dict.fromkeys(places), *(os.path.join(folder, other) for other in beside)]
 
 
@@ -49,7 +53,12 @@ def _of_name(path, stem, stated, places, existing):
 
 
 def image_of(
-    path: str, stated: str, existing: files.Existing, folders: Sequence[str], root: str, by_name: bool = False
+    path: str,
+    stated: str,
+    existing: annotation_files.Existing,
+    folders: Sequence[str],
+    root: str,
+    by_name: bool = False,
 ) -> str:
     """Returns the path of an annotation file's image, or its expected path if it is missing.
 
@@ -85,7 +94,7 @@ def _endings(stem, names):
 def pictures(
     paths: Sequence[str],
     parse: Callable[[str], Any],
-    picture: Callable[[str, Any, files.Existing], Picture | None],
+    picture: Callable[[str, Any, annotation_files.Existing], Picture | None],
     ignored: Ignored | None,
 ) -> Iterator[Picture]:
     """Yields the Picture of each file; reads many files at a time.
@@ -100,7 +109,7 @@ def pictures(
     Raises:
         ValueError: if two files annotate one image; see also `parse`.
     """
-    existing, owner = files.Existing(), {}
+    existing, owner = annotation_files.Existing(), {}
     for start in range(0, len(paths), _AT_A_TIME):
         part = paths[start : start + _AT_A_TIME]
         for path, content in zip(part, in_threads(parse, part)):

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from keras_vit.data.annotations import files
+from keras_vit.data.annotations import annotation_files
 from keras_vit.data.annotations.box_rows import CORNERS, SIZE, Row, Rows
 from keras_vit.data.sources.table_rows import jsonl_rows
 from keras_vit.io.paths import read_text
@@ -83,7 +83,7 @@ def _format(row):
 
 def has_boxes(path: str) -> bool:
     """Whether the first line has boxes in one of these formats; a line that is longer than what is read has."""
-    first = files.start_of(path).lstrip("\ufeff").split("\n", 1)[0]
+    first = annotation_files.start_of(path).lstrip("\ufeff").split("\n", 1)[0]
     try:
         return _format(json.loads(first)) is not None
     except json.JSONDecodeError:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from keras_vit.data.annotations import files
+from keras_vit.data.annotations import annotation_files
 from keras_vit.data.sources.image_files import ENDINGS, ending
 from keras_vit.data.sources.table_rows import DELIMITERS, columns, csv_rows
 from keras_vit.data.splits import canonical
@@ -103,7 +103,7 @@ class Rows:
 
 
 def _first_lines(path):
-    return files.start_of(path).lstrip("\ufeff").splitlines()
+    return annotation_files.start_of(path).lstrip("\ufeff").splitlines()
 
 
 def _cells(lines, delimiter):

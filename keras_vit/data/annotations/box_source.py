@@ -20,7 +20,7 @@ from keras_vit.data.annotations.form import Layout
 from keras_vit.data.annotations.opening import advancing, asked_split, check_some, names_of, report
 from keras_vit.data.annotations.turned import warn_of_turned
 from keras_vit.data.sources.base import CocoIds, RandomAccess
-from keras_vit.data.sources.class_names import doubts
+from keras_vit.data.sources.classes_file import doubts
 from keras_vit.data.sources.folder import check_folder
 from keras_vit.data.sources.image_files import read_image
 from keras_vit.data.sources.tree import told

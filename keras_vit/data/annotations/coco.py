@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from keras_vit.data.annotations import files, form, run_lengths
+from keras_vit.data.annotations import annotation_files, form, run_lengths
 from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
 from keras_vit.io.suggest import listed
 
@@ -30,15 +30,15 @@ def is_coco(path: str) -> bool:
     """Whether a JSON file looks like COCO's, judged by its name and start."""
     if path.endswith(".coco.json"):
         return True
-    start = files.start_of(path)
+    start = annotation_files.start_of(path)
     whole = start.lstrip("\ufeff \r\n\t").startswith("{")  # Label Studio's and CreateML's are lists
     return whole and bool(_MARKS.search(start)) and '"shapes"' not in start and not _FOREIGN.search(start)
 
 
 def json_files(root: str) -> list[str]:
     """Lists the COCO files of a folder, its split folders, and its folder "annotations"."""
-    folders = [root, os.path.join(root, "annotations"), *files.folders_of_splits(root).values()]
-    paths = [os.path.join(folder, name) for folder in folders for name in files.names_in(folder)]
+    folders = [root, os.path.join(root, "annotations"), *annotation_files.folders_of_splits(root).values()]
+    paths = [os.path.join(folder, name) for folder in folders for name in annotation_files.names_in(folder)]
     found = [path for path in paths if path.lower().endswith(".json") and is_coco(path)]
     preferred = [path for path in found if os.path.basename(path).startswith("instances_")]
     return preferred or [path for path in found if not os.path.basename(path).startswith(_OTHERS)] or found
@@ -57,7 +57,7 @@ def find(path: str, images: str = "", boxes: bool = False) -> Layout | None:
     """
     alone = path.lower().endswith(".json")
     found = [path] if alone and is_coco(path) else [] if alone else json_files(path)
-    splits = {"train": path} if alone and found else files.by_split(found, path)
+    splits = {"train": path} if alone and found else annotation_files.by_split(found, path)
     root = os.path.dirname(path) if alone else path
     readers = {split: functools.partial(read, file, split, images, boxes, root) for split, file in splits.items()}
     return Layout("COCO", OVERLAPS, readers, {split: [file] for split, file in splits.items()}) if splits else None
@@ -263,13 +263,13 @@ def read(path: str, split: str, images: str = "", boxes: bool = False, root: str
         split: str. Its split, used to look for the images.
         images: str. Folder of the images; "" to look for it.
         boxes: bool. Whether to read boxes instead of outlined regions.
-        root: str. The folder that was opened, as in `files.image_paths`.
+        root: str. The folder that was opened, as in `annotation_files.image_paths`.
 
     Raises:
         FileNotFoundError: if the file or all images are missing.
         ValueError: if the file is malformed, ids are repeated or unknown, or outlines are missing.
     """
-    content = files.read_json(path)
+    content = annotation_files.read_json(path)
     ignored: Ignored = collections.defaultdict(list)
     _check_kind(content, path)
     entries, annotations = _entries(content, "images", path), _entries(content, "annotations", path)
@@ -277,10 +277,10 @@ def read(path: str, split: str, images: str = "", boxes: bool = False, root: str
         raise ValueError(f'"{path}" lists no images.')
     names = _categories(content, path, ignored)
     _check_annotations(annotations, names, path, boxes)
-    existing = files.Existing()
-    paths = files.image_paths(path, split, images, _file_names(entries, path), existing, root)
+    existing = annotation_files.Existing()
+    paths = annotation_files.image_paths(path, split, images, _file_names(entries, path), existing, root)
     existing.list(os.path.dirname(file) for file in paths)
-    ignored[form.NOT_LISTED] += files.unlisted(paths, existing)
+    ignored[form.NOT_LISTED] += annotation_files.unlisted(paths, existing)
     pictures = _pictures(content, paths, existing, names, ignored, boxes)
     categories = {name: number for number, name in names.items()}
     return Annotations(pictures, tuple(categories), False, path, ignored, categories)

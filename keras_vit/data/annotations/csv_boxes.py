@@ -15,11 +15,11 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from keras_vit.data.annotations import box_json_lines, box_numbers, box_rows, files, form
+from keras_vit.data.annotations import annotation_files, box_json_lines, box_numbers, box_rows, form
 from keras_vit.data.annotations.box_rows import EMPTY, Row, Rows
 from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
 from keras_vit.data.annotations.shared_images import count_shared
-from keras_vit.data.sources.class_names import class_names
+from keras_vit.data.sources.classes_file import class_names
 from keras_vit.data.sources.image_files import ENDINGS, ending
 from keras_vit.data.splits import SPLITS
 from keras_vit.io.paths import read_text
@@ -68,7 +68,7 @@ def _read(path) -> Rows:
 def _in(folder):
     """Lists the tables in a folder, and in its folders "annotations" and "labels"."""
     folders = [folder, os.path.join(folder, "annotations"), os.path.join(folder, "labels")]
-    found = (os.path.join(place, name) for place in folders for name in files.names_in(place))
+    found = (os.path.join(place, name) for place in folders for name in annotation_files.names_in(place))
     return [path for path in found if _is_table(path)]
 
 
@@ -78,8 +78,8 @@ def _tables(path):
     Raises:
         ValueError: if several contain one split.
     """
-    splits = files.by_split(_in(path), path)
-    for split, folder in files.folders_of_splits(path).items():
+    splits = annotation_files.by_split(_in(path), path)
+    for split, folder in annotation_files.folders_of_splits(path).items():
         for table in _in(folder):
             if split in splits:
                 raise ValueError(f'"{path}" has several tables for the split "{split}": {splits[split]}, {table}.')
@@ -133,7 +133,7 @@ def _names(rows, path):
     return found
 
 
-class _Stems(files.Existing):
+class _Stems(annotation_files.Existing):
     """The image files that exist, by their names without ending."""
 
     def names(self, folder):
@@ -156,7 +156,7 @@ def _image_paths(table, names, existing):
         FileNotFoundError: if no image in a sample is found.
         ValueError: if a name stands for several files.
     """
-    find_in = functools.partial(files.image_paths, table.path, table.split, table.choices["images"], names)
+    find_in = functools.partial(annotation_files.image_paths, table.path, table.split, table.choices["images"], names)
     if any(ending(name) in ENDINGS for name in names):
         return find_in(existing)
     stems = find_in(_Stems())
@@ -182,7 +182,7 @@ def _descriptions(path):
     folder = os.path.dirname(path)
     above = os.path.dirname(folder)
     places = [folder, above, os.path.join(folder, "metadata"), os.path.join(above, "metadata"), os.path.dirname(above)]
-    found = (os.path.join(place, name) for place in places for name in files.names_in(place))
+    found = (os.path.join(place, name) for place in places for name in annotation_files.names_in(place))
     return next((file for file in found if any(word in os.path.basename(file).lower() for word in _DESCRIPTIONS)), "")
 
 
@@ -297,13 +297,13 @@ def read(table: _Table, tables: Sequence[_Table]) -> Annotations:
         FileNotFoundError: if the table or all images are missing.
         ValueError: for missing columns, malformed lines, and numbers of unclear meaning.
     """
-    existing, choices = files.Existing(), table.choices
+    existing, choices = annotation_files.Existing(), table.choices
     meaning, fractions = box_numbers.decided(table.load(table.path), table.path, choices["units"], choices["box"])
     ignored: Ignored = collections.defaultdict(list)
     owner: dict[str, str] = {}
     names, own = _class_names(table), _images(table, existing, owner)
     existing.list(os.path.dirname(file) for file in own)
     count_shared(table.split, {table.split: list(own), **_of_others(table, tables, existing, owner)}, ignored)
-    ignored[form.NOT_LISTED] += files.unlisted(own, existing) if len(tables) == 1 else []
+    ignored[form.NOT_LISTED] += annotation_files.unlisted(own, existing) if len(tables) == 1 else []
     pictures = _pictures(own, names, meaning, existing, ignored)
     return Annotations(pictures, None, fractions, table.path, ignored, read_as=box_numbers.told(meaning, fractions))

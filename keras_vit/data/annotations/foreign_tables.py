@@ -3,7 +3,7 @@
 import os
 import re
 
-from keras_vit.data.annotations import files
+from keras_vit.data.annotations import annotation_files
 
 _N = r"-?[\d.]+"  # a number
 _COCO = "Convert it to COCO or to a CSV table"
@@ -27,8 +27,8 @@ _TRIED = 3  # files of an ending
 def foreign_table(root: str) -> str:
     """A sentence about the first text file of another tool, at `root` or in that folder, or ""."""
     for end in dict.fromkeys(end for ends, *_ in _KINDS for end in ends):
-        for path in [root] if root.lower().endswith(end) else files.below(root, end)[:_TRIED]:
-            start = files.start_of(path).lstrip("\ufeff") + "\n"
+        for path in [root] if root.lower().endswith(end) else annotation_files.below(root, end)[:_TRIED]:
+            start = annotation_files.start_of(path).lstrip("\ufeff") + "\n"
             found = next((kind for ends, pattern, kind in _KINDS if end in ends and re.match(pattern, start)), None)
             if found:
                 return f'"{path}" is {found}.'

@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from keras_vit.data.annotations import beside, files, form
+from keras_vit.data.annotations import annotation_files, beside, form
 from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
 from keras_vit.io.suggest import counted, listed
 
@@ -28,7 +28,7 @@ _FLAT = 0.05  # pixels between a circle and its polygon
 
 def is_labelme(path: str) -> bool:
     """Whether a JSON file looks like LabelMe's."""
-    start = files.start_of(path)
+    start = annotation_files.start_of(path)
     return '"shapes"' in start or '"imageData"' in start
 
 
@@ -39,9 +39,9 @@ def find(path: str, boxes: bool = False) -> Layout | None:
         path: str. Folder, local or in a bucket.
         boxes: bool. Whether to read boxes instead of outlined regions.
     """
-    parts = files.folders_of_splits(path)
-    folders = {split: found for split, folder in parts.items() if (found := files.below(folder, ".json"))}
-    folders = folders or {"train": files.below(path, ".json")}
+    parts = annotation_files.folders_of_splits(path)
+    folders = {split: found for split, folder in parts.items() if (found := annotation_files.below(folder, ".json"))}
+    folders = folders or {"train": annotation_files.below(path, ".json")}
     if not any(is_labelme(file) for found in folders.values() for file in found[:3]):
         return None
     readers = {
@@ -199,4 +199,6 @@ def read(folder: str, paths: list[str], boxes: bool = False, root: str = "") -> 
     def picture(path, content, existing):
         return _picture(path, content, existing, ignored, boxes, root or folder)
 
-    return Annotations(beside.pictures(paths, files.read_json, picture, ignored), None, False, folder, ignored)
+    return Annotations(
+        beside.pictures(paths, annotation_files.read_json, picture, ignored), None, False, folder, ignored
+    )

@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data.annotations.form import MISSING, NOTED, Annotations, Ignored, Layout, Picture
-from keras_vit.data.sources.class_names import class_names
+from keras_vit.data.sources.classes_file import class_names
 from keras_vit.data.sources.tree import told
 from keras_vit.data.splits import SPLITS, MissingSplit, canonical, merged_splits, split_name
 from keras_vit.io.cache import cached_answer

@@ -13,11 +13,11 @@ from absl import logging
 
 from keras_vit.data.annotations import coco, form, labelme, yolo
 from keras_vit.data.annotations.form import Layout, Picture, Region
+from keras_vit.data.annotations.mask_table import Table, make_table, mask_drawer
 from keras_vit.data.annotations.opening import advancing, asked_split, check_some, names_of, report
-from keras_vit.data.annotations.table import Table, make_table, mask_drawer
 from keras_vit.data.annotations.turned import warn_of_turned
 from keras_vit.data.sources.base import RandomAccess
-from keras_vit.data.sources.class_names import doubts
+from keras_vit.data.sources.classes_file import doubts
 from keras_vit.data.sources.image_files import read_image
 from keras_vit.data.sources.mask_tables import is_void_name
 from keras_vit.data.splits import split_range

@@ -14,7 +14,7 @@ import os
 import re
 import xml.etree.ElementTree as ElementTree
 
-from keras_vit.data.annotations import beside, files, form
+from keras_vit.data.annotations import annotation_files, beside, form
 from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
 from keras_vit.data.splits import SPLITS, canonical
 from keras_vit.io.paths import read_text
@@ -52,9 +52,13 @@ def _image_sets(path, found):
     """
     folders = {os.path.dirname(file) for file in found}
     sets = []
-    for place in sorted({path, *(base for folder in folders for base in files.bases(folder, path))}):
+    for place in sorted({path, *(base for folder in folders for base in annotation_files.bases(folder, path))}):
         folder = os.path.join(place, "ImageSets", "Main")
-        stems = {canonical(os.path.splitext(name)[0]): name for name in files.names_in(folder) if name.endswith(".txt")}
+        stems = {
+            canonical(os.path.splitext(name)[0]): name
+            for name in annotation_files.names_in(folder)
+            if name.endswith(".txt")
+        }
         for split in (split for split in _SETS if split in stems):
             lines = read_text(os.path.join(folder, stems[split])).splitlines()
             sets.append((place, split, [line.split()[0] for line in lines if line.strip()]))
@@ -92,14 +96,14 @@ def _of_sets(found, sets):
 
 def find(path: str) -> Layout | None:
     """Finds VOC annotations in a folder; None if its first XML files have another format."""
-    parts = files.folders_of_splits(path)
-    folders = {split: found for split, folder in parts.items() if (found := files.below(folder, ".xml"))}
+    parts = annotation_files.folders_of_splits(path)
+    folders = {split: found for split, folder in parts.items() if (found := annotation_files.below(folder, ".xml"))}
     lost: dict[str, list[str]] = {}  # of ImageSets
     if not folders:
-        every = files.below(path, ".xml")
+        every = annotation_files.below(path, ".xml")
         folders, lost = _of_sets(every, _image_sets(path, every))
         folders = folders or {"train": every}
-    if not any(_ROOT.search(files.start_of(file)) for found in folders.values() for file in found[:3]):
+    if not any(_ROOT.search(annotation_files.start_of(file)) for found in folders.values() for file in found[:3]):
         return None
     readers = {
         split: functools.partial(read, parts.get(split, path), found, lost.get(split), path)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from keras_vit.data.annotations import files, form, yolo_layout
+from keras_vit.data.annotations import annotation_files, form, yolo_layout
 from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
 from keras_vit.data.annotations.shared_images import count_shared
 from keras_vit.data.annotations.yolo_images import all_images, label_files
@@ -192,7 +192,7 @@ def _count_texts(labels, images, existing, ignored):
         others = [text for text in texts if text not in known and not yolo_layout.is_list(text)]
         lists = [text for text in others if canonical(os.path.basename(text)[:-4]) in images]
         ignored[form.NO_IMAGE] += [text for text in others if text not in lists]
-    ignored[form.NOT_LISTED] += files.unlisted(everywhere, existing)
+    ignored[form.NOT_LISTED] += annotation_files.unlisted(everywhere, existing)
 
 
 def _contents(export, labels, existing, ignored) -> Mapping[str, str]:
@@ -219,7 +219,7 @@ def read(export: Export, split: str, boxes: bool = False) -> Annotations:
         FileNotFoundError: if no image is found.
         ValueError: without annotations or outlines, and, later, for unknown classes.
     """
-    path, names, existing = export.path, export.names, files.Existing()
+    path, names, existing = export.path, export.names, annotation_files.Existing()
     ignored: Ignored = collections.defaultdict(list)
     images = all_images(export, split, existing, ignored)
     existing.list(os.path.dirname(image) for image in images[split])

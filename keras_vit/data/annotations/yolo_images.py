@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from keras_vit.data.annotations import files
+from keras_vit.data.annotations import annotation_files
 from keras_vit.data.annotations.form import Ignored
 from keras_vit.data.annotations.shared_images import once
 from keras_vit.data.annotations.yolo_layout import Export
@@ -111,7 +111,9 @@ def _image_files(export, split, existing, owner):
     return sorted(found)
 
 
-def all_images(export: Export, split: str, existing: files.Existing, ignored: Ignored) -> dict[str, list[str]]:
+def all_images(
+    export: Export, split: str, existing: annotation_files.Existing, ignored: Ignored
+) -> dict[str, list[str]]:
     """Returns {split: image files} of `split` and of the others, as far as these exist.
 
     Raises:
@@ -139,7 +141,7 @@ def _label_folders(folder, existing):
     return [*("/".join([above, name, *parts[at + 1 :]]) for name in own), folder]
 
 
-def label_files(images: Iterable[str], existing: files.Existing) -> dict[str, str]:
+def label_files(images: Iterable[str], existing: annotation_files.Existing) -> dict[str, str]:
     """Returns {image: its text file}, the expected one if it has none."""
     folders = {folder: _label_folders(folder, existing) for folder in {os.path.dirname(image) for image in images}}
     existing.list(place for places in folders.values() for place in places)

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import yaml
 
-from keras_vit.data.annotations import files
-from keras_vit.data.sources.class_names import class_names
+from keras_vit.data.annotations import annotation_files
+from keras_vit.data.sources.classes_file import class_names
 from keras_vit.data.sources.image_files import ENDINGS, ending
 from keras_vit.data.splits import SPLITS, canonical
 from keras_vit.io.paths import read_text
@@ -122,7 +122,7 @@ def _of_yaml(path, names=None):
     """
     root, content = os.path.dirname(path), _yaml(path)
     base = content.get("path") or ""
-    whole = base.startswith("/") and bool(files.names_in(base))
+    whole = base.startswith("/") and bool(annotation_files.names_in(base))
     splits = _yaml_splits(content, path)
     if not splits:
         raise ValueError(f'"{path}" names no folder of images for {", ".join(SPLITS)}.')
@@ -140,8 +140,10 @@ def _yaml_file(path, pattern):
     if path.lower().endswith((".yaml", ".yml")):
         names, root = [os.path.basename(path)], os.path.dirname(path)
     else:
-        names, root = [n for n in files.names_in(path) if n.lower().endswith((".yaml", ".yml"))], path
-    names = [name for name in names if pattern.search(files.start_of(os.path.join(root, name)).lstrip("\ufeff"))]
+        names, root = [n for n in annotation_files.names_in(path) if n.lower().endswith((".yaml", ".yml"))], path
+    names = [
+        name for name in names if pattern.search(annotation_files.start_of(os.path.join(root, name)).lstrip("\ufeff"))
+    ]
     if len(names) > 1 and "data.yaml" not in names:
         raise ValueError(f'"{root}" has several YAML files of class names: {listed(names)}. Open one of them.')
     return os.path.join(root, "data.yaml" if "data.yaml" in names else names[0]) if names else ""
@@ -154,14 +156,14 @@ def _split(word):
 
 def _lists_images(path):
     """Whether a text file lists images."""
-    first = files.start_of(path).lstrip("\ufeff").split("\n", 1)[0].strip()
+    first = annotation_files.start_of(path).lstrip("\ufeff").split("\n", 1)[0].strip()
     return ending(first) in ENDINGS
 
 
 def _of_data(root, entries):
     """Returns ({split: list}, file of class names) of Darknet's file obj.data, which has lines such as train = PATH."""
     path = next((os.path.join(root, name) for name in entries if name.lower().endswith(".data")), "")
-    pairs = [line.split("=", 1) for line in files.start_of(path).splitlines() if "=" in line]
+    pairs = [line.split("=", 1) for line in annotation_files.start_of(path).splitlines() if "=" in line]
     values = {key.strip(): value.strip() for key, value in pairs}
     names = os.path.basename(values.get("names", "").replace("\\", "/"))
     return {_split(key): value for key, value in values.items() if _split(key) in SPLITS}, names
@@ -196,7 +198,7 @@ def _places(root, entries):
         elif not end and _split(name) in SPLITS:
             folders[_split(name)].append(name)
     for images in (name for name in entries if name.lower() == "images"):
-        for name in files.names_in(os.path.join(root, images)):
+        for name in annotation_files.names_in(os.path.join(root, images)):
             if _split(name) in SPLITS:
                 inner[_split(name)].append(f"{images}/{name}")
     splits = _chosen(root, (lists, subsets, inner or folders))
@@ -211,17 +213,17 @@ def _folders(root, splits):
 
 def _beside(folder):
     """Lists the text files in a folder that have the name of an image."""
-    names = files.names_in(folder)
+    names = annotation_files.names_in(folder)
     pictures = {os.path.splitext(name)[0] for name in names if ending(name) in ENDINGS}
     return [os.path.join(folder, name) for name in names if name.endswith(".txt") and name[:-4] in pictures]
 
 
 def _apart(root):
     """Lists the text files in the folder "labels", or its subfolders, next to a folder "images"."""
-    by_name = {name.lower(): name for name in files.names_in(root)}
+    by_name = {name.lower(): name for name in annotation_files.names_in(root)}
     if "images" not in by_name or "labels" not in by_name:
         return []
-    return [path for path in files.below(os.path.join(root, by_name["labels"]), ".txt") if not is_list(path)]
+    return [path for path in annotation_files.below(os.path.join(root, by_name["labels"]), ".txt") if not is_list(path)]
 
 
 def is_list(path: str) -> bool:
@@ -236,7 +238,7 @@ def _name_files(root, entries, folders, named):
     if own:
         return [os.path.join(root, own[0])]
     places = [os.path.join(root, name) for name in entries if name.lower() == "labels"] + folders[1:]
-    found = ((place, name) for place in places for name in files.names_in(place) if name.lower() in _LISTS)
+    found = ((place, name) for place in places for name in annotation_files.names_in(place) if name.lower() in _LISTS)
     return [os.path.join(place, name) for place, name in found]
 
 
@@ -255,7 +257,7 @@ def _of_lists(root, names=None):
     Raises:
         ValueError: if the splits have different class names.
     """
-    entries = files.names_in(root)
+    entries = annotation_files.names_in(root)
     data, named = _of_data(root, entries)
     splits = _places(root, entries)
     folders = _folders(root, splits)
@@ -289,7 +291,7 @@ def described(path: str) -> Export | None:
 
 def _look_like_lines(paths: Iterable[str], boxes: bool) -> bool:
     """Whether the first text files have a class number and 4 numbers or more, without boxes 6, on each line."""
-    lines = [line for path in paths for line in files.start_of(path).splitlines()[:_TRIED] if line.strip()]
+    lines = [line for path in paths for line in annotation_files.start_of(path).splitlines()[:_TRIED] if line.strip()]
     return bool(lines) and all(_LINE.fullmatch(line) and (boxes or len(line.split()) > 6) for line in lines)
 
 
@@ -311,7 +313,7 @@ def nameless(path: str, boxes: bool, classes: str) -> Export | None:
         ValueError: without class names, or for a malformed description.
     """
     root = os.path.dirname(path) if path.lower().endswith((".yaml", ".yml")) else path
-    entries = files.names_in(root)
+    entries = annotation_files.names_in(root)
     folders = _folders(root, _places(root, entries))
     beside, apart = ([text for folder in folders for text in find(folder)] for find in (_beside, _apart))
     first = [text for folder in folders for text in _beside(folder)[:_TRIED]]

@@ -1,14 +1,14 @@
-"""Preprocessing ops, one file per kind. Importing this package registers them; registry.py parses their text."""
+"""Preprocessing ops, one file per kind. Importing this package registers them; op_registry.py parses their text."""
 
 from keras_vit.data.ops import (
-    boxes,
+    box_ops,
     corrupt,
     decode,
     decode_and_crop,
     erasing,
     geometry,
     letterbox,
-    patches,
+    patch_ops,
     policies,
     random_color,
     scenes,
@@ -16,14 +16,14 @@ from keras_vit.data.ops import (
 )
 
 __all__ = [
-    "boxes",
+    "box_ops",
     "corrupt",
     "decode",
     "decode_and_crop",
     "erasing",
     "geometry",
     "letterbox",
-    "patches",
+    "patch_ops",
     "policies",
     "random_color",
     "scenes",

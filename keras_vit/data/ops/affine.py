@@ -8,7 +8,7 @@ import math
 
 import tensorflow as tf
 
-from keras_vit.data.ops.registry import as_uint8
+from keras_vit.data.ops.op_registry import as_uint8
 
 GRAY = 128
 

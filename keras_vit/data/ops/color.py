@@ -9,7 +9,7 @@ times as long as `choose`.
 
 import tensorflow as tf
 
-from keras_vit.data.ops.registry import as_uint8
+from keras_vit.data.ops.op_registry import as_uint8
 
 # PIL's weights of red, green and blue in the grey level, in 65536ths.
 _LUMA = (19595, 38470, 7471)

@@ -3,14 +3,14 @@
 import tensorflow as tf
 
 from keras_vit.data.ops.corruption.noise import Draws
-from keras_vit.data.ops.corruption.table import CORRUPTIONS, STRENGTHS
-from keras_vit.data.ops.registry import as_uint8, op
+from keras_vit.data.ops.corruption.strengths import CORRUPTIONS, STRENGTHS
+from keras_vit.data.ops.op_registry import as_uint8, op
 from keras_vit.io.suggest import did_you_mean
 
 
 @op("image", random=True)
 def corrupt(name, strength=3):
-    """Applies a corruption from data/ops/corruption/table.py at strength 1 to 5.
+    """Applies a corruption from data/ops/corruption/strengths.py at strength 1 to 5.
 
     The parameters suit sizes near 224, so put it after the crop. Levels are rounded down, as in the authors' code.
     Masks and boxes stay. A grey image becomes the red channel of its corrupted colour version.

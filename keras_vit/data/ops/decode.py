@@ -11,7 +11,7 @@ from keras_vit.data.ops.branches import outlined
 from keras_vit.data.ops.decode_mask import decode_mask, guarded_png, mask_of_size
 from keras_vit.data.ops.gif import first_frame
 from keras_vit.data.ops.headers import LARGE, MAX_PIXELS, checked, head, product, within
-from keras_vit.data.ops.registry import op
+from keras_vit.data.ops.op_registry import op
 
 _BY_PILLOW = "needs Pillow, which exported models cannot use: save it as PNG."
 

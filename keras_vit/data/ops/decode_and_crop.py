@@ -14,7 +14,7 @@ from keras_vit.data.ops.branches import outlined
 from keras_vit.data.ops.decode import decode, header, not_cut_short
 from keras_vit.data.ops.decode_mask import decode_mask, mask_of_size
 from keras_vit.data.ops.geometry import moved_to_window, pair, random_resized_crop, resized_window, sampled_window
-from keras_vit.data.ops.registry import fused
+from keras_vit.data.ops.op_registry import fused
 
 
 def _read_window(encoded, begin, extent, channels, fraction=1):

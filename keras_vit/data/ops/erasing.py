@@ -5,7 +5,7 @@ import math
 import tensorflow as tf
 
 from keras_vit.data.ops.color import choose, flat_rows
-from keras_vit.data.ops.registry import as_uint8, op
+from keras_vit.data.ops.op_registry import as_uint8, op
 
 # Mean and standard deviation of random erasing's noise: ImageNet's per channel, and over all channels.
 _MEAN = {3: (123.675, 116.28, 103.53), 1: (114.5,)}

@@ -11,7 +11,7 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.ops.registry import Preprocess, parse
+from keras_vit.data.ops.op_registry import Preprocess, parse
 
 _POINTS = 1025  # per axis; ops must leave two of them inside the image
 

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit.data.ops.headers import LARGE
-from keras_vit.data.ops.registry import op
+from keras_vit.data.ops.op_registry import op
 
 PADDING = 0  # for pixels outside the image, and for masks without void
 

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_vit.data.ops.geometry import PADDING, boxes_in_window, check_pixels, fill_of, moved, padded, pair, resized
-from keras_vit.data.ops.registry import op
+from keras_vit.data.ops.op_registry import op
 
 _PLACES = ("centre", "corner")
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_vit.data.ops import affine, color
 from keras_vit.data.ops.branches import switch
 from keras_vit.data.ops.erasing import cutout
-from keras_vit.data.ops.registry import as_uint8, op
+from keras_vit.data.ops.op_registry import as_uint8, op
 
 # AutoAugment's policy for ImageNet (arXiv 1805.09501, appendix, Table 9), as in the authors' code ("v0"): one of 25
 # pairs of (op, probability, level) is sampled, and its two ops run in turn.

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_vit.data.ops import color
 from keras_vit.data.ops.branches import switch
-from keras_vit.data.ops.registry import as_uint8, op
+from keras_vit.data.ops.op_registry import as_uint8, op
 
 
 def _probability(value, name):

@@ -7,7 +7,7 @@ the example's void, or else 0.
 import tensorflow as tf
 
 from keras_vit.data.ops.geometry import PADDING, boxes_in_window, check_pixels, fill_of, moved, padded, pair, resized
-from keras_vit.data.ops.registry import as_uint8, op
+from keras_vit.data.ops.op_registry import as_uint8, op
 
 _TRIES = 10  # windows to check, as in mmsegmentation
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_vit.data.ops.registry import op
+from keras_vit.data.ops.op_registry import op
 
 
 @op("image")

@@ -17,7 +17,7 @@ from keras_vit.data.annotations.image_size import upright_size
 from keras_vit.data.errors import DESCRIBED_WRONGLY
 from keras_vit.data.mapping import EXAMPLES
 from keras_vit.data.objects import complete
-from keras_vit.data.sources.class_names import doubts
+from keras_vit.data.sources.classes_file import doubts
 from keras_vit.data.sources.image_files import in_known_format
 from keras_vit.io.cache import cached_answer
 from keras_vit.io.logs import log_once

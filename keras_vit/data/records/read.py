@@ -32,7 +32,7 @@ from keras_vit.data.records.index import FRAME, record_counts
 from keras_vit.data.records.label_map import check_same_names, with_label_map
 from keras_vit.data.records.object_records import has_objects, look_into_objects, names_of_objects, object_parser
 from keras_vit.data.sources.base import Records
-from keras_vit.data.sources.class_names import check_first_label, class_names
+from keras_vit.data.sources.classes_file import check_first_label, class_names
 from keras_vit.data.sources.image_files import in_known_format
 from keras_vit.data.sources.mask_files import own_classes, records_of_masks
 from keras_vit.data.sources.mask_sample import MEANINGS, check_mask_options, look_into_records, report, understood

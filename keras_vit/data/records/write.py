@@ -19,7 +19,7 @@ from absl import logging
 from keras_vit.data.annotations.image_size import size_in_file
 from keras_vit.data.objects import pack
 from keras_vit.data.ops.decode_mask import mask_of_size
-from keras_vit.data.ops.registry import as_uint8
+from keras_vit.data.ops.op_registry import as_uint8
 from keras_vit.data.records.description import (
     FEATURES,
     FEATURES_OF_BOXES,

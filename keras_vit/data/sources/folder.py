@@ -19,7 +19,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data.sources.base import RandomAccess
-from keras_vit.data.sources.class_names import doubts
+from keras_vit.data.sources.classes_file import doubts
 from keras_vit.data.sources.image_files import source_of_files
 from keras_vit.data.sources.stratified import positions
 from keras_vit.data.sources.tree import BESIDE, NO_IMAGES, OUTSIDE, each_once, told, top, walk

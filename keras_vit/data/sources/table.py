@@ -19,7 +19,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data.sources.base import RandomAccess
-from keras_vit.data.sources.class_names import check_first_label, class_names, doubts
+from keras_vit.data.sources.classes_file import check_first_label, class_names, doubts
 from keras_vit.data.sources.image_files import source_of_files
 from keras_vit.data.sources.mask_files import source_of_masks
 from keras_vit.data.sources.mask_sample import check_mask_options, look, report, understood

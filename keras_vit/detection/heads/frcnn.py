@@ -17,7 +17,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.detection.dense_loss import objects_of
-from keras_vit.detection.heads.dense import grid_points
+from keras_vit.detection.heads.dense_detector import grid_points
 from keras_vit.detection.heads.pyramid import SimplePyramid
 from keras_vit.detection.heads.roi_align import roi_align
 from keras_vit.detection.heads.suppress import suppressed

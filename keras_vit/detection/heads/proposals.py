@@ -17,9 +17,9 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.arguments import integer
+from keras_vit.layers.bilinear import rows_at
 from keras_vit.layers.normalization import normalized
 from keras_vit.layers.registration import serializable
-from keras_vit.layers.sampling import rows_at
 from keras_vit.models.heads.parts import LayerOfParts
 
 RARE = -math.log(99)  # the logit of a probability of 1%, at which sigmoid classifiers start

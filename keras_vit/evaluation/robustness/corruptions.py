@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from keras_vit.data.ops.corruption.table import CORRUPTIONS, STANDARD, STRENGTHS
+from keras_vit.data.ops.corruption.strengths import CORRUPTIONS, STANDARD, STRENGTHS
 from keras_vit.evaluation.registry import Chart, Evaluation, register
 from keras_vit.evaluation.robustness.changed import Changed, chosen, is_whole, means, numbers
 from keras_vit.io.suggest import did_you_mean

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit.fit.checks.marked import filled_in
-from keras_vit.layers.embedding.palette import PaletteEncoder
+from keras_vit.layers.embedding.palette_encoder import PaletteEncoder
 from keras_vit.layers.normalization import PixelNormalization
 
 _PIXEL_STD = 10.0  # pixels 0..255 have a larger standard deviation

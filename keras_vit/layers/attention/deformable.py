@@ -12,8 +12,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.arguments import integer
+from keras_vit.layers.bilinear import sampled
 from keras_vit.layers.registration import serializable
-from keras_vit.layers.sampling import sampled
 
 
 def first_offsets(heads: int, maps: int, points: int) -> np.ndarray:

@@ -166,7 +166,7 @@ class MultiHeadSelfAttention(ComposedLayer):
                 f'MultiHeadSelfAttention: pattern="{self.pattern}" needs a fixed number of tokens, got one that is'
                 " known only at run time."
             )
-        from keras_vit.layers.attention.groups import allowed_pairs, groups_of, mask_of
+        from keras_vit.layers.attention.patch_groups import allowed_pairs, groups_of, mask_of
 
         check_tokens(n, self.prefix, self.grid, "MultiHeadSelfAttention")
         self.groups = groups_of(self.pattern, self.grid, self.causal)
@@ -290,7 +290,7 @@ class MultiHeadSelfAttention(ComposedLayer):
 
     def _in_groups(self, x, training, seed, scale):
         """The heads' outputs (b, n, k*c) of attention in groups of patches."""
-        from keras_vit.layers.attention.groups import grouped_attention
+        from keras_vit.layers.attention.patch_groups import grouped_attention
 
         q = self._queries(x, scale)
         seeds = (None, None) if seed is None else (fold_in(seed, 1), fold_in(seed, 2))

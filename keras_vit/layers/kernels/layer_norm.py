@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from keras_vit.layers.kernels.images import ROOM, images, padded, run, same
+from keras_vit.layers.kernels.image_blocks import ROOM, images, padded, run, same
 
 _BLOCKS, _FLOATS = 4, 4  # x, both gradients given and that of x, in 16 bits; intermediate values in float32
 

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from keras_vit.layers.kernels.images import LANES, ROOM, images, padded, run
+from keras_vit.layers.kernels.image_blocks import LANES, ROOM, images, padded, run
 
 # Arrays of the backward pass: q, k, v, g and three gradients (n, width); scores and the like (n, n), in float32.
 _BLOCKS, _SQUARES = 7, 4

@@ -1,8 +1,8 @@
 """Cycles of Pallas kernels in a TPU program, from the compiler's schedules, since XLA does not estimate them.
 
-A kernel's program is a list of bundles, and the chip starts one per cycle; layers/kernels/images.py gives its number of
-runs. Waiting for memory is excluded: blocks are prefetched. libtpu writes the schedules to a folder that must be set
-before it is loaded.
+A kernel's program is a list of bundles, and the chip starts one per cycle; layers/kernels/image_blocks.py gives its
+number of runs. Waiting for memory is excluded: blocks are prefetched. libtpu writes the schedules to a folder that must
+be set before it is loaded.
 """
 
 import atexit

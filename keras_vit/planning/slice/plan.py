@@ -19,10 +19,10 @@ from keras_vit.io.atomic import write_bytes
 from keras_vit.io.cache import cache_folder
 from keras_vit.io.progress import stage
 from keras_vit.planning.slice.chips import Slice, parse_slice
-from keras_vit.planning.slice.groups import RANDOM, Group, grouped
 from keras_vit.planning.slice.hlo import Program
 from keras_vit.planning.slice.kernels import folder as kernels_folder
 from keras_vit.planning.slice.kernels import read_schedules
+from keras_vit.planning.slice.layer_costs import RANDOM, Group, grouped
 from keras_vit.planning.slice.program import check_backend, lowered_step
 from keras_vit.runs.config import durations_in_examples
 from keras_vit.runs.prepare import check, planned_data

@@ -7,9 +7,9 @@ from absl import logging
 
 from keras_vit.io.suggest import counted
 from keras_vit.runs.loop.callbacks import StepCounter
-from keras_vit.runs.saving import state
+from keras_vit.runs.saving import run_state
 from keras_vit.runs.saving.rundir import RunDirectory
-from keras_vit.tasks.base import Score
+from keras_vit.tasks.task import Score
 
 
 class Best(StepCounter):
@@ -78,7 +78,7 @@ class Best(StepCounter):
         error = None
         if self._rundir.strategy.chief:
             try:
-                self._rundir.save_best(self.step, state.collect_weights(self.model))
+                self._rundir.save_best(self.step, run_state.collect_weights(self.model))
             except OSError as reason:
                 error = reason
                 logging.warning("The weights of step %d, the best so far, could not be saved: %s.", self.step, error)
@@ -86,7 +86,7 @@ class Best(StepCounter):
 
     def deliver(self, model: keras.Model) -> int:
         """Puts the weights of the best evaluation into the model; returns their step."""
-        state.restore_weights(model, self._rundir.load_best(self.best_step))
+        run_state.restore_weights(model, self._rundir.load_best(self.best_step))
         return self.best_step
 
     def told(self, split: str) -> str:

@@ -18,8 +18,8 @@ from absl import logging
 from keras_vit.distribution import Strategy
 from keras_vit.runs.loop.callbacks import StepCounter
 from keras_vit.runs.saving.checkpointing import Checkpoints
+from keras_vit.runs.saving.run_state import Diverged
 from keras_vit.runs.saving.rundir import RunDirectory
-from keras_vit.runs.saving.state import Diverged
 
 RESTART = 75  # os.EX_TEMPFAIL, which Windows lacks
 

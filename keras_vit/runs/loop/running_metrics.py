@@ -7,9 +7,9 @@ import keras
 from absl import logging
 
 from keras_vit.runs.loop.callbacks import StepCounter
-from keras_vit.runs.saving import state
+from keras_vit.runs.saving import run_state
+from keras_vit.runs.saving.run_state import RunningMetrics
 from keras_vit.runs.saving.rundir import RunDirectory
-from keras_vit.runs.saving.state import RunningMetrics
 
 
 def _beginning(step, every):
@@ -44,7 +44,7 @@ class KeepRunningMetrics(StepCounter):
         """The training metrics at the current step, also during evaluation. Every worker must call this."""
         if self._before_evaluation is not None:
             return self._before_evaluation
-        return state.collect_metrics(self.model, self._epoch_start // self._every * self._every)
+        return run_state.collect_metrics(self.model, self._epoch_start // self._every * self._every)
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
@@ -54,12 +54,12 @@ class KeepRunningMetrics(StepCounter):
 
     def on_test_begin(self, logs=None):
         super().on_test_begin(logs)
-        self._before_evaluation = state.collect_metrics(self.model, _beginning(self.step, self._every))
+        self._before_evaluation = run_state.collect_metrics(self.model, _beginning(self.step, self._every))
 
     def _restore(self):
         restored, self._restored = self._restored, None
         fits = restored is not None and restored.since == _beginning(self.step, self._every)
-        return fits and state.restore_metrics(self.model, restored)
+        return fits and run_state.restore_metrics(self.model, restored)
 
 
 class _RestoreAndRead(keras.callbacks.Callback):
@@ -70,7 +70,7 @@ class _RestoreAndRead(keras.callbacks.Callback):
         self._running, self.logs = running, {}
 
     def on_test_begin(self, logs=None):
-        if state.restore_metrics(self.model, self._running):
+        if run_state.restore_metrics(self.model, self._running):
             self.logs = {name: float(value) for name, value in self.model.get_metrics_result().items()}
 
 

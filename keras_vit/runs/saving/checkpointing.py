@@ -6,9 +6,9 @@ from collections.abc import Callable
 from absl import logging
 
 from keras_vit.runs.loop.callbacks import StepCounter
-from keras_vit.runs.saving import state
+from keras_vit.runs.saving import run_state
+from keras_vit.runs.saving.run_state import Diverged, RunningMetrics
 from keras_vit.runs.saving.rundir import RunDirectory
-from keras_vit.runs.saving.state import Diverged, RunningMetrics
 
 
 class NotSaved(OSError):
@@ -69,7 +69,7 @@ class Checkpoints(StepCounter):
             running = self._running()
             if self._rundir.strategy.chief:
                 self.wait()
-                arrays = state.collect(self.model)
+                arrays = run_state.collect(self.model)
                 self._write = self.step, self._thread.submit(self._rundir.save, self.step, arrays, self._keep, running)
                 self.wait(self._patience)
 
@@ -121,7 +121,7 @@ class Checkpoints(StepCounter):
         if self._saved == self.step or self.diverged:
             return self.diverged
         try:
-            self._rundir.save(self.step, state.collect(self.model), self._keep, running)
+            self._rundir.save(self.step, run_state.collect(self.model), self._keep, running)
             self._saved = self.step
         except (OSError, Diverged) as error:
             return error

@@ -18,8 +18,8 @@ from keras_vit.io.atomic import remove_leftovers, write_bytes
 from keras_vit.io.json_files import json_text
 from keras_vit.io.lock import owned
 from keras_vit.io.paths import locate, os_errors, paths_in
-from keras_vit.runs.saving import state
-from keras_vit.runs.saving.state import Diverged
+from keras_vit.runs.saving import run_state
+from keras_vit.runs.saving.run_state import Diverged
 
 MODEL = "model.keras"
 FINISHED = "finished.json"  # marks a complete run; written by runs/seeds.py
@@ -39,7 +39,7 @@ class RunDirectory:
 
     def __init__(self, path: os.PathLike | str, strategy: Strategy = _ONE_DEVICE):
         self.path, self.strategy = epath.Path(locate(os.fspath(path))), strategy
-        self.running: state.RunningMetrics | None = None
+        self.running: run_state.RunningMetrics | None = None
         self._lock = None
         self._unwritten = []  # metrics records still to be written
         self._damaged = set()  # paths of unreadable checkpoints
@@ -126,9 +126,9 @@ class RunDirectory:
         return self._steps(_BEST)
 
     @os_errors()
-    def save_best(self, step: int, weights: state.Arrays) -> None:
+    def save_best(self, step: int, weights: run_state.Arrays) -> None:
         """Writes the weights of the best evaluation, and deletes earlier ones that no resumed run would need."""
-        self._write(self._checkpoints / f"best_{step:08d}.safetensors", state.to_bytes(weights))
+        self._write(self._checkpoints / f"best_{step:08d}.safetensors", run_state.to_bytes(weights))
         paths, covered = self.best(), max(self.checkpoints(), default=0)
         needed = max((other for other in paths if other <= covered), default=0)
         for other, path in paths.items():
@@ -139,7 +139,7 @@ class RunDirectory:
     def load_best(self, step: int) -> dict[str, np.ndarray]:
         """The weights that `save_best` wrote at a step; ValueError if the file is damaged."""
         path = self.best()[step]
-        return state.from_bytes(path.read_bytes(), path)
+        return run_state.from_bytes(path.read_bytes(), path)
 
     def checkpoint(self, step: int) -> epath.Path:
         """The path of the checkpoint of a step."""
@@ -156,11 +156,13 @@ class RunDirectory:
         )
 
     @os_errors()
-    def save(self, step: int, arrays: state.Arrays, keep: int, running: state.RunningMetrics | None = None) -> None:
+    def save(
+        self, step: int, arrays: run_state.Arrays, keep: int, running: run_state.RunningMetrics | None = None
+    ) -> None:
         """Writes the state at `step`, then deletes all but the `keep` newest checkpoints.
 
         Args:
-            arrays: the state, from state.collect.
+            arrays: the state, from run_state.collect.
             running: RunningMetrics at that step, or None.
 
         Raises:
@@ -169,11 +171,11 @@ class RunDirectory:
         """
         if not self.strategy.chief:
             return
-        names = state.not_finite(arrays)
+        names = run_state.not_finite(arrays)
         if names:
             what = f"At step {step}, {len(names)} of {len(arrays)} arrays are not finite, including {names[0]}."
             raise Diverged(what, self.last_checkpoint())
-        self._write(self.checkpoint(step), state.to_bytes(arrays, running))
+        self._write(self.checkpoint(step), run_state.to_bytes(arrays, running))
         self._damaged.discard(self.checkpoint(step))
         paths = self.checkpoints()
         # Checkpoints of later steps must be damaged: otherwise the run would have resumed from them.
@@ -194,13 +196,13 @@ class RunDirectory:
             with os_errors():
                 data = path.read_bytes()
             try:
-                arrays = state.from_bytes(data, path)
+                arrays = run_state.from_bytes(data, path)
             except ValueError as error:
                 logging.warning("%s Trying the previous one.", error)
                 self._damaged.add(path)
                 continue
-            state.restore(model, arrays)
-            self.running = state.running_in(data)
+            run_state.restore(model, arrays)
+            self.running = run_state.running_in(data)
             self._forget_after(step)
             return step
         if checkpoints:
@@ -216,7 +218,7 @@ class RunDirectory:
         """Warns if the disk has no room for a compiled model's checkpoints; buckets have room."""
         if not self.strategy.chief or "://" in str(self.path):
             return
-        size = state.size(model)
+        size = run_state.size(model)
         needed = size * (keep + 1 - min(keep, len(self.checkpoints())))  # the oldest is deleted after the new write
         free = shutil.disk_usage(self.path).free
         if free < needed:

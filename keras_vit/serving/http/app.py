@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.serving.http import bodies, errors
+from keras_vit.serving.http import bodies, http_errors
 from keras_vit.serving.http.bodies import Limits, Refused
 from keras_vit.serving.http.middleware import Counted, OneForm
 from keras_vit.serving.http.served import DEFAULT, Served
@@ -92,7 +92,7 @@ def _health(app: FastAPI, service: Service) -> None:
     @app.get("/readyz", summary="Whether all models can answer")
     async def readiness():
         why_not = service.why_not_ready()
-        return errors.answer(503, why_not) if why_not else {"status": "ready"}
+        return http_errors.answer(503, why_not) if why_not else {"status": "ready"}
 
     @app.get("/metrics", summary="Counts and times, for Prometheus")
     async def metrics():
@@ -272,7 +272,7 @@ def application(
     app.state.service = service
     app.add_middleware(Counted, service=service)
     app.add_middleware(OneForm)
-    errors.register(app)
+    http_errors.register(app)
     app.mount("/docs/files", StaticFiles(directory=swagger_ui_bundle.swagger_ui_path))
     _signatures(app, service)
     _of_one_image(app, service)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from starlette.datastructures import Headers
 
-from keras_vit.serving.http import errors
+from keras_vit.serving.http import http_errors
 from keras_vit.serving.http.service import Service
 
 
@@ -25,7 +25,7 @@ class OnlyHosts:
         reason = (
             f'The Host header is "{host}", and this service answers only its own machine, as {", ".join(self.hosts)}.'
         )
-        await errors.answer(400, f"{reason} Others reach it with --host=0.0.0.0.")(scope, receive, send)
+        await http_errors.answer(400, f"{reason} Others reach it with --host=0.0.0.0.")(scope, receive, send)
 
 
 class OneForm:
@@ -81,7 +81,7 @@ class Counted:
         service = self.service
         if service.open >= service.max_requests:
             reason = f"{service.open} requests are being answered, of {service.max_requests} at most. Try again."
-            await errors.answer(503, reason)(scope, receive, send)
+            await http_errors.answer(503, reason)(scope, receive, send)
             return
         service.open += 1
         try:

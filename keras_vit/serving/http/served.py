@@ -25,7 +25,7 @@ from keras_vit.segmentation.segment import (
     segments,
     whole_text,
 )
-from keras_vit.serving.description import describe
+from keras_vit.serving.export_description import describe
 from keras_vit.serving.http.bodies import Refused
 from keras_vit.serving.http.texts import Search, Texts
 from keras_vit.serving.openvino_engine import runner

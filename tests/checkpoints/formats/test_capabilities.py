@@ -9,7 +9,7 @@ import types
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints.formats import bit, google, huggingface, timm
+from keras_vit.checkpoints.formats import bit_files, google, huggingface, timm
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.models import BiTSpec, ViTSpec, make_spec
 from keras_vit.models.fields import NOTHING, named
@@ -65,7 +65,7 @@ def test_every_field_is_classified(format):
 
 def test_every_field_of_bit_is_expressed():
     fields = {field.name for field in dataclasses.fields(BiTSpec)}
-    for capabilities in bit.CAPABILITIES.values():
+    for capabilities in bit_files.CAPABILITIES.values():
         assert capabilities.fields.keys() == fields - {"head_bias"}
 
 
@@ -83,9 +83,9 @@ def test_a_new_field_is_refused_unless_at_its_default(format, field, value, defa
 @pytest.mark.parametrize("format", ["google", "timm"])
 def test_a_new_field_of_bit_is_refused_unless_at_its_default(format):
     sizes = {"units": (3, 4, 6, 3)}
-    bit.CAPABILITIES[format].check(model_of(NewBiTSpec(**sizes)))
+    bit_files.CAPABILITIES[format].check(model_of(NewBiTSpec(**sizes)))
     with pytest.raises(ValueError, match=rf'format "{format}" cannot express.*squeeze=0.5 \(must be None\)'):
-        bit.CAPABILITIES[format].check(model_of(NewBiTSpec(**sizes, squeeze=0.5)))
+        bit_files.CAPABILITIES[format].check(model_of(NewBiTSpec(**sizes, squeeze=0.5)))
 
 
 def test_save_refuses_a_new_field_before_anything_is_written(tiny, tmp_path):

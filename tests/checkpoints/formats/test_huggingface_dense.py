@@ -10,7 +10,7 @@ import safetensors.numpy
 from dense_files import EVERY, golden, image, size_of, write
 
 import keras_vit
-from keras_vit.checkpoints.dense import all_weights
+from keras_vit.checkpoints.dense_models import all_weights
 from keras_vit.checkpoints.formats import huggingface_beit, huggingface_dense
 
 OTHERS = ("dpt_depth", "dpt_dinov2", "depth_anything", "depth_anything_metric", "beit")

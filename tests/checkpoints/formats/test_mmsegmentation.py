@@ -8,7 +8,7 @@ import torch_files
 from dense_files import EVERY, golden, image, size_of, value
 
 import keras_vit
-from keras_vit.checkpoints.dense import all_weights
+from keras_vit.checkpoints.dense_models import all_weights
 from keras_vit.checkpoints.formats import mmsegmentation, mmsegmentation_config
 from keras_vit.checkpoints.reading.files import read
 

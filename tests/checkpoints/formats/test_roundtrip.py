@@ -12,7 +12,7 @@ import safetensors.numpy
 
 import keras_vit
 from keras_vit.checkpoints.adapt import model_weights
-from keras_vit.checkpoints.formats import bit, config_json, google
+from keras_vit.checkpoints.formats import bit_files, config_json, google
 from keras_vit.checkpoints.formats.name_map import unpack
 from keras_vit.checkpoints.parse import parse
 from keras_vit.checkpoints.reading.files import read
@@ -223,7 +223,7 @@ def test_what_a_file_does_not_state_is_passed_to_load(saved, tmp_path):
 @pytest.fixture
 def small_timm_bit(monkeypatch):
     """timm's BiTs are all large; for this test it has a small one as well."""
-    monkeypatch.setattr(bit, "_TIMM_SIZES", (*bit._TIMM_SIZES, "Nonex0.5"))
+    monkeypatch.setattr(bit_files, "_TIMM_SIZES", (*bit_files._TIMM_SIZES, "Nonex0.5"))
 
 
 def test_timms_bit_is_exact(small_timm_bit, tmp_path):
@@ -242,9 +242,9 @@ def test_timms_bit_is_exact(small_timm_bit, tmp_path):
 def test_timms_published_bits_are_expressed(without_values):
     with without_values():
         model = keras_vit.BiT("R50x1", image_size=32, classes=5)
-        bit.CAPABILITIES["timm"].check(model)
+        bit_files.CAPABILITIES["timm"].check(model)
         assert config_json.timm_bit(model)["architecture"] == "resnetv2_50x1_bit"
-        names = bit.name_map(model.spec.units, 5, "timm")
+        names = bit_files.name_map(model.spec.units, 5, "timm")
         assert {path for entry in names.values() for path in entry.ours} == {
             w.path.removeprefix("bit/") for w in model.weights
         }

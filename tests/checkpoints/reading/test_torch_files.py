@@ -14,7 +14,7 @@ import pytest
 import torch_files
 
 from keras_vit.checkpoints.reading.files import read
-from keras_vit.checkpoints.torch_file import save_state_dict
+from keras_vit.checkpoints.torch_writer import save_state_dict
 
 FOLDER = pathlib.Path(__file__).parents[1] / "goldens" / "torch"
 WEIGHTS = {f"block.{i}.weight": np.full((2, 3), i, "float32") for i in range(4)}

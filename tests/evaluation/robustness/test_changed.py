@@ -6,7 +6,7 @@ import tensorflow as tf
 from small_models import data, dense_on_images
 
 from keras_vit.data import from_arrays
-from keras_vit.data.ops.registry import parse
+from keras_vit.data.ops.op_registry import parse
 from keras_vit.data.sources.base import fold
 from keras_vit.evaluation import Setting, make_evaluator
 from keras_vit.evaluation.robustness.corruptions import ALEXNET, relative_error

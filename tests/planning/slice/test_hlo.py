@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from keras_vit.planning.slice.groups import ORDER, RANDOM, group_of, grouped
 from keras_vit.planning.slice.hlo import Program
+from keras_vit.planning.slice.layer_costs import ORDER, RANDOM, group_of, grouped
 
 # In the form that XLA's compiler for TPUs prints: layouts with S(1) are in the chip's own memory.
 TEXT = """HloModule jit_train_step, is_scheduled=true, entry_computation_layout={(f32[8,128]{1,0})->f32[]}

@@ -12,9 +12,9 @@ from interpreters import Interpreter
 
 from keras_vit.planning.slice import plan as plans
 from keras_vit.planning.slice.chips import CHIPS, parse_slice
-from keras_vit.planning.slice.groups import Group
+from keras_vit.planning.slice.layer_costs import Group
 from keras_vit.planning.slice.plan import Compiled, DoesNotFit, Plan, find_batch, with_batch
-from keras_vit.planning.slice.text import comparison, plan_text, where
+from keras_vit.planning.slice.plan_text import comparison, plan_text, where
 from keras_vit.runs.config import check_config, resolve
 from trainers import config_files
 from trainers import plan as plan_command

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_vit.data.ops.geometry import PADDING, boxes_in_window, fill_of, moved, padded
 from keras_vit.data.ops.headers import LARGE
-from keras_vit.data.ops.registry import op
+from keras_vit.data.ops.op_registry import op
 
 
 def _check_probability(name, probability):

@@ -14,13 +14,13 @@ from keras_vit.layers.resizing import LogitsAtPixels
 from keras_vit.models import taps
 from keras_vit.models.headed import HeadedModel, Shared, maps_of
 from keras_vit.segmentation.heads.eomt import MaskedAttention, mask_outputs
-from keras_vit.segmentation.heads.rows import make_decoder
+from keras_vit.segmentation.heads.segmentation_heads import make_decoder
 from keras_vit.segmentation.mask_loss import MaskClassificationLoss
 from keras_vit.segmentation.mask_rules import MaskRules
 from keras_vit.segmentation.pixel_losses import PixelLoss
 
 if TYPE_CHECKING:
-    from keras_vit.models.arguments import AnyOverrides
+    from keras_vit.models.overrides import AnyOverrides
     from keras_vit.segmentation.segment import Segmentation
 
 
@@ -81,7 +81,7 @@ class SegmentationModel(HeadedModel):
     Args:
         encoder: variant name such as "B/16", "R50+B/16" or "R50x1", its spec, or a ViT or BiT, with layers and weights
             the model shares.
-        head: a row of segmentation.heads.rows.HEADS.
+        head: a row of segmentation.heads.segmentation_heads.HEADS.
         classes: number of classes.
         image_size: pixels, a number or (height, width); None for the given encoder's, or 224.
         channels: of the image; None for the given encoder's, or 3.

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from keras_vit.evaluation.classification import Classification
+from keras_vit.evaluation.classification_scores import Classification
 from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.image_text.dual_encoder import DualEncoder

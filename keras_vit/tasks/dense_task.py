@@ -13,8 +13,8 @@ from keras_vit.evaluation.classes import SAME, compared
 from keras_vit.evaluation.matched_classes import places
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import freeze
-from keras_vit.tasks.base import Task
 from keras_vit.tasks.classification import adapted, check_resample, check_variant, loaded, model_arguments, variant
+from keras_vit.tasks.task import Task
 
 HEADS = ("reset", "keep")  # config.head
 

@@ -17,7 +17,7 @@ from keras_vit.sharing.card import card, own_words
 from keras_vit.sharing.card_pictures import pictures
 from keras_vit.sharing.facts import gather
 from keras_vit.sharing.licences import checked
-from keras_vit.sharing.run import Run, read_run
+from keras_vit.sharing.published_run import Run, read_run
 
 CARD, MODEL, PICTURES = "README.md", "model.keras", "pictures"
 OURS = (CARD, MODEL, "model.safetensors", "config.json", "preprocessor_config.json", PICTURES)

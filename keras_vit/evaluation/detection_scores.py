@@ -15,7 +15,7 @@ from keras_vit.evaluation.loss_and_metrics import check_preprocessing
 from keras_vit.evaluation.matched_boxes import objects_found
 from keras_vit.evaluation.matched_classes import matched_objects
 from keras_vit.evaluation.registry import Evaluation, Setting, register
-from keras_vit.inspection.detection import marks_of, sheet
+from keras_vit.inspection.box_comparison import marks_of, sheet
 from keras_vit.io.progress import stage
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from keras_vit.io.suggest import counted
+from keras_vit.planning.rows_of_text import rows, short
 from keras_vit.planning.slice.plan import Plan
-from keras_vit.planning.text import rows, short
 
 GIB = 2**30
 NOTE = "Predictions of XLA's compiler: no TPU was used."

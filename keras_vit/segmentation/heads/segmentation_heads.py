@@ -9,7 +9,7 @@ from keras_vit.layers.arguments import choice
 from keras_vit.models.heads.decoder import Decoder, Encoder, options_of, with_options
 from keras_vit.segmentation.heads.dpt import DPT
 from keras_vit.segmentation.heads.eomt import EoMT
-from keras_vit.segmentation.heads.linear import Linear
+from keras_vit.segmentation.heads.linear_map import Linear
 from keras_vit.segmentation.heads.setr import MLA, PUP, Naive
 from keras_vit.segmentation.heads.upernet import UPerNet
 

@@ -9,7 +9,7 @@ from absl import logging
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, errors, get_token, utils
 
 from keras_vit.checkpoints.fetch.hub import split
-from keras_vit.sharing.folder import CARD, OURS
+from keras_vit.sharing.shared_folder import CARD, OURS
 from keras_vit.version import DISTRIBUTION, __version__
 
 _TOKENS = "https://huggingface.co/settings/tokens"

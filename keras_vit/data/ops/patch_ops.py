@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_vit.data.ops.corruption.filters import folded
-from keras_vit.data.ops.registry import op
+from keras_vit.data.ops.op_registry import op
 
 _BORDERS = ("mirror", "black")
 

@@ -8,7 +8,7 @@ import keras
 
 from keras_vit.detection.dense_loss import DenseDetectionLoss, ObjectLoss, packed
 from keras_vit.detection.grouped_loss import GroupedSetPredictionLoss
-from keras_vit.detection.heads.dense import Dense
+from keras_vit.detection.heads.dense_detector import Dense
 from keras_vit.detection.heads.frcnn import FasterRCNN, learned_rows
 from keras_vit.detection.heads.lw_detr import LWDETR, RFDETR, query_outputs
 from keras_vit.detection.heads.suppress import probabilities

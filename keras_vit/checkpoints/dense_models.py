@@ -10,10 +10,10 @@ from absl import logging
 from keras_vit.checkpoints.adapt import model_weights, variables
 from keras_vit.checkpoints.formats.parsed import Dense
 from keras_vit.checkpoints.transfer import LoadOptions, adapt, check_plain, describe
-from keras_vit.detection.heads import rows as detection
-from keras_vit.detection.model import DetectionModel
+from keras_vit.detection.detection_model import DetectionModel
+from keras_vit.detection.heads import detection_heads
 from keras_vit.models import Classifier
-from keras_vit.segmentation.model import SegmentationModel
+from keras_vit.segmentation.segmentation_model import SegmentationModel
 
 _WithHead = TypeVar("_WithHead", SegmentationModel, DetectionModel)
 
@@ -101,7 +101,7 @@ def stored_encoder(
 
 def with_head(encoder: Classifier, dense: Dense, options: LoadOptions) -> SegmentationModel | DetectionModel:
     """The model of a file with a dense head, on an encoder; ValueError if the head does not suit its maps."""
-    finds = dense.head in detection.HEADS
+    finds = dense.head in detection_heads.HEADS
     arguments: dict[str, Any] = {} if finds else {"colors": dense.colors, "auxiliary": dense.auxiliary}
     return (DetectionModel if finds else SegmentationModel)(
         encoder,

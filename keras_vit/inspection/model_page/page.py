@@ -12,7 +12,7 @@ from keras_vit.detection.detect import finds_objects
 from keras_vit.fit.checks.inputs import check_images
 from keras_vit.inspection import html_report
 from keras_vit.inspection.attention import attention_blocks
-from keras_vit.inspection.model_page import images, sections
+from keras_vit.inspection.model_page import page_images, sections
 from keras_vit.inspection.model_page.subject import Section, Subject, class_number
 from keras_vit.inspection.photographs import evenly
 from keras_vit.io.atomic import check_folder, replacing
@@ -56,7 +56,7 @@ def inspect_model(
     model = model.get_encoder() if hasattr(model, "get_encoder") else model
     check_images(model, pixels)
     subject = Subject(model, np.asarray(pixels), list(names), evenly(len(pixels), show), chosen, segmenter, detector)
-    parts = (_about, images.images, sections.filters, sections.positions, sections.heads, sections.layers)
+    parts = (_about, page_images.images, sections.filters, sections.positions, sections.heads, sections.layers)
     return [part(subject) for part in parts]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
 
-from keras_vit.detection.heads.rows import HEADS, Head, make_detector
+from keras_vit.detection.heads.detection_heads import HEADS, Head, make_detector
 from keras_vit.detection.heads.suppress import THRESHOLD, Suppression, share
 from keras_vit.detection.object_rules import ObjectRules
 from keras_vit.detection.scene_mixing import Mosaic, SceneMixup
@@ -18,7 +18,7 @@ from keras_vit.models.headed import HeadedModel
 
 if TYPE_CHECKING:
     from keras_vit.detection.detect import Detections
-    from keras_vit.models.arguments import AnyOverrides
+    from keras_vit.models.overrides import AnyOverrides
 
 
 @serializable
@@ -32,7 +32,7 @@ class DetectionModel(HeadedModel):
     Args:
         encoder: variant name such as "B/16", "R50+B/16" or "R50x1", its spec, or a ViT or BiT, with layers and weights
             the model shares.
-        head: a row of detection.heads.rows.HEADS.
+        head: a row of detection.heads.detection_heads.HEADS.
         classes: number of classes.
         image_size: pixels, a number or (height, width); None for the given encoder's, or 224.
         channels: of the image; None for the given encoder's, or 3.

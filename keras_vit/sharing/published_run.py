@@ -15,7 +15,7 @@ from keras_vit.runs.config import flat
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.sharing.data_names import OWN, Data, data_of, is_public, model_name, names_a_file
 from keras_vit.tasks import TASKS, find_task
-from keras_vit.tasks.base import OPTIONS
+from keras_vit.tasks.task import OPTIONS
 
 # Config keys that a card shows, and their titles. Other keys may name files and stay private.
 _SHOWN = {

@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit import layers
 from keras_vit.fit.checks.numbers import Numbers
 from keras_vit.layers.arguments import choice
-from keras_vit.layers.embedding.hidden_patches import PatchPixels, ReplacedPatches
+from keras_vit.layers.embedding.mask_tokens import PatchPixels, ReplacedPatches
 from keras_vit.layers.registration import serializable
 from keras_vit.models.checks import float_policy, model_name, output_policy, plain_remat
 from keras_vit.models.spec import ViTSpec
@@ -27,7 +27,7 @@ from keras_vit.pretraining.masked_model import (
 )
 
 if TYPE_CHECKING:
-    from keras_vit.models.arguments import ViTOverrides
+    from keras_vit.models.overrides import ViTOverrides
 
 MASK_RATIO = 0.5  # 15% was slightly worse in the paper
 TARGETS = ("mean_colour", "thumbnail", "pixels")
