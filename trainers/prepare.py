@@ -47,7 +47,7 @@ def _prepared_by_beam(values, name, split, exclude):
     """The same as a Beam pipeline."""
     from keras_vit.data.records.write import write_report
 
-    write_by_beam, folder = shared_flags.beam("keras_vit.data.records.write_with_beam").write_by_beam, values.output
+    write_by_beam, folder = shared_flags.beam("keras_vit.data.beam_records").write_by_beam, values.output
     settings = (values.resize or None, values.quality, values.shuffle_seed)
     where = (values.source, values.split, values.data_dir, folder, name, split, values.shards)
     told = write_by_beam(*where, *settings, values.overwrite, exclude, shlex.split(values.beam))

@@ -13,8 +13,8 @@ from small_models import for_files, write_pngs
 
 import keras_vit
 from keras_vit.data import from_arrays, open_source
+from keras_vit.data.beam_records import piece, pieces, place, write_by_beam
 from keras_vit.data.records.write import write_records
-from keras_vit.data.records.write_with_beam import piece, pieces, place, write_by_beam
 from keras_vit.data.sources.selection import example_names
 from keras_vit.inference import predict
 from keras_vit.inference.beam import _signatures, predict_by_beam, read_export
