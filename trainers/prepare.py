@@ -50,8 +50,8 @@ def _prepared_by_beam(values, name, split, exclude):
     write_by_beam, folder = shared_flags.beam("keras_vit.data.beam_records").write_by_beam, values.output
     settings = (values.resize or None, values.quality, values.shuffle_seed)
     where = (values.source, values.split, values.data_dir, folder, name, split, values.shards)
-    told = write_by_beam(*where, *settings, values.overwrite, exclude, shlex.split(values.beam))
-    return write_report(folder, values.source, split, values.shards, *settings, told)
+    written = write_by_beam(*where, *settings, values.overwrite, exclude, shlex.split(values.beam))
+    return write_report(folder, values.source, split, values.shards, *settings, written)
 
 
 def write(values):

@@ -82,17 +82,17 @@ class _Write(beam.DoFn):
         with tf.io.TFRecordWriter(self._files.partial_path(number)) as writer:
             for record in records:
                 writer.write(record)
-        told = {
+        counts = {
             "examples": len(records),
             "bytes": sum(map(len, records)),
             "shrunk": sum(shrunk for *_, shrunk, _ in examples),
             "skipped": {name: why for _, name, record, _, why in examples if record is None},
         }
         with tf.io.gfile.GFile(self._files.partial_path(number) + ".json", "w") as file:
-            file.write(json.dumps(told))
+            file.write(json.dumps(counts))
 
 
-def _read_told(files):
+def _read_counts(files):
     """Yields the summaries written by `_Write`, file by file, and removes them."""
     for number in range(len(files.names)):
         path = files.partial_path(number) + ".json"
@@ -101,16 +101,16 @@ def _read_told(files):
         tf.io.gfile.remove(path)
 
 
-def _totals(told, size):
+def _totals(counts, size):
     """Adds the files' summaries; ValueError if a file is empty."""
-    skipped = {name: why for part in told for name, why in part["skipped"].items()}
-    empty = sum(not part["examples"] for part in told)
+    skipped = {name: why for part in counts for name, why in part["skipped"].items()}
+    empty = sum(not part["examples"] for part in counts)
     if empty:
         raise ValueError(
-            f"{empty} of the {len(told)} files would be empty, since {len(skipped)} of {size} images cannot be decoded."
+            f"{empty} of the {len(counts)} files would be empty, since {len(skipped)} of {size} images cannot be decoded."
             f" Use fewer --shards. {dict(list(skipped.items())[:3])}"
         )
-    return {**{key: sum(part[key] for part in told) for key in ("examples", "bytes", "shrunk")}, "skipped": skipped}
+    return {**{key: sum(part[key] for part in counts) for key in ("examples", "bytes", "shrunk")}, "skipped": skipped}
 
 
 def _connect(pipeline, pieces, encode, write, count):
@@ -160,7 +160,7 @@ def write_by_beam(
         with files.written(), stage(f"Writing {os.fspath(folder)} by Beam"):
             with beam.Pipeline(options=beam_options) as pipeline:
                 _connect(pipeline, pieces(source), _Encode(where, count, resize, quality, seed), _Write(files), count)
-            told = list(_read_told(files))
-            report = _totals(told, source.size)
-            files.put_in_place([part["examples"] for part in told])
+            counts = list(_read_counts(files))
+            report = _totals(counts, source.size)
+            files.put_in_place([part["examples"] for part in counts])
     return report

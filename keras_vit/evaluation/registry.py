@@ -109,31 +109,31 @@ class Evaluator:
 
 EVALUATORS: dict[str, type[Evaluator]] = {}  # the package's own are registered on first use
 _MODULES = {
-    "calibration": "keras_vit.evaluation.calibration",
-    "classification": "keras_vit.evaluation.classification_scores",
-    "corruptions": "keras_vit.evaluation.robustness.corruptions",
-    "detection": "keras_vit.evaluation.detection_scores",
-    "few_shot": "keras_vit.evaluation.shots",
-    "knn": "keras_vit.evaluation.knn",
-    "logistic": "keras_vit.evaluation.linear_probe",
-    "mapped": "keras_vit.evaluation.imagenet.mapped",
-    "occlusion": "keras_vit.evaluation.robustness.changed_patches",
-    "real": "keras_vit.evaluation.imagenet.real",
-    "reconstructions": "keras_vit.evaluation.reconstructions",
-    "retrieval": "keras_vit.evaluation.retrieval",
-    "ridge": "keras_vit.evaluation.linear_probe",
-    "samples": "keras_vit.evaluation.samples",
-    "segmentation": "keras_vit.evaluation.segmentation_scores",
-    "shifts": "keras_vit.evaluation.robustness.changed_patches",
-    "shuffled_patches": "keras_vit.evaluation.robustness.changed_patches",
-    "zero_shot": "keras_vit.evaluation.zero_shot_accuracy",
+    "calibration": "calibration",
+    "classification": "classification_scores",
+    "corruptions": "robustness.corruptions",
+    "detection": "detection_scores",
+    "few_shot": "shots",
+    "knn": "knn",
+    "logistic": "linear_probe",
+    "mapped": "imagenet.mapped",
+    "occlusion": "robustness.changed_patches",
+    "real": "imagenet.real",
+    "reconstructions": "reconstructions",
+    "retrieval": "retrieval",
+    "ridge": "linear_probe",
+    "samples": "samples",
+    "segmentation": "segmentation_scores",
+    "shifts": "robustness.changed_patches",
+    "shuffled_patches": "robustness.changed_patches",
+    "zero_shot": "zero_shot_accuracy",
 }
 
 
 def find_evaluator(name: str) -> type[Evaluator] | None:
     """The evaluator class registered as `name`, or None."""
     if name in _MODULES:
-        importlib.import_module(_MODULES[name])
+        importlib.import_module(f"keras_vit.evaluation.{_MODULES[name]}")
     return EVALUATORS.get(name)
 
 

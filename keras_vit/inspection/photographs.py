@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data.sources.image_files import format_of, to_known_format
-from keras_vit.data.sources.tree import told, walk
+from keras_vit.data.sources.tree import listing, walk
 from keras_vit.io.logs import log_once
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import did_you_mean
@@ -22,7 +22,7 @@ def _in_folder(folder):
         tree = walk(folder, work)
     wanted = {reason: paths for reason, paths in tree.ignored.items() if not reason.expected}
     if wanted:
-        log_once(logging.WARNING, f"{folder}: ignored {told(wanted)}.")
+        log_once(logging.WARNING, f"{folder}: ignored {listing(wanted)}.")
     return [os.path.join(folder, *file) for file in tree.files()]
 
 

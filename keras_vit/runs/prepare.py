@@ -240,11 +240,11 @@ def without_values() -> Iterator[None]:
         keras.backend.clear_session(free_memory=False)  # or the scope's end would initialise them
 
 
-def _described(init, told):
+def _described(init, answers):
     """(the arguments of the ViT or BiT in `init`, or None; a remark), from its header."""
     path = os.path.join(os.path.expanduser(init), "config.json")
     described = read_json(path).get("model_spec") if os.path.exists(path) else None  # of a run, finished or not
-    return (arguments_in(described), "") if described else describe_checkpoint(init, **told)
+    return (arguments_in(described), "") if described else describe_checkpoint(init, **answers)
 
 
 def _size_and_flag(size):

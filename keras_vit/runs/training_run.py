@@ -185,7 +185,7 @@ def _train(prepared, model, rundir, start, setting, data_service):
         measure_added(measured, model, rundir, delivered)
     if averaging(model.optimizer):
         swap_averages(model)
-    return last, best.told(config.data.evaluation) if chosen else ""
+    return last, best.sentence(config.data.evaluation) if chosen else ""
 
 
 def finish(prepared, model, rundir, setting, choice=""):

@@ -133,6 +133,6 @@ def sides(numbers: Sequence[str], meaning: str, name: str) -> form.Box:
     return top, left, bottom, right
 
 
-def told(meaning: str, fractions: bool) -> str:
+def description(meaning: str, fractions: bool) -> str:
     """Describes the numbers: "boxes as left, top, right, bottom in pixels"."""
     return f"boxes as {MEANINGS[meaning]} in {'fractions' if fractions else 'pixels'}"

@@ -23,7 +23,7 @@ from keras_vit.data.sources.base import CocoIds, RandomAccess
 from keras_vit.data.sources.classes_file import doubts
 from keras_vit.data.sources.folder import check_folder
 from keras_vit.data.sources.image_files import read_image
-from keras_vit.data.sources.tree import told
+from keras_vit.data.sources.tree import listing
 from keras_vit.data.splits import split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.object_rows import CROWD, DIFFICULT
@@ -174,7 +174,7 @@ def boxes(text: str, split: str = "train", data_dir: str | None = None) -> Rando
         table = make_boxes(pictures, _numbers(names), annotations.fractions, annotations.ignored)
     check_some(title, annotations, list(zip(table.paths, table.faults)))
     if not names or not len(table.labels):
-        lost = told(annotations.ignored)
+        lost = listing(annotations.ignored)
         raise ValueError(f'"{root}": no image of {asked} has a box.{f" Ignored: {lost}." if lost else ""}')
     _report(title, asked, layout, table, names, annotations.ignored, annotations.read_as)
     warn_of_turned(title, table.paths, table.sizes)

@@ -306,4 +306,6 @@ def read(table: _Table, tables: Sequence[_Table]) -> Annotations:
     count_shared(table.split, {table.split: list(own), **_of_others(table, tables, existing, owner)}, ignored)
     ignored[form.NOT_LISTED] += annotation_files.unlisted(own, existing) if len(tables) == 1 else []
     pictures = _pictures(own, names, meaning, existing, ignored)
-    return Annotations(pictures, None, fractions, table.path, ignored, read_as=box_numbers.told(meaning, fractions))
+    return Annotations(
+        pictures, None, fractions, table.path, ignored, read_as=box_numbers.description(meaning, fractions)
+    )

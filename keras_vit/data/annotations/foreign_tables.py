@@ -36,6 +36,6 @@ def foreign_table(root: str) -> str:
                 columns = start.partition("\n")[0].strip()[:200]
                 fix = " It names no columns: add a first line such as image,xmin,ymin,xmax,ymax,label."
                 numbers = re.findall(rf"(?:^|,)\s*{_N}\s*(?=,|$)", columns)
-                told = f'The first line of "{os.path.basename(path)}" is {columns!r}.'
-                return f"{told}{fix if len(numbers) > 3 else ''}"
+                first = f'The first line of "{os.path.basename(path)}" is {columns!r}.'
+                return f"{first}{fix if len(numbers) > 3 else ''}"
     return ""

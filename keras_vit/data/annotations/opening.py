@@ -8,7 +8,7 @@ from absl import logging
 
 from keras_vit.data.annotations.form import MISSING, NOTED, Annotations, Ignored, Layout, Picture
 from keras_vit.data.sources.classes_file import class_names
-from keras_vit.data.sources.tree import told
+from keras_vit.data.sources.tree import listing
 from keras_vit.data.splits import SPLITS, MissingSplit, canonical, merged_splits, split_name
 from keras_vit.io.cache import cached_answer
 from keras_vit.io.logs import log_once
@@ -76,7 +76,7 @@ def check_some(title: str, annotations: Annotations, pictures: Sequence[tuple[st
     if not pictures:
         fix = ' Put images beside their annotations, or in a folder "images" next to that of the annotations.'
         raise FileNotFoundError(
-            f'"{annotations.where}": no image can be used: {told(annotations.ignored)}.'
+            f'"{annotations.where}": no image can be used: {listing(annotations.ignored)}.'
             f"{fix if annotations.ignored.get(MISSING) else ''}"
         )
     faults = [(path, fault) for path, fault in pictures if fault]
@@ -109,8 +109,8 @@ def report(text: str, paths: Sequence[str], ignored: Ignored, layout: Layout) ->
     text += f"; {merged}" if merged else ""
     used = {reason: names for reason, names in ignored.items() if names and reason in NOTED}
     lost = {reason: names for reason, names in ignored.items() if names and reason not in NOTED}
-    text += f"; used: {told(used)}" if used else ""
-    text += f"; ignored: {told(lost)}" if lost else ""
+    text += f"; used: {listing(used)}" if used else ""
+    text += f"; ignored: {listing(lost)}" if lost else ""
     loud = bool(used or merged) or any(not reason.expected for reason in lost)
     log_once(logging.WARNING if loud else logging.INFO, f"{text}.")
 

@@ -390,8 +390,8 @@ def write_records(
             if len(skipped) > source.size - shards:
                 some = dict(list(skipped.items())[:3])
                 raise ValueError(f"Of {source.size} images {len(skipped)} do not decode: {some}")
-        told = {"examples": sum(writer.counts), "bytes": size, "shrunk": shrunk, "skipped": skipped}
-        return write_report(folder, source.name, split, shards, resize, quality, seed, told)
+        written = {"examples": sum(writer.counts), "bytes": size, "shrunk": shrunk, "skipped": skipped}
+        return write_report(folder, source.name, split, shards, resize, quality, seed, written)
 
 
 def write_report(
@@ -402,9 +402,9 @@ def write_report(
     resize: int | None,
     quality: int,
     seed: int,
-    told: dict[str, Any],
+    written: dict[str, Any],
 ) -> dict[str, Any]:
-    """Writes prepare-SPLIT.json, the settings and `told` about the examples; returns its contents."""
+    """Writes prepare-SPLIT.json, the settings and `written` about the examples; returns its contents."""
     report = {
         "source": source,
         "split": split,
@@ -412,7 +412,7 @@ def write_report(
         "resize": resize,
         "quality": quality,
         "shuffle_seed": seed,
-        **told,
+        **written,
     }
     write_bytes(
         os.path.join(folder, f"prepare-{split}.json"), json.dumps(report, indent=1, ensure_ascii=False).encode()

@@ -22,7 +22,7 @@ from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.classes_file import doubts
 from keras_vit.data.sources.image_files import source_of_files
 from keras_vit.data.sources.stratified import positions
-from keras_vit.data.sources.tree import BESIDE, NO_IMAGES, OUTSIDE, each_once, told, top, walk
+from keras_vit.data.sources.tree import BESIDE, NO_IMAGES, OUTSIDE, each_once, listing, top, walk
 from keras_vit.data.splits import SPLITS, MissingSplit, canonical, merged_splits, split_name, split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import locate
@@ -99,7 +99,7 @@ def _no_images(tree):
     if outside:
         contents = f"{counted(len(outside), 'image')} and no class folders"
     else:
-        contents = told(tree.ignored) or "nothing"
+        contents = listing(tree.ignored) or "nothing"
     return ValueError(
         f'The folder "{tree.root}" has no images in class folders; it contains {contents}. Expected PATH/CLASS/IMAGE.'
     )
@@ -127,7 +127,7 @@ def _ignored(root, trees, whole):
 def _tell(title, found, ignored):
     """Logs one line about found and ignored files; warns if an ignored file may be wanted."""
     loud = any(not reason.expected for reason in ignored)
-    text = f"{title}: {found}; ignored: {told(ignored)}." if ignored else f"{title}: {found}."
+    text = f"{title}: {found}; ignored: {listing(ignored)}." if ignored else f"{title}: {found}."
     log_once(logging.WARNING if loud else logging.INFO, text)
 
 
@@ -308,7 +308,7 @@ def images(path: str, split: str = "train", data_dir: str | None = None) -> Rand
         raise ValueError(f'"{title}" has no split "{split}": everything is "train". Use slices: "train[90%:]".')
     tree, files = _once((images, root), lambda: _unlabelled(root))
     if not files:
-        raise ValueError(f'The folder "{root}" has no images; it contains {told(tree.ignored) or "nothing"}.')
+        raise ValueError(f'The folder "{root}" has no images; it contains {listing(tree.ignored) or "nothing"}.')
     _tell(title, counted(len(files), "image"), tree.ignored)
     shuffled = list(files)
     random.Random(0).shuffle(shuffled)

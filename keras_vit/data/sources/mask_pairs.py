@@ -83,7 +83,7 @@ class Pairs:
     outside: list[str]
     parts: frozenset[str]
 
-    def told(self, split: str) -> list[str]:
+    def report_lines(self, split: str) -> list[str]:
         """Describes the files without a partner."""
         rows = [
             (self.without_mask[split], "image", "without a mask"),

@@ -181,7 +181,7 @@ def masks(path: str, split: str = "train", data_dir: str | None = None) -> Rando
     meaning = understood(title, table, {**chosen, "ignore": ignore}, found, zero_is_void)
     apart = {os.path.relpath(os.path.dirname(image), root) for image, _ in pairs.splits[asked]}
     merged = merged_splits(apart) if len(pairs.splits) == 1 else ""
-    report(f"{title}, {asked}", len(pairs.splits[asked]), known_by, meaning, pairs.told(asked), merged)
+    report(f"{title}, {asked}", len(pairs.splits[asked]), known_by, meaning, pairs.report_lines(asked), merged)
     chosen_pairs = list(pairs.splits[asked])
     random.Random(0).shuffle(chosen_pairs)
     return source_of_masks(title, meaning.mapping, chosen_pairs[slice(*split_range(split, len(chosen_pairs)))])

@@ -71,7 +71,7 @@ def _told(reason, names):
     return f"{text} ({listed(names, _NAMED)})" if reason.named else text
 
 
-def told(ignored: dict[Reason, list[str]]) -> str:
+def listing(ignored: dict[Reason, list[str]]) -> str:
     """Describes ignored paths, most frequent first: "3 .txt, 2 folders of metadata (.git, __MACOSX)", or ""."""
     found = [reason for reason, paths in ignored.items() if paths]
     order = sorted(found, key=lambda reason: (-len(ignored[reason]), reason.text))

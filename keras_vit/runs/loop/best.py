@@ -89,7 +89,7 @@ class Best(StepCounter):
         run_state.restore_weights(model, self._rundir.load_best(self.best_step))
         return self.best_step
 
-    def told(self, split: str) -> str:
+    def sentence(self, split: str) -> str:
         """A sentence on how the delivered weights were chosen."""
         evaluations = counted(len(self._evaluated), "evaluation")
         return (
