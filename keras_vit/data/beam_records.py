@@ -107,8 +107,8 @@ def _totals(counts, size):
     empty = sum(not part["examples"] for part in counts)
     if empty:
         raise ValueError(
-            f"{empty} of the {len(counts)} files would be empty, since {len(skipped)} of {size} images cannot be decoded."
-            f" Use fewer --shards. {dict(list(skipped.items())[:3])}"
+            f"{empty} of the {len(counts)} files would be empty, since {len(skipped)} of {size} images cannot be"
+            f" decoded. Use fewer --shards. {dict(list(skipped.items())[:3])}"
         )
     return {**{key: sum(part[key] for part in counts) for key in ("examples", "bytes", "shrunk")}, "skipped": skipped}
 

@@ -64,7 +64,7 @@ def test_usual_layouts_are_paired_and_split(name, tmp_path):
     found = [pair for split in pairs.splits.values() for pair in split]
     assert sorted(found) == sorted((f"{tmp_path}/{i}", f"{tmp_path}/{m}") for i, m in zip(images, masks))
     assert {split: len(found) for split, found in pairs.splits.items()} == splits
-    assert not any(pairs.told(split) for split in splits)
+    assert not any(pairs.report_lines(split) for split in splits)
     assert with_kind(str(tmp_path)) == f"masks:{tmp_path}"
 
 
@@ -79,7 +79,7 @@ def test_a_list_of_val_alone_is_not_train(tmp_path):
     write(tmp_path, {"images/a.jpg": "", "images/b.jpg": "", "masks/a.png": "", "masks/b.png": "", "val.txt": "b\n"})
     pairs = find_pairs(str(tmp_path), dict.fromkeys(("images", "masks", "suffix"), ""), Stage(""))
     assert pairs.splits == {"val": [(f"{tmp_path}/images/b.jpg", f"{tmp_path}/masks/b.png")]}
-    assert pairs.told("val") == ["2 files outside the splits with masks (a.jpg, a.png)"]
+    assert pairs.report_lines("val") == ["2 files outside the splits with masks (a.jpg, a.png)"]
 
 
 def test_options_name_the_folders_and_the_ending(tmp_path):
