@@ -34,7 +34,7 @@ def main(patterns):
         raise ValueError(
             f'One pattern, or --layers=NAME without one: got {patterns}. Write a pattern in quotes: "deit/*".'
         )
-    pattern, table = patterns[0] if patterns else "*", package_module("planning.text").models_table
+    pattern, table = patterns[0] if patterns else "*", package_module("planning.rows_of_text").models_table
     if values.layers:
         from keras_vit.planning.models import layers_table
 

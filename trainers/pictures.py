@@ -104,7 +104,7 @@ def run(arguments: list[str], values: Any, answers: Callable[[str], Callable], s
         shown: see Shown.
         example: of a command line, for the message without images.
     """
-    from keras_vit.inference.predict_masks import mask_names
+    from keras_vit.inference.mask_prediction import mask_names
     from keras_vit.io.logs import quiet
     from keras_vit.io.progress import shown as progress_shown
 

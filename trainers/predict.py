@@ -77,7 +77,7 @@ def _print(report, split, values, kind):
         parts.append(f"{counted(len(report.broken), 'image')} cannot be read{why}")
     print(f"{'; '.join(parts)}.")
     if kind == "objects" and now + before == total:
-        from keras_vit.inference.predict_objects import results_path
+        from keras_vit.inference.object_prediction import results_path
 
         print(f"{split}: COCO's results: {results_path(values.output, split)}")
 

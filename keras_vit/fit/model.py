@@ -751,7 +751,7 @@ class Model(keras.Model):
         """Keras' loss, with example weights for outputs of any rank; evaluation ignores examples of weight 0."""
         y_pred, auxiliary = self.supervised(y_pred, y)
         one_each = self.weighs_examples or stepping.are_per_example(self.loss)
-        weights = sample_weight if one_each else stepping.per_value(sample_weight, y_pred)
+        weights = (stepping.per_example if one_each else stepping.per_value)(sample_weight, y_pred)
         if not training and weights is not None and not stepping.sums_over_batch(self.loss):
             weights = stepping.per_counted(weights)
         loss = super().compute_loss(x, y, y_pred, weights, training)

@@ -2,9 +2,9 @@
 `predict_objects` the objects in them.
 """
 
+from keras_vit.inference.mask_prediction import predict_masks as predict_masks
+from keras_vit.inference.object_prediction import predict_objects as predict_objects
 from keras_vit.inference.predict import Report as Report
 from keras_vit.inference.predict import predict as predict
-from keras_vit.inference.predict_masks import predict_masks as predict_masks
-from keras_vit.inference.predict_objects import predict_objects as predict_objects
 
 __all__ = ["Report", "predict", "predict_masks", "predict_objects"]

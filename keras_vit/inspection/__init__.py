@@ -4,7 +4,7 @@ from keras_vit.inspection.attention import attention_maps, attention_weights, ea
 from keras_vit.inspection.components import foreground, principal_components, token_colours
 from keras_vit.inspection.distances import attention_entropy, head_statistics, mean_attention_distance, patch_distances
 from keras_vit.inspection.gradients import class_maps, grad_cam
-from keras_vit.inspection.layer_similarity import layer_similarity, linear_cka, minibatch_cka, unbiased_hsic
+from keras_vit.inspection.representation_similarity import layer_similarity, linear_cka, minibatch_cka, unbiased_hsic
 from keras_vit.inspection.weights import (
     first_filters,
     nearest_is_neighbour,

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.inspection import attention_weights, layer_similarity, linear_cka, minibatch_cka, unbiased_hsic
+from keras_vit.inspection import (
+    attention_weights,
+    layer_similarity,
+    linear_cka,
+    minibatch_cka,
+    representation_similarity,
+    unbiased_hsic,
+)
 
 
 def by_gram_matrices(x, y):
@@ -79,7 +86,7 @@ def test_of_many_examples_in_one_batch_it_is_close_to_the_full_one():
 
 @pytest.mark.parametrize(("count", "bytes_each"), [(4, 1), (7, 2**40), (33, 1), (100, 2**24), (64, 0)])
 def test_batches_take_every_image_once_and_are_even(count, bytes_each):
-    parts = layer_similarity._even_batches(count, bytes_each)
+    parts = representation_similarity._even_batches(count, bytes_each)
     sizes = [part.stop - part.start for part in parts]
     assert sum(sizes) == count and max(sizes) - min(sizes) <= 1 and min(sizes) >= 4 and max(sizes) <= 32
 

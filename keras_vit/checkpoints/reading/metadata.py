@@ -92,6 +92,10 @@ def check_fields(values: Mapping[str, typing.Any], form: type, where: str) -> No
     if missing:
         raise ValueError(f"{where} does not contain {', '.join(missing)}.")
     for name, value in values.items():
+        if name == "family":
+            family = families.find(form).name
+            _check(value == family, name, f'"{family}"', value, where)
+            continue
         if name not in rows:
             raise ValueError(f'{where} has the unknown field "{name}".{did_you_mean(name, list(rows))}')
         _check(_is_bounded(value), name, fields.takes(rows[name]), value, where)

@@ -8,7 +8,7 @@ __getattr__ = attach(
         "feed own_scope prediction_feed rows_of scope_of topology_of": "keras_vit.fit.stepping.feeding",
         "Remaining": "keras_vit.fit.stepping.remaining",
         "check_kernels": "keras_vit.layers.quantization",
-        "RunningLoss check_parts per_counted per_value weights_kept": "keras_vit.fit.stepping.weighing",
+        "RunningLoss check_parts per_counted per_example per_value weights_kept": "keras_vit.fit.stepping.weighing",
         "activation_by are_per_example divides_by_weights sums_over_batch": "keras_vit.fit.losses",
         "ClassWeight": "keras_vit.fit.class_weight",
         "batches_taken innermost": "keras_vit.optim.wrappers",

@@ -9,6 +9,12 @@ from keras import ops
 from keras_vit.fit.losses import sums_over_batch
 
 
+def per_example(weights, outputs):
+    """Weights as they are; of a structure of one, for the model's only output, that one."""
+    each = keras.tree.flatten(weights) if keras.tree.is_nested(weights) else []
+    return each[0] if len(each) == 1 and not keras.tree.is_nested(outputs) else weights
+
+
 def per_value(weights, outputs):
     """Weights (b,) for every output: (b,) for an output (b, c), (b, h, w) for (b, h, w, c), as Keras' losses need.
 

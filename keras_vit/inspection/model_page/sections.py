@@ -8,8 +8,8 @@ import numpy as np
 from keras_vit.inspection import figures, tiles, weights
 from keras_vit.inspection.distances import head_statistics
 from keras_vit.inspection.html_report import embedded, figure_row
-from keras_vit.inspection.layer_similarity import SMALLEST, layer_similarity
 from keras_vit.inspection.model_page.subject import Section, Subject
+from keras_vit.inspection.representation_similarity import SMALLEST, layer_similarity
 from keras_vit.io.progress import stage
 
 _COMPONENTS = 28  # as in the paper
