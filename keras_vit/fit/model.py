@@ -27,6 +27,7 @@ from keras_vit.layers.registration import serializable
 if TYPE_CHECKING:
     from keras_vit.classification.classify import Prediction
     from keras_vit.layers.quantization import Filters
+
 # {Input layer: (spec, preprocessing, policy)} of every ViT, BiT and model built on one, for further models on that
 # Input.
 _DESCRIPTIONS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()

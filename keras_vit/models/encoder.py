@@ -249,7 +249,8 @@ def encode(
     rematerialised = blocks_to_remat(remat, spec.depth)
     masks = {name: value for name, value in (("mask", mask), ("attention_mask", attention_mask)) if value is not None}
     tables, found = _tables(spec, grid, policy), _reductions(spec, tokens, masks)
-    blocks = [_block(spec, i, grid, found[i], remat=i in rematerialised, dtype=policy) for i in range(spec.depth)]
+    # One by one: a block draws its seeds before the weights of the next.
+    blocks = (_block(spec, i, grid, found[i], remat=i in rematerialised, dtype=policy) for i in range(spec.depth))
     x, sizes = tokens, None
     for table, reduction, block in zip(tables, found, blocks):
         x = x if table is None else table(x)
