@@ -47,6 +47,9 @@ def pool_to(x: Any, size: tuple[int, int]) -> Any:
     """
     x = ops.cast(x, resized_dtype(x.dtype))
     for axis, bins in enumerate(size, start=1):
+        if bins == 1:
+            x = ops.mean(x, axis=axis, keepdims=True)  # tf2onnx converts a product with one column wrongly
+            continue
         old = x.shape[axis]
         weights = np.zeros((bins, old), keras.backend.standardize_dtype(x.dtype))
         for i in range(bins):

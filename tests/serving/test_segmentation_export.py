@@ -204,6 +204,14 @@ def test_litert_files_of_every_head_equal_keras(head, tmp_path):
 
 
 @pytest.mark.extended
+def test_an_onnx_file_of_pooled_maps_equals_keras(tmp_path):
+    """UPerNet pools to one place, too; keras_vit.export compares the outputs itself."""
+    pytest.importorskip("tf2onnx")
+    keras_vit.export(segmenting("upernet", head_options={"width": 8}), tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").exists()
+
+
+@pytest.mark.extended
 def test_the_mask_of_a_large_jpeg_has_its_files_size(signatures, large_jpeg):
     found = signatures["encoded_masks"](tf.constant([large_jpeg.read_bytes()]))
     assert Image.open(io.BytesIO(found["mask_bytes"].numpy()[0])).size == (8000, 4400)
