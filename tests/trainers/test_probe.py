@@ -1,4 +1,4 @@
-"""The probe binary: its methods, penalties and mistakes. In a training run: tests/training/test_averages."""
+"""The probe binary: its methods, penalties and mistakes. In a training run: tests/fit/test_averages."""
 
 import json
 
