@@ -56,7 +56,7 @@ DOORS = {
     ("fit/model.py", "keras_vit.prediction.images"): "Model.preprocess",
     ("fit/model.py", "keras_vit.classification.classify"): "Model.classify",
     ("models/classifier.py", "keras_vit.classification.classify"): "its type",
-    ("checkpoints/save.py", "keras_vit.sharing.share"): "save to hf:// and kaggle://",
+    ("checkpoints/save.py", "keras_vit.sharing"): "save to hf:// and kaggle://",
 }
 ALLOWED = {room: set(rooms.split()) for room, rooms in ALLOWED.items()}
 
@@ -90,7 +90,7 @@ def is_door(place, module):
     above = place == "models/__init__.py" and module.startswith(
         tuple(f"keras_vit.{room}." for room in _ANSWERS.split())
     )
-    return above or (place, module) in DOORS
+    return above or any((place, each) in DOORS for each in (module, module.rpartition(".")[0]))
 
 
 def all_imports():

@@ -320,7 +320,7 @@ def _share(model, address, format, sharing):
     """Shares a model at an address of PLACES; ValueError if a format is given, or as in keras_vit.sharing.share."""
     if format is not None:
         raise ValueError(f'"{address}" gets the model in every format that others read: leave format="{format}" out.')
-    from keras_vit.sharing.share import share
+    from keras_vit.sharing import share
 
     share(model, address, **sharing)
 

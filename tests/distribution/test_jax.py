@@ -312,7 +312,7 @@ def refusals_and_own_logs():
     """{what: message or value} of what fit refuses, and of what steps of the user's own report. Runs on the JAX
     backend.
     """
-    from training.test_own_steps import OwnMetrics, OwnSteps, made
+    from fit.test_own_steps import OwnMetrics, OwnSteps, made
 
     x, y = data(8)
     found = {}

@@ -103,7 +103,7 @@ def test_a_batch_smaller_than_the_replicas_is_predicted(replicas):
 
 def own_logs_and_weights():
     """What steps of the user's own report, and the losses under sample weights, {name: (one device, two replicas)}."""
-    from training.test_own_steps import OwnMetrics, OwnSteps, made
+    from fit.test_own_steps import OwnMetrics, OwnSteps, made
 
     x, y = data(16)
     weights = np.array([1, 0, 2, 0.5] * 4, "float32")

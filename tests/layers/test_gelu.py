@@ -61,7 +61,7 @@ def gradients_on_jax():
     """(loss, gradients) of a small model in training, with dropout and recomputed, and the same by plain GELU."""
     import jax
 
-    from keras_vit.layers.blocks import mlp
+    from keras_vit.layers.blocks import gelu
 
     keras.utils.set_random_seed(0)
     model = keras_vit.ViT("Ti/4", image_size=8, **SIZES, remat=True)
@@ -81,7 +81,7 @@ def gradients_on_jax():
     with pytest.MonkeyPatch.context() as patch:
         ours = measured()
         jax.clear_caches()
-        patch.setattr(mlp, "gelu_in_training", ops.gelu)
+        patch.setattr(gelu, "gelu_in_training", ops.gelu)
         return ours, measured()
 
 
@@ -115,7 +115,7 @@ def test_in_training_values_and_gradients_are_those_of_gelu(approximate, dtype, 
 @pytest.mark.extended
 def test_a_block_trains_as_with_plain_gelu_also_when_it_is_recomputed(monkeypatch):
     """Gradients of a small model, dropout and batches of an unknown size included."""
-    from keras_vit.layers.blocks import mlp
+    from keras_vit.layers.blocks import gelu
 
     def gradients():
         keras.utils.set_random_seed(0)
@@ -131,6 +131,6 @@ def test_a_block_trains_as_with_plain_gelu_also_when_it_is_recomputed(monkeypatc
         return step(tf.constant(np.random.default_rng(0).uniform(0, 255, (4, 8, 8, 3)), "float32"))
 
     ours = gradients()
-    monkeypatch.setattr(mlp, "gelu_in_training", ops.gelu)
+    monkeypatch.setattr(gelu, "gelu_in_training", ops.gelu)
     for one, two in zip(ours, gradients(), strict=True):
         np.testing.assert_allclose(one, two, atol=1e-4 * max(np.abs(two).max(), 0.1))
