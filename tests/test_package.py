@@ -147,8 +147,8 @@ def test_a_reader_of_the_vit_needs_few_files():
     assert len(names) <= 35 and import_counts.lines(names) <= 6000
     rooms = {name.split(".")[1] for name in names}
     assert rooms == {"fit", "io", "layers", "models"}
-    told = {name: _OF_ANSWERS.search(import_counts.modules()[name].read_text()) for name in names}
-    assert {name: found[0] for name, found in told.items() if found} == {}
+    found = {name: _OF_ANSWERS.search(import_counts.modules()[name].read_text()) for name in names}
+    assert {name: match[0] for name, match in found.items() if match} == {}
 
 
 def test_importing_the_package_reads_few_files():

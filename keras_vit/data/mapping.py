@@ -3,9 +3,9 @@
 tf.data.AUTOTUNE is slower (docs/performance.md), and deleting an iterator of a tuned dataset, as at the end of `fit`,
 sometimes takes up to a minute.
 
-`Dataset.ignore_errors` silently drops a failing example. `fallible_map` numbers the examples of each batch, maps them
-in a dataset of their own, and marks the missing numbers: inside the graph, so it also works in the workers of a tf.data
-service.
+`Dataset.ignore_errors` silently drops a failing example. `fallible_map` numbers the examples of each batch, maps
+each batch as a nested dataset, and marks the missing numbers. All of it runs in the graph, so also in the workers of a
+tf.data service.
 """
 
 import functools

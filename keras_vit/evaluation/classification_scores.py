@@ -54,8 +54,8 @@ class ClassCounts(keras.metrics.Metric):
     """Balanced accuracy: the mean recall over classes with examples.
 
     Counts predictions by true and predicted class; without `confusion`, only examples, correct predictions and
-    predictions of each class. Labels that are no classes raise a ValueError where they are known, and make the result
-    NaN in compiled functions.
+    predictions of each class. Labels outside the classes raise a ValueError where their values are known, and give NaN
+    inside compiled functions.
     """
 
     _direction = "up"

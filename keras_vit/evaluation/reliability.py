@@ -80,7 +80,7 @@ class Reliability:
 class CalibrationError(keras.metrics.Metric):
     """`expected_error` of integer labels and logits as a metric, accumulated on the device by every replica.
 
-    Labels that are no classes raise a ValueError where they are known, and make the result NaN in compiled functions.
+    Labels outside the classes raise a ValueError where their values are known, and give NaN inside compiled functions.
     """
 
     _direction = "down"

@@ -169,7 +169,7 @@ class Model(keras.Model):
 
     def get_config(self):
         config = super().get_config()
-        if "layers" not in config:  # a subclass with its own constructor, which describes itself
+        if "layers" not in config:  # a subclass with a constructor, whose config has the description
             return config
         description = {
             "spec": keras.saving.serialize_keras_object(self.spec),
@@ -182,7 +182,7 @@ class Model(keras.Model):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        if "spec" not in config or "layers" not in config:  # a file of version 0.3, or a subclass that describes itself
+        if "spec" not in config or "layers" not in config:  # a file of version 0.3, or such a subclass
             return super().from_config(config, custom_objects)
         config = dict(config)
         training = config.pop(state.KEY, None)

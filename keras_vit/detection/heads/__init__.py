@@ -1,1 +1,1 @@
-"""Heads that find objects, one kind per file; rows.py lists them."""
+"""Heads that find objects, one kind per file; detection_heads.py lists them."""

@@ -22,7 +22,7 @@ from keras_vit.io.suggest import did_you_mean
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """A row: one way to put patches in groups, a class of groups.py.
+    """A row: one way to put patches in groups, a class of patch_groups.py.
 
     Attributes:
         arguments: names of its integers.

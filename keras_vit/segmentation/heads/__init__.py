@@ -1,1 +1,1 @@
-"""Heads that give every pixel a class, one kind per file; rows.py lists them."""
+"""Heads that give every pixel a class, one kind per file; segmentation_heads.py lists them."""
