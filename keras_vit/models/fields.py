@@ -6,7 +6,7 @@ checkers see that they are required:
     depth: int = dataclasses.field(metadata=row(POSITIVE, "Number of blocks.", WEIGHTS))
     registers: int = field(0, COUNT, "Number of learned tokens after the class token.", WEIGHTS)
 
-Checks, errors, the docstring, the types of keyword arguments (arguments.py) and docs/reference/model_fields.md come
+Checks, errors, the docstring, the types of keyword arguments (overrides.py) and docs/reference/model_fields.md come
 from it. Rules for several fields together are in the spec's `__post_init__`, after `make_plain`.
 """
 

@@ -11,10 +11,10 @@ from keras_vit.planning.model_count import COUNTS, as_csv
 from keras_vit.planning.models import count_models
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ARGUMENTS, PAGE = ROOT / "keras_vit" / "models" / "arguments.py", ROOT / "docs" / "reference" / "model_fields.md"
+OVERRIDES, PAGE = ROOT / "keras_vit" / "models" / "overrides.py", ROOT / "docs" / "reference" / "model_fields.md"
 
 
-def arguments() -> str:
+def overrides() -> str:
     """A TypedDict of each family's fields, and one of all together."""
     first, *others = FAMILIES.values()
     dicts = [
@@ -36,12 +36,12 @@ def between(text: str, start: str, end: str, new: str) -> str:
 def files() -> dict[pathlib.Path, str]:
     """{path: the text that the file should have}."""
     start, end = "# Generated from the fields of the specs by `make generate`.", "# End of the generated code."
-    source = between(ARGUMENTS.read_text(), start, end, f"\n\n{arguments()}\n\n")
+    source = between(OVERRIDES.read_text(), start, end, f"\n\n{overrides()}\n\n")
     page = PAGE.read_text()
     for row in FAMILIES.values():
         start = f"<!-- the fields of {row.spec.__name__}, by `make generate` -->"
         page = between(page, start, "<!-- end -->", f"\n{fields.markdown(row.spec)}\n")
-    return {ARGUMENTS: source, PAGE: page, COUNTS: as_csv(count_models())}
+    return {OVERRIDES: source, PAGE: page, COUNTS: as_csv(count_models())}
 
 
 if __name__ == "__main__":
