@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.classification.classify import probabilities_of
+from keras_vit.classification.classify import probability_function
 from keras_vit.data import ExampleErrors, evaluation_batches
 from keras_vit.data.sources.selection import labels_of
 from keras_vit.data.sources.written_table import check_table_folder, image_files, names_for_table, write_table
@@ -87,7 +87,7 @@ def pseudo_labels(model: Any, source: Any, batch_size: int = 64, broken_limit: i
         ValueError: a model that cannot label (see `check_teacher`) or returns NaN, or too many unreadable images.
     """
     check_teacher(model)
-    probabilities, text = probabilities_of(model), preprocessing_text(model)
+    probabilities, text = probability_function(model), preprocessing_text(model)
     check_preprocessing(text, source, model, _image)
     errors = ExampleErrors(source.size if broken_limit is None else broken_limit)
     batches = evaluation_batches(source, text, batch_size, errors=errors, select=_image)

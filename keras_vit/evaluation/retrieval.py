@@ -12,7 +12,7 @@ from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.features import Embedder
 from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.image_text.dual_encoder import DualEncoder
-from keras_vit.image_text.zero_shot import templates_of
+from keras_vit.image_text.zero_shot import resolve_templates
 
 RANKS = (1, 5, 10)
 _ROWS = 512  # queries at once
@@ -77,7 +77,7 @@ class Retrieval(OnSource):
     templates: str | tuple[str, ...] = "photo"
 
     def check_options(self) -> None:
-        templates_of(self.templates)
+        resolve_templates(self.templates)
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         self.check_options()
@@ -89,7 +89,7 @@ class Retrieval(OnSource):
             )
         image_setting = dataclasses.replace(setting, model=model.image_encoder)
         _, source, preprocess = source_of(self, image_setting)
-        select = image_and_tokens(model.tokens, source.class_names, templates_of(self.templates)[:1])
+        select = image_and_tokens(model.tokens, source.class_names, resolve_templates(self.templates)[:1])
         with setting.strategy.scope():
             tower = model.tower("image")
             embedder = Embedder(

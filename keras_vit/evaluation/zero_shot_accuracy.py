@@ -7,7 +7,7 @@ from keras_vit.evaluation.classification_scores import Classification
 from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.image_text.dual_encoder import DualEncoder
-from keras_vit.image_text.zero_shot import templates_of
+from keras_vit.image_text.zero_shot import resolve_templates
 from keras_vit.io.paths import locate, read_text
 
 
@@ -44,7 +44,7 @@ class ZeroShot(OnSource):
     flips: bool = False
 
     def check_options(self) -> None:
-        templates_of(self.templates)
+        resolve_templates(self.templates)
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         self.check_options()
@@ -63,7 +63,7 @@ class ZeroShot(OnSource):
                 classifier = model.classifier(names, self.templates)
                 classifier.class_names = tuple(source.class_names)  # Classification compares them with the data's
             evaluation = Classification(**fields).prepare(dataclasses.replace(setting, model=classifier))()
-            details = {**evaluation.details, "texts": list(names), "templates": list(templates_of(self.templates))}
+            details = {**evaluation.details, "texts": list(names), "templates": list(resolve_templates(self.templates))}
             return dataclasses.replace(evaluation, details=details)
 
         return evaluate

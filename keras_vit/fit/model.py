@@ -379,7 +379,7 @@ class Model(keras.Model):
                 kwargs["class_weight"] = dict(enumerate(class_weight.factors))
             else:
                 weights = by_class
-        with stepping.scope_of(self), stepping.weights_kept(self), checks.plain_errors():
+        with stepping.training_scope(self), stepping.weights_kept(self), checks.plain_errors():
             ready = stepping.feed(self, x, y, weights, batch_size, training=True, shuffle=kwargs.get("shuffle", True))
             kwargs["steps_per_epoch"] = kwargs.get("steps_per_epoch") or ready.steps
             return super().fit(
@@ -401,7 +401,7 @@ class Model(keras.Model):
             return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, callbacks, **kwargs)
         checks.check_loaded(self)
         x = self._checked(x, y, sample_weight)
-        with stepping.scope_of(self), stepping.weights_kept(self), checks.plain_errors():
+        with stepping.training_scope(self), stepping.weights_kept(self), checks.plain_errors():
             ready = stepping.feed(self, x, y, sample_weight, batch_size)
             steps, callbacks = steps or ready.steps, self._counted(callbacks, validates=False)
             return super().evaluate(
@@ -412,7 +412,7 @@ class Model(keras.Model):
         """Keras' predict. Returns all outputs, in the order of `x`, in every process."""
         checks.check_data(self, x)
         x = checks.InputChecks.of(self).any(x)
-        with stepping.scope_of(self), stepping.weights_kept(self), checks.plain_errors():
+        with stepping.training_scope(self), stepping.weights_kept(self), checks.plain_errors():
             ready = stepping.prediction_feed(self, x, batch_size)
             return ready.trim(super().predict(ready.x, ready.batch_size, verbose, steps or ready.steps, callbacks))
 
@@ -467,9 +467,9 @@ class Model(keras.Model):
 
     def predict_on_batch(self, x):
         """Keras' predict_on_batch; the replicas share the batch."""
-        replicas = stepping.topology_of(self).replicas
+        replicas = stepping.find_topology(self).replicas
         if replicas > 1:  # in Keras each would predict all of x
-            return self.predict(x, batch_size=-(-stepping.rows_of(x) // replicas) * replicas, verbose=0)
+            return self.predict(x, batch_size=-(-stepping.count_rows(x) // replicas) * replicas, verbose=0)
         checks.check_data(self, x)
         checks.InputChecks.of(self).arrays(x)
         return super().predict_on_batch(x)
@@ -478,7 +478,7 @@ class Model(keras.Model):
         """The options of fit, with validation data prepared for the strategy."""
         data = options.get("validation_data")
         if data is None:
-            if options.get("validation_split") and stepping.topology_of(self).replicas > 1:
+            if options.get("validation_split") and stepping.find_topology(self).replicas > 1:
                 raise ValueError("validation_split works on one device only. Pass validation_data=(x, y).")
             return options
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
@@ -597,7 +597,7 @@ class Model(keras.Model):
             metrics.build(y, self.measured(self.output))
 
     def make_train_function(self, force=False):
-        stepping.check_kernels(self, stepping.topology_of(self).replicas)
+        stepping.check_kernels(self, stepping.find_topology(self).replicas)
         stepping.check_parts(self)
         self._count_examples()
         compiled_with, self._compiled_with = self._compiled_with, (self.mixing, self.micro_batches)
@@ -644,7 +644,7 @@ class Model(keras.Model):
         return self.test_function
 
     def make_predict_function(self, force=False):
-        several = keras.backend.backend() == "tensorflow" and stepping.topology_of(self).workers > 1
+        several = keras.backend.backend() == "tensorflow" and stepping.find_topology(self).workers > 1
         if not several:
             return super().make_predict_function(force)
         if self.predict_function is None or force:

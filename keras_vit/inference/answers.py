@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.classification.classify import check_top_k, probabilities_of
+from keras_vit.classification.classify import check_top_k, probability_function
 from keras_vit.detection.detect import finds_objects
 from keras_vit.evaluation.features import encoder_of
 from keras_vit.fit.checks.pixels import InputRange
@@ -110,7 +110,7 @@ class Answers:
         self._kinds, self._top_k, outputs = tuple(kinds), min(check_top_k(top_k), model.classes or 0), {}
         if set(kinds) != {"features"}:
             outputs["logits"] = model.output
-            self._probabilities = probabilities_of(model)
+            self._probabilities = probability_function(model)
             self._names = np.array(model.class_names or [str(i) for i in range(model.classes)], object)
         if "features" in kinds:
             outputs["features"] = _features_of(model)

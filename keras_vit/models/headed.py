@@ -64,7 +64,7 @@ def built_encoder(owner: str, encoder: Any, given: Mapping[str, Any], overrides:
     return families.build(encoder, classes=None, **arguments, **overrides)
 
 
-def maps_of(encoder: Classifier, decoder: Decoder) -> list:
+def decoder_maps(encoder: Classifier, decoder: Decoder) -> list:
     """The symbolic maps that a decoder takes, [(b, h, w, d), ...]."""
     return [
         taps.normalised_map(encoder, i) if i in decoder.normalised else taps.feature_map(encoder, i)

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.classification.classify import check_top_k, probabilities_of
+from keras_vit.classification.classify import check_top_k, probability_function
 from keras_vit.detection.detect import finds_objects
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.atomic import check_folder
@@ -87,7 +87,7 @@ def _check_options(model, format, top_k, verbose, activation):
     if finds_objects(model):
         activation_name(model, activation)
     elif model.classes is not None and not estimates_depth(model):
-        probabilities_of(model, activation)
+        probability_function(model, activation)
     elif activation is not None:
         raise ValueError(
             f'activation="{activation}" makes probabilities of logits, and "{model.name}" has no classes: leave it out.'

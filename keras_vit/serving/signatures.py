@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_vit.classification.classify import probabilities_of
+from keras_vit.classification.classify import probability_function
 from keras_vit.data import parse
 from keras_vit.detection.detect import finds_objects
 from keras_vit.fit.checks.pixels import InputRange
@@ -64,7 +64,7 @@ def answers(model: keras.Model, activation: str | None, finding: Mapping[str, fl
     """
     if finds_objects(model):
         return detections_of(model, finding)
-    return None if model.classes is None else probabilities_of(model, activation)
+    return None if model.classes is None else probability_function(model, activation)
 
 
 def _named(model, answer, outputs):

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.classification.classify import probabilities_of
+from keras_vit.classification.classify import probability_function
 from keras_vit.detection.detect import finds_objects
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.suggest import did_you_mean
@@ -84,7 +84,7 @@ class Subject:
         if self.model.classes is None or self.why_no_classes():
             return None
         outputs = computed(self.model, self.shown_pixels)  # (m, classes)
-        probabilities = keras.ops.convert_to_numpy(probabilities_of(self.model)(outputs))
+        probabilities = keras.ops.convert_to_numpy(probability_function(self.model)(outputs))
         return probabilities.argmax(-1), probabilities.max(-1)
 
     def class_name(self, number: int) -> str:

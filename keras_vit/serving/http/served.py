@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.classification.classify import check_top_k, probabilities_of
+from keras_vit.classification.classify import check_top_k, probability_function
 from keras_vit.detection.detect import class_names, finds_objects, in_image, shown_text, visible
 from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.inspection.attention import attention_map_function, head_map_function
@@ -131,7 +131,7 @@ class Served:
             found[DEFAULT] = _rows(self._function(depths(model.output)))
         elif model.classes is not None:
             found[DEFAULT] = self._named(
-                self._function({"probabilities": probabilities_of(model, activation)(model.output)})
+                self._function({"probabilities": probability_function(model, activation)(model.output)})
             )
         elif not isinstance(model, Classifier):
             found[DEFAULT] = _rows(self._function(named_outputs(model.output)))
