@@ -31,7 +31,6 @@ faster on CPUs (docs/performance.md).
 import shlex
 
 from . import flags, loading, shared_flags
-from .kinds import kind_of, what_it_does
 
 # Flags that only some answers take, with their defaults.
 _OF_ROWS = {"top_k": 5, "preprocess": None, "format": "parquet", "engine": None}
@@ -41,10 +40,6 @@ _OF_OBJECTS = dict.fromkeys(shared_flags.FINDING)
 _IGNORED = {"masks": _OF_ROWS | _OF_FILES | _OF_OBJECTS, "objects": _OF_ROWS | _OF_MASKS}
 _IGNORED_BY_ROWS = _OF_MASKS | _OF_OBJECTS
 _BATCH, _WINDOWS = 64, 8  # images of rows; windows of masks, images of objects
-
-
-# Answers of one kind of model: what it does, and the recipe.
-_ALONE = {"masks": ("give every pixel a class", "segmentation"), "objects": ("find objects", "detection")}
 
 
 def _part(text):
@@ -83,27 +78,24 @@ def _print(report, split, values, kind):
 
 
 def _kinds(values, model):
-    """The answers to write: those of --answers, or else masks for a segmentation model, objects for a detector, and
-    classes for others.
+    """The answers to write: those of --answers, or else the model's own.
 
     Raises:
-        ValueError: for masks or objects of another model or beside other answers, and flags that would be ignored.
+        ValueError: for answers that the model does not give, or that need files of their own beside others, and flags
+            that would be ignored.
     """
-    from keras_vit.detection.detect import finds_objects
-    from keras_vit.segmentation.segment import segments
+    from keras_vit.answers import does
 
-    own = "masks" if segments(model) else "objects" if finds_objects(model) else None
-    kinds = [own or "classes"] if values.answers is None else _comma_separated(values.answers, "answers")
-    for kind, (does, config) in _ALONE.items():
-        if kind in kinds and len(kinds) > 1:
-            raise ValueError(f"--answers={kind} stands alone.")
-        if kind in kinds and kind != own:
-            raise ValueError(f"--answers={kind}: {values.model} does not {does}. Train with --config={config}.")
-    if own is not None and set(kinds) not in ({own}, {"features"}):
-        raise ValueError(f"{values.model} is for {own}: --answers can be {own} or features.")
-    kind = kind_of(model)
-    if own is None and kind != "classes" and kinds != ["features"]:
-        raise ValueError(f"{values.model} {what_it_does(kind)}: --answers=features writes its features.")
+    own = list(model.answers)
+    kinds = own if values.answers is None else _comma_separated(values.answers, "answers")
+    valid = [*own, *(["logits"] if "classes" in own else []), *(["features"] if "features" not in own else [])]
+    missing = [kind for kind in kinds if kind not in valid]
+    if missing or not kinds:
+        what = ",".join(missing) or "features"
+        raise ValueError(f"--answers={what}: {values.model} {does(model)}. Valid for this model: {', '.join(valid)}.")
+    alone = [kind for kind in kinds if kind in _WRITERS and len(kinds) > 1]
+    if alone:
+        raise ValueError(f"--answers={alone[0]} stands alone.")
     ignored = _IGNORED.get(kinds[0], _IGNORED_BY_ROWS)
     given = [name for name, default in ignored.items() if getattr(values, name) != default]
     if given:
@@ -117,12 +109,31 @@ def _options(values):
     return {"batch_size": values.batch_size or _BATCH, **{name: getattr(values, name) for name in names}}
 
 
+def _row_options(values):
+    return {**_options(values), "engine": values.engine}
+
+
+def _mask_options(values):
+    return {"batch_size": values.batch_size or _WINDOWS, **shared_flags.windows(values)}
+
+
+def _object_options(values):
+    few = {"batch_size": values.batch_size or _WINDOWS, "rows_per_file": values.rows_per_file}
+    return {**few, **shared_flags.finding(values)}
+
+
+# {kind of answer: (function of keras_vit.inference that writes files of its own, its arguments from the flags)}, and
+# what writes a row for each image.
+_WRITERS = {"masks": ("predict_masks", _mask_options), "objects": ("predict_objects", _object_options)}
+_WRITE_ROWS = ("predict", _row_options)
+
+
 def _predict(values, splits):
     """Runs the model here; yields (split, report, the kind of answers)."""
+    from keras_vit import inference
     from keras_vit.data import open_source
     from keras_vit.data.sources.folder import folders_read_once
     from keras_vit.distribution import strategy as find_strategy
-    from keras_vit.inference import predict, predict_masks, predict_objects
     from keras_vit.io.progress import stage
 
     part = _part(values.part)
@@ -144,15 +155,10 @@ def _predict(values, splits):
     about = {"model": values.model, "data": values.data, "data_dir": values.data_dir}
     for split, source in sources.items():
         with strategy.scope():
-            where, few = (model, source, values.output), values.batch_size or _WINDOWS
-            shared |= {"split": split, "about": about}
-            if kinds == ["masks"]:
-                report = predict_masks(*where, batch_size=few, **shared_flags.windows(values), **shared)
-            elif kinds == ["objects"]:
-                finding = {"rows_per_file": values.rows_per_file, **shared_flags.finding(values)}
-                report = predict_objects(*where, batch_size=few, **finding, **shared)
-            else:
-                report = predict(*where, kinds, **_options(values), engine=values.engine, **shared)
+            function, options = _WRITERS.get(kinds[0], _WRITE_ROWS)
+            options = {**options(values), **({} if kinds[0] in _WRITERS else {"kinds": kinds})}
+            where = (model, source, values.output)
+            report = getattr(inference, function)(*where, split=split, about=about, **options, **shared)
         yield split, report, kinds[0]
 
 

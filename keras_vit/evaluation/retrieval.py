@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.answers import check_answers
 from keras_vit.data.captions import image_and_tokens
 from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.features import Embedder
 from keras_vit.evaluation.registry import Evaluation, Setting, register
-from keras_vit.image_text.dual_encoder import DualEncoder
-from keras_vit.image_text.zero_shot import resolve_templates
+from keras_vit.image_text.zero_shot import LOAD_TEXTS, resolve_templates
 
 RANKS = (1, 5, 10)
 _ROWS = 512  # queries at once
@@ -82,11 +82,7 @@ class Retrieval(OnSource):
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         self.check_options()
         model: Any = setting.model
-        if not isinstance(model, DualEncoder):
-            raise ValueError(
-                f'The evaluator "retrieval" needs a text encoder, and "{model.name}" is a {type(model).__name__}. Load'
-                " the texts, too: keras_vit.load(path, text=True), at the shell --load.text=True."
-            )
+        check_answers(model, "embeddings", LOAD_TEXTS)
         image_setting = dataclasses.replace(setting, model=model.image_encoder)
         _, source, preprocess = source_of(self, image_setting)
         select = image_and_tokens(model.tokens, source.class_names, resolve_templates(self.templates)[:1])

@@ -14,7 +14,7 @@ import os
 import types
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import keras
@@ -107,6 +107,10 @@ class Model(keras.Model):
     class_names: tuple[str, ...] | None
     activation: str | None = None
     made_from_arguments = False  # whether the class has its own constructor, like ViT, and is more than its layers
+    # Set by checkpoints.load: a new model may run untrained, but a loaded one is expected to predict.
+    refuses_zero_head = False
+    outputs_are_logits = False  # whether a model with classes has no other outputs than their logits
+    _answers: tuple[str, ...] | None = None
 
     mixing: Any = None
     micro_batches: int = 1
@@ -163,6 +167,40 @@ class Model(keras.Model):
             self.dtype_policy = (float16 or policies)[0]
 
     @property
+    def answers(self) -> tuple[str, ...]:
+        """What the outputs mean: kinds of `keras_vit.answers`, which serving, export and prediction follow.
+
+        By default "classes", or "outputs" without classes; nothing for a model that only trains another one. Set it for
+        a kind of your own; files keep it.
+        """
+        return self._answers or self._usual_answers()
+
+    @answers.setter
+    def answers(self, kinds: Iterable[str]):
+        self._answers = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+
+    def _usual_answers(self) -> tuple[str, ...]:
+        if self.get_encoder() is not self:
+            return ()
+        return ("outputs",) if self.classes is None else ("classes",)
+
+    def has_zero_head(self) -> bool:
+        """Whether the head is all zeros, as before training, so that answers mean nothing."""
+        return False
+
+    def check_head(self) -> None:
+        """Refuses to predict with a head loaded as zeros and still zero: its logits mean nothing."""
+        if self.refuses_zero_head and self.has_zero_head():
+            raise ValueError(
+                "The head is all zeros, as in a checkpoint published without one, or before any training: it predicts"
+                ' nothing. Load it with head="reset" and fine-tune it, or with head="drop" for features.'
+            )
+
+    def without_auxiliary(self) -> "Model":
+        """The model without outputs that only training needs, of the same layers; itself if it has none."""
+        return self
+
+    @property
     def fixed_variables(self) -> list:
         """Variables that never train and come from another file, such as a teacher's; run checkpoints omit them."""
         return []
@@ -177,6 +215,7 @@ class Model(keras.Model):
             "classes": self.classes,
             "class_names": self.class_names,
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+            **({} if self._answers is None else {"answers": self._answers}),
         }
         return {**config, **description, **state.to_config(self)}
 
@@ -188,12 +227,13 @@ class Model(keras.Model):
         training = config.pop(state.KEY, None)
         spec = keras.saving.deserialize_keras_object(config.pop("spec"))
         preprocessing, classes, names = (config.pop(name) for name in ("preprocessing", "classes", "class_names"))
-        policy = config.pop("dtype", None)  # not in older files
+        policy, kinds = config.pop("dtype", None), config.pop("answers", None)  # not in older files
         model = super().from_config(config, custom_objects)
         if policy is not None:
             model.dtype_policy = keras.dtype_policies.get(policy)
         model.spec, model.preprocessing, model.classes = spec, preprocessing, classes
         model.class_names = None if names is None else tuple(names)
+        model._answers = None if kinds is None else tuple(kinds)
         nested = any(isinstance(layer, Model) for layer in model.layers)
         if spec is not None and not nested and isinstance(model.input, keras.KerasTensor):
             describe_input(model.input, spec, preprocessing, model.dtype_policy)

@@ -26,6 +26,8 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
     ),
 }
 
+LOAD_TEXTS = "Load the texts, too: keras_vit.load(path, text=True), at the shell --load.text=True."
+
 
 def resolve_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
     """Templates by name, or as given.

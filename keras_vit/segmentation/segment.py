@@ -231,21 +231,6 @@ def _classes(rows, shape, count, dtype, with_probabilities):
     return classes, probabilities
 
 
-def is_dense(model: Any) -> bool:
-    """Whether a model has an output for every pixel: classes, one logit or a depth."""
-    return hasattr(model, "segment")
-
-
-def segments(model: Any) -> bool:
-    """Whether a model gives every pixel a class, by `model.segment`."""
-    return is_dense(model) and model.classes > 1
-
-
-def estimates_depth(model: Any) -> bool:
-    """Whether a model gives every pixel a depth."""
-    return is_dense(model) and model.depth is not None
-
-
 def segment(model, x: Any, verbose: bool | int | str = "auto", **options: Any) -> Segmentation | list[Segmentation]:
     """A class for every pixel of one image or a list; see SegmentationModel.segment."""
     segmenter = Segmenter(model, **options)

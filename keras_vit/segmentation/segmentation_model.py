@@ -153,6 +153,9 @@ class SegmentationModel(HeadedModel):
         """The kind of depth that the model gives every pixel, "relative" or "metric"; None for classes."""
         return self.head_options.get("depth")
 
+    def _usual_answers(self) -> tuple[str, ...]:
+        return ("depth",) if self.depth else ("masks",) if self.classes > 1 else ("pixels",)
+
     @property
     def mask_rules(self) -> MaskRules | None:
         """The rules for masks; None for a single output, which may be a depth or a probability."""

@@ -10,6 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from keras_vit import evaluation as evaluators
+from keras_vit.answers import check_answers
 from keras_vit.checkpoints import load
 from keras_vit.data.captions import check_texts, image_and_tokens
 from keras_vit.data.sources.base import Source
@@ -130,8 +131,7 @@ class ImageText(Task):
             self._select = image_and_tokens(tokenizer, source.class_names, templates)
 
     def check_model(self, model: keras.Model, source: Any) -> None:
-        if not isinstance(model, DualEncoder):
-            raise ValueError(f'image_text evaluates a keras_vit.DualEncoder, and "{model.name}" is none.')
+        check_answers(model, "embeddings")
         self._prepare_texts(model.tokenizer, source)
 
     # Model

@@ -199,7 +199,7 @@ def test_images_without_classes(photos):
         open_source(f"images:{photos}/empty", "train")
 
 
-@pytest.mark.parametrize(("make", "answers"), [(detecting, "boxes"), (segmenting, "masks")])
-def test_a_detector_and_a_segmenter_label_no_images(make, answers):
-    with pytest.raises(ValueError, match=f"gives {answers}.*keras-vit predict"):
+@pytest.mark.parametrize(("make", "does"), [(detecting, "finds objects"), (segmenting, "gives every pixel")])
+def test_a_detector_and_a_segmenter_label_no_images(make, does):
+    with pytest.raises(ValueError, match=f"{does}.*keras-vit predict"):
         check_teacher(make())

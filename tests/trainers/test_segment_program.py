@@ -91,7 +91,7 @@ def test_predict_writes_masks(file, photos, tmp_path, binary):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"answers": "logits"}, "--answers can be masks or features"),
+        ({"answers": "logits"}, "Valid for this model: masks, features"),
         ({"answers": "masks,features"}, "--answers=masks stands alone"),
         ({"format": "tfrecord"}, "--format would be ignored"),
         ({"answers": "features", "flips": True}, "--flips would be ignored"),

@@ -1,0 +1,155 @@
+"""Objects in an image: a box, a class and a score for each.
+
+Letters: b images, n candidates, d detections, k classes.
+"""
+
+import collections
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from keras_vit.answers.answer import Answer, Entry, Look, Refusal, as_float32, register
+from keras_vit.answers.classes import scores_note
+from keras_vit.detection.detect import Detections, class_names, in_image, shown_text, visible
+
+LEAST_SCORE = 0.05  # of objects that a service computes; requests choose among them
+
+
+def _suppression_note(metadata):
+    """What happens to boxes that overlap, in words; "" if all stay."""
+    boxes = "boxes" if metadata["across_classes"] else "boxes of one class"
+    if metadata["soft"]:
+        return f"; of {boxes} that overlap, all but the best get lower scores"
+    return f"; of {boxes} with an IoU above {metadata['iou']:g} the best stays" if metadata["iou"] < 1 else ""
+
+
+@register
+class Boxes(Answer):
+    """The objects in an image, highest score first, at most `limit`.
+
+    Args:
+        threshold, iou, limit, soft, across_classes: as in `DetectionModel.detect`; None for its defaults.
+        activation: from logits to scores; only the head's own.
+    """
+
+    kind, task, hub_task = "objects", "detection", "object-detection"
+    does, command = "finds objects", "keras-vit detect {} IMAGES --output=FOLDER"
+    needs_size, classified = True, "objects"
+    refused: ClassVar[dict[str, str]] = {"top_k": "finds objects, each of one class: choose by score, with threshold"}
+
+    def __init__(
+        self,
+        model: Any,
+        threshold: float | None = None,
+        iou: float | None = None,
+        limit: int | None = None,
+        soft: bool | None = None,
+        across_classes: bool | None = None,
+        activation: str | None = None,
+    ):
+        super().__init__(model)
+        self.activation = model.head_row.activation
+        if activation not in (None, self.activation):
+            raise ValueError(
+                f'activation="{activation}": the scores of "{model.name}" are by {self.activation}. Leave it out.'
+            )
+        options = {"iou": iou, "limit": limit, "soft": soft, "across_classes": across_classes}
+        self._options = {name: value for name, value in options.items() if value is not None}
+        self._suppress = self._suppression(model.score_threshold if threshold is None else threshold)
+        self.names = class_names(model)
+
+    def _suppression(self, threshold):
+        """The layer from candidates {"logits" (b, n, k), "boxes" (b, n, 4)} to detections, as a function."""
+        layer = self.model.finder(threshold=threshold, **self._options).get_layer("suppression")
+        self._finding = {name: getattr(layer, name) for name in ("threshold", "iou", "limit", "soft", "across_classes")}
+        return lambda candidates: layer(candidates["logits"], candidates["boxes"])
+
+    @property
+    def what(self) -> str:
+        return "objects, highest score first"
+
+    def named(self, outputs: Any) -> dict[str, Any]:
+        """Boxes (b, d, 4), scores (b, d) and labels (b, d) int32."""
+        return as_float32(self._suppress(outputs))
+
+    def trained(self, outputs: Any) -> dict[str, Any]:
+        return as_float32(outputs)
+
+    def in_files(self, outputs: Any) -> dict[str, Any]:
+        """Detections, and "logits" and "candidates", the boxes from which they were chosen."""
+        return {**as_float32({"logits": outputs["logits"], "candidates": outputs["boxes"]}), **self.named(outputs)}
+
+    def expected(self, found: dict[str, Any]) -> dict[str, Any]:
+        return dict(self._suppress({"logits": found["logits"], "boxes": found["candidates"]}))
+
+    @property
+    def preprocessing(self) -> str:
+        return shown_text(self.model)
+
+    def about(self) -> dict[str, Any]:
+        return {**super().about(), "activation": self.activation, "task": self.task, **self._finding}
+
+    @classmethod
+    def notes(cls, metadata: dict[str, Any]) -> Iterator[str]:
+        yield scores_note(metadata, "Scores")
+        yield (
+            "- `boxes` are top, left, bottom, right as fractions of the image, highest score first. Scores are above"
+            f" {metadata['threshold']:.3g}{_suppression_note(metadata)}."
+            " Empty places have score 0, label -1 and no name."
+        )
+
+    def of_encoded(self, decode: Callable, outputs: Callable) -> Callable:
+        from keras_vit.answers.boxes_in_graph import objects_of_encoded
+
+        return objects_of_encoded(self.model, outputs)
+
+    def rows(self, run: Callable) -> Callable:
+        """Each image's objects, best first, above the least score of a request; boxes are fractions of the input."""
+        function = run(self.model, self.model.output, self._suppression(min(LEAST_SCORE, self.model.score_threshold)))
+
+        def row(boxes, scores, labels):
+            kept = labels >= 0
+            return {
+                "classes": [self.names[label] for label in labels[kept]],
+                "scores": scores[kept].astype("float64").tolist(),
+                "boxes": boxes[kept].astype("float64").tolist(),
+                "labels": labels[kept].tolist(),
+            }
+
+        def rows(images):
+            found = function(images)
+            return [row(*each) for each in zip(found["boxes"], found["scores"], found["labels"].astype("int64"))]
+
+        return rows
+
+    def check_threshold(self, asked: float | None) -> float:
+        if asked is None:
+            return self.model.score_threshold
+        if not LEAST_SCORE <= asked <= 1:
+            raise Refusal(f"threshold={asked:g}: expected a score from {LEAST_SCORE} to 1.")
+        return asked
+
+    def at_size(self, row: dict[str, Any], size: tuple[int, int], threshold: float) -> dict[str, Any]:
+        """The objects with scores above `threshold`, boxes in pixels of the upright image, and its size."""
+        boxes = in_image(self.preprocessing, np.reshape(row["boxes"], (-1, 4)), size)
+        chosen = np.flatnonzero((np.array(row["scores"]) > threshold) & visible(boxes))
+        row = {name: [values[i] for i in chosen] for name, values in row.items()}
+        return {**row, "boxes": (boxes[chosen] * np.tile(size, 2)).tolist(), "size": list(size)}
+
+    def tabled(self) -> dict[str, Any]:
+        raise ValueError(f'"{self.model.name}" {self.does}: use predict_objects, or request only features.')
+
+    def look(self, pixels: np.ndarray, images: np.ndarray) -> Look:
+        sides, threshold = np.tile(np.array(images.shape[1:3], "float32"), 2), self._finding["threshold"]
+        pictures, captions = [], []
+        for start in range(0, len(images), 8):
+            found = self.model.detections(pixels[start : start + 8], threshold=threshold, **self._options)
+            for image, boxes, scores, labels in zip(images[start : start + 8], *map(np.asarray, found)):
+                kept = labels >= 0
+                objects = Detections(boxes[kept] * sides, scores[kept], labels[kept], self.names, image)
+                pictures.append(np.asarray(objects.picture()))
+                counts = collections.Counter(objects.names).most_common()
+                captions.append([Entry(f"{count} {name}") for name, count in counts] or [Entry("no objects")])
+        text = f"the objects with scores above {threshold:.3g}; their numbers are below each image."
+        return Look("objects", text, pictures, captions)
