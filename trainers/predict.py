@@ -86,13 +86,14 @@ def _kinds(values, model):
     """
     from keras_vit.answers import does
 
-    own = list(model.answers)
+    own = list(model.answers or ("features",))
     kinds = own if values.answers is None else _comma_separated(values.answers, "answers")
     valid = [*own, *(["logits"] if "classes" in own else []), *(["features"] if "features" not in own else [])]
     missing = [kind for kind in kinds if kind not in valid]
-    if missing or not kinds:
-        what = ",".join(missing) or "features"
-        raise ValueError(f"--answers={what}: {values.model} {does(model)}. Valid for this model: {', '.join(valid)}.")
+    if missing:
+        raise ValueError(
+            f"--answers={','.join(missing)}: {values.model} {does(model)}. Valid for this model: {', '.join(valid)}."
+        )
     alone = [kind for kind in kinds if kind in _WRITERS and len(kinds) > 1]
     if alone:
         raise ValueError(f"--answers={alone[0]} stands alone.")

@@ -181,14 +181,13 @@ class Answer:
 
     # Behind a service.
 
-    def rows(self, run: Callable) -> Callable[[np.ndarray], list[dict[str, Any]]]:
-        """Returns images (b, h, w, c) uint8 -> a JSON object for each.
+    def computed(self) -> tuple[Any, dict[str, Any], Callable | None]:
+        """(model, its symbolic outputs by name, a function of these to what `rows` reads or None), to compile."""
+        return self.model, self.named(self.model.output), None
 
-        Args:
-            run: (model, symbolic outputs by name) -> a function of such images that returns their values as arrays; a
-                third argument is a function of these outputs, whose values are returned instead.
-        """
-        return as_rows(run(self.model, self.named(self.model.output)))
+    def rows(self, values: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+        """A JSON object for each of b images, from arrays (b, ...) of what is `computed`."""
+        return as_rows(values)
 
     def check_threshold(self, asked: float | None) -> float:
         """The score that objects must exceed in a request; Refusal if the answer has no scores, or for a bad one."""
@@ -200,8 +199,12 @@ class Answer:
         """A JSON object of `rows`, for an image of this height and width."""
         return row
 
-    def mask(self, encoded: bytes) -> bytes:
-        """After `rows`: an encoded image's mask at its own size, a PNG file; Refusal if the answer is not one."""
+    def mask(self, run: Callable, encoded: bytes) -> bytes:
+        """An encoded image's mask at its own size, a PNG file; Refusal if the answer is not one.
+
+        Args:
+            run: images (b, h, w, c) uint8 -> arrays of what is `computed`.
+        """
         raise Refusal(f'"{self.model.name}" does not give every pixel a class: send images to :predict.')
 
     # In tables, and for people.
@@ -303,13 +306,7 @@ def as_float32(outputs: dict[str, Any]) -> dict[str, Any]:
     return {name: value if name in integers else keras.ops.cast(value, "float32") for name, value in outputs.items()}
 
 
-def as_rows(function: Callable) -> Callable:
-    """`function` to {name: array with b rows} as one to b JSON objects {name: list}; several outputs stay apart."""
-
-    def rows(images):
-        found = function(images)
-        return [
-            {name: value[i].astype("float64").tolist() for name, value in found.items()} for i in range(len(images))
-        ]
-
-    return rows
+def as_rows(values: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """{name: array with b rows} as b JSON objects {name: list}."""
+    lists = {name: array.astype("float64").tolist() for name, array in values.items()}
+    return [dict(zip(lists, row)) for row in zip(*lists.values())]

@@ -56,13 +56,16 @@ class Boxes(Answer):
             )
         options = {"iou": iou, "limit": limit, "soft": soft, "across_classes": across_classes}
         self._options = {name: value for name, value in options.items() if value is not None}
-        self._suppress = self._suppression(model.score_threshold if threshold is None else threshold)
+        self._threshold = model.score_threshold if threshold is None else threshold
+        self._suppress = self._suppression(self._threshold)
         self.names = class_names(model)
+
+    def _layer(self, threshold):
+        return self.model.finder(threshold=threshold, **self._options).get_layer("suppression")
 
     def _suppression(self, threshold):
         """The layer from candidates {"logits" (b, n, k), "boxes" (b, n, 4)} to detections, as a function."""
-        layer = self.model.finder(threshold=threshold, **self._options).get_layer("suppression")
-        self._finding = {name: getattr(layer, name) for name in ("threshold", "iou", "limit", "soft", "across_classes")}
+        layer = self._layer(threshold)
         return lambda candidates: layer(candidates["logits"], candidates["boxes"])
 
     @property
@@ -88,7 +91,9 @@ class Boxes(Answer):
         return shown_text(self.model)
 
     def about(self) -> dict[str, Any]:
-        return {**super().about(), "activation": self.activation, "task": self.task, **self._finding}
+        layer = self._layer(self._threshold)
+        finding = {name: getattr(layer, name) for name in ("threshold", "iou", "limit", "soft", "across_classes")}
+        return {**super().about(), "activation": self.activation, "task": self.task, **finding}
 
     @classmethod
     def notes(cls, metadata: dict[str, Any]) -> Iterator[str]:
@@ -104,24 +109,23 @@ class Boxes(Answer):
 
         return objects_of_encoded(self.model, outputs)
 
-    def rows(self, run: Callable) -> Callable:
-        """Each image's objects, best first, above the least score of a request; boxes are fractions of the input."""
-        function = run(self.model, self.model.output, self._suppression(min(LEAST_SCORE, self.model.score_threshold)))
+    def computed(self) -> tuple[Any, dict[str, Any], Callable | None]:
+        """Objects above the least score of a request."""
+        return self.model, self.model.output, self._suppression(min(LEAST_SCORE, self.model.score_threshold))
 
-        def row(boxes, scores, labels):
-            kept = labels >= 0
-            return {
-                "classes": [self.names[label] for label in labels[kept]],
-                "scores": scores[kept].astype("float64").tolist(),
-                "boxes": boxes[kept].astype("float64").tolist(),
-                "labels": labels[kept].tolist(),
-            }
+    def rows(self, values: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+        """Each image's objects, best first; boxes are fractions of the input."""
+        labels = values["labels"].astype("int64")
+        return [self._row(*each) for each in zip(values["boxes"], values["scores"], labels)]
 
-        def rows(images):
-            found = function(images)
-            return [row(*each) for each in zip(found["boxes"], found["scores"], found["labels"].astype("int64"))]
-
-        return rows
+    def _row(self, boxes, scores, labels):
+        kept = labels >= 0
+        return {
+            "classes": [self.names[label] for label in labels[kept]],
+            "scores": scores[kept].astype("float64").tolist(),
+            "boxes": boxes[kept].astype("float64").tolist(),
+            "labels": labels[kept].tolist(),
+        }
 
     def check_threshold(self, asked: float | None) -> float:
         if asked is None:
@@ -141,7 +145,7 @@ class Boxes(Answer):
         raise ValueError(f'"{self.model.name}" {self.does}: use predict_objects, or request only features.')
 
     def look(self, pixels: np.ndarray, images: np.ndarray) -> Look:
-        sides, threshold = np.tile(np.array(images.shape[1:3], "float32"), 2), self._finding["threshold"]
+        sides, threshold = np.tile(np.array(images.shape[1:3], "float32"), 2), self._threshold
         pictures, captions = [], []
         for start in range(0, len(images), 8):
             found = self.model.detections(pixels[start : start + 8], threshold=threshold, **self._options)

@@ -79,18 +79,15 @@ class Classes(Answer):
         found = tf.math.top_k(outputs["probabilities"], k=self.top_k)
         return {"probabilities": found.values, "classes": tf.gather(tf.constant(self.names), found.indices)}
 
-    def rows(self, run: Callable) -> Callable:
-        function = run(self.model, {"probabilities": self._probabilities(self.model.output)})
-        names = np.array(self.names, object)
+    def computed(self) -> tuple[Any, dict[str, Any], Callable | None]:
+        return self.model, {"probabilities": self._probabilities(self.model.output)}, None
 
-        def rows(images):
-            found = best(function(images)["probabilities"].astype("float64"), names, self.top_k)
-            return [
-                {"classes": classes.tolist(), "probabilities": probabilities.tolist()}
-                for classes, probabilities in zip(found["classes"], found["probabilities"])
-            ]
-
-        return rows
+    def rows(self, values: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+        found = best(values["probabilities"].astype("float64"), np.array(self.names, object), self.top_k)
+        return [
+            {"classes": classes.tolist(), "probabilities": probabilities.tolist()}
+            for classes, probabilities in zip(found["classes"], found["probabilities"])
+        ]
 
     def tabled(self) -> dict[str, Any]:
         return {"logits": self.model.output}

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.answers.answer import Answer, as_rows, register
+from keras_vit.answers.answer import Answer, register
 
 
 @register
@@ -30,5 +30,5 @@ class Embeddings(Answer):
     def tabled(self) -> dict[str, Any]:
         raise ValueError(f'"{self.model.name}" {self.does}: request only features, those of its image encoder.')
 
-    def rows(self, run: Callable) -> Callable:
-        return as_rows(run(self.tower, {"embeddings": self.tower.output}))
+    def computed(self) -> tuple[Any, dict[str, Any], Callable | None]:
+        return self.tower, {"embeddings": self.tower.output}, None

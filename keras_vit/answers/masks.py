@@ -83,24 +83,25 @@ class Masks(Answer):
         what = "masks as PNG files of class numbers, of encoded images, each at its image's own size"
         return {"encoded_masks": (masks_of_encoded(self.model), what)}
 
-    def rows(self, run: Callable) -> Callable:
+    def computed(self) -> tuple[Any, dict[str, Any], Callable | None]:
+        return self.model, {"logits": self.model.output}, None
+
+    def rows(self, values: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Each image's classes, the largest first, with shares, colours and a PNG mask."""
-        function = run(self.model, {"logits": self.model.output})
-        self._segmenter = Segmenter(self.model, function=lambda images: function(images)["logits"])
+        return [self._row(mask) for mask in values["logits"].argmax(-1)]
 
-        def row(mask):
-            order, parts = shares(mask, len(self.names))
-            return {
-                "classes": [self.names[i] for i in order],
-                "shares": parts.tolist(),
-                "colors": [list(self.colors[i]) for i in order],
-                "mask": {"b64": base64.b64encode(mask_png(mask, self.colors)).decode()},
-            }
+    def _row(self, mask):
+        order, parts = shares(mask, len(self.names))
+        return {
+            "classes": [self.names[i] for i in order],
+            "shares": parts.tolist(),
+            "colors": [list(self.colors[i]) for i in order],
+            "mask": {"b64": base64.b64encode(mask_png(mask, self.colors)).decode()},
+        }
 
-        return lambda images: [row(logits.argmax(-1)) for logits in function(images)["logits"]]
-
-    def mask(self, encoded: bytes) -> bytes:
-        return next(self._segmenter([(encoded, "It")])).png()
+    def mask(self, run: Callable, encoded: bytes) -> bytes:
+        segmenter = Segmenter(self.model, function=lambda images: run(images)["logits"])
+        return next(segmenter([(encoded, "It")])).png()
 
     def tabled(self) -> dict[str, Any]:
         raise ValueError(f'"{self.model.name}" {self.does}: use predict_masks, or request only features.')

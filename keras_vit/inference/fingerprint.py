@@ -59,7 +59,9 @@ def fingerprint_of_model(model: keras.Model, kinds: Iterable[str]) -> dict[str, 
     """
     weights = checksum({f"{i:06d}": np.asarray(variable) for i, variable in enumerate(model.weights)})
     own = {"weights": weights, "architecture": _architecture(model)}
-    return own | (_class_entries(model.class_names, Classes(model).activation) if "classes" in kinds else {})
+    return own | (
+        _class_entries(model.class_names, model.classes and Classes(model).activation) if "classes" in kinds else {}
+    )
 
 
 def fingerprint_of_export(folder: str, metadata: dict[str, Any], kinds: Iterable[str]) -> dict[str, Any]:

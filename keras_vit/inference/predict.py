@@ -119,7 +119,7 @@ def predict(
         OSError: the folder is not writable.
     """
     check_part(part)
-    kinds = model.answers if kinds is None else kinds
+    kinds = model.answers or ("features",) if kinds is None else kinds
     answers, text, about = AnswerRows(model, kinds, top_k, engine), preprocess or preprocessing_text(model), about or {}
     folder = os.path.expanduser(os.fspath(folder))
     job = Job.plan(source, folder, split, text, batch_size, rows_per_file, format, answers.columns)

@@ -66,6 +66,11 @@ def _compiled(function, shape):
     return tf.function(function, input_signature=[tf.TensorSpec((None, *shape), tf.float32)], autograph=False)
 
 
+def _rows(run, rows):
+    """`rows` of what `run` returns, as one function of images."""
+    return lambda images: rows(run(images))
+
+
 class Served:
     """A named model.
 
@@ -119,14 +124,15 @@ class Served:
         found = {}
         for answer in self.answers:
             if not answer.is_by_product:
-                found[answer.signature] = answer.rows(self._run)
+                self._computed = self._run(*answer.computed())
+                found[answer.signature] = _rows(self._computed, answer.rows)
         tensor = None
         with contextlib.suppress(ValueError):  # it does not pool
             tensor = features(self.model)
         if tensor is not None:
-            found["encoded_features"] = as_rows(self._run(self.model, {"features": tensor}))
+            found["encoded_features"] = _rows(self._run(self.model, {"features": tensor}), as_rows)
         with contextlib.suppress(ValueError):  # it has no attention
-            found["encoded_attention"] = as_rows(self._compiled(self._attention()))
+            found["encoded_attention"] = _rows(self._compiled(self._attention()), as_rows)
         return {DEFAULT: found["encoded_features"], **found} if DEFAULT not in found else found
 
     def _run(self, model, outputs, after=None):
@@ -168,7 +174,7 @@ class Served:
         with _refusals():
             if not encoded:
                 raise Refusal(EMPTY)
-            return self.answers[-1].mask(encoded)
+            return self.answers[-1].mask(self._computed, encoded)
 
     def decode_with_size(self, encoded: bytes) -> tuple[np.ndarray, tuple[int, int] | None]:
         """The pixels (h, w, c) uint8 of an encoded image, and its upright height and width if the answer needs them.
