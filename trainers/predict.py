@@ -19,6 +19,8 @@ without any), and OUTPUT/_SPLIT_coco.json, COCO's results, with the image and ca
 
     keras-vit predict --model=runs/cells --data=boxes:CELLS --split=test --output=found --threshold=0.05
 
+A MultiModel writes the answers of each part, or of those in --answers, into the folder OUTPUT/PART.
+
 The same command resumes a job, with the same output bit for bit. --part=0/4, 1/4, 2/4 and 3/4 share the work of four
 machines with one folder, such as a bucket. --strategy=mirrored runs on all devices of a machine. --engine=openvino is
 faster on CPUs (docs/performance.md).
@@ -28,6 +30,8 @@ faster on CPUs (docs/performance.md).
     keras-vit predict --model=exported --data=images:PHOTOS --output=answers --beam=--runner=DirectRunner
 """
 
+import itertools
+import os
 import shlex
 
 from . import flags, loading, shared_flags
@@ -58,14 +62,14 @@ def _comma_separated(text, flag):
     return parts
 
 
-def _print(report, split, values, kind):
+def _print(split, report, kind, folder):
     """Prints what was written and left out."""
     from keras_vit.io.suggest import counted
 
     (now, before, total), masks = report.files, kind == "masks"
     noun = "object" if kind == "objects" else "row"
     what = counted(now, "mask") if masks else f"{counted(report.rows, noun)} in {counted(now, 'file')}"
-    parts = [f"{split}: wrote {what} of {total:,} to {values.output}"]
+    parts = [f"{split}: wrote {what} of {total:,} to {folder}"]
     parts += [f"{before:,} existed already"] if before else []
     if report.broken:
         why = "" if masks else ': the column "error" says why'
@@ -74,11 +78,12 @@ def _print(report, split, values, kind):
     if kind == "objects" and now + before == total:
         from keras_vit.inference.object_prediction import results_path
 
-        print(f"{split}: COCO's results: {results_path(values.output, split)}")
+        print(f"{split}: COCO's results: {results_path(folder, split)}")
 
 
-def _kinds(values, model):
-    """The answers to write: those of --answers, or else the model's own.
+def _jobs(values, model):
+    """[(model, the answers to write, folder)]: those of --answers, or else the model's own. A MultiModel has a job, and
+    a folder in --output, for each part.
 
     Raises:
         ValueError: for answers that the model does not give, or that need files of their own beside others, and flags
@@ -86,7 +91,7 @@ def _kinds(values, model):
     """
     from keras_vit.answers import does
 
-    own = list(model.answers or ("features",))
+    own = [*(model.parts or model.answers or ("features",))]
     kinds = own if values.answers is None else _comma_separated(values.answers, "answers")
     valid = [*own, *(["logits"] if "classes" in own else []), *(["features"] if "features" not in own else [])]
     missing = [kind for kind in kinds if kind not in valid]
@@ -94,14 +99,19 @@ def _kinds(values, model):
         raise ValueError(
             f"--answers={','.join(missing)}: {values.model} {does(model)}. Valid for this model: {', '.join(valid)}."
         )
-    alone = [kind for kind in kinds if kind in _WRITERS and len(kinds) > 1]
+    jobs = [(model, kinds, values.output)]
+    if model.parts:
+        folders = {kind: os.path.join(values.output, kind) for kind in kinds}
+        jobs = [(model, ["features"], folders["features"])] if "features" in kinds else []
+        jobs += [(part, list(part.answers), folders[kind]) for kind, part in model.parts.items() if kind in kinds]
+    alone = [kind for _, kinds, _ in jobs for kind in kinds if kind in _WRITERS and len(kinds) > 1]
     if alone:
         raise ValueError(f"--answers={alone[0]} stands alone.")
-    ignored = _IGNORED.get(kinds[0], _IGNORED_BY_ROWS)
-    given = [name for name, default in ignored.items() if getattr(values, name) != default]
+    ignored = [set(_IGNORED.get(kinds[0], _IGNORED_BY_ROWS).items()) for _, kinds, _ in jobs]
+    given = [name for name, default in set.intersection(*ignored) if getattr(values, name) != default]
     if given:
-        raise ValueError(f"--{given[0]} would be ignored: it is not for --answers={','.join(kinds)}.")
-    return kinds
+        raise ValueError(f"--{min(given)} would be ignored: it is not for --answers={','.join(kinds)}.")
+    return jobs
 
 
 def _options(values):
@@ -130,7 +140,7 @@ _WRITE_ROWS = ("predict", _row_options)
 
 
 def _predict(values, splits):
-    """Runs the model here; yields (split, report, the kind of answers)."""
+    """Runs the model here; yields (split, report, the kind of answers, folder)."""
     from keras_vit import inference
     from keras_vit.data import open_source
     from keras_vit.data.sources.folder import folders_read_once
@@ -151,27 +161,27 @@ def _predict(values, splits):
                 sources[split] = open_source(values.data, split, values.data_dir)
     with strategy.scope(), stage(f"Loading {values.model}"):
         model = loading.load(values.model)
-    kinds = _kinds(values, model)
+    jobs = _jobs(values, model)
     shared = {"part": part, "broken_limit": values.broken_limit}
     about = {"model": values.model, "data": values.data, "data_dir": values.data_dir}
-    for split, source in sources.items():
+    for (split, source), (model, kinds, folder) in itertools.product(sources.items(), jobs):
         with strategy.scope():
             function, options = _WRITERS.get(kinds[0], _WRITE_ROWS)
             options = {**options(values), **({} if kinds[0] in _WRITERS else {"kinds": kinds})}
-            where = (model, source, values.output)
+            where = (model, source, folder)
             report = getattr(inference, function)(*where, split=split, about=about, **options, **shared)
-        yield split, report, kinds[0]
+        yield split, report, kinds[0], folder
 
 
 def _predict_by_beam(values, splits):
-    """Runs an export as a Beam pipeline; yields (split, report, the kind of answers)."""
+    """Runs an export as a Beam pipeline; yields (split, report, the kind of answers, folder)."""
     loading.refuse("--beam runs an export")
     predict_by_beam = shared_flags.beam("keras_vit.inference.beam").predict_by_beam
     kinds = _comma_separated("classes" if values.answers is None else values.answers, "answers")
     where = (values.model, values.data, values.output, kinds)
     options = {**_options(values), "data_dir": values.data_dir, "options": shlex.split(values.beam)}
     for split in splits:
-        yield split, predict_by_beam(*where, split=split, **options), kinds[0]
+        yield split, predict_by_beam(*where, split=split, **options), kinds[0], values.output
 
 
 def main():
@@ -184,8 +194,8 @@ def main():
         _comma_separated(values.answers, "answers")
     check_folder(values.output)
     with shown():
-        for split, report, kind in (_predict if values.beam is None else _predict_by_beam)(values, splits):
-            _print(report, split, values, kind)
+        for written in (_predict if values.beam is None else _predict_by_beam)(values, splits):
+            _print(*written)
 
 
 def run():

@@ -9,6 +9,7 @@ from keras_vit.answers.features import Features
 from keras_vit.answers.masks import Masks
 from keras_vit.answers.outputs import Outputs
 from keras_vit.answers.pixels import Pixels
+from keras_vit.answers.several import Several
 
 __all__ = [
     "ANSWERS",
@@ -24,6 +25,7 @@ __all__ = [
     "Masks",
     "Outputs",
     "Pixels",
+    "Several",
     "bind",
     "check_answers",
     "does",

@@ -90,6 +90,7 @@ class Answer:
         needs_size: whether `at_size` needs the height and width of a request's image.
         reads_texts: whether the model compares images with texts of a request, too.
         is_by_product: whether most other models give it, too, and exports have signatures for it.
+        title, reading: title of the answer's pictures, "" for none, and how to read them.
         classified: what has a class each, in the plural.
         refused: {option of other kinds: why this one does not take it}.
     """
@@ -104,6 +105,8 @@ class Answer:
     needs_size: ClassVar[bool] = False
     reads_texts: ClassVar[bool] = False
     is_by_product: ClassVar[bool] = False
+    title: ClassVar[str] = ""
+    reading: ClassVar[str] = ""
     classified: ClassVar[str] = "images"
     refused: ClassVar[dict[str, str]] = {}
 
@@ -181,12 +184,21 @@ class Answer:
 
     # Behind a service.
 
-    def computed(self) -> tuple[Any, dict[str, Any], Callable | None]:
-        """(model, its symbolic outputs by name, a function of these to what `rows` reads or None), to compile."""
-        return self.model, self.named(self.model.output), None
+    @property
+    def computes(self) -> Any:
+        """The model that computes the answer, from images."""
+        return self.model
+
+    def computed(self, outputs: Any) -> dict[str, Any]:
+        """Of the model's outputs, symbolic or not, what an engine computes, by name."""
+        return self.named(outputs)
+
+    def chosen(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Of what was `computed` what the answer is made of, by Keras."""
+        return values
 
     def rows(self, values: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """A JSON object for each of b images, from arrays (b, ...) of what is `computed`."""
+        """A JSON object for each of b images, from `chosen` arrays (b, ...)."""
         return as_rows(values)
 
     def check_threshold(self, asked: float | None) -> float:
@@ -203,7 +215,7 @@ class Answer:
         """An encoded image's mask at its own size, a PNG file; Refusal if the answer is not one.
 
         Args:
-            run: images (b, h, w, c) uint8 -> arrays of what is `computed`.
+            run: images (b, h, w, c) uint8 -> `chosen` arrays.
         """
         raise Refusal(f'"{self.model.name}" does not give every pixel a class: send images to :predict.')
 
@@ -228,14 +240,26 @@ class Answer:
         """{column: (b, length)} from the outputs of `tabled` as float32 arrays."""
         return {column.name: outputs[column.name] for column in self.columns()}
 
-    def look(self, pixels: np.ndarray, images: np.ndarray) -> Look | None:
-        """Pictures of the answers; None if there is nothing to see.
+    def draw(self, picture: np.ndarray, values: dict[str, np.ndarray]) -> np.ndarray:
+        """A picture (h', w', c) uint8 of a whole image with its answer, from its `chosen` arrays."""
+        return picture
+
+    def entries(self, values: dict[str, np.ndarray]) -> list[Entry]:
+        """The answer for an image in words, from its `chosen` arrays."""
+        return []
+
+    def looks(self, pixels: np.ndarray, images: np.ndarray) -> list[Look]:
+        """Pictures of the answers; [] if there is nothing to see.
 
         Args:
             pixels: (b, h, w, c). As the model takes them.
             images: (b, h, w, c) uint8. The same, to draw on.
         """
-        return None
+        if not self.title:
+            return []
+        values = list(computed_values(self, pixels))
+        pictures = [self.draw(image, found) for image, found in zip(images, values)]
+        return [Look(self.title, self.reading, pictures, [self.entries(found) for found in values])]
 
 
 ANSWERS: dict[str, type[Answer]] = {}
@@ -304,6 +328,17 @@ def as_float32(outputs: dict[str, Any]) -> dict[str, Any]:
     """Outputs in float32; integers stay."""
     integers = {name for name, value in outputs.items() if keras.backend.is_int_dtype(value.dtype)}
     return {name: value if name in integers else keras.ops.cast(value, "float32") for name, value in outputs.items()}
+
+
+def computed_values(answer: Answer, pixels: Any, batch_size: int = 8) -> Iterator[dict[str, np.ndarray]]:
+    """For each image the `chosen` arrays of an answer, from pixels (b, h, w, c) as the model takes them."""
+    model = answer.computes
+    part = keras.Model(model.input, answer.computed(model.output))
+    for start in range(0, len(pixels), batch_size):
+        found = part(np.asarray(pixels[start : start + batch_size], "float32"), training=False)
+        found = {name: keras.ops.convert_to_numpy(x) for name, x in answer.chosen(found).items()}
+        for row in zip(*found.values()):
+            yield dict(zip(found, row))
 
 
 def as_rows(values: dict[str, np.ndarray]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_vit.answers.answer import Answer, Entry, Look, Refusal, as_float32, register
+from keras_vit.answers.answer import Answer, Entry, Refusal, as_float32, register
 from keras_vit.answers.classes import scores_note
 from keras_vit.detection.detect import Detections, class_names, in_image, shown_text, visible
 
@@ -35,7 +35,8 @@ class Boxes(Answer):
 
     kind, task, hub_task = "objects", "detection", "object-detection"
     does, command = "finds objects", "keras-vit detect {} IMAGES --output=FOLDER"
-    needs_size, classified = True, "objects"
+    needs_size, classified, title = True, "objects", "objects"
+    reading = "the objects with scores above the model's threshold; their numbers are below each image."
     refused: ClassVar[dict[str, str]] = {"top_k": "finds objects, each of one class: choose by score, with threshold"}
 
     def __init__(
@@ -104,14 +105,24 @@ class Boxes(Answer):
             " Empty places have score 0, label -1 and no name."
         )
 
+    def best(self, outputs: dict[str, Any]) -> dict[str, Any]:
+        """Also the names (b, d) of the classes, "" for empty places."""
+        import tensorflow as tf
+
+        names = tf.constant([*self.names, ""])  # label -1 is the last
+        return {**outputs, "classes": tf.gather(names, outputs["labels"] % len(names))}
+
     def of_encoded(self, decode: Callable, outputs: Callable) -> Callable:
         from keras_vit.answers.boxes_in_graph import objects_of_encoded
 
         return objects_of_encoded(self.model, outputs)
 
-    def computed(self) -> tuple[Any, dict[str, Any], Callable | None]:
+    def computed(self, outputs: Any) -> dict[str, Any]:
+        return outputs
+
+    def chosen(self, values: dict[str, Any]) -> dict[str, Any]:
         """Objects above the least score of a request."""
-        return self.model, self.model.output, self._suppression(min(LEAST_SCORE, self.model.score_threshold))
+        return self._suppression(min(LEAST_SCORE, self.model.score_threshold))(values)
 
     def rows(self, values: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Each image's objects, best first; boxes are fractions of the input."""
@@ -144,16 +155,17 @@ class Boxes(Answer):
     def tabled(self) -> dict[str, Any]:
         raise ValueError(f'"{self.model.name}" {self.does}: use predict_objects, or request only features.')
 
-    def look(self, pixels: np.ndarray, images: np.ndarray) -> Look:
-        sides, threshold = np.tile(np.array(images.shape[1:3], "float32"), 2), self._threshold
-        pictures, captions = [], []
-        for start in range(0, len(images), 8):
-            found = self.model.detections(pixels[start : start + 8], threshold=threshold, **self._options)
-            for image, boxes, scores, labels in zip(images[start : start + 8], *map(np.asarray, found)):
-                kept = labels >= 0
-                objects = Detections(boxes[kept] * sides, scores[kept], labels[kept], self.names, image)
-                pictures.append(np.asarray(objects.picture()))
-                counts = collections.Counter(objects.names).most_common()
-                captions.append([Entry(f"{count} {name}") for name, count in counts] or [Entry("no objects")])
-        text = f"the objects with scores above {threshold:.3g}; their numbers are below each image."
-        return Look("objects", text, pictures, captions)
+    def _found(self, picture, values):
+        """The Detections in a picture (h', w', c) with scores above the threshold."""
+        kept = (values["labels"] >= 0) & (values["scores"] > self._threshold)
+        sides = np.tile(np.array(picture.shape[:2], "float32"), 2)
+        return Detections(
+            values["boxes"][kept] * sides, values["scores"][kept], values["labels"][kept], self.names, picture
+        )
+
+    def draw(self, picture: np.ndarray, values: dict[str, np.ndarray]) -> np.ndarray:
+        return np.asarray(self._found(picture, values).picture())
+
+    def entries(self, values: dict[str, np.ndarray]) -> list[Entry]:
+        counts = collections.Counter(self._found(np.zeros((1, 1, 3), "uint8"), values).names).most_common()
+        return [Entry(f"{count} {name}") for name, count in counts] or [Entry("no objects")]

@@ -1,12 +1,12 @@
 """One or several classes for a whole image, with probabilities."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit.answers.answer import Answer, Column, as_float32, named_outputs, register
+from keras_vit.answers.answer import Answer, Column, Entry, as_float32, named_outputs, register
 from keras_vit.classification.classify import check_top_k, probability_function
 
 CLASSES_FILE = "assets/classes.txt"  # in an export, one name a line
@@ -79,8 +79,8 @@ class Classes(Answer):
         found = tf.math.top_k(outputs["probabilities"], k=self.top_k)
         return {"probabilities": found.values, "classes": tf.gather(tf.constant(self.names), found.indices)}
 
-    def computed(self) -> tuple[Any, dict[str, Any], Callable | None]:
-        return self.model, {"probabilities": self._probabilities(self.model.output)}, None
+    def computed(self, outputs: Any) -> dict[str, Any]:
+        return {"probabilities": self._probabilities(outputs)}
 
     def rows(self, values: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         found = best(values["probabilities"].astype("float64"), np.array(self.names, object), self.top_k)
@@ -88,6 +88,10 @@ class Classes(Answer):
             {"classes": classes.tolist(), "probabilities": probabilities.tolist()}
             for classes, probabilities in zip(found["classes"], found["probabilities"])
         ]
+
+    def entries(self, values: dict[str, np.ndarray]) -> list[Entry]:
+        [first] = self.rows({"probabilities": values["probabilities"][None]})
+        return [Entry(f"{name} {p:.0%}") for name, p in zip(first["classes"][:1], first["probabilities"])]
 
     def tabled(self) -> dict[str, Any]:
         return {"logits": self.model.output}

@@ -1,6 +1,5 @@
 """Embeddings of images that are compared with those of texts."""
 
-from collections.abc import Callable
 from typing import Any
 
 from keras_vit.answers.answer import Answer, register
@@ -30,5 +29,9 @@ class Embeddings(Answer):
     def tabled(self) -> dict[str, Any]:
         raise ValueError(f'"{self.model.name}" {self.does}: request only features, those of its image encoder.')
 
-    def computed(self) -> tuple[Any, dict[str, Any], Callable | None]:
-        return self.tower, {"embeddings": self.tower.output}, None
+    @property
+    def computes(self) -> Any:
+        return self.tower
+
+    def computed(self, outputs: Any) -> dict[str, Any]:
+        return {"embeddings": outputs}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from keras_vit.answers.answer import Answer, Entry, Look, as_float32, register
+from keras_vit.answers.answer import Answer, Entry, as_float32, register
 from keras_vit.answers.classes import scores_note
 from keras_vit.classification.classify import probability_function
 from keras_vit.io.mask_pictures import mask_png, overlay
@@ -35,7 +35,8 @@ class Masks(Answer):
 
     kind, task, hub_task = "masks", "segmentation", "image-segmentation"
     does, command = "gives every pixel a class", "keras-vit segment {} IMAGES --output=FOLDER"
-    reads_exports, classified = True, "pixels"
+    reads_exports, classified, title = True, "pixels", "classes of pixels"
+    reading = "the class of every pixel, in the colours of the list below each image, with the share of each."
     refused: ClassVar[dict[str, str]] = {"top_k": "gives every pixel one class, and exports return its number"}
 
     def __init__(self, model: Any, activation: str | None = None):
@@ -83,8 +84,8 @@ class Masks(Answer):
         what = "masks as PNG files of class numbers, of encoded images, each at its image's own size"
         return {"encoded_masks": (masks_of_encoded(self.model), what)}
 
-    def computed(self) -> tuple[Any, dict[str, Any], Callable | None]:
-        return self.model, {"logits": self.model.output}, None
+    def computed(self, outputs: Any) -> dict[str, Any]:
+        return {"logits": outputs}
 
     def rows(self, values: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Each image's classes, the largest first, with shares, colours and a PNG mask."""
@@ -106,12 +107,11 @@ class Masks(Answer):
     def tabled(self) -> dict[str, Any]:
         raise ValueError(f'"{self.model.name}" {self.does}: use predict_masks, or request only features.')
 
-    def look(self, pixels: np.ndarray, images: np.ndarray) -> Look:
-        logits = [np.asarray(self.model.predict_on_batch(pixels[i : i + 8])) for i in range(0, len(pixels), 8)]
-        pictures, captions = [], []
-        for image, mask in zip(images, np.concatenate(logits).argmax(-1)):
-            order, parts = shares(mask, len(self.names))
-            pictures.append(overlay(image, mask, self.colors))
-            captions.append([Entry(f"{self.names[i]} {part:.0%}", self.colors[i]) for i, part in zip(order, parts)])
-        text = "the class of every pixel, in the colours of the list below each image, with the share of each."
-        return Look("classes of pixels", text, pictures, captions)
+    def draw(self, picture: np.ndarray, values: dict[str, np.ndarray]) -> np.ndarray:
+        segmenter = Segmenter(self.model, function=lambda _: values["logits"][None])
+        [found] = segmenter.of_pixels([(picture, "The picture")])
+        return overlay(picture, found.classes, self.colors)
+
+    def entries(self, values: dict[str, np.ndarray]) -> list[Entry]:
+        order, parts = shares(values["logits"].argmax(-1), len(self.names))
+        return [Entry(f"{self.names[i]} {part:.0%}", self.colors[i]) for i, part in zip(order, parts)]

@@ -14,7 +14,7 @@ import os
 import types
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import keras
@@ -183,6 +183,11 @@ class Model(keras.Model):
         if self.get_encoder() is not self:
             return ()
         return ("outputs",) if self.classes is None else ("classes",)
+
+    @property
+    def parts(self) -> Mapping[str, "Model"]:
+        """{name: model with one answer} of a MultiModel."""
+        return {}
 
     def has_zero_head(self) -> bool:
         """Whether the head is all zeros, as before training, so that answers mean nothing."""

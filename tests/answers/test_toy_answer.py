@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 import keras_vit
 from keras_vit import evaluation, inference
-from keras_vit.answers import ANSWERS, Answer, Entry, Look, register
+from keras_vit.answers import ANSWERS, Answer, Entry, register
 from keras_vit.evaluation.registry import EVALUATORS, Evaluation, Evaluator
 from keras_vit.inspection.model_page.page import inspect_model
 from keras_vit.serving.http.app import application
@@ -23,14 +23,13 @@ class Dots(Answer):
 
     kind, does = "dots", "counts dots"
     command = "keras-vit predict --model={} --data=images:FOLDER --output=FOLDER"
+    title, reading = "dots", "the number of dots"
 
     def named(self, outputs):
         return {"count": keras.ops.relu(keras.ops.cast(outputs, "float32"))}
 
-    def look(self, pixels, images):
-        with eager():
-            counts = np.asarray(self.named(self.model.predict_on_batch(pixels))["count"])[:, 0]
-        return Look("dots", "the number of dots", list(images), [[Entry(f"{count:.1f} dots")] for count in counts])
+    def entries(self, values):
+        return [Entry(f"{values['count'][0]:.1f} dots")]
 
 
 @dataclasses.dataclass(frozen=True)

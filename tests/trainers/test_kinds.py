@@ -5,7 +5,7 @@ import json
 import pytest
 from small_models import detecting, every_weight, segmenting, write_pngs
 
-from keras_vit import DualEncoder, SegmentationModel, TextEncoder
+from keras_vit import DualEncoder, MultiModel, SegmentationModel, TextEncoder
 from trainers import classify, detect, kinds, loading, predict, segment
 
 OF = {
@@ -67,6 +67,18 @@ def test_predict_refuses_answers_of_other_models(models, binary, monkeypatch, tm
     write_pngs(tmp_path, 2)
     with pytest.raises(ValueError, match="classes: NAME gives every pixel a class. Valid .*: masks, features"):
         binary(predict, model="NAME", data=f"images:{tmp_path}", output=tmp_path / "out", answers="classes")
+
+
+@pytest.mark.extended
+def test_predict_writes_each_part_of_a_multi_model(models, binary, monkeypatch, tmp_path):
+    trunk = models["masks"].get_encoder()
+    model = MultiModel(trunk, {"street": models["masks"], "look": models["masks"].with_encoder(trunk.clone())})
+    monkeypatch.setattr(loading, "load", lambda name: model)
+    images = write_pngs(tmp_path, 2)
+    binary(predict, model="NAME", data=f"images:{images}", output=tmp_path / "out", answers="street,features")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["features", "street"]
+    assert len(list((tmp_path / "out" / "street").rglob("*.png"))) == 2
+    assert list((tmp_path / "out" / "features").glob("*.parquet"))
 
 
 # As in exports of 0.5.0; later ones name their answers.

@@ -76,10 +76,10 @@ def _answered(subject):
     """(a column for each answer that can be seen, HTML with what is below each image or None)."""
     columns, captions = [], None
     for answer in subject.answers:
-        look = answer.look(subject.shown_pixels, subject.shown_photographs.astype("uint8"))
-        if look is not None:
+        for look in answer.looks(subject.shown_pixels, subject.shown_photographs.astype("uint8")):
             columns.append(Column(look.title, look.text, look.pictures))
-            captions = [", ".join(map(_entry, entries)) for entries in look.captions]
+            texts = [", ".join(map(_entry, entries)) for entries in look.captions]
+            captions = texts if captions is None else [f"{a}; {b}" for a, b in zip(captions, texts)]
     return columns, captions
 
 

@@ -124,8 +124,9 @@ class Served:
         found = {}
         for answer in self.answers:
             if not answer.is_by_product:
-                self._computed = self._run(*answer.computed())
-                found[answer.signature] = _rows(self._computed, answer.rows)
+                source = answer.computes
+                self._chosen = self._run(source, answer.computed(source.output), answer.chosen)
+                found[answer.signature] = _rows(self._chosen, answer.rows)
         tensor = None
         with contextlib.suppress(ValueError):  # it does not pool
             tensor = features(self.model)
@@ -135,22 +136,17 @@ class Served:
             found["encoded_attention"] = _rows(self._compiled(self._attention()), as_rows)
         return {DEFAULT: found["encoded_features"], **found} if DEFAULT not in found else found
 
-    def _run(self, model, outputs, after=None):
-        """Returns images (b, h, w, c) uint8 -> arrays of a model's symbolic outputs, or `after` of them, by name."""
-        part, pixel_range = keras.Model(model.input, outputs), self._prepare.range
+    def _run(self, model, outputs, after=lambda values: values):
+        """Returns images (b, h, w, c) uint8 -> arrays, `after` of a model's symbolic outputs, by name."""
+        part = keras.Model(model.input, outputs)
         if self._engine is None:
-
-            def whole(images):
-                found = part(images, training=False)
-                return found if after is None else after(found)
-
-            return self._compiled(whole)
+            return self._compiled(lambda images: after(part(images, training=False)))
         part.check_pixels = False  # they come from files
-        run = runner(part, self._engine)
+        run, pixel_range = runner(part, self._engine), self._prepare.range
 
         def arrays(images):
-            found = run(pixel_range.of_bytes(images))
-            return found if after is None else {k: keras.ops.convert_to_numpy(v) for k, v in after(found).items()}
+            found = after(run(pixel_range.of_bytes(images)))
+            return {name: keras.ops.convert_to_numpy(value) for name, value in found.items()}
 
         return arrays
 
@@ -174,7 +170,7 @@ class Served:
         with _refusals():
             if not encoded:
                 raise Refusal(EMPTY)
-            return self.answers[-1].mask(self._computed, encoded)
+            return self.answers[-1].mask(self._chosen, encoded)
 
     def decode_with_size(self, encoded: bytes) -> tuple[np.ndarray, tuple[int, int] | None]:
         """The pixels (h, w, c) uint8 of an encoded image, and its upright height and width if the answer needs them.
@@ -199,9 +195,12 @@ class Served:
         with _refusals():
             return (self.answers[-1] if self.answers else Answer(self.model)).check_threshold(asked)
 
-    def at_size(self, row: dict[str, Any], size: tuple[int, int] | None, threshold: float) -> dict[str, Any]:
+    def at_size(
+        self, signature: str, row: dict[str, Any], size: tuple[int, int] | None, threshold: float
+    ) -> dict[str, Any]:
         """A result for an image of this height and width: boxes in pixels, with scores above `threshold`."""
-        return row if size is None or "boxes" not in row else self.answers[-1].at_size(row, size, threshold)
+        answered = [answer for answer in self.answers if answer.signature == signature and size is not None]
+        return answered[0].at_size(row, size, threshold) if answered else row
 
     def heads(self, pixels: np.ndarray, block: int) -> dict[str, Any]:
         """Attention per head of a block from the output's token, for one image (h, w, c): {"block", "heads" (k, h, w)}.

@@ -225,7 +225,7 @@ class Service:
                 which = "" if len(decoded) == 1 else f"None of the {len(decoded)} images can be used. The first one: "
                 raise Refused(refusals[0].status, which + refusals[0].reason)
             rows = await batcher.submit([pixels for pixels, _ in good])
-        results = iter([served.at_size(row, size, threshold) for row, (_, size) in zip(rows, good)])
+        results = iter([served.at_size(signature, row, size, threshold) for row, (_, size) in zip(rows, good)])
         return [{"status": x.reason} if isinstance(x, Refused) else {**next(results), "status": OK} for x in decoded]
 
     async def heads(self, served: Served, image: bytes, block: int) -> dict:
