@@ -94,9 +94,7 @@ KINDS = {  # {part of a name that pages load: its small model}
     "vit-mae": lambda: keras_vit.MaskedAutoencoder(
         "Ti/16", image_size=32, decoder_depth=1, decoder_width=16, decoder_heads=2, decoder_mlp_dim=16
     ),
-    "depth-anything": lambda: keras_vit.SegmentationModel(
-        "Ti/16", "dpt", 1, image_size=32, head_options={"width": 8, "depth": "relative"}
-    ),
+    "depth-anything": lambda: keras_vit.DepthModel("Ti/16", kind="relative", image_size=32, head_options={"width": 8}),
     "runs/streets": lambda: segmenter(colors=[(0, 0, 200), (200, 0, 0)]),
     "runs/teacher": lambda: classifier(classes=10),
     "runs/x": lambda: keras_vit.ViT("Ti/4", image_size=8, channels=1, classes=10, preprocessing="decode(1)"),

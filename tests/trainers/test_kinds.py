@@ -5,7 +5,7 @@ import json
 import pytest
 from small_models import detecting, every_weight, segmenting, write_pngs
 
-from keras_vit import DualEncoder, MultiModel, SegmentationModel, TextEncoder
+from keras_vit import DepthModel, DualEncoder, MultiModel, SegmentationModel, TextEncoder
 from trainers import classify, detect, kinds, loading, predict, segment
 
 OF = {
@@ -20,7 +20,7 @@ OF = {
 VERBS = {classify: "classes", segment: "masks", detect: "objects"}
 
 
-DEPTH = {"depth": "metric", "max_depth": 3.0, "width": 8, "widths": (4, 4, 4, 4), "residual_norm": None}
+DEPTH = {"width": 8, "widths": (4, 4, 4, 4)}
 
 
 def _dual_encoder():
@@ -37,7 +37,7 @@ def models():
         "objects": detecting(),
         "classes": every_weight(),
         "pixels": SegmentationModel("Ti/8", "linear", 1, **size),
-        "depth": SegmentationModel("Ti/8", "dpt", 1, head_options=DEPTH, **size),
+        "depth": DepthModel("Ti/8", head_options=DEPTH, **size),
         "texts": _dual_encoder(),
         "features": every_weight(classes=None),
     }
