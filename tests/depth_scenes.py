@@ -59,8 +59,10 @@ def scene(number: int, height: int = 96, width: int = 128) -> tuple[np.ndarray, 
     return (255 * np.clip(color + noise, 0, 1)).round().astype("uint8"), depth.astype("float32")
 
 
-def write(folder: pathlib.Path, train: int = 300, held_out: int = 60, size: tuple[int, int] = (96, 128)) -> pathlib.Path:
-    """Writes scenes as train/ and val/, with images/x.png and depth/x.png in millimetres: "depth:FOLDER?scale=0.001"."""
+def write(
+    folder: pathlib.Path, train: int = 300, held_out: int = 60, size: tuple[int, int] = (96, 128)
+) -> pathlib.Path:
+    """Writes train/ and val/ with images/x.png and depth/x.png in millimetres: "depth:FOLDER?scale=0.001"."""
     from PIL import Image
 
     for split, first, count in (("train", 0, train), ("val", 100_000, held_out)):

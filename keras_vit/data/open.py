@@ -39,9 +39,9 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
 
     Args:
         text: str. "digits"; "folder:PATH"; "images:PATH", without classes; "masks:PATH", with class masks;
-            "boxes:PATH", with boxes of objects; "depth:PATH", with depth maps; "csv:PATH" or "jsonl:PATH"; "tfrecord:PATH", a folder or a glob; or a
-            tensorflow-datasets name, "cifar10", "cifar10:3.0.2". source_names.py infers the kind of a path without
-            one. Options follow a "?": "csv:PATH?label=breed".
+            "boxes:PATH", with boxes of objects; "depth:PATH", with depth maps; "csv:PATH" or "jsonl:PATH";
+            "tfrecord:PATH", a folder or a glob; or a tensorflow-datasets name, "cifar10", "cifar10:3.0.2".
+            source_names.py infers the kind of a path without one. Options follow a "?": "csv:PATH?label=breed".
         split: str. "train", "train[:90%]"...
         data_dir: str. Base of relative paths and folder of prepared tensorflow-datasets; None for the working directory
             and tensorflow-datasets' default. Paths may be in a bucket: gs://...

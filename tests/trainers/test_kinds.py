@@ -2,7 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
+from PIL import Image
 from small_models import detecting, every_weight, segmenting, write_pngs
 
 from keras_vit import DepthModel, DualEncoder, MultiModel, SegmentationModel, TextEncoder
@@ -13,7 +15,7 @@ OF = {
     "objects": "finds objects: keras-vit detect NAME IMAGES",
     "classes": "classifies whole images: keras-vit classify NAME IMAGES",
     "pixels": "has one output per pixel: keras-vit serve NAME",
-    "depth": "gives every pixel a depth, and no classes: keras-vit serve NAME",
+    "depth": "gives every pixel a depth, and no classes: keras-vit predict --model=NAME",
     "texts": 'compares images with texts: keras-vit classify NAME IMAGES --labels="a cat,a dog"',
     "features": "returns features: keras-vit predict --model=NAME .* --answers=features",
 }
@@ -54,12 +56,24 @@ def test_the_verb_for_a_model(kind, verb, models, binary, monkeypatch, tmp_path)
         binary(verb, "NAME", tmp_path / "a.png")
 
 
-@pytest.mark.parametrize("kind", ["pixels", "depth", "texts"])
+@pytest.mark.parametrize("kind", ["pixels", "texts"])
 def test_predict_offers_features_where_answers_are_no_rows(kind, models, binary, monkeypatch, tmp_path):
     monkeypatch.setattr(loading, "load", lambda name: models[kind])
     write_pngs(tmp_path, 2)
     with pytest.raises(ValueError, match="request only features"):
         binary(predict, model="NAME", data=f"images:{tmp_path}", output=tmp_path / "out")
+
+
+@pytest.mark.extended
+def test_predict_writes_depths_in_millimetres(models, binary, monkeypatch, tmp_path):
+    monkeypatch.setattr(loading, "load", lambda name: models["depth"])
+    images = write_pngs(tmp_path / "in", 2)
+    for _ in range(2):  # the second resumes
+        binary(predict, model="NAME", data=f"images:{images}", output=tmp_path / "out")
+    written = sorted((tmp_path / "out" / "train").rglob("*.png"))
+    assert len(written) == 2 and np.asarray(Image.open(written[0])).dtype == np.uint16
+    with pytest.raises(ValueError, match="--window would be ignored"):
+        binary(predict, model="NAME", data=f"images:{images}", output=tmp_path / "out", window="slide")
 
 
 def test_predict_refuses_answers_of_other_models(models, binary, monkeypatch, tmp_path):
