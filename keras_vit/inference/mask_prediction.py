@@ -92,7 +92,7 @@ def take_new_folder(files, description, free):
         if there:
             raise ValueError(
                 f'"{os.path.join(files.folder, file_stem(files.split))}" contains {there:,} of the files to write, but'
-                f" {files.folder} does not record that they are answers of this job. Use another folder, or delete them."
+                f" {files.folder} does not record that they are of this job. Use another folder, or delete them."
             )
     take_folder(files, json.loads(json.dumps(description)), free=free)
 
