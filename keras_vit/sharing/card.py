@@ -114,6 +114,7 @@ _ANSWERS = {
     None: 'model.classify("photo.jpg")  # names and probabilities',
     "detection": 'model.detect("photo.jpg")  # names, scores and boxes',
     "segmentation": 'model.segment("photo.jpg").picture()  # a class for every pixel',
+    "depth": 'model.estimate("photo.jpg").picture()  # a depth for every pixel',
 }
 
 
