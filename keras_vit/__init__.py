@@ -71,6 +71,7 @@ _NAMES = {
     "strategy": "distribution",
 }
 _SUBPACKAGES = (
+    "answers",
     "checkpoints",
     "data",
     "distribution",
@@ -86,6 +87,7 @@ _SUBPACKAGES = (
 )
 
 if _typing.TYPE_CHECKING:  # all of them, for type checkers
+    from keras_vit import answers as answers
     from keras_vit import checkpoints as checkpoints
     from keras_vit import data as data
     from keras_vit import distribution as distribution

@@ -83,6 +83,7 @@ class Answer:
         kind: name, as in `model.answers` and --answers.
         does: what the model does, as a predicate.
         command: a command line that shows it, "{}" for the model.
+        example: a line of Python that shows an answer of `model`, or "".
         reads_exports: whether this command takes exported models, too.
         task: name in an export's metadata.json; None for classes and what has no name.
         hub_task: the Hugging Face hub's name for the task, or None.
@@ -98,6 +99,7 @@ class Answer:
     kind: ClassVar[str]
     does: ClassVar[str]
     command: ClassVar[str]
+    example: ClassVar[str] = ""
     reads_exports: ClassVar[bool] = False
     task: ClassVar[str | None] = None
     hub_task: ClassVar[str | None] = None

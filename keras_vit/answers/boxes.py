@@ -34,6 +34,7 @@ class Boxes(Answer):
     """
 
     kind, task, hub_task = "objects", "detection", "object-detection"
+    example = 'model.detect("photo.jpg")  # names, scores and boxes'
     does, command = "finds objects", "keras-vit detect {} IMAGES --output=FOLDER"
     needs_size, classified, title = True, "objects", "objects"
     reading = "the objects with scores above the model's threshold; their numbers are below each image."

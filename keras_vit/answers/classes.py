@@ -45,6 +45,7 @@ class Classes(Answer):
 
     kind, does, command, reads_exports = "classes", "classifies whole images", "keras-vit classify {} IMAGES", True
     hub_task = "image-classification"
+    example = 'model.classify("photo.jpg")  # names and probabilities'
 
     def __init__(self, model: Any, top_k: int | None = None, activation: str | None = None):
         super().__init__(model)

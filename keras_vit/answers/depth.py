@@ -20,6 +20,7 @@ class Depth(Answer):
     kind, task, hub_task = "depth", "depth", "depth-estimation"
     does, title = "gives every pixel a depth, and no classes", "depth of pixels"
     command = "keras-vit predict --model={} --data=images:FOLDER --output=FOLDER"
+    example = 'model.estimate("photo.jpg").picture()  # a depth for every pixel'
     reading = "the depth of every pixel, in the colours of the scale below each image."
     refused: ClassVar[dict[str, str]] = {"top_k": _NO_CLASSES, "activation": _NO_CLASSES}
 

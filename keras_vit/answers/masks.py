@@ -34,6 +34,7 @@ class Masks(Answer):
     """
 
     kind, task, hub_task = "masks", "segmentation", "image-segmentation"
+    example = 'model.segment("photo.jpg").picture()  # a class for every pixel'
     does, command = "gives every pixel a class", "keras-vit segment {} IMAGES --output=FOLDER"
     reads_exports, classified, title = True, "pixels", "classes of pixels"
     reading = "the class of every pixel, in the colours of the list below each image, with the share of each."

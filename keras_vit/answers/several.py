@@ -31,6 +31,7 @@ class Several(Answer):
 
     kind, task, does = "several", "several", "gives several answers"
     command, needs_size = "keras-vit serve {}", True
+    example = 'model.answer("photo.jpg").picture()  # every answer in one picture'
 
     def __init__(
         self,

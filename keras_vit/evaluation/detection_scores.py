@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from keras_vit.answers import check_answers
 from keras_vit.data import ExampleErrors, evaluation_batches
 from keras_vit.data.objects import pack
 from keras_vit.evaluation.average_precision import AveragePrecision
@@ -83,7 +82,10 @@ class Detection(OnSource):
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         setting, source, preprocess = source_of(self, setting)
         model = setting.model
-        check_answers(model, "objects")
+        if not hasattr(model, "detections"):
+            raise ValueError(
+                f'The evaluator "detection" needs a keras_vit.DetectionModel, got a {type(model).__name__}.'
+            )
         if source.most_objects is None:
             raise ValueError(
                 f"{source.name} has no boxes: give a source of images and boxes, such as boxes:FOLDER (docs/data.md)."

@@ -85,7 +85,7 @@ def gather(
     headed = encoder is not model and any(find(kind).task for kind in model.answers)
     described = model if headed else encoder
     description = {**describe(described, bind(described)), "parameters": int(model.count_params())}
-    headless = model.classes is None and (encoder is not model or model.made_from_arguments)
+    headless = not headed and model.classes is None and (encoder is not model or model.made_from_arguments)
     return Facts(
         name=parts[-1] if len(parts) == 2 else parts[1],
         address=address,
