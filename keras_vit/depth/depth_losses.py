@@ -58,9 +58,6 @@ class _DepthLoss(Loss):
     def call(self, y_true, y_pred):
         return self.per_image(*pixels_of(y_true, y_pred))
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
-        return super().__call__(*as_tensors(y_true, y_pred), sample_weight)
-
     def per_image(self, truth: Any, found: Any, there: Any) -> Any:
         raise NotImplementedError
 
