@@ -25,7 +25,7 @@ class Options:
     """config.objective: the head and the loss.
 
     Attributes:
-        head: str. A row of keras_vit.depth.depth_heads.HEADS.
+        head: str. A row of keras_vit.depth.depth_model.HEADS.
         head_options: dict. Arguments of the head, such as {"width": 64}.
         kind: str. "metric", or "relative", an inverse depth up to scale and shift, trained by the aligned L1 loss.
         max_depth: float. The largest depth in metres; depths beyond it cannot be predicted. None for DepthModel's.

@@ -8,7 +8,7 @@ import pytest
 from dense_head_arrays import CLASSES, GOLDENS, SIZES, WIDTH, fill, maps, sample, thinned
 
 import keras_vit
-from keras_vit.depth.depth_heads import DPTDepth
+from keras_vit.depth.depth_model import DPTDepth
 from keras_vit.layers.resizing import pool_to, resize_bilinear
 from keras_vit.models.heads.decoder import Encoder
 from keras_vit.planning import counting

@@ -11,7 +11,7 @@ from trainers import config_files
 def config_of(folder, **options):
     config = config_files.load_config("depth:linear")
     config.update(total="4 steps", evaluate="2 steps", checkpoint="2 steps", batch_size=4, jit_compile=False)
-    config.model.update(variant="Ti/16", image_size=32, **short_runs.SMALL)
+    config.model.update(variant="Ti/16", image_size=(32, 32), **short_runs.SMALL)
     text = "decode|resize(32, 32)"
     config.data.update(source=f"depth:{folder}?scale=0.001", train="train", evaluation="val")
     config.data.update(train_preprocess=f"{text}|random_flip", eval_preprocess=text)

@@ -67,6 +67,7 @@ def test_predict_offers_features_where_answers_are_no_rows(kind, models, binary,
 @pytest.mark.extended
 def test_predict_writes_depths_in_millimetres(models, binary, monkeypatch, tmp_path):
     monkeypatch.setattr(loading, "load", lambda name: models["depth"])
+    (tmp_path / "in").mkdir()
     images = write_pngs(tmp_path / "in", 2)
     for _ in range(2):  # the second resumes
         binary(predict, model="NAME", data=f"images:{images}", output=tmp_path / "out")

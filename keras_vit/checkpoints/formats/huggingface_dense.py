@@ -25,7 +25,7 @@ from keras_vit.checkpoints.formats.name_map import (
     torch_pointwise,
 )
 from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, check_agreement, colors_in, need, setting
-from keras_vit.depth.depth_heads import DepthHead
+from keras_vit.depth.depth_model import DepthHead
 from keras_vit.models.headed import HeadedModel
 from keras_vit.segmentation.heads.dpt import DPTHead
 

@@ -1,6 +1,6 @@
 """DPT (arXiv 2103.13413): maps reassembled at four sizes, fused from the deepest; here for classes.
 
-As in transformers' DPTForSemanticSegmentation; depth/depth_heads.py has the head for depth on the same neck. The 1x1
+As in transformers' DPTForSemanticSegmentation; depth/depth_model.py has the head for depth on the same neck. The 1x1
 convolutions come before the upsampling instead of after it, which gives the same at a quarter of the work.
 """
 
