@@ -9,7 +9,7 @@ what was found. Integers in a layout of your own need ?scale=, metres per unit.
 After the colon: a head (dpt, linear); `whole` (the default) to train all layers, or `frozen`, the head alone.
 
 --config.objective.max_depth=80 is for streets; the default, 10 metres, for rooms. AdamW trains the lower layers more
-slowly and the new head faster. The run delivers the weights with the least relative error on your validation images:
+slowly, and a new linear head faster. The run delivers the weights with the least relative error on your validation images:
 FOLDER's split val, or a fifth that is held out.
 """
 
@@ -25,10 +25,12 @@ CHOICES = headed.choices(HEADS, RATES, DATA)
 
 
 def get_config(argument=""):
-    config, _, _, data = headed.base(argument, HEADS, RATES, DATA, "depth")
+    config, head, _, data = headed.base(argument, HEADS, RATES, DATA, "depth")
     height, width = DATA[data][0]
     config.task = "depth"
     config.objective.max_depth = 10.0
+    if head == "dpt":  # without normalisation: larger steps drive its sigmoid to where it is flat
+        config.optimizer.update(learning_rate=5e-4, head_rate=None)
     # A crop that is enlarged shows things nearer than they are: whole images keep metres true.
     config.data.train_preprocess = f"decode|resize({height}, {width})|random_flip|photometric_distortion"
     return config

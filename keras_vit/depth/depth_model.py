@@ -60,7 +60,14 @@ class DepthHead(LayerOfParts):
         d = shape[-1]
         self.first = convolution(d, 3, policy, "projection") if self.projection else None
         self.convolutions = [convolution(d // 2, 3, policy, "conv_0"), convolution(self.width, 3, policy, "conv_1")]
-        self.linear = keras.layers.Dense(1, dtype=policy.variable_dtype, name="linear")
+        # Fused maps grow from stage to stage: with larger weights a new head's sigmoid or ReLU starts where it is flat.
+        self.linear = keras.layers.Dense(
+            1,
+            kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
+            bias_initializer="zeros" if self.depth == "metric" else "ones",
+            dtype=policy.variable_dtype,
+            name="linear",
+        )
         if self.first is not None:
             self.first.build(shape)
         self.convolutions[0].build(shape)
