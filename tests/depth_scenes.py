@@ -5,6 +5,7 @@ textures that shrink with distance; the depth is z in metres, as in NYU and KITT
 """
 
 import pathlib
+import sys
 
 import numpy as np
 
@@ -59,17 +60,19 @@ def scene(number: int, height: int = 96, width: int = 128) -> tuple[np.ndarray, 
     return (255 * np.clip(color + noise, 0, 1)).round().astype("uint8"), depth.astype("float32")
 
 
-def write(
-    folder: pathlib.Path, train: int = 300, held_out: int = 60, size: tuple[int, int] = (96, 128)
-) -> pathlib.Path:
-    """Writes train/ and val/ with images/x.png and depth/x.png in millimetres: "depth:FOLDER?scale=0.001"."""
+def write(folder: pathlib.Path, counts: tuple[int, ...] = (300, 60, 60), size: tuple[int, int] = (96, 128)):
+    """Writes train/, val/ and test/ with images/x.png and depth/x.png in millimetres: "depth:FOLDER?scale=0.001"."""
     from PIL import Image
 
-    for split, first, count in (("train", 0, train), ("val", 100_000, held_out)):
+    for number, (split, count) in enumerate(zip(("train", "val", "test"), counts)):
         for name in ("images", "depth"):
             (folder / split / name).mkdir(parents=True, exist_ok=True)
         for i in range(count):
-            image, depth = scene(first + i, *size)
+            image, depth = scene(100_000 * number + i, *size)
             Image.fromarray(image).save(folder / split / "images" / f"{i:04d}.png")
             Image.fromarray((depth * 1000).round().astype("uint16")).save(folder / split / "depth" / f"{i:04d}.png")
     return folder
+
+
+if __name__ == "__main__":
+    write(pathlib.Path(sys.argv[1]))

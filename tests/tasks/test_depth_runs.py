@@ -21,7 +21,7 @@ def config_of(folder, **options):
 
 @pytest.mark.extended
 def test_a_run_measures_draws_and_starts_another(tmp_path):
-    scenes = write(tmp_path / "scenes", 8, 4, (24, 32))
+    scenes = write(tmp_path / "scenes", (8, 4), (24, 32))
     first = short_runs.whole(config_of(scenes), tmp_path / "first")
     assert isinstance(first.model, keras_vit.DepthModel) and first.measures["examples"] == 4
     assert {"abs_rel", "rmse", "delta1", "loss"} <= first.measures.keys()
@@ -34,6 +34,6 @@ def test_a_run_measures_draws_and_starts_another(tmp_path):
 
 @pytest.mark.extended
 def test_relative_depth_is_trained_and_measured_after_alignment(tmp_path):
-    scenes = write(tmp_path / "scenes", 8, 4, (24, 32))
+    scenes = write(tmp_path / "scenes", (8, 4), (24, 32))
     found = short_runs.whole(config_of(scenes, **{"objective.kind": "relative"}), tmp_path)
     assert found.model.kind == "relative" and found.measures["abs_rel"] < 1
