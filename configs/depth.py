@@ -9,8 +9,8 @@ what was found. Integers in a layout of your own need ?scale=, metres per unit.
 After the colon: a head (dpt, linear); `whole` (the default) to train all layers, or `frozen`, the head alone.
 
 --config.objective.max_depth=80 is for streets; the default, 10 metres, for rooms. AdamW trains the lower layers more
-slowly, and a new linear head faster. The run delivers the weights with the least relative error on your validation images:
-FOLDER's split val, or a fifth that is held out.
+slowly, and a new linear head faster. The run delivers the weights with the least relative error on your validation
+images: FOLDER's split val, or a fifth that is held out.
 """
 
 from .lib import headed

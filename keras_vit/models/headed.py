@@ -76,8 +76,10 @@ def decoder_maps(encoder: Classifier, decoder: Decoder) -> list:
 def maps_for_head(encoder: Classifier, decoder: Decoder) -> list:
     """The symbolic maps that a decoder's head takes, behind its neck: [(b, h, w, d), ...]."""
     maps = decoder_maps(encoder, decoder)
+    if decoder.neck is None:
+        return maps
     if not decoder.class_tokens:
-        return maps if decoder.neck is None else decoder.neck(maps)
+        return decoder.neck(maps)
     outputs, policy = taps.block_outputs(encoder), encoder.dtype_policy
     tokens = [TokenPooling(dtype=policy, name=f"readout_{i}")(outputs[n]) for i, n in enumerate(decoder.taps)]  # (b, d)
     return decoder.neck(maps, tokens)
