@@ -288,10 +288,6 @@ class DepthModel(HeadedModel):
     def classify(self, x, *args, **kwargs):
         raise ValueError(f'"{self.name}" gives every pixel a depth, and no classes: use model.estimate(image).')
 
-    def segment(self, x, *args, **kwargs):
-        """Refused: a depth is no class."""
-        raise ValueError(f'"{self.name}" has one output per pixel, a depth: use model.estimate(image).')
-
     def arguments(self) -> dict:
         own = {name: value for name, value in super().arguments().items() if name not in _OF_SEGMENTATION}
         return {**own, "kind": self.kind, "max_depth": self.max_depth}

@@ -177,7 +177,6 @@ def test_a_served_depth_is_the_models(depth_model, eagerly):
 
 def test_depth_has_no_classes(depth_model, tmp_path):
     for use, message in (
-        (lambda: depth_model.segment(pixels(1)), "one output per pixel, a depth"),
         (lambda: depth_model.classify(pixels(1)), "gives every pixel a depth, and no classes"),
         (
             lambda: keras_vit.export(depth_model, tmp_path / "m", top_k=2),
