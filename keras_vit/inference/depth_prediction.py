@@ -53,5 +53,5 @@ def predict_depths(
         found = maps_of_pixels(model, (image for image, _ in images), batch_size)
         return (depth.png() if in_png else depth.npy() for depth in found)
 
-    where = {"split": split, "part": part, "broken_limit": broken_limit, "about": about}
+    where: dict[str, Any] = {"split": split, "part": part, "broken_limit": broken_limit, "about": about}
     return write_image_files(model, source, folder, maps, "Estimating the depth of", description, **where)

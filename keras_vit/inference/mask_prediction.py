@@ -81,6 +81,6 @@ def predict_masks(
     def masks(images):
         return (found.png() for found in segmenter.of_pixels((image, f"Row {row}") for image, row in images))
 
-    where = {"split": split, "part": part, "broken_limit": broken_limit, "about": about}
+    where: dict[str, Any] = {"split": split, "part": part, "broken_limit": broken_limit, "about": about}
     beside = {CLASSES: class_table(model)}
     return write_image_files(model, source, folder, masks, "Segmenting", description, beside=beside, **where)

@@ -22,17 +22,22 @@ from keras_vit.models.headed import HeadedModel
 _FAR = 1e-6  # largest difference of two trunks' weights
 
 
-def _check_trunk(trunk, encoder, name):
+def _layers(model):
+    """{name: layer}, without the input, which is named after the model."""
+    return {layer.name: layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)}
+
+
+def _check_trunk(trunk, part, name):
     """Refuses a part whose encoder computes something else than the trunk, ignoring sizes of position tables."""
-    ours, theirs = trunk.spec.with_new_head({}), encoder.spec.with_new_head({})
+    ours, theirs = trunk.spec.with_new_head({}), part.get_encoder().spec.with_new_head({})
     if ours != theirs:
         differ = [key for key, value in ours.to_dict().items() if theirs.to_dict().get(key) != value]
         raise ValueError(
             f'MultiModel: the part "{name}" has another encoder than the trunk: {", ".join(differ) or "its family"}.'
         )
-    for layer in trunk.layers:
-        own = encoder.get_layer(layer.name)
-        for a, b in zip(layer.get_weights(), own.get_weights()):
+    own = _layers(trunk)
+    for layer, other in ((own[key], other) for key, other in _layers(part).items() if key in own):
+        for a, b in zip(layer.get_weights(), other.get_weights()):
             if a.shape == b.shape and np.abs(a - b).max(initial=0) > _FAR:
                 raise ValueError(
                     f'MultiModel: the part "{name}" has other weights than the trunk in its layer "{layer.name}". Parts'
@@ -50,14 +55,14 @@ def _labels_on(trunk, name, classes, class_names, activation):
 
 def _moved(trunk, part, name):
     """A part with its head on the trunk."""
-    heads = {layer.name for layer in part.layers} - {layer.name for layer in trunk.layers}
+    heads = _layers(part).keys() - _layers(trunk).keys()
     if not isinstance(part, HeadedModel) and (not isinstance(part, Classifier) or heads != {"head"}):
         raise ValueError(
             f'MultiModel: the part "{name}" should be a linear classifier, a SegmentationModel, DepthModel or'
             f' DetectionModel, got "{part.name}", a {type(part).__name__} with the layers'
             f" {', '.join(sorted(heads)[:5])} after the trunk."
         )
-    _check_trunk(trunk, part.get_encoder(), name)
+    _check_trunk(trunk, part, name)
     if isinstance(part, HeadedModel):
         return part.with_encoder(trunk, name=name)
     moved = _labels_on(trunk, name, part.classes, part.class_names, part.activation)

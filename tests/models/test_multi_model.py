@@ -28,7 +28,7 @@ def noisy(model, seed):
 
 
 def with_trunk(model, trunk):
-    for layer in trunk.layers:
+    for layer in trunk.layers[1:]:  # without the input, which is named after its model
         model.get_layer(layer.name).set_weights(layer.get_weights())
     return model
 
@@ -41,7 +41,7 @@ def singles():
         trunk.clone(), "dense", 3, class_names=NAMES, head_options=DETECTORS["dense"][0], score_threshold=0.1
     )
     depth = keras_vit.DepthModel(trunk.clone(), "linear")
-    label = noisy(keras_vit.ViT("Ti/8", classes=3, class_names=NAMES, **SIZES), 1)
+    label = noisy(keras_vit.ViT("Ti/8", classes=3, class_names=NAMES, name="street", **SIZES), 1)
     return trunk, {"label": with_trunk(label, trunk), "masks": masks, "boxes": boxes, "depth": depth}
 
 
@@ -75,6 +75,15 @@ def test_a_file_holds_it_whole(model, singles, tmp_path):
         np.testing.assert_array_equal(part.predict_on_batch(pixels(2)), model.predict_on_batch(pixels(2))["depth"])
     with pytest.raises(ValueError, match='no part key="mask": its parts are label, masks, boxes, depth'):
         keras_vit.load(tmp_path / "m.keras", key="mask")
+
+
+def test_parts_come_from_files_which_leave_out_what_a_head_does_not_read(singles, tmp_path):
+    trunk, parts = singles
+    parts["masks"].save(tmp_path / "m.keras")
+    loaded = {"masks": keras_vit.load(tmp_path / "m.keras")}
+    norms = [model.get_encoder().get_layer("encoder_norm").get_weights()[0] for model in (*loaded.values(), trunk)]
+    assert np.abs(norms[0] - norms[1]).max() > 0.1
+    assert_equal(keras_vit.MultiModel(trunk, loaded), (trunk, {"masks": parts["masks"]}))
 
 
 def test_a_service_answers_with_every_part(model):
