@@ -77,13 +77,12 @@ def test_a_file_holds_it_whole(model, singles, tmp_path):
         keras_vit.load(tmp_path / "m.keras", key="mask")
 
 
-def test_parts_come_from_files_which_leave_out_what_a_head_does_not_read(singles, tmp_path):
-    trunk, parts = singles
-    parts["masks"].save(tmp_path / "m.keras")
-    loaded = {"masks": keras_vit.load(tmp_path / "m.keras")}
-    norms = [model.get_encoder().get_layer("encoder_norm").get_weights()[0] for model in (*loaded.values(), trunk)]
-    assert np.abs(norms[0] - norms[1]).max() > 0.1
-    assert_equal(keras_vit.MultiModel(trunk, loaded), (trunk, {"masks": parts["masks"]}))
+def test_parts_come_from_files(singles, tmp_path):
+    trunk, sizes = singles[0], {"width": 8, "widths": (4, 4, 4, 4), "taps": (0, 0, 1, 1)}
+    depth = keras_vit.DepthModel(trunk.clone(), "dpt", head_options=sizes, name="rooms")
+    depth.save(tmp_path / "m.keras")
+    joined = keras_vit.MultiModel(trunk, {"depth": keras_vit.load(tmp_path / "m.keras")})
+    assert_equal(joined, (trunk, {"depth": depth}))
 
 
 def test_a_service_answers_with_every_part(model):
