@@ -134,10 +134,8 @@ def as_tokens(y, x):
     """A result for as_matrix(x), (b*n, d), as (b, n, d) again."""
     if _fuses_by_xla() or len(x.shape) == 2:
         return y
-    import tensorflow as tf
-
-    sizes = [tf.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
-    return tf.reshape(y, (*sizes, y.shape[-1]))
+    sizes = [ops.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
+    return ops.reshape(y, (*sizes, y.shape[-1]))
 
 
 def affine(x, kernel, bias=None, activation=None):
@@ -181,6 +179,8 @@ def resized_bilinearly(x: Any, size: tuple[int, int], aligned: bool) -> Any:
     """layers.resizing.resize_bilinear by TensorFlow's one operation, in float32: on a CPU a quarter of the products'
     time. None for float64, and on JAX, where XLA's products are fast.
     """
+    if isinstance(x, keras.KerasTensor):  # of planning, to which interpolation is no product
+        return ops.image.resize(x, size, data_format="channels_last")
     if keras.backend.backend() != "tensorflow" or keras.backend.standardize_dtype(x.dtype) == "float64":
         return None
     import tensorflow as tf
@@ -190,7 +190,7 @@ def resized_bilinearly(x: Any, size: tuple[int, int], aligned: bool) -> Any:
 
 def cudnn_attends(x: Any, width: int) -> bool:
     """layers.kernels.chosen.cudnn on JAX; False elsewhere."""
-    if keras.backend.backend() != "jax":
+    if keras.backend.backend() != "jax" or isinstance(x, keras.KerasTensor):
         return False
     from keras_vit.layers.kernels import chosen
 

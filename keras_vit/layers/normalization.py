@@ -128,6 +128,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     def fork(self, x: Any, training: bool = False) -> tuple[Any, Any]:
         """(x, x normalised), the start of a residual branch: a kernel adds up both gradients."""
+        if isinstance(x, keras.KerasTensor):  # one node of the graph
+            return x, self(x)
         x = ops.cast(x, "float64") if self.compute_dtype == "float64" else x  # Keras' layer casts none of its inputs
         gamma, beta = ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta)
         kernel = normalization_in_one_kernel(x, self.epsilon)

@@ -9,8 +9,7 @@ import keras_vit
 from keras_vit.inspection import attention_maps, attention_weights
 from keras_vit.layers import AxialBlock
 from keras_vit.models import make_spec
-from keras_vit.planning.flops import forward_flops
-from keras_vit.planning.model_counts import count
+from keras_vit.planning.model_counts import count, forward_flops
 from keras_vit.pretraining import pixel_sampling
 
 pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
