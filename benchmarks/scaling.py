@@ -5,7 +5,7 @@
 Each point has its own process, on Linux. Speed is images per second and core of the compiled forward pass and of a
 training step, in CPU time, the least of ten calls, so that other work on the machine hardly counts. Memory per image is
 the difference in peak memory of two batch sizes over their difference. Counted activations
-(keras_vit.planning.model_counts) are given for comparison; a forward pass may take less where an engine writes in place.
+(keras_vit.planning.model_counts) are given for comparison.
 """
 
 import pathlib

@@ -310,7 +310,9 @@ def test_every_published_model_is_counted():
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("name", ["Ti/16", "R26+S/32", "R50x1", "SwinV2-T", "siglip/B_16-224", "yolos/tiny", "lw-detr/tiny"])
+@pytest.mark.parametrize(
+    "name", ["Ti/16", "R26+S/32", "R50x1", "SwinV2-T", "siglip/B_16-224", "yolos/tiny", "lw-detr/tiny"]
+)
 def test_the_table_is_current(name):
     assert count_models(name) == read_counts(name), "run `make generate`"
 
