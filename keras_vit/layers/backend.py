@@ -189,12 +189,12 @@ def resized_bilinearly(x: Any, size: tuple[int, int], aligned: bool) -> Any:
 
 
 def cudnn_attends(x: Any, width: int) -> bool:
-    """layers.kernels.cudnn.is_default on JAX; False elsewhere."""
+    """layers.kernels.self_check.is_default on JAX; False elsewhere."""
     if keras.backend.backend() != "jax" or isinstance(x, keras.KerasTensor):
         return False
-    from keras_vit.layers.kernels import cudnn
+    from keras_vit.layers.kernels import self_check
 
-    return cudnn.is_default(x, width)
+    return self_check.is_default(x, width)
 
 
 def dot_product_attention(q: Any, k: Any, v: Any, allowed: Any = None, is_causal: bool = False) -> Any:

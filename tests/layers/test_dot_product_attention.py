@@ -89,7 +89,7 @@ def largest_difference(n):
     """Of outputs and gradients of attention among n tokens, as on a GPU and plain, relative to the largest values."""
     import jax
 
-    from keras_vit.layers.kernels import cudnn
+    from keras_vit.layers.kernels import cudnn, self_check
 
     q, k, v = np.random.default_rng(0).normal(size=(3, 2, n, 2, 8)).astype("bfloat16")
     called, kernel = [], jax.nn.dot_product_attention
@@ -112,7 +112,7 @@ def largest_difference(n):
         found = results(backend.dot_product_attention)
     with (
         unittest.mock.patch.object(jax, "devices", lambda: [card]),
-        unittest.mock.patch.object(cudnn, "trusted", lambda dtype: True),
+        unittest.mock.patch.object(self_check, "trusted", lambda dtype: True),
     ):
         tokens = jax.numpy.zeros((2, 197, 8), "bfloat16")
         assert backend.cudnn_attends(tokens, 64) and not backend.cudnn_attends(tokens.astype("float32"), 64)

@@ -6,10 +6,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from keras_vit.layers.kernels.self_check import trusted
-
 _IMPLEMENTATION: Literal["cudnn", "xla"] = "cudnn"
-_FEWEST = 128  # tokens; fewer were not timed on a GPU
 
 
 def platform() -> str:
@@ -22,17 +19,6 @@ def usable(x: Any, width: int) -> bool:
     if keras.backend.standardize_dtype(x.dtype) not in ("bfloat16", "float16") or width % 8 or width > 128:
         return False
     return platform() == "gpu" and float(getattr(jax.devices()[0], "compute_capability", 0)) >= 8.0
-
-
-def is_default(x: Any, width: int) -> bool:
-    """Whether cuDNN's kernel is the default for tokens x (b, n, d) in heads of `width`, without masks: on one GPU, as
-    measured (docs/performance.md), once it has agreed with ordinary operations there.
-    """
-    if not usable(x, width) or keras.distribution.distribution() is not None:
-        return False
-    if not all(isinstance(size, int) for size in x.shape) or x.shape[1] < _FEWEST:  # None in an export for any batch
-        return False
-    return trusted(keras.backend.standardize_dtype(x.dtype))
 
 
 def attend(q: Any, k: Any, v: Any) -> Any:

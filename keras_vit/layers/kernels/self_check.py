@@ -3,14 +3,18 @@
 import concurrent.futures
 import functools
 import warnings
+from typing import Any
 
 import jax
+import keras
 import numpy as np
 
 from keras_vit.layers.arguments import setting
+from keras_vit.layers.kernels import cudnn
 
 DOT_PRODUCT_ATTENTION = "KERAS_VIT_DOT_PRODUCT_ATTENTION"
 _TOLERANCE = {"bfloat16": 2**-6, "float16": 2**-9}  # four steps of the dtype, relative to each array's largest number
+_FEWEST = 128  # tokens; fewer were not timed on a GPU
 _SHAPE = (2, 197, 2, 64)  # (b, n, k, c): the tokens and heads that were timed (docs/performance.md)
 
 
@@ -27,8 +31,6 @@ def _with_gradients(function, given):
 
 def _difference(dtype, device):
     """The largest difference between the kernel and float32 operations, relative to each array's largest number."""
-    from keras_vit.layers.kernels import cudnn
-
     generator = np.random.default_rng(0)
     given = [jax.device_put(generator.normal(size=_SHAPE).astype(dtype), device) for _ in range(3)]
     found = jax.jit(lambda *given: _with_gradients(cudnn.attend, given))(*given)
@@ -69,3 +71,14 @@ def trusted(dtype: str) -> bool:
         stacklevel=2,
     )
     return False
+
+
+def is_default(x: Any, width: int) -> bool:
+    """Whether cuDNN's kernel is the default for tokens x (b, n, d) in heads of `width`, without masks: on one GPU, as
+    measured (docs/performance.md), once it has agreed with ordinary operations there.
+    """
+    if not cudnn.usable(x, width) or keras.distribution.distribution() is not None:
+        return False
+    if not all(isinstance(size, int) for size in x.shape) or x.shape[1] < _FEWEST:  # None in an export for any batch
+        return False
+    return trusted(keras.backend.standardize_dtype(x.dtype))
