@@ -10,10 +10,11 @@ import dataclasses
 import io
 import json
 import os
-from typing import Any, ClassVar
+from typing import Any
 
 from etils import epath
 
+from keras_vit.answers import check_answers
 from keras_vit.data import ExampleErrors
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.image_files import ENDINGS
@@ -27,7 +28,7 @@ from keras_vit.io.atomic import write_bytes
 from keras_vit.io.paths import paths_in
 from keras_vit.io.progress import stage
 from keras_vit.prediction.preprocessing import preprocessing_text
-from keras_vit.segmentation.segment import Segmenter, names_and_colors, segments
+from keras_vit.segmentation.segment import Segmenter, names_and_colors
 
 CLASSES = "classes.csv"
 
@@ -55,12 +56,13 @@ class MaskFiles:
         folder: output folder, local or in a bucket.
         split: split, such as "train" or "train[:90%]", which names the folder of the masks.
         names: file names in that folder.
+        ending: of the names.
     """
 
-    ending: ClassVar[str] = ".png"
     folder: str
     split: str
     names: tuple[str, ...]
+    ending: str = ".png"
 
     def path(self, i: int) -> str:
         """Path of mask `i`."""
@@ -83,14 +85,14 @@ def class_table(model: Any) -> bytes:
     return file.getvalue().encode()
 
 
-def _take_folder(files, description, free):
+def take_new_folder(files, description, free):
     """Like `take_folder`, but also rejects a folder in which other files have the masks' names."""
     if not epath.Path(description_path(files.folder, files.split)).exists():
         there = len(files.names) - len(files.missing())
         if there:
             raise ValueError(
                 f'"{os.path.join(files.folder, file_stem(files.split))}" contains {there:,} of the files to write, but'
-                f" {files.folder} does not record that they are masks of this job. Use another folder, or delete them."
+                f" {files.folder} does not record that they are of this job. Use another folder, or delete them."
             )
     take_folder(files, json.loads(json.dumps(description)), free=free)
 
@@ -170,13 +172,12 @@ def predict_masks(
         OSError: the folder is not writable.
     """
     check_part(part)
-    if not segments(model):
-        raise ValueError(f'"{model.name}" is not a segmentation model: use predict, for classes and features.')
+    check_answers(model, "masks")
     segmenter, about = Segmenter(model, window, overlap, scale, flips, batch_size), about or {}
     folder = os.path.expanduser(os.fspath(folder))
     files = MaskFiles(folder, split, tuple(mask_names(names_at(source, range(source.size)))))
     with owned_part(files, part):
-        _take_folder(files, {**_description(segmenter, source, split), **about}, free=tuple(about))
+        take_new_folder(files, {**_description(segmenter, source, split), **about}, free=tuple(about))
         write_bytes(os.path.join(folder, CLASSES), class_table(model))
         rows, own = files.missing(part), len(range(part[0], len(files.names), part[1]))
         errors = ExampleErrors(source.size if broken_limit is None else broken_limit)

@@ -1,10 +1,11 @@
 """Costs of variants and published models, counted without values or downloads."""
 
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find
+from keras_vit.depth.depth_model import DepthModel
 from keras_vit.detection.detection_model import DetectionModel
 from keras_vit.detection.heads import detection_heads
 from keras_vit.layers.embedding.patches import pair
-from keras_vit.models.families import FAMILIES, spec_of
+from keras_vit.models.families import FAMILIES, find_spec
 from keras_vit.models.without_values import without_values
 from keras_vit.planning import model_counts
 from keras_vit.planning.model_count import ModelCount, matching
@@ -15,6 +16,15 @@ from keras_vit.segmentation.segmentation_model import SegmentationModel
 def variants() -> list[str]:
     """Variants of all families, counted at 224 pixels with 1000 classes."""
     return [name for family in FAMILIES.values() for name in family.variants]
+
+
+def _dense_model(published, spec, size):
+    head, classes, options = published.head, published.classes or 1, published.head_options
+    if options.get("depth"):
+        return DepthModel(spec, head, image_size=size, **DepthModel.of_options(options))
+    if head in detection_heads.HEADS:
+        return DetectionModel(spec, head, classes, size, head_options=options)
+    return SegmentationModel(spec, head, classes, size, head_options=options, auxiliary=float(classes > 1))
 
 
 def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[model_counts.LayerCount]:
@@ -28,22 +38,17 @@ def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[
     if name not in CATALOGUE and name.partition("/")[0] in {known.partition("/")[0] for known in CATALOGUE}:
         find(name)  # raises, with the nearest name
     if name not in CATALOGUE:
-        return model_counts.layer_counts(spec_of(name), image_size or 224)
+        return model_counts.layer_counts(find_spec(name), image_size or 224)
     published = CATALOGUE[name]
-    spec = spec_of(published.variant, **published.fields)
+    spec = find_spec(published.variant, **published.fields)
     if image_size is None and spec.has_tokens:  # with patches of 14 pixels, 378 of 384
         own = pair(published.image_size, "image_size")
         image_size = tuple(side // stride * stride for side, stride in zip(own, spec.strides[0]))
     size = pair(image_size or published.image_size, "image_size")
     if published.head is None:
         return model_counts.layer_counts(spec, size, published.classes)
-    dense, options = SegmentationModel, {"auxiliary": float((published.classes or 1) > 1)}
-    if published.head in detection_heads.HEADS:
-        dense, options = DetectionModel, {}
     with without_values():
-        return model_counts.count(
-            dense(spec, published.head, published.classes or 1, size, head_options=published.head_options, **options)
-        )
+        return model_counts.count(_dense_model(published, spec, size))
 
 
 def _files(published: Published) -> tuple[str, ...]:
