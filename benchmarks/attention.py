@@ -37,7 +37,7 @@ def case(kind, variant="Ti/16", blocks=4):
 
 
 def counted(variant, overrides, size):
-    """(parameters, FLOPs of a forward pass, bytes of a training step's activations) by formula."""
+    """(parameters, FLOPs of a forward pass, bytes of a training step's activations)."""
     from keras_vit.models.families import find_spec
     from keras_vit.planning import model_counts
 

@@ -103,7 +103,7 @@ def products(block, n):
 
 @pytest.mark.extended
 @pytest.mark.parametrize("attention", ["window(2, global=(1,))", "axial", "strided", "fixed(4, 2)", "local(3)"])
-def test_formulas_count_the_products_of_the_graph(attention):
+def test_the_count_is_of_the_products_of_the_graph(attention):
     tf.config.run_functions_eagerly(False)
     model = keras_vit.ViT("Ti/4", **SIZES, attention=attention, registers=1)
     blocks = {layer.name: layer for layer in model.layers if layer.name.startswith("block_")}
