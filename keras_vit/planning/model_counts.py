@@ -262,7 +262,7 @@ class _Walk:
         for number, step in enumerate(self.steps):
             size = sum(array.size for array in step.made)
             dead = {array for array in step.read if array.last == number}
-            replaces = step.in_place and any(array.size == size for array in dead)
+            replaces = step.in_place and any(array.row and array.size == size for array in dead)  # not the images
             step.row.alive = max(step.row.alive, alive + (0 if replaces else size))
             alive += size - sum(array.size for array in (*dead, *(each for each in step.made if each.last < 0)))
         for step in reversed(self.steps):
