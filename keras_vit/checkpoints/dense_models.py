@@ -100,7 +100,7 @@ def stored_encoder(model: HeadedModel, path: Any, head: str) -> tuple[dict[str, 
 def with_head(encoder: Classifier, dense: Dense, options: LoadOptions) -> HeadedModel:
     """The model of a file with a dense head, on an encoder; ValueError if the head does not suit its maps."""
     if dense.options.get("depth"):
-        return DepthModel(encoder, dense.head, **DepthModel.of_options(dense.options), **_named(options))
+        return DepthModel(encoder, dense.head, **DepthModel.constructor_arguments(dense.options), **_named(options))
     finds = dense.head in detection_heads.HEADS
     arguments: dict[str, Any] = {} if finds else {"colors": dense.colors, "auxiliary": dense.auxiliary}
     return (DetectionModel if finds else SegmentationModel)(

@@ -17,7 +17,7 @@ _LEAST = 1e-3  # metres: predictions below count as this in logarithms and inver
 MEASURES = ("abs_rel", "rmse", "delta1")
 
 
-def pixels_of(y_true: Any, y_pred: Any) -> tuple[Any, Any, Any]:
+def known_depths(y_true: Any, y_pred: Any) -> tuple[Any, Any, Any]:
     """(true depths, 1 where void; predictions; 1 where there is a depth, else 0), each (b, h * w) float32.
 
     Raises:
@@ -35,7 +35,7 @@ def pixels_of(y_true: Any, y_pred: Any) -> tuple[Any, Any, Any]:
     return ops.where(there, truth, 1.0), found, ops.cast(there, "float32")
 
 
-def mean_of(values: Any, there: Any) -> Any:
+def masked_mean(values: Any, there: Any) -> Any:
     """The mean of values (b, n) where `there` is 1, 0 without any: (b,)."""
     return ops.sum(values * there, axis=-1) / ops.maximum(ops.sum(there, axis=-1), 1.0)
 
@@ -45,10 +45,10 @@ def aligned(found: Any, target: Any, there: Any) -> Any:
 
     The closed form of scale and shift (MiDaS, arXiv 1907.01341, equation 4). A constant image has the scale 0.
     """
-    mean, other = mean_of(found, there)[:, None], mean_of(target, there)[:, None]
+    mean, other = masked_mean(found, there)[:, None], masked_mean(target, there)[:, None]
     x, y = found - mean, target - other
-    variance = mean_of(x * x, there)[:, None]
-    scale = mean_of(x * y, there)[:, None] / ops.maximum(variance, 1e-12)
+    variance = masked_mean(x * x, there)[:, None]
+    scale = masked_mean(x * y, there)[:, None] / ops.maximum(variance, 1e-12)
     return scale * x + other
 
 
@@ -56,7 +56,7 @@ class _DepthLoss(Loss):
     """The base of both losses; a subclass defines `per_image(truth, found, there)`, (b, n) each -> (b,)."""
 
     def call(self, y_true, y_pred):
-        return self.per_image(*pixels_of(y_true, y_pred))
+        return self.per_image(*known_depths(y_true, y_pred))
 
     def per_image(self, truth: Any, found: Any, there: Any) -> Any:
         raise NotImplementedError
@@ -81,7 +81,7 @@ class ScaleInvariantLogLoss(_DepthLoss):
 
     def per_image(self, truth: Any, found: Any, there: Any) -> Any:
         errors = ops.log(ops.maximum(found, _LEAST)) - ops.log(ops.maximum(truth, _LEAST))
-        return mean_of(errors * errors, there) - self.invariance * mean_of(errors, there) ** 2
+        return masked_mean(errors * errors, there) - self.invariance * masked_mean(errors, there) ** 2
 
 
 @serializable
@@ -101,7 +101,7 @@ class DepthL1(_DepthLoss):
         if self.align:
             truth = 1.0 / ops.maximum(truth, _LEAST)
             found = aligned(found, truth, there)
-        return mean_of(ops.abs(found - truth), there)
+        return masked_mean(ops.abs(found - truth), there)
 
 
 def depth_scores(truth: Any, found: Any, there: Any) -> dict[str, Any]:
@@ -111,9 +111,9 @@ def depth_scores(truth: Any, found: Any, there: Any) -> dict[str, Any]:
     found = ops.maximum(found, _LEAST)
     error, ratio = found - truth, ops.maximum(found / truth, truth / found)
     return {
-        "abs_rel": mean_of(ops.abs(error) / truth, there),
-        "rmse": ops.sqrt(mean_of(error * error, there)),
-        "delta1": mean_of(ops.cast(ratio < 1.25, "float32"), there),
+        "abs_rel": masked_mean(ops.abs(error) / truth, there),
+        "rmse": ops.sqrt(masked_mean(error * error, there)),
+        "delta1": masked_mean(ops.cast(ratio < 1.25, "float32"), there),
     }
 
 
@@ -142,7 +142,7 @@ class DepthScores(keras.metrics.Metric):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_true, y_pred, sample_weight = as_tensors(y_true, y_pred, sample_weight)
-        truth, found, there = pixels_of(y_true, y_pred)
+        truth, found, there = known_depths(y_true, y_pred)
         if self.align:
             found = as_depth(found, truth, there, self.farthest)
         weights = ops.cast(ops.any(there > 0, axis=-1), "float32")  # (b,)

@@ -246,17 +246,17 @@ class DepthModel(HeadedModel):
         self.kind, self.max_depth = kind, max_depth
 
     @staticmethod
-    def of_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    def constructor_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         """`kind`, `max_depth` and `head_options` of a head's options in one dict, as files have them."""
         own = {name: value for name, value in options.items() if name not in ("depth", "max_depth")}
         own = {name: value for name, value in own.items() if (name, value) != ("residual_norm", "same")}
         return {"kind": options["depth"], "max_depth": options.get("max_depth", 1.0), "head_options": own}
 
     @classmethod
-    def of_segmentation(cls, config: Mapping[str, Any]) -> dict[str, Any]:
+    def config_from_segmentation(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         """The config of a SegmentationModel with a depth, as files had it up to 0.5, as a DepthModel's."""
         others = {name: value for name, value in config.items() if name not in _OF_SEGMENTATION}
-        return {**others, **cls.of_options(config["head_options"])}
+        return {**others, **cls.constructor_arguments(config["head_options"])}
 
     def _usual_answers(self) -> tuple[str, ...]:
         return ("depth",)

@@ -9,9 +9,9 @@ import numpy as np
 
 from keras_vit.answers import check_answers
 from keras_vit.data import image_and_label
-from keras_vit.depth.depth_losses import DepthL1, DepthScores, as_depth, pixels_of
+from keras_vit.depth.depth_losses import DepthL1, DepthScores, as_depth, known_depths
 from keras_vit.depth.depth_map import depth_picture, depth_range, in_colors, known, scale_bar
-from keras_vit.evaluation.data import OnSource, source_of
+from keras_vit.evaluation.data import OnSource, open_data
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing, metrics_runner
 from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.evaluation.segmentation_scores import spread_examples
@@ -72,7 +72,7 @@ class Depth(OnSource):
     farthest: float = 80.0
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
-        setting, source, preprocess = source_of(self, setting)
+        setting, source, preprocess = open_data(self, setting)
         model = setting.model
         check_answers(model, "depth")
         select = image_and_depth if setting.select is image_and_label else setting.select
@@ -96,7 +96,7 @@ class Depth(OnSource):
         """A row for each image (n, h, w, c), with its true depth (n, h, w)."""
         found = model.predict(images, batch_size=8, verbose=0)[..., 0]
         if relative:
-            truth, values, there = pixels_of(truths, found)
+            truth, values, there = known_depths(truths, found)
             found = keras.ops.reshape(as_depth(values, truth, there, self.farthest), found.shape)  # (n, h * w)
             found = keras.ops.convert_to_numpy(found)
         rows = [example_row(*row, titled=i == 0) for i, row in enumerate(zip(images, truths, found))]

@@ -8,36 +8,11 @@ keras_vit.inference.predict_depths(model, source, "depths")
 import os
 from typing import Any
 
-from etils import epath
-
 from keras_vit.answers import check_answers
-from keras_vit.data import ExampleErrors
 from keras_vit.data.sources.base import Source
-from keras_vit.data.sources.selection import digest, names_at
 from keras_vit.depth.depth_map import MILLIMETRES, maps_of_pixels
-from keras_vit.inference.by_row import answers_by_row
-from keras_vit.inference.fingerprint import fingerprint_of_model
-from keras_vit.inference.job import owned_part
-from keras_vit.inference.mask_prediction import MaskFiles, mask_names, take_new_folder
-from keras_vit.inference.predict import Report, check_part
-from keras_vit.io.atomic import write_bytes
-from keras_vit.io.progress import stage
-from keras_vit.prediction.preprocessing import preprocessing_text
-
-
-def _description(model, source, split, ending):
-    """The origin of the maps in a folder, for JSON."""
-    return {
-        "split": split,
-        "rows": source.size,
-        "rows_per_file": 1,
-        "format": ending[1:],
-        "preprocess": preprocessing_text(model),
-        "columns": ["depth"],
-        "kind": model.kind,
-        **fingerprint_of_model(model, ()),
-        "names": digest(source),
-    }
+from keras_vit.inference.image_files import write_image_files
+from keras_vit.inference.predict import Report
 
 
 def predict_depths(
@@ -70,26 +45,13 @@ def predict_depths(
             images.
         OSError: the folder is not writable.
     """
-    check_part(part)
     check_answers(model, "depth")
-    about, folder = about or {}, os.path.expanduser(os.fspath(folder))
     in_png = model.kind == "metric" and model.max_depth * 1000 <= MILLIMETRES
-    ending = ".png" if in_png else ".npy"
-    names = tuple(name.removesuffix(".png") + ending for name in mask_names(names_at(source, range(source.size))))
-    files = MaskFiles(folder, split, names, ending)
-    with owned_part(files, part):
-        take_new_folder(files, {**_description(model, source, split, ending), **about}, free=tuple(about))
-        rows, own = files.missing(part), len(range(part[0], len(names), part[1]))
-        errors = ExampleErrors(source.size if broken_limit is None else broken_limit)
+    description = {"format": "png" if in_png else "npy", "columns": ["depth"], "kind": model.kind}
 
-        def maps(images):
-            return maps_of_pixels(model, (image for image, _ in images), batch_size)
+    def maps(images):
+        found = maps_of_pixels(model, (image for image, _ in images), batch_size)
+        return (depth.png() if in_png else depth.npy() for depth in found)
 
-        written = 0
-        with errors.raised(), stage(f"Estimating the depth of {source.name}", len(rows), "images") as work:
-            for found, row in answers_by_row(maps, source, rows, model.channels, errors):
-                epath.Path(files.path(row)).parent.mkdir(parents=True, exist_ok=True)
-                write_bytes(files.path(row), found.png() if in_png else found.npy())
-                written += 1
-                work.advance(1)
-    return Report(written, (written, own - len(rows), len(names)), dict(errors.names))
+    where = {"split": split, "part": part, "broken_limit": broken_limit, "about": about}
+    return write_image_files(model, source, folder, maps, "Estimating the depth of", description, **where)

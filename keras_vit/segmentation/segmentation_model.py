@@ -146,7 +146,7 @@ class SegmentationModel(HeadedModel):
         if config["head_options"].get("depth"):  # of a file from before there was a DepthModel
             from keras_vit.depth.depth_model import DepthModel
 
-            return DepthModel.from_config(DepthModel.of_segmentation(config))
+            return DepthModel.from_config(DepthModel.config_from_segmentation(config))
         return super().from_config(config, custom_objects)
 
     def _usual_answers(self) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ def names_a_file(text: str) -> bool:
     return bool(_PATH.search(text))
 
 
-def data_of(source: str, split: str | None) -> Data:
+def find_data(source: str, split: str | None) -> Data:
     """The data set of a source, given as in config.data.source."""
     split = None if split is None or names_a_file(split) else split
     kind = re.split("[:?]", source)[0]

@@ -1,5 +1,6 @@
 """Configs by name and path, overrides, and what a user's mistakes and --help print."""
 
+import pathlib
 import re
 
 import numpy as np
@@ -58,6 +59,7 @@ def test_a_run_that_cannot_begin_says_why(binary, tmp_path):
     [
         ("digit_finetune", 'no config "digit_finetune". Did you mean "digits_finetune"'),
         ("/none/own.py", "There is no config file"),
+        (str(pathlib.Path(__file__).parents[2] / "setup.cfg"), 'setup.cfg" is not a Python file'),
     ],
 )
 def test_unknown_configs_are_refused_with_the_nearest_name(name, message):

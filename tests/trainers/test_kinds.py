@@ -90,6 +90,8 @@ def test_predict_writes_each_part_of_a_multi_model(models, binary, monkeypatch, 
     model = MultiModel(trunk, {"street": models["masks"], "look": models["masks"].with_encoder(trunk.clone())})
     monkeypatch.setattr(loading, "load", lambda name: model)
     images = write_pngs(tmp_path, 2)
+    with pytest.raises(ValueError, match="NAME gives several answers: add --load.key=street"):
+        kinds.check_kind("NAME", "masks", model)
     binary(predict, model="NAME", data=f"images:{images}", output=tmp_path / "out", answers="street,features")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["features", "street"]
     assert len(list((tmp_path / "out" / "street").rglob("*.png"))) == 2

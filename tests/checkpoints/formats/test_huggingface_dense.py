@@ -129,7 +129,7 @@ def model_with(variant, head, **arguments):
     if "depth" not in options:
         return keras_vit.SegmentationModel(variant, head, **arguments)
     others = {name: value for name, value in arguments.items() if name not in ("classes", "head_options")}
-    return keras_vit.DepthModel(variant, head, **others, **keras_vit.DepthModel.of_options(options))
+    return keras_vit.DepthModel(variant, head, **others, **keras_vit.DepthModel.constructor_arguments(options))
 
 
 @pytest.mark.parametrize(
