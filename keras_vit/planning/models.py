@@ -21,7 +21,7 @@ def variants() -> list[str]:
 def _dense_model(published, spec, size):
     head, classes, options = published.head, published.classes or 1, published.head_options
     if options.get("depth"):
-        return DepthModel(spec, head, image_size=size, **DepthModel.of_options(options))
+        return DepthModel(spec, head, image_size=size, **DepthModel.constructor_arguments(options))
     if head in detection_heads.HEADS:
         return DetectionModel(spec, head, classes, size, head_options=options)
     return SegmentationModel(spec, head, classes, size, head_options=options, auxiliary=float(classes > 1))
