@@ -5,7 +5,7 @@
 Models of about equal parameters (a ViT with few blocks, and a Swin with as many at the same width) take one image
 per step. Each kind has its own process, on Linux. Time is CPU time over all cores, the least of a few steps, so that
 other work on the machine hardly counts; memory is the peak of a step above that of an image of 32 pixels. GFLOP of a
-forward pass are from formulas (keras_vit.planning.counting). A size whose step would not fit into free memory is left
+forward pass are counted (keras_vit.planning.model_counts). A size whose step would not fit into free memory is left
 out; its FLOPs are in the table.
 """
 
@@ -37,12 +37,12 @@ def case(kind, variant="Ti/16", blocks=4):
 
 
 def counted(variant, overrides, size):
-    """(parameters, FLOPs of a forward pass, bytes of a training step's activations) by formula."""
+    """(parameters, FLOPs of a forward pass, bytes of a training step's activations)."""
     from keras_vit.models.families import find_spec
-    from keras_vit.planning import counting
+    from keras_vit.planning import model_counts
 
-    rows = counting.layer_counts(find_spec(variant, **overrides), size)
-    return counting.parameters(rows), counting.flops(rows), 4 * counting.training_activations(rows)
+    rows = model_counts.layer_counts(find_spec(variant, **overrides), size)
+    return model_counts.parameters(rows), model_counts.flops(rows), 4 * model_counts.training_activations(rows)
 
 
 def _available():

@@ -58,7 +58,7 @@ def main():
     import tensorflow as tf
 
     from benchmarks.quantization import read
-    from keras_vit.planning import counting
+    from keras_vit.planning import model_counts
     from keras_vit.planning.model_counts import count
     from keras_vit.prediction.preprocessing import preprocessing_text
 
@@ -83,7 +83,7 @@ def main():
         speed, ratio = measured[name]
         rows[name] = (100 * ratio, None if labels is None else 100 * right / len(labels))
         title = name if name == WHOLE else " ".join(name)
-        gflop = counting.flops(count(model)) / 1e9
+        gflop = model_counts.flops(count(model)) / 1e9
         print(
             f"{title:22} {model.tokens.shape[1]:6} {gflop:6.2f} {speed:8.1f} {ratio:8.2f}"
             f" {'' if right is None else right}",

@@ -95,7 +95,7 @@ def trained(kind, images, labels, held_out, values, seed):
     import keras_vit
     from keras_vit import models
     from keras_vit.models.families import find_spec
-    from keras_vit.planning.flops import forward_flops
+    from keras_vit.planning.model_counts import forward_flops
 
     keras.utils.set_random_seed(seed)
     variant, overrides = KINDS[kind]

@@ -126,7 +126,7 @@ def training(variant: str, batch: int, steps: int, rounds: int, cudnn: str, imag
     import jax
 
     import keras_vit
-    from keras_vit.planning.flops import forward_flops
+    from keras_vit.planning.model_counts import forward_flops
 
     os.environ["KERAS_VIT_DOT_PRODUCT_ATTENTION"] = cudnn
     model = keras_vit.ViT(variant, image_size=image_size, classes=1000, dtype="mixed_bfloat16", **sizes)

@@ -73,7 +73,7 @@ def measure(spec, image_size, batch_size, dtype, repeats, micro_batches=1):
     Returns:
         dict: "limit" (FLOP/s), "forward" and "training" (images/s), and their fractions of the limit.
     """
-    from keras_vit.planning.flops import forward_flops
+    from keras_vit.planning.model_counts import forward_flops
 
     squares = products()
     forward, train = model_steps(compiled_model(spec, image_size, dtype, micro_batches), batch_size)
@@ -95,7 +95,7 @@ def measure(spec, image_size, batch_size, dtype, repeats, micro_batches=1):
 
 def _model(values):
     from keras_vit.models import families
-    from keras_vit.planning.flops import forward_flops
+    from keras_vit.planning.model_counts import forward_flops
 
     family = families.find(values.variant)
     spec = family.make_spec(values.variant)

@@ -5,7 +5,7 @@
 Each point has its own process, on Linux. Speed is images per second and core of the compiled forward pass and of a
 training step, in CPU time, the least of ten calls, so that other work on the machine hardly counts. Memory per image is
 the difference in peak memory of two batch sizes over their difference. Counted activations
-(keras_vit.planning.counting) are given for comparison; a forward pass may take less where an engine writes in place.
+(keras_vit.planning.model_counts) are given for comparison.
 """
 
 import pathlib
@@ -51,13 +51,13 @@ def measured(variant, image_size, overrides, repeats):
     """One point: {pass: (images/s/core, bytes per image, counted bytes per image)}."""
     from benchmarks.model import compiled_model, model_steps
     from keras_vit.models.families import find_spec
-    from keras_vit.planning import counting
+    from keras_vit.planning import model_counts
 
     spec = find_spec(variant, **overrides)
     model = compiled_model(spec, image_size)
     small, large = (dict(zip(PASSES, model_steps(model, batch))) for batch in BATCHES)
-    rows = counting.layer_counts(spec, image_size)
-    counted = {"forward": counting.forward_activations(rows), "training": counting.training_activations(rows)}
+    rows = model_counts.layer_counts(spec, image_size)
+    counted = {"forward": model_counts.forward_activations(rows), "training": model_counts.training_activations(rows)}
     found = {}
     for name in PASSES:
         _, before = highest(small[name], repeats)

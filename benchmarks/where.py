@@ -81,7 +81,7 @@ def main():
     tf.config.threading.set_inter_op_parallelism_threads(1)
     from benchmarks.model import best_product, compiled_model, model_steps
     from keras_vit.models import make_spec
-    from keras_vit.planning.flops import forward_flops
+    from keras_vit.planning.model_counts import forward_flops
 
     values = flags.FLAGS
     spec = make_spec(values.variant)

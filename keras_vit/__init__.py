@@ -6,8 +6,10 @@ import typing as _typing
 from keras_vit.environment import choose_backend as _choose_backend
 from keras_vit.environment import prepare_tpu as _prepare_tpu
 from keras_vit.environment import use_onednn as _use_onednn
+from keras_vit.environment import warn_of_unread_variables as _warn_of_unread_variables
 
 if not _typing.TYPE_CHECKING:  # before Keras is imported
+    _warn_of_unread_variables()
     _choose_backend()
     _prepare_tpu()
     _use_onednn()

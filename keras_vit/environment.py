@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import sys
+import warnings
 
 from keras_vit.io.suggest import pip_install
 
@@ -65,6 +66,16 @@ def _backend():
             return json.load(file).get("backend", "tensorflow")
     except (OSError, ValueError):
         return "tensorflow"
+
+
+def warn_of_unread_variables() -> None:
+    """Warns of an environment variable of earlier releases that is set, and no longer read."""
+    if os.environ.get("KERAS_VIT_TPU_KERNELS"):
+        warnings.warn(
+            "KERAS_VIT_TPU_KERNELS has no effect: this release has no kernels for TPUs, and XLA compiles all"
+            " operations. Unset it.",
+            stacklevel=2,
+        )
 
 
 def choose_backend() -> None:

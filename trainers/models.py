@@ -7,7 +7,7 @@
 
 All figures are per image: pixels, parameters, GFLOP of a forward pass (2 per multiply-add, so twice the GMACs), and
 float32 activations: the most that a forward pass needs at once, and all that a training step keeps. Nothing is
-downloaded or built, except for --layers of a file. Published models have the parameters that keras_vit.load builds.
+downloaded, and models are built without values. Published models have the parameters that keras_vit.load builds.
 """
 
 import dataclasses

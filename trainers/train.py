@@ -20,8 +20,8 @@ def train(values, strategy):
     score = find_task(values.config.task).score
 
     def run_one(config, workdir):
-        from keras_vit.planning.flops import run_costs
         from keras_vit.planning.memory import check_memory
+        from keras_vit.planning.model_counts import run_costs
 
         options = {"check_model": check_memory} if values.check_memory else {}
         model, measures = run(config, workdir, values.data_dir, strategy, values.data_service, **options)

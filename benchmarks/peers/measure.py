@@ -58,7 +58,7 @@ def model_sizes(variant: str) -> tuple[dict, int | None, int]:
             auxiliary head. Of the latter peers have parameters that they do not use: their number is None.
     """
     from keras_vit.models import SegmentationModel, make_spec
-    from keras_vit.planning import counting, model_counts
+    from keras_vit.planning import model_counts
 
     name, _, dense = variant.partition("+")
     head, _, size = dense.partition("@")
@@ -66,11 +66,11 @@ def model_sizes(variant: str) -> tuple[dict, int | None, int]:
     sizes = {field: getattr(spec, field) for field in ("width", "depth", "heads", "mlp_dim")}
     sizes |= {"variant": name, "patch_size": int(name.partition("/")[2]), "image_size": 224, "classes": 1000}
     if not dense:
-        rows = counting.layer_counts(spec, sizes["image_size"], sizes["classes"])
-        return sizes, counting.parameters(rows), counting.flops(rows)
+        rows = model_counts.layer_counts(spec, sizes["image_size"], sizes["classes"])
+        return sizes, model_counts.parameters(rows), model_counts.flops(rows)
     sizes |= {"head": head, "image_size": [int(side) for side in size.split("x")], "classes": 11}
     model = SegmentationModel(spec, head, sizes["classes"], tuple(sizes["image_size"]), auxiliary=0.4)
-    return sizes, None, counting.flops(model_counts.count(model))
+    return sizes, None, model_counts.flops(model_counts.count(model))
 
 
 def _built(peer, sizes, case, expected):

@@ -81,14 +81,17 @@ def _preprocessing(contents, parsed, located, own, wanted, channels):
     return for_channels(text, channels)
 
 
-def _from_parsed(parsed, config, path, options):
-    """The model in a file of arrays, changed as in `transfer`; `config` holds the file's own constructor arguments."""
+def _from_parsed(parsed, config, path, options, described):
+    """The model in a file of arrays, changed as in `transfer`; `config` holds the file's own constructor arguments,
+    and is `described` where metadata holds them.
+    """
     dense = parsed.dense if parsed.dense is not None and options.keeps_head(parsed.dense.classes) else None
     arrays, name_map = parsed.arrays, parsed.name_map
     if dense is not None:
         arrays, name_map = {**arrays, **dense.arrays}, {**name_map, **dense.name_map}
     with metadata.built_from(path):
-        metadata.check_size(config["variant"], config, len(arrays), sum(a.size for a in arrays.values()), path)
+        values = sum(array.size for array in arrays.values()) if described else None
+        metadata.check_size(config["variant"], config, len(arrays), values, path)
     adaptation = adapted(config, options if dense is None else encoder_options(options))
     with metadata.built_from(path, adaptation.changes_model):
         model = families.build(**adaptation.target)
@@ -132,7 +135,7 @@ def _from_arrays(contents, located, options, names=None, key=None):
     if parsed.decoder is not None and options.keeps_head(None) and options.class_names is None:
         sized = changes if image_size is None else {**changes, "image_size": image_size}
         return masked_autoencoder(parsed, config, contents.path, sized)
-    return _from_parsed(parsed, config, contents.path, options)
+    return _from_parsed(parsed, config, contents.path, options, contents.metadata is not None)
 
 
 def _from_keras(path, options, names, key):

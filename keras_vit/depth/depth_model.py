@@ -15,7 +15,7 @@ from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import LogitsAtPixels, resize_bilinear
 from keras_vit.models.headed import HeadedModel, maps_for_head
 from keras_vit.models.heads.decoder import Decoder, Encoder, with_options
-from keras_vit.models.heads.parts import LayerOfParts, convolution
+from keras_vit.models.heads.parts import convolution
 from keras_vit.segmentation.heads.dpt import DPT, doubled
 from keras_vit.segmentation.heads.linear_map import Linear, LinearMap
 
@@ -29,7 +29,7 @@ _OF_SEGMENTATION = ("classes", "class_names", "colors", "auxiliary")
 
 
 @serializable
-class DepthHead(LayerOfParts):
+class DepthHead(keras.layers.Layer):
     """DPT's head for depth: [..., (b, h, w, d)] -> depth (b, h', w', 1), not negative, of the finest map.
 
     Args:

@@ -134,10 +134,8 @@ def as_tokens(y, x):
     """A result for as_matrix(x), (b*n, d), as (b, n, d) again."""
     if _fuses_by_xla() or len(x.shape) == 2:
         return y
-    import tensorflow as tf
-
-    sizes = [tf.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
-    return tf.reshape(y, (*sizes, y.shape[-1]))
+    sizes = [ops.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
+    return ops.reshape(y, (*sizes, y.shape[-1]))
 
 
 def affine(x, kernel, bias=None, activation=None):
@@ -181,6 +179,8 @@ def resized_bilinearly(x: Any, size: tuple[int, int], aligned: bool) -> Any:
     """layers.resizing.resize_bilinear by TensorFlow's one operation, in float32: on a CPU a quarter of the products'
     time. None for float64, and on JAX, where XLA's products are fast.
     """
+    if isinstance(x, keras.KerasTensor):  # of planning, to which interpolation is no product
+        return ops.image.resize(x, size, data_format="channels_last")
     if keras.backend.backend() != "tensorflow" or keras.backend.standardize_dtype(x.dtype) == "float64":
         return None
     import tensorflow as tf
@@ -189,45 +189,31 @@ def resized_bilinearly(x: Any, size: tuple[int, int], aligned: bool) -> Any:
 
 
 def cudnn_attends(x: Any, width: int) -> bool:
-    """layers.kernels.chosen.cudnn on JAX; False elsewhere."""
-    if keras.backend.backend() != "jax":
+    """layers.kernels.self_check.is_default on JAX; False elsewhere."""
+    if keras.backend.backend() != "jax" or isinstance(x, keras.KerasTensor):
         return False
-    from keras_vit.layers.kernels import chosen
+    from keras_vit.layers.kernels import self_check
 
-    return chosen.cudnn(x, width)
+    return self_check.is_default(x, width)
 
 
 def dot_product_attention(q: Any, k: Any, v: Any, allowed: Any = None, is_causal: bool = False) -> Any:
     """Keras' operation on q, k and v (b, n, k, c); with JAX on a GPU also for an odd number of tokens by cuDNN.
 
+    On TPUs without Keras' call of JAX's splash attention, which takes attention without a mask for causal (3.15).
+
     Args:
         allowed: boolean, broadcastable to (b, k, n, n); None for all.
         is_causal: whether a token attends only to itself and earlier ones.
     """
-    if keras.backend.backend() == "jax" and allowed is None and not is_causal and q.shape[1]:
+    flash = None
+    if keras.backend.backend() == "jax":
         from keras_vit.layers.kernels import cudnn
 
-        if cudnn.usable(q, q.shape[-1]):
+        if allowed is None and not is_causal and q.shape[1] and cudnn.usable(q, q.shape[-1]):
             return cudnn.attend(q, k, v)
-    return ops.dot_product_attention(q, k, v, mask=allowed, is_causal=is_causal)
-
-
-def attention_in_one_kernel(x: Any, width: int, heads: int) -> Callable[[Any, Any, Any, Callable], Any] | None:
-    """layers.kernels.chosen.attention on JAX; None elsewhere."""
-    if keras.backend.backend() != "jax":
-        return None
-    from keras_vit.layers.kernels import chosen
-
-    return chosen.attention(x, width, heads)
-
-
-def normalization_in_one_kernel(x: Any, epsilon: float) -> Callable[[Any, Any, Any, Callable], Any] | None:
-    """layers.kernels.chosen.normalization on JAX; None elsewhere."""
-    if keras.backend.backend() != "jax":
-        return None
-    from keras_vit.layers.kernels import chosen
-
-    return chosen.normalization(x, epsilon)
+        flash = None if cudnn.platform() != "tpu" else False
+    return ops.dot_product_attention(q, k, v, mask=allowed, is_causal=is_causal, flash_attention=flash)
 
 
 def _with_bias(y, bias):
@@ -242,9 +228,8 @@ def _with_bias(y, bias):
     if keras.backend.backend() == "tensorflow":
         return _with_bias_on_tensorflow(y, bias)
     from keras_vit.layers.kernels import bias as on_jax
-    from keras_vit.layers.kernels.self_check import trusted
 
-    return on_jax.add(y, ops.convert_to_tensor(bias)) if trusted("bias gradients", dtype) else y + bias
+    return on_jax.add(y, ops.convert_to_tensor(bias))
 
 
 def _with_bias_on_tensorflow(y, bias):

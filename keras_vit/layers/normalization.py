@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.arguments import per_channel
-from keras_vit.layers.backend import compiles_parts, fused_batch_normalization, normalization_in_one_kernel, one_pass
+from keras_vit.layers.backend import compiles_parts, fused_batch_normalization, one_pass
 from keras_vit.layers.registration import serializable
 
 
@@ -117,30 +117,18 @@ def normalized_in_training(x: Any, gamma: Any, beta: Any, epsilon: float, dtype:
 class LayerNormalization(keras.layers.LayerNormalization):
     """keras.layers.LayerNormalization over the last axis, with gamma and beta: (b, n, d) -> (b, n, d).
 
-    Uses a kernel on TPUs with JAX (layers/kernels), and fewer passes over memory on TensorFlow's CPUs.
+    Takes fewer passes over memory on TensorFlow's CPUs.
     """
 
     def __init__(self, epsilon: float = 1e-6, **kwargs: Any):
         super().__init__(epsilon=epsilon, **kwargs)
 
     def call(self, x, training=False):
-        return self.fork(x, training)[1]
-
-    def fork(self, x: Any, training: bool = False) -> tuple[Any, Any]:
-        """(x, x normalised), the start of a residual branch: a kernel adds up both gradients."""
         x = ops.cast(x, "float64") if self.compute_dtype == "float64" else x  # Keras' layer casts none of its inputs
+        if not compiles_parts():
+            return super().call(x)
         gamma, beta = ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta)
-        kernel = normalization_in_one_kernel(x, self.epsilon)
-        if kernel is not None:
-            return kernel(x, gamma, beta, self._plain)
-        if compiles_parts():
-            return x, (normalized_in_training if training else normalized)(
-                x, gamma, beta, self.epsilon, self.compute_dtype
-            )
-        return x, super().call(x)
-
-    def _plain(self, x, gamma, beta):
-        return x, ops.cast(ops.layer_normalization(x, gamma, beta, axis=-1, epsilon=self.epsilon), x.dtype)
+        return (normalized_in_training if training else normalized)(x, gamma, beta, self.epsilon, self.compute_dtype)
 
 
 def batch_normalizations(model: keras.Model) -> list[keras.layers.Layer]:

@@ -185,18 +185,6 @@ class BiT(Classifier):
         super().__init__(image, features, outputs, spec, classes, class_names, preprocessing, remat, name, policy)
 
 
-def _layer_counts(spec, size, classes, channels, remat) -> list:
-    """The cost rows of a BiT's layers."""
-    from keras_vit.models.costs import as_rematerialised, dense, resnet, small
-
-    rematerialised = {f"block_{i:02d}" for i in blocks_to_remat(remat, sum(spec.units))}
-    rows = [small("normalization", (*size, channels)), *resnet(spec.units, spec.width, size, channels, True)]
-    rows = [as_rematerialised(row) if row.name in rematerialised else row for row in rows]
-    *size, width = rows[-1].output
-    rows += [small("norm", (*size, width), 2 * width, 0), small("relu", (*size, width)), small("pool", (width,))]
-    return [*rows, *([] if classes is None else [dense("head", (classes,), width)])]
-
-
 BIT = Family(
     name="BiT",
     title="BiT (a ResNet with group normalisation)",
@@ -209,5 +197,4 @@ BIT = Family(
     parse=_parse,
     nearest=_nearest,
     variants=BIT_VARIANTS,
-    layer_counts=_layer_counts,
 )

@@ -109,7 +109,6 @@ class Family:
         parse: variant name -> fields of the spec.
         nearest: text like another library's name of a model -> the variant it probably means, or None.
         variants: names of variants, for tables.
-        layer_counts: (spec, (height, width), classes, channels, remat) -> the costs of each layer, see models.costs.
     """
 
     name: str
@@ -123,7 +122,6 @@ class Family:
     parse: Callable[[str], dict]
     nearest: Callable[[str], str | None]
     variants: tuple[str, ...]
-    layer_counts: Callable[..., list]
 
     @property
     def fields(self) -> dict[str, dataclasses.Field]:

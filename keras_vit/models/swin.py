@@ -123,12 +123,6 @@ class Swin(Classifier):
         super().__init__(image, features, outputs, spec, classes, class_names, preprocessing, remat, name, policy)
 
 
-def _layer_counts(*arguments):
-    from keras_vit.models.swin_costs import swin_layer_counts
-
-    return swin_layer_counts(*arguments)
-
-
 SWIN = Family(
     name="Swin",
     title="Swin Transformer",
@@ -141,5 +135,4 @@ SWIN = Family(
     parse=parse,
     nearest=nearest_variant,
     variants=SWIN_VARIANTS,
-    layer_counts=_layer_counts,
 )

@@ -100,21 +100,6 @@ def _block_arguments(spec):
     return {name: getattr(spec, name) for name in ("heads", "mlp_dim", "mlp_activation", "epsilon", "causal")}
 
 
-def text_layer_counts(spec: TextSpec) -> list:
-    """The costs of each layer of a text encoder, LayerCounts as in models.costs."""
-    from keras_vit.models.costs import dense, small, transformer_block
-
-    n, d = spec.length, spec.width
-    rows = [small("token_embedding", (n, d), spec.vocabulary * d), small("position_embedding", (n, d), n * d)]
-    rows += [transformer_block(f"block_{i:02d}", n, d, _block_arguments(spec)) for i in range(spec.depth)]
-    rows += [small("encoder_norm", (n, d), 2 * d), small("pool", (d,))]
-    if spec.outputs is not None:
-        head = dense("head", (spec.outputs,), d)
-        biases = 0 if spec.outputs_bias else spec.outputs
-        rows.append(dataclasses.replace(head, parameters=head.parameters - biases))
-    return rows
-
-
 def _embed(tokens, spec, policy):
     """Token ids (b, n) to tokens (b, n, d), with positions."""
     normal = keras.initializers.RandomNormal(stddev=0.02)

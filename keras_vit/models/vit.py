@@ -85,12 +85,6 @@ class ViT(Classifier):
         return taps.tokens(self)
 
 
-def _layer_counts(*arguments):
-    from keras_vit.models.vit_costs import vit_layer_counts
-
-    return vit_layer_counts(*arguments)
-
-
 VIT = Family(
     name="ViT",
     title="Vision Transformer",
@@ -103,5 +97,4 @@ VIT = Family(
     parse=parse,
     nearest=nearest_variant,
     variants=VARIANTS,
-    layer_counts=_layer_counts,
 )

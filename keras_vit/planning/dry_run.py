@@ -12,9 +12,8 @@ from keras_vit.io.atomic import check_folder, write_bytes
 from keras_vit.io.paths import locate
 from keras_vit.io.suggest import counted
 from keras_vit.models import families
-from keras_vit.planning import counting, memory
-from keras_vit.planning.flops import training_flops
-from keras_vit.planning.model_counts import count
+from keras_vit.planning import memory, model_counts
+from keras_vit.planning.model_counts import count, training_flops
 from keras_vit.planning.rows_of_text import rows, short, sparkline
 from keras_vit.runs.grid import OWN, parse_grid
 from keras_vit.runs.optimizer import make_optimizer, make_schedule
@@ -142,7 +141,7 @@ def _computation_row(model, resolved):
     """Operations per image and in total, if they can be counted."""
     if getattr(model, "spec", None) is None:
         return []
-    flops, step = counting.flops(count(model)), training_flops(model)
+    flops, step = model_counts.flops(count(model)), training_flops(model)
     total = step * resolved["total"] * resolved["batch_size"]
     frozen = " (nothing below the head trains)" if round(step / flops, 2) == 1 else ""
     text = (

@@ -15,9 +15,8 @@ from absl import logging
 from keras_vit.distribution import Strategy
 from keras_vit.layers.normalization import batch_normalizations
 from keras_vit.layers.similarity import Similarity
-from keras_vit.models.costs import as_rematerialised
-from keras_vit.planning import counting
-from keras_vit.planning.model_counts import counted_layers
+from keras_vit.planning import model_counts
+from keras_vit.planning.model_counts import counted_layers, trains
 from keras_vit.planning.rows_of_text import short
 
 _NEAR = 0.8  # fraction of the memory above which a run warns
@@ -70,15 +69,15 @@ def size(variables) -> int:
 
 def _values_per_image(layers):
     """Number of activations of one image's training step; `layers` are (row, layer) from the first to the last."""
-    trains = [bool(layer.trainable_variables) for _, layer in layers]
-    lowest = next((i for i, learns in enumerate(trains) if learns), len(layers))
+    learn = [trains(layer) for _, layer in layers]
+    lowest = next((i for i, learns in enumerate(learn) if learns), len(layers))
     groups = [row.name.partition("/") for row, _ in layers]
-    learning = {name for (name, slash, _), learns in zip(groups, trains) if learns and slash}
+    learning = {name for (name, slash, _), learns in zip(groups, learn) if learns and slash}
     # A nested model that does not train, such as a teacher, keeps nothing.
     rows = [row for (row, _), (name, slash, _) in list(zip(layers, groups))[lowest:] if not slash or name in learning]
     below = math.prod(layers[lowest - 1][0].output) if 0 < lowest < len(layers) else 0  # the lowest one's input
-    kept = below + (counting.training_activations(rows) if rows else 0)
-    return max(kept, counting.forward_activations([row for row, _ in layers]))
+    kept = below + (model_counts.training_activations(rows) if rows else 0)
+    return max(kept, model_counts.forward_activations([row for row, _ in layers]))
 
 
 def _is_block(row):
@@ -100,8 +99,8 @@ def step_memory(model: keras.Model, slots_per_weight: int) -> StepMemory | None:
     if not layers:
         return None
     weights, trained = 4 * size(model.variables), 4 * size(model.trainable_variables)
-    itemsize = counting.BYTES[model.compute_dtype]
-    remat = [(as_rematerialised(row) if _is_block(row) else row, layer) for row, layer in layers]
+    itemsize = model_counts.BYTES[model.compute_dtype]
+    remat = [(model_counts.as_rematerialised(row) if _is_block(row) else row, layer) for row, layer in layers]
     per_image, with_remat = (itemsize * _values_per_image(rows) for rows in (layers, remat))
     own = bool(batch_normalizations(model)), not any(isinstance(layer, Similarity) for _, layer in layers)
     return StepMemory(weights, trained, trained * slots_per_weight, per_image, with_remat, *own)

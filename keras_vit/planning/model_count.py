@@ -21,7 +21,7 @@ class ModelCount:
         image_size: pixels (height, width).
         parameters: number of values in the weights.
         flops: operations of one image's forward pass, 2 per multiply-add.
-        forward_bytes, training_bytes: bytes of one image's activations in float32; see `counting`.
+        forward_bytes, training_bytes: bytes of one image's activations in float32; see `model_counts`.
         files: formats of the weight files: .npz, safetensors, .pth.
     """
 

@@ -1,22 +1,16 @@
-"""Costs of variants and published models, counted without building an encoder or downloading anything."""
-
-import dataclasses
-import math
-from typing import Any
-
-import keras
+"""Costs of variants and published models, counted without values or downloads."""
 
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find
-from keras_vit.depth import depth_model
+from keras_vit.depth.depth_model import DepthModel
+from keras_vit.detection.detection_model import DetectionModel
 from keras_vit.detection.heads import detection_heads
-from keras_vit.layers.embedding.patches import grid_size, pair
+from keras_vit.layers.embedding.patches import pair
 from keras_vit.models.families import FAMILIES, find_spec
-from keras_vit.models.heads.decoder import Decoder, Encoder
-from keras_vit.planning import counting, model_counts
+from keras_vit.models.without_values import without_values
+from keras_vit.planning import model_counts
 from keras_vit.planning.model_count import ModelCount, matching
 from keras_vit.planning.rows_of_text import aligned, short
-from keras_vit.runs.prepare import without_values
-from keras_vit.segmentation.heads.segmentation_heads import make_decoder
+from keras_vit.segmentation.segmentation_model import SegmentationModel
 
 
 def variants() -> list[str]:
@@ -24,38 +18,16 @@ def variants() -> list[str]:
     return [name for family in FAMILIES.values() for name in family.variants]
 
 
-def _decoder(published: Published, encoder: Encoder) -> Decoder:
-    """The layers of a published model's head."""
-    head, classes, policy = str(published.head), published.classes or 1, keras.dtype_policies.get("float32")
+def _dense_model(published, spec, size):
+    head, classes, options = published.head, published.classes or 1, published.head_options
+    if options.get("depth"):
+        return DepthModel(spec, head, image_size=size, **DepthModel.constructor_arguments(options))
     if head in detection_heads.HEADS:
-        return detection_heads.make_detector(head, encoder, classes, policy, published.head_options)
-    if published.head_options.get("depth"):
-        return depth_model.HEADS[head](**published.head_options).decoder(encoder, 1, False, policy)
-    return make_decoder(head, encoder, classes, classes > 1, policy, published.head_options)
+        return DetectionModel(spec, head, classes, size, head_options=options)
+    return SegmentationModel(spec, head, classes, size, head_options=options, auxiliary=float(classes > 1))
 
 
-def _rows_with_tokens(decoder: Decoder, spec: Any, image_size: tuple[int, int]) -> list[counting.LayerCount]:
-    """Rows of a ViT whose blocks learned tokens join: they cost what registers do, and have positions."""
-    shape = (decoder.neck.count, spec.width)
-    values = math.prod(shape)
-    positions = counting.LayerCount("positions_of_tokens", shape, values * (1 + len(decoder.auxiliary)), 0, values, 0)
-    tokens = keras.Input(shape)
-    encoder = counting.layer_counts(dataclasses.replace(spec, registers=decoder.neck.count), image_size, None)
-    return [*encoder, positions, *model_counts.count(keras.Model(tokens, decoder.head(tokens)))]
-
-
-def _rows_on_maps(decoder: Decoder, spec: Any, image_size: tuple[int, int]) -> list[counting.LayerCount]:
-    """Rows of an encoder, and of neck, head and auxiliary heads on its maps."""
-    shapes = [(*grid_size(image_size, spec.strides[i]), spec.width) for i in decoder.taps]
-    maps, tokens = ([keras.Input(shape) for shape in each] for each in (shapes, [shape[-1:] for shape in shapes]))
-    given = [maps, tokens] if decoder.class_tokens else [maps]
-    found = maps if decoder.neck is None else decoder.neck(*given)
-    outputs = [decoder.head(found), *(layer([found[place]]) for place, layer in decoder.auxiliary)]
-    rows = model_counts.count(keras.Model(given, keras.tree.flatten(outputs)))
-    return counting.layer_counts(spec, image_size, None) + rows
-
-
-def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[counting.LayerCount]:
+def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[model_counts.LayerCount]:
     """Layer rows of a variant or published model, such as "B/16" or "deit/tiny".
 
     `image_size` is in pixels, a number or (height, width); None for 224 or the published model's own.
@@ -66,7 +38,7 @@ def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[
     if name not in CATALOGUE and name.partition("/")[0] in {known.partition("/")[0] for known in CATALOGUE}:
         find(name)  # raises, with the nearest name
     if name not in CATALOGUE:
-        return counting.layer_counts(find_spec(name), image_size or 224)
+        return model_counts.layer_counts(find_spec(name), image_size or 224)
     published = CATALOGUE[name]
     spec = find_spec(published.variant, **published.fields)
     if image_size is None and spec.has_tokens:  # with patches of 14 pixels, 378 of 384
@@ -74,10 +46,9 @@ def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[
         image_size = tuple(side // stride * stride for side, stride in zip(own, spec.strides[0]))
     size = pair(image_size or published.image_size, "image_size")
     if published.head is None:
-        return counting.layer_counts(spec, size, published.classes)
+        return model_counts.layer_counts(spec, size, published.classes)
     with without_values():
-        decoder = _decoder(published, Encoder(spec, size))
-        return (_rows_with_tokens if decoder.joins else _rows_on_maps)(decoder, spec, size)
+        return model_counts.count(_dense_model(published, spec, size))
 
 
 def _files(published: Published) -> tuple[str, ...]:
@@ -100,12 +71,12 @@ def count_models(pattern: str = "*", image_size: int | tuple[int, int] | None = 
 def _model_count(name, image_size):
     rows = rows_of(name, image_size)
     size = rows[0].output[:2]  # of the normalised image
-    forward, training = (4 * numbers(rows) for numbers in (counting.forward_activations, counting.training_activations))
+    forward, training = 4 * model_counts.forward_activations(rows), 4 * model_counts.training_activations(rows)
     files = _files(CATALOGUE[name]) if name in CATALOGUE else ()
-    return ModelCount(name, size, counting.parameters(rows), counting.flops(rows), forward, training, files)
+    return ModelCount(name, size, model_counts.parameters(rows), model_counts.flops(rows), forward, training, files)
 
 
-def layers_table(rows: list[counting.LayerCount]) -> str:
+def layers_table(rows: list[model_counts.LayerCount]) -> str:
     """A model's layers and totals as text; "?" for unknown operations."""
     head = ("", "output", "parameters", "MFLOP", "forward", "training")
     cells = [
@@ -119,7 +90,7 @@ def layers_table(rows: list[counting.LayerCount]) -> str:
         )
         for row in rows
     ]
-    forward, training = counting.forward_activations(rows), counting.training_activations(rows)
+    forward, training = model_counts.forward_activations(rows), model_counts.training_activations(rows)
     least = "at least " if any(row.flops is None for row in rows) else ""
-    total = ("in all", "", f"{counting.parameters(rows):,}", f"{least}{counting.flops(rows) / 1e6:,.2f}")
+    total = ("in all", "", f"{model_counts.parameters(rows):,}", f"{least}{model_counts.flops(rows) / 1e6:,.2f}")
     return aligned([head, *cells, (*total, short(4 * forward, "B"), short(4 * training, "B"))])

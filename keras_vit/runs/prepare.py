@@ -36,6 +36,7 @@ from keras_vit.io.logs import quiet
 from keras_vit.io.suggest import counted
 from keras_vit.io.void import VOID
 from keras_vit.models.finetuning.whitening import first_layer
+from keras_vit.models.without_values import without_values
 from keras_vit.runs.config import check_config, odd_sizes, resolve
 from keras_vit.runs.config_keys import is_packaged_task
 from keras_vit.runs.optimizer import make_optimizer
@@ -230,14 +231,6 @@ def check(config: ConfigDict, replicas: int = 1) -> Checked:
 
 
 # With data
-
-
-@contextlib.contextmanager
-def without_values() -> Iterator[None]:
-    """A context in which new models' variables get no values."""
-    with keras.StatelessScope():
-        yield
-        keras.backend.clear_session(free_memory=False)  # or the scope's end would initialise them
 
 
 def _described(init, answers):

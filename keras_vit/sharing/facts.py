@@ -8,7 +8,7 @@ import keras
 from keras_vit.answers import bind, find
 from keras_vit.models import families
 from keras_vit.models.families import Family
-from keras_vit.planning.flops import run_costs
+from keras_vit.planning.model_counts import run_costs
 from keras_vit.serving.export_description import describe
 from keras_vit.sharing.published_run import Measured, Run
 

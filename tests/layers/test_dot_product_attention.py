@@ -89,7 +89,7 @@ def largest_difference(n):
     """Of outputs and gradients of attention among n tokens, as on a GPU and plain, relative to the largest values."""
     import jax
 
-    from keras_vit.layers.kernels import chosen, cudnn
+    from keras_vit.layers.kernels import cudnn, self_check
 
     q, k, v = np.random.default_rng(0).normal(size=(3, 2, n, 2, 8)).astype("bfloat16")
     called, kernel = [], jax.nn.dot_product_attention
@@ -112,12 +112,19 @@ def largest_difference(n):
         found = results(backend.dot_product_attention)
     with (
         unittest.mock.patch.object(jax, "devices", lambda: [card]),
-        unittest.mock.patch.object(chosen, "trusted", lambda kernel, dtype: kernel == "cuDNN attention"),
+        unittest.mock.patch.object(self_check, "trusted", lambda dtype: True),
     ):
         tokens = jax.numpy.zeros((2, 197, 8), "bfloat16")
         assert backend.cudnn_attends(tokens, 64) and not backend.cudnn_attends(tokens.astype("float32"), 64)
         assert not backend.cudnn_attends(tokens, 20) and not backend.cudnn_attends(tokens, 256)
         assert not backend.cudnn_attends(tokens[:, :100], 64)
+    card.platform = "tpu"
+    with (
+        unittest.mock.patch.object(jax, "devices", lambda: [card]),
+        unittest.mock.patch("keras.src.backend.jax.nn.wrap_flash_attention") as causal_without_masks,
+    ):
+        backend.dot_product_attention(q, k, v)
+    assert not causal_without_masks.called
     return called[-1], max(float(abs(a - b).max() / abs(b).max()) for a, b in zip(found, plain, strict=True))
 
 

@@ -1,6 +1,6 @@
 """Generated files: from the fields of the specs the keyword arguments in keras_vit/models/overrides.py and the tables
 in docs/reference/model_fields.md; the costs of all models in keras_vit/planning/counts.csv. `make generate` writes
-them, and test_fields.py compares.
+them, in some minutes; test_fields.py compares the former, planning/test_counting.py some of the costs.
 """
 
 import pathlib
@@ -34,16 +34,16 @@ def between(text: str, start: str, end: str, new: str) -> str:
 
 
 def files() -> dict[pathlib.Path, str]:
-    """{path: the text that the file should have}."""
+    """{path: the text that the file should have} of what the fields give."""
     start, end = "# Generated from the fields of the specs by `make generate`.", "# End of the generated code."
     source = between(OVERRIDES.read_text(), start, end, f"\n\n{overrides()}\n\n")
     page = PAGE.read_text()
     for row in FAMILIES.values():
         start = f"<!-- the fields of {row.spec.__name__}, by `make generate` -->"
         page = between(page, start, "<!-- end -->", f"\n{fields.markdown(row.spec)}\n")
-    return {OVERRIDES: source, PAGE: page, COUNTS: as_csv(count_models())}
+    return {OVERRIDES: source, PAGE: page}
 
 
 if __name__ == "__main__":
-    for path, text in files().items():
+    for path, text in {**files(), COUNTS: as_csv(count_models())}.items():
         path.write_text(text)

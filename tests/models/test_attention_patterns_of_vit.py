@@ -9,8 +9,7 @@ import keras_vit
 from keras_vit.inspection import attention_maps, attention_weights
 from keras_vit.layers import AxialBlock
 from keras_vit.models import make_spec
-from keras_vit.planning.flops import forward_flops
-from keras_vit.planning.model_counts import count
+from keras_vit.planning.model_counts import count, forward_flops
 from keras_vit.pretraining import pixel_sampling
 
 pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
@@ -104,7 +103,7 @@ def products(block, n):
 
 @pytest.mark.extended
 @pytest.mark.parametrize("attention", ["window(2, global=(1,))", "axial", "strided", "fixed(4, 2)", "local(3)"])
-def test_formulas_count_the_products_of_the_graph(attention):
+def test_the_count_is_of_the_products_of_the_graph(attention):
     tf.config.run_functions_eagerly(False)
     model = keras_vit.ViT("Ti/4", **SIZES, attention=attention, registers=1)
     blocks = {layer.name: layer for layer in model.layers if layer.name.startswith("block_")}

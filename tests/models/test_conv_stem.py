@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.planning.flops import forward_flops
+from keras_vit.planning.model_counts import forward_flops
 from keras_vit.training import AdamW, SoftmaxCrossEntropy
 
 SMALL = {"image_size": 32, "classes": 10, "depth": 1, "width": 32, "heads": 2, "mlp_dim": 64, "pool": "gap"}

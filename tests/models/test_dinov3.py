@@ -5,7 +5,7 @@ import pytest
 
 import keras_vit
 from keras_vit.models import families, make_spec
-from keras_vit.planning.counting import layer_counts, parameters
+from keras_vit.planning.model_counts import layer_counts, parameters
 
 COUNTS = {  # of timm 1.0.31's models without a head, with the biases of query and value (`_qkvb`)
     "DINOv3-Ti/16": 5_489_664,

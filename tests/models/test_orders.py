@@ -9,8 +9,7 @@ import keras_vit
 from keras_vit import layers
 from keras_vit.inspection import attention_maps
 from keras_vit.layers.blocks.mlp import ACTIVATIONS
-from keras_vit.planning.counting import layer_counts, parameters
-from keras_vit.planning.model_counts import count
+from keras_vit.planning.model_counts import count, layer_counts, parameters
 
 SIZE = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 24}
 ORDER = {"norm_first": False, "mlp_activation": "relu", "final_norm": False, "pre_logits": 8}

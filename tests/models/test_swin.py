@@ -22,7 +22,7 @@ from keras_vit.layers.positions.continuous import log_offsets
 from keras_vit.models import enable_lora, families, make_swin_spec
 from keras_vit.models.swin_spec import make_stages
 from keras_vit.optim.optimizers import layer_multipliers
-from keras_vit.planning import counting
+from keras_vit.planning import model_counts
 
 TINY = {"width": 8, "depths": (2, 1), "heads": 2, "window": 4}
 
@@ -58,22 +58,22 @@ def images():
     ],
 )
 def test_parameters_are_those_of_the_published_models(variant, size, expected):
-    assert counting.parameters(counting.layer_counts(make_swin_spec(variant), size)) == expected
+    assert model_counts.parameters(model_counts.layer_counts(make_swin_spec(variant), size)) == expected
 
 
 @pytest.mark.parametrize(
     ("variant", "window", "size", "gmacs"), [("Swin-B", 12, 384, 47.0), ("SwinV2-B", 8, 256, 20.3)]
 )
 def test_operations_are_those_of_the_papers(variant, window, size, gmacs):
-    rows = counting.layer_counts(make_swin_spec(variant, window=window), size)
-    assert abs(counting.flops(rows) / 2e9 - gmacs) < 0.1
+    rows = model_counts.layer_counts(make_swin_spec(variant, window=window), size)
+    assert abs(model_counts.flops(rows) / 2e9 - gmacs) < 0.1
 
 
 @pytest.mark.parametrize("version", ["Swin", "SwinV2"])
 def test_it_is_counted_as_it_is_built(version, models):
     model = models[version]
-    rows = counting.layer_counts(model.spec, model.image_size, 5)
-    assert counting.parameters(rows) == model.count_params()
+    rows = model_counts.layer_counts(model.spec, model.image_size, 5)
+    assert model_counts.parameters(rows) == model.count_params()
     for row in rows:
         layer = model.get_layer(row.name)
         assert (layer.count_params(), layer.output.shape[1:]) == (row.parameters, row.output), row.name

@@ -15,8 +15,7 @@ from keras_vit.checkpoints.reading.metadata import check_fields
 from keras_vit.layers.blocks.mlp import ACTIVATIONS, MLPS, MlpForm
 from keras_vit.layers.registration import serializable
 from keras_vit.models import ViTSpec, families, fields
-from keras_vit.planning.counting import layer_counts, parameters
-from keras_vit.planning.model_counts import count
+from keras_vit.planning.model_counts import count, layer_counts, parameters
 from keras_vit.runs.config import check_config
 from trainers import config_files
 

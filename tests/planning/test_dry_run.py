@@ -7,7 +7,7 @@ import pytest
 
 from keras_vit.models import freeze, freeze_all_but_head
 from keras_vit.planning import dry_run
-from keras_vit.planning.flops import forward_flops, training_flops
+from keras_vit.planning.model_counts import forward_flops, training_flops
 from keras_vit.planning.rows_of_text import rows, short, sparkline
 from keras_vit.runs.prepare import check, planned_data
 from keras_vit.training import AdamW, Momentum

@@ -6,7 +6,7 @@ import keras
 import pytest
 
 from keras_vit.models import Distilled, freeze, freeze_all_but_head
-from keras_vit.planning import counting, memory
+from keras_vit.planning import memory, model_counts
 from keras_vit.planning.memory import StepMemory, check_fit, step_memory
 from keras_vit.planning.model_counts import count
 
@@ -35,14 +35,14 @@ def test_what_a_step_keeps(tiny):
     whole = step_memory(model, 2)
     weights = 4 * model.count_params()
     assert (whole.weights, whole.gradients, whole.slots) == (weights, weights, 2 * weights)
-    assert whole.per_image == 4 * counting.training_activations(count(model))
+    assert whole.per_image == 4 * model_counts.training_activations(count(model))
     assert step_memory(tiny(depth=4, remat=True), 2).per_image == whole.per_image_remat < whole.per_image
     taught = step_memory(Distilled(model, tiny(depth=4, name="teacher")), 2)
     assert taught.per_image < 1.2 * whole.per_image and taught.gradients == weights
     freeze(model, ("patch_encoder", "class_token", "position_embedding", "block_00", "block_01"))
     assert step_memory(model, 2).per_image < 0.6 * whole.per_image
     freeze_all_but_head(model)
-    assert step_memory(model, 2).per_image == 4 * counting.forward_activations(count(model))
+    assert step_memory(model, 2).per_image == 4 * model_counts.forward_activations(count(model))
     assert step_memory(keras.Sequential([keras.layers.Dense(2)]), 2) is None
 
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.models import MaskedAutoencoder, hidden_count
+from keras_vit.models.without_values import without_values
 from keras_vit.pretraining import patch_masks
-from keras_vit.runs.prepare import without_values
 from keras_vit.training import AdamW, MaskedSquaredError
 
 pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time

@@ -11,7 +11,7 @@ import keras_vit
 from keras_vit.depth.depth_model import DPTDepth
 from keras_vit.layers.resizing import pool_to, resize_bilinear
 from keras_vit.models.heads.decoder import Encoder
-from keras_vit.planning import counting
+from keras_vit.planning import model_counts
 from keras_vit.segmentation.heads.segmentation_heads import make_decoder
 
 pytestmark = pytest.mark.usefixtures("eagerly")
@@ -155,7 +155,7 @@ def parameters(decoder, grid, d):
 def test_dpt_large_has_the_parameters_of_transformers():
     spec = keras_vit.models.make_spec("L/16")
     decoder = make_decoder("dpt", Encoder(spec, (384, 384)), 150, True, FLOAT32, {})
-    encoder = counting.parameters(counting.layer_counts(spec, 384, None))
+    encoder = model_counts.parameters(model_counts.layer_counts(spec, 384, None))
     unused = 2 * (9 * 256 * 256 + 2 * 256)  # the lateral unit of the deepest fusion
     assert encoder + parameters(decoder, (24, 24), 1024) + unused == 343_960_364  # DPTForSemanticSegmentation, 5.24.0
 
@@ -164,6 +164,6 @@ def test_depth_anything_v2_small_has_the_parameters_of_transformers():
     spec = keras_vit.models.make_spec("S/14", layer_scale=1.0, pool="token")
     options = {"width": 64, "readout": "ignore", "residual_bias": True, "exact_sizes": True, "depth": "relative"}
     decoder = DPTDepth(**options).decoder(Encoder(spec, (518, 518)), 1, False, FLOAT32)
-    encoder = counting.parameters(counting.layer_counts(spec, 518, None))
+    encoder = model_counts.parameters(model_counts.layer_counts(spec, 518, None))
     unused = 2 * (9 * 64 * 64 + 64) + 384  # as above; and DINOv2's mask token
     assert encoder + parameters(decoder, (37, 37), 384) + unused == 24_785_089  # DepthAnythingForDepthEstimation

@@ -15,7 +15,7 @@ from hub_stand_in import serving
 from small_models import detecting, every_weight, segmenting
 
 import keras_vit
-from keras_vit.planning.flops import forward_flops
+from keras_vit.planning.model_counts import forward_flops
 from keras_vit.sharing import share, write_folder
 from keras_vit.sharing.card import OWN_WORDS_END, _classes, own_words
 from keras_vit.sharing.data_names import find_data, model_name, on_the_hub

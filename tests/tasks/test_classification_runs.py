@@ -15,7 +15,7 @@ from keras_vit.data import from_arrays, open_source
 from keras_vit.evaluation import Embedder
 from keras_vit.evaluation.linear_probe import probe_head
 from keras_vit.io.json_files import read_json
-from keras_vit.planning.flops import forward_flops
+from keras_vit.planning.model_counts import forward_flops
 from keras_vit.runs import RunDirectory, training_run
 from keras_vit.tasks import Classification
 from keras_vit.training import Cutmix, Mixup, MixupOrCutmix

@@ -174,14 +174,15 @@ def test_kinds_of_attention_have_about_as_many_parameters():
 
 def test_every_point_of_the_sweeps_is_a_model(without_values):
     from keras_vit.models.families import find_spec
-    from keras_vit.planning import counting
+    from keras_vit.planning import model_counts
 
     for lines in scaling.SWEEPS.values():
         for points in lines.values():
             counted = [
-                counting.layer_counts(find_spec(variant, **overrides), size) for _, variant, size, overrides in points
+                model_counts.layer_counts(find_spec(variant, **overrides), size)
+                for _, variant, size, overrides in points
             ]
-            assert len({counting.flops(rows) for rows in counted}) == len(points)
+            assert len({model_counts.flops(rows) for rows in counted}) == len(points)
 
 
 def test_what_the_benchmarks_import_is_there():

@@ -26,7 +26,7 @@ from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.tokenizer import FILE
 from keras_vit.layers.dense import ComposedLayer
 from keras_vit.models import TextEncoder, families, make_text_spec
-from keras_vit.models.text import text_layer_counts
+from keras_vit.models.without_values import without_values
 
 
 def _family(name, kind):
@@ -253,7 +253,9 @@ def _check_text(node, shapes, where):
         spec = make_text_spec(arguments["variant"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{where} describes a model that cannot be built: {error}") from None
-    if spec.depth > len(shapes) or sum(row.parameters for row in text_layer_counts(spec)) > values:
+    with without_values():
+        larger = spec.depth > len(shapes) or TextEncoder(spec, name="described").count_params() > values
+    if larger:
         raise ValueError(f"{where} describes a larger text encoder than the file contains: {spec}.")
 
 

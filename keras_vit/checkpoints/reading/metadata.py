@@ -21,6 +21,7 @@ from keras_vit.io.checksum import checksum
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import as_named_now
 from keras_vit.models import families, fields
+from keras_vit.models.without_values import without_values
 
 _ALWAYS = ("variant", "image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
 ARGUMENTS = (*_ALWAYS, "quantization", "lora")  # these two are checked in dense_config.py
@@ -250,14 +251,14 @@ def built_from(path: typing.Any, is_changed: bool = False) -> Iterator[None]:
 
 
 def check_size(
-    spec: families.Spec, config: Mapping[str, typing.Any], arrays: int, values: int, where: typing.Any
+    spec: families.Spec, config: Mapping[str, typing.Any], arrays: int, values: int | None, where: typing.Any
 ) -> None:
     """Refuses to build a model larger than its file.
 
     Args:
         spec: of the model.
         config: with image_size, classes and channels.
-        arrays, values: the file's number of arrays, and of values in them.
+        arrays, values: the file's number of arrays, and of values in them; None if their shapes gave the spec.
         where: the file's name, for messages.
 
     Raises:
@@ -270,12 +271,15 @@ def check_size(
     if spec.repeated > arrays:  # keeps counting as fast as reading the file
         raise ValueError(f'"{where}" describes a model of {spec.repeated:,} blocks, but contains {arrays:,} arrays.')
     size, classes, channels = (config[name] for name in ("image_size", "classes", "channels"))
-    rows = families.find(spec).layer_counts(spec, size, classes, channels, False)
-    least = sum(row.parameters for row in rows) // _LARGEST_SHARE
+    tokens = math.prod(side // stride for side, stride in zip(size, spec.strides[0]))
+    if spec.has_attention and tokens * spec.width > _LARGEST_TABLE:
+        raise ValueError(
+            f'"{where}" describes a model of {tokens:,} tokens, each {spec.width} wide, which is too large.'
+        )
+    if values is None:
+        return
+    with without_values():
+        model = families.build(variant=spec, image_size=size, classes=classes, channels=channels, name="described")
+    least = model.count_params() // _LARGEST_SHARE
     if least > values:
         raise ValueError(f'"{where}" describes a model of more than {least:,} weights, but contains {values:,}.')
-    largest = max((row.output for row in rows if len(row.output) == 2), key=math.prod, default=(0, 0))
-    if math.prod(largest) > _LARGEST_TABLE:
-        raise ValueError(
-            f'"{where}" describes a model of {largest[0]:,} tokens, each {largest[1]} wide, which is too large.'
-        )

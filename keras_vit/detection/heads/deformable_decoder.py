@@ -18,7 +18,6 @@ from keras_vit.layers.attention.deformable import DeformableAttention
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
-from keras_vit.models.heads.parts import LayerOfParts
 
 _EPSILON = 1e-5
 _SLOWEST = 10_000  # of the waves' lengths
@@ -38,7 +37,7 @@ def box_waves(boxes: Any, width: int) -> Any:
 
 
 @serializable
-class QueryAttention(LayerOfParts):
+class QueryAttention(keras.layers.Layer):
     """Self-attention inside each group; positions count for queries and keys alone: (b, g*q, d) -> (b, g*q, d).
 
     Args:
@@ -75,7 +74,7 @@ class QueryAttention(LayerOfParts):
 
 
 @serializable
-class DecoderLayer(LayerOfParts):
+class DecoderLayer(keras.layers.Layer):
     """x = norm(x + attention(x)); x = norm(x + attention to maps(x)); x = norm(x + mlp(x)): (b, g*q, d) -> the same.
 
     Args:

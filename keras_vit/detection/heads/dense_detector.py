@@ -18,7 +18,7 @@ from keras_vit.layers.arguments import choice, integer
 from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.layers.registration import serializable
 from keras_vit.models.heads.decoder import Decoder, Encoder
-from keras_vit.models.heads.parts import NORMS, ConvBlock, LayerOfParts
+from keras_vit.models.heads.parts import NORMS, ConvBlock
 
 DISTANCES = ("exp", "softplus")
 _PRIOR = 0.01  # probability of every class before training
@@ -52,7 +52,7 @@ def distances_to_boxes(distances: Any, points: Any) -> Any:
 
 
 @serializable
-class DenseDetector(LayerOfParts):
+class DenseDetector(keras.layers.Layer):
     """Maps [(b, h, w, d), ...] -> logits (b, n, classes) and boxes (b, n, 4) as fractions of the image, float32.
 
     Args:

@@ -26,7 +26,7 @@ from keras_vit.layers.arguments import integer, number
 from keras_vit.layers.boxes import areas, moved
 from keras_vit.layers.registration import serializable
 from keras_vit.models.heads.decoder import Decoder, Encoder
-from keras_vit.models.heads.parts import LayerOfParts, convolution
+from keras_vit.models.heads.parts import convolution
 
 _OVERLAP = 0.7  # of region proposals
 _SCALES = (1, 2, 4)
@@ -60,7 +60,7 @@ def _dense(units, stddev, dtype, name):
 
 
 @serializable
-class RegionHead(LayerOfParts):
+class RegionHead(keras.layers.Layer):
     """Two dense layers on cuts of a map: (b, h, w, d), boxes (b, r, 4) -> logits (b, r, k + 1), outputs (b, r, 4).
 
     The last class is "no object"; outputs are offsets from the boxes times the units of detection.region_loss.REGIONS.
@@ -98,7 +98,7 @@ class RegionHead(LayerOfParts):
 
 
 @serializable
-class RegionDetector(LayerOfParts):
+class RegionDetector(keras.layers.Layer):
     """Region proposals and their classes: [map (b, h, w, d)] -> a dict, float32 but for the map.
 
     "logits" (b, r, k + 1), "no object" last; "boxes" (b, r, 4), fractions of the image; and for training "regions" (b,
@@ -143,10 +143,6 @@ class RegionDetector(LayerOfParts):
             layer.build(shape)
         self.region_head = RegionHead(self.classes, self.units, dtype=policy, name="region_head")
         self.region_head.build(shape, (shape[0], self.proposals, 4))
-
-    def products(self) -> int:
-        (h, w, d), size = self.map_shape, self.region_head.size
-        return self.proposals * size * w * d * (h + size)  # of the cuts
 
     def _proposed(self, objectness, outputs):
         """The best regions (b, r, 4), highest score first, zeros in empty places."""

@@ -26,7 +26,6 @@ from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
 from keras_vit.models.headed import decoder_maps
 from keras_vit.models.heads.decoder import Decoder, Encoder
-from keras_vit.models.heads.parts import LayerOfParts
 
 _QUARTERS = (0.25, 0.5, 0.75, 1.0)
 
@@ -61,7 +60,7 @@ def _corners(boxes):
 
 
 @serializable
-class QueryDecoder(LayerOfParts):
+class QueryDecoder(keras.layers.Layer):
     """Proposals, decoder layers and predictions: [(b, h, w, d), ...] -> logits, boxes and predictions, float32.
 
     Logits (b, q, k) and boxes (b, q, 4) are those of the last layer, for the first group. Predictions (b, s, g, q,
@@ -120,9 +119,6 @@ class QueryDecoder(LayerOfParts):
         self.box_mlp = _mlp((d, d, 4), policy, "box", last_kernel="zeros")
         for i, layer in enumerate((*self.positions, *self.box_mlp)):
             layer.build((None, self.queries, 2 * d) if i == 0 else shape)
-
-    def products(self) -> int:
-        return 2 * len(self.stack) * self.queries**2 * self.features.shape[-1]  # of the attention among queries
 
     def _prediction(self, x, boxes, groups):
         """Boxes and logits of queries (b, g*q, d) that started from boxes (b, g*q, 4): (b, g, q, 4 + k)."""

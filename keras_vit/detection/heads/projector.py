@@ -15,7 +15,7 @@ from keras import ops
 from keras_vit.layers.arguments import integer
 from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
-from keras_vit.models.heads.parts import ConvBlock, Enlargement, LayerOfParts, convolution, normalization
+from keras_vit.models.heads.parts import ConvBlock, Enlargement, convolution, normalization
 
 SCALES = (2.0, 1.0, 0.5)
 _WIDE = 512  # channels from which an enlargement is preceded by a 1x1 convolution
@@ -28,7 +28,7 @@ def scaled(size: tuple[int, int], scale: float) -> tuple[int, int]:
 
 
 @serializable
-class C2f(LayerOfParts):
+class C2f(keras.layers.Layer):
     """(b, h, w, d) -> (b, h, w, width).
 
     Args:
@@ -67,7 +67,7 @@ class C2f(LayerOfParts):
 
 
 @serializable
-class Resampling(LayerOfParts):
+class Resampling(keras.layers.Layer):
     """Doubles or halves a map: (b, h, w, d) -> (b, 2h, 2w, d/2) or (b, h/2, w/2, d).
 
     A transposed convolution doubles it, for more than 512 channels after a 1x1 convolution that halves these, to d/4
@@ -115,7 +115,7 @@ class Resampling(LayerOfParts):
 
 
 @serializable
-class Projector(LayerOfParts):
+class Projector(keras.layers.Layer):
     """Maps of blocks to one map per scale: [(b, h, w, d), ...] -> [(b, h*scale, w*scale, width), ...].
 
     Args:

@@ -20,7 +20,6 @@ from keras_vit.layers.arguments import integer
 from keras_vit.layers.bilinear import rows_at
 from keras_vit.layers.normalization import normalized
 from keras_vit.layers.registration import serializable
-from keras_vit.models.heads.parts import LayerOfParts
 
 RARE = -math.log(99)  # the logit of a probability of 1%, at which sigmoid classifiers start
 _SIDE = 0.05  # of the boxes that places start from; twice that with each map
@@ -116,7 +115,7 @@ class GroupedNorm(keras.layers.Layer):
 
 
 @serializable
-class Proposals(LayerOfParts):
+class Proposals(keras.layers.Layer):
     """The best places of maps: [(b, h, w, d), ...] -> boxes (b, g, q, 4) and logits (b, g, q, k), best first, float32.
 
     Args:

@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_vit.layers.arguments import integer
 from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import resize_bilinear
-from keras_vit.models.heads.parts import Enlargement, LayerOfParts, convolution
+from keras_vit.models.heads.parts import Enlargement, convolution
 
 _EPSILON = 1e-6
 
@@ -31,7 +32,7 @@ def doublings(scales: Any) -> tuple[int, ...]:
 
 
 @serializable
-class Lateral(LayerOfParts):
+class Lateral(keras.layers.Layer):
     """1x1 and 3x3 convolutions without bias, each with LayerNorm over channels: (b, h, w, d) -> (b, h, w, width).
 
     Args:
@@ -60,7 +61,7 @@ class Lateral(LayerOfParts):
 
 
 @serializable
-class Rescaling(LayerOfParts):
+class Rescaling(keras.layers.Layer):
     """A map at 2^power times its size: (b, h, w, d) -> (b, h', w', d'), d' = d / 2^power for power above 0.
 
     4: transposed convolution to d/2, LayerNorm, GELU, transposed convolution to d/4; 2: transposed convolution to d/2;
@@ -104,7 +105,7 @@ class Rescaling(LayerOfParts):
 
 
 @serializable
-class SimplePyramid(LayerOfParts):
+class SimplePyramid(keras.layers.Layer):
     """[map (b, h, w, d)] -> [(b, h', w', width), ...] at the scales, the largest first.
 
     Args:
@@ -139,7 +140,7 @@ class SimplePyramid(LayerOfParts):
 
 
 @serializable
-class TopDownPyramid(LayerOfParts):
+class TopDownPyramid(keras.layers.Layer):
     """Maps [(b, h, w, d), ...], the largest first -> the same sizes with `width` channels; each adds the next, resized.
 
     Args:

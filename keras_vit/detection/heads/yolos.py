@@ -17,7 +17,6 @@ from keras_vit.layers.boxes import from_centers
 from keras_vit.layers.registration import serializable
 from keras_vit.models import taps
 from keras_vit.models.heads.decoder import Decoder, Encoder, check_joinable
-from keras_vit.models.heads.parts import LayerOfParts
 
 _STDDEV = 0.02  # of new tokens and positions, as of the class token of DeiT
 
@@ -67,7 +66,7 @@ class DetectionPositions(keras.layers.Layer):
 
 
 @serializable
-class SetHead(LayerOfParts):
+class SetHead(keras.layers.Layer):
     """A class and a box for each detection token: (b, q, d) -> logits (b, q, k + 1), boxes (b, q, 4), both float32.
 
     Two MLPs of three layers with ReLU, as in DETR (arXiv 2005.12872, section 3.2). The last class is "no object". Boxes

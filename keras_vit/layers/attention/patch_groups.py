@@ -6,7 +6,6 @@ is computed and which pairs of patches take part. Padding is 0, which is the num
 Letters: b images (times heads), h w grid, m groups, s queries and t keys of a group, c values.
 """
 
-import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -250,15 +249,6 @@ def allowed_pairs(groups: Groups, prefix: int) -> np.ndarray:
     return found & np.tri(n, dtype=bool) if groups.causal else found
 
 
-def sizes(groups: Groups, prefix: int) -> tuple[int, int]:
-    """The cost of attention in groups: pairs of queries and keys, and keys with their copies, padding included."""
-    n = prefix + groups.grid[0] * groups.grid[1]
-    m, s = arrangements(groups)[0][0].shape
-    pairs = prefix * (prefix if groups.causal else n) + m * s * prefix
-    pairs += sum(i.size * j.shape[1] for i, j in arrangements(groups))
-    return pairs, m * prefix + sum(j.size for _, j in arrangements(groups))
-
-
 # {name in patterns.PATTERNS: its class}.
 _GROUPS = {
     "window": Windows,
@@ -279,12 +269,6 @@ def make_groups(pattern: str, grid: tuple[int, int], causal: bool = False) -> Gr
 def allowed(pattern: str, grid: tuple[int, int], prefix: int, causal: bool = False) -> np.ndarray:
     """Which tokens a pattern lets attend to which: booleans (n, n), queries before keys."""
     return allowed_pairs(make_groups(pattern, grid, causal), prefix)
-
-
-@functools.lru_cache(64)
-def pattern_sizes(pattern: str, grid: tuple[int, int], prefix: int, causal: bool = False) -> tuple[int, int]:
-    """A pattern's cost: pairs of queries and keys, and keys with copies; products and weights grow with the pairs."""
-    return sizes(make_groups(pattern, grid, causal), prefix)
 
 
 def _product(x, y):

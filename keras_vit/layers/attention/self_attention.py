@@ -1,7 +1,7 @@
 """Multi-head self-attention (appendix A of arXiv 2010.11929).
 
 The heads are an axis before the tokens, and the products are ordinary matrix products: the fastest form measured on
-CPUs (docs/performance.md). On TPUs, with JAX, a kernel avoids that axis where it can (layers/kernels).
+CPUs (docs/performance.md).
 
 With JAX on one GPU, attention among at least 128 tokens in 16 bits, without masks, is cuDNN's kernel: ViT-B/16 trains
 1.43 times as fast (docs/performance.md). The environment variable KERAS_VIT_DOT_PRODUCT_ATTENTION, read when a model is
@@ -18,7 +18,7 @@ from keras import ops
 from keras_vit.layers.arguments import choice, flag, integer, number, rate, setting
 from keras_vit.layers.attention.patterns import pattern_text
 from keras_vit.layers.attention.token_masks import attendable, causal, causal_softmax, masked_softmax, token_count
-from keras_vit.layers.backend import attention_in_one_kernel, cudnn_attends, dot_product_attention
+from keras_vit.layers.backend import cudnn_attends, dot_product_attention
 from keras_vit.layers.dense import ComposedLayer, Dense
 from keras_vit.layers.dropout import Dropout, fold_in
 from keras_vit.layers.embedding.patches import check_tokens, pair
@@ -308,10 +308,7 @@ class MultiHeadSelfAttention(ComposedLayer):
                 allowed = ops.logical_and(allowed, causal(token_count(x)))
             q, k, v = self._queries(x, scale), self._keys(x, scale), self._split(self.value(x))
             return self._joined(self._dot_product(q, k, v, allowed))
-        if not plain or self.qk_norm or self.positions:
-            return None
-        kernel = attention_in_one_kernel(x, self.heads * self.size, self.heads)
-        return kernel and kernel(self.query(x), self.key(x), self.value(x), self._unmasked)
+        return None
 
     def _dot_product(self, q, k, v, allowed):
         """Keras' operation on q, k and v (b, k, n, c), with zeros for a token that may attend to none."""
@@ -319,11 +316,6 @@ class MultiHeadSelfAttention(ComposedLayer):
         y = dot_product_attention(q, k, v, allowed, is_causal=self.causal and allowed is None)
         y = ops.transpose(y, (0, 2, 1, 3))  # (b, n, k, c) -> (b, k, n, c)
         return y if allowed is None else ops.where(ops.any(allowed, axis=-1, keepdims=True), y, ops.zeros_like(y))
-
-    def _unmasked(self, q, k, v):
-        """The heads' outputs from q, k and v, all (b, n, k*c), as in `attend` without masks."""
-        q, k, v = self._split(q), self._split(k), self._split(v)  # (b, k, n, c)
-        return self._joined(ops.matmul(ops.softmax(self._scores(q, k)), v))
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape

@@ -51,9 +51,8 @@ def branch_seeds(seed):
 
 
 def residual(x: Any, norm: LayerNormalization, branch: Callable[[Any], Any], training: bool) -> Any:
-    """x + branch(norm(x)), forked so that a kernel can add up the gradients of both paths."""
-    x, y = norm.fork(x, training)
-    return x + branch(y)
+    """x + branch(norm(x))."""
+    return x + branch(norm(x, training=training))
 
 
 @serializable

@@ -1,1 +1,1 @@
-"""Kernels for the JAX backend: TPUs' in Pallas, their choice (chosen.py), and their check (self_check.py)."""
+"""What the JAX backend computes otherwise: attention by cuDNN and its check (self_check.py), gradients of biases."""

@@ -9,12 +9,16 @@ import keras
 _IMPLEMENTATION: Literal["cudnn", "xla"] = "cudnn"
 
 
+def platform() -> str:
+    """The kind of this process's devices: "cpu", "gpu" or "tpu"."""
+    return jax.devices()[0].platform
+
+
 def usable(x: Any, width: int) -> bool:
     """Whether cuDNN attends here among tokens of x's dtype in heads of `width`: on a GPU from Ampere on, in 16 bits."""
     if keras.backend.standardize_dtype(x.dtype) not in ("bfloat16", "float16") or width % 8 or width > 128:
         return False
-    device = jax.devices()[0]
-    return device.platform == "gpu" and float(getattr(device, "compute_capability", 0)) >= 8.0
+    return platform() == "gpu" and float(getattr(jax.devices()[0], "compute_capability", 0)) >= 8.0
 
 
 def attend(q: Any, k: Any, v: Any) -> Any:

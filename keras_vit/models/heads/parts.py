@@ -15,14 +15,6 @@ NORMS = ("batch", "group", "layer")
 GROUPS = 32  # at most, as in mmsegmentation
 
 
-class LayerOfParts(keras.layers.Layer):
-    """A layer that consists of others. It builds them with the shapes that they get, from which planning counts."""
-
-    def products(self) -> int:
-        """Multiply-adds per image that no part of the layer counts."""
-        return 0
-
-
 def convolution(filters: int, kernel_size: int, policy: Any, name: str, **options: Any) -> keras.layers.Conv2D:
     """A convolution with stride 1 that keeps the map's size; `options` as in keras.layers.Conv2D."""
     given = {"padding": "same", "kernel_initializer": "he_normal", "data_format": "channels_last", **options}
@@ -144,7 +136,7 @@ class PlaceClassifier(keras.layers.Layer):
 
 
 @serializable
-class FCNHead(LayerOfParts):
+class FCNHead(keras.layers.Layer):
     """An auxiliary head: convolutions, then the classifier: [map (b, h, w, d)] -> logits (b, h, w, classes).
 
     Args:

@@ -8,7 +8,7 @@ memory.
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 _BYTES = {
     "pred": 1,
@@ -28,8 +28,6 @@ _ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
 _INSTRUCTION = re.compile(
     r"^\s*(?:ROOT )?%(?P<name>[\w.\-]+) = (?P<type>\(.*?\)|\S+) (?P<opcode>[a-z][\w\-]*)\((?P<rest>.*)$"
 )
-# A kernel's metadata, the only multi-line part of instructions.
-_METADATA = re.compile(r"(kernel_metadata=\{)\n(.*?)\n(\})", re.DOTALL)
 _COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%(?P<name>[\w.\-]+) .*\{$")
 # Instructions that only name values in place.
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
@@ -55,9 +53,6 @@ class Instruction:
         cycles: XLA's estimate, or 0.
         calls: a fusion's computation, or None.
         body: a loop's computation, or None; `trips` is the number of iterations.
-        kernel: code of a Pallas kernel, or "".
-        programs: number of runs of a kernel's program; 0 if unknown, or not a kernel.
-        flops: operations of a kernel, which XLA does not count.
     """
 
     name: str
@@ -69,9 +64,6 @@ class Instruction:
     calls: str | None = None
     body: str | None = None
     trips: int = 1
-    kernel: str = ""
-    programs: int = 0
-    flops: float = 0.0
 
     @property
     def collective(self) -> str | None:
@@ -106,16 +98,6 @@ def _operands(rest):
     return ()
 
 
-def _kernel(rest):
-    """(code, programs, FLOPs) of a kernel; ("", 0, 0.0) of any other instruction."""
-    if 'custom_call_target="tpu_custom_call"' not in rest:
-        return "", 0, 0.0
-    code = re.search(r'"custom_call_config":\{"body":"([^"]*)"', rest)
-    programs = re.search(r'kernel_metadata=\{"programs":"(\d+)"', rest)
-    flops = re.search(r'"cost_estimate":\{"flops":"(\d+)"', rest)
-    return code[1] if code else "", int(programs[1]) if programs else 0, float(flops[1]) if flops else 0.0
-
-
 def _instruction(line):
     """The Instruction on a line, or None."""
     match = _INSTRUCTION.match(line)
@@ -136,7 +118,6 @@ def _instruction(line):
         calls[1] if calls else None,
         body[1] if body and match["opcode"] == "while" else None,
         int(trips[1]) if trips else 1,
-        *_kernel(rest),
     )
 
 
@@ -151,23 +132,17 @@ class Cost:
 
 
 class Program:
-    """The computations in a compiled program's text; ValueError without an entry computation.
+    """The computations in a compiled program's text; ValueError without an entry computation."""
 
-    `bundles` is {instruction: bundles} of its kernels, for which XLA estimates no cycles. XLA compiles, and so lists,
-    only one of several equal kernels.
-    """
-
-    def __init__(self, text: str, bundles: Mapping[str, int] | None = None):
+    def __init__(self, text: str):
         self._computations, self._entry, current = {}, None, None
-        for line in _METADATA.sub(r"\1\2\3", text).splitlines():
+        for line in text.splitlines():
             start = _COMPUTATION.match(line)
             if start:
                 current = self._computations.setdefault(start["name"], {})
                 self._entry = start["name"] if start["entry"] else self._entry
             elif current is not None and (instruction := _instruction(line)):
                 current[instruction.name] = instruction
-        named = {name: each for here in self._computations.values() for name, each in here.items() if each.kernel}
-        self._bundles = {named[name].kernel: count for name, count in (bundles or {}).items() if name in named}
         if self._entry is None:
             raise ValueError("Expected the text of a compiled program, got one without an entry computation.")
 
@@ -186,11 +161,7 @@ class Program:
             if instruction.body:
                 yield from self._costs(instruction.body, times * instruction.trips)
             elif instruction.opcode not in _FREE and not instruction.opcode.endswith("-done"):
-                yield Cost(instruction, times * self._hbm(instruction, here), times * self._cycles(instruction), times)
-
-    def _cycles(self, instruction):
-        """Cycles of one run: XLA's estimate, or a kernel's schedule times its runs."""
-        return instruction.cycles or instruction.programs * self._bundles.get(instruction.kernel, 0)
+                yield Cost(instruction, times * self._hbm(instruction, here), times * instruction.cycles, times)
 
     def _hbm(self, instruction, here):
         """Bytes that one run of an instruction reads from and writes to HBM."""

@@ -20,8 +20,6 @@ from keras_vit.io.cache import cache_folder
 from keras_vit.io.progress import stage
 from keras_vit.planning.slice.chips import Slice, parse_slice
 from keras_vit.planning.slice.hlo import Program
-from keras_vit.planning.slice.kernels import folder as kernels_folder
-from keras_vit.planning.slice.kernels import read_schedules
 from keras_vit.planning.slice.layer_costs import RANDOM, Group, grouped
 from keras_vit.planning.slice.program import check_backend, lowered_step
 from keras_vit.runs.config import durations_in_examples
@@ -40,10 +38,9 @@ class Compiled:
     """Costs of the compiled step on one chip.
 
     Attributes:
-        flops, bytes_accessed: XLA's cost analysis plus kernels, which it leaves out; bytes in any memory.
+        flops, bytes_accessed: XLA's cost analysis; bytes in any memory.
         hbm: bytes read from and written to HBM; None, like `cycles`, if the program cannot be read.
         cycles: estimated cycles, without collectives.
-        kernel_cycles: part of `cycles` in kernels, from their own schedules.
         random_cycles: part of `cycles` in instructions that draw random numbers among other work.
         arguments, temporaries, results, code: bytes of memory; results that reuse arguments' memory are not counted.
         sums: {kind: (number, bytes)} of collectives.
@@ -55,7 +52,6 @@ class Compiled:
     bytes_accessed: float
     hbm: float | None
     cycles: float | None
-    kernel_cycles: float
     random_cycles: float
     arguments: int
     temporaries: int
@@ -166,7 +162,7 @@ def _sums(costs):
 def _read(compiled):
     """The Program that JAX compiled; None if XLA cannot write it as text."""
     try:
-        return Program(compiled.as_text(), read_schedules(kernels_folder()))
+        return Program(compiled.as_text())
     except jax.errors.JaxRuntimeError as error:
         logging.warning(
             "XLA cannot write this program as text, so some figures are missing: %s", str(error).splitlines()[0]
@@ -180,11 +176,10 @@ def measured(compiled, optimizer, seconds):
     costs = list(program.costs()) if program else []
     accessed = float(analysis.get("bytes accessed", 0))
     return Compiled(
-        float(analysis.get("flops", 0)) + sum(cost.times * cost.instruction.flops for cost in costs),
+        float(analysis.get("flops", 0)),
         accessed,
         sum(cost.hbm for cost in costs) if program else None,
         sum(cost.cycles for cost in costs) if program else None,
-        sum(cost.cycles for cost in costs if cost.instruction.programs),
         sum(cost.cycles for cost in costs if program.holds(cost.instruction, RANDOM)),
         memory.argument_size_in_bytes,
         memory.temp_size_in_bytes,

@@ -126,12 +126,7 @@ def where(plan: Plan) -> str:
     ]
     lines.append(("all", "", f"{1e3 * c.cycles / clock:.2f}", "100%", f"{c.hbm / 1e9:.3f}"))
     table = _table(("part", "", "ms", "share", "HBM GB"), lines)
-    notes = [
-        (c.random_cycles, "in instructions that also draw random numbers, such as dropout masks."),
-        (
-            c.kernel_cycles,
-            "in kernels: cycles of the compiler's schedule, without waiting for memory. XLA estimates the others.",
-        ),
-    ]
-    said = [f"{1e3 * cycles / clock:.2f} ms of this {text}" for cycles, text in notes if cycles]
-    return "\n\n".join([table, *said])
+    if not c.random_cycles:
+        return table
+    random = f"{1e3 * c.random_cycles / clock:.2f} ms of this in instructions that also draw random numbers"
+    return f"{table}\n\n{random}, such as dropout masks."

@@ -17,7 +17,6 @@ from absl import logging
 from keras_vit.distribution.strategy import check_divisible
 from keras_vit.io.logs import quiet
 from keras_vit.io.suggest import pip_install
-from keras_vit.planning.slice import kernels
 from keras_vit.planning.slice.chips import Slice
 from keras_vit.runs.optimizer import make_optimizer
 from keras_vit.runs.prepare import Prepared
@@ -56,7 +55,6 @@ def devices_of(name: str) -> list:
     # Query no metadata server, lock no device.
     os.environ.update(TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
     os.environ.pop("TPU_LIBRARY_PATH", None)
-    kernels.folder()
     from jax.experimental import topologies
 
     try:

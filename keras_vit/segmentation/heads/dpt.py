@@ -20,7 +20,6 @@ from keras_vit.models.heads.parts import (
     ConvBlock,
     Enlargement,
     FCNHead,
-    LayerOfParts,
     PlaceClassifier,
     convolution,
     normalization,
@@ -111,7 +110,7 @@ class Fusion(keras.layers.Layer):
 
 
 @serializable
-class DPTNeck(LayerOfParts):
+class DPTNeck(keras.layers.Layer):
     """Reassembly and fusion: four maps (b, h, w, d), the deepest last, to four fused ones, the finest last.
 
     The fused maps (b, h', w', width) have h/2, h, 2h and 4h rows before their upsampling to twice that.
@@ -211,7 +210,7 @@ class DPTNeck(LayerOfParts):
 
 
 @serializable
-class DPTHead(LayerOfParts):
+class DPTHead(keras.layers.Layer):
     """DPT's head for classes: [..., (b, h, w, d)] -> logits (b, 2h, 2w, classes), of the finest map.
 
     Args:

@@ -24,7 +24,7 @@ from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import resize_bilinear
 from keras_vit.models import taps
 from keras_vit.models.heads.decoder import Decoder, Encoder, check_joinable
-from keras_vit.models.heads.parts import Enlargement, LayerOfParts
+from keras_vit.models.heads.parts import Enlargement
 
 _LEAST = 1e-7  # score of a class that no query claims, before the logarithm
 _POWER = 0.9  # of the annealing
@@ -53,7 +53,7 @@ class Queries(keras.layers.Layer):
 
 
 @serializable
-class ScaleBlock(LayerOfParts):
+class ScaleBlock(keras.layers.Layer):
     """Doubles a map: transposed convolution, GELU, 3x3 depthwise convolution, norm: (b, h, w, d) -> (b, 2h, 2w, d)."""
 
     def build(self, input_shape):
@@ -84,7 +84,7 @@ class ScaleBlock(LayerOfParts):
 
 
 @serializable
-class MaskModule(LayerOfParts):
+class MaskModule(keras.layers.Layer):
     """Classes and masks of the queries, from normalised tokens (b, n, d), queries last.
 
     Returns logits (b, q, K + 1), the last class "no object", and mask logits (b, h', w', q): the product of each query,
@@ -115,9 +115,6 @@ class MaskModule(LayerOfParts):
             block.build(shape)
             shape = block.compute_output_shape(shape)
         self.map_shape = shape[1:]  # (h', w', d)
-
-    def products(self) -> int:
-        return self.queries * math.prod(self.map_shape)
 
     def call(self, tokens, training=False):
         (h, w), d, first = self.grid, tokens.shape[-1], tokens.shape[1] - self.queries

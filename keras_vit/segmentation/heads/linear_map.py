@@ -11,13 +11,13 @@ from keras_vit.layers.normalization import BatchNormalization, LayerNormalizatio
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import resize_bilinear
 from keras_vit.models.heads.decoder import Decoder, Encoder
-from keras_vit.models.heads.parts import LayerOfParts, PlaceClassifier
+from keras_vit.models.heads.parts import PlaceClassifier
 
 NORMS = {"batch": BatchNormalization, "layer": LayerNormalization}
 
 
 @serializable
-class LinearMap(LayerOfParts):
+class LinearMap(keras.layers.Layer):
     """Maps, concatenated, to logits: [(b, h, w, d), ...] -> (b, h, w, classes) at the size of the largest map.
 
     Args:

@@ -17,7 +17,7 @@ from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import resize_bilinear, resized_dtype
 from keras_vit.models.heads.decoder import Decoder, Encoder
-from keras_vit.models.heads.parts import NORMS, ConvBlock, FCNHead, LayerOfParts, PlaceClassifier
+from keras_vit.models.heads.parts import NORMS, ConvBlock, FCNHead, PlaceClassifier
 
 _SHARES = (10 / 24, 15 / 24, 20 / 24, 1.0)  # blocks 9, 14, 19 and 23 of ViT-L
 _EVEN = (0.25, 0.5, 0.75, 1.0)  # blocks 5, 11, 17 and 23
@@ -29,7 +29,7 @@ def scaled(x: Any, factor: int) -> Any:
 
 
 @serializable
-class UpsamplingHead(LayerOfParts):
+class UpsamplingHead(keras.layers.Layer):
     """SETR's naive head and PUP: layer normalisation, then convolutions and upsampling by turns, then the classifier.
 
     [(b, h, w, d), ...] -> logits (b, h*scale^convs, w*scale^convs, classes), of the last map.
@@ -85,7 +85,7 @@ class UpsamplingHead(LayerOfParts):
 
 
 @serializable
-class MLANeck(LayerOfParts):
+class MLANeck(keras.layers.Layer):
     """Multi-level aggregation: [(b, h, w, d), ...] -> as many (b, h, w, width), the deepest first.
 
     Args:
@@ -125,7 +125,7 @@ class MLANeck(LayerOfParts):
 
 
 @serializable
-class MLAHead(LayerOfParts):
+class MLAHead(keras.layers.Layer):
     """MLA's decoder: two convolutions for each map, concatenated: [(b, h, w, d), ...] -> logits (b, 4h, 4w, classes).
 
     Args:

@@ -17,7 +17,6 @@ from keras_vit.models.heads.parts import (
     ConvBlock,
     Enlargement,
     FCNHead,
-    LayerOfParts,
     PlaceClassifier,
     convolution,
     normalization,
@@ -34,7 +33,7 @@ def _pyramid_size(level, h, w):
 
 
 @serializable
-class PyramidNeck(LayerOfParts):
+class PyramidNeck(keras.layers.Layer):
     """Four maps of one size (b, h, w, d) to a pyramid of 4h, 2h, h and h/2 rows, as BEiT's (arXiv 2106.08254).
 
     Args:
@@ -68,7 +67,7 @@ class PyramidNeck(LayerOfParts):
 
 
 @serializable
-class BilinearPyramidNeck(LayerOfParts):
+class BilinearPyramidNeck(keras.layers.Layer):
     """Four maps of one size (b, h, w, d) to a pyramid of 4h, 2h, h and h/2 rows, as mmsegmentation's for ViTs.
 
     Each map: a 1x1 convolution, bilinear resizing, a 3x3 convolution.
@@ -105,7 +104,7 @@ class BilinearPyramidNeck(LayerOfParts):
 
 
 @serializable
-class UPerHead(LayerOfParts):
+class UPerHead(keras.layers.Layer):
     """[(b, h, w, d), ...], the largest map first -> logits (b, h, w, classes) of the first map's size.
 
     Args:

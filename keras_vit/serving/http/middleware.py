@@ -29,23 +29,17 @@ class OnlyHosts:
 
 
 class OneForm:
-    """HEAD is GET without a body; a trailing slash and `/versions/1` after a model's name are ignored."""
+    """HEAD is GET, uvicorn omits its body; a trailing slash and `/versions/1` after a model's name are ignored."""
 
     def __init__(self, app):
         self.app = app
 
     async def __call__(self, scope, receive, send):
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        head, path = scope["method"] == "HEAD", scope["path"].rstrip("/") or "/"
-        path = re.sub(r"^(/v1/models/[^/]+)/versions/1(?=[:/]|$)", r"\1", path)
-
-        async def without_body(message):
-            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
-
-        scope = {**scope, "path": path, "method": "GET" if head else scope["method"]}
-        await self.app(scope, receive, without_body if head else send)
+        if scope["type"] == "http":
+            method, path = scope["method"], scope["path"].rstrip("/") or "/"
+            path = re.sub(r"^(/v1/models/[^/]+)/versions/1(?=[:/]|$)", r"\1", path)
+            scope = {**scope, "path": path, "method": "GET" if method == "HEAD" else method}
+        await self.app(scope, receive, send)
 
 
 class Counted:

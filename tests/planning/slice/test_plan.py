@@ -24,7 +24,7 @@ GIB = 2**30
 
 def compiled(**given):
     values = {"flops": 197e9, "bytes_accessed": 2e9, "hbm": 819e6, "seconds": 60.0, "sums": {"all-reduce": (2, 1e8)}}
-    values |= {"cycles": 3e6, "kernel_cycles": 6e5, "random_cycles": 3e5}
+    values |= {"cycles": 3e6, "random_cycles": 3e5}
     values |= {"arguments": GIB, "temporaries": 2 * GIB, "results": 0, "code": 0}
     groups = (Group("MLP", "forward", 2e6, 6e8), Group("optimizer", "", 1e6, 219e6))
     return Compiled(**{**values, "groups": groups, **given})
