@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.checkpoints.formats.parsed import setting
+from keras_vit.checkpoints.formats.settings import setting
 from keras_vit.io.class_names import DATA_SETS
 from keras_vit.io.suggest import did_you_mean
 

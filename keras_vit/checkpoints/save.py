@@ -19,15 +19,14 @@ from keras_vit.checkpoints.adapt import model_weights
 from keras_vit.checkpoints.dense_models import all_weights
 from keras_vit.checkpoints.formats import (
     bit_files,
-    config_json,
     google,
     huggingface,
     huggingface_beit,
+    huggingface_config,
     huggingface_dense,
     huggingface_dinov3,
     huggingface_eomt,
     huggingface_lw_detr,
-    huggingface_names,
     huggingface_text,
     huggingface_yolos,
     mae,
@@ -36,7 +35,6 @@ from keras_vit.checkpoints.formats import (
     swin_files,
     timm,
     timm_eva,
-    timm_names,
 )
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.torch_writer import save_state_dict
@@ -132,31 +130,32 @@ def _timm_vit(model, weights):
     rows = weights["position_embedding/embedding"][:, : model.spec.positioned]
     if model.spec.registers or (rows.size and not rows.any()):
         weights, missing_rows = _fold_token_positions(weights, spec), model.spec.positioned
-    arrays = name_map.pack(timm_names.name_map(spec, model.classes, missing_rows), weights)
-    return arrays, config_json.timm_vit(model, bool(missing_rows))
+    arrays = name_map.pack(timm.name_map(spec, model.classes, missing_rows), weights)
+    return arrays, timm.to_config(model, bool(missing_rows))
 
 
 def _timm_eva(model, weights):
     timm_eva.CAPABILITIES[timm_eva.find_structure(model.spec)].check(model)
-    entries = timm_names.name_map(dataclasses.asdict(model.spec), model.classes, scales=timm_names.EVA_SCALES)
-    return timm_eva.file_arrays(name_map.pack(entries, weights), model.spec), config_json.timm_eva(model)
+    entries = timm.EVA_NAMES.map(vars(model.spec), classes=model.classes)
+    return timm_eva.file_arrays(name_map.pack(entries, weights), model.spec), timm_eva.to_config(model)
 
 
 def _timm_bit(model, weights):
     bit_files.CAPABILITIES["timm"].check(model)
     arrays = name_map.pack(bit_files.name_map(model.spec.units, model.classes, "timm"), weights)
-    return arrays, config_json.timm_bit(model)
+    return arrays, bit_files.to_config(model)
 
 
 def _timm_swin(model, weights):
     swin_files.CAPABILITIES["timm"].check(model)
-    return name_map.pack(swin_files.timm_map(model.spec, model.classes), weights), config_json.timm_swin(model)
+    arrays = name_map.pack(swin_files.name_map(model.spec, model.classes, "timm"), weights)
+    return arrays, swin_files.to_timm_config(model)
 
 
 def _huggingface_swin(model, weights):
     swin_files.CAPABILITIES["huggingface"].check(model)
-    arrays = name_map.pack(swin_files.huggingface_map(model.spec, model.classes), weights)
-    return arrays, config_json.huggingface_swin(model)
+    arrays = name_map.pack(swin_files.name_map(model.spec, model.classes, "huggingface"), weights)
+    return arrays, swin_files.to_huggingface_config(model)
 
 
 def _huggingface_vit(model, weights):
@@ -164,17 +163,15 @@ def _huggingface_vit(model, weights):
     if model.spec.positions == "rope2d":
         return _huggingface_dinov3(model, weights)
     huggingface.CAPABILITIES.check(model)
-    kind = huggingface.model_type(model.spec)
-    arrays = name_map.pack(huggingface_names.name_map(dataclasses.asdict(model.spec), model.classes, kind), weights)
-    if kind.startswith("dinov2"):  # part of the format, for masked training; zeros as at its start
-        arrays[f"{kind}.embeddings.mask_token"] = np.zeros((1, model.spec.width), "float32")
-    return arrays, config_json.huggingface(model)
+    spelled = huggingface.IN_FILES[huggingface.model_type(model.spec)]
+    arrays = name_map.pack(spelled.map(vars(model.spec), model.classes), weights)
+    return {**arrays, **huggingface.mask_token(model)}, huggingface.to_config(model)
 
 
 def _huggingface_dinov3(model, weights):
     huggingface_dinov3.CAPABILITIES.check(model)
-    arrays = name_map.pack(huggingface_dinov3.name_map(dataclasses.asdict(model.spec)), weights)
-    return huggingface_dinov3.file_arrays(arrays, model.spec), config_json.huggingface_dinov3(model)
+    arrays = name_map.pack(huggingface_dinov3.SPELLED.map(vars(model.spec)), weights)
+    return huggingface_dinov3.file_arrays(arrays, model.spec), huggingface_dinov3.to_config(model)
 
 
 # {format: {family: function of a model and its weights}}.
@@ -217,7 +214,7 @@ def _timm(model, path):
 def _huggingface(model, path):
     """Writes the folder with weights, config.json and preprocessor_config.json, for `from_pretrained(PATH)`."""
     arrays, config = _writer("huggingface", model)(model, model_weights(model))
-    configs = {"config.json": config, "preprocessor_config.json": config_json.preprocessor(model)}
+    configs = {"config.json": config, "preprocessor_config.json": huggingface_config.to_preprocessor(model)}
     _write_folder(path, arrays, _recorded(model, arrays), configs)
 
 
@@ -226,15 +223,16 @@ def _masked_autoencoder(model, path):
     encoder = model.get_encoder()
     mae.CAPABILITIES.check(encoder)
     fields = {"decoder_positions": model.decoder_positions, "decoder_depth": model.decoder_depth}
-    decoder = mae.decoder_map(fields, model.spec.qkv_bias, huggingface_names.IN_FILES["vit"])
-    entries = huggingface_names.name_map(dataclasses.asdict(model.spec), None, "vit")
+    spelled = huggingface.IN_FILES["vit"]
+    decoder = mae.decoder_map(fields, model.spec.qkv_bias, spelled.words)
+    entries = spelled.map(vars(model.spec))
     entries.update({f"decoder.{name}": entry for name, entry in decoder.items()})
     tables = mae.pack_tables(model)
     entries = {name: entry for name, entry in entries.items() if name not in tables}
     arrays = {**name_map.pack(entries, model_weights(model)), **tables}
     configs = {
-        "config.json": config_json.masked_autoencoder(model),
-        "preprocessor_config.json": config_json.preprocessor(model),
+        "config.json": mae.to_config(model),
+        "preprocessor_config.json": huggingface_config.to_preprocessor(model),
     }
     # The file contains a position table of any kind.
     arguments = {**encoder.arguments(), "variant": {**encoder.arguments()["variant"], "positions": "learned"}}
@@ -284,7 +282,7 @@ def _dual_encoder(model, path, format):
         return
     configs = {
         "config.json": huggingface_text.to_config(model),
-        "preprocessor_config.json": config_json.preprocessor(model.image_encoder),
+        "preprocessor_config.json": huggingface_config.to_preprocessor(model.image_encoder),
     }
     _write_folder(path, arrays, None, {**configs, **dual.tokenizer_files(model)})
 

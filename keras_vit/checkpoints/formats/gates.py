@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from keras_vit.checkpoints.formats.parsed import need
+from keras_vit.checkpoints.formats.shown import need
 
 
 def join_gates(arrays: Mapping[str, np.ndarray], gate: str, up: str, joined: str) -> dict[str, np.ndarray]:

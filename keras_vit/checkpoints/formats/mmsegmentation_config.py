@@ -4,8 +4,6 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.checkpoints.formats.parsed import setting
-
 _LONGEST = 2**20  # characters
 
 
@@ -37,11 +35,6 @@ def parse_settings(text: str) -> dict[str, Any]:
 def format_settings(settings: Mapping[str, Any]) -> str:
     """A config's text, which mmengine's Config.fromstring reads."""
     return "".join(f"{name} = {value!r}\n" for name, value in settings.items())
-
-
-def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """config[name], a dict; {} if missing. ValueError for another type."""
-    return setting(config, name, dict) or {}
 
 
 def check(rows: list[tuple[str, Any, Any]]) -> None:
