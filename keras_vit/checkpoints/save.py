@@ -136,8 +136,8 @@ def _timm_vit(model, weights):
 
 def _timm_eva(model, weights):
     timm_eva.CAPABILITIES[timm_eva.find_structure(model.spec)].check(model)
-    entries = timm.EVA_NAMES.map(vars(model.spec), classes=model.classes)
-    return timm_eva.file_arrays(name_map.pack(entries, weights), model.spec), timm_eva.to_config(model)
+    entries = timm.EVA_NAMES.map(vars(model.spec), classes=model.classes, **timm_eva.spelling(model.spec))
+    return name_map.pack(entries, weights), timm_eva.to_config(model)
 
 
 def _timm_bit(model, weights):

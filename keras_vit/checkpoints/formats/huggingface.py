@@ -13,7 +13,6 @@ import numpy as np
 
 from keras_vit.checkpoints.formats import huggingface_config, parsed
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
-from keras_vit.checkpoints.formats.gates import join_gates
 from keras_vit.checkpoints.formats.huggingface_config import ACTIVATIONS, SIZES, VERSION, dinov2_mlp_ratio, is_named
 from keras_vit.checkpoints.formats.name_map import NameMap, Names, same
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, grid, heads, hint_grid, pixels
@@ -34,7 +33,8 @@ BLOCK = Names(
     {theirs}{norm2}       {ours}/mlp_norm                    norm
     {theirs}{fc1}         {ours}/mlp/hidden                  dense        if mlp_form=plain
     {theirs}{fc2}         {ours}/mlp/out                     dense        if mlp_form=plain
-    {theirs}{gated1}      {ours}/mlp/hidden                  dense        if mlp_form=swiglu
+    {theirs}{gated1}      {ours}/mlp/hidden                  dense        if mlp_form=swiglu, not apart
+    {theirs}<{gate},{up}>  {ours}/mlp/hidden                 dense        if mlp_form=swiglu, apart
     {theirs}{gated2}      {ours}/mlp/out                     dense        if mlp_form=swiglu
     {theirs}{scale1}      {ours}/attention_scale/gamma       same         if layer_scale
     {theirs}{scale2}      {ours}/mlp_scale/gamma             same         if layer_scale
@@ -83,7 +83,7 @@ class Spelling:
         epsilon: the type's default.
         usual: mean and std of the images.
         flags: "clip", whose class token is a vector; "flat" for a position table of two axes; "keyless" for biases of
-            query and value alone.
+            query and value alone; "apart" for SwiGLU's gate and values in two layers.
     """
 
     root: str
@@ -92,10 +92,10 @@ class Spelling:
     usual: tuple = parsed.IMAGENET
     flags: tuple[str, ...] = ()
 
-    def but(self, root: str | None = None, flags: tuple[str, ...] = (), **words: str) -> "Spelling":
-        """The same with another root and some other words."""
-        root = self.root if root is None else root
-        return dataclasses.replace(self, root=root, words={**self.words, **words}, flags=flags or self.flags)
+    def but(self, root: str | None = None, flags: tuple[str, ...] | None = None, **words: str) -> "Spelling":
+        """The same with another root, other flags and some other words."""
+        root, flags = self.root if root is None else root, self.flags if flags is None else flags
+        return dataclasses.replace(self, root=root, words={**self.words, **words}, flags=flags)
 
     @functools.cached_property
     def names(self) -> Names:
@@ -119,7 +119,7 @@ DINOV2 = {
     **BERT,
     "block": "encoder.layer",
     **{"norm1": "norm1", "norm2": "norm2", "fc1": "mlp.fc1", "fc2": "mlp.fc2"},
-    **{"gated1": "mlp.weights_in", "gated2": "mlp.weights_out"},
+    **{"gated1": "mlp.weights_in", "gated2": "mlp.weights_out", "gate": "mlp.gate_proj", "up": "mlp.up_proj"},
     **{"scale1": "layer_scale1.lambda1", "scale2": "layer_scale2.lambda1"},
     "last_norm": "layernorm",
     "patch": "embeddings.patch_embeddings.projection",
@@ -145,8 +145,7 @@ IN_FILES = {
     "clip_vision_model": Spelling("vision_model.", _SIGLIP, 1e-5, parsed.CLIP, ("flat", "clip")),
 }
 _LAYERS = {**PROJECTIONS, "block": "layers", "fc1": "mlp.fc1", "fc2": "mlp.fc2"}
-_SWIGLU = {**PROJECTIONS, "gated2": "mlp.down_proj"}  # gated1 by join_gates
-GATES = (".mlp.gate_proj.", ".mlp.up_proj.", ".mlp.weights_in.")
+_SWIGLU = {**PROJECTIONS, "gated2": "mlp.down_proj", "flags": ("apart",)}
 # In memory, and so in a saved state_dict(): since transformers 5.9, of DINOv2 since 5.18.
 IN_MEMORY = IN_FILES | {
     kind: IN_FILES[kind].but(**changes)
@@ -353,7 +352,7 @@ def _check_head(arrays, kind, options):
 
 def _grid(shown, fields, config, options):
     """(the grid (h, w) of the position table, the image size in config.json or None if that is of another grid)."""
-    name, axes, _ = shown.places["position_embedding/embedding"]
+    name, _ = shown.places["position_embedding/embedding"]
     table = need(shown.arrays, name, 2 if name.endswith(".weight") else 3)
     prefix = int(fields["class_token"]) + int(fields["distillation_token"])
     stated = stated_pair(config, "image_size")
@@ -377,7 +376,7 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
     spelled, config = spelling(contents.arrays)[kind], in_section(outer, *_SECTIONS)
     huggingface_config.check_type(config, kind)
     found = _check_head(contents.arrays, kind, options)
-    arrays, dropped = _normalise(join_gates(_with_convolution(found, config), *GATES), spelled)
+    arrays, dropped = _normalise(_with_convolution(found, config), spelled)
     shown = Shown(spelled.names, arrays)
     fields, classes, channels = (
         read_fields(shown, kind, config, options, spelled.epsilon),

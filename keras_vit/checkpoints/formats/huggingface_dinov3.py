@@ -8,7 +8,6 @@ import numpy as np
 
 from keras_vit.checkpoints.formats import huggingface_config
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
-from keras_vit.checkpoints.formats.gates import join_gates, split_gates
 from keras_vit.checkpoints.formats.huggingface import DINOV2, PROJECTIONS, Spelling, in_section, read_fields
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, any_size
 from keras_vit.checkpoints.formats.settings import Settings, check_agreement, facts_of, setting, stated_pair
@@ -16,9 +15,8 @@ from keras_vit.checkpoints.formats.shown import Shown, renamed
 
 _KIND = "dinov3_vit"
 _WORDS = {"block": "layer", "last_norm": "norm", "patch": "embeddings.patch_embeddings", "table": ""}
-_WORDS |= {"fc1": "mlp.up_proj", "fc2": "mlp.down_proj", "gated1": "mlp.gated_proj", "gated2": "mlp.down_proj"}
-SPELLED = Spelling("", {**DINOV2, **PROJECTIONS, **_WORDS}, 1e-5)  # SwiGLU's first layers joined
-_GATES = (".mlp.gate_proj.", ".mlp.up_proj.", ".mlp.gated_proj.")
+_WORDS |= {"fc1": "mlp.up_proj", "fc2": "mlp.down_proj", "gated2": "mlp.down_proj"}
+SPELLED = Spelling("", {**DINOV2, **PROJECTIONS, **_WORDS}, 1e-5, flags=("apart",))
 # Of masked training; the frequencies are computed here.
 _DROPPED = re.compile(r"embeddings\.mask_token$|rope_embeddings\.inv_freq$")
 _CONFIG = Settings(
@@ -65,7 +63,7 @@ CAPABILITIES = Capabilities(
 
 
 def _normalise(arrays):
-    """(the arrays in the names of files, SwiGLU's first layers joined; the names left out)."""
+    """(the arrays in the names of files, the names left out)."""
     prefix = next(name for name in arrays if name.endswith(SPELLED.patch)).removesuffix(SPELLED.patch)
     roots = tuple(prefix + part for part in ("embeddings.", "layer.", "model.layer.", "norm.", "rope_embeddings."))
     empty = {name for name, array in arrays.items() if not array.size}  # no registers
@@ -75,7 +73,7 @@ def _normalise(arrays):
         if name.startswith(roots) and not _DROPPED.search(name) and name not in empty
     }
     named = renamed(kept, lambda name: name.removeprefix(prefix).removeprefix("model."))
-    return join_gates(named, *_GATES), [name for name in arrays if name not in kept and name not in empty]
+    return named, [name for name in arrays if name not in kept and name not in empty]
 
 
 def _rescale(config):
@@ -123,11 +121,9 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
 
 
 def file_arrays(arrays: Mapping[str, np.ndarray], spec: Any) -> dict[str, np.ndarray]:
-    """The arrays by SPELLED's names as in files of save_pretrained, with the mask token, zeros at its start."""
-    found = split_gates(arrays, *_GATES) if spec.mlp_form == "swiglu" else dict(arrays)
-    if not spec.registers:
-        found["embeddings.register_tokens"] = np.zeros((1, 0, spec.width), "float32")
-    return {**found, "embeddings.mask_token": np.zeros((1, 1, spec.width), "float32")}
+    """The arrays as in files of save_pretrained, with the mask token, zeros at its start."""
+    none = {} if spec.registers else {"embeddings.register_tokens": np.zeros((1, 0, spec.width), "float32")}
+    return {**arrays, **none, "embeddings.mask_token": np.zeros((1, 1, spec.width), "float32")}
 
 
 def to_config(model: Any) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import numpy as np
 
 from keras_vit.checkpoints.formats import huggingface, huggingface_config
 from keras_vit.checkpoints.formats.capabilities import refuse
-from keras_vit.checkpoints.formats.gates import join_gates
 from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack
 from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, grid, hint_grid, pixels
 from keras_vit.checkpoints.formats.settings import Settings, check_agreement, setting, stated_pair
@@ -27,7 +26,7 @@ _MASKED = "attn_mask_probs"  # probability of masked attention in each of the la
 _IDLE = ("criterion.empty_weight", _MASKED)  # buffers that inference does not read
 _LIKE = "dinov2_with_registers"
 _PROJECTIONS = huggingface.PROJECTIONS | {"out": "attention.out_proj"}
-_SPELLED = huggingface.IN_MEMORY[_LIKE].but("", ("flat",), block="layers", table=_TABLE, **_PROJECTIONS)
+_SPELLED = huggingface.IN_MEMORY[_LIKE].but("", ("flat", "apart"), block="layers", table=_TABLE, **_PROJECTIONS)
 _HEAD = Names(
     """
     query.weight         neck/queries        same
@@ -90,7 +89,7 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
     of_head = ("query.", "class_predictor.", "mask_head.", "upscale_block.")
     theirs = {name: a for name, a in arrays.items() if not name.startswith(of_head) and name not in (*_IDLE, _CLASS)}
     theirs[_REGISTERS] = np.concatenate([need(arrays, _CLASS, 3), need(arrays, _REGISTERS, 3)], axis=1)
-    encoder = _encoder(contents, join_gates(theirs, *huggingface.GATES), options)
+    encoder = _encoder(contents, theirs, options)
     others = {name: a for name, a in arrays.items() if name.startswith(of_head)}
     head = _options(config, arrays, encoder.fields)
     classes = need(arrays, "class_predictor.weight", 2).shape[0] - 1

@@ -13,18 +13,11 @@ import numpy as np
 from keras_vit.checkpoints.formats import huggingface, huggingface_config
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of, refuse
 from keras_vit.checkpoints.formats.huggingface_config import dinov2_mlp_ratio
-from keras_vit.checkpoints.formats.lw_detr_names import (
-    ROBOFLOW,
-    TRANSFORMERS,
-    decoder_map,
-    projector_map,
-    stack_groups,
-    unstack_groups,
-)
+from keras_vit.checkpoints.formats.lw_detr_names import ROBOFLOW, TRANSFORMERS, decoder_map, projector_map
 from keras_vit.checkpoints.formats.name_map import NameMap, batch_norm_counters, pack
 from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, grid, pixels
 from keras_vit.checkpoints.formats.settings import Settings, check_agreement, facts_of, setting, stated_pair
-from keras_vit.checkpoints.formats.shown import Shown, need
+from keras_vit.checkpoints.formats.shown import Shown, depth, need
 from keras_vit.checkpoints.resample import resample_positions
 from keras_vit.layers.embedding.patches import grid_size, pair
 
@@ -95,9 +88,9 @@ def _encoder_map(kind: str, spec: Mapping[str, Any]) -> NameMap:
 
 
 def _head_map(kind: str, width: int, taps: int, options: Mapping[str, Any]) -> NameMap:
-    """{name as `stack_groups` makes it: Entry} of neck and head."""
+    """{name: Entry} of neck and head."""
     projector = (options["scales"], taps, options["blocks"], options["norm"] == "batch", width > 512)
-    return projector_map(_WORDS[kind], *projector) | decoder_map(_WORDS[kind], options["layers"])
+    return projector_map(_WORDS[kind], *projector) | decoder_map(_WORDS[kind], options["layers"], options["groups"])
 
 
 def _numbers(config, name):
@@ -137,10 +130,10 @@ def _check_settings(kind, config, backbone):
 
 
 def _head_options(kind, config, arrays, taps):
-    """The options of the head, by config.json and the stacked arrays."""
+    """The options of the head, by config.json and the arrays."""
     words = _WORDS[kind]
     features, layer = need(arrays, f"{words['features']}.weight", 2), f"{words['root']}decoder.layers.0."
-    groups = len(need(arrays, f"{words['root']}enc_output.weight", 3))
+    groups = depth(arrays, rf"{re.escape(words['root'])}enc_output\.(\d+)\.")
     mixer = words["projector"].format(0) + words["mixer"]
     steps = re.compile(re.escape(mixer) + r"(?:m|bottlenecks)\.(\d+)\.")
     scales = setting(config, "projector_scale_factors", list) if kind == LW else [1.0]
@@ -166,7 +159,7 @@ def _head_options(kind, config, arrays, taps):
     }
 
 
-def _fields(kind, shown, backbone, options, depth, windows, everywhere):
+def _fields(kind, shown, backbone, options, blocks, windows, everywhere):
     """The fields of the spec, without the normalisation of images."""
     fields = huggingface.read_fields(shown, RF, backbone, options)
     name = "layerscale_value" if kind == RF else "cae_init_values"
@@ -181,7 +174,7 @@ def _fields(kind, shown, backbone, options, depth, windows, everywhere):
         "final_norm": kind == RF,
     }
     facts = {name: fields[name] for name in ("width", "patch_size")}
-    rows = [*_BACKBONE.compared(backbone, facts), ("the number of blocks", depth, fields["depth"])]
+    rows = [*_BACKBONE.compared(backbone, facts), ("the number of blocks", blocks, fields["depth"])]
     check_agreement(rows)
     return fields
 
@@ -215,15 +208,15 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     kind = RF if any(name.startswith(_SPELLED[RF].root) for name in contents.arrays) else LW
     _check_settings(kind, config, backbone)
     taps, windows, everywhere = _outside(kind, backbone)
-    spelled, depth = _SPELLED[kind], taps[-1] + 1
+    spelled, blocks = _SPELLED[kind], taps[-1] + 1
     block = re.compile(re.escape(f"{spelled.root}{spelled.words['block']}.") + r"(\d+)\.")
-    idle = [name for name in contents.arrays if (match := block.match(name)) and int(match[1]) >= depth]
+    idle = [name for name in contents.arrays if (match := block.match(name)) and int(match[1]) >= blocks]
     dropped = [*idle, *(name for name in contents.arrays if name.endswith("embeddings.mask_token"))]
     arrays = {name: a for name, a in contents.arrays.items() if name not in dropped}
     inside = {name: a for name, a in arrays.items() if name.startswith(spelled.root)}
-    others = stack_groups({name: a for name, a in arrays.items() if name not in inside})
+    others = {name: a for name, a in arrays.items() if name not in inside}
     shown = Shown(spelled.names, inside)
-    fields, channels = _fields(kind, shown, backbone, options, depth, windows, everywhere), shown.channels
+    fields, channels = _fields(kind, shown, backbone, options, blocks, windows, everywhere), shown.channels
     fields |= huggingface_config.normalisation(contents.preprocessor, channels, options)
     old = grid(need(inside, _table(kind), 3).shape[1] - 1)
     size = _image_size(kind, contents, backbone, options, fields["patch_size"], old)
@@ -280,9 +273,10 @@ def to_arrays(model: Any, weights: Mapping[str, np.ndarray]) -> dict[str, np.nda
     """The arrays of the file, of a model that `check` accepts; `weights` are those of encoder, neck and head."""
     kind, neck = model.head_name, model.decoder.neck
     options = {"scales": neck.scales, "blocks": neck.blocks, "norm": neck.norm, "layers": model.head.layers}
+    options["groups"] = model.head.groups
     spec, taps = vars(model.spec), model.decoder.taps
     entries = _encoder_map(kind, spec) | _head_map(kind, spec["width"], len(taps), options)
-    return batch_norm_counters(unstack_groups(pack(entries, weights)))
+    return batch_norm_counters(pack(entries, weights))
 
 
 def _to_backbone(model):

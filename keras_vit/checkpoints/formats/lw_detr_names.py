@@ -1,15 +1,12 @@
 """Names of LW-DETR and RF-DETR: the projector and the decoder in the two spellings of transformers' files.
 
 RF-DETR's files have the names of Roboflow's code, LW-DETR's those of transformers. Both keep the weights of each query
-group in an array; ours are one, so a reader stacks them first (`stack_groups`).
+group in an array; ours are one.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from keras_vit.checkpoints.formats.name_map import NameMap, Names
+from keras_vit.checkpoints.formats.name_map import Entry, NameMap, Names
 
 # {a word of the tables: its spelling}; {0} is the number of a scale or step, {1} that of a convolution in the step.
 ROBOFLOW = {
@@ -35,7 +32,6 @@ TRANSFORMERS = {
     "mixer_norm": "layer_norm",
     **{"first": "conv1", "last": "conv2", "step": "bottlenecks.{0}.conv{1}", "norm": "norm"},
 }
-_GROUPED = re.compile(r"(.*\benc_out\w*)\.(\d+)\.(.+)")
 _CONV = Names(
     """
     {theirs}.conv    {ours}/conv  kernel
@@ -45,14 +41,37 @@ _CONV = Names(
 )
 _NORM = Names("{theirs} {ours} norm")
 _ENLARGEMENT = Names("{theirs} {ours} enlarging")
+
+
+def _of_group(fields, ours):
+    """The values of query group g: one of the arrays that are one of ours, which has an axis of groups."""
+    g, kernel = fields["g"], ours.endswith("kernel")  # (out, in) there
+    return Entry(
+        (ours,),
+        lambda a: a[g].T if kernel else a[g],
+        lambda a, shapes: [(a.T if kernel else a)[None]],
+        parts=fields["groups"],
+        joined=0,
+    )
+
+
+_GROUP = Names(
+    """
+    {root}enc_output.{g}.weight                         head/proposals/output/kernel       group
+    {root}enc_output.{g}.bias                           head/proposals/output/bias         group
+    {root}enc_output_norm.{g}.weight                    head/proposals/norm/gamma          group
+    {root}enc_output_norm.{g}.bias                      head/proposals/norm/beta           group
+    {root}enc_out_class_embed.{g}.weight                head/proposals/classifier/kernel   group
+    {root}enc_out_class_embed.{g}.bias                  head/proposals/classifier/bias     group
+    {root}enc_out_bbox_embed.{g}.layers.<0,1,2>.weight  head/proposals/box_<0,1,2>/kernel  group
+    {root}enc_out_bbox_embed.{g}.layers.<0,1,2>.bias    head/proposals/box_<0,1,2>/bias    group
+    """,
+    {"group": _of_group},
+)
 _DECODER = Names(
     """
     {features}.weight                        head/features                              same
     {boxes}.weight                           head/boxes                                 same
-    {root}enc_output                         head/proposals/output                      groups
-    {root}enc_output_norm                    head/proposals/norm                        norm
-    {root}enc_out_class_embed                head/proposals/classifier                  groups
-    {root}enc_out_bbox_embed.layers.<0,1,2>  head/proposals/box_<0,1,2>                 groups
     bbox_embed.layers.<0,1,2>                head/box_<0,1,2>                           dense
     {layer}self_attn.in_proj_weight          {ours}/attention/<query,key,value>/kernel  linear  if joined
     {layer}self_attn.in_proj_bias            {ours}/attention/<query,key,value>/bias    same    if joined
@@ -73,34 +92,6 @@ _DECODER = Names(
     class_embed                              head/classifier                            dense
     """
 ).spelled(layer="{root}decoder.layers.{i}.", ours="head/layer_{i}")
-
-
-def stack_groups(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays, those of query groups stacked: "enc_output.0.weight", "enc_output.1.weight" as "enc_output.weight".
-
-    Raises:
-        ValueError: if a group is missing, or has another shape.
-    """
-    kept, groups = {}, {}
-    for name, array in arrays.items():
-        if match := _GROUPED.fullmatch(name):
-            groups.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = array
-        else:
-            kept[name] = array
-    for name, members in groups.items():
-        if sorted(members) != list(range(len(members))) or len({a.shape for a in members.values()}) > 1:
-            raise ValueError(f'The query groups of "{name}" should be numbered from 0 and have one shape.')
-        kept[name] = np.stack([members[i] for i in range(len(members))])
-    return kept
-
-
-def unstack_groups(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The inverse of `stack_groups`."""
-    found = {}
-    for name, array in arrays.items():
-        match = re.fullmatch(r"(.*\benc_out\w*)\.(.+)", name)
-        found |= {f"{match[1]}.{i}.{match[2]}": a for i, a in enumerate(array)} if match else {name: array}
-    return found
 
 
 def projector_map(
@@ -140,6 +131,9 @@ def projector_map(
     return entries
 
 
-def decoder_map(words: Mapping[str, str], layers: int) -> NameMap:
-    """{name as `stack_groups` makes it: Entry} of proposals, decoder layers and predictions."""
-    return _DECODER.spelled(**words).map(depth=layers, joined=words is ROBOFLOW)
+def decoder_map(words: Mapping[str, str], layers: int, groups: int) -> NameMap:
+    """{name: Entry} of proposals, decoder layers and predictions."""
+    entries = _DECODER.spelled(**words).map(depth=layers, joined=words is ROBOFLOW)
+    for g in range(groups):
+        entries |= _GROUP.spelled(g=g, **words).map(g=g, groups=groups)
+    return entries

@@ -25,12 +25,15 @@ class Entry:
         pack: (our arrays...) -> the file's array.
         unpack: (the file's array, shapes of our arrays) -> list of our arrays.
         axes: the file's axes as numbers of ours; () if shapes alone do not show them.
+        parts: how many entries with the same path hold equal parts of one of ours, joined along its axis `joined`.
     """
 
     ours: tuple[str, ...]
     pack: Callable[..., np.ndarray]
     unpack: Callable[[np.ndarray, list], list]
     axes: tuple[int, ...] = ()
+    parts: int = 1
+    joined: int = -1
 
 
 NameMap = dict[str, Entry]
@@ -59,6 +62,19 @@ def transposed(axes: tuple[int, ...], *ours: str) -> Entry:
 def pointwise(ours: str) -> Entry:
     """torch's 1x1 convolution, (out, in, 1, 1), where ours is a matrix (in, out)."""
     return Entry((ours,), lambda a: a.T[:, :, None, None], lambda a, shapes: [a.reshape(a.shape[:2]).T])
+
+
+def part_of(entry: Entry, number: int, parts: int) -> Entry:
+    """The entry of one of equal parts of our array, along its last axis."""
+
+    def pack(a):
+        return entry.pack(np.split(a, parts, axis=-1)[number])
+
+    def unpack(a, shapes):
+        *outer, last = shapes[0]
+        return entry.unpack(a, [(*outer, last // parts)])
+
+    return dataclasses.replace(entry, pack=pack, unpack=unpack, parts=parts)
 
 
 def without_key(value: str, key: str) -> Entry:
@@ -90,8 +106,6 @@ _AXES = {
     "conv": (3, 2, 0, 1),  # torch: (out, in, h, w) where ours is (h, w, in, out)
     "enlargement": (0, 3, 1, 2),  # torch, transposed: (in, out, h, w) where ours is (in, h, w, out)
     "depthwise": (2, 3, 0, 1),  # torch: (d, 1, h, w) where ours is (h, w, d, 1)
-    "grouped": (0, 2, 1),  # (g, out, in) where ours is (g, in, out)
-    "stacked": (0,),
 }
 _ARRAYS: dict[str, Callable[..., Entry]] = {
     "same": lambda fields, *ours: same(*ours) if len(ours) == 1 else transposed((0,), *ours),
@@ -118,7 +132,6 @@ _LAYERS = {
     "kernel": {".weight": ("/kernel", "conv")},
     "enlarging": {".weight": ("/kernel", "enlargement"), **_BIAS},
     "pixelwise": {".weight": ("/kernel", "pointwise"), **_BIAS},
-    "groups": {".weight": ("/kernel", "grouped"), **_BIAS},
     "batch_norm": _BATCH_NORM,
     "conv_bn": {
         ".conv.weight": ("/conv/kernel", "conv"),
@@ -132,10 +145,14 @@ _DEFAULTS = {f.name: f.default for f in dataclasses.fields(ViTSpec) if f.default
 
 
 class _Row:
-    """A line of a table: names with {i} for a block's number, how the array is stored, and when it exists."""
+    """A line of a table: names with {i} for a block's number, how the array is stored, when it exists, and (number,
+    count) if it is one of several parts of ours.
+    """
 
-    def __init__(self, theirs: str, ours: Iterable[str], stored: str, when: str) -> None:
-        self.theirs, self.ours, self.stored, self.when = theirs, tuple(ours), stored, when
+    def __init__(
+        self, theirs: str, ours: Iterable[str], stored: str, when: str, part: tuple[int, int] = (0, 1)
+    ) -> None:
+        self.theirs, self.ours, self.stored, self.when, self.part = theirs, tuple(ours), stored, when, part
 
     def exists(self, fields):
         return all(_holds(part.strip(), fields) for part in self.when.split(",")) if self.when else True
@@ -160,12 +177,15 @@ def _rows(text):
     for line in filter(None, map(str.strip, text.splitlines())):
         columns, _, when = line.partition("  if ")
         theirs, ours, stored = columns.split()
-        pairs = [(theirs, _alternatives(ours))]
-        if "<" in theirs:
+        pairs, parts = [(theirs, _alternatives(ours))], 1
+        if "<" in theirs and "<" in ours:
             pairs = [(a, [b]) for a, b in zip(_alternatives(theirs), _alternatives(ours), strict=True)]
-        for name, paths in pairs:
+        elif "<" in theirs:
+            pairs = [(name, [ours]) for name in _alternatives(theirs)]
+            parts = len(pairs)
+        for i, (name, paths) in enumerate(pairs):
             for end, (of_ours, array) in _LAYERS.get(stored, {"": ("", stored)}).items():
-                yield _Row(name + end, [path + of_ours for path in paths], array, when.strip())
+                yield _Row(name + end, [path + of_ours for path in paths], array, when.strip(), (i % parts, parts))
 
 
 class Names:
@@ -173,7 +193,8 @@ class Names:
 
     Each line has the name in the file, ours, how it is stored (an array or a layer, see _ARRAYS and _LAYERS) and, after
     "if", fields of the spec that must be set, or have a value: "pre_norm, not fc_norm, pool=map". "a<b,c>" on both
-    sides are two lines; on ours alone the file's array holds all of them. Lines with {i} exist for each block.
+    sides are two lines; on ours alone the file's array holds all of them, on theirs alone the file's arrays hold equal
+    parts of ours. Lines with {i} exist for each block.
 
     Args:
         text: the lines.
@@ -194,7 +215,8 @@ class Names:
             return re.sub(r"\{(\w+)\}", lambda match: str(words.get(match[1], match[0])), text)
 
         return type(self)(
-            (_Row(filled(row.theirs), map(filled, row.ours), row.stored, row.when) for row in self.rows), self.stored
+            (_Row(filled(row.theirs), map(filled, row.ours), row.stored, row.when, row.part) for row in self.rows),
+            self.stored,
         )
 
     def map(self, fields: Mapping[str, Any] = {}, **others: Any) -> NameMap:
@@ -209,7 +231,8 @@ class Names:
 
     def entry(self, row: _Row, fields: Mapping[str, Any], i: int = 0) -> Entry:
         """The Entry of a line, for block number i."""
-        return self.stored[row.stored](fields, *(path.format(i=i) for path in row.ours))
+        entry = self.stored[row.stored](fields, *(path.format(i=i) for path in row.ours))
+        return entry if row.part[1] == 1 else part_of(entry, *row.part)
 
 
 def batch_norm_counters(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -256,8 +279,8 @@ def unpack(
         ValueError: for missing or unexpected names, or different shapes; lists them, with both shapes.
     """
     _check_names(name_map, arrays.keys(), shapes.keys(), where)
-    mismatches = []
-    weights = {}
+    mismatches, weights = [], {}
+    joined: dict[tuple[str, int], list[np.ndarray]] = {}  # {(path, axis): parts}
     for name, entry in name_map.items():
         ours = [tuple(shapes[path]) for path in entry.ours]
         # Only the shape matters: broadcast arrays take no memory.
@@ -265,12 +288,16 @@ def unpack(
         if arrays[name].shape != expected:
             mismatches.append(f"{name} is {arrays[name].shape} in the file, {expected} in the model")
             continue
-        weights.update(zip(entry.ours, entry.unpack(arrays[name], ours), strict=True))
+        found = zip(entry.ours, entry.unpack(arrays[name], ours), strict=True)
+        if entry.parts == 1:
+            weights.update(found)
+        for path, part in found if entry.parts > 1 else ():
+            joined.setdefault((path, entry.joined), []).append(part)
     if mismatches:
         raise ValueError(
             f'Shapes in "{where}" do not match the model: {"; ".join(mismatches[:8])} ({len(mismatches)}).'
         )
-    return weights
+    return weights | {path: np.concatenate(parts, axis) for (path, axis), parts in joined.items()}
 
 
 def pack(name_map: NameMap, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

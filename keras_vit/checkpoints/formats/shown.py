@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats.name_map import Names
+from keras_vit.checkpoints.formats.name_map import Entry, Names
 from keras_vit.io.suggest import did_you_mean
 
 
@@ -55,7 +55,7 @@ def depth(names: Iterable[str], pattern: str) -> int:
 class Shown:
     """What the arrays of a file show of our weights: those outside the blocks, and the first block's.
 
-    places: {our path: (name in the file, or in the first spelling if it is missing, axes, how many share the array)}.
+    places: {our path: (name in the file, or in the first spelling if it is missing, Entry)}.
 
     Args:
         names: the format's table.
@@ -64,12 +64,13 @@ class Shown:
 
     def __init__(self, names: Names, arrays: Mapping[str, np.ndarray]) -> None:
         self.arrays = arrays
-        self.places: dict[str, tuple[str, tuple, int]] = {}
-        for row in names.rows:
+        self.places: dict[str, tuple[str, Entry]] = {}
+        for row in (row for row in names.rows if row.part[0] == 0):
             name, entry = row.theirs.format(i=0), names.entry(row, {"width": 1, "heads": 1, "classes": 1})
             for path in entry.ours[:1] if row.stored == "without_key" else entry.ours:
-                if path not in self.places or (name in arrays and path not in self):
-                    self.places[path] = (name, entry.axes, len(entry.ours))
+                # Parts come first: SwiGLU's second layer may have the name of a plain MLP's first.
+                if path not in self.places or (name in arrays and (path not in self or entry.parts > 1)):
+                    self.places[path] = (name, entry)
         self.block = next((row.theirs for row in names.rows if "{i}" in row.theirs), "")
 
     def __contains__(self, path: str) -> bool:
@@ -77,10 +78,11 @@ class Shown:
 
     def shape(self, path: str, rank: int = 1) -> tuple[int, ...]:
         """The shape of our weight; `rank` is that of an array with values in the same order. ValueError as `need`."""
-        name, axes, count = self.places[path]
-        first, *others = need(self.arrays, name, len(axes) or rank).shape
-        sizes = dict(zip(axes or range(rank), (first // count, *others)))
-        return tuple(sizes[axis] for axis in range(len(sizes)))
+        name, entry = self.places[path]
+        first, *others = need(self.arrays, name, len(entry.axes) or rank).shape
+        sizes = dict(zip(entry.axes or range(rank), (first // len(entry.ours), *others)))
+        *outer, last = (sizes[axis] for axis in range(len(sizes)))
+        return (*outer, last * entry.parts)
 
     @property
     def depth(self) -> int:

@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
 from keras_vit.checkpoints.formats.name_map import Entry, NameMap, Names, transposed
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, grid, heads, hint_grid, is_grid, pixels
@@ -64,23 +66,32 @@ def _rotated(fields, *ours):
     return entry if rope is None else in_pairs(entry, fields["heads"], count, rope == "rope2d_cells1")
 
 
+def _masked(fields, *ours):
+    """DINOv3's own biases of query, key and value; the key's is masked, so it has no effect."""
+    return Entry(ours, lambda q, v: np.concatenate([q, np.zeros_like(q), v]), lambda a, shapes: np.split(a, 3)[::2])
+
+
 _VIT_SCALES = {"scale1": "ls1.gamma", "scale2": "ls2.gamma"}  # LayerScale's names in timm's two classes
 _EVA_SCALES = {"scale1": "gamma_1", "scale2": "gamma_2"}
 _BLOCK = Names(
     """
-    {theirs}.attn.qkv.weight  {ours}/attention/<query,key,value>/kernel  rotated
+    {theirs}.attn.qkv.weight  {ours}/attention/<query,key,value>/kernel  rotated  if not separate
     {theirs}.attn.qkv.bias    {ours}/attention/<query,key,value>/bias    rotated  if qkv_bias, key_bias
-    {theirs}.attn.q_bias      {ours}/attention/query/bias                rotated  if qkv_bias, not key_bias
-    {theirs}.attn.v_bias      {ours}/attention/value/bias                same     if qkv_bias, not key_bias
+    {theirs}.attn.qkv.bias    {ours}/attention/<query,value>/bias        masked   if masked
+    {theirs}.attn.<q,v>_bias  {ours}/attention/<query,value>/bias        rotated  if pair
+    {theirs}.attn.<q,k,v>_proj.weight  {ours}/attention/<query,key,value>/kernel  rotated  if separate
+    {theirs}.attn.<q,v>_proj.bias  {ours}/attention/<query,value>/bias   rotated  if qkv_bias, separate
     {theirs}.attn.<q,k>_norm  {ours}/attention/<query,key>_norm          norm     if qk_norm
     {theirs}.attn.proj        {ours}/attention/out                       dense
     {theirs}.{scale1}         {ours}/attention_scale/gamma               same     if layer_scale
     {theirs}.{scale2}         {ours}/mlp_scale/gamma                     same     if layer_scale
     {theirs}.mlp.norm         {ours}/mlp/norm                            norm     if hidden_norm
     {theirs}.norm<1,2>        {ours}/<attention,mlp>_norm                norm
-    {theirs}.mlp.fc<1,2>      {ours}/mlp/<hidden,out>                    dense
+    {theirs}.mlp.<fc1_g,fc1_x>  {ours}/mlp/hidden                        dense    if apart
+    {theirs}.mlp.fc1          {ours}/mlp/hidden                          dense    if not apart
+    {theirs}.mlp.fc2          {ours}/mlp/out                             dense
     """,
-    {"rotated": _rotated},
+    {"rotated": _rotated, "masked": _masked},
 )
 # The normalisations in patch_embed are of custom models.
 _NAMES = Names(

@@ -2,18 +2,13 @@
 are read, too.
 
 Rotary positions take no array, so files of DINOv3 fit every image size; heads 64 wide are the published models',
- except the largest. Arrays are joined to the names of timm.EVA_NAMES: query, key and value, and SwiGLU's gate and
-values.
+except the largest.
 """
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
-from keras_vit.checkpoints.formats.gates import join_gates, split_gates
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, any_size, grid, hint_grid, known_heads, pixels
 from keras_vit.checkpoints.formats.settings import check_agreement, plain_pair, section, setting, stated_pair
 from keras_vit.checkpoints.formats.shown import Shown, need, renamed, rewriter
@@ -40,7 +35,6 @@ _ALIASES = [
 ]
 # Of DINOv3's and EUPE's training: masked tokens, local crops, distillation; the periods are computed here.
 _DROPPED = re.compile(r"^mask_token$|^local_cls_norm\.|^projectors\.|(^|\.)rope(_embed)?\.periods$|\.bias_mask$")
-_GATES = (".mlp.fc1_g.", ".mlp.fc1_x.", ".mlp.fc1.")
 _ARCHITECTURES = {"dinov3": r"dinov3|lingbot", "eva02": r"^eva02_(?!.*_clip_)", "pe": r"^vit_pe_"}
 _TITLES = {"dinov3": "DINOv3", "eva02": "EVA-02", "pe": "a Perception Encoder"}
 # {argument of timm's Eva: its value}: other values compute something else from the same arrays.
@@ -107,40 +101,11 @@ CAPABILITIES = {
 }
 
 
-def _joined(arrays):
-    """The arrays with separate layers of query, key and value as one."""
-    found = {}
-    for name, array in arrays.items():
-        if name.endswith(".attn.q_proj.weight"):
-            others = (need(arrays, name.replace("q_proj", part), 2) for part in ("k_proj", "v_proj"))
-            found[name.replace("q_proj", "qkv")] = np.concatenate([array, *others])
-        elif not name.endswith((".attn.k_proj.weight", ".attn.v_proj.weight")):
-            found[re.sub(r"\.([qv])_proj\.bias$", r".\1_bias", name)] = array
-    return found
-
-
-def _separate(arrays):
-    """The inverse of `_joined`."""
-    found = {}
-    for name, array in arrays.items():
-        if name.endswith(".attn.qkv.weight"):
-            for part, layer in zip("qkv", np.split(array, 3)):
-                found[name.replace("qkv", f"{part}_proj")] = np.ascontiguousarray(layer)
-        else:
-            found[re.sub(r"\.([qv])_bias$", r".\1_proj.bias", name)] = array
-    return found
-
-
-def _without_key_biases(arrays):
-    """DINOv3's own arrays with the biases of query and value apart; the key's is masked there, so it has no effect."""
-    found = {}
-    for name, array in arrays.items():
-        if name.endswith(".attn.qkv.bias"):
-            query, _, value = np.split(array, 3)
-            found[name.replace("qkv.bias", "q_bias")], found[name.replace("qkv.bias", "v_bias")] = query, value
-        else:
-            found[name] = array
-    return found
+def spelling(spec: Any) -> dict[str, bool]:
+    """Which layers timm's files have apart: the gate and values of SwiGLU; query, key and value; or biases alone."""
+    apart = spec.mlp_form == "swiglu" if find_structure(spec) == "dinov3" else spec.hidden_norm
+    pair = spec.qkv_bias and not spec.key_bias and not spec.hidden_norm
+    return {"apart": apart, "separate": spec.hidden_norm, "pair": pair}
 
 
 def _kind(arrays):
@@ -216,19 +181,21 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
         for name, a in contents.arrays.items()
         if name.startswith(prefix) and not _DROPPED.search(name.removeprefix(prefix))
     }
-    named = renamed(kept, rewriter(_ALIASES, prefix))
-    named = _without_key_biases(named) if f"{prefix}storage_tokens" in kept else named
-    arrays = join_gates(_joined(named), *_GATES)
+    arrays = renamed(kept, rewriter(_ALIASES, prefix))
+    layers = {"apart": "mlp.fc1_g.weight", "separate": "attn.q_proj.weight", "pair": "attn.q_bias"}
+    spelled = {flag: f"blocks.0.{name}" in arrays for flag, name in layers.items()}
+    spelled["masked"] = f"{prefix}storage_tokens" in kept and "blocks.0.attn.qkv.bias" in arrays
     shown, kind = Shown(EVA_NAMES, arrays), _kind(arrays)
     fields, classes, channels = _fields(shown, kind, config, options), shown.classes, shown.channels
     fields |= normalisation(config, channels, options)
+    fields["key_bias"] = (fields["key_bias"] and not spelled["masked"]) or not fields["qkv_bias"]
     size = _image_size(arrays, fields, config, options)
     _check(config, kind, stated_rows(config, fields, size, classes, channels), fields["registers"])
     return ParsedCheckpoint(
         "ViT",
         fields,
         size,
-        EVA_NAMES.map(fields, classes=classes),
+        EVA_NAMES.map(fields, classes=classes, **spelled),
         arrays,
         classes,
         channels,
@@ -237,13 +204,6 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
         resample="timm",
         preprocessing=preprocessing(config),
     )
-
-
-def file_arrays(arrays: Mapping[str, np.ndarray], spec: Any) -> dict[str, np.ndarray]:
-    """The arrays by name_map's names as in timm's files; EVA-02's are apart where the MLP normalises."""
-    apart = spec.mlp_form == "swiglu" if find_structure(spec) == "dinov3" else spec.hidden_norm
-    found = split_gates(arrays, *_GATES) if apart else dict(arrays)
-    return _separate(found) if spec.hidden_norm else found
 
 
 def _architecture(spec):
