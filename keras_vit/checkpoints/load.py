@@ -280,7 +280,7 @@ def load(
         raise error.for_call(os.fsdecode(path), call) from None
     if class_names is None and head == "keep":
         _name_classes(model, located, contents)
-    if head == "keep" and isinstance(model, Classifier) and model.has_zero_head():
+    if head == "keep" and model.has_zero_head():
         model.refuses_zero_head = True
         logging.warning(
             '%s: the head is all zeros, as in the ImageNet-21k files of 2020. Load it with head="reset" to fine-tune,'

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from etils import epath
 
+from keras_vit.answers import check_answers
 from keras_vit.data import ExampleErrors
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.image_files import ENDINGS
@@ -27,7 +28,7 @@ from keras_vit.io.atomic import write_bytes
 from keras_vit.io.paths import paths_in
 from keras_vit.io.progress import stage
 from keras_vit.prediction.preprocessing import preprocessing_text
-from keras_vit.segmentation.segment import Segmenter, names_and_colors, segments
+from keras_vit.segmentation.segment import Segmenter, names_and_colors
 
 CLASSES = "classes.csv"
 
@@ -170,8 +171,7 @@ def predict_masks(
         OSError: the folder is not writable.
     """
     check_part(part)
-    if not segments(model):
-        raise ValueError(f'"{model.name}" is not a segmentation model: use predict, for classes and features.')
+    check_answers(model, "masks")
     segmenter, about = Segmenter(model, window, overlap, scale, flips, batch_size), about or {}
     folder = os.path.expanduser(os.fspath(folder))
     files = MaskFiles(folder, split, tuple(mask_names(names_at(source, range(source.size)))))

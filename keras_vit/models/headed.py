@@ -64,7 +64,7 @@ def built_encoder(owner: str, encoder: Any, given: Mapping[str, Any], overrides:
     return families.build(encoder, classes=None, **arguments, **overrides)
 
 
-def maps_of(encoder: Classifier, decoder: Decoder) -> list:
+def decoder_maps(encoder: Classifier, decoder: Decoder) -> list:
     """The symbolic maps that a decoder takes, [(b, h, w, d), ...]."""
     return [
         taps.normalised_map(encoder, i) if i in decoder.normalised else taps.feature_map(encoder, i)
@@ -172,12 +172,15 @@ class HeadedModel(ModelOfArguments):
         return model
 
     def _with(self, encoder, **changes):
-        arguments = {**self.arguments(), **changes, "encoder": encoder}
-        for name in ("image_size", "channels", "remat", "dtype"):  # the encoder's
-            del arguments[name]
-        model = type(self)(**arguments)
+        model = self.on_encoder(encoder, {**self.arguments(), **changes})
         model.activation = self.activation
         return model
+
+    @classmethod
+    def on_encoder(cls, encoder: Classifier, arguments: Mapping[str, Any]) -> Self:
+        """A model with a new head on `encoder`, which has its own size; the others of `arguments()` as they are."""
+        own = ("encoder", "image_size", "channels", "remat", "dtype")
+        return cls(encoder, **{name: value for name, value in arguments.items() if name not in own})
 
     def arguments(self) -> dict:
         return {

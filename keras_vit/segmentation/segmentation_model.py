@@ -12,7 +12,7 @@ from keras_vit.layers.pooling import TokenPooling
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import LogitsAtPixels
 from keras_vit.models import taps
-from keras_vit.models.headed import HeadedModel, Shared, maps_of
+from keras_vit.models.headed import HeadedModel, Shared, decoder_maps
 from keras_vit.segmentation.heads.eomt import MaskedAttention, mask_outputs
 from keras_vit.segmentation.heads.segmentation_heads import make_decoder
 from keras_vit.segmentation.mask_loss import MaskClassificationLoss
@@ -52,7 +52,7 @@ def _outputs(encoder, decoder):
     """The symbolic outputs: logits (b, height, width, classes), or a dict of these with auxiliary ones."""
     if decoder.joins:
         return mask_outputs(encoder, decoder)
-    maps, tokens = maps_of(encoder, decoder), _class_tokens(encoder, decoder)
+    maps, tokens = decoder_maps(encoder, decoder), _class_tokens(encoder, decoder)
     if decoder.neck is not None:
         maps = decoder.neck(maps, tokens) if decoder.class_tokens else decoder.neck(maps)
     named = {"logits": decoder.head(maps)}
@@ -152,6 +152,9 @@ class SegmentationModel(HeadedModel):
     def depth(self) -> str | None:
         """The kind of depth that the model gives every pixel, "relative" or "metric"; None for classes."""
         return self.head_options.get("depth")
+
+    def _usual_answers(self) -> tuple[str, ...]:
+        return ("depth",) if self.depth else ("masks",) if self.classes > 1 else ("pixels",)
 
     @property
     def mask_rules(self) -> MaskRules | None:

@@ -154,7 +154,7 @@ def test_images_that_differ_in_their_ending_keep_it():
 
 
 def test_a_classifier_has_no_masks(source, tmp_path):
-    with pytest.raises(ValueError, match="is not a segmentation model"):
+    with pytest.raises(ValueError, match="it does not give masks"):
         predict_masks(every_weight(), source, tmp_path)
 
 

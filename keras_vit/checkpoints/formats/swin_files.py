@@ -23,7 +23,7 @@ from keras_vit.checkpoints.formats.settings import (
 from keras_vit.checkpoints.formats.shown import depth, need, renamed, rewriter
 from keras_vit.layers.attention.windows import padding
 from keras_vit.layers.embedding.patches import pair
-from keras_vit.models.swin_spec import EPSILON, SwinSpec, stages_of
+from keras_vit.models.swin_spec import EPSILON, SwinSpec, make_stages
 
 _OUTER = Names(
     """
@@ -114,7 +114,7 @@ _FIXED = {"hidden_act": "gelu", "layer_norm_eps": EPSILON, "use_absolute_embeddi
 
 
 def _is_padded(spec, image_size):
-    return any(any(padding(stage.size, stage.window)) for stage in stages_of(spec, image_size))
+    return any(any(padding(stage.size, stage.window)) for stage in make_stages(spec, image_size))
 
 
 def _unlike(format):
@@ -123,8 +123,8 @@ def _unlike(format):
     def rules(model):
         spec, (h, w) = model.spec, model.image_size
         other = dataclasses.replace(spec, roll=_ROLLS[format])
-        stages = stages_of(spec, (h, w))
-        differs = other != spec and (_is_padded(spec, (h, w)) or stages_of(other, (h, w)) != stages)
+        stages = make_stages(spec, (h, w))
+        differs = other != spec and (_is_padded(spec, (h, w)) or make_stages(other, (h, w)) != stages)
         yield differs, f'roll="{spec.roll}" for images of {h}x{w} (its models have roll="{other.roll}")'
         smaller = [stage.window for stage in stages if stage.window != (spec.window,) * 2]
         if format == "huggingface" and spec.version == "v1" and smaller:
