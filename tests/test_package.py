@@ -58,7 +58,7 @@ DOORS = {
     ("fit/model.py", "keras_vit.classification.classify"): "Model.classify",
     ("models/classifier.py", "keras_vit.classification.classify"): "its type",
     ("models/multi_model.py", "keras_vit.answers.several"): "MultiModel.answer",
-    ("checkpoints/save.py", "keras_vit.sharing"): "save to hf:// and kaggle://",
+    ("checkpoints/save.py", "keras_vit.sharing"): "save to hf://",
 }
 ALLOWED = {room: set(rooms.split()) for room, rooms in ALLOWED.items()}
 

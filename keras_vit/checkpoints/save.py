@@ -51,7 +51,7 @@ from keras_vit.segmentation.segmentation_model import SegmentationModel
 FORMATS = ("keras", "google", "timm", "huggingface", "mmsegmentation")
 _BY_ENDING = {".keras": "keras", ".npz": "google", ".pth": "mmsegmentation"}
 _LONGEST_COMMENT = 65_000  # bytes of a zip archive's comment
-PLACES = ("hf://", "kaggle://")  # addresses where models are shared
+PLACES = ("hf://", "kaggle://")  # addresses, for keras_vit.sharing
 
 
 class Sharing(TypedDict, total=False):
@@ -352,8 +352,8 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
 
     Fields that a format cannot express are refused, never dropped. `load` reads every format back as an equal model.
 
-    An address, hf://USER/NAME on the Hugging Face hub or kaggle://USER/MODEL/keras/VARIATION, uploads the model with a
-    card: save(model, "hf://anna/flowers", license="apache-2.0", run="runs/flowers").
+    An address on the Hugging Face hub, hf://USER/NAME, uploads the model with a card:
+    save(model, "hf://anna/flowers", license="apache-2.0", run="runs/flowers").
 
     Args:
         model: a ViT or BiT; for "keras" also a keras_vit.Model built on one.
@@ -372,7 +372,7 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
     if path.startswith(PLACES):
         return _share(model, path, format, sharing)
     if sharing:
-        raise ValueError(f'{", ".join(sharing)}: only for an address, {" or ".join(PLACES)}..., got the path "{path}".')
+        raise ValueError(f'{", ".join(sharing)}: only for an address, {PLACES[0]}..., got the path "{path}".')
     format = _choose_format(path, format)
     if format != "keras":
         check_plain(model, f'The format "{format}"')
