@@ -14,7 +14,7 @@ import numpy as np
 from keras_vit.checkpoints.formats import huggingface_config, parsed
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
 from keras_vit.checkpoints.formats.huggingface_config import ACTIVATIONS, SIZES, VERSION, dinov2_mlp_ratio, is_named
-from keras_vit.checkpoints.formats.name_map import NameMap, Names, same
+from keras_vit.checkpoints.formats.name_map import NameMap, Names, same, spellings
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, grid, heads, hint_grid, pixels
 from keras_vit.checkpoints.formats.settings import facts_of, setting, stated_pair
 from keras_vit.checkpoints.formats.shown import Shown, need, renamed
@@ -58,7 +58,7 @@ _NAMES = Names(
 _NAMES += BLOCK.spelled(theirs="{root}{block}.{i}.", ours="block_{i:02d}")
 _NAMES += Names(
     """
-    {root}{last_norm}                    encoder_norm                     norm    if final_norm
+    {root}{last}                         encoder_norm                     norm    if final_norm
     {root}head.probe                     pool/probe                       same    if pool=map
     {root}head.attention.in_proj_weight  pool/<query,key,value>/kernel    linear  if pool=map
     {root}head.attention.in_proj_bias    pool/<query,key,value>/bias      same    if pool=map
@@ -79,7 +79,7 @@ class Spelling:
 
     Attributes:
         root: prefix of the backbone inside a larger model.
-        words: those of the table for this type, see BERT and DINOV2.
+        words: of the table of names, see WORDS.
         epsilon: the type's default.
         usual: mean and std of the images.
         flags: "clip", whose class token is a vector; "flat" for a position table of two axes; "keyless" for biases of
@@ -87,7 +87,7 @@ class Spelling:
     """
 
     root: str
-    words: Mapping[str, str]
+    words: Mapping[str, str | None]
     epsilon: float = 1e-6
     usual: tuple = parsed.IMAGENET
     flags: tuple[str, ...] = ()
@@ -113,36 +113,38 @@ class Spelling:
         return self.names.map(fields, classes=classes, table=self.words["table"], **flags)
 
 
-BERT = {f: f"attention.attention.{f}" for f in ("query", "key", "value")} | {"out": "attention.output.dense"}
 PROJECTIONS = {name: f"attention.{name[0]}_proj" for name in ("query", "key", "value", "out")}
-DINOV2 = {
-    **BERT,
-    "block": "encoder.layer",
-    **{"norm1": "norm1", "norm2": "norm2", "fc1": "mlp.fc1", "fc2": "mlp.fc2"},
-    **{"gated1": "mlp.weights_in", "gated2": "mlp.weights_out", "gate": "mlp.gate_proj", "up": "mlp.up_proj"},
-    **{"scale1": "layer_scale1.lambda1", "scale2": "layer_scale2.lambda1"},
-    "last_norm": "layernorm",
-    "patch": "embeddings.patch_embeddings.projection",
-    "table": "position_embeddings",
-}
-_VIT = {
-    **DINOV2,
-    **{"norm1": "layernorm_before", "norm2": "layernorm_after", "fc1": "intermediate.dense", "fc2": "output.dense"},
-}
-_SIGLIP = {
-    **DINOV2,
-    **{name: f"self_attn.{name[0]}_proj" for name in ("query", "key", "value")},
-    **{"out": "self_attn.out_proj", "block": "encoder.layers", "norm1": "layer_norm1", "norm2": "layer_norm2"},
-    **{"last_norm": "post_layernorm", "patch": "embeddings.patch_embedding", "table": "position_embedding.weight"},
-}
+WORDS = spellings(
+    """
+    word    vit                                     dinov2                                  siglip
+    query   attention.attention.query               attention.attention.query               self_attn.q_proj
+    key     attention.attention.key                 attention.attention.key                 self_attn.k_proj
+    value   attention.attention.value               attention.attention.value               self_attn.v_proj
+    out     attention.output.dense                  attention.output.dense                  self_attn.out_proj
+    block   encoder.layer                           encoder.layer                           encoder.layers
+    norm1   layernorm_before                        norm1                                   layer_norm1
+    norm2   layernorm_after                         norm2                                   layer_norm2
+    fc1     intermediate.dense                      mlp.fc1                                 mlp.fc1
+    fc2     output.dense                            mlp.fc2                                 mlp.fc2
+    gated1  -                                       mlp.weights_in                          -
+    gated2  -                                       mlp.weights_out                         -
+    gate    -                                       mlp.gate_proj                           -
+    up      -                                       mlp.up_proj                             -
+    scale1  -                                       layer_scale1.lambda1                    -
+    scale2  -                                       layer_scale2.lambda1                    -
+    last    layernorm                               layernorm                               post_layernorm
+    patch   embeddings.patch_embeddings.projection  embeddings.patch_embeddings.projection  embeddings.patch_embedding
+    table   position_embeddings                     position_embeddings                     position_embedding.weight
+    """
+)
 # {model type: its names}: in files of save_pretrained, in every release.
 IN_FILES = {
-    "vit": Spelling("vit.", _VIT, 1e-12, parsed.HALF),
-    "deit": Spelling("deit.", _VIT, 1e-12),
-    "dinov2": Spelling("dinov2.", DINOV2),
-    "dinov2_with_registers": Spelling("dinov2_with_registers.", DINOV2),
-    "siglip_vision_model": Spelling("vision_model.", _SIGLIP, usual=parsed.HALF, flags=("flat",)),
-    "clip_vision_model": Spelling("vision_model.", _SIGLIP, 1e-5, parsed.CLIP, ("flat", "clip")),
+    "vit": Spelling("vit.", WORDS["vit"], 1e-12, parsed.HALF),
+    "deit": Spelling("deit.", WORDS["vit"], 1e-12),
+    "dinov2": Spelling("dinov2.", WORDS["dinov2"]),
+    "dinov2_with_registers": Spelling("dinov2_with_registers.", WORDS["dinov2"]),
+    "siglip_vision_model": Spelling("vision_model.", WORDS["siglip"], usual=parsed.HALF, flags=("flat",)),
+    "clip_vision_model": Spelling("vision_model.", WORDS["siglip"], 1e-5, parsed.CLIP, ("flat", "clip")),
 }
 _LAYERS = {**PROJECTIONS, "block": "layers", "fc1": "mlp.fc1", "fc2": "mlp.fc2"}
 _SWIGLU = {**PROJECTIONS, "gated2": "mlp.down_proj", "flags": ("apart",)}

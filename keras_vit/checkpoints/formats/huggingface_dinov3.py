@@ -8,15 +8,21 @@ import numpy as np
 
 from keras_vit.checkpoints.formats import huggingface_config
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
-from keras_vit.checkpoints.formats.huggingface import DINOV2, PROJECTIONS, Spelling, in_section, read_fields
+from keras_vit.checkpoints.formats.huggingface import PROJECTIONS, WORDS, Spelling, in_section, read_fields
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, any_size
 from keras_vit.checkpoints.formats.settings import Settings, check_agreement, facts_of, setting, stated_pair
 from keras_vit.checkpoints.formats.shown import Shown, renamed
 
 _KIND = "dinov3_vit"
-_WORDS = {"block": "layer", "last_norm": "norm", "patch": "embeddings.patch_embeddings", "table": ""}
-_WORDS |= {"fc1": "mlp.up_proj", "fc2": "mlp.down_proj", "gated2": "mlp.down_proj"}
-SPELLED = Spelling("", {**DINOV2, **PROJECTIONS, **_WORDS}, 1e-5, flags=("apart",))
+SPELLED = Spelling("", {**WORDS["dinov2"], **PROJECTIONS}, 1e-5, flags=("apart",)).but(
+    block="layer",
+    fc1="mlp.up_proj",
+    fc2="mlp.down_proj",
+    gated2="mlp.down_proj",
+    last="norm",
+    patch="embeddings.patch_embeddings",
+    table="",
+)
 # Of masked training; the frequencies are computed here.
 _DROPPED = re.compile(r"embeddings\.mask_token$|rope_embeddings\.inv_freq$")
 _CONFIG = Settings(

@@ -13,7 +13,7 @@ import numpy as np
 from keras_vit.checkpoints.formats import huggingface, huggingface_config
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of, refuse
 from keras_vit.checkpoints.formats.huggingface_config import dinov2_mlp_ratio
-from keras_vit.checkpoints.formats.lw_detr_names import ROBOFLOW, TRANSFORMERS, decoder_map, projector_map
+from keras_vit.checkpoints.formats.lw_detr_names import WORDS, decoder_map, projector_map
 from keras_vit.checkpoints.formats.name_map import NameMap, batch_norm_counters, pack
 from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, grid, pixels
 from keras_vit.checkpoints.formats.settings import Settings, check_agreement, facts_of, setting, stated_pair
@@ -22,7 +22,6 @@ from keras_vit.checkpoints.resample import resample_positions
 from keras_vit.layers.embedding.patches import grid_size, pair
 
 LW, RF = "lw_detr", "rf_detr"  # model_type, and our heads
-_WORDS = {LW: TRANSFORMERS, RF: ROBOFLOW}
 _CLASSES = {LW: "LwDetrForObjectDetection", RF: "RfDetrForObjectDetection"}
 _SPELLED = {
     LW: huggingface.IN_FILES["vit"].but(
@@ -90,7 +89,7 @@ def _encoder_map(kind: str, spec: Mapping[str, Any]) -> NameMap:
 def _head_map(kind: str, width: int, taps: int, options: Mapping[str, Any]) -> NameMap:
     """{name: Entry} of neck and head."""
     projector = (options["scales"], taps, options["blocks"], options["norm"] == "batch", width > 512)
-    return projector_map(_WORDS[kind], *projector) | decoder_map(_WORDS[kind], options["layers"], options["groups"])
+    return projector_map(WORDS[kind], *projector) | decoder_map(WORDS[kind], options["layers"], options["groups"])
 
 
 def _numbers(config, name):
@@ -131,7 +130,7 @@ def _check_settings(kind, config, backbone):
 
 def _head_options(kind, config, arrays, taps):
     """The options of the head, by config.json and the arrays."""
-    words = _WORDS[kind]
+    words = WORDS[kind]
     features, layer = need(arrays, f"{words['features']}.weight", 2), f"{words['root']}decoder.layers.0."
     groups = depth(arrays, rf"{re.escape(words['root'])}enc_output\.(\d+)\.")
     mixer = words["projector"].format(0) + words["mixer"]

@@ -6,32 +6,30 @@ group in an array; ours are one.
 
 from collections.abc import Mapping, Sequence
 
-from keras_vit.checkpoints.formats.name_map import Entry, NameMap, Names
+from keras_vit.checkpoints.formats.name_map import Entry, NameMap, Names, spellings
 
-# {a word of the tables: its spelling}; {0} is the number of a scale or step, {1} that of a convolution in the step.
-ROBOFLOW = {
-    "root": "transformer.",
-    "features": "query_feat",
-    "boxes": "refpoint_embed",
-    **{"fc1": "linear1", "fc2": "linear2", "norm1": "norm1", "norm2": "norm2", "norm3": "norm3"},
-    "last_norm": "decoder.norm",
-    "projector": "backbone.0.projector.stages.{0}.",
-    "mixer": "0.",
-    "mixer_norm": "1",
-    **{"first": "cv1", "last": "cv2", "step": "m.{0}.cv{1}", "norm": "bn"},
-}
-TRANSFORMERS = {
-    "root": "model.",
-    "features": "model.query_feat",
-    "boxes": "model.reference_point_embed",
-    **{"fc1": "mlp.fc1", "fc2": "mlp.fc2", "norm3": "layer_norm"},
-    **{"norm1": "self_attn_layer_norm", "norm2": "cross_attn_layer_norm"},
-    "last_norm": "decoder.layernorm",
-    "projector": "model.backbone.projector.scale_layers.{0}.",
-    "mixer": "projector_layer.",
-    "mixer_norm": "layer_norm",
-    **{"first": "conv1", "last": "conv2", "step": "bottlenecks.{0}.conv{1}", "norm": "norm"},
-}
+# {0} is the number of a scale or step, {1} that of a convolution in the step.
+WORDS = spellings(
+    """
+    word        rf_detr                           lw_detr
+    root        transformer.                      model.
+    features    query_feat                        model.query_feat
+    boxes       refpoint_embed                    model.reference_point_embed
+    fc1         linear1                           mlp.fc1
+    fc2         linear2                           mlp.fc2
+    norm1       norm1                             self_attn_layer_norm
+    norm2       norm2                             cross_attn_layer_norm
+    norm3       norm3                             layer_norm
+    last_norm   decoder.norm                      decoder.layernorm
+    projector   backbone.0.projector.stages.{0}.  model.backbone.projector.scale_layers.{0}.
+    mixer       0.                                projector_layer.
+    mixer_norm  1                                 layer_norm
+    first       cv1                               conv1
+    last        cv2                               conv2
+    step        m.{0}.cv{1}                       bottlenecks.{0}.conv{1}
+    norm        bn                                norm
+    """
+)
 _CONV = Names(
     """
     {theirs}.conv    {ours}/conv  kernel
@@ -100,7 +98,7 @@ def projector_map(
     """{name: Entry} of the projector.
 
     Args:
-        words: ROBOFLOW or TRANSFORMERS.
+        words: a column of WORDS.
         scales: as in Projector.
         taps: number of maps that enter.
         blocks: steps of each C2f.
@@ -133,7 +131,7 @@ def projector_map(
 
 def decoder_map(words: Mapping[str, str], layers: int, groups: int) -> NameMap:
     """{name: Entry} of proposals, decoder layers and predictions."""
-    entries = _DECODER.spelled(**words).map(depth=layers, joined=words is ROBOFLOW)
+    entries = _DECODER.spelled(**words).map(depth=layers, joined=words is WORDS["rf_detr"])
     for g in range(groups):
         entries |= _GROUP.spelled(g=g, **words).map(g=g, groups=groups)
     return entries

@@ -209,13 +209,15 @@ class Names:
         return type(self)([*self.rows, *other.rows], {**self.stored, **other.stored})
 
     def spelled(self, **words: Any) -> Self:
-        """The table with a text or number in the place of each {word}."""
+        """The table with a text or number in the place of each {word}, and without lines with a word that is None."""
+        none = tuple(f"{{{word}}}" for word, text in words.items() if text is None)
 
         def filled(text):
             return re.sub(r"\{(\w+)\}", lambda match: str(words.get(match[1], match[0])), text)
 
+        rows = (row for row in self.rows if not any(word in row.theirs for word in none))
         return type(self)(
-            (_Row(filled(row.theirs), map(filled, row.ours), row.stored, row.when, row.part) for row in self.rows),
+            (_Row(filled(row.theirs), map(filled, row.ours), row.stored, row.when, row.part) for row in rows),
             self.stored,
         )
 
@@ -233,6 +235,15 @@ class Names:
         """The Entry of a line, for block number i."""
         entry = self.stored[row.stored](fields, *(path.format(i=i) for path in row.ours))
         return entry if row.part[1] == 1 else part_of(entry, *row.part)
+
+
+def spellings(text: str) -> dict[str, dict[str, str | None]]:
+    """{column: {word: its spelling there}} of a table whose first line names the columns; None for "-"."""
+    (_, *columns), *lines = (line.split() for line in filter(None, map(str.strip, text.splitlines())))
+    return {
+        column: {word: None if found[i] == "-" else found[i] for word, *found in lines}
+        for i, column in enumerate(columns)
+    }
 
 
 def batch_norm_counters(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

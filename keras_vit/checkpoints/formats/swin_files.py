@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_vit.checkpoints.formats import huggingface_config, timm_config
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
-from keras_vit.checkpoints.formats.name_map import NameMap, Names, same
+from keras_vit.checkpoints.formats.name_map import NameMap, Names, same, spellings
 from keras_vit.checkpoints.formats.parsed import IMAGENET, ParsedCheckpoint, known_heads, normalisation
 from keras_vit.checkpoints.formats.settings import (
     Settings,
@@ -68,19 +68,23 @@ _QUERY_KEY_VALUE = {
         """
     ),
 }
-_TIMM_WORDS = {
-    **{"patch": "patch_embed.proj", "stem": "patch_embed.norm", "last": "norm", "head": "head.fc"},
-    **{"inner": "{theirs}.attn", "continuous": "cpb_mlp", "out": "attn.proj"},
-    **{"norm1": "norm1", "norm2": "norm2", "fc1": "mlp.fc1", "fc2": "mlp.fc2"},
-}
-_HUGGINGFACE_WORDS = {
-    **{"patch": "{root}.embeddings.patch_embeddings.projection", "stem": "{root}.embeddings.norm"},
-    **{"last": "{root}.layernorm", "head": "classifier"},
-    **{"inner": "{theirs}.attention.self", "continuous": "continuous_position_bias_mlp"},
-    **{"out": "attention.output.dense", "norm1": "layernorm_before", "norm2": "layernorm_after"},
-    **{"fc1": "intermediate.dense", "fc2": "output.dense"},
-}
-_WORDS = {"timm": _TIMM_WORDS, "huggingface": _HUGGINGFACE_WORDS}
+_WORDS = spellings(
+    """
+    word        timm              huggingface
+    patch       patch_embed.proj  {root}.embeddings.patch_embeddings.projection
+    stem        patch_embed.norm  {root}.embeddings.norm
+    stages      layers            {root}.encoder.layers
+    inner       {theirs}.attn     {theirs}.attention.self
+    continuous  cpb_mlp           continuous_position_bias_mlp
+    out         attn.proj         attention.output.dense
+    norm1       norm1             layernorm_before
+    norm2       norm2             layernorm_after
+    fc1         mlp.fc1           intermediate.dense
+    fc2         mlp.fc2           output.dense
+    last        norm              {root}.layernorm
+    head        head.fc           classifier
+    """
+)
 # When each library rolls a map, and so the format's field `roll`.
 _ROLLS = {"timm": "before_padding", "huggingface": "after_padding"}
 _KINDS = {"v1": "swin", "v2": "swinv2"}  # Hugging Face's model types
@@ -145,7 +149,7 @@ def name_map(spec: SwinSpec, classes: int | None, style: str) -> NameMap:
     names = (_BLOCK + _QUERY_KEY_VALUE[style]).spelled(**words)
     for i, stage in enumerate(spec.stage_of_block):
         j = i - sum(spec.depths[:stage])
-        stages, merged = ("layers", stage) if style == "timm" else (f"{root}.encoder.layers", stage - 1)
+        stages, merged = words["stages"].format(root=root), stage if style == "timm" else stage - 1
         place = {"theirs": f"{stages}.{stage}.blocks.{j}", "ours": f"block_{i:02d}", "block": f"{i:02d}"}
         own = {"merges": stage > 0 and not j, "stage_heads": spec.heads * 2**stage}
         entries |= names.spelled(merging=f"{stages}.{merged}.downsample", **place).map(facts, **own)
@@ -171,32 +175,20 @@ def _in_timm(arrays):
     return renamed(arrays, rewriter([later] * original + [(r"^head\.(weight|bias)$", r"head.fc.\1")])), original
 
 
-# {style: (patch embedding, first stage, a block's attention, its MLP's first layer, head)}.
-_PLACES = {
-    "timm": ("patch_embed.proj.weight", "layers", "attn", "mlp.fc1", "head.fc.weight"),
-    "huggingface": (
-        "{root}.embeddings.patch_embeddings.projection.weight",
-        "{root}.encoder.layers",
-        "attention.self",
-        "intermediate.dense",
-        "classifier.weight",
-    ),
-}
-
-
 def _fields(arrays, style, options):
     """(fields of the spec that the arrays show, classes, channels, the side of each stage's window in v1)."""
-    v2 = _is_v2(arrays)
-    patch, stages, attention, fc1, head = (place.format(root="swinv2" if v2 else "swin") for place in _PLACES[style])
-    kernel, hidden = need(arrays, patch, 4), need(arrays, f"{stages}.0.blocks.0.{fc1}.weight", 2)
+    version = "v2" if _is_v2(arrays) else "v1"
+    words = {word: text.replace("{root}", _KINDS[version]) for word, text in _WORDS[style].items()}
+    stages, head = words["stages"], f"{words['head']}.weight"
     count = depth(arrays, rf"{re.escape(stages)}\.(\d+)\.blocks\.")
     depths = tuple(depth(arrays, rf"{re.escape(stages)}\.{i}\.blocks\.(\d+)\.") for i in range(count))
-    first = f"{stages}.0.blocks.0.{attention}"
-    biases = (f"{first}.qkv.bias", f"{first}.q_bias", f"{first}.query.bias")
+    attention = [words["inner"].format(theirs=f"{stages}.{i}.blocks.0") for i in range(count)]
+    kernel = need(arrays, f"{words['patch']}.weight", 4)
+    hidden = need(arrays, f"{stages}.0.blocks.0.{words['fc1']}.weight", 2)
+    biases = {f"{attention[0]}.{name}" for name in ("qkv.bias", "q_bias", "query.bias")}
     shown, sides = [], []
-    for i in range(count):
-        place = f"{stages}.{i}.blocks.0.{attention}"
-        if v2:
+    for place in attention:
+        if version == "v2":
             shown.append(need(arrays, f"{place}.logit_scale", 3).shape[0])
         else:
             table = need(arrays, f"{place}.relative_position_bias_table", 2)
@@ -208,13 +200,13 @@ def _fields(arrays, style, options):
         )
     ratio = hidden.shape[0] / kernel.shape[0]
     fields = {
-        "version": "v2" if v2 else "v1",
+        "version": version,
         "width": kernel.shape[0],
         "depths": depths,
         "heads": known_heads(options, shown[0]),
         "patch_size": kernel.shape[2:],
         "mlp_ratio": int(ratio) if ratio.is_integer() else ratio,
-        "qkv_bias": any(name in arrays for name in biases),
+        "qkv_bias": not biases.isdisjoint(arrays),
     }
     return fields, (need(arrays, head, 2).shape[0] if head in arrays else None), kernel.shape[1], sides
 
