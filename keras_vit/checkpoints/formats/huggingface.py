@@ -358,7 +358,7 @@ def _grid(shown, fields, config, options):
     table = need(shown.arrays, name, 2 if name.endswith(".weight") else 3)
     prefix = int(fields["class_token"]) + int(fields["distillation_token"])
     stated = stated_pair(config, "image_size")
-    hint = hint_grid(options, fields["patch_size"], None if stated is None else list(stated))
+    hint = hint_grid(options, fields["patch_size"], stated)
     shape = grid(table.shape[-2] - prefix, hint, options)
     fits = stated is not None and tuple(s // p for s, p in zip(stated, fields["patch_size"])) == shape
     return shape, stated if fits else None

@@ -12,7 +12,14 @@ from keras_vit.checkpoints.formats.huggingface import IN_FILES
 from keras_vit.checkpoints.formats.mmsegmentation_heads import AUXILIARY_UPERNET, upernet_map
 from keras_vit.checkpoints.formats.name_map import Entry, NameMap, Names, batch_norm_counters, pack
 from keras_vit.checkpoints.formats.parsed import HALF, Dense, ParsedCheckpoint, heads, pixels
-from keras_vit.checkpoints.formats.settings import Settings, check_agreement, facts_of, setting, stated_pair
+from keras_vit.checkpoints.formats.settings import (
+    Settings,
+    check_agreement,
+    facts_of,
+    four_blocks,
+    setting,
+    stated_pair,
+)
 from keras_vit.checkpoints.formats.shown import Shown, need
 from keras_vit.segmentation.heads.upernet import PyramidNeck
 from keras_vit.segmentation.segmentation_model import SegmentationModel
@@ -120,16 +127,10 @@ def _grid(arrays, config, patch):
     return h, w
 
 
-def _taps(config, count):
+def _taps(config, depth):
     """The blocks that are read, from 0; None without config.json. In out_indices, 1 is what enters the first block."""
-    stated = setting(config, "out_indices", list)
-    taps = None if stated is None else [i - 2 if type(i) is int else -1 for i in stated]
-    if taps is not None and (sorted(set(taps)) != taps or len(taps) != 4 or not 0 <= taps[0] <= taps[3] < count - 1):
-        raise ValueError(
-            f"out_indices in config.json should name the outputs of four of the {count} blocks, from 2 to {count},"
-            f" in order, got {stated[:50]}."
-        )
-    return None if taps is None else tuple(taps)
+    stated = four_blocks(config, "out_indices", 2, depth)
+    return None if stated is None else tuple(i - 2 for i in stated)
 
 
 def parse(contents: Any, options: Any) -> ParsedCheckpoint:

@@ -61,13 +61,6 @@ def check_whole(config: Mapping[str, Any], unshown: str) -> None:
         )
 
 
-def check_implemented(config: Mapping[str, Any], implemented: Mapping[str, Any]) -> None:
-    """ValueError if config.json has other settings than are implemented, {key: value}, which no array shows."""
-    for name, value in implemented.items():
-        if config.get(name) not in (None, value):
-            raise ValueError(f"config.json has {name}={config[name]!r}, which is not implemented, only {value!r}.")
-
-
 def stated_heads(config: Mapping[str, Any], kind: str) -> int | None:
     """The number of heads in a config.json that names a class, whose default it may leave out; else None."""
     stated = setting(config, "num_attention_heads", int)

@@ -14,7 +14,7 @@ from keras_vit.checkpoints.formats import huggingface, huggingface_config
 from keras_vit.checkpoints.formats.capabilities import refuse
 from keras_vit.checkpoints.formats.name_map import NameMap, Names, batch_norm_counters, pack
 from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, colors_in
-from keras_vit.checkpoints.formats.settings import check_agreement, section, setting
+from keras_vit.checkpoints.formats.settings import check_agreement, check_implemented, section, setting
 from keras_vit.checkpoints.formats.shown import need
 from keras_vit.segmentation.heads.dpt import DepthHead, DPTHead
 from keras_vit.segmentation.segmentation_model import SegmentationModel
@@ -84,9 +84,9 @@ def _check_supported(config: Mapping[str, Any], kind: str) -> None:
             f" {DPT}, {DEPTH_ANYTHING}."
         )
     check_agreement([("model_type", stated, kind)])
-    huggingface_config.check_implemented(config, {"is_hybrid": False, "reassemble_factors": _FACTORS})
+    check_implemented(config, {"is_hybrid": False, "reassemble_factors": _FACTORS})
     if config.get("head_in_index") != 3:  # the last
-        huggingface_config.check_implemented(config, {"head_in_index": -1})
+        check_implemented(config, {"head_in_index": -1})
 
 
 def _taps(config: Mapping[str, Any], depth: int) -> tuple[int, ...] | None:

@@ -14,7 +14,7 @@ import numpy as np
 from keras_vit.checkpoints.formats import huggingface, huggingface_config
 from keras_vit.checkpoints.formats.capabilities import refuse
 from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack
-from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, grid, hint_grid, pixels
+from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, table_size
 from keras_vit.checkpoints.formats.settings import Settings, check_agreement, setting, stated_pair
 from keras_vit.checkpoints.formats.shown import Shown, need
 from keras_vit.segmentation.segmentation_model import SegmentationModel
@@ -72,9 +72,8 @@ def _encoder(contents, arrays, options):
     config, shown = contents.config, Shown(_SPELLED.names, arrays)
     fields = huggingface.read_fields(shown, _LIKE, config, options, registers=False)
     fields |= huggingface_config.normalisation(contents.preprocessor, shown.channels, options)
-    stated, patch = stated_pair(config, "image_size"), fields["patch_size"]
-    hint = hint_grid(options, patch, None if stated is None else list(stated))
-    size = pixels(grid(len(need(arrays, f"embeddings.{_TABLE}", 2)), hint, options), patch)
+    rows, stated = len(need(arrays, f"embeddings.{_TABLE}", 2)), stated_pair(config, "image_size")
+    size = table_size(rows, fields["patch_size"], stated, options)
     huggingface_config.check_config(config, config, _LIKE, fields, size, None, shown.channels)
     entries = _SPELLED.map(fields)
     return ParsedCheckpoint("ViT", fields, size, entries, arrays, None, shown.channels, resample="timm")

@@ -16,7 +16,14 @@ from keras_vit.checkpoints.formats.huggingface_config import dinov2_mlp_ratio
 from keras_vit.checkpoints.formats.lw_detr_names import WORDS, decoder_map, projector_map
 from keras_vit.checkpoints.formats.name_map import NameMap, batch_norm_counters, pack
 from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, grid, pixels
-from keras_vit.checkpoints.formats.settings import Settings, check_agreement, facts_of, setting, stated_pair
+from keras_vit.checkpoints.formats.settings import (
+    Settings,
+    check_agreement,
+    check_implemented,
+    facts_of,
+    setting,
+    stated_pair,
+)
 from keras_vit.checkpoints.formats.shown import Shown, depth, need
 from keras_vit.checkpoints.resample import resample_positions
 from keras_vit.layers.embedding.patches import grid_size, pair
@@ -44,8 +51,10 @@ _FIXED = {
     "hidden_expansion": 0.5,
     "attention_bias": True,
     "batch_norm_eps": 1e-5,
+    "backbone_config.apply_layernorm": True,
+    "backbone_config.use_swiglu_ffn": False,
+    "backbone_config.use_absolute_position_embeddings": True,
 }
-_FIXED_BACKBONE = {"apply_layernorm": True, "use_swiglu_ffn": False, "use_absolute_position_embeddings": True}
 _BACKBONE = Settings(
     """
     hidden_size          width       int
@@ -116,16 +125,6 @@ def _outside(kind, backbone):
         local = set(range(stages[-1] + 1)) - set(stages)
     everywhere = [i for i in range(stages[-1]) if i not in local] if side > 1 else []
     return tuple(i - 1 for i in stages), side, tuple(everywhere)
-
-
-def _check_settings(kind, config, backbone):
-    """Refuses settings of other models than are implemented: ValueError with each."""
-    rows = [("model_type", setting(config, "model_type", str), kind)]
-    rows += [(name, config.get(name), value) for name, value in _FIXED.items()]
-    rows += [(name, backbone.get(name), value) for name, value in _FIXED_BACKBONE.items()]
-    wrong = [f"{name}={stated!r} ({value!r})" for name, stated, value in rows if stated not in (None, value)]
-    if wrong:
-        raise ValueError(f"config.json has settings that are not implemented: {', '.join(wrong)}.")
 
 
 def _head_options(kind, config, arrays, taps):
@@ -205,7 +204,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     if not backbone:
         raise ValueError("LW-DETR and RF-DETR need their config.json, with a backbone_config, beside the weights.")
     kind = RF if any(name.startswith(_SPELLED[RF].root) for name in contents.arrays) else LW
-    _check_settings(kind, config, backbone)
+    check_implemented(config, {"model_type": kind, **_FIXED})
     taps, windows, everywhere = _outside(kind, backbone)
     spelled, blocks = _SPELLED[kind], taps[-1] + 1
     block = re.compile(re.escape(f"{spelled.root}{spelled.words['block']}.") + r"(\d+)\.")

@@ -10,7 +10,7 @@ import numpy as np
 from keras_vit.checkpoints.formats import huggingface, huggingface_config
 from keras_vit.checkpoints.formats.capabilities import refuse
 from keras_vit.checkpoints.formats.name_map import Names, pack
-from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, grid, hint_grid, pixels
+from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, table_size
 from keras_vit.checkpoints.formats.settings import Settings, check_agreement, setting, stated_pair
 from keras_vit.checkpoints.formats.shown import Shown, need
 
@@ -81,8 +81,7 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
     fields["positions_at"] = "stem" if tables == 1 else "every"
     fields |= huggingface_config.normalisation(contents.preprocessor, channels, options)
     stated, patch = stated_pair(config, "image_size"), fields["patch_size"]
-    hint = hint_grid(options, patch, None if stated is None else list(stated))
-    size = pixels(grid(need(arrays, "positions.0", 3).shape[1] - 1, hint, options), patch)
+    size = table_size(need(arrays, "positions.0", 3).shape[1] - 1, patch, stated, options)
     whole = None if stated is None else tuple(s // p * p for s, p in zip(stated, patch))
     is_whole = stated if whole == size else size
     huggingface_config.check_config(config, config, _LIKE, fields, is_whole, None, channels)

@@ -16,13 +16,21 @@ from keras_vit.checkpoints.formats.parsed import (
     Dense,
     ParsedCheckpoint,
     colors_in,
-    grid,
     heads,
-    hint_grid,
     normalisation,
-    pixels,
+    table_size,
 )
-from keras_vit.checkpoints.formats.settings import Settings, constants, facts_of, section, setting, stated_pair
+from keras_vit.checkpoints.formats.settings import (
+    Settings,
+    check_agreement,
+    check_implemented,
+    constants,
+    facts_of,
+    four_blocks,
+    section,
+    setting,
+    stated_pair,
+)
 from keras_vit.checkpoints.formats.shown import Shown, need
 from keras_vit.segmentation.segmentation_model import SegmentationModel
 
@@ -91,7 +99,7 @@ def _fields(shown, backbone, options):
     fields["epsilon"] = float(options.get("epsilon") or stated or 1e-5)  # torch's
     facts = {name: fields[name] for name in ("width", "depth")}
     facts |= {"patch": fields["patch_size"][0], "channels": shown.channels}
-    mmsegmentation_config.compare(_BACKBONE.compared(backbone, facts))
+    check_agreement(_BACKBONE.compared(backbone, facts), mmsegmentation_config.WHERE)
     return fields
 
 
@@ -103,17 +111,14 @@ def _check_backbone(arrays, backbone):
             f"The backbone{f' {kind}' if kind != 'VisionTransformer' else ''} is not mmsegmentation's"
             " VisionTransformer, the only one that is implemented."
         )
-    names = ("patch_norm", "pre_norm", "output_cls_token")
-    rows = [(f"backbone.{name}", backbone.get(name), False) for name in names]
-    rows += [("backbone.act_cfg.type", section(backbone, "act_cfg").get("type"), "GELU")]
-    mmsegmentation_config.check(rows)
+    fixed = {"patch_norm": False, "pre_norm": False, "output_cls_token": False, "act_cfg.type": "GELU"}
+    check_implemented(backbone, fixed, f"backbone in {mmsegmentation_config.WHERE}")
 
 
 def _stated_constants(settings):
     """(mean, std) of the images in a config of any release, or None; ValueError for blue before red."""
     found = section(section(settings, "model"), "data_preprocessor") or section(settings, "img_norm_cfg")
-    for name in ("bgr_to_rgb", "to_rgb"):
-        mmsegmentation_config.check([(name, found.get(name), True)])
+    check_implemented(found, {"bgr_to_rgb": True, "to_rgb": True}, mmsegmentation_config.WHERE)
     return constants(found, ("mean", "std"), 1.0)
 
 
@@ -123,18 +128,6 @@ def _class_names(meta, classes):
     found = names.get("classes")
     is_named = isinstance(found, list) and len(found) == classes
     return tuple(map(str, found)) if is_named else None, colors_in(names.get("palette"), classes)
-
-
-def _taps(backbone, depth):
-    """The blocks that are read, from 0, or None where nothing says so."""
-    stated = setting(backbone, "out_indices", list)
-    if stated is not None and (
-        sorted(set(stated)) != stated or len(stated) != 4 or not 0 <= stated[0] <= stated[3] < depth
-    ):
-        raise ValueError(
-            f"out_indices in the config should name four of the {depth} blocks, from 0, got {stated[:50]}."
-        )
-    return None if stated is None else tuple(stated)
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
@@ -155,13 +148,12 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     shown = Shown(_NAMES, arrays)
     fields, channels = _fields(shown, backbone, options), shown.channels
     own, auxiliary = mmsegmentation_heads.read_options(head, arrays, config)
-    taps = _taps(backbone, fields["depth"])
-    own |= {} if taps is None else {"taps": taps}
+    taps = four_blocks(backbone, "out_indices", 0, fields["depth"] - 1)
+    own |= {} if taps is None else {"taps": tuple(taps)}
     resample = setting(backbone, "interpolate_mode", str) or "bicubic"
     fields |= normalisation(_stated_constants(settings), IMAGENET, channels, options)
-    stated, patch = stated_pair(backbone, "img_size"), fields["patch_size"]
-    hint = hint_grid(options, patch, None if stated is None else list(stated))
-    shape = grid(need(arrays, "backbone.pos_embed", 3).shape[1] - 1, hint, options)
+    rows = need(arrays, "backbone.pos_embed", 3).shape[1] - 1
+    size = table_size(rows, fields["patch_size"], stated_pair(backbone, "img_size"), options)
     classes = need(arrays, "decode_head.conv_seg.weight", 4).shape[0]
     names, colors = _class_names(meta, classes)
     unread = () if fields["class_token"] else ("backbone.cls_token",)
@@ -173,7 +165,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     return ParsedCheckpoint(
         "ViT",
         fields,
-        pixels(shape, patch),
+        size,
         _encoder_map(fields, fields["final_norm"]),
         inside,
         None,

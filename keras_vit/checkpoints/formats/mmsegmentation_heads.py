@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_vit.checkpoints.formats import mmsegmentation_config
 from keras_vit.checkpoints.formats.name_map import NameMap, Names
-from keras_vit.checkpoints.formats.settings import section, setting
+from keras_vit.checkpoints.formats.settings import check_implemented, section, setting
 from keras_vit.checkpoints.formats.shown import need
 from keras_vit.segmentation.heads.setr import UpsamplingHead
 from keras_vit.segmentation.heads.upernet import BilinearPyramidNeck
@@ -19,6 +19,7 @@ from keras_vit.segmentation.segmentation_model import SegmentationModel
 
 AUXILIARY = {"setr_naive": 3, "setr_pup": 3, "setr_mla": 4, "upernet": 1}  # {head: number of its auxiliary heads}
 _SCALES = [4, 2, 1, 0.5]
+_UP_SCALE = {"setr_naive": 4, "setr_pup": 2, "setr_mla": 4}
 _BINS = (1, 2, 3, 6)
 _PYRAMIDS = {"bilinear": "neck.lateral_convs.0.conv.weight", "transposed": "neck.upsample_4x.0.weight"}
 _CLASSIFIER = Names("{theirs}.conv_seg {ours}/classifier/linear pixelwise")
@@ -115,24 +116,19 @@ def find(arrays: Mapping[str, np.ndarray]) -> str:
     return "setr_naive" if kernel.shape[2:] == (1, 1) else "setr_pup"
 
 
-def _check_heads(head, config, others, auxiliary):
-    """Refuses settings of decode_head and auxiliary heads that no array shows."""
-    scale = {"setr_naive": 4, "setr_pup": 2, "setr_mla": 4}.get(head)
-    own, neck = section(config, "decode_head"), section(config, "neck")
-    activation = "ReLU" if head == "setr_mla" else None
-    rows = [
-        ("decode_head.up_scale", own.get("up_scale"), scale),
-        ("neck.scales", neck.get("scales"), _SCALES),
-        ("neck.rescales", neck.get("rescales"), _SCALES),
-        ("neck.act_cfg.type", section(neck, "act_cfg").get("type"), activation),
-    ]
-    for name, each in (("decode_head", own), *((f"auxiliary_head.{i}", each) for i, each in enumerate(others))):
-        rows.append((f"{name}.align_corners", each.get("align_corners"), False))
-        rows.append((f"{name}.act_cfg.type", section(each, "act_cfg").get("type"), "ReLU"))
-    if auxiliary and head != "upernet":
-        rows += [(f"auxiliary_head.{i}.in_index", each.get("in_index"), i) for i, each in enumerate(others)]
-        rows += [(f"auxiliary_head.{i}.up_scale", each.get("up_scale"), 4) for i, each in enumerate(others)]
-    mmsegmentation_config.check(rows)
+def _check_heads(head, config, auxiliary):
+    """Refuses settings of neck, decode_head and auxiliary heads that no array shows; `auxiliary` is their number."""
+    fixed = {"neck.scales": _SCALES, "neck.rescales": _SCALES}
+    if head == "setr_mla":
+        fixed["neck.act_cfg.type"] = "ReLU"
+    if head in _UP_SCALE:
+        fixed["decode_head.up_scale"] = _UP_SCALE[head]
+    others = [f"auxiliary_head.{i}" for i in range(auxiliary)] if head in _UP_SCALE else ["auxiliary_head"]
+    for name in ("decode_head", *others):
+        fixed |= {f"{name}.align_corners": False, f"{name}.act_cfg.type": "ReLU"}
+    for i, name in enumerate(others if head in _UP_SCALE else ()):
+        fixed |= {f"{name}.in_index": i, f"{name}.up_scale": 4}
+    check_implemented(config, fixed, mmsegmentation_config.WHERE)
 
 
 def _upernet_options(arrays, config, others):
@@ -175,7 +171,7 @@ def read_options(
     found = _count(arrays, "auxiliary_head.") if head != "upernet" else "auxiliary_head.conv_seg.weight" in arrays
     if found not in (0, AUXILIARY[head]):
         raise ValueError(f"The file has {found} auxiliary heads, and {head} has {AUXILIARY[head]} or none.")
-    _check_heads(head, config, others, found)
+    _check_heads(head, config, found)
     options: dict[str, Any] = {}
     if head == "upernet":
         options = _upernet_options(arrays, config, others)

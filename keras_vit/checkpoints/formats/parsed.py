@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -202,7 +202,7 @@ class Hint(typing.NamedTuple):
     is_certain: bool
 
 
-def hint_grid(options: Options, stride: tuple, config_size: int | list | None = None) -> Hint | None:
+def hint_grid(options: Options, stride: tuple, config_size: Sequence | int | None = None) -> Hint | None:
     """The patch grid of an image size: the checkpoint's, or else the user's, which may be another size.
 
     Args:
@@ -253,3 +253,8 @@ def is_grid(tokens: int, hint: Hint | None = None) -> bool:
 def pixels(grid_shape: tuple, stride: tuple) -> tuple[int, int]:
     """The image size (height, width) of a patch grid."""
     return tuple(int(g * s) for g, s in zip(grid_shape, stride))
+
+
+def table_size(rows: int, patch: tuple, stated: Sequence | None, options: Options) -> tuple[int, int]:
+    """The image size (height, width) of a position table with a row per patch; `stated` by a config, or None."""
+    return pixels(grid(rows, hint_grid(options, patch, stated), options), patch)

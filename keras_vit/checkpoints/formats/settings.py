@@ -68,25 +68,69 @@ def plain_pair(sides: tuple[int, int]) -> int | list[int]:
     return sides[0] if sides[0] == sides[1] else list(sides)
 
 
-def check_agreement(rows: Iterable[tuple[str, Any, Any]]) -> None:
-    """Compares config.json with the arrays.
+def check_agreement(rows: Iterable[tuple[str, Any, Any]], where: str = "config.json") -> None:
+    """Compares a config with the arrays.
 
     Args:
-        rows: (name in config.json, its value or None, the value by the arrays).
+        rows: (name in the config, its value or None, the value by the arrays).
+        where: the config's name, for messages.
 
     Raises:
         ValueError: with each difference and both values.
     """
     differences = [
-        f"{name} is {reprlib.repr(stated)} in config.json, {actual!r} by the arrays"
+        f"{name} is {reprlib.repr(stated)} in {where}, {actual!r} by the arrays"
         for name, stated, actual in rows
         if stated is not None and stated != actual
     ]
     if differences:
         raise ValueError(
-            f"config.json describes a different model than the arrays: {'; '.join(differences)}. Load the weights with"
-            " the config.json that belongs to them, or correct it."
+            f"{where} describes a different model than the arrays: {'; '.join(differences)}. Load the weights with"
+            " the config that belongs to them, or correct it."
         )
+
+
+def _setting_at(config: Any, path: str) -> Any:
+    """The value at a dotted path of keys, and of numbers in lists; None if missing."""
+    for part in path.split("."):
+        if isinstance(config, list):
+            config = dict(enumerate(config)).get(int(part)) if part.isdecimal() else None
+        else:
+            config = config.get(part) if isinstance(config, Mapping) else None
+    return config
+
+
+def check_implemented(config: Mapping, implemented: Mapping[str, Any], where: str = "config.json") -> None:
+    """Refuses settings of models that are not implemented, which no array shows.
+
+    Args:
+        config: from JSON.
+        implemented: {key, or dotted path: the only value that is implemented}.
+        where: the config's name, for messages.
+
+    Raises:
+        ValueError: with each such setting and the value that is implemented.
+    """
+    stated = {path: _setting_at(config, path) for path in implemented}
+    wrong = [
+        f"{path}={value!r} (implemented: {implemented[path]!r})"
+        for path, value in stated.items()
+        if value not in (None, implemented[path])
+    ]
+    if wrong:
+        raise ValueError(f"{where} has settings that are not implemented: {'; '.join(wrong)}.")
+
+
+def four_blocks(config: Mapping, name: str, least: int, most: int) -> list[int] | None:
+    """config[name], four numbers of blocks in rising order; None if missing. ValueError for anything else."""
+    stated = setting(config, name, list)
+    numbers = stated if stated is not None and all(type(i) is int for i in stated) else []
+    valid = len(numbers) == 4 and numbers == sorted(set(numbers)) and least <= numbers[0] <= numbers[3] <= most
+    if stated is None or valid:
+        return stated
+    raise ValueError(
+        f'"{name}" in the config should be four numbers of blocks from {least} to {most}, in order, got {stated[:50]}.'
+    )
 
 
 def facts_of(model: Any, **others: Any) -> dict[str, Any]:

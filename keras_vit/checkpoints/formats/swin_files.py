@@ -13,6 +13,7 @@ from keras_vit.checkpoints.formats.parsed import IMAGENET, ParsedCheckpoint, kno
 from keras_vit.checkpoints.formats.settings import (
     Settings,
     check_agreement,
+    check_implemented,
     constants,
     facts_of,
     plain_pair,
@@ -264,7 +265,7 @@ def _check(config, fields, style, classes, channels):
     if style == "timm":
         labels = setting(config, "num_classes", int)
         return check_agreement([("num_classes", None if classes is None else labels, classes)])
-    huggingface_config.check_implemented(config, _FIXED)
+    check_implemented(config, _FIXED)
     stages = tuple(fields["heads"] * 2**i for i in range(len(fields["depths"])))
     facts = {name: fields[name] for name in ("width", "depths")} | {"stage_heads": stages, "channels": channels}
     kind = ("model_type", setting(config, "model_type", str), _KINDS[fields["version"]])

@@ -302,7 +302,7 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
     fields, classes, channels = _fields(shown, config, options), shown.classes, shown.channels
     fields |= normalisation(config, channels, options)
     stride, stated = token_stride(fields["patch_size"], fields.get("stem")), input_size(config)
-    hint = hint_grid(options, stride, None if stated is None else list(stated))
+    hint = hint_grid(options, stride, stated)
     _fold_registers(arrays, fields, hint)
     shape, missing_rows = _grid(arrays, fields, hint, options)
     size = pixels(shape, stride)

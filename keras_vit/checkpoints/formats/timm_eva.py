@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
-from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, any_size, grid, hint_grid, known_heads, pixels
+from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, any_size, known_heads, table_size
 from keras_vit.checkpoints.formats.settings import check_agreement, plain_pair, section, setting, stated_pair
 from keras_vit.checkpoints.formats.shown import Shown, need, renamed, rewriter
 from keras_vit.checkpoints.formats.timm import EVA_NAMES
@@ -167,9 +167,8 @@ def _image_size(arrays, fields, config, options):
     stated = input_size(config)
     if "pos_embed" not in arrays:
         return any_size(stated, options, IMAGE_SIZE, is_named(config))
-    hint = hint_grid(options, fields["patch_size"], None if stated is None else list(stated))
     rows = need(arrays, "pos_embed", 3).shape[1] - int(fields["class_token"])
-    return pixels(grid(rows, hint, options), fields["patch_size"])
+    return table_size(rows, fields["patch_size"], stated, options)
 
 
 def parse(contents: Any, options: Any) -> ParsedCheckpoint:

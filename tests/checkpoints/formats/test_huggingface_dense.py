@@ -183,7 +183,7 @@ def test_settings_that_are_not_implemented_are_refused_by_name(settings, message
     ("settings", "message"),
     [
         ({"use_shared_relative_position_bias": True}, "use_shared_relative_position_bias is True"),
-        ({"out_indices": [1, 2, 3, 4]}, "the outputs of four of the 5 blocks, from 2 to 5"),
+        ({"out_indices": [1, 2, 3, 4]}, "four numbers of blocks from 2 to 5"),
         ({"image_size": 40}, "the number of offsets, by image_size, is 81 in config.json, 49"),
     ],
 )
