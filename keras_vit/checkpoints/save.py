@@ -1,7 +1,6 @@
 """Save a model in other formats: Google's .npz, timm, Hugging Face, and our own .keras."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
@@ -97,88 +96,21 @@ def _recorded(model, arrays, arguments=None, labels=True):
     return metadata.write(families.find(model.spec).name, arguments, arrays, model.activation, labels)
 
 
-def _fold_token_positions(weights, spec):
-    """Adds the position rows of class and distillation tokens to these tokens, for formats without such rows."""
-    weights = dict(weights)
-    table = weights["position_embedding/embedding"].copy()
-    tokens = [f"{name}/tokens" for name in ("class_token", "distillation_token") if spec[name]]
-    for row, name in enumerate(tokens):
-        weights[name] = weights[name] + table[:, row : row + 1]
-        table[:, row] = 0.0
-    return {**weights, "position_embedding/embedding": table}
-
-
-def _google_vit(model, weights):
-    """The arrays of the .npz."""
-    google.CAPABILITIES.check(model)
-    spec = dataclasses.asdict(model.spec)
-    return google.published_names(name_map.pack(google.name_map(spec, model.classes), weights), spec)
-
-
-def _google_bit(model, weights):
-    bit_files.CAPABILITIES["google"].check(model)
-    return name_map.pack(bit_files.name_map(model.spec.units, model.classes, "google"), weights)
-
-
 def _timm_vit(model, weights):
-    """(arrays, config.json) of the folder."""
-    if timm_eva.find_structure(model.spec):
-        return _timm_eva(model, weights)
-    timm.CAPABILITIES.check(model)
-    spec, missing_rows = dataclasses.asdict(model.spec), 0
-    # timm's positions cover the patches alone with registers, and in DeiT III and FlexiViT, with zero rows here.
-    rows = weights["position_embedding/embedding"][:, : model.spec.positioned]
-    if model.spec.registers or (rows.size and not rows.any()):
-        weights, missing_rows = _fold_token_positions(weights, spec), model.spec.positioned
-    arrays = name_map.pack(timm.name_map(spec, model.classes, missing_rows), weights)
-    return arrays, timm.to_config(model, bool(missing_rows))
-
-
-def _timm_eva(model, weights):
-    timm_eva.CAPABILITIES[timm_eva.find_structure(model.spec)].check(model)
-    entries = timm.EVA_NAMES.map(vars(model.spec), classes=model.classes, **timm_eva.spelling(model.spec))
-    return name_map.pack(entries, weights), timm_eva.to_config(model)
-
-
-def _timm_bit(model, weights):
-    bit_files.CAPABILITIES["timm"].check(model)
-    arrays = name_map.pack(bit_files.name_map(model.spec.units, model.classes, "timm"), weights)
-    return arrays, bit_files.to_config(model)
-
-
-def _timm_swin(model, weights):
-    swin_files.CAPABILITIES["timm"].check(model)
-    arrays = name_map.pack(swin_files.name_map(model.spec, model.classes, "timm"), weights)
-    return arrays, swin_files.to_timm_config(model)
-
-
-def _huggingface_swin(model, weights):
-    swin_files.CAPABILITIES["huggingface"].check(model)
-    arrays = name_map.pack(swin_files.name_map(model.spec, model.classes, "huggingface"), weights)
-    return arrays, swin_files.to_huggingface_config(model)
+    form = timm_eva if timm_eva.find_structure(model.spec) else timm
+    return form.write(model, weights)
 
 
 def _huggingface_vit(model, weights):
-    """(arrays, config.json) of the folder."""
-    if model.spec.positions == "rope2d":
-        return _huggingface_dinov3(model, weights)
-    huggingface.CAPABILITIES.check(model)
-    spelled = huggingface.IN_FILES[huggingface.model_type(model.spec)]
-    arrays = name_map.pack(spelled.map(vars(model.spec), model.classes), weights)
-    return {**arrays, **huggingface.mask_token(model)}, huggingface.to_config(model)
+    form = huggingface_dinov3 if model.spec.positions == "rope2d" else huggingface
+    return form.write(model, weights)
 
 
-def _huggingface_dinov3(model, weights):
-    huggingface_dinov3.CAPABILITIES.check(model)
-    arrays = name_map.pack(huggingface_dinov3.SPELLED.map(vars(model.spec)), weights)
-    return huggingface_dinov3.file_arrays(arrays, model.spec), huggingface_dinov3.to_config(model)
-
-
-# {format: {family: function of a model and its weights}}.
+# {format: {family: function of a model and its weights, which returns the file's arrays and its config or None}}.
 _WRITERS = {
-    "google": {"ViT": _google_vit, "BiT": _google_bit},
-    "timm": {"ViT": _timm_vit, "BiT": _timm_bit, "Swin": _timm_swin},
-    "huggingface": {"ViT": _huggingface_vit, "Swin": _huggingface_swin},
+    "google": {"ViT": google.write, "BiT": bit_files.write_google},
+    "timm": {"ViT": _timm_vit, "BiT": bit_files.write_timm, "Swin": swin_files.write_timm},
+    "huggingface": {"ViT": _huggingface_vit, "Swin": swin_files.write_huggingface},
 }
 
 
@@ -196,7 +128,7 @@ def _writer(format, model):
 
 def _google(model, path):
     """Writes the .npz at `path`."""
-    arrays = _writer("google", model)(model, model_weights(model))
+    arrays, _ = _writer("google", model)(model, model_weights(model))
     comment, without_names = (_recorded(model, arrays, labels=labels).encode() for labels in (True, False))
     comment = comment if len(comment) <= _LONGEST_COMMENT else without_names
     with replacing(path) as temporary:
@@ -220,22 +152,11 @@ def _huggingface(model, path):
 
 def _masked_autoencoder(model, path):
     """Writes the folder for ViTMAEForPreTraining.from_pretrained(PATH)."""
-    encoder = model.get_encoder()
-    mae.CAPABILITIES.check(encoder)
-    fields = {"decoder_positions": model.decoder_positions, "decoder_depth": model.decoder_depth}
-    spelled = huggingface.IN_FILES["vit"]
-    decoder = mae.decoder_map(fields, model.spec.qkv_bias, spelled.words)
-    entries = spelled.map(vars(model.spec))
-    entries.update({f"decoder.{name}": entry for name, entry in decoder.items()})
-    tables = mae.pack_tables(model)
-    entries = {name: entry for name, entry in entries.items() if name not in tables}
-    arrays = {**name_map.pack(entries, model_weights(model)), **tables}
-    configs = {
-        "config.json": mae.to_config(model),
-        "preprocessor_config.json": huggingface_config.to_preprocessor(model),
-    }
+    arrays, config = mae.write(model, model_weights(model))
+    configs = {"config.json": config, "preprocessor_config.json": huggingface_config.to_preprocessor(model)}
     # The file contains a position table of any kind.
-    arguments = {**encoder.arguments(), "variant": {**encoder.arguments()["variant"], "positions": "learned"}}
+    arguments = model.get_encoder().arguments()
+    arguments["variant"] = {**arguments["variant"], "positions": "learned"}
     _write_folder(path, arrays, _recorded(model, arrays, arguments), configs)
 
 

@@ -1,11 +1,14 @@
 """BiT's weights: Google's .npz files, and timm's names (resnetv2)."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from keras_vit.checkpoints.formats import timm_config
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
-from keras_vit.checkpoints.formats.name_map import NameMap, Names, same
+from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack, same
 from keras_vit.checkpoints.formats.parsed import HALF, ParsedCheckpoint, any_size, normalisation
 from keras_vit.checkpoints.formats.settings import check_agreement, constants, setting
 from keras_vit.checkpoints.formats.shown import need, renamed, rewriter
@@ -137,3 +140,15 @@ def to_config(model: Any) -> dict[str, Any]:
     """timm's config.json."""
     features = 2048 * int(model.spec.width_factor)
     return timm_config.description(model, f"resnetv2_{_timm_size(model.spec)}_bit", {}, features)
+
+
+def write_google(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], None]:
+    """(arrays of the .npz, None) of a model; ValueError for one that the format cannot express."""
+    CAPABILITIES["google"].check(model)
+    return pack(name_map(model.spec.units, model.classes, "google"), weights), None
+
+
+def write_timm(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    CAPABILITIES["timm"].check(model)
+    return pack(name_map(model.spec.units, model.classes, "timm"), weights), to_config(model)

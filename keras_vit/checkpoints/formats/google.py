@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
-from keras_vit.checkpoints.formats.name_map import NameMap, Names, same
+from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack, same
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, grid, hint_grid, is_grid, pixels
 from keras_vit.checkpoints.formats.shown import Shown, need, renamed
 from keras_vit.models.spec import token_stride
@@ -282,3 +282,9 @@ def published_names(arrays: Mapping[str, np.ndarray], spec: Mapping) -> dict[str
         )
 
     return {classic(name): np.asarray(a, "float32") for name, a in arrays.items()}
+
+
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], None]:
+    """(arrays of the .npz, None) of a model; ValueError for one that the format cannot express."""
+    CAPABILITIES.check(model)
+    return published_names(pack(name_map(vars(model.spec), model.classes), weights), vars(model.spec)), None

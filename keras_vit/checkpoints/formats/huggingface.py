@@ -14,7 +14,7 @@ import numpy as np
 from keras_vit.checkpoints.formats import huggingface_config, parsed
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
 from keras_vit.checkpoints.formats.huggingface_config import ACTIVATIONS, SIZES, VERSION, dinov2_mlp_ratio, is_named
-from keras_vit.checkpoints.formats.name_map import NameMap, Names, same, spellings
+from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack, same, spellings
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, grid, heads, hint_grid, pixels
 from keras_vit.checkpoints.formats.settings import facts_of, setting, stated_pair
 from keras_vit.checkpoints.formats.shown import Shown, need, renamed
@@ -408,13 +408,6 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
     )
 
 
-def mask_token(model: Any) -> dict[str, np.ndarray]:
-    """{name: array} of DINOv2's token for masked training, part of the format: zeros as at its start."""
-    kind = model_type(model.spec)
-    is_dinov2 = kind.startswith("dinov2")
-    return {f"{kind}.embeddings.mask_token": np.zeros((1, model.spec.width), "float32")} if is_dinov2 else {}
-
-
 def _architecture(kind, has_head):
     """The Hugging Face class of the model."""
     if kind == "clip_vision_model":
@@ -448,3 +441,13 @@ def to_config(model: Any) -> dict[str, Any]:
         vision = {**inner, "model_type": kind}
         return {**header, "model_type": "siglip", "vision_config": vision, "text_config": {}, **labels}
     return {**header, "model_type": kind, **inner, **labels}
+
+
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    CAPABILITIES.check(model)
+    kind = model_type(model.spec)
+    arrays = pack(IN_FILES[kind].map(vars(model.spec), model.classes), weights)
+    if kind.startswith("dinov2"):  # a token for masked training is part of the format
+        arrays[f"{kind}.embeddings.mask_token"] = np.zeros((1, model.spec.width), "float32")
+    return arrays, to_config(model)

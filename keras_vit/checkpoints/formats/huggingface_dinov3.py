@@ -9,6 +9,7 @@ import numpy as np
 from keras_vit.checkpoints.formats import huggingface_config
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
 from keras_vit.checkpoints.formats.huggingface import PROJECTIONS, WORDS, Spelling, in_section, read_fields
+from keras_vit.checkpoints.formats.name_map import pack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, any_size
 from keras_vit.checkpoints.formats.settings import Settings, check_agreement, facts_of, setting, stated_pair
 from keras_vit.checkpoints.formats.shown import Shown, renamed
@@ -126,12 +127,6 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
     )
 
 
-def file_arrays(arrays: Mapping[str, np.ndarray], spec: Any) -> dict[str, np.ndarray]:
-    """The arrays as in files of save_pretrained, with the mask token, zeros at its start."""
-    none = {} if spec.registers else {"embeddings.register_tokens": np.zeros((1, 0, spec.width), "float32")}
-    return {**arrays, **none, "embeddings.mask_token": np.zeros((1, 1, spec.width), "float32")}
-
-
 def to_config(model: Any) -> dict[str, Any]:
     """config.json."""
     spec, gated = model.spec, model.spec.mlp_form == "swiglu"
@@ -146,3 +141,13 @@ def to_config(model: Any) -> dict[str, Any]:
     header = {"architectures": ["DINOv3ViTModel"], "transformers_version": huggingface_config.VERSION}
     written = {**header, "model_type": _KIND, **_CONFIG.written(facts)}
     return {**written, "proj_bias": True, "mlp_bias": True}
+
+
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    CAPABILITIES.check(model)
+    arrays, width = pack(SPELLED.map(vars(model.spec)), weights), model.spec.width
+    if not model.spec.registers:
+        arrays["embeddings.register_tokens"] = np.zeros((1, 0, width), "float32")
+    arrays["embeddings.mask_token"] = np.zeros((1, 1, width), "float32")  # of masked training
+    return arrays, to_config(model)

@@ -13,7 +13,7 @@ import numpy as np
 from keras_vit.checkpoints.formats import huggingface, timm
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
 from keras_vit.checkpoints.formats.huggingface_config import is_named
-from keras_vit.checkpoints.formats.name_map import NameMap, Names
+from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack
 from keras_vit.checkpoints.formats.parsed import Decoder, ParsedCheckpoint
 from keras_vit.checkpoints.formats.questions import Options
 from keras_vit.checkpoints.formats.recognise import recognise
@@ -142,17 +142,27 @@ def decoder_map(fields: Mapping[str, Any], qkv_bias: bool, words: Mapping[str, s
     return _NAMES.map(fields) | theirs.map(spec)
 
 
-def pack_tables(model: Any) -> dict[str, np.ndarray]:
-    """The fixed position tables of a MaskedAutoencoder in Hugging Face's layout."""
-    kinds = {
-        "vit.embeddings.position_embeddings": (model.spec.positions, model.spec.width),
-        "decoder.decoder_pos_embed": (model.decoder_positions, model.decoder_width),
-    }
-    return {name: fixed_table(kind, model.grid, 1, width) for name, (kind, width) in kinds.items() if kind != "learned"}
-
-
 def to_config(model: Any) -> dict[str, Any]:
     """config.json of a MaskedAutoencoder."""
     names = {"architectures": ["ViTMAEForPreTraining"], "model_type": "vit_mae"}
     facts = {fact: getattr(model, fact) for _, fact, _ in _CONFIG.rows}
     return {**huggingface.to_config(model.get_encoder()), **names, **_CONFIG.written(facts)}
+
+
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, config.json) of a MaskedAutoencoder; ValueError for one that Hugging Face's class cannot express."""
+    CAPABILITIES.check(model.get_encoder())
+    fields = {"decoder_positions": model.decoder_positions, "decoder_depth": model.decoder_depth}
+    spelled = huggingface.IN_FILES["vit"]
+    entries = spelled.map(vars(model.spec))
+    decoder = decoder_map(fields, model.spec.qkv_bias, spelled.words)
+    entries |= {f"decoder.{name}": entry for name, entry in decoder.items()}
+    tables = {
+        "vit.embeddings.position_embeddings": (model.spec.positions, model.spec.width),
+        "decoder.decoder_pos_embed": (model.decoder_positions, model.decoder_width),
+    }
+    fixed = {
+        name: fixed_table(kind, model.grid, 1, width) for name, (kind, width) in tables.items() if kind != "learned"
+    }
+    arrays = pack({name: entry for name, entry in entries.items() if name not in fixed}, weights)
+    return {**arrays, **fixed}, to_config(model)

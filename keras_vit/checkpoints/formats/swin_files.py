@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from keras_vit.checkpoints.formats import huggingface_config, timm_config
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
-from keras_vit.checkpoints.formats.name_map import NameMap, Names, same, spellings
+from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack, same, spellings
 from keras_vit.checkpoints.formats.parsed import IMAGENET, ParsedCheckpoint, known_heads, normalisation
 from keras_vit.checkpoints.formats.settings import (
     Settings,
@@ -342,3 +344,15 @@ def to_huggingface_config(model: Any) -> dict[str, Any]:
         **pretrained,
         **huggingface_config.to_labels(model),
     }
+
+
+def write_timm(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    CAPABILITIES["timm"].check(model)
+    return pack(name_map(model.spec, model.classes, "timm"), weights), to_timm_config(model)
+
+
+def write_huggingface(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    CAPABILITIES["huggingface"].check(model)
+    return pack(name_map(model.spec, model.classes, "huggingface"), weights), to_huggingface_config(model)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
-from keras_vit.checkpoints.formats.name_map import Entry, NameMap, Names, transposed
+from keras_vit.checkpoints.formats.name_map import Entry, NameMap, Names, pack, transposed
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, grid, heads, hint_grid, is_grid, pixels
 from keras_vit.checkpoints.formats.settings import check_agreement, plain_pair, section, setting
 from keras_vit.checkpoints.formats.shown import Shown, need, renamed, rewriter
@@ -360,3 +360,24 @@ def to_config(model: Any, no_embed_class: bool) -> dict[str, Any]:
     if spec.mlp_activation != "gelu" and spec.mlp_form == "plain":
         arguments["act_layer"] = spec.mlp_activation
     return description(model, _architecture(spec), arguments, spec.width, POOLS[spec.pool])
+
+
+def _fold_token_positions(weights, spec):
+    """Adds the position rows of class and distillation tokens to these tokens, for files without such rows."""
+    table = weights["position_embedding/embedding"].copy()
+    tokens = [f"{name}/tokens" for name in ("class_token", "distillation_token") if getattr(spec, name)]
+    folded = {name: weights[name] + table[:, row : row + 1] for row, name in enumerate(tokens)}
+    table[:, : len(tokens)] = 0.0
+    return {**weights, **folded, "position_embedding/embedding": table}
+
+
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    CAPABILITIES.check(model)
+    spec, missing_rows = model.spec, 0
+    # timm's positions cover the patches alone with registers, and in DeiT III and FlexiViT, with zero rows here.
+    rows = weights["position_embedding/embedding"][:, : spec.positioned]
+    if spec.registers or (rows.size and not rows.any()):
+        weights, missing_rows = _fold_token_positions(weights, spec), spec.positioned
+    arrays = pack(name_map(vars(spec), model.classes, missing_rows), weights)
+    return arrays, to_config(model, bool(missing_rows))

@@ -6,9 +6,13 @@ except the largest.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
+from keras_vit.checkpoints.formats.name_map import pack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, any_size, known_heads, table_size
 from keras_vit.checkpoints.formats.settings import check_agreement, plain_pair, section, setting, stated_pair
 from keras_vit.checkpoints.formats.shown import Shown, need, renamed, rewriter
@@ -99,13 +103,6 @@ CAPABILITIES = {
     name: Capabilities("timm", {**_COMMON, **own}, _rules, {"epsilon": _FIELDS[name]["epsilon"]})
     for name, own in _OWN.items()
 }
-
-
-def spelling(spec: Any) -> dict[str, bool]:
-    """Which layers timm's files have apart: the gate and values of SwiGLU; query, key and value; or biases alone."""
-    apart = spec.mlp_form == "swiglu" if find_structure(spec) == "dinov3" else spec.hidden_norm
-    pair = spec.qkv_bias and not spec.key_bias and not spec.hidden_norm
-    return {"apart": apart, "separate": spec.hidden_norm, "pair": pair}
 
 
 def _kind(arrays):
@@ -241,3 +238,14 @@ def to_config(model: Any) -> dict[str, Any]:
     if spec.rope_rescale > 1:
         arguments["rope_rescale_coords"] = spec.rope_rescale
     return description(model, _architecture(spec), arguments, spec.width, POOLS[spec.pool])
+
+
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    spec, structure = model.spec, find_structure(model.spec)
+    CAPABILITIES[structure].check(model)
+    # The gate and values of SwiGLU are apart; query, key and value; or the biases of query and value alone.
+    apart = spec.mlp_form == "swiglu" if structure == "dinov3" else spec.hidden_norm
+    pair = spec.qkv_bias and not spec.key_bias and not spec.hidden_norm
+    entries = EVA_NAMES.map(vars(spec), classes=model.classes, apart=apart, separate=spec.hidden_norm, pair=pair)
+    return pack(entries, weights), to_config(model)
