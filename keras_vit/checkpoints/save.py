@@ -114,8 +114,8 @@ _WRITERS = {
 }
 
 
-def _writer(format, model):
-    """The function of _WRITERS for a model; ValueError if the format does not support its family."""
+def _packed(model, format):
+    """(arrays, config.json or None) of a model's file; ValueError if the format does not support its family."""
     name = families.find(model.spec).name
     if name not in _WRITERS[format]:
         others = " or ".join(f'format="{other}"' for other, writers in _WRITERS.items() if name in writers)
@@ -123,12 +123,12 @@ def _writer(format, model):
             f'The format "{format}" cannot express this model: a {name}{f" (use {others})" if others else ""}.'
             ' format="keras" saves every model.'
         )
-    return _WRITERS[format][name]
+    return _WRITERS[format][name](model, model_weights(model))
 
 
 def _google(model, path):
     """Writes the .npz at `path`."""
-    arrays, _ = _writer("google", model)(model, model_weights(model))
+    arrays, _ = _packed(model, "google")
     comment, without_names = (_recorded(model, arrays, labels=labels).encode() for labels in (True, False))
     comment = comment if len(comment) <= _LONGEST_COMMENT else without_names
     with replacing(path) as temporary:
@@ -137,16 +137,12 @@ def _google(model, path):
             archive.comment = comment
 
 
-def _timm(model, path):
-    """Writes the folder with model.safetensors and config.json, for `timm.create_model("local-dir:PATH")`."""
-    arrays, config = _writer("timm", model)(model, model_weights(model))
-    _write_folder(path, arrays, _recorded(model, arrays), {"config.json": config})
-
-
-def _huggingface(model, path):
-    """Writes the folder with weights, config.json and preprocessor_config.json, for `from_pretrained(PATH)`."""
-    arrays, config = _writer("huggingface", model)(model, model_weights(model))
-    configs = {"config.json": config, "preprocessor_config.json": huggingface_config.to_preprocessor(model)}
+def _folder(model, path, format):
+    """Writes the folder for `timm.create_model("local-dir:PATH")`, or for Hugging Face's `from_pretrained(PATH)`."""
+    arrays, config = _packed(model, format)
+    configs = {"config.json": config}
+    if format == "huggingface":
+        configs["preprocessor_config.json"] = huggingface_config.to_preprocessor(model)
     _write_folder(path, arrays, _recorded(model, arrays), configs)
 
 
@@ -295,8 +291,9 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
     if sharing:
         raise ValueError(f'{", ".join(sharing)}: only for an address, {PLACES[0]}..., got the path "{path}".')
     format = _choose_format(path, format)
-    if format != "keras":
-        check_plain(model, f'The format "{format}"')
+    if format == "keras":
+        return save_model(model, path)
+    check_plain(model, f'The format "{format}"')
     if format == "huggingface" and isinstance(model, MaskedAutoencoder):
         return _masked_autoencoder(model, path)
     if format in dual.FORMATS and isinstance(model, DualEncoder):
@@ -305,9 +302,9 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
         return _with_head(model, path)
     if format == "mmsegmentation":
         return _mmsegmentation(model, path)
-    if format != "keras" and not isinstance(model, Classifier):
+    if not isinstance(model, Classifier):
         raise ValueError(
             f'The format "{format}" is for a {families.any_name()}, got a {type(model).__name__} built on one. Use'
             f' "keras", or save the {families.any_name()}.'
         )
-    {"keras": save_model, "google": _google, "timm": _timm, "huggingface": _huggingface}[format](model, path)
+    return _google(model, path) if format == "google" else _folder(model, path, format)

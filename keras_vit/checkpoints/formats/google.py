@@ -186,16 +186,6 @@ def _normalise(arrays):
     return arrays, dropped
 
 
-def _stem(shown):
-    """The spec's fields for a hybrid's stem; {} without one."""
-    if "stem_conv/kernel" not in shown:
-        return {}
-    found = filter(None, map(re.compile(r"block(\d+)/unit(\d+)/").match, shown.arrays))
-    units = {(int(match[1]), int(match[2])) for match in found}
-    stages = tuple(sum(stage == s for s, _ in units) for stage in sorted({stage for stage, _ in units}))
-    return {"stem": stages, "stem_width": shown.shape("stem_conv/kernel", 4)[3]}
-
-
 def _grid(arrays, fields, stride, options):
     """(patch grid, number of rows missing in the file's position table)."""
     token = int(fields["class_token"])
@@ -232,7 +222,7 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
         "head_dim": None if k * c == width else c,
         "pool": "map" if "pool/probe" in shown else "token" if "class_token/tokens" in shown else "gap",
         "final_norm": True,
-        **_stem(shown),
+        **shown.stem_fields(r"block(\d+)/unit(\d+)/"),
         **CONVENTIONS,
     }
     stride = token_stride(fields["patch_size"], fields.get("stem"))

@@ -100,6 +100,15 @@ class Shown:
         """Of the images."""
         return self.shape("stem_conv/kernel" if "stem_conv/kernel" in self else "patch_encoder/kernel", 4)[2]
 
+    def stem_fields(self, unit: str) -> dict[str, Any]:
+        """The fields of a hybrid's stem, {} without one; `unit` is a pattern of a unit's stage and number."""
+        if "stem_conv/kernel" not in self:
+            return {}
+        units = {tuple(map(int, match.groups())) for match in map(re.compile(unit).match, self.arrays) if match}
+        stages = [stage for stage, _ in units]
+        stem = tuple(stages.count(stage) for stage in sorted(set(stages)))
+        return {"stem": stem, "stem_width": self.shape("stem_conv/kernel", 4)[3]}
+
     def vit_fields(self) -> dict[str, Any]:
         """The fields of a ViTSpec that arrays show in any format."""
         h, w, _, d = self.shape("patch_encoder/kernel", 4)

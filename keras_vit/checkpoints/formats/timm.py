@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -236,16 +236,6 @@ def _grid(arrays, fields, hint, options):
     return (grid(rows, hint, options), token) if patches_only else (grid(rows - token, hint, options), 0)
 
 
-def _stem(shown):
-    """The spec's fields for a hybrid's stem; {} without one."""
-    if "stem_conv/kernel" not in shown:
-        return {}
-    unit = re.compile(r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\.")
-    pairs = {(int(m[1]), int(m[2])) for m in map(unit.match, shown.arrays) if m}
-    stages = tuple(sum(stage == s for s, _ in pairs) for stage in sorted({stage for stage, _ in pairs}))
-    return {"stem": stages, "stem_width": shown.shape("stem_conv/kernel")[3]}
-
-
 def _heads(arrays, config, inner):
     """The number of heads that config.json states, its architecture, or the normalisation of one head's queries."""
     stated = setting(section(config, "model_args"), "num_heads", int)
@@ -271,9 +261,25 @@ def _fields(shown, config, options):
         "mlp_activation": "gelu" if fields["mlp_form"] == "swiglu" else activation(config, options),
         "norm_first": options.value("norm_first", True, certain=certain),
         "epsilon": options.value("epsilon", CONVENTIONS["epsilon"], certain=certain),
-        **_stem(shown),
+        **shown.stem_fields(r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\."),
     }
     return {**fields, "pool": pool(shown, fields, config, options)}
+
+
+def in_timm(
+    arrays: Mapping[str, np.ndarray], aliases: Iterable[tuple[str, Any]], dropped: re.Pattern
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """(the arrays in timm's names, by the rules `aliases`, the names left out: outside the ViT, or `dropped` in it)."""
+    root = "patch_embed.proj.weight"
+    if not any(name.endswith(root) for name in arrays):
+        raise ValueError(f'The array "{root}" is missing.')
+    prefix = min((name for name in arrays if name.endswith(root)), key=len).removesuffix(root)
+    kept = {
+        name: array
+        for name, array in arrays.items()
+        if name.startswith(prefix) and not dropped.search(name.removeprefix(prefix))
+    }
+    return renamed(kept, rewriter(aliases, prefix)), [name for name in arrays if name not in kept]
 
 
 def parse(contents: Any, options: Any) -> ParsedCheckpoint:
@@ -286,18 +292,9 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
     Raises:
         ValueError: if the file is not in this format after all.
     """
-    config, root = contents.config, "patch_embed.proj.weight"
+    config = contents.config
     check_architecture(config)
-    proj = min((name for name in contents.arrays if name.endswith(root)), key=len, default=None)
-    if proj is None:
-        raise ValueError(f'The array "{root}" is missing.')
-    prefix = proj.removesuffix(root)
-    kept = {
-        name: a
-        for name, a in contents.arrays.items()
-        if name.startswith(prefix) and not _DROPPED.match(name.removeprefix(prefix))
-    }
-    arrays = renamed(kept, rewriter(_ALIASES, prefix))
+    arrays, dropped = in_timm(contents.arrays, _ALIASES, _DROPPED)
     shown = Shown(VIT_NAMES, arrays)
     fields, classes, channels = _fields(shown, config, options), shown.classes, shown.channels
     fields |= normalisation(config, channels, options)
@@ -319,7 +316,7 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
         classes,
         channels,
         class_names=label_names(config, classes),
-        dropped=[name for name in contents.arrays if name not in kept],
+        dropped=dropped,
         assumptions=list(look_alikes(contents.arrays, config)),
         resample="timm",
         preprocessing=preprocessing(config),

@@ -15,8 +15,8 @@ from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
 from keras_vit.checkpoints.formats.name_map import pack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, any_size, known_heads, table_size
 from keras_vit.checkpoints.formats.settings import check_agreement, plain_pair, section, setting, stated_pair
-from keras_vit.checkpoints.formats.shown import Shown, need, renamed, rewriter
-from keras_vit.checkpoints.formats.timm import EVA_NAMES
+from keras_vit.checkpoints.formats.shown import Shown, need
+from keras_vit.checkpoints.formats.timm import EVA_NAMES, in_timm
 from keras_vit.checkpoints.formats.timm_config import (
     POOLS,
     description,
@@ -170,17 +170,12 @@ def _image_size(arrays, fields, config, options):
 
 def parse(contents: Any, options: Any) -> ParsedCheckpoint:
     """Parses a state dict; arguments and errors as in timm.parse."""
-    config, root = contents.config, "patch_embed.proj.weight"
-    prefix = min((name for name in contents.arrays if name.endswith(root)), key=len).removesuffix(root)
-    kept = {
-        name: a
-        for name, a in contents.arrays.items()
-        if name.startswith(prefix) and not _DROPPED.search(name.removeprefix(prefix))
-    }
-    arrays = renamed(kept, rewriter(_ALIASES, prefix))
+    config = contents.config
+    arrays, dropped = in_timm(contents.arrays, _ALIASES, _DROPPED)
     layers = {"apart": "mlp.fc1_g.weight", "separate": "attn.q_proj.weight", "pair": "attn.q_bias"}
     spelled = {flag: f"blocks.0.{name}" in arrays for flag, name in layers.items()}
-    spelled["masked"] = f"{prefix}storage_tokens" in kept and "blocks.0.attn.qkv.bias" in arrays
+    is_original = any(name.endswith("storage_tokens") for name in contents.arrays)
+    spelled["masked"] = is_original and "blocks.0.attn.qkv.bias" in arrays
     shown, kind = Shown(EVA_NAMES, arrays), _kind(arrays)
     fields, classes, channels = _fields(shown, kind, config, options), shown.classes, shown.channels
     fields |= normalisation(config, channels, options)
@@ -196,7 +191,7 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
         classes,
         channels,
         class_names=label_names(config, classes),
-        dropped=[name for name in contents.arrays if name not in kept],
+        dropped=dropped,
         resample="timm",
         preprocessing=preprocessing(config),
     )
