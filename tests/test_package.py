@@ -60,7 +60,7 @@ DOORS = {
     ("models/classifier.py", "keras_vit.classification.classify"): "its type",
     ("segmentation/segmentation_model.py", "keras_vit.depth.depth_model"): "files of depth from before DepthModel",
     ("models/multi_model.py", "keras_vit.answers.several"): "MultiModel.answer",
-    ("checkpoints/save.py", "keras_vit.sharing"): "save to hf:// and kaggle://",
+    ("checkpoints/save.py", "keras_vit.sharing"): "save to hf://",
 }
 ALLOWED = {room: set(rooms.split()) for room, rooms in ALLOWED.items()}
 

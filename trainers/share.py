@@ -1,8 +1,8 @@
-"""Shares a model on the Hugging Face hub or Kaggle, with a card made from it and its run.
+"""Shares a model on the Hugging Face hub, with a card made from it and its run.
 
     keras-vit share runs/photos --to=hf://USER/NAME --license=apache-2.0 --dry_run --output=look
     keras-vit share runs/photos --to=hf://USER/NAME --license=apache-2.0
-    keras-vit share mine.keras --to=kaggle://USER/MODEL/keras/VARIATION --license=mit --run=evaluated
+    keras-vit share mine.keras --to=hf://USER/NAME --license=mit --run=evaluated
 
 The argument is a run directory (its measures, curves and recipe go into the card) or a checkpoint of any format.
 --dry_run uploads nothing: it writes the folder to --output, or prints the card. docs/sharing.md lists the folder's
@@ -56,18 +56,14 @@ def main(arguments):
 
 
 def run():
-    flags.string("to", None, "hf://USER/NAME, or kaggle://USER/MODEL/keras/VARIATION.", required=True)
+    flags.string("to", None, "hf://USER/NAME.", required=True)
     flags.string("license", None, "The licence: apache-2.0, mit, cc-by-4.0 ...", required=True)
     flags.string(
         "run",
         None,
         "The run directory, or the --output of evaluate; by default the model's own, if it is a run directory.",
     )
-    flags.boolean(
-        "private",
-        False,
-        "Make a new repository of the hub private. Kaggle's models are, until their page makes them public.",
-    )
+    flags.boolean("private", False, "Make a new repository private.")
     flags.boolean("images", False, "Also share pictures that show images of the data: reconstructions, samples.")
     flags.boolean("untrained", False, "Share a model with a head of zeros.")
     flags.boolean("dry_run", False, "Upload nothing: write the folder to --output, or print the card.")

@@ -241,7 +241,7 @@ def load(
 
     Args:
         path: file, folder, name in the catalogue (`keras_vit.list_models()`), or address: https://, gs://,
-            hf://owner/name, kaggle://owner/model/keras/variation.
+            hf://owner/name.
         image_size, classes, class_names, head: see checkpoints.transfer.
         resample: "google", "timm", "bicubic", "bilinear" or "flexivit". How to resample positions; None for the method
             of the checkpoint's own code.

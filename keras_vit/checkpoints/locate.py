@@ -11,13 +11,15 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.checkpoints.formats.parsed import setting
+from keras_vit.checkpoints.formats.settings import setting
 from keras_vit.io.class_names import DATA_SETS
 from keras_vit.io.suggest import did_you_mean
 
 _AUGREG = re.compile(r"-i(?:1k|21k)-.*--(imagenet2012|cifar10|cifar100)-steps_")  # in Google's names of files
 _TIMM = re.compile(r"(?:vit|deit3?|flexivit|eva02|swin(?:v2)?|resnetv2)_\w*\d\w*(?:\.\w+)?")  # timm's names: NAME.TAG
 _TAG = re.compile(r"(?:^|_)in1k(?:_\d+)?$")  # in timm's configs: augreg_in21k_ft_in1k, fb_in1k
+# Kaggle's names: USER/MODEL/FRAMEWORK/VARIATION, and perhaps a version.
+_KAGGLE = re.compile(r"[\w-]+/[\w.-]+/(?:keras|pyTorch|tensorFlow2|jax|flax|transformers|other)/[\w.-]+(?:/\d+)?")
 
 
 def _letters(name):
@@ -38,6 +40,14 @@ def _timm_hint(text, catalogue):
     known = (entry.url for entry in catalogue.values() if entry.url.startswith(f"hf://timm/{text}."))
     address = f"hf://timm/{text}" if "." in text else next(known, f"hf://timm/{text}.TAG")
     return f' It looks like a model of timm: keras_vit.load("{address}") downloads it.'
+
+
+def _kaggle_hint(text):
+    """A hint: the line that downloads and loads a model of Kaggle; may be empty."""
+    if not text.startswith("kaggle://") and not _KAGGLE.fullmatch(text):
+        return ""
+    name = text.removeprefix("kaggle://")
+    return f' kagglehub downloads models of Kaggle: keras_vit.load(kagglehub.model_download("{name}")).'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,10 +80,6 @@ def _fetched(address, sha256):
         from keras_vit.checkpoints.fetch.hub import download_repository
 
         return download_repository(address)
-    if address.startswith("kaggle://"):
-        from keras_vit.checkpoints.fetch.kaggle import download_variation
-
-        return download_variation(address)
     if address.startswith(("https://", "http://", "gs://")):
         from keras_vit.checkpoints.fetch.download import download
 
@@ -119,7 +125,7 @@ def locate_checkpoint(
 
     Raises:
         FileNotFoundError: for an unknown name, with the nearest one in the catalogue.
-        ValueError: if the name is not text or a path, or is a dangling link.
+        ValueError: if the name is not text or a path, is a dangling link, or an address of Kaggle.
         ConnectionError: if the download fails.
     """
     from keras_vit.checkpoints.fetch.catalogue import CATALOGUE
@@ -145,6 +151,8 @@ def locate_checkpoint(
             dict(entry.fields_to_load),
             True,
         )
+    if text.startswith("kaggle://"):
+        raise ValueError(f'"{text}" is not an address that load downloads.{_kaggle_hint(text)}')
     if "://" in text:
         place = find(text, None)
         published = next((e for e in CATALOGUE.values() if text in (e.url, e.original)), None)
@@ -152,6 +160,7 @@ def locate_checkpoint(
             return Located(place)
         return Located(place, class_names=published.labels, fields=_constants(published), is_published=True)
     hint = _published_like(text, CATALOGUE) or _timm_hint(text, CATALOGUE) or did_you_mean(text, CATALOGUE)
+    hint = hint or _kaggle_hint(text)
     raise FileNotFoundError(
         f'"{text}" does not exist, and is not a name in the catalogue.{hint} keras_vit.list_models() lists all names.'
     )

@@ -1,7 +1,6 @@
 """Save a model in other formats: Google's .npz, timm, Hugging Face, and our own .keras."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
@@ -19,15 +18,14 @@ from keras_vit.checkpoints.adapt import model_weights
 from keras_vit.checkpoints.dense_models import all_weights
 from keras_vit.checkpoints.formats import (
     bit_files,
-    config_json,
     google,
     huggingface,
     huggingface_beit,
+    huggingface_config,
     huggingface_dense,
     huggingface_dinov3,
     huggingface_eomt,
     huggingface_lw_detr,
-    huggingface_names,
     huggingface_text,
     huggingface_yolos,
     mae,
@@ -36,7 +34,6 @@ from keras_vit.checkpoints.formats import (
     swin_files,
     timm,
     timm_eva,
-    timm_names,
 )
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.torch_writer import save_state_dict
@@ -54,7 +51,7 @@ from keras_vit.segmentation.segmentation_model import SegmentationModel
 FORMATS = ("keras", "google", "timm", "huggingface", "mmsegmentation")
 _BY_ENDING = {".keras": "keras", ".npz": "google", ".pth": "mmsegmentation"}
 _LONGEST_COMMENT = 65_000  # bytes of a zip archive's comment
-PLACES = ("hf://", "kaggle://")  # addresses where models are shared
+PLACES = ("hf://", "kaggle://")  # addresses, for keras_vit.sharing
 
 
 class Sharing(TypedDict, total=False):
@@ -100,94 +97,26 @@ def _recorded(model, arrays, arguments=None, labels=True):
     return metadata.write(families.find(model.spec).name, arguments, arrays, model.activation, labels)
 
 
-def _fold_token_positions(weights, spec):
-    """Adds the position rows of class and distillation tokens to these tokens, for formats without such rows."""
-    weights = dict(weights)
-    table = weights["position_embedding/embedding"].copy()
-    tokens = [f"{name}/tokens" for name in ("class_token", "distillation_token") if spec[name]]
-    for row, name in enumerate(tokens):
-        weights[name] = weights[name] + table[:, row : row + 1]
-        table[:, row] = 0.0
-    return {**weights, "position_embedding/embedding": table}
-
-
-def _google_vit(model, weights):
-    """The arrays of the .npz."""
-    google.CAPABILITIES.check(model)
-    spec = dataclasses.asdict(model.spec)
-    return google.published_names(name_map.pack(google.name_map(spec, model.classes), weights), spec)
-
-
-def _google_bit(model, weights):
-    bit_files.CAPABILITIES["google"].check(model)
-    return name_map.pack(bit_files.name_map(model.spec.units, model.classes, "google"), weights)
-
-
 def _timm_vit(model, weights):
-    """(arrays, config.json) of the folder."""
-    if timm_eva.find_structure(model.spec):
-        return _timm_eva(model, weights)
-    timm.CAPABILITIES.check(model)
-    spec, missing_rows = dataclasses.asdict(model.spec), 0
-    # timm's positions cover the patches alone with registers, and in DeiT III and FlexiViT, with zero rows here.
-    rows = weights["position_embedding/embedding"][:, : model.spec.positioned]
-    if model.spec.registers or (rows.size and not rows.any()):
-        weights, missing_rows = _fold_token_positions(weights, spec), model.spec.positioned
-    arrays = name_map.pack(timm_names.name_map(spec, model.classes, missing_rows), weights)
-    return arrays, config_json.timm_vit(model, bool(missing_rows))
-
-
-def _timm_eva(model, weights):
-    timm_eva.CAPABILITIES[timm_eva.find_structure(model.spec)].check(model)
-    entries = timm_names.name_map(dataclasses.asdict(model.spec), model.classes, scales=timm_names.EVA_SCALES)
-    return timm_eva.file_arrays(name_map.pack(entries, weights), model.spec), config_json.timm_eva(model)
-
-
-def _timm_bit(model, weights):
-    bit_files.CAPABILITIES["timm"].check(model)
-    arrays = name_map.pack(bit_files.name_map(model.spec.units, model.classes, "timm"), weights)
-    return arrays, config_json.timm_bit(model)
-
-
-def _timm_swin(model, weights):
-    swin_files.CAPABILITIES["timm"].check(model)
-    return name_map.pack(swin_files.timm_map(model.spec, model.classes), weights), config_json.timm_swin(model)
-
-
-def _huggingface_swin(model, weights):
-    swin_files.CAPABILITIES["huggingface"].check(model)
-    arrays = name_map.pack(swin_files.huggingface_map(model.spec, model.classes), weights)
-    return arrays, config_json.huggingface_swin(model)
+    form = timm_eva if timm_eva.find_structure(model.spec) else timm
+    return form.write(model, weights)
 
 
 def _huggingface_vit(model, weights):
-    """(arrays, config.json) of the folder."""
-    if model.spec.positions == "rope2d":
-        return _huggingface_dinov3(model, weights)
-    huggingface.CAPABILITIES.check(model)
-    kind = huggingface.model_type(model.spec)
-    arrays = name_map.pack(huggingface_names.name_map(dataclasses.asdict(model.spec), model.classes, kind), weights)
-    if kind.startswith("dinov2"):  # part of the format, for masked training; zeros as at its start
-        arrays[f"{kind}.embeddings.mask_token"] = np.zeros((1, model.spec.width), "float32")
-    return arrays, config_json.huggingface(model)
+    form = huggingface_dinov3 if model.spec.positions == "rope2d" else huggingface
+    return form.write(model, weights)
 
 
-def _huggingface_dinov3(model, weights):
-    huggingface_dinov3.CAPABILITIES.check(model)
-    arrays = name_map.pack(huggingface_dinov3.name_map(dataclasses.asdict(model.spec)), weights)
-    return huggingface_dinov3.file_arrays(arrays, model.spec), config_json.huggingface_dinov3(model)
-
-
-# {format: {family: function of a model and its weights}}.
+# {format: {family: function of a model and its weights, which returns the file's arrays and its config or None}}.
 _WRITERS = {
-    "google": {"ViT": _google_vit, "BiT": _google_bit},
-    "timm": {"ViT": _timm_vit, "BiT": _timm_bit, "Swin": _timm_swin},
-    "huggingface": {"ViT": _huggingface_vit, "Swin": _huggingface_swin},
+    "google": {"ViT": google.write, "BiT": bit_files.write_google},
+    "timm": {"ViT": _timm_vit, "BiT": bit_files.write_timm, "Swin": swin_files.write_timm},
+    "huggingface": {"ViT": _huggingface_vit, "Swin": swin_files.write_huggingface},
 }
 
 
-def _writer(format, model):
-    """The function of _WRITERS for a model; ValueError if the format does not support its family."""
+def _packed(model, format):
+    """(arrays, config.json or None) of a model's file; ValueError if the format does not support its family."""
     name = families.find(model.spec).name
     if name not in _WRITERS[format]:
         others = " or ".join(f'format="{other}"' for other, writers in _WRITERS.items() if name in writers)
@@ -195,12 +124,12 @@ def _writer(format, model):
             f'The format "{format}" cannot express this model: a {name}{f" (use {others})" if others else ""}.'
             ' format="keras" saves every model.'
         )
-    return _WRITERS[format][name]
+    return _WRITERS[format][name](model, model_weights(model))
 
 
 def _google(model, path):
     """Writes the .npz at `path`."""
-    arrays = _writer("google", model)(model, model_weights(model))
+    arrays, _ = _packed(model, "google")
     comment, without_names = (_recorded(model, arrays, labels=labels).encode() for labels in (True, False))
     comment = comment if len(comment) <= _LONGEST_COMMENT else without_names
     with replacing(path) as temporary:
@@ -209,36 +138,22 @@ def _google(model, path):
             archive.comment = comment
 
 
-def _timm(model, path):
-    """Writes the folder with model.safetensors and config.json, for `timm.create_model("local-dir:PATH")`."""
-    arrays, config = _writer("timm", model)(model, model_weights(model))
-    _write_folder(path, arrays, _recorded(model, arrays), {"config.json": config})
-
-
-def _huggingface(model, path):
-    """Writes the folder with weights, config.json and preprocessor_config.json, for `from_pretrained(PATH)`."""
-    arrays, config = _writer("huggingface", model)(model, model_weights(model))
-    configs = {"config.json": config, "preprocessor_config.json": config_json.preprocessor(model)}
+def _folder(model, path, format):
+    """Writes the folder for `timm.create_model("local-dir:PATH")`, or for Hugging Face's `from_pretrained(PATH)`."""
+    arrays, config = _packed(model, format)
+    configs = {"config.json": config}
+    if format == "huggingface":
+        configs["preprocessor_config.json"] = huggingface_config.to_preprocessor(model)
     _write_folder(path, arrays, _recorded(model, arrays), configs)
 
 
 def _masked_autoencoder(model, path):
     """Writes the folder for ViTMAEForPreTraining.from_pretrained(PATH)."""
-    encoder = model.get_encoder()
-    mae.CAPABILITIES.check(encoder)
-    fields = {"decoder_positions": model.decoder_positions, "decoder_depth": model.decoder_depth}
-    decoder = mae.decoder_map(fields, model.spec.qkv_bias, huggingface_names.IN_FILES["vit"])
-    entries = huggingface_names.name_map(dataclasses.asdict(model.spec), None, "vit")
-    entries.update({f"decoder.{name}": entry for name, entry in decoder.items()})
-    tables = mae.pack_tables(model)
-    entries = {name: entry for name, entry in entries.items() if name not in tables}
-    arrays = {**name_map.pack(entries, model_weights(model)), **tables}
-    configs = {
-        "config.json": config_json.masked_autoencoder(model),
-        "preprocessor_config.json": config_json.preprocessor(model),
-    }
+    arrays, config = mae.write(model, model_weights(model))
+    configs = {"config.json": config, "preprocessor_config.json": huggingface_config.to_preprocessor(model)}
     # The file contains a position table of any kind.
-    arguments = {**encoder.arguments(), "variant": {**encoder.arguments()["variant"], "positions": "learned"}}
+    arguments = model.get_encoder().arguments()
+    arguments["variant"] = {**arguments["variant"], "positions": "learned"}
     _write_folder(path, arrays, _recorded(model, arrays, arguments), configs)
 
 
@@ -285,7 +200,7 @@ def _dual_encoder(model, path, format):
         return
     configs = {
         "config.json": huggingface_text.to_config(model),
-        "preprocessor_config.json": config_json.preprocessor(model.image_encoder),
+        "preprocessor_config.json": huggingface_config.to_preprocessor(model.image_encoder),
     }
     _write_folder(path, arrays, None, {**configs, **dual.tokenizer_files(model)})
 
@@ -355,8 +270,8 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
 
     Fields that a format cannot express are refused, never dropped. `load` reads every format back as an equal model.
 
-    An address, hf://USER/NAME on the Hugging Face hub or kaggle://USER/MODEL/keras/VARIATION, uploads the model with a
-    card: save(model, "hf://anna/flowers", license="apache-2.0", run="runs/flowers").
+    An address on the Hugging Face hub, hf://USER/NAME, uploads the model with a card:
+    save(model, "hf://anna/flowers", license="apache-2.0", run="runs/flowers").
 
     Args:
         model: a ViT or BiT; for "keras" also a keras_vit.Model built on one.
@@ -375,10 +290,11 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
     if path.startswith(PLACES):
         return _share(model, path, format, sharing)
     if sharing:
-        raise ValueError(f'{", ".join(sharing)}: only for an address, {" or ".join(PLACES)}..., got the path "{path}".')
+        raise ValueError(f'{", ".join(sharing)}: only for an address, {PLACES[0]}..., got the path "{path}".')
     format = _choose_format(path, format)
-    if format != "keras":
-        check_plain(model, f'The format "{format}"')
+    if format == "keras":
+        return save_model(model, path)
+    check_plain(model, f'The format "{format}"')
     if format == "huggingface" and isinstance(model, MaskedAutoencoder):
         return _masked_autoencoder(model, path)
     if format in dual.FORMATS and isinstance(model, DualEncoder):
@@ -387,9 +303,9 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
         return _with_head(model, path)
     if format == "mmsegmentation":
         return _mmsegmentation(model, path)
-    if format != "keras" and not isinstance(model, Classifier):
+    if not isinstance(model, Classifier):
         raise ValueError(
             f'The format "{format}" is for a {families.any_name()}, got a {type(model).__name__} built on one. Use'
             f' "keras", or save the {families.any_name()}.'
         )
-    {"keras": save_model, "google": _google, "timm": _timm, "huggingface": _huggingface}[format](model, path)
+    return _google(model, path) if format == "google" else _folder(model, path, format)

@@ -1,4 +1,4 @@
-"""Share a model on the Hugging Face hub or Kaggle: a folder with its files and a card.
+"""Share a model on the Hugging Face hub: a folder with its files and a card.
 
 Needs huggingface_hub, which writes the card's metadata and uploads to the hub.
 """

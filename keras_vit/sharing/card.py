@@ -154,7 +154,6 @@ def _sizes(facts):
 
 def _use(facts):
     """How to load the model with this package and others."""
-    extra = "kaggle" if facts.address.startswith("kaggle://") else "hub"
     height, width = facts.model["image_size"]
     size = height if height == width else (height, width)
     code = ["import keras_vit", "", f'model = keras_vit.load("{facts.address}")']
@@ -171,7 +170,7 @@ def _use(facts):
     return [
         "## Use",
         "",
-        f"With keras_vit and its extra `{extra}`:",
+        "With keras_vit and its extra `hub`:",
         "",
         "```python",
         *code,
@@ -186,20 +185,17 @@ def _other_library(facts):
     if facts.other_format is None:
         return []
     repository = facts.address.partition("://")[2]
-    on_hub = facts.address.startswith("hf://")
-    place = repository if on_hub else "FOLDER"
     if facts.other_format == "huggingface":
         name, code = "transformers", [f"from transformers import {facts.other_class}"]
-        code += ["", f'model = {facts.other_class}.from_pretrained("{place}")']
+        code += ["", f'model = {facts.other_class}.from_pretrained("{repository}")']
         steps, exact = nearest_steps(facts.model["preprocessing"], tuple(facts.model["image_size"]))
         note = "`preprocessor_config.json` prepares images "
         note += "as below." if exact else f"by {_code(steps.text)}; the measures use images prepared as below."
     else:
         name, code = "timm", ["import timm", ""]
-        code += [f'model = timm.create_model("{"hf-hub" if on_hub else "local-dir"}:{place}", pretrained=True)']
+        code += [f'model = timm.create_model("hf-hub:{repository}", pretrained=True)']
         note = "timm normalises outside the model: see `pretrained_cfg` in config.json."
-    download = [] if on_hub else [f'FOLDER is the result of `kagglehub.model_download("{repository}")`.', ""]
-    return [f"With {name}, in PyTorch:", "", "```python", *code, "```", "", note, "", *download]
+    return [f"With {name}, in PyTorch:", "", "```python", *code, "```", "", note, ""]
 
 
 def _images(facts):

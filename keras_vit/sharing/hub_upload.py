@@ -42,8 +42,6 @@ def _explained(address):
 class HubRepository:
     """hf://USER/NAME; `name` is USER/NAME."""
 
-    licences: tuple[str, ...] | None = None
-
     def __init__(self, address: str):
         example = (
             f'"{address}" is not an address for sharing models: expected hf://USER/NAME, such as hf://anna/flowers-vit.'
@@ -118,7 +116,7 @@ class HubRepository:
             path = self._api.hf_hub_download(self.name, CARD, revision=self._parent)
             return pathlib.Path(path).read_text("utf-8", "replace")
 
-    def upload(self, folder: str | os.PathLike, licence: str, message: str, private: bool) -> str:
+    def upload(self, folder: str | os.PathLike, message: str, private: bool) -> str:
         """Uploads a folder as one atomic commit; returns the page's URL.
 
         The commit also deletes files of an earlier model that are not in the folder. (huggingface_hub's upload_folder

@@ -2,8 +2,6 @@
 
 import os
 import tempfile
-from collections.abc import Callable
-from typing import Protocol
 
 import keras
 from absl import logging
@@ -13,40 +11,20 @@ from keras_vit.io.progress import stage
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.sharing.card import own_words
 from keras_vit.sharing.hub_upload import HubRepository
-from keras_vit.sharing.kaggle_upload import KaggleVariation
-from keras_vit.sharing.licences import LICENCES, checked
+from keras_vit.sharing.licences import checked
 from keras_vit.sharing.published_run import is_run, read_run
 from keras_vit.sharing.shared_folder import CARD, check_model, write_folder
 
 
-class Place(Protocol):
-    """A place to share models; accepts the identifiers in `licences`, or all of sharing.licences if None."""
-
-    licences: tuple[str, ...] | None
-
-    def check(self, private: bool) -> None:
-        """Checks that an upload can succeed."""
-
-    def card(self) -> str | None:
-        """README.md that an upload would replace, or None; call `check` first."""
-
-    def upload(self, folder: str | os.PathLike, licence: str, message: str, private: bool) -> str:
-        """Uploads a folder, all or nothing; returns the page's URL. Raises ConnectionError or PermissionError."""
-
-
-_PLACES: dict[str, Callable[[str], Place]] = {"hf": HubRepository, "kaggle": KaggleVariation}
-
-
-def find_place(address: str, license: str | None) -> tuple[Place, str]:
-    """(place, licence identifier) of an address, without network access; ValueError if either is unsupported."""
-    scheme, slashes, _ = str(address).partition("://")
-    if not slashes or scheme not in _PLACES:
+def find_place(address: str, license: str | None) -> tuple[HubRepository, str]:
+    """(repository, licence identifier) of an address, without network access; ValueError if either is unsupported."""
+    if not str(address).startswith("hf://"):
         raise ValueError(
-            f'"{address}" is not an address for sharing models: expected hf://USER/NAME (Hugging Face) or'
-            " kaggle://USER/MODEL/keras/VARIATION."
+            f'"{address}" is not an address for sharing models: expected hf://USER/NAME (Hugging Face). For Kaggle,'
+            ' save the model as "FOLDER/model.keras", then call'
+            ' kagglehub.model_upload("USER/MODEL/keras/VARIATION", "FOLDER").'
         )
-    place = _PLACES[scheme](str(address))
-    return place, checked(license, place.licences or LICENCES)
+    return HubRepository(str(address)), checked(license)
 
 
 def _words_at(place, address):
@@ -71,28 +49,27 @@ def share(
     images: bool = False,
     untrained: bool = False,
 ) -> str:
-    """Shares a model's files and a card on the Hugging Face hub or Kaggle; returns the page's URL.
+    """Shares a model's files and a card on the Hugging Face hub; returns the page's URL.
 
     The shared folder contains model.keras; model.safetensors and config.json for transformers, or else timm, if their
     format supports the model; README.md, the card; and pictures of the run. It never contains names of local files.
     `keras_vit.load(address)` loads it. Foreseeable errors are raised before the model is loaded. An upload is one
-    atomic commit (hub) or version (Kaggle). On the hub, the card's section of your own words is kept.
+    atomic commit. The card's section of your own words is kept.
 
     Args:
         model: a model of this package that takes images, or anything `keras_vit.load` accepts; a run directory also
             serves as `run`.
-        address: hf://USER/NAME or kaggle://USER/MODEL/keras/VARIATION.
+        address: hf://USER/NAME.
         license: identifier on the hub, such as "apache-2.0", "mit" or "cc-by-4.0".
         run: run directory or output folder of `keras-vit evaluate --output`, for measures, curves and training details.
-        private: whether a new hub repository is private. Kaggle models always are, until made public on their page.
+        private: whether a new repository is private.
         images: whether to share pictures that show images of the data.
         untrained: whether to allow a head of zeros.
 
     Raises:
         ValueError: an address, licence, model or run that cannot be shared.
-        ImportError: huggingface_hub or kagglehub is not installed.
         PermissionError: no token with write access.
-        ConnectionError: the hub or Kaggle is unreachable, or the upload failed.
+        ConnectionError: the hub is unreachable, or the upload failed.
     """
     place, licence = find_place(address, license)
     is_path = isinstance(model, (str, os.PathLike))
@@ -112,6 +89,6 @@ def share(
         with stage("Writing the card and the files"):
             write_folder(model, folder, address, licence, run, images, untrained, words)
         with stage(f"Uploading to {address}"):
-            page = place.upload(folder, licence, f"{model.name}, shared by keras_vit", private)
+            page = place.upload(folder, f"{model.name}, shared by keras_vit", private)
     logging.info("Shared: %s", page)
     return page

@@ -28,6 +28,12 @@ def test_published_files(path, is_published, tmp_path):
         assert locate_checkpoint(file.parent).is_published
 
 
+@pytest.mark.parametrize("name", ["kaggle://anna/flowers/keras/tiny/2", "anna/flowers/keras/tiny/2"])
+def test_a_model_of_kaggle_is_kagglehubs(name):
+    with pytest.raises((ValueError, FileNotFoundError), match=r'model_download\("anna/flowers/keras/tiny/2"\)'):
+        locate_checkpoint(name)
+
+
 def test_a_file_with_the_published_checksum(tmp_path, monkeypatch):
     file = tmp_path / "deit_tiny_patch16_224-a1311bcf.pth"
     file.write_bytes(b"weights")

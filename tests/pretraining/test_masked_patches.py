@@ -99,7 +99,7 @@ def test_loss_and_gradients_are_pytorchs(tmp_path):
     sys.path.insert(0, str(folder))
     from sampled import sample
 
-    from keras_vit.checkpoints.formats import huggingface_names
+    from keras_vit.checkpoints.formats import huggingface
 
     with np.load(folder / "goldens" / "masked.npz") as file:
         golden = {
@@ -131,7 +131,7 @@ def test_loss_and_gradients_are_pytorchs(tmp_path):
     found = dict(zip((v.path for v in variables), tape.gradient(loss, variables)))
     np.testing.assert_allclose(found["replaced_patches/mask_token"], gradients["embeddings.mask_token"], atol=1e-5)
     shapes = {v.path: tuple(v.shape) for v in model.weights}
-    for name, entry in huggingface_names.name_map(vit.spec.to_dict(), None, "vit").items():
+    for name, entry in huggingface.IN_FILES["vit"].map(vit.spec.to_dict()).items():
         gradient = gradients[name.removeprefix("vit.")]
         for path, expected in zip(entry.ours, entry.unpack(gradient, [shapes[path] for path in entry.ours])):
             np.testing.assert_allclose(found[path], expected, atol=1e-5, err_msg=path)

@@ -79,11 +79,11 @@ def test_an_upload_that_fails_leaves_what_was_there(hub, part):
 def test_a_branch_that_moved_meanwhile_is_not_overwritten(hub, tmp_path):
     hub.repositories["anna/flowers"] = Repository()
     write_folder(every_weight(), tmp_path / "shared", ADDRESS, "mit")
-    place, licence = find_place(ADDRESS, "mit")
+    place, _ = find_place(ADDRESS, "mit")
     place.check(False)
     hub.repositories["anna/flowers"].commits.append(("by ben", {"README.md": b"ben's"}))
     with pytest.raises(ConnectionError, match="changed by someone else meanwhile"):
-        place.upload(tmp_path / "shared", licence, "mine", False)
+        place.upload(tmp_path / "shared", "mine", False)
     assert hub.repositories["anna/flowers"].files == {"README.md": b"ben's"}
 
 
@@ -101,7 +101,8 @@ def refusal(*arguments, **options):
         ("hf://anna/flowers@main", "mit", "ValueError: .*expected hf://USER/NAME.*main branch"),
         ("hf://anna/flowers/model.keras", "mit", "ValueError: .*expected hf://USER/NAME"),
         ("hf://anna/-flowers", "mit", "ValueError: .*not a valid repository name"),
-        ("https://huggingface.co/anna/flowers", "mit", "ValueError: .*hf://USER/NAME .Hugging Face. or kaggle://"),
+        ("https://huggingface.co/anna/flowers", "mit", "ValueError: .*expected hf://USER/NAME .Hugging Face."),
+        ("kaggle://anna/flowers/keras/tiny", "mit", "ValueError: .*kagglehub.model_upload"),
         ("anna/flowers", "mit", "ValueError: .*not an address for sharing models"),
         (ADDRESS, None, "ValueError: .*Pass a licence.*apache-2.0"),
         (ADDRESS, "apache2.0", 'ValueError: Unknown licence "apache2.0". Did you mean "apache-2.0"'),

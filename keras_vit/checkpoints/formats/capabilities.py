@@ -10,15 +10,19 @@ from typing import Any
 
 from absl import logging
 
-from keras_vit.models import Classifier
 from keras_vit.models.fields import NOTHING
 
 ANY = "any value"
 
-Rule = Callable[[Classifier], str | None]
+Problems = Iterable[tuple[bool, str]]
 
 
-def refuse(format: str, kind: str, problems: Iterable[tuple[bool, str]]) -> None:
+def any_of(names: str) -> dict[str, str]:
+    """{name: ANY} of the fields in a text."""
+    return dict.fromkeys(names.split(), ANY)
+
+
+def refuse(format: str, kind: str, problems: Problems) -> None:
     """Refuses a model that the format cannot express, if a problem applies.
 
     Args:
@@ -38,31 +42,32 @@ def refuse(format: str, kind: str, problems: Iterable[tuple[bool, str]]) -> None
 
 @dataclasses.dataclass(frozen=True)
 class Capabilities:
-    """The fields of a ViTSpec or BiTSpec that one format can express.
+    """The fields of a spec that one format can express.
 
     Attributes:
         format: its name in keras_vit.save.
         fields: {field of the spec: ANY, or a tuple of the values that the format can express}.
-        rules: for combinations of fields. Functions of a model that return what cannot be expressed, or None.
+        rules: the problems of a model, for `refuse`, with combinations of fields that are expressed one by one.
         conventions: {field: value that other readers of the format assume}. A warning names what differs.
     """
 
     format: str
     fields: Mapping[str, Any]
-    rules: tuple[Rule, ...] = ()
+    rules: Callable[[Any], Problems] = lambda model: ()
     conventions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def check(self, model: Classifier) -> None:
+    def check(self, model: Any) -> None:
         """Refuses a model that the format cannot express; warns where other readers compute something else.
 
         Raises:
             ValueError: with each field, its value and the values that would work.
         """
         spec = model.spec
-        problems = [self._problem(field, getattr(spec, field.name)) for field in dataclasses.fields(spec)]
-        # Rules may rely on every single field being expressible.
-        problems = list(filter(None, problems)) or list(filter(None, (rule(model) for rule in self.rules)))
-        refuse(self.format, "model", ((True, problem) for problem in problems))
+        values = {field: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+        refuse(
+            self.format, "model", ((not self._has(field, x), self._problem(field, x)) for field, x in values.items())
+        )
+        refuse(self.format, "model", self.rules(model))
         differences = [
             f"{name} is {getattr(spec, name)!r}, they assume {value!r}"
             for name, value in self.conventions.items()
@@ -75,20 +80,19 @@ class Capabilities:
                 "; ".join(differences),
             )
 
-    def _problem(self, field: dataclasses.Field, value: Any) -> str | None:
-        """The error in a field's value, or None."""
+    def _valid(self, field):
+        """ANY, or the valid values: of a field that the format lacks its default alone, if it has one."""
         # Fields that do not change what a trained model computes may have any value: our metadata restore them.
         if field.metadata.get("change") == NOTHING:
-            return None
-        valid = self.fields.get(field.name, _default(field))
-        if valid == ANY or value in valid:
-            return None
+            return ANY
+        if field.default_factory is not dataclasses.MISSING:
+            return self.fields.get(field.name, (field.default_factory(),))
+        return self.fields.get(field.name, () if field.default is dataclasses.MISSING else (field.default,))
+
+    def _has(self, field, value):
+        return self._valid(field) == ANY or value in self._valid(field)
+
+    def _problem(self, field, value):
+        valid = self._valid(field)
         expected = f"must be {' or '.join(map(repr, valid))}" if valid else "has no place in this format"
         return f"{field.name}={value!r} ({expected})"
-
-
-def _default(field: dataclasses.Field) -> tuple:
-    """The default of a field as the only valid value; () for a field without one."""
-    if field.default_factory is not dataclasses.MISSING:
-        return (field.default_factory(),)
-    return () if field.default is dataclasses.MISSING else (field.default,)

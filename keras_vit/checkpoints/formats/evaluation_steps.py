@@ -5,6 +5,9 @@ import dataclasses
 import re
 from typing import Any
 
+import numpy as np
+from absl import logging
+
 METHODS = ("bilinear", "bicubic")
 
 
@@ -77,3 +80,23 @@ def nearest_steps(text: str | None, image_size: tuple[int, int]) -> tuple[UsualS
     if fits and names == ["resize", "central_crop"] and "width" not in resize and shorter >= min(image_size):
         return UsualSteps(*image_size, method, shorter), exact
     return resized, False
+
+
+def steps_to_write(model: Any, format: str) -> UsualSteps:
+    """A model's evaluation preprocessing as a format can state it; a warning names what differs."""
+    steps, exact = nearest_steps(model.preprocessing, model.image_size)
+    if not exact:
+        logging.warning(
+            'Readers of the format "%s" other than keras_vit will prepare images differently from this model: its'
+            ' preprocessing is "%s", they read "%s".',
+            format,
+            model.preprocessing,
+            steps.text,
+        )
+    return steps
+
+
+def unit_constants(model: Any) -> list[list[float]]:
+    """[mean, std] of a model, one number per channel, on the 0..1 scale."""
+    constants = (model.spec.mean, model.spec.std)
+    return [(np.broadcast_to(values, (model.channels,)) / 255).tolist() for values in constants]

@@ -7,23 +7,77 @@ classic position table, (1, 1 + n, d), which has a row for the class token.
 import collections
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
-from keras_vit.checkpoints.formats.name_map import NameMap, positions, same
-from keras_vit.checkpoints.formats.parsed import (
-    ParsedCheckpoint,
-    depth,
-    grid,
-    hint_grid,
-    is_grid,
-    need,
-    pixels,
-    renamed,
-)
+from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
+from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack, same
+from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, grid, hint_grid, is_grid, pixels
+from keras_vit.checkpoints.formats.shown import Shown, need, renamed
 from keras_vit.models.spec import token_stride
 
+
+def _of_heads(fields, ours):
+    """Flax's attention: kernels (d, k, c) and (k, c, d), biases (k, c), where ours are matrices and vectors."""
+    own = ours.startswith("block_") and fields.get("head_dim")
+    heads = (fields["heads"], own or fields["width"] // fields["heads"])
+    if ours.endswith("bias"):
+        return same(ours, heads)
+    return same(ours, (*heads, -1) if ours.endswith("out/kernel") else (-1, *heads))
+
+
+_ATTENTION = "MultiHeadDotProductAttention_0"
+BLOCK = Names(
+    """
+    {theirs}/LayerNorm_0                    {ours}/attention_norm               flax_norm
+    {theirs}/{attention}/<query,key,value>  {ours}/attention/<query,key,value>  flax_heads
+    {theirs}/{attention}/out/kernel         {ours}/attention/out/kernel         of_heads
+    {theirs}/{attention}/out/bias           {ours}/attention/out/bias           same
+    {theirs}/LayerNorm_1                    {ours}/mlp_norm                     flax_norm
+    {theirs}/MlpBlock_0/Dense_<0,1>         {ours}/mlp/<hidden,out>             flax_dense
+    """,
+    {"of_heads": _of_heads},
+).spelled(theirs="Transformer/encoderblock_{i}", ours="block_{i:02d}", attention=_ATTENTION)
+_EMBEDDING = Names("embedding patch_encoder flax_dense")
+_ROOT = Names(
+    """
+    conv_root/kernel  stem_conv/kernel  same
+    gn_root           stem_norm         flax_norm
+    """
+)
+_UNIT = Names(
+    """
+    {theirs}/conv1/kernel      {ours}/conv1/kernel  same
+    {theirs}/gn1               {ours}/norm1         flax_norm
+    {theirs}/conv2/kernel      {ours}/conv2/kernel  same
+    {theirs}/gn2               {ours}/norm2         flax_norm
+    {theirs}/conv3/kernel      {ours}/conv3/kernel  same
+    {theirs}/gn3               {ours}/norm3         flax_norm
+    {theirs}/conv_proj/kernel  {ours}/proj/kernel   same       if first
+    {theirs}/gn_proj           {ours}/proj_norm     flax_norm  if first
+    """
+)
+_TOKENS = Names(
+    """
+    cls            class_token/tokens            same       if class_token
+    pos_embedding  position_embedding/embedding  positions  if positions=learned
+    """
+)
+_HEAD = Names(
+    """
+    Transformer/encoder_norm             encoder_norm           flax_norm
+    MAPHead_0/probe                      pool/probe             same        if pool=map
+    MAPHead_0/{attention}/<query,key,value>  pool/<query,key,value>  flax_heads  if pool=map
+    MAPHead_0/{attention}/out/kernel     pool/out/kernel        of_heads    if pool=map
+    MAPHead_0/{attention}/out/bias       pool/out/bias          same        if pool=map
+    MAPHead_0/LayerNorm_0                pool/norm              flax_norm   if pool=map
+    MAPHead_0/MlpBlock_0/Dense_<0,1>     pool/mlp/<hidden,out>  flax_dense  if pool=map
+    pre_logits                           pre_logits             flax_dense  if pre_logits
+    head                                 head                   flax_dense  if classes
+    """,
+    {"of_heads": _of_heads},
+).spelled(attention=_ATTENTION)
 _PREFIXES = ("opt/target/", "params/img/", "params/", "")
 _TABLES = ("Transformer/posembed_input/pos_embedding", "Transformer/pos_embedding")
 _MOST_SCANNED_BLOCKS = 1000
@@ -37,35 +91,23 @@ _CLASSIC = {
 CONVENTIONS = {"mlp_activation": "gelu_tanh", "epsilon": 1e-6, "mean": 127.5, "std": 127.5}
 
 
-def _no_class_token_beside_gap(model):
-    if model.spec.pool == "gap" and model.spec.class_token:
-        return "class_token=True with pool='gap' (the files pool the class token wherever there is one)"
-    return None
+def _rules(model):
+    text = "class_token=True with pool='gap' (the files pool the class token wherever there is one)"
+    yield model.spec.pool == "gap" and model.spec.class_token, text
 
 
 CAPABILITIES = Capabilities(
     "google",
     {
-        "patch_size": ANY,
-        "depth": ANY,
-        "width": ANY,
-        "mlp_dim": ANY,
-        "heads": ANY,
-        "head_dim": ANY,
-        "class_token": (True, False),
+        **any_of("patch_size depth width mlp_dim heads head_dim class_token pre_logits stem stem_width"),
         "positions": ("learned", "sincos2d"),
         "pool": ("token", "gap", "map"),
-        "pre_logits": ANY,
-        "stem": ANY,
-        "stem_width": ANY,
         # Conventions, not in the files; this package's metadata override them.
         "mlp_activation": ("gelu", "gelu_tanh"),
-        "epsilon": ANY,
-        "mean": ANY,
-        "std": ANY,
+        **any_of("epsilon mean std"),
     },
-    rules=(_no_class_token_beside_gap,),
-    conventions=CONVENTIONS,
+    _rules,
+    CONVENTIONS,
 )
 
 
@@ -144,19 +186,6 @@ def _normalise(arrays):
     return arrays, dropped
 
 
-def _stem(arrays):
-    """The spec's fields for a hybrid's stem; {} without one."""
-    if "conv_root/kernel" not in arrays:
-        return {}
-    units = collections.defaultdict(set)
-    for name in arrays:
-        match = re.match(r"block(\d+)/unit(\d+)/", name)
-        if match:
-            units[int(match.group(1))].add(int(match.group(2)))
-    stages = tuple(len(units[b]) for b in sorted(units))
-    return {"stem": stages, "stem_width": need(arrays, "conv_root/kernel", 4).shape[-1]}
-
-
 def _grid(arrays, fields, stride, options):
     """(patch grid, number of rows missing in the file's position table)."""
     token = int(fields["class_token"])
@@ -173,7 +202,7 @@ def _grid(arrays, fields, stride, options):
     return grid(rows, hint, options), token
 
 
-def parse(contents, options: dict) -> ParsedCheckpoint:
+def parse(contents: Any, options: Any) -> ParsedCheckpoint:
     """Parses an .npz with names that `matches` accepts.
 
     Args:
@@ -184,87 +213,33 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         ValueError: if the file is in none of these formats after all.
     """
     arrays, dropped = _normalise(dict(contents.arrays))
-    kernel = need(arrays, "embedding/kernel", 4)
-    query = need(arrays, "Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel", 3)
-    width, k, c = query.shape
+    shown = Shown(_EMBEDDING + _ROOT + _TOKENS + BLOCK + _HEAD, arrays)
+    query = shown.places["block_00/attention/query/kernel"][0]
+    width, k, c = need(arrays, query, 3).shape
     fields = {
-        "patch_size": kernel.shape[:2],
-        "depth": depth(arrays, r"Transformer/encoderblock_(\d+)/"),
-        "width": width,
+        **shown.vit_fields(),
         "heads": k,
         "head_dim": None if k * c == width else c,
-        "mlp_dim": need(arrays, "Transformer/encoderblock_0/MlpBlock_0/Dense_0/kernel", 2).shape[1],
-        "class_token": "cls" in arrays,
-        "pool": "map" if "MAPHead_0/probe" in arrays else "token" if "cls" in arrays else "gap",
-        **_stem(arrays),
+        "pool": "map" if "pool/probe" in shown else "token" if "class_token/tokens" in shown else "gap",
+        "final_norm": True,
+        **shown.stem_fields(r"block(\d+)/unit(\d+)/"),
         **CONVENTIONS,
     }
-    if "pre_logits/kernel" in arrays:
-        fields["pre_logits"] = need(arrays, "pre_logits/kernel", 2).shape[1]
     stride = token_stride(fields["patch_size"], fields.get("stem"))
     shape, missing_rows = _grid(arrays, fields, stride, options)
-    channels = need(arrays, "conv_root/kernel", 4).shape[2] if "stem" in fields else kernel.shape[2]
-    classes = need(arrays, "head/kernel", 2).shape[1] if "head/kernel" in arrays else None
     return ParsedCheckpoint(
         "ViT",
         fields,
         pixels(shape, stride),
-        name_map({"positions": "learned", "pre_logits": None, "stem": None, **fields}, classes, missing_rows),
+        name_map(fields, shown.classes, missing_rows),
         arrays,
-        classes,
-        channels,
+        shown.classes,
+        shown.channels,
         dropped=dropped,
     )
 
 
-def _attention(theirs, ours, heads, size):
-    """Flax's attention: kernels (d, k, c) and (k, c, d) where ours are matrices."""
-    entries = {}
-    for name in ("query", "key", "value"):
-        entries[f"{theirs}/{name}/kernel"] = same(f"{ours}{name}/kernel", (-1, heads, size))
-        entries[f"{theirs}/{name}/bias"] = same(f"{ours}{name}/bias", (heads, size))
-    entries[f"{theirs}/out/kernel"] = same(f"{ours}out/kernel", (heads, size, -1))
-    return {**entries, f"{theirs}/out/bias": same(f"{ours}out/bias")}
-
-
-def norm_map(theirs: str, ours: str) -> NameMap:
-    """Scale and bias of a normalisation in Flax's names."""
-    return {f"{theirs}/scale": same(f"{ours}/gamma"), f"{theirs}/bias": same(f"{ours}/beta")}
-
-
-def dense_map(theirs: str, ours: str) -> NameMap:
-    """Kernel and bias of a dense layer in Flax's names."""
-    return {f"{theirs}/{name}": same(f"{ours}/{name}") for name in ("kernel", "bias")}
-
-
-def _mlp(theirs, ours):
-    return {**dense_map(f"{theirs}/Dense_0", f"{ours}mlp/hidden"), **dense_map(f"{theirs}/Dense_1", f"{ours}mlp/out")}
-
-
-def _stem_names(stages):
-    entries = {"conv_root/kernel": same("stem_conv/kernel"), **norm_map("gn_root", "stem_norm")}
-    for b, units in enumerate(stages, 1):
-        for u in range(1, units + 1):
-            theirs, ours = f"block{b}/unit{u}", f"stem_block{b}_unit{u}"
-            parts = [("conv1", "gn1", "norm1"), ("conv2", "gn2", "norm2"), ("conv3", "gn3", "norm3")]
-            for conv, norm, our_norm in parts + ([("conv_proj", "gn_proj", "proj_norm")] if u == 1 else []):
-                entries[f"{theirs}/{conv}/kernel"] = same(f"{ours}/{conv.removeprefix('conv_')}/kernel")
-                entries.update(norm_map(f"{theirs}/{norm}", f"{ours}/{our_norm}"))
-    return entries
-
-
-def block_map(i: int, heads: int, size: int) -> NameMap:
-    """{name: Entry} of block number i, with heads of width `size`."""
-    theirs, ours = f"Transformer/encoderblock_{i}", f"block_{i:02d}/"
-    return {
-        **norm_map(f"{theirs}/LayerNorm_0", f"{ours}attention_norm"),
-        **_attention(f"{theirs}/MultiHeadDotProductAttention_0", f"{ours}attention/", heads, size),
-        **norm_map(f"{theirs}/LayerNorm_1", f"{ours}mlp_norm"),
-        **_mlp(f"{theirs}/MlpBlock_0", ours),
-    }
-
-
-def name_map(spec: Mapping, classes: int | None, missing_rows: int = 0) -> NameMap:
+def name_map(spec: Mapping[str, Any], classes: int | None, missing_rows: int = 0) -> NameMap:
     """{name: Entry} of a model.
 
     Args:
@@ -272,28 +247,13 @@ def name_map(spec: Mapping, classes: int | None, missing_rows: int = 0) -> NameM
         classes: of the head; None without one.
         missing_rows: rows for tokens before the patches that the file's position table lacks.
     """
-    size = spec.get("head_dim") or spec["width"] // spec["heads"]
-    entries = dense_map("embedding", "patch_encoder")
-    if spec.get("stem") is not None:
-        entries.update(_stem_names(spec["stem"]))
-    if spec["class_token"]:
-        entries["cls"] = same("class_token/tokens")
-    if spec["positions"] == "learned":
-        entries["pos_embedding"] = positions("position_embedding/embedding", missing_rows)
-    for i in range(spec["depth"]):
-        entries.update(block_map(i, spec["heads"], size))
-    entries.update(norm_map("Transformer/encoder_norm", "encoder_norm"))
-    if spec["pool"] == "map":
-        entries["MAPHead_0/probe"] = same("pool/probe")
-        size = spec["width"] // spec["heads"]
-        entries.update(_attention("MAPHead_0/MultiHeadDotProductAttention_0", "pool/", spec["heads"], size))
-        entries.update(norm_map("MAPHead_0/LayerNorm_0", "pool/norm"))
-        entries.update(_mlp("MAPHead_0/MlpBlock_0", "pool/"))
-    if spec["pre_logits"]:
-        entries.update(dense_map("pre_logits", "pre_logits"))
-    if classes is not None:
-        entries.update(dense_map("head", "head"))
-    return entries
+    entries, stages = _EMBEDDING.map(), spec.get("stem")
+    if stages is not None:
+        entries |= _ROOT.map()
+        for b, u in ((b, u) for b, units in enumerate(stages, 1) for u in range(1, units + 1)):
+            place = {"theirs": f"block{b}/unit{u}", "ours": f"stem_block{b}_unit{u}"}
+            entries |= _UNIT.spelled(**place).map(first=u == 1)
+    return entries | (_TOKENS + BLOCK + _HEAD).map(spec, classes=classes, missing_rows=missing_rows)
 
 
 def published_names(arrays: Mapping[str, np.ndarray], spec: Mapping) -> dict[str, np.ndarray]:
@@ -312,3 +272,9 @@ def published_names(arrays: Mapping[str, np.ndarray], spec: Mapping) -> dict[str
         )
 
     return {classic(name): np.asarray(a, "float32") for name, a in arrays.items()}
+
+
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], None]:
+    """(arrays of the .npz, None) of a model; ValueError for one that the format cannot express."""
+    CAPABILITIES.check(model)
+    return published_names(pack(name_map(vars(model.spec), model.classes), weights), vars(model.spec)), None

@@ -1,6 +1,5 @@
 """big_vision's two towers in one .npz, `img` and `txt`, with temperature `t` and bias `b`: SigLIP, SigLIP 2."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,12 +7,25 @@ import numpy as np
 
 from keras_vit.checkpoints.formats import google
 from keras_vit.checkpoints.formats.capabilities import refuse
-from keras_vit.checkpoints.formats.name_map import NameMap, pack, same
-from keras_vit.checkpoints.formats.parsed import depth, need, renamed
+from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack
 from keras_vit.checkpoints.formats.parsed_text import ParsedText, scalar
+from keras_vit.checkpoints.formats.shown import Shown, need, renamed
 
 _PREFIXES = ("params/", "opt/target/", "")
-_TABLE, _POSITIONS, _HEAD = "Embed_0/embedding", "pos_embedding", "head/kernel"
+_TABLE, _HEAD = "Embed_0/embedding", "head/kernel"
+_NAMES = Names(
+    """
+    Embed_0/embedding  token_embedding/embeddings    same
+    pos_embedding      position_embedding/embedding  same
+    """
+)
+_NAMES += google.BLOCK
+_NAMES += Names(
+    """
+    Transformer/encoder_norm  encoder_norm  flax_norm
+    head                      head          flax_dense  if outputs
+    """
+)
 
 
 def _prefix(names):
@@ -26,13 +38,9 @@ def matches(names: Any) -> bool:
     return _prefix(names) is not None
 
 
-def name_map(spec: Mapping[str, Any]) -> NameMap:
-    """{name: Entry} of the text encoder, its blocks in a "Transformer"; `spec` is a dict of TextSpec's fields."""
-    entries = {_TABLE: same("token_embedding/embeddings"), _POSITIONS: same("position_embedding/embedding")}
-    for i in range(spec["depth"]):
-        entries |= google.block_map(i, spec["heads"], spec["width"] // spec["heads"])
-    entries |= google.norm_map("Transformer/encoder_norm", "encoder_norm")
-    return entries if spec["outputs"] is None else {**entries, **google.dense_map("head", "head")}
+def name_map(fields: Mapping[str, Any]) -> NameMap:
+    """{name: Entry} of the text encoder, its blocks in a "Transformer"; `fields` are TextSpec's."""
+    return _NAMES.map({name: fields[name] for name in ("depth", "width", "heads", "outputs")})
 
 
 def parse(contents: Any) -> ParsedText:
@@ -47,15 +55,17 @@ def parse(contents: Any) -> ParsedText:
         raise ValueError("The image tower has a head, img/head, which a DualEncoder does not have.")
     texts = {name.removeprefix("txt/"): a for name, a in named.items() if name.startswith("txt/")}
     texts = google.one_naming(renamed(texts, lambda name: name.replace("Encoder_0/", "Transformer/", 1)))
-    table, query = need(texts, _TABLE, 2), "Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel"
+    shown = Shown(_NAMES, texts)
+    vocabulary, width = shown.shape("token_embedding/embeddings", 2)
+    query = shown.places["block_00/attention/query/kernel"][0]
     fields = {
-        "vocabulary": table.shape[0],
-        "length": need(texts, _POSITIONS, 3).shape[1],
-        "depth": depth(texts, r"Transformer/encoderblock_(\d+)/"),
-        "width": table.shape[1],
-        "mlp_dim": need(texts, "Transformer/encoderblock_0/MlpBlock_0/Dense_0/kernel", 2).shape[1],
+        "vocabulary": vocabulary,
+        "length": shown.shape("position_embedding/embedding", 3)[1],
+        "depth": shown.depth,
+        "width": width,
+        "mlp_dim": shown.shape("block_00/mlp/hidden/kernel", 2)[1],
         "heads": need(texts, query, 3).shape[1],
-        "outputs": need(texts, _HEAD, 2).shape[1] if _HEAD in texts else None,
+        "outputs": shown.classes,
     }
     image = {f"params/{name}": a for name, a in named.items() if name.startswith("img/")}
     activation = "sigmoid" if "b" in named else "softmax"
@@ -90,9 +100,9 @@ def check(model: Any) -> None:
 
 def to_arrays(model: Any, image: Mapping[str, np.ndarray], text: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays of the .npz, of a model that `check` accepts; `image` and `text` are the weights of its encoders."""
-    spec = dataclasses.asdict(model.image_encoder.spec)
+    spec = vars(model.image_encoder.spec)
     images = google.published_names(pack(google.name_map(spec, None), image), spec)
-    texts = pack(name_map(dataclasses.asdict(model.text_encoder.text_spec)), text)
+    texts = pack(name_map(vars(model.text_encoder.text_spec)), text)
     similarity = model.get_layer("similarity")
     arrays = {f"params/img/{name}": array for name, array in images.items()}
     arrays |= {f"params/txt/{name.replace('Transformer/', 'Encoder_0/')}": array for name, array in texts.items()}

@@ -1,13 +1,14 @@
 """Hugging Face's config.json and preprocessor_config.json: checked against the arrays, used where these are silent."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras_vit.checkpoints.formats import parsed
-from keras_vit.checkpoints.formats.evaluation_steps import UsualSteps
-from keras_vit.checkpoints.formats.parsed import check_agreement, constants, setting, stated_pair
+from keras_vit.checkpoints.formats.evaluation_steps import UsualSteps, steps_to_write, unit_constants
 from keras_vit.checkpoints.formats.questions import Options
+from keras_vit.checkpoints.formats.settings import Settings, check_agreement, constants, setting
 
+VERSION = "4.57.6"  # of transformers, declared in config.json: the files that we write have its names
 # {hidden_act: our activation}; the first of several is written.
 ACTIVATIONS = {
     **{"gelu": "gelu", "gelu_python": "gelu"},
@@ -30,6 +31,20 @@ _MODEL_TYPES = {
 _USUAL_HEADS = {"dinov3_vit": 6, "eomt": 16, "clip_text_model": 8}
 # {type: its hidden_act where config.json does not say}; "gelu" for others.
 _USUAL_ACTIVATIONS = {"siglip_vision_model": "gelu_pytorch_tanh", "clip_vision_model": "quick_gelu"}
+# Of every model; those that follow are compared, too.
+SIZES = Settings(
+    """
+    hidden_size          width       int
+    num_hidden_layers    depth       int
+    num_attention_heads  heads       int
+    image_size           image_size  pair
+    patch_size           patch_size  pair
+    num_channels         channels    int
+    layer_norm_eps       epsilon     number
+    hidden_act           act         text
+    """
+)
+_COMPARED = ("width", "depth", "patch_size")
 
 
 def is_named(config: Mapping[str, Any]) -> bool:
@@ -52,7 +67,7 @@ def stated_heads(config: Mapping[str, Any], kind: str) -> int | None:
     return _USUAL_HEADS.get(kind, 12) if stated is None and is_named(config) else stated
 
 
-def mlp_activation(config, kind: str, options: Options | None = None, certain: bool = True) -> str:
+def mlp_activation(config: Mapping[str, Any], kind: str, options: Options | None = None, certain: bool = True) -> str:
     """The activation that hidden_act names, or the type's, asked for unless `certain`; ValueError if unknown."""
     usual = _USUAL_ACTIVATIONS.get(kind, "gelu")
     act = setting(config, "hidden_act", str)
@@ -66,7 +81,12 @@ def mlp_activation(config, kind: str, options: Options | None = None, certain: b
     return ACTIVATIONS[act]
 
 
-def epsilon(config, default: float, options: Options | None = None, certain: bool = True) -> float:
+def hidden_act(spec: Any) -> str:
+    """The hidden_act of a spec's mlp_activation."""
+    return next(act for act, ours in ACTIVATIONS.items() if ours == spec.mlp_activation)
+
+
+def epsilon(config: Mapping[str, Any], default: float, options: Options | None = None, certain: bool = True) -> float:
     """Epsilon of the normalisations, asked for unless `certain`; ValueError unless it is a small positive number."""
     stated = setting(config, "layer_norm_eps", float, int)
     default = 1e-6 if config.get("model_type") == "vit_msn" else default
@@ -77,27 +97,24 @@ def epsilon(config, default: float, options: Options | None = None, certain: boo
     return stated
 
 
-def _dinov2_mlp_dim(fields, ratio):
+def _dinov2_mlp_dim(width, mlp_form, ratio):
     """mlp_dim as DINOv2 computes it from mlp_ratio; None without one."""
     if ratio is None:
         return None
-    hidden = int(fields["width"] * ratio)
+    hidden = int(width * ratio)
     # For SwiGLU it is two thirds of that, rounded up to a multiple of 8.
-    return (int(hidden * 2 / 3) + 7) // 8 * 8 if fields["mlp_form"] == "swiglu" else hidden
+    return (int(hidden * 2 / 3) + 7) // 8 * 8 if mlp_form == "swiglu" else hidden
 
 
-def dinov2_mlp_ratio(spec) -> float | None:
+def dinov2_mlp_ratio(spec: Any) -> float | None:
     """The mlp_ratio from which DINOv2 computes mlp_dim; None if there is none."""
-    fields = {"width": spec.width, "mlp_form": spec.mlp_form}
-    if spec.mlp_form == "swiglu":
-        return next((ratio for ratio in range(1, 17) if _dinov2_mlp_dim(fields, ratio) == spec.mlp_dim), None)
-    ratio = spec.mlp_dim / spec.width
-    if _dinov2_mlp_dim(fields, ratio) != spec.mlp_dim:
-        return None
-    return int(ratio) if ratio.is_integer() else ratio
+    exact = spec.mlp_dim / spec.width
+    ratios = range(1, 17) if spec.mlp_form == "swiglu" else [int(exact) if exact.is_integer() else exact]
+    fitting = (ratio for ratio in ratios if _dinov2_mlp_dim(spec.width, spec.mlp_form, ratio) == spec.mlp_dim)
+    return next(fitting, None)
 
 
-def check_type(config, kind: str) -> None:
+def check_type(config: Mapping[str, Any], kind: str) -> None:
     """ValueError if config.json names another type of model than `kind`, that of the arrays."""
     stated, supported = setting(config, "model_type", str), sum(_MODEL_TYPES.values(), ())
     if stated is not None and stated not in supported:
@@ -107,7 +124,24 @@ def check_type(config, kind: str) -> None:
     check_agreement([("model_type", stated, stated if stated in _MODEL_TYPES[kind] else kind)])
 
 
-def check_config(outer, config, kind, fields, size, classes, channels):
+def label_rows(config: Mapping[str, Any], classes: int | None) -> list[tuple]:
+    """Rows for `check_agreement` on the number of classes; none without a head."""
+    if classes is None:
+        return []
+    labels = setting(config, "id2label", dict)
+    rows = [("the number of labels in id2label", None if labels is None else len(labels), classes)]
+    return [*rows, ("num_labels", setting(config, "num_labels", int), classes)]
+
+
+def check_config(
+    outer: Mapping[str, Any],
+    config: Mapping[str, Any],
+    kind: str,
+    fields: Mapping[str, Any],
+    size: tuple[int, int],
+    classes: int | None,
+    channels: int,
+) -> None:
     """Compares config.json with the arrays, which alone determine the sizes.
 
     Args:
@@ -117,26 +151,18 @@ def check_config(outer, config, kind, fields, size, classes, channels):
     Raises:
         ValueError: with each difference.
     """
-    rows = [
-        ("hidden_size", setting(config, "hidden_size", int), fields["width"]),
-        ("num_hidden_layers", setting(config, "num_hidden_layers", int), fields["depth"]),
-        ("patch_size", stated_pair(config, "patch_size"), tuple(fields["patch_size"])),
-        ("num_channels", setting(config, "num_channels", int), channels),
-        ("image_size", stated_pair(config, "image_size"), size),
-    ]
+    facts = {name: fields[name] for name in _COMPARED} | {"image_size": size, "channels": channels}
+    rows = SIZES.compared(config, facts)
     if kind.startswith("dinov2"):
-        ratio = setting(config, "mlp_ratio", int, float)
-        rows.append(("use_swiglu_ffn", setting(config, "use_swiglu_ffn", bool), fields["mlp_form"] == "swiglu"))
-        rows.append(("the MLP's width, by mlp_ratio,", _dinov2_mlp_dim(fields, ratio), fields["mlp_dim"]))
+        ratio, form = setting(config, "mlp_ratio", int, float), fields["mlp_form"]
+        rows.append(("use_swiglu_ffn", setting(config, "use_swiglu_ffn", bool), form == "swiglu"))
+        stated = _dinov2_mlp_dim(fields["width"], form, ratio)
+        rows.append(("the MLP's width, by mlp_ratio,", stated, fields["mlp_dim"]))
     else:
         rows.append(("intermediate_size", setting(config, "intermediate_size", int), fields["mlp_dim"]))
     if kind not in _USUAL_ACTIVATIONS:
         rows.append(("qkv_bias", setting(config, "qkv_bias", bool), fields["qkv_bias"]))
-    if classes is not None:
-        stated = setting(outer, "id2label", dict)
-        rows.append(("the number of labels in id2label", None if stated is None else len(stated), classes))
-        rows.append(("num_labels", setting(outer, "num_labels", int), classes))
-    check_agreement(rows)
+    check_agreement([*rows, *label_rows(outer, classes)])
 
 
 def _rescaling(preprocessor):
@@ -150,7 +176,9 @@ def _rescaling(preprocessor):
     return 1 / factor
 
 
-def normalisation(preprocessor, usual, channels: int, options: Options):
+def normalisation(
+    preprocessor: Mapping[str, Any], channels: int, options: Options, usual: tuple = parsed.IMAGENET
+) -> dict[str, Any]:
     """mean and std on the 0..255 scale, from preprocessor_config.json, or else asked for; `usual` for the type."""
     scale = _rescaling(preprocessor)
     stated = constants(preprocessor, ("image_mean", "image_std"), scale)
@@ -159,7 +187,7 @@ def normalisation(preprocessor, usual, channels: int, options: Options):
     return parsed.normalisation(stated, usual, channels, options)
 
 
-def preprocessing(preprocessor):
+def preprocessing(preprocessor: Mapping[str, Any]) -> Callable[[int, int], str] | None:
     """The steps of preprocessor_config.json as a function (h, w) -> text; None for an unsupported form."""
     size, crop = (setting(preprocessor, name, dict, int, list) for name in ("size", "crop_size"))
     method = {number: name for name, number in RESAMPLE.items()}.get(setting(preprocessor, "resample", int))
@@ -177,7 +205,7 @@ def preprocessing(preprocessor):
     return lambda h, w: UsualSteps(h, w, method).text
 
 
-def to_preprocessor(steps: UsualSteps) -> dict:
+def to_steps(steps: UsualSteps) -> dict[str, Any]:
     """The settings of an image processor that follows these steps; `preprocessing` reads them back."""
     shape = {"height": steps.height, "width": steps.width}
     resize = {"do_resize": True, "resample": RESAMPLE[steps.method]}
@@ -187,13 +215,27 @@ def to_preprocessor(steps: UsualSteps) -> dict:
     return {"image_processor_type": "BitImageProcessor", **resize, "size": {"shortest_edge": steps.shorter}, **cropped}
 
 
-def activation(config) -> str | None:
+def to_preprocessor(model: Any, kind: str | None = None) -> dict[str, Any]:
+    """preprocessor_config.json, of the image processor `kind`, or one for classes."""
+    mean, std = unit_constants(model)
+    return {
+        **to_steps(steps_to_write(model, "huggingface")),
+        **({} if kind is None else {"image_processor_type": kind}),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": mean,
+        "image_std": std,
+    }
+
+
+def activation(config: Mapping[str, Any]) -> str | None:
     """From logits to probabilities, by problem_type; None if unstated or not for classes."""
     stated = setting(config, "problem_type", str)
     return {SEVERAL_LABELS: "sigmoid", "single_label_classification": "softmax"}.get(stated)
 
 
-def labels(config, classes):
+def labels(config: Mapping[str, Any], classes: int | None) -> tuple[str, ...] | None:
     """The class names in id2label; None if missing or placeholders."""
     labels = setting(config, "id2label", dict)
     if labels is None or classes is None:
@@ -202,3 +244,15 @@ def labels(config, classes):
     if not all(type(name) in (str, int) for name in names):
         raise ValueError(f'"id2label" in the config should name the classes "0" to "{classes - 1}".')
     return None if str(names[0]).startswith("LABEL_") else tuple(map(str, names))
+
+
+def to_labels(model: Any) -> dict[str, Any]:
+    """The settings of a head: class numbers to names and back, and whether it is multi-label."""
+    if model.classes is None:
+        return {}
+    names = model.class_names or [f"LABEL_{i}" for i in range(model.classes)]
+    labels = {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }
+    return {**labels, "problem_type": SEVERAL_LABELS} if model.activation == "sigmoid" else labels

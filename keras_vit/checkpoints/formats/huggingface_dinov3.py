@@ -2,78 +2,76 @@
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
-from keras_vit.checkpoints.formats.gates import join_gates, split_gates
-from keras_vit.checkpoints.formats.huggingface import read_fields
-from keras_vit.checkpoints.formats.huggingface_config import (
-    check_config,
-    check_type,
-    is_named,
-    normalisation,
-    preprocessing,
-)
-from keras_vit.checkpoints.formats.huggingface_names import Names, block_map
-from keras_vit.checkpoints.formats.name_map import NameMap, conv, same, torch_norm
-from keras_vit.checkpoints.formats.parsed import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    ParsedCheckpoint,
-    any_size,
-    check_agreement,
-    need,
-    renamed,
-    setting,
-    stated_pair,
-)
+from keras_vit.checkpoints.formats import huggingface_config
+from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
+from keras_vit.checkpoints.formats.huggingface import PROJECTIONS, WORDS, Spelling, in_section, read_fields
+from keras_vit.checkpoints.formats.name_map import pack
+from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, any_size
+from keras_vit.checkpoints.formats.settings import Settings, check_agreement, facts_of, setting, stated_pair
+from keras_vit.checkpoints.formats.shown import Shown, renamed
 
-KIND = "dinov3_vit"
-_NAMES = Names(
-    "",
+_KIND = "dinov3_vit"
+SPELLED = Spelling("", {**WORDS["dinov2"], **PROJECTIONS}, 1e-5, flags=("apart",)).but(
     block="layer",
-    mlp=("mlp.up_proj", "mlp.down_proj"),
-    swiglu=("mlp.gated_proj", "mlp.down_proj"),
-    attention={name: f"attention.{name[0]}_proj" for name in ("query", "key", "value", "out")},
-    last_norm="norm",
+    fc1="mlp.up_proj",
+    fc2="mlp.down_proj",
+    gated2="mlp.down_proj",
+    last="norm",
     patch="embeddings.patch_embeddings",
-    epsilon=1e-5,
+    table="",
 )
-_PATCH = f"{_NAMES.patch}.weight"
-_GATES = (".mlp.gate_proj.", ".mlp.up_proj.", ".mlp.gated_proj.")
 # Of masked training; the frequencies are computed here.
 _DROPPED = re.compile(r"embeddings\.mask_token$|rope_embeddings\.inv_freq$")
+_CONFIG = Settings(
+    """
+    hidden_size          width        int
+    intermediate_size    mlp_dim      int
+    num_hidden_layers    depth        int
+    num_attention_heads  heads        int
+    image_size           image_size   pair
+    patch_size           patch_size   pair
+    num_channels         channels     int
+    hidden_act           act          text
+    use_gated_mlp        gated        bool
+    layer_norm_eps       epsilon      number
+    layerscale_value     layer_scale  number
+    num_register_tokens  registers    int
+    rope_theta           theta        number
+    pos_embed_rescale    rescale      number
+    query_bias           qkv_bias     bool
+    key_bias             with_key     bool
+    value_bias           qkv_bias     bool
+    """
+)
 
 
-def _structure(model):
-    if model.classes is not None:
-        return 'a DINOv3 with a head, which transformers lacks (head="drop" removes it, or use format="timm")'
-    if model.spec.layer_scale is None:
-        return 'layer_scale=None with positions="rope2d" (DINOv3 has LayerScale)'
-    return None
+def _rules(model):
+    text = 'a DINOv3 with a head, which transformers lacks (head="drop" removes it, or use format="timm")'
+    yield model.classes is not None, text
+    yield model.spec.layer_scale is None, 'layer_scale=None with positions="rope2d" (DINOv3 has LayerScale)'
 
 
 CAPABILITIES = Capabilities(
     "huggingface",
     {
-        **dict.fromkeys(("patch_size", "depth", "width", "mlp_dim", "heads", "registers", "layer_scale"), ANY),
+        **any_of("patch_size depth width mlp_dim heads registers layer_scale qkv_bias key_bias mlp_form"),
         "class_token": (True,),
         "positions": ("rope2d",),
         "pool": ("token",),
-        "qkv_bias": (True, False),
-        "key_bias": (True, False),
-        "mlp_form": ("plain", "swiglu"),
         # In config.json and preprocessor_config.json:
-        **dict.fromkeys(("mlp_activation", "epsilon", "mean", "std"), ANY),
+        **any_of("mlp_activation epsilon mean std"),
     },
-    rules=(_structure,),
+    _rules,
 )
 
 
 def _normalise(arrays):
-    """(the arrays in the names of files, SwiGLU's first layers joined; the names left out)."""
-    prefix = next(name for name in arrays if name.endswith(_PATCH)).removesuffix(_PATCH)
+    """(the arrays in the names of files, the names left out)."""
+    prefix = next(name for name in arrays if name.endswith(SPELLED.patch)).removesuffix(SPELLED.patch)
     roots = tuple(prefix + part for part in ("embeddings.", "layer.", "model.layer.", "norm.", "rope_embeddings."))
     empty = {name for name, array in arrays.items() if not array.size}  # no registers
     kept = {
@@ -82,19 +80,7 @@ def _normalise(arrays):
         if name.startswith(roots) and not _DROPPED.search(name) and name not in empty
     }
     named = renamed(kept, lambda name: name.removeprefix(prefix).removeprefix("model."))
-    return join_gates(named, *_GATES), [name for name in arrays if name not in kept and name not in empty]
-
-
-def _fields(arrays, config, options):
-    """The fields of the spec, without the normalisation."""
-    bias = "layer.0.attention.q_proj.bias" in arrays
-    return {
-        **read_fields(arrays, _NAMES, KIND, config, options),
-        "positions": "rope2d",
-        "rope_rescale": _rescale(config),
-        "key_bias": not bias or "layer.0.attention.k_proj.bias" in arrays,
-        "layer_scale": 1e-5,
-    }
+    return named, [name for name in arrays if name not in kept and name not in empty]
 
 
 def _rescale(config):
@@ -107,65 +93,61 @@ def _rescale(config):
 
 def _check(outer, config, fields, size, channels):
     """Compares config.json with the arrays, and with this package; ValueError with each difference."""
-    check_config(outer, config, KIND, fields, size, None, channels)
-    gated = fields["mlp_form"] == "swiglu"
-    check_agreement(
-        [
-            ("use_gated_mlp", setting(config, "use_gated_mlp", bool), gated),
-            ("query_bias", setting(config, "query_bias", bool), fields["qkv_bias"]),
-            ("value_bias", setting(config, "value_bias", bool), fields["qkv_bias"]),
-            ("key_bias", setting(config, "key_bias", bool), fields["qkv_bias"] and fields["key_bias"]),
-            ("rope_theta", setting(config, "rope_theta", int, float), 100),
-        ]
-    )
+    huggingface_config.check_config(outer, config, _KIND, fields, size, None, channels)
+    gated, biased = fields["mlp_form"] == "swiglu", fields["qkv_bias"]
+    facts = {"gated": gated, "qkv_bias": biased, "with_key": biased and fields["key_bias"], "theta": 100}
+    check_agreement(_CONFIG.compared(config, facts))
     act = setting(config, "hidden_act", str)
     if gated and act not in (None, "silu", "swish"):
         raise ValueError(f'config.json has hidden_act={act!r} in a gated MLP, which is implemented with "silu" alone.')
 
 
-def parse(contents, options: dict) -> ParsedCheckpoint:
+def parse(contents: Any, options: Any) -> ParsedCheckpoint:
     """Parses a folder or file; arguments and errors as in timm.parse."""
-    outer = contents.config
-    section = setting(outer, "backbone_config", dict)
-    config = outer if section is None else section
-    if is_named(outer):
-        config = {**config, "architectures": outer.get("architectures") or [outer["model_type"]]}
-    check_type(config, KIND)
+    config = in_section(contents.config, "backbone_config")
+    huggingface_config.check_type(config, _KIND)
     arrays, dropped = _normalise(contents.arrays)
-    fields = _fields(arrays, config, options)
-    channels = need(arrays, _PATCH, 4).shape[1]
-    usual = (IMAGENET_MEAN, IMAGENET_STD)
-    fields.update(normalisation(contents.preprocessor, usual, channels, options))
+    shown = Shown(SPELLED.names, arrays)
+    fields = read_fields(shown, _KIND, config, options, SPELLED.epsilon)
+    fields |= {"positions": "rope2d", "rope_rescale": _rescale(config), "layer_scale": 1e-5}
+    fields |= huggingface_config.normalisation(contents.preprocessor, shown.channels, options)
     stated = stated_pair(config, "image_size")
-    size = any_size(stated, options, 224, is_named(config))
-    _check(outer, config, fields, stated or size, channels)
-    entries, preprocess = name_map(fields), preprocessing(contents.preprocessor)
+    size = any_size(stated, options, 224, huggingface_config.is_named(config))
+    _check(contents.config, config, fields, stated or size, shown.channels)
     return ParsedCheckpoint(
         "ViT",
         fields,
         size,
-        entries,
+        SPELLED.map(fields),
         arrays,
         None,
-        channels,
+        shown.channels,
         dropped=dropped,
-        preprocessing=preprocess,
+        preprocessing=huggingface_config.preprocessing(contents.preprocessor),
     )
 
 
-def name_map(spec: Mapping) -> NameMap:
-    """{name: Entry} of a model, SwiGLU's first layers joined; `spec` is a dict of ViTSpec's fields."""
-    entries = {_PATCH: conv("patch_encoder/kernel"), f"{_NAMES.patch}.bias": same("patch_encoder/bias")}
-    tokens = (("class_token", "cls_token"), ("registers", "register_tokens"))
-    entries.update({f"embeddings.{theirs}": same(f"{ours}/tokens") for ours, theirs in tokens if spec[ours]})
-    for i in range(spec["depth"]):
-        entries.update(block_map(f"{_NAMES.block}.{i}.", f"block_{i:02d}", _NAMES, spec))
-    return {**entries, **torch_norm(_NAMES.last_norm, "encoder_norm")}
+def to_config(model: Any) -> dict[str, Any]:
+    """config.json."""
+    spec, gated = model.spec, model.spec.mlp_form == "swiglu"
+    facts = facts_of(
+        model,
+        act="silu" if gated else huggingface_config.hidden_act(spec),
+        gated=gated,
+        theta=100.0,
+        rescale=spec.rope_rescale if spec.rope_rescale > 1 else None,
+        with_key=spec.qkv_bias and spec.key_bias,
+    )
+    header = {"architectures": ["DINOv3ViTModel"], "transformers_version": huggingface_config.VERSION}
+    written = {**header, "model_type": _KIND, **_CONFIG.written(facts)}
+    return {**written, "proj_bias": True, "mlp_bias": True}
 
 
-def file_arrays(arrays: Mapping[str, np.ndarray], spec) -> dict[str, np.ndarray]:
-    """The arrays by name_map's names as in files of save_pretrained, with the mask token, zeros at its start."""
-    found = split_gates(arrays, *_GATES) if spec.mlp_form == "swiglu" else dict(arrays)
-    if not spec.registers:
-        found["embeddings.register_tokens"] = np.zeros((1, 0, spec.width), "float32")
-    return {**found, "embeddings.mask_token": np.zeros((1, 1, spec.width), "float32")}
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    CAPABILITIES.check(model)
+    arrays, width = pack(SPELLED.map(vars(model.spec)), weights), model.spec.width
+    if not model.spec.registers:
+        arrays["embeddings.register_tokens"] = np.zeros((1, 0, width), "float32")
+    arrays["embeddings.mask_token"] = np.zeros((1, 1, width), "float32")  # of masked training
+    return arrays, to_config(model)

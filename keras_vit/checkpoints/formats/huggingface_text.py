@@ -1,60 +1,66 @@
 """Hugging Face's SiglipModel, Siglip2Model and CLIPModel: text tower, projections, scale and bias."""
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats import config_json, huggingface, huggingface_names
+from keras_vit.checkpoints.formats import huggingface, huggingface_config
 from keras_vit.checkpoints.formats.capabilities import refuse
-from keras_vit.checkpoints.formats.huggingface_config import (
-    ACTIVATIONS,
-    check_whole,
-    epsilon,
-    mlp_activation,
-    stated_heads,
-)
-from keras_vit.checkpoints.formats.name_map import NameMap, linear, pack, same, torch_dense, torch_norm
-from keras_vit.checkpoints.formats.parsed import check_agreement, depth, heads, need, setting
+from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack, same
+from keras_vit.checkpoints.formats.parsed import heads
 from keras_vit.checkpoints.formats.parsed_text import ParsedText, scalar
 from keras_vit.checkpoints.formats.questions import Options
+from keras_vit.checkpoints.formats.settings import Settings, check_agreement, section, setting
+from keras_vit.checkpoints.formats.shown import Shown, need
 
-_TEXT, _EMBEDDINGS = "text_model.", "text_model.embeddings."
+_ANCHOR = "text_model.embeddings.token_embedding.weight"
 _HEADS = ("text_projection.weight", "text_model.head.weight")
 _IMAGE_HEAD, _SCALE, _BIAS = "visual_projection.weight", "logit_scale", "logit_bias"
 _BUFFERS = re.compile(r"embeddings\.position_ids$")
 # {whether it is a CLIP: type of the image encoder}.
 _IMAGE_KINDS = {True: "clip_vision_model", False: "siglip_vision_model"}
 _NO_END = 2  # eos_token_id in CLIP's first configs, which transformers reads as the highest number
+_NAMES = Names(
+    """
+    text_model.embeddings.token_embedding.weight     token_embedding/embeddings    same
+    text_model.embeddings.position_embedding.weight  position_embedding/embedding  rows
+    """,
+    {"rows": lambda fields, ours: same(ours, (-1, fields["width"]))},
+)
+_NAMES += huggingface.BLOCK.spelled(
+    theirs="text_model.encoder.layers.{i}.", ours="block_{i:02d}", **huggingface.IN_FILES[_IMAGE_KINDS[True]].words
+)
+_NAMES += Names(
+    """
+    text_model.final_layer_norm  encoder_norm  norm
+    text_projection              head          matrix  if clip
+    text_model.head              head          dense   if not clip
+    """
+)
+_CONFIG = Settings(
+    """
+    vocab_size               vocabulary  int
+    max_position_embeddings  length      int
+    hidden_size              width       int
+    num_hidden_layers        depth       int
+    num_attention_heads      heads       int
+    intermediate_size        mlp_dim     int
+    hidden_act               act         text
+    layer_norm_eps           epsilon     number
+    """
+)
 
 
 def matches(names: Any) -> bool:
     """Whether a file with these names contains both encoders."""
-    return any(name.endswith("text_model.embeddings.token_embedding.weight") for name in names)
+    return any(name.endswith(_ANCHOR) for name in names)
 
 
-def _prefix(arrays):
-    """The prefix of the names of a model inside another module."""
-    anchor = "text_model.embeddings.token_embedding.weight"
-    return next(name for name in arrays if name.endswith(anchor)).removesuffix(anchor)
-
-
-def name_map(spec: Mapping[str, Any], clip: bool) -> NameMap:
-    """{name: Entry} of the text encoder; `spec` is a dict of TextSpec's fields."""
-    names = huggingface_names.IN_FILES[_IMAGE_KINDS[clip]]
-    entries = {
-        f"{_EMBEDDINGS}token_embedding.weight": same("token_embedding/embeddings"),
-        f"{_EMBEDDINGS}position_embedding.weight": same("position_embedding/embedding", (-1, spec["width"])),
-    }
-    fields = {"qkv_bias": True, "mlp_form": "plain", "layer_scale": None}
-    for i in range(spec["depth"]):
-        entries |= huggingface_names.block_map(f"{_TEXT}{names.block}.{i}.", f"block_{i:02d}", names, fields)
-    entries |= torch_norm(f"{_TEXT}final_layer_norm", "encoder_norm")
-    if clip:
-        return {**entries, _HEADS[0]: linear("head/kernel")}
-    return {**entries, **torch_dense(f"{_TEXT}head", "head")}
+def name_map(fields: Mapping[str, Any], clip: bool) -> NameMap:
+    """{name: Entry} of the text encoder; `fields` are TextSpec's."""
+    return _NAMES.map({name: fields[name] for name in ("depth", "width")}, clip=clip)
 
 
 def _end(config, vocabulary):
@@ -63,34 +69,26 @@ def _end(config, vocabulary):
     return vocabulary - 1 if stated in (None, _NO_END) or stated >= vocabulary else stated
 
 
-def _fields(arrays, config, clip, head):
-    table, positions = (need(arrays, f"{_EMBEDDINGS}{name}_embedding.weight", 2) for name in ("token", "position"))
-    hidden = need(arrays, f"{_TEXT}encoder.layers.0.mlp.fc1.weight", 2)
-    width = table.shape[1]
-    k, _ = heads(width, Options(asks=False), stated_heads(config, "clip_text_model" if clip else "siglip_text_model"))
-    kind = _IMAGE_KINDS[clip]
+def _fields(arrays, config, clip):
+    shown, kind = Shown(_NAMES, arrays), _IMAGE_KINDS[clip]
+    vocabulary, width = shown.shape("token_embedding/embeddings", 2)
+    stated = huggingface_config.stated_heads(config, "clip_text_model" if clip else "siglip_text_model")
     fields = {
-        "vocabulary": table.shape[0],
-        "length": positions.shape[0],
-        "depth": depth(arrays, rf"{re.escape(_TEXT)}encoder\.layers\.(\d+)\."),
+        "vocabulary": vocabulary,
+        "length": shown.shape("position_embedding/embedding", 2)[0],
+        "depth": shown.depth,
         "width": width,
-        "mlp_dim": hidden.shape[0],
-        "heads": k,
-        "outputs": need(arrays, head, 2).shape[0],
-        "mlp_activation": mlp_activation(config, kind),
-        "epsilon": epsilon(config, huggingface_names.IN_FILES[kind].epsilon),
+        "mlp_dim": shown.shape("block_00/mlp/hidden/kernel")[1],
     }
-    check_agreement(
-        [
-            ("vocab_size", setting(config, "vocab_size", int), fields["vocabulary"]),
-            ("max_position_embeddings", setting(config, "max_position_embeddings", int), fields["length"]),
-            ("hidden_size", setting(config, "hidden_size", int), width),
-            ("num_hidden_layers", setting(config, "num_hidden_layers", int), fields["depth"]),
-            ("intermediate_size", setting(config, "intermediate_size", int), fields["mlp_dim"]),
-        ]
-    )
+    check_agreement(_CONFIG.compared(config, fields))
+    fields |= {
+        "heads": heads(width, Options(asks=False), stated)[0],
+        "outputs": shown.shape("head/kernel")[1],
+        "mlp_activation": huggingface_config.mlp_activation(config, kind),
+        "epsilon": huggingface_config.epsilon(config, huggingface.IN_FILES[kind].epsilon),
+    }
     if clip:
-        fields |= {"outputs_bias": False, "causal": True, "pool": "end", "end": _end(config, fields["vocabulary"])}
+        fields |= {"outputs_bias": False, "causal": True, "pool": "end", "end": _end(config, vocabulary)}
     return fields
 
 
@@ -100,18 +98,18 @@ def parse(contents: Any) -> ParsedText:
     Raises:
         ValueError: for missing arrays, or a config.json of another model.
     """
-    prefix = _prefix(contents.arrays)
+    prefix = next(name for name in contents.arrays if name.endswith(_ANCHOR)).removesuffix(_ANCHOR)
     arrays = {
         name.removeprefix(prefix): array
         for name, array in contents.arrays.items()
         if name.startswith(prefix) and not _BUFFERS.search(name)
     }
     clip = _HEADS[0] in arrays
-    check_whole(contents.config, "the number of attention heads and the activation of the text encoder")
+    unshown = "the number of attention heads and the activation of the text encoder"
+    huggingface_config.check_whole(contents.config, unshown)
     # Its class has a default for what a named config leaves out.
-    config = {"model_type": "text", **(setting(contents.config, "text_config", dict) or {})}
-    fields = _fields(arrays, config, clip, _HEADS[0] if clip else _HEADS[1])
-    texts = {name: array for name, array in arrays.items() if name.startswith(_TEXT) or name == _HEADS[0]}
+    fields = _fields(arrays, {"model_type": "text", **section(contents.config, "text_config")}, clip)
+    texts = {name: array for name, array in arrays.items() if name.startswith("text_model.") or name == _HEADS[0]}
     image = {name: array for name, array in arrays.items() if name.startswith("vision_model.")}
     return ParsedText(
         fields,
@@ -150,10 +148,9 @@ def check(model: Any) -> None:
 
 def to_arrays(model: Any, image: Mapping[str, np.ndarray], text: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays of the file, of a model that `check` accepts; `image` and `text` are the weights of its encoders."""
-    clip, spec = _is_clip(model), dataclasses.asdict(model.image_encoder.spec)
-    kind = huggingface.model_type(model.image_encoder.spec)
-    arrays = pack(huggingface_names.name_map(spec, None, kind), image)
-    arrays |= pack(name_map(dataclasses.asdict(model.text_encoder.text_spec), clip), text)
+    clip, spec = _is_clip(model), model.image_encoder.spec
+    arrays = pack(huggingface.IN_FILES[huggingface.model_type(spec)].map(vars(spec)), image)
+    arrays |= pack(name_map(vars(model.text_encoder.text_spec), clip), text)
     similarity = model.get_layer("similarity")
     scale = np.asarray(similarity.log_scale, "float32")
     if clip:
@@ -165,26 +162,16 @@ def to_arrays(model: Any, image: Mapping[str, np.ndarray], text: Mapping[str, np
 def to_config(model: Any) -> dict[str, Any]:
     """config.json of a model that `check` accepts."""
     clip, spec = _is_clip(model), model.text_encoder.text_spec
-    vision = config_json.huggingface(model.image_encoder)
+    vision = huggingface.to_config(model.image_encoder)
     vision = {name: value for name, value in vision.items() if name not in ("architectures", "transformers_version")}
-    kind = "clip" if clip else "siglip"
-    text = {
-        "model_type": f"{kind}_text_model",
-        "vocab_size": spec.vocabulary,
-        "max_position_embeddings": spec.length,
-        "hidden_size": spec.width,
-        "num_hidden_layers": spec.depth,
-        "num_attention_heads": spec.heads,
-        "intermediate_size": spec.mlp_dim,
-        "hidden_act": {ours: act for act, ours in reversed(ACTIVATIONS.items())}[spec.mlp_activation],
-        "layer_norm_eps": spec.epsilon,
-        **({"eos_token_id": spec.end, "projection_dim": spec.outputs} if clip else {"projection_size": spec.outputs}),
-    }
+    kind, projection = ("clip", {"projection_dim": spec.outputs}) if clip else ("siglip", {})
+    own = {"eos_token_id": spec.end, **projection} if clip else {"projection_size": spec.outputs}
+    sizes = _CONFIG.written({**vars(spec), "act": huggingface_config.hidden_act(spec)})
     return {
         "architectures": ["CLIPModel" if clip else "SiglipModel"],
-        "transformers_version": huggingface.VERSION,
+        "transformers_version": huggingface_config.VERSION,
         "model_type": kind,
-        "text_config": text,
-        "vision_config": {**vision, **({"projection_dim": spec.outputs} if clip else {})},
-        **({"projection_dim": spec.outputs} if clip else {}),
+        "text_config": {"model_type": f"{kind}_text_model", **sizes, **own},
+        "vision_config": {**vision, **projection},
+        **projection,
     }

@@ -18,7 +18,6 @@ from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.formats.questions import Options, Unanswered
 from keras_vit.checkpoints.reading import keras_graph
 from keras_vit.checkpoints.reading.keras_graph import Node
-from keras_vit.checkpoints.reading.own_vits import missing_parts, sentence, setting
 
 # {an activation, or the layer or operation that computes one, in lower case: our name}.
 _ACTIVATIONS = {
@@ -27,6 +26,12 @@ _ACTIVATIONS = {
 }
 _FIRST_TOKEN = re.compile(r'"step": null\}\}?, 0[],]')  # x[:, 0] or x[:, 0, :], as Keras 3 and 2 write it
 _PIXELS = 2  # a smaller standard deviation is not one of pixels 0..255
+
+
+def _argument(config, name):
+    """A layer's argument; a function's name if it is one."""
+    value = config.get(name)
+    return value.get("config") if isinstance(value, dict) and value.get("class_name") == "function" else value
 
 
 def _refuse(node, expected) -> NoReturn:
@@ -43,7 +48,7 @@ def _source(node, kind, expected):
 
 def _activation(node):
     """(our name for an activation node, the node before it); (None, node) if it is not one."""
-    name = str(setting(node.config, "activation")) if node.kind == "Activation" else node.kind.lower()
+    name = str(_argument(node.config, "activation")) if node.kind == "Activation" else node.kind.lower()
     if name not in _ACTIVATIONS or node.is_custom or node.config.get("max_value") or node.config.get("negative_slope"):
         return None, node
     by_tanh = node.kind == "Gelu" and node.config.get("approximate", True)
@@ -86,7 +91,7 @@ class _Reader:
         """(activation or None, the node before a dense layer)."""
         outer, node = _activation(node)
         source = _source(node, "Dense", expected)
-        inner = str(setting(node.config, "activation") or "linear")
+        inner = str(_argument(node.config, "activation") or "linear")
         if inner != "linear" and (outer or inner not in _ACTIVATIONS):
             _refuse(node, f"{expected} with one of the activations {', '.join(_ACTIVATIONS)}")
         self.arrays[f"{name}.weight"] = node.arrays["0"].T
@@ -210,7 +215,7 @@ class _Reader:
                 continue
             if node.kind == "Conv2D":
                 size = node.config["kernel_size"]
-                if node.config["strides"] != size or setting(node.config, "activation") not in ("linear", None):
+                if node.config["strides"] != size or _argument(node.config, "activation") not in ("linear", None):
                     _refuse(node, "a convolution with strides of its kernel's size, without activation")
                 self.arrays["patch_embed.proj.weight"] = node.arrays["0"].transpose(3, 2, 0, 1)
                 self.arrays["patch_embed.proj.bias"] = node.arrays.get("1", np.zeros(node.arrays["0"].shape[3], "f4"))
@@ -263,12 +268,11 @@ class _Reader:
         return result
 
 
-def _refusal(config, arrays, error):
+def _refusal(arrays, error):
     """Why a graph is not a ViT of this package."""
-    parts = missing_parts(config)
-    if parts is None and not any("query" in name for name in arrays):
+    if not any("query" in name for name in arrays):
         return "It is a model of Keras' own layers, and not a Vision Transformer."
-    return sentence(parts) if parts else f"It is a Transformer of Keras' own layers that cannot be expressed: {error}"
+    return f"It is a Transformer of Keras' own layers, as in keras.io's example, that cannot be expressed: {error}"
 
 
 def _convolution(kernel, channels, size):
@@ -300,13 +304,13 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
             it.
 
     Raises:
-        ValueError: with the layers that a ViT of this package lacks, or with the missing values.
+        ValueError: with the layer that a ViT of this package lacks, or with the missing values.
     """
     reader = _Reader()
     try:
         (*size, channels), mean, std = reader.read(keras_graph.output(contents.config, contents.arrays))
     except ValueError as error:
-        raise ValueError(_refusal(contents.config, contents.arrays, str(error))) from None
+        raise ValueError(_refusal(contents.arrays, error)) from None
     except (LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("The graph of layers in the file, or their arrays, are not complete.") from error
     stated = reader.stated

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats import huggingface, huggingface_names, timm, timm_names
-from keras_vit.checkpoints.formats.capabilities import Capabilities
+from keras_vit.checkpoints.formats import huggingface, timm
+from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
 from keras_vit.checkpoints.formats.huggingface_config import is_named
-from keras_vit.checkpoints.formats.name_map import NameMap, same, torch_dense, torch_norm
-from keras_vit.checkpoints.formats.parsed import Decoder, ParsedCheckpoint, check_agreement, depth, need, setting
+from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack
+from keras_vit.checkpoints.formats.parsed import Decoder, ParsedCheckpoint
 from keras_vit.checkpoints.formats.questions import Options
 from keras_vit.checkpoints.formats.recognise import recognise
+from keras_vit.checkpoints.formats.settings import Settings, check_agreement, setting
+from keras_vit.checkpoints.formats.shown import depth, need
 from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.layers.positions.embeddings import fixed_table
 
@@ -25,32 +27,42 @@ _TABLES = {"vit.embeddings.position_embeddings", "pos_embed"}
 # {argument: its value in all published files} that the arrays do not show.
 DECODER = {"decoder_heads": 16, "normalise_targets": True, "mask_ratio": 0.75}
 _NEAR = 1e-3  # for a table rounded to 16 bits
+_NAMES = Names(
+    """
+    decoder_embed      decoder_embed                         dense
+    mask_token         decoder_patches/mask_token            same
+    decoder_norm       decoder_norm                          norm
+    decoder_pred       decoder_pred                          dense
+    decoder_pos_embed  decoder_position_embedding/embedding  same   if decoder_positions=learned
+    """
+)
+_CONFIG = Settings(
+    """
+    decoder_hidden_size          decoder_width      int
+    decoder_num_hidden_layers    decoder_depth      int
+    decoder_num_attention_heads  decoder_heads      int
+    decoder_intermediate_size    decoder_mlp_dim    int
+    mask_ratio                   mask_ratio         number
+    norm_pix_loss                normalise_targets  bool
+    """
+)
 
 
-def _square(model):
+def _rules(model):
     (h, w), (p, q) = model.image_size, model.spec.patch_size
-    return (
-        None
-        if h == w and p == q
-        else f"images and patches that are not square, image_size={(h, w)}, patch_size={(p, q)}"
-    )
+    yield h != w or p != q, f"images and patches that are not square, image_size={(h, w)}, patch_size={(p, q)}"
 
 
 CAPABILITIES = Capabilities(
     "huggingface",
     {
-        **{
-            name: huggingface.CAPABILITIES.fields[name] for name in ("patch_size", "depth", "width", "mlp_dim", "heads")
-        },
-        **{
-            name: huggingface.CAPABILITIES.fields[name]
-            for name in ("mlp_activation", "epsilon", "mean", "std", "qkv_bias")
-        },
+        **any_of("patch_size depth width mlp_dim heads epsilon mean std qkv_bias"),
+        "mlp_activation": huggingface.CAPABILITIES.fields["mlp_activation"],
         "class_token": (True,),
         "pool": ("token", "gap", "token_gap", "mean"),  # unused in pre-training; our metadata keep it
         "positions": ("learned", "sincos2d_mae"),
     },
-    rules=(_square,),
+    _rules,
 )
 
 
@@ -77,30 +89,29 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     form = huggingface if recognise(encoder) == "huggingface" else timm
     kept = options.get("head", "keep") == "keep"
     parsed = form.parse(inner, options.replaced(pool=options.get("pool") or "token") if kept else options)
-    names = huggingface_names.spelling(encoder)["vit"] if form is huggingface else None
+    words = huggingface.spelling(encoder)["vit"].words if form is huggingface else None
     if not kept:
         options = Options(options, asks=False)  # the decoder is left out
-    return dataclasses.replace(parsed, decoder=_decoder(parsed, decoder, contents.config, names, options))
+    return dataclasses.replace(parsed, decoder=_decoder(parsed, decoder, contents.config, words, options))
 
 
-def _decoder(parsed, arrays, config, names, options):
-    """The Decoder; what the file does not state is asked for. `names` as in decoder_map."""
-    block = "decoder_layers" if names else "decoder_blocks"
-    hidden = need(arrays, f"{block}.0.{names.mlp[0] if names else 'mlp.fc1'}.weight", 2)
+def _decoder(parsed, arrays, config, words, options):
+    """The Decoder; what the file does not state is asked for. `words` as in decoder_map."""
+    block = "decoder_layers" if words else "decoder_blocks"
+    hidden = need(arrays, f"{block}.0.{words['fc1'] if words else 'mlp.fc1'}.weight", 2)
     fields = {
         "decoder_depth": depth(arrays, rf"{block}\.(\d+)\."),
         "decoder_width": need(arrays, _ROOT, 2).shape[0],
         "decoder_mlp_dim": hidden.shape[0],
     }
-    for key, name in (("depth", "num_hidden_layers"), ("width", "hidden_size"), ("mlp_dim", "intermediate_size")):
-        check_agreement([(f"decoder_{name}", setting(config, f"decoder_{name}", int), fields[f"decoder_{key}"])])
+    check_agreement(_CONFIG.compared(config, fields))
     stated = {
         "decoder_heads": setting(config, "decoder_num_attention_heads", int),
         "normalise_targets": setting(config, "norm_pix_loss", bool),
         "mask_ratio": setting(config, "mask_ratio", float),
     }
     certain = is_named(config)  # transformers' defaults are the published values
-    fields.update({name: options.value(name, DECODER[name], value, certain) for name, value in stated.items()})
+    fields |= {name: options.value(name, DECODER[name], value, certain) for name, value in stated.items()}
     grid = grid_size(parsed.image_size, parsed.fields["patch_size"])
     fields["decoder_positions"] = find_kind(need(arrays, "decoder_pos_embed", 3), grid)
     [table] = _TABLES & parsed.arrays.keys()
@@ -108,8 +119,7 @@ def _decoder(parsed, arrays, config, names, options):
     qkv_bias = parsed.fields["qkv_bias"]
     if fields["decoder_positions"] != "learned":
         arrays = {name: array for name, array in arrays.items() if name != "decoder_pos_embed"}
-    prefix = int(parsed.fields["class_token"])
-    return Decoder(fields, decoder_map(fields, qkv_bias, names, prefix), arrays, encoder_positions, table)
+    return Decoder(fields, decoder_map(fields, qkv_bias, words), arrays, encoder_positions, table)
 
 
 def find_kind(table: np.ndarray, grid: tuple[int, int]) -> str:
@@ -122,35 +132,37 @@ def find_kind(table: np.ndarray, grid: tuple[int, int]) -> str:
     )
 
 
-def decoder_map(
-    fields: Mapping[str, Any], qkv_bias: bool, names: huggingface_names.Names | None, prefix: int = 1
-) -> NameMap:
+def decoder_map(fields: Mapping[str, Any], qkv_bias: bool, words: Mapping[str, str] | None) -> NameMap:
     """{name: Entry} of the decoder without a prefix; `fields` are its arguments of MaskedAutoencoder.
 
-    Its blocks have the `names` of Hugging Face's ViT; None for those of facebookresearch/mae.
+    Its blocks are spelled with the `words` of Hugging Face's ViT; None for facebookresearch/mae.
     """
-    entries = {
-        **torch_dense("decoder_embed", "decoder_embed"),
-        "mask_token": same("decoder_patches/mask_token"),
-        **torch_norm("decoder_norm", "decoder_norm"),
-        **torch_dense("decoder_pred", "decoder_pred"),
-    }
-    if fields["decoder_positions"] == "learned":
-        entries["decoder_pos_embed"] = same("decoder_position_embedding/embedding")
-    spec = {"qkv_bias": qkv_bias, "qk_norm": False, "layer_scale": None, "mlp_form": "plain"}
-    for i in range(fields["decoder_depth"]):
-        ours = f"decoder_block_{i:02d}"
-        if names:
-            entries.update(huggingface_names.block_map(f"decoder_layers.{i}.", ours, names, spec))
-        else:
-            entries.update(timm_names.block_map(f"decoder_blocks.{i}", ours, spec))
-    return entries
+    spec, place = {"depth": fields["decoder_depth"], "qkv_bias": qkv_bias}, {"ours": "decoder_block_{i:02d}"}
+    theirs = huggingface.BLOCK.spelled(theirs="decoder_layers.{i}.", **place, **words) if words else timm.DECODER_BLOCK
+    return _NAMES.map(fields) | theirs.map(spec)
 
 
-def pack_tables(model: Any) -> dict[str, np.ndarray]:
-    """The fixed position tables of a MaskedAutoencoder in Hugging Face's layout."""
-    kinds = {
+def to_config(model: Any) -> dict[str, Any]:
+    """config.json of a MaskedAutoencoder."""
+    names = {"architectures": ["ViTMAEForPreTraining"], "model_type": "vit_mae"}
+    facts = {fact: getattr(model, fact) for _, fact, _ in _CONFIG.rows}
+    return {**huggingface.to_config(model.get_encoder()), **names, **_CONFIG.written(facts)}
+
+
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, config.json) of a MaskedAutoencoder; ValueError for one that Hugging Face's class cannot express."""
+    CAPABILITIES.check(model.get_encoder())
+    fields = {"decoder_positions": model.decoder_positions, "decoder_depth": model.decoder_depth}
+    spelled = huggingface.IN_FILES["vit"]
+    entries = spelled.map(vars(model.spec))
+    decoder = decoder_map(fields, model.spec.qkv_bias, spelled.words)
+    entries |= {f"decoder.{name}": entry for name, entry in decoder.items()}
+    tables = {
         "vit.embeddings.position_embeddings": (model.spec.positions, model.spec.width),
         "decoder.decoder_pos_embed": (model.decoder_positions, model.decoder_width),
     }
-    return {name: fixed_table(kind, model.grid, 1, width) for name, (kind, width) in kinds.items() if kind != "learned"}
+    fixed = {
+        name: fixed_table(kind, model.grid, 1, width) for name, (kind, width) in tables.items() if kind != "learned"
+    }
+    arrays = pack({name: entry for name, entry in entries.items() if name not in fixed}, weights)
+    return {**arrays, **fixed}, to_config(model)

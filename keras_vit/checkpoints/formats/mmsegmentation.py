@@ -9,127 +9,97 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.formats import mmsegmentation_config, mmsegmentation_heads
-from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities, refuse
-from keras_vit.checkpoints.formats.mmsegmentation_config import section
-from keras_vit.checkpoints.formats.name_map import (
-    Entry,
-    NameMap,
-    batch_norm_counters,
-    conv,
-    pack,
-    positions,
-    same,
-    stacked_bias,
-    stacked_linear,
-    torch_dense,
-    torch_norm,
-)
+from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of, refuse
+from keras_vit.checkpoints.formats.name_map import NameMap, Names, batch_norm_counters, pack
 from keras_vit.checkpoints.formats.parsed import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
+    IMAGENET,
     Dense,
     ParsedCheckpoint,
     colors_in,
-    constants,
-    depth,
-    grid,
     heads,
-    hint_grid,
-    need,
     normalisation,
-    pixels,
+    table_size,
+)
+from keras_vit.checkpoints.formats.settings import (
+    Settings,
+    check_agreement,
+    check_implemented,
+    constants,
+    facts_of,
+    four_blocks,
+    section,
     setting,
     stated_pair,
 )
+from keras_vit.checkpoints.formats.shown import Shown, need
 from keras_vit.segmentation.segmentation_model import SegmentationModel
 
-_PATCHES = "backbone.patch_embed.projection"
+_NAMES = Names(
+    """
+    backbone.patch_embed.projection  patch_encoder                              convolution
+    backbone.cls_token               class_token/tokens                         same         if class_token
+    backbone.pos_embed               position_embedding/embedding               positions
+    {theirs}.ln1                     {ours}/attention_norm                      norm
+    {theirs}.attn.attn.in_proj_weight  {ours}/attention/<query,key,value>/kernel  linear
+    {theirs}.attn.attn.in_proj_bias  {ours}/attention/<query,key,value>/bias    same
+    {theirs}.attn.attn.out_proj      {ours}/attention/out                       dense
+    {theirs}.ln2                     {ours}/mlp_norm                            norm
+    {theirs}.ffn.layers.0.0          {ours}/mlp/hidden                          dense
+    {theirs}.ffn.layers.1            {ours}/mlp/out                             dense
+    backbone.ln1                     encoder_norm                               norm         if final_norm
+    """
+).spelled(theirs="backbone.layers.{i}", ours="block_{i:02d}")
+_BACKBONE = Settings(
+    """
+    img_size        size         numbers
+    patch_size      patch        int
+    in_channels     channels     int
+    embed_dims      width        int
+    num_layers      depth        int
+    num_heads       heads        int
+    mlp_ratio       ratio        int
+    out_indices     taps         numbers
+    with_cls_token  class_token  bool
+    final_norm      normed       bool
+    """
+)
 
 
-def _square_patches(model):
-    h, w = model.spec.patch_size
-    return None if h == w else f"patches that are not square, patch_size={(h, w)}"
-
-
-def _whole_ratio(model):
-    spec = model.spec
-    whole = spec.mlp_dim % spec.width == 0
-    return None if whole else f"mlp_dim={spec.mlp_dim}, which is no multiple of width={spec.width}"
+def _rules(model):
+    spec, (h, w) = model.spec, model.spec.patch_size
+    yield h != w, f"patches that are not square, patch_size={(h, w)}"
+    yield spec.mlp_dim % spec.width != 0, f"mlp_dim={spec.mlp_dim}, which is no multiple of width={spec.width}"
 
 
 CAPABILITIES = Capabilities(
     "mmsegmentation",
     {
-        "patch_size": ANY,
-        "depth": ANY,
-        "width": ANY,
-        "mlp_dim": ANY,
-        "heads": ANY,
-        "class_token": (True, False),
+        **any_of("patch_size depth width mlp_dim heads class_token final_norm"),
         "positions": ("learned",),
         "pool": ("token", "gap"),
-        "final_norm": (True, False),
         # In the config:
-        "epsilon": ANY,
-        "mean": ANY,
-        "std": ANY,
+        **any_of("epsilon mean std"),
     },
-    rules=(_square_patches, _whole_ratio),
+    _rules,
 )
 
 
-def _positions(has_token: bool) -> Entry:
-    """The position table, which has a row for the class token in every file."""
-    ours = "position_embedding/embedding"
-    if has_token:
-        return positions(ours, 0)
-    return Entry((ours,), lambda a: np.concatenate([np.zeros_like(a[:, :1]), a], axis=1), lambda a, shapes: [a[:, 1:]])
+def _encoder_map(fields: Mapping[str, Any], final_norm: bool) -> NameMap:
+    """{name: Entry} of the backbone; its position table has a row for the class token in every file."""
+    rows = 0 if fields["class_token"] else -1
+    return _NAMES.map({**fields, "final_norm": final_norm}, missing_rows=rows)
 
 
-def encoder_map(depth: int, class_token: bool, final_norm: bool) -> NameMap:
-    """{name: Entry} of the backbone."""
-    entries = {f"{_PATCHES}.weight": conv("patch_encoder/kernel"), f"{_PATCHES}.bias": same("patch_encoder/bias")}
-    if class_token:
-        entries["backbone.cls_token"] = same("class_token/tokens")
-    entries["backbone.pos_embed"] = _positions(class_token)
-    for i in range(depth):
-        theirs, ours = f"backbone.layers.{i}", f"block_{i:02d}"
-        qkv = [f"{ours}/attention/{name}" for name in ("query", "key", "value")]
-        entries |= torch_norm(f"{theirs}.ln1", f"{ours}/attention_norm")
-        entries[f"{theirs}.attn.attn.in_proj_weight"] = stacked_linear(*(f"{name}/kernel" for name in qkv))
-        entries[f"{theirs}.attn.attn.in_proj_bias"] = stacked_bias(*(f"{name}/bias" for name in qkv))
-        entries |= torch_dense(f"{theirs}.attn.attn.out_proj", f"{ours}/attention/out")
-        entries |= torch_norm(f"{theirs}.ln2", f"{ours}/mlp_norm")
-        entries |= torch_dense(f"{theirs}.ffn.layers.0.0", f"{ours}/mlp/hidden")
-        entries |= torch_dense(f"{theirs}.ffn.layers.1", f"{ours}/mlp/out")
-    return entries | (torch_norm("backbone.ln1", "encoder_norm") if final_norm else {})
-
-
-def _fields(arrays, backbone, options):
+def _fields(shown, backbone, options):
     """The fields of the spec, without the normalisation of images."""
-    w, hidden = need(arrays, f"{_PATCHES}.weight", 4), need(arrays, "backbone.layers.0.ffn.layers.0.0.weight", 2)
-    d = w.shape[0]
-    k, _ = heads(d, options, setting(backbone, "num_heads", int))
     class_token = setting(backbone, "with_cls_token", bool) is not False
+    fields = {**shown.vit_fields(), "class_token": class_token, "pool": "token" if class_token else "gap"}
+    fields["heads"], _ = heads(fields["width"], options, setting(backbone, "num_heads", int))
     stated = setting(section(backbone, "norm_cfg"), "eps", float)
-    fields = {
-        "patch_size": w.shape[2:],
-        "depth": depth(arrays, r"backbone\.layers\.(\d+)\."),
-        "width": d,
-        "heads": k,
-        "mlp_dim": hidden.shape[0],
-        "class_token": class_token,
-        "final_norm": "backbone.ln1.weight" in arrays,
-        "pool": "token" if class_token else "gap",
-        "epsilon": float(options.get("epsilon") or stated or 1e-5),  # torch's
-    }
-    rows = [
-        ("embed_dims", setting(backbone, "embed_dims", int), d),
-        ("num_layers", setting(backbone, "num_layers", int), fields["depth"]),
-        ("patch_size", setting(backbone, "patch_size", int), w.shape[2]),
-        ("in_channels", setting(backbone, "in_channels", int), w.shape[1]),
-    ]
-    mmsegmentation_config.compare(rows)
+    fields["epsilon"] = float(options.get("epsilon") or stated or 1e-5)  # torch's
+    facts = {name: fields[name] for name in ("width", "depth")}
+    facts |= {"patch": fields["patch_size"][0], "channels": shown.channels}
+    check_agreement(_BACKBONE.compared(backbone, facts), mmsegmentation_config.WHERE)
     return fields
 
 
@@ -141,17 +111,14 @@ def _check_backbone(arrays, backbone):
             f"The backbone{f' {kind}' if kind != 'VisionTransformer' else ''} is not mmsegmentation's"
             " VisionTransformer, the only one that is implemented."
         )
-    names = ("patch_norm", "pre_norm", "output_cls_token")
-    rows = [(f"backbone.{name}", backbone.get(name), False) for name in names]
-    rows += [("backbone.act_cfg.type", section(backbone, "act_cfg").get("type"), "GELU")]
-    mmsegmentation_config.check(rows)
+    fixed = {"patch_norm": False, "pre_norm": False, "output_cls_token": False, "act_cfg.type": "GELU"}
+    check_implemented(backbone, fixed, f"backbone in {mmsegmentation_config.WHERE}")
 
 
 def _stated_constants(settings):
     """(mean, std) of the images in a config of any release, or None; ValueError for blue before red."""
     found = section(section(settings, "model"), "data_preprocessor") or section(settings, "img_norm_cfg")
-    for name in ("bgr_to_rgb", "to_rgb"):
-        mmsegmentation_config.check([(name, found.get(name), True)])
+    check_implemented(found, {"bgr_to_rgb": True, "to_rgb": True}, mmsegmentation_config.WHERE)
     return constants(found, ("mean", "std"), 1.0)
 
 
@@ -161,18 +128,6 @@ def _class_names(meta, classes):
     found = names.get("classes")
     is_named = isinstance(found, list) and len(found) == classes
     return tuple(map(str, found)) if is_named else None, colors_in(names.get("palette"), classes)
-
-
-def _taps(backbone, depth):
-    """The blocks that are read, from 0, or None where nothing says so."""
-    stated = setting(backbone, "out_indices", list)
-    if stated is not None and (
-        sorted(set(stated)) != stated or len(stated) != 4 or not 0 <= stated[0] <= stated[3] < depth
-    ):
-        raise ValueError(
-            f"out_indices in the config should name four of the {depth} blocks, from 0, got {stated[:50]}."
-        )
-    return None if stated is None else tuple(stated)
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
@@ -190,17 +145,15 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     backbone = section(config, "backbone")
     _check_backbone(arrays, backbone)
     head = mmsegmentation_heads.find(arrays)
-    fields = _fields(arrays, backbone, options)
+    shown = Shown(_NAMES, arrays)
+    fields, channels = _fields(shown, backbone, options), shown.channels
     own, auxiliary = mmsegmentation_heads.read_options(head, arrays, config)
-    taps = _taps(backbone, fields["depth"])
-    own |= {} if taps is None else {"taps": taps}
+    taps = four_blocks(backbone, "out_indices", 0, fields["depth"] - 1)
+    own |= {} if taps is None else {"taps": tuple(taps)}
     resample = setting(backbone, "interpolate_mode", str) or "bicubic"
-    channels = need(arrays, f"{_PATCHES}.weight", 4).shape[1]
-    usual = (IMAGENET_MEAN, IMAGENET_STD)
-    fields |= normalisation(_stated_constants(settings), usual, channels, options)
-    stated, patch = stated_pair(backbone, "img_size"), fields["patch_size"]
-    hint = hint_grid(options, patch, None if stated is None else list(stated))
-    shape = grid(need(arrays, "backbone.pos_embed", 3).shape[1] - 1, hint, options)
+    fields |= normalisation(_stated_constants(settings), IMAGENET, channels, options)
+    rows = need(arrays, "backbone.pos_embed", 3).shape[1] - 1
+    size = table_size(rows, fields["patch_size"], stated_pair(backbone, "img_size"), options)
     classes = need(arrays, "decode_head.conv_seg.weight", 4).shape[0]
     names, colors = _class_names(meta, classes)
     unread = () if fields["class_token"] else ("backbone.cls_token",)
@@ -212,8 +165,8 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     return ParsedCheckpoint(
         "ViT",
         fields,
-        pixels(shape, patch),
-        encoder_map(fields["depth"], fields["class_token"], fields["final_norm"]),
+        size,
+        _encoder_map(fields, fields["final_norm"]),
         inside,
         None,
         channels,
@@ -244,33 +197,23 @@ def to_arrays(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> di
     if not is_normed:  # no code reads them
         weights = {path: a for path, a in weights.items() if not path.startswith("encoder_norm/")}
     options = mmsegmentation_heads.map_options(model)
-    entries = encoder_map(spec.depth, bool(spec.class_token), is_normed)
+    entries = _encoder_map(vars(spec), is_normed)
     entries |= mmsegmentation_heads.head_map(model.head_name, options, model.auxiliary > 0)
     arrays = pack(entries, weights)
     if not spec.class_token:
         arrays["backbone.cls_token"] = np.zeros((1, 1, spec.width), "float32")
-    return {**arrays, **batch_norm_counters(arrays)}
+    return batch_norm_counters(arrays)
 
 
 def _backbone(model):
     """The config of the backbone."""
-    spec = model.spec
-    return {
-        "type": "VisionTransformer",
-        "img_size": list(model.image_size),
-        "patch_size": spec.patch_size[0],
-        "in_channels": model.channels,
-        "embed_dims": spec.width,
-        "num_layers": spec.depth,
-        "num_heads": spec.heads,
-        "mlp_ratio": spec.mlp_dim // spec.width,
-        "out_indices": list(model.decoder.taps),
-        "with_cls_token": bool(spec.class_token),
-        "final_norm": bool(model.decoder.normalised),
-        "norm_cfg": {"type": "LN", "eps": spec.epsilon},
-        "act_cfg": {"type": "GELU"},
-        "interpolate_mode": "bicubic",
-    }
+    spec, taps = model.spec, model.decoder.taps
+    facts = facts_of(
+        model, size=model.image_size, patch=spec.patch_size[0], ratio=spec.mlp_dim // spec.width, taps=taps
+    )
+    facts |= {"class_token": bool(spec.class_token), "normed": bool(model.decoder.normalised)}
+    own = {"norm_cfg": {"type": "LN", "eps": spec.epsilon}, "act_cfg": {"type": "GELU"}}
+    return {"type": "VisionTransformer", **_BACKBONE.written(facts), **own, "interpolate_mode": "bicubic"}
 
 
 def to_meta(model: SegmentationModel) -> dict[str, Any]:

@@ -4,8 +4,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.checkpoints.formats.parsed import setting
-
+WHERE = "the config in the checkpoint"
 _LONGEST = 2**20  # characters
 
 
@@ -37,35 +36,3 @@ def parse_settings(text: str) -> dict[str, Any]:
 def format_settings(settings: Mapping[str, Any]) -> str:
     """A config's text, which mmengine's Config.fromstring reads."""
     return "".join(f"{name} = {value!r}\n" for name, value in settings.items())
-
-
-def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """config[name], a dict; {} if missing. ValueError for another type."""
-    return setting(config, name, dict) or {}
-
-
-def check(rows: list[tuple[str, Any, Any]]) -> None:
-    """Refuses settings that are not implemented.
-
-    Args:
-        rows: (name, the config's value or None, the value that is implemented).
-
-    Raises:
-        ValueError: with the first that differs.
-    """
-    for name, stated, implemented in rows:
-        if stated is not None and stated != implemented:
-            raise ValueError(
-                f"The config in the checkpoint has {name}={stated!r}, which is not implemented. Implemented:"
-                f" {implemented!r}."
-            )
-
-
-def compare(rows: list[tuple[str, Any, Any]]) -> None:
-    """Refuses sizes that differ from the arrays': rows are (name, the config's or None, the arrays'); ValueError."""
-    for name, stated, actual in rows:
-        if stated is not None and stated != actual:
-            raise ValueError(
-                f"The config in the checkpoint has {name}={stated!r}, and the arrays have {actual!r}: they describe"
-                " different models."
-            )

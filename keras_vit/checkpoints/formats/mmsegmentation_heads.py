@@ -10,100 +10,91 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.formats import mmsegmentation_config
-from keras_vit.checkpoints.formats.mmsegmentation_config import section
-from keras_vit.checkpoints.formats.name_map import (
-    NameMap,
-    torch_batch_norm,
-    torch_conv,
-    torch_enlargement,
-    torch_norm,
-    torch_pointwise,
-)
-from keras_vit.checkpoints.formats.parsed import need, setting
+from keras_vit.checkpoints.formats.name_map import NameMap, Names
+from keras_vit.checkpoints.formats.settings import check_implemented, section, setting
+from keras_vit.checkpoints.formats.shown import need
 from keras_vit.segmentation.heads.setr import UpsamplingHead
 from keras_vit.segmentation.heads.upernet import BilinearPyramidNeck
 from keras_vit.segmentation.segmentation_model import SegmentationModel
 
 AUXILIARY = {"setr_naive": 3, "setr_pup": 3, "setr_mla": 4, "upernet": 1}  # {head: number of its auxiliary heads}
 _SCALES = [4, 2, 1, 0.5]
+_UP_SCALE = {"setr_naive": 4, "setr_pup": 2, "setr_mla": 4}
 _BINS = (1, 2, 3, 6)
 _PYRAMIDS = {"bilinear": "neck.lateral_convs.0.conv.weight", "transposed": "neck.upsample_4x.0.weight"}
-
-
-def conv_block(theirs: str, ours: str) -> NameMap:
-    """{name: Entry} of a ConvBlock with batch normalisation."""
-    return {
-        **torch_conv(f"{theirs}.conv", f"{ours}/conv", bias=False),
-        **torch_batch_norm(f"{theirs}.bn", f"{ours}/norm"),
-    }
-
-
-def _classifier(theirs: str, ours: str) -> NameMap:
-    return torch_pointwise(f"{theirs}.conv_seg", f"{ours}/classifier/linear")
-
-
-def _upsampling(theirs: str, ours: str, convs: int) -> NameMap:
-    entries = {**torch_norm(f"{theirs}.norm", f"{ours}/norm"), **_classifier(theirs, ours)}
-    for i in range(convs):
-        entries |= conv_block(f"{theirs}.up_convs.{i}.0", f"{ours}/conv_{i}")
-    return entries
-
-
-def _mla() -> NameMap:
-    entries = _classifier("decode_head", "head")
-    for i in range(4):
-        entries |= torch_norm(f"neck.norm.{i}", f"neck/norm_{i}")
-        entries |= conv_block(f"neck.mla.channel_proj.{i}", f"neck/projection_{i}")
-        entries |= conv_block(f"neck.mla.feat_extract.{i}", f"neck/output_{i}")
-        for j in (0, 1):
-            entries |= conv_block(f"decode_head.up_convs.{i}.{j}", f"head/conv_{i}_{j}")
-    return entries
-
-
-def _pyramid(kind: str) -> NameMap:
-    if kind == "transposed":
-        return {
-            **torch_enlargement("neck.upsample_4x.0", "neck/resize_0a"),
-            **torch_batch_norm("neck.upsample_4x.1", "neck/norm"),
-            **torch_enlargement("neck.upsample_4x.3", "neck/resize_0b"),
-            **torch_enlargement("neck.upsample_2x.0", "neck/resize_1"),
-        }
-    entries: NameMap = {}
-    for i in range(4):
-        entries |= torch_conv(f"neck.lateral_convs.{i}.conv", f"neck/lateral_{i}")
-        entries |= torch_conv(f"neck.convs.{i}.conv", f"neck/output_{i}")
-    return entries
+_CLASSIFIER = Names("{theirs}.conv_seg {ours}/classifier/linear pixelwise")
+_UPSAMPLING = Names(
+    """
+    {theirs}.norm            {ours}/norm               norm
+    {theirs}.conv_seg        {ours}/classifier/linear  pixelwise
+    {theirs}.up_convs.{i}.0  {ours}/conv_{i}           conv_bn
+    """
+)
+# In these and _LATERAL, {i} is the number of a map.
+_MLA = Names(
+    """
+    neck.norm.{i}                  neck/norm_{i}        norm
+    neck.mla.channel_proj.{i}      neck/projection_{i}  conv_bn
+    neck.mla.feat_extract.{i}      neck/output_{i}      conv_bn
+    decode_head.up_convs.{i}.0     head/conv_{i}_0      conv_bn
+    decode_head.up_convs.{i}.1     head/conv_{i}_1      conv_bn
+    """
+)
+_PYRAMID = {
+    "bilinear": Names(
+        """
+        neck.lateral_convs.{i}.conv  neck/lateral_{i}  convolution
+        neck.convs.{i}.conv          neck/output_{i}   convolution
+        """
+    ),
+    "transposed": Names(
+        """
+        neck.upsample_4x.0  neck/resize_0a  enlarging
+        neck.upsample_4x.1  neck/norm       batch_norm
+        neck.upsample_4x.3  neck/resize_0b  enlarging
+        neck.upsample_2x.0  neck/resize_1   enlarging
+        """
+    ),
+}
+_POOLED = Names("decode_head.psp_modules.{number}.1 head/pool_{bin} conv_bn")
+_LATERAL = Names(
+    """
+    decode_head.bottleneck         head/pool_bottleneck  conv_bn
+    decode_head.lateral_convs.{i}  head/lateral_{i}      conv_bn
+    decode_head.fpn_convs.{i}      head/smooth_{i}       conv_bn
+    """
+)
+AUXILIARY_UPERNET = Names("auxiliary_head.convs.0 auxiliary_0/conv_0 conv_bn")
 
 
 def upernet_map(bins: tuple[int, ...]) -> NameMap:
     """{name: Entry} of UPerHead on four maps, without its classifier."""
-    entries = conv_block("decode_head.fpn_bottleneck", "head/fusion")
+    entries = Names("decode_head.fpn_bottleneck head/fusion conv_bn").map()
     for i, n in enumerate(bins):
-        entries |= conv_block(f"decode_head.psp_modules.{i}.1", f"head/pool_{n}")
-    entries |= conv_block("decode_head.bottleneck", "head/pool_bottleneck")
-    for i in range(3):
-        entries |= conv_block(f"decode_head.lateral_convs.{i}", f"head/lateral_{i}")
-        entries |= conv_block(f"decode_head.fpn_convs.{i}", f"head/smooth_{i}")
-    return entries
+        entries |= _POOLED.spelled(number=i, bin=n).map()
+    return entries | _LATERAL.map(depth=3)
 
 
 def head_map(head: str, options: Mapping[str, Any], auxiliary: bool) -> NameMap:
     """{name: Entry} of neck, head and auxiliary heads; `options` are those of the head."""
-    others = range(AUXILIARY[head] if auxiliary else 0)
+
+    def classifier(theirs, ours):
+        return _CLASSIFIER.spelled(theirs=theirs, ours=ours).map()
+
+    others = [(f"auxiliary_head.{i}", f"auxiliary_{i}") for i in range(AUXILIARY[head] if auxiliary else 0)]
     if head == "upernet":
-        entries = {**_pyramid(options["pyramid"]), **upernet_map(options["bins"]), **_classifier("decode_head", "head")}
-        for _ in others:
-            entries |= _classifier("auxiliary_head", "auxiliary_0")
-            entries |= conv_block("auxiliary_head.convs.0", "auxiliary_0/conv_0")
-        return entries
+        entries = _PYRAMID[options["pyramid"]].map(depth=4) | upernet_map(options["bins"])
+        entries |= classifier("decode_head", "head")
+        own = classifier("auxiliary_head", "auxiliary_0") | AUXILIARY_UPERNET.map()
+        return entries | own if auxiliary else entries
     if head == "setr_mla":
-        entries = _mla()
-        for i in others:
-            entries |= _classifier(f"auxiliary_head.{i}", f"auxiliary_{i}")
+        entries = classifier("decode_head", "head") | _MLA.map(depth=4)
+        for theirs, ours in others:
+            entries |= classifier(theirs, ours)
         return entries
-    entries = _upsampling("decode_head", "head", options.get("stages", 1))
-    for i in others:
-        entries |= _upsampling(f"auxiliary_head.{i}", f"auxiliary_{i}", options.get("auxiliary_convs", 1))
+    entries = _UPSAMPLING.spelled(theirs="decode_head", ours="head").map(depth=options.get("stages", 1))
+    for theirs, ours in others:
+        entries |= _UPSAMPLING.spelled(theirs=theirs, ours=ours).map(depth=options.get("auxiliary_convs", 1))
     return entries
 
 
@@ -125,24 +116,19 @@ def find(arrays: Mapping[str, np.ndarray]) -> str:
     return "setr_naive" if kernel.shape[2:] == (1, 1) else "setr_pup"
 
 
-def _check_heads(head, config, others, auxiliary):
-    """Refuses settings of decode_head and auxiliary heads that no array shows."""
-    scale = {"setr_naive": 4, "setr_pup": 2, "setr_mla": 4}.get(head)
-    own, neck = section(config, "decode_head"), section(config, "neck")
-    activation = "ReLU" if head == "setr_mla" else None
-    rows = [
-        ("decode_head.up_scale", own.get("up_scale"), scale),
-        ("neck.scales", neck.get("scales"), _SCALES),
-        ("neck.rescales", neck.get("rescales"), _SCALES),
-        ("neck.act_cfg.type", section(neck, "act_cfg").get("type"), activation),
-    ]
-    for name, each in (("decode_head", own), *((f"auxiliary_head.{i}", each) for i, each in enumerate(others))):
-        rows.append((f"{name}.align_corners", each.get("align_corners"), False))
-        rows.append((f"{name}.act_cfg.type", section(each, "act_cfg").get("type"), "ReLU"))
-    if auxiliary and head != "upernet":
-        rows += [(f"auxiliary_head.{i}.in_index", each.get("in_index"), i) for i, each in enumerate(others)]
-        rows += [(f"auxiliary_head.{i}.up_scale", each.get("up_scale"), 4) for i, each in enumerate(others)]
-    mmsegmentation_config.check(rows)
+def _check_heads(head, config, auxiliary):
+    """Refuses settings of neck, decode_head and auxiliary heads that no array shows; `auxiliary` is their number."""
+    fixed = {"neck.scales": _SCALES, "neck.rescales": _SCALES}
+    if head == "setr_mla":
+        fixed["neck.act_cfg.type"] = "ReLU"
+    if head in _UP_SCALE:
+        fixed["decode_head.up_scale"] = _UP_SCALE[head]
+    others = [f"auxiliary_head.{i}" for i in range(auxiliary)] if head in _UP_SCALE else ["auxiliary_head"]
+    for name in ("decode_head", *others):
+        fixed |= {f"{name}.align_corners": False, f"{name}.act_cfg.type": "ReLU"}
+    for i, name in enumerate(others if head in _UP_SCALE else ()):
+        fixed |= {f"{name}.in_index": i, f"{name}.up_scale": 4}
+    check_implemented(config, fixed, mmsegmentation_config.WHERE)
 
 
 def _upernet_options(arrays, config, others):
@@ -185,7 +171,7 @@ def read_options(
     found = _count(arrays, "auxiliary_head.") if head != "upernet" else "auxiliary_head.conv_seg.weight" in arrays
     if found not in (0, AUXILIARY[head]):
         raise ValueError(f"The file has {found} auxiliary heads, and {head} has {AUXILIARY[head]} or none.")
-    _check_heads(head, config, others, found)
+    _check_heads(head, config, found)
     options: dict[str, Any] = {}
     if head == "upernet":
         options = _upernet_options(arrays, config, others)

@@ -224,7 +224,7 @@ def _patches(arrays, channels):
     return {**renamed, "patch_embed.proj.weight": kernel}
 
 
-def _complete(arrays, assumptions):
+def _complete(arrays):
     """The arrays with timm's axes, zeros for biases that the model lacks, and the identity for attn.proj."""
     if arrays["pos_embed"].ndim == 3 and arrays["pos_embed"].shape[1] == 1:  # (n, 1, d), for tokens before batches
         arrays["pos_embed"] = arrays["pos_embed"].swapaxes(0, 1)
@@ -237,7 +237,6 @@ def _complete(arrays, assumptions):
     projected = any(f"{block}attn.proj.weight" in arrays for block in blocks)
     if not projected:
         arrays |= {f"{block}attn.proj.weight": np.eye(len(kernel), dtype="float32") for block in blocks}
-        assumptions.append("The model has no dense layer after its attention: an identity takes its place here.")
     if not projected or not any(f"{block}attn.{part}.bias" in arrays for block in blocks for part in ("qkv", "proj")):
         zeros |= {f"{block}attn.proj.bias": len(kernel) for block in blocks}
     for fc in ("mlp.fc1", "mlp.fc2"):
@@ -247,8 +246,6 @@ def _complete(arrays, assumptions):
         f"{name}.bias": len(arrays[f"{name}.weight"]) for name in ("pre_logits", "head") if f"{name}.weight" in arrays
     }
     zeros = {name: np.zeros(size, "float32") for name, size in zeros.items() if name not in arrays}
-    if zeros:
-        assumptions.append(f"The model has no {summary(zeros, 3)}: they are zeros here, which is the same.")
     return {**arrays, **zeros}
 
 
@@ -274,8 +271,7 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
     answers = asked.check(contents.path, arrays, files, after, shown, options)
     heads = _heads(answers["heads"], arrays)
     arrays = _patches(_attention(_without_head_axis(arrays), heads), options.get("channels") or 3)
-    assumptions = asked.assumed(answers, files)
-    arrays = _complete(arrays, assumptions)
+    arrays = _complete(arrays)
     # Other channels than the file's belong to the adapted model; mean and std describe the file.
     known = {name: value for name, value in options.items() if name != "channels"}
     constants = {name: answers.pop(name) for name in ("mean", "std")}
@@ -286,6 +282,6 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
         parsed,
         fields={**parsed.fields, **answers},
         dropped=dropped,
-        assumptions=[*assumptions, *parsed.assumptions],
+        assumptions=[*asked.assumed(answers, files), *parsed.assumptions],
         preprocessing=parsed.preprocessing if "pretrained_cfg" in contents.config else None,
     )

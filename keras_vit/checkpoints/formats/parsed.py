@@ -2,23 +2,23 @@
 
 import dataclasses
 import math
-import re
-import reprlib
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from keras_vit.checkpoints.formats.name_map import NameMap
 from keras_vit.checkpoints.formats.questions import Options
 from keras_vit.checkpoints.resample import adapt_constants
-from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.embedding.patches import pair
 
 IMAGENET_MEAN = tuple(255 * m for m in (0.485, 0.456, 0.406))
 IMAGENET_STD = tuple(255 * s for s in (0.229, 0.224, 0.225))
+IMAGENET = (IMAGENET_MEAN, IMAGENET_STD)
+HALF = (127.5, 127.5)
 CLIP_MEAN = tuple(255 * m for m in (0.48145466, 0.4578275, 0.40821073))
 CLIP_STD = tuple(255 * s for s in (0.26862954, 0.26130258, 0.27577711))
+CLIP = (CLIP_MEAN, CLIP_STD)
 
 # {width: heads} of the published models with heads that are not 64 wide; a state dict does not contain the number of
 # heads.
@@ -102,74 +102,6 @@ class ParsedCheckpoint:
     activation: str | None = None
 
 
-def need(arrays: Mapping[str, np.ndarray], name: str, rank: int) -> np.ndarray:
-    """arrays[name]; ValueError, with the nearest name, unless it exists, has `rank` axes and is not empty."""
-    if name not in arrays:
-        raise ValueError(f'The array "{name}" is missing.{did_you_mean(name, list(arrays))}')
-    if arrays[name].ndim != rank:
-        raise ValueError(f'The array "{name}" should have {rank} axes, but has shape {arrays[name].shape}.')
-    if not arrays[name].size:
-        raise ValueError(f'The array "{name}" is empty: it has shape {arrays[name].shape}.')
-    return arrays[name]
-
-
-def renamed(arrays: Mapping[str, np.ndarray], new_name: Callable[[str], str]) -> dict[str, np.ndarray]:
-    """The arrays under new names; `new_name` maps the old name. ValueError if two would collide."""
-    names, result = {}, {}
-    for name, array in arrays.items():
-        new = new_name(name)
-        if new in result:
-            raise ValueError(f'The arrays "{names[new]}" and "{name}" are two versions of the same array, "{new}".')
-        names[new], result[new] = name, array
-    return result
-
-
-# JSON's names of Python's types.
-WORDS = {
-    bool: "true or false",
-    dict: "an object",
-    float: "a number",
-    int: "an integer",
-    list: "a list",
-    str: "text",
-    tuple: "a list of numbers",
-    type(None): "null",
-}
-
-
-def setting(config: Mapping, name: str, *kinds: type) -> typing.Any:
-    """config[name] of a JSON config; None if missing or null. ValueError if it has none of the types `kinds`."""
-    value = config.get(name)
-    if value is None or type(value) in kinds:
-        return value
-    raise ValueError(
-        f'"{name}" in the config should be {" or ".join(WORDS[k] for k in kinds)}, got {reprlib.repr(value)}.'
-    )
-
-
-def constants(config: Mapping, names: tuple[str, str], scale: float = 255.0) -> tuple[tuple, tuple] | None:
-    """(mean, std) on the 0..255 scale from a config; None if it has none.
-
-    Args:
-        config: from JSON.
-        names: its keys of mean and std.
-        scale: pixel value of 1 in the config.
-
-    Raises:
-        ValueError: if one is missing, they are not one finite number per channel, or a std is not positive.
-    """
-    mean, std = (setting(config, name, list) for name in names)
-    if mean is None and std is None:
-        return None
-    valid = all(type(value) in (int, float) and abs(value) < 1e6 for value in (*(mean or ()), *(std or ())))
-    if not valid or not mean or not std or len(mean) != len(std) or min(std) <= 0:
-        raise ValueError(
-            f"{names[0]} and {names[1]} in the config should be one number per channel, std positive, got"
-            f" {reprlib.repr((mean, std))}."
-        )
-    return tuple(scale * float(value) for value in mean), tuple(scale * float(value) for value in std)
-
-
 def normalisation(
     stated: tuple[tuple, tuple] | None, usual: tuple, channels: int, options: Options, certain: bool = False
 ) -> dict[str, float | tuple]:
@@ -225,35 +157,6 @@ def colors_in(rows: typing.Any, classes: int) -> tuple[tuple[int, ...], ...] | N
     return tuple(map(tuple, rows)) if is_valid else None
 
 
-def check_agreement(rows: Iterable[tuple[str, typing.Any, typing.Any]]) -> None:
-    """Compares config.json with the arrays.
-
-    Args:
-        rows: (name in config.json, its value or None, the value by the arrays).
-
-    Raises:
-        ValueError: with each difference and both values.
-    """
-    differences = [
-        f"{name} is {reprlib.repr(stated)} in config.json, {actual!r} by the arrays"
-        for name, stated, actual in rows
-        if stated is not None and stated != actual
-    ]
-    if differences:
-        raise ValueError(
-            f"config.json describes a different model than the arrays: {'; '.join(differences)}. Load the weights with"
-            " the config.json that belongs to them, or correct it."
-        )
-
-
-def depth(names: Iterable[str], pattern: str) -> int:
-    """The number of blocks; `pattern` has one group, a block's number. ValueError if a number is missing."""
-    numbers = {int(match.group(1)) for match in map(re.compile(pattern).match, names) if match}
-    if numbers != set(range(len(numbers))) or not numbers:
-        raise ValueError(f"Expected blocks numbered from 0 without a gap, got {sorted(numbers)[:50]}.")
-    return len(numbers)
-
-
 def heads(
     width: int, options: Options, stated: int | None = None, inner: int | None = None, certain: bool = False
 ) -> tuple[int, int | None]:
@@ -299,7 +202,7 @@ class Hint(typing.NamedTuple):
     is_certain: bool
 
 
-def hint_grid(options: Options, stride: tuple, config_size: int | list | None = None) -> Hint | None:
+def hint_grid(options: Options, stride: tuple, config_size: Sequence | int | None = None) -> Hint | None:
     """The patch grid of an image size: the checkpoint's, or else the user's, which may be another size.
 
     Args:
@@ -347,12 +250,11 @@ def is_grid(tokens: int, hint: Hint | None = None) -> bool:
     return tokens > 0 and (math.isqrt(tokens) ** 2 == tokens or (hint is not None and hint.h * hint.w == tokens))
 
 
-def stated_pair(config: Mapping, name: str) -> tuple | None:
-    """config[name], a number or (height, width), as a pair; None if missing. ValueError for anything else."""
-    value = setting(config, name, int, list)
-    return None if value is None else pair(value, name)
-
-
 def pixels(grid_shape: tuple, stride: tuple) -> tuple[int, int]:
     """The image size (height, width) of a patch grid."""
     return tuple(int(g * s) for g, s in zip(grid_shape, stride))
+
+
+def table_size(rows: int, patch: tuple, stated: Sequence | None, options: Options) -> tuple[int, int]:
+    """The image size (height, width) of a position table with a row per patch; `stated` by a config, or None."""
+    return pixels(grid(rows, hint_grid(options, patch, stated), options), patch)

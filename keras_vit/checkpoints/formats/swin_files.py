@@ -4,41 +4,94 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
-from keras_vit.checkpoints.formats import huggingface_config
-from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
-from keras_vit.checkpoints.formats.name_map import (
-    NameMap,
-    conv,
-    linear,
-    same,
-    stacked_bias,
-    stacked_linear,
-    torch_dense,
-    torch_norm,
-)
-from keras_vit.checkpoints.formats.parsed import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    ParsedCheckpoint,
+import numpy as np
+
+from keras_vit.checkpoints.formats import huggingface_config, timm_config
+from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
+from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack, same, spellings
+from keras_vit.checkpoints.formats.parsed import IMAGENET, ParsedCheckpoint, known_heads, normalisation
+from keras_vit.checkpoints.formats.settings import (
+    Settings,
     check_agreement,
+    check_implemented,
     constants,
-    depth,
-    known_heads,
-    need,
-    normalisation,
-    renamed,
+    facts_of,
+    plain_pair,
+    section,
     setting,
     stated_pair,
 )
-from keras_vit.checkpoints.formats.timm_config import evaluation_config, label_names
-from keras_vit.checkpoints.formats.timm_config import preprocessing as timm_preprocessing
+from keras_vit.checkpoints.formats.shown import depth, need, renamed, rewriter
 from keras_vit.layers.attention.windows import padding
 from keras_vit.layers.embedding.patches import pair
-from keras_vit.models.swin_spec import EPSILON, ROLLS, SwinSpec, make_stages
+from keras_vit.models.swin_spec import EPSILON, SwinSpec, make_stages
 
+_OUTER = Names(
+    """
+    {patch}  patch_encoder  convolution
+    {stem}   stem_norm      norm
+    {last}   norm           norm
+    {head}   head           dense        if classes
+    """
+)
+# A merging is the beginning of its stage in timm, and the end of the stage before in Hugging Face's names.
+_BLOCK = Names(
+    """
+    {merging}.reduction                      merging_{block}/reduction               matrix  if merges
+    {merging}.norm                           merging_{block}/norm                    norm    if merges
+    {inner}.relative_position_bias_table     {ours}/attention/relative2d/bias        table   if version=v1
+    {inner}.logit_scale                      {ours}/attention/scale                  same    if version=v2
+    {inner}.{continuous}.0.weight            {ours}/attention/continuous/hidden      linear  if version=v2
+    {inner}.{continuous}.0.bias              {ours}/attention/continuous/hidden_bias  same   if version=v2
+    {inner}.{continuous}.2.weight            {ours}/attention/continuous/out         linear  if version=v2
+    {theirs}.{out}                           {ours}/attention/out                    dense
+    {theirs}.{norm1}                         {ours}/attention_norm                   norm
+    {theirs}.{norm2}                         {ours}/mlp_norm                         norm
+    {theirs}.{fc1}                           {ours}/mlp/hidden                       dense
+    {theirs}.{fc2}                           {ours}/mlp/out                          dense
+    """,
+    {"table": lambda fields, ours: same(ours, (-1, fields["stage_heads"]))},
+)
+_QUERY_KEY_VALUE = {
+    "timm": Names(
+        """
+        {inner}.qkv     {ours}/attention/<query,key,value>  matrix
+        {inner}.qkv     {ours}/attention/<query,key,value>  bias    if qkv_bias, version=v1
+        {inner}.q_bias  {ours}/attention/query/bias         same    if qkv_bias, version=v2
+        {inner}.v_bias  {ours}/attention/value/bias         same    if qkv_bias, version=v2
+        """
+    ),
+    "huggingface": Names(
+        """
+        {inner}.<query,key,value>  {ours}/attention/<query,key,value>  matrix
+        {inner}.<query,value>      {ours}/attention/<query,value>      bias    if qkv_bias
+        {inner}.key                {ours}/attention/key                bias    if qkv_bias, version=v1
+        """
+    ),
+}
+_WORDS = spellings(
+    """
+    word        timm              huggingface
+    patch       patch_embed.proj  {root}.embeddings.patch_embeddings.projection
+    stem        patch_embed.norm  {root}.embeddings.norm
+    stages      layers            {root}.encoder.layers
+    inner       {theirs}.attn     {theirs}.attention.self
+    continuous  cpb_mlp           continuous_position_bias_mlp
+    out         attn.proj         attention.output.dense
+    norm1       norm1             layernorm_before
+    norm2       norm2             layernorm_after
+    fc1         mlp.fc1           intermediate.dense
+    fc2         mlp.fc2           output.dense
+    last        norm              {root}.layernorm
+    head        head.fc           classifier
+    """
+)
 # When each library rolls a map, and so the format's field `roll`.
 _ROLLS = {"timm": "before_padding", "huggingface": "after_padding"}
+_KINDS = {"v1": "swin", "v2": "swinv2"}  # Hugging Face's model types
+_QKV = {"q": "query", "k": "key", "v": "value"}
 # Names in memory since transformers 5.24, and those in files.
 _FORMER = [
     (r"\.attention\.([qkv])_proj\.", lambda m: f".attention.self.{_QKV[m[1]]}."),
@@ -47,195 +100,98 @@ _FORMER = [
     (r"\.mlp\.fc1\.", ".intermediate.dense."),
     (r"\.mlp\.fc2\.", ".output.dense."),
 ]
-_QKV = {"q": "query", "k": "key", "v": "value"}
 # Buffers that the original saves, computed again here.
 _BUFFERS = re.compile(r"(?:^|\.)(?:relative_position_index|relative_coords_table|attn_mask)$")
 _OTHERS = re.compile(r"(?:^|\.)(?:mask_token|decoder\..*|pooler\..*)$")
 _ARCHITECTURE = re.compile(r"swin(?:v2)?_\w+?_window(\d+)(?:to(\d+))?_(?:\d+to)?(\d+)")
+_CONFIG = Settings(
+    """
+    image_size    image_size   pair
+    patch_size    patch_size   pair
+    num_channels  channels     int
+    embed_dim     width        int
+    depths        depths       numbers
+    num_heads     stage_heads  numbers
+    window_size   window       int
+    mlp_ratio     mlp_ratio    number
+    qkv_bias      qkv_bias     bool
+    """
+)
+_FIXED = {"hidden_act": "gelu", "layer_norm_eps": EPSILON, "use_absolute_embeddings": False}
 
 
 def _is_padded(spec, image_size):
     return any(any(padding(stage.size, stage.window)) for stage in make_stages(spec, image_size))
 
 
-def _rolls_like(format):
-    """A rule: the format's library computes another model of maps that are padded, or smaller than a window."""
+def _unlike(format):
+    """The rules of a library: it computes another model of maps that are padded, or smaller than a window."""
 
-    def rule(model):
-        spec, size = model.spec, model.image_size
+    def rules(model):
+        spec, (h, w) = model.spec, model.image_size
         other = dataclasses.replace(spec, roll=_ROLLS[format])
-        if other == spec or not (_is_padded(spec, size) or make_stages(other, size) != make_stages(spec, size)):
-            return None
-        return f'roll="{spec.roll}" for images of {size[0]}x{size[1]} (its models have roll="{other.roll}")'
+        stages = make_stages(spec, (h, w))
+        differs = other != spec and (_is_padded(spec, (h, w)) or make_stages(other, (h, w)) != stages)
+        yield differs, f'roll="{spec.roll}" for images of {h}x{w} (its models have roll="{other.roll}")'
+        smaller = [stage.window for stage in stages if stage.window != (spec.window,) * 2]
+        if format == "huggingface" and spec.version == "v1" and smaller:
+            text = f"windows of {smaller[0]} in a Swin with window={spec.window}"
+            yield True, f"{text} (transformers has one in all stages)"
 
-    return rule
-
-
-def _one_table(model):
-    spec = model.spec
-    smaller = [stage.window for stage in make_stages(spec, model.image_size) if stage.window != (spec.window,) * 2]
-    if spec.version == "v1" and smaller:
-        return f"windows of {smaller[0]} in a Swin with window={spec.window} (transformers has one in all stages)"
-    return None
+    return rules
 
 
-_FIELDS = {
-    **dict.fromkeys(("width", "depths", "heads", "window", "patch_size", "mlp_ratio", "mean", "std"), ANY),
-    "version": ("v1", "v2"),
-    "pretrained_windows": ANY,
-    "qkv_bias": (True, False),
-    "roll": ROLLS,
-}
-CAPABILITIES = {
-    "timm": Capabilities("timm", _FIELDS, rules=(_rolls_like("timm"),)),
-    "huggingface": Capabilities("huggingface", _FIELDS, rules=(_rolls_like("huggingface"), _one_table)),
-}
+_FIELDS = any_of("width depths heads window patch_size mlp_ratio mean std version pretrained_windows qkv_bias roll")
+CAPABILITIES = {format: Capabilities(format, _FIELDS, _unlike(format)) for format in _ROLLS}
 
 
-def _timm_attention(theirs, ours, spec):
-    """A block's attention in timm's and the original's names."""
-    stacked = [f"{ours}/{part}" for part in ("query", "key", "value")]
-    entries = {f"{theirs}.qkv.weight": stacked_linear(*(f"{part}/kernel" for part in stacked))}
-    if spec.qkv_bias and spec.version == "v1":
-        entries[f"{theirs}.qkv.bias"] = stacked_bias(*(f"{part}/bias" for part in stacked))
-    elif spec.qkv_bias:
-        entries |= {f"{theirs}.{part}_bias": same(f"{ours}/{_QKV[part]}/bias") for part in "qv"}
-    return {**entries, **torch_dense(f"{theirs}.proj", f"{ours}/out")}
-
-
-def _huggingface_attention(theirs, ours, spec):
-    """A block's attention in Hugging Face's names in files."""
-    entries = torch_dense(f"{theirs}.output.dense", f"{ours}/out")
-    for part in _QKV.values():
-        entries[f"{theirs}.self.{part}.weight"] = linear(f"{ours}/{part}/kernel")
-        if spec.qkv_bias and not (spec.version == "v2" and part == "key"):
-            entries[f"{theirs}.self.{part}.bias"] = same(f"{ours}/{part}/bias")
+def name_map(spec: SwinSpec, classes: int | None, style: str) -> NameMap:
+    """{name: Entry} in "timm" names, or "huggingface" names in files."""
+    root, facts, words = _KINDS[spec.version], vars(spec), _WORDS[style]
+    entries = _OUTER.spelled(**words).spelled(root=root).map(classes=classes)
+    names = (_BLOCK + _QUERY_KEY_VALUE[style]).spelled(**words)
+    for i, stage in enumerate(spec.stage_of_block):
+        j = i - sum(spec.depths[:stage])
+        stages, merged = words["stages"].format(root=root), stage if style == "timm" else stage - 1
+        place = {"theirs": f"{stages}.{stage}.blocks.{j}", "ours": f"block_{i:02d}", "block": f"{i:02d}"}
+        own = {"merges": stage > 0 and not j, "stage_heads": spec.heads * 2**stage}
+        entries |= names.spelled(merging=f"{stages}.{merged}.downsample", **place).map(facts, **own)
     return entries
-
-
-def _positions(theirs, mlp, ours, spec, stage):
-    """A block's relative position bias."""
-    if spec.version == "v1":
-        shape = (-1, spec.heads * 2**stage)
-        return {f"{theirs}.relative_position_bias_table": same(f"{ours}/relative2d/bias", shape)}
-    return {
-        f"{theirs}.logit_scale": same(f"{ours}/scale"),
-        f"{theirs}.{mlp}.0.weight": linear(f"{ours}/continuous/hidden"),
-        f"{theirs}.{mlp}.0.bias": same(f"{ours}/continuous/hidden_bias"),
-        f"{theirs}.{mlp}.2.weight": linear(f"{ours}/continuous/out"),
-    }
-
-
-def _merging(theirs, ours, spec):
-    reduction = {f"{theirs}.reduction.weight": linear(f"{ours}/reduction/kernel")}
-    return {**reduction, **torch_norm(f"{theirs}.norm", f"{ours}/norm")}
-
-
-def timm_map(spec: SwinSpec, classes: int | None) -> NameMap:
-    """{name: Entry} in timm's names: a stage begins with its merging."""
-    entries = {"patch_embed.proj.weight": conv("patch_encoder/kernel")}
-    entries["patch_embed.proj.bias"] = same("patch_encoder/bias")
-    entries |= torch_norm("patch_embed.norm", "stem_norm")
-    for i, stage in enumerate(spec.stage_of_block):
-        j = i - sum(spec.depths[:stage])
-        theirs, ours = f"layers.{stage}.blocks.{j}", f"block_{i:02d}"
-        if stage and not j:
-            entries |= _merging(f"layers.{stage}.downsample", f"merging_{i:02d}", spec)
-        entries |= _timm_attention(f"{theirs}.attn", f"{ours}/attention", spec)
-        entries |= _positions(f"{theirs}.attn", "cpb_mlp", f"{ours}/attention", spec, stage)
-        for n, part in ((1, "attention"), (2, "mlp")):
-            entries |= torch_norm(f"{theirs}.norm{n}", f"{ours}/{part}_norm")
-        for n, part in ((1, "hidden"), (2, "out")):
-            entries |= torch_dense(f"{theirs}.mlp.fc{n}", f"{ours}/mlp/{part}")
-    entries |= torch_norm("norm", "norm")
-    return entries if classes is None else {**entries, **torch_dense("head.fc", "head")}
-
-
-def huggingface_map(spec: SwinSpec, classes: int | None) -> NameMap:
-    """{name: Entry} in Hugging Face's names in files: a stage ends with the next one's merging."""
-    root = find_kind(spec)
-    entries = {f"{root}.embeddings.patch_embeddings.projection.weight": conv("patch_encoder/kernel")}
-    entries[f"{root}.embeddings.patch_embeddings.projection.bias"] = same("patch_encoder/bias")
-    entries |= torch_norm(f"{root}.embeddings.norm", "stem_norm")
-    for i, stage in enumerate(spec.stage_of_block):
-        j = i - sum(spec.depths[:stage])
-        theirs, ours = f"{root}.encoder.layers.{stage}.blocks.{j}", f"block_{i:02d}"
-        if stage and not j:
-            entries |= _merging(f"{root}.encoder.layers.{stage - 1}.downsample", f"merging_{i:02d}", spec)
-        entries |= _huggingface_attention(f"{theirs}.attention", f"{ours}/attention", spec)
-        mlp = "continuous_position_bias_mlp"
-        entries |= _positions(f"{theirs}.attention.self", mlp, f"{ours}/attention", spec, stage)
-        for name, part in (("before", "attention"), ("after", "mlp")):
-            entries |= torch_norm(f"{theirs}.layernorm_{name}", f"{ours}/{part}_norm")
-        for name, part in (("intermediate", "hidden"), ("output", "out")):
-            entries |= torch_dense(f"{theirs}.{name}.dense", f"{ours}/mlp/{part}")
-    entries |= torch_norm(f"{root}.layernorm", "norm")
-    return entries if classes is None else {**entries, **torch_dense("classifier", "head")}
-
-
-_MAPS = {"timm": timm_map, "huggingface": huggingface_map}
-
-
-def find_kind(spec: SwinSpec) -> str:
-    """Hugging Face's model type."""
-    return {"v1": "swin", "v2": "swinv2"}[spec.version]
 
 
 def _in_huggingface_files(arrays):
     """The arrays under Hugging Face's names in files, whichever spelling they have, with the module around them."""
     first = next(name for name in arrays if name.endswith("embeddings.patch_embeddings.projection.weight"))
     prefix = first.removesuffix("embeddings.patch_embeddings.projection.weight")
-    root = "swinv2." if any(name.endswith(".logit_scale") for name in arrays) else "swin."
+    root, former = f"{_KINDS['v2' if _is_v2(arrays) else 'v1']}.", rewriter(_FORMER, prefix)
+    return renamed(arrays, lambda name: name if name.startswith("classifier.") else root + former(name))
 
-    def new_name(name):
-        if name.startswith("classifier."):
-            return name
-        name = root + name.removeprefix(prefix)
-        for pattern, new in _FORMER:
-            name = re.sub(pattern, new, name)
-        return name
 
-    return renamed(arrays, new_name)
+def _is_v2(arrays):
+    return any(name.endswith(".logit_scale") for name in arrays)
 
 
 def _in_timm(arrays):
     """(the arrays under timm's names, whether they are the original's, where a stage ends with a merging)."""
     original = "layers.0.downsample.reduction.weight" in arrays
-
-    def new_name(name):
-        if original:
-            name = re.sub(r"^layers\.(\d+)\.downsample\.", lambda m: f"layers.{int(m[1]) + 1}.downsample.", name)
-        return re.sub(r"^head\.(weight|bias)$", r"head.fc.\1", name)
-
-    return renamed(arrays, new_name), original
-
-
-# {style: (patch embedding, first stage, a block's attention, its MLP's first layer, head)}.
-_PLACES = {
-    "timm": ("patch_embed.proj.weight", "layers", "attn", "mlp.fc1", "head.fc.weight"),
-    "huggingface": (
-        "{root}.embeddings.patch_embeddings.projection.weight",
-        "{root}.encoder.layers",
-        "attention.self",
-        "intermediate.dense",
-        "classifier.weight",
-    ),
-}
+    later = (r"^layers\.(\d+)\.downsample\.", lambda m: f"layers.{int(m[1]) + 1}.downsample.")
+    return renamed(arrays, rewriter([later] * original + [(r"^head\.(weight|bias)$", r"head.fc.\1")])), original
 
 
 def _fields(arrays, style, options):
     """(fields of the spec that the arrays show, classes, channels, the side of each stage's window in v1)."""
-    v2 = any(name.endswith(".logit_scale") for name in arrays)
-    patch, stages, attention, fc1, head = (place.format(root="swinv2" if v2 else "swin") for place in _PLACES[style])
-    kernel, hidden = need(arrays, patch, 4), need(arrays, f"{stages}.0.blocks.0.{fc1}.weight", 2)
+    version = "v2" if _is_v2(arrays) else "v1"
+    words = {word: text.replace("{root}", _KINDS[version]) for word, text in _WORDS[style].items()}
+    stages, head = words["stages"], f"{words['head']}.weight"
     count = depth(arrays, rf"{re.escape(stages)}\.(\d+)\.blocks\.")
     depths = tuple(depth(arrays, rf"{re.escape(stages)}\.{i}\.blocks\.(\d+)\.") for i in range(count))
-    first = f"{stages}.0.blocks.0.{attention}"
-    biases = (f"{first}.qkv.bias", f"{first}.q_bias", f"{first}.query.bias")
+    attention = [words["inner"].format(theirs=f"{stages}.{i}.blocks.0") for i in range(count)]
+    kernel = need(arrays, f"{words['patch']}.weight", 4)
+    hidden = need(arrays, f"{stages}.0.blocks.0.{words['fc1']}.weight", 2)
+    biases = {f"{attention[0]}.{name}" for name in ("qkv.bias", "q_bias", "query.bias")}
     shown, sides = [], []
-    for i in range(count):
-        place = f"{stages}.{i}.blocks.0.{attention}"
-        if v2:
+    for place in attention:
+        if version == "v2":
             shown.append(need(arrays, f"{place}.logit_scale", 3).shape[0])
         else:
             table = need(arrays, f"{place}.relative_position_bias_table", 2)
@@ -247,13 +203,13 @@ def _fields(arrays, style, options):
         )
     ratio = hidden.shape[0] / kernel.shape[0]
     fields = {
-        "version": "v2" if v2 else "v1",
+        "version": version,
         "width": kernel.shape[0],
         "depths": depths,
         "heads": known_heads(options, shown[0]),
         "patch_size": kernel.shape[2:],
         "mlp_ratio": int(ratio) if ratio.is_integer() else ratio,
-        "qkv_bias": any(name in arrays for name in biases),
+        "qkv_bias": not biases.isdisjoint(arrays),
     }
     return fields, (need(arrays, head, 2).shape[0] if head in arrays else None), kernel.shape[1], sides
 
@@ -263,7 +219,7 @@ def _stated(config, style):
     if style == "huggingface":
         windows = setting(config, "pretrained_window_sizes", list)
         return setting(config, "window_size", int), windows, stated_pair(config, "image_size")
-    arguments = setting(config, "model_args", dict) or {}
+    arguments = section(config, "model_args")
     named = _ARCHITECTURE.fullmatch(str(config.get("architecture") or ""))
     window, size = setting(arguments, "window_size", int), stated_pair(arguments, "img_size")
     windows = setting(arguments, "pretrained_window_sizes", list)
@@ -272,7 +228,7 @@ def _stated(config, style):
         window = window or int(after or before)
         windows = windows or ([int(before)] * 3 + [int(before) // 2] if after else None)
         size = size or (int(side), int(side))
-    stated = setting(evaluation_config(config), "input_size", list)
+    stated = setting(timm_config.evaluation_config(config), "input_size", list)
     return window, windows, size or (tuple(stated[1:]) if stated and len(stated) == 3 else None)
 
 
@@ -306,73 +262,97 @@ def _windows(fields, config, style, sides, options, shown_side):
     return found, pair(size, "image_size")
 
 
-def _check_huggingface(config, fields, classes, channels):
+def _check(config, fields, style, classes, channels):
     """Compares config.json with the arrays; refuses other settings."""
-    kind = {"v1": "swin", "v2": "swinv2"}[fields["version"]]
-    for name, valid in (("use_absolute_embeddings", False), ("hidden_act", "gelu"), ("layer_norm_eps", EPSILON)):
-        if config.get(name) not in (None, valid):
-            raise ValueError(f"config.json has {name}={config[name]!r}, which is not implemented, only {valid!r}.")
-    heads = [fields["heads"] * 2**i for i in range(len(fields["depths"]))]
-    labels = setting(config, "id2label", dict)
-    check_agreement(
-        [
-            ("model_type", setting(config, "model_type", str), kind),
-            ("embed_dim", setting(config, "embed_dim", int), fields["width"]),
-            ("depths", setting(config, "depths", list), list(fields["depths"])),
-            ("num_heads", setting(config, "num_heads", list), heads),
-            ("num_channels", setting(config, "num_channels", int), channels),
-            ("the number of labels in id2label", None if labels is None or classes is None else len(labels), classes),
-        ]
-    )
+    if style == "timm":
+        labels = setting(config, "num_classes", int)
+        return check_agreement([("num_classes", None if classes is None else labels, classes)])
+    check_implemented(config, _FIXED)
+    stages = tuple(fields["heads"] * 2**i for i in range(len(fields["depths"])))
+    facts = {name: fields[name] for name in ("width", "depths")} | {"stage_heads": stages, "channels": channels}
+    kind = ("model_type", setting(config, "model_type", str), _KINDS[fields["version"]])
+    check_agreement([kind, *_CONFIG.compared(config, facts), *huggingface_config.label_rows(config, classes)[:1]])
 
 
-def _head(config, contents, style, classes, channels, options):
+def _described(config, contents, style, classes, channels, options):
     """(mean and std, {class_names, preprocessing, activation}) from the config files of the format."""
-    usual = (IMAGENET_MEAN, IMAGENET_STD)
     if style == "huggingface":
-        constants_ = huggingface_config.normalisation(contents.preprocessor, usual, channels, options)
-        return constants_, {
+        return huggingface_config.normalisation(contents.preprocessor, channels, options), {
             "class_names": huggingface_config.labels(config, classes),
-            "preprocessing": huggingface_config.preprocessing(contents.preprocessor) if contents.preprocessor else None,
+            "preprocessing": contents.preprocessor and huggingface_config.preprocessing(contents.preprocessor) or None,
             "activation": huggingface_config.activation(config),
         }
-    stated = constants(evaluation_config(config), ("mean", "std"))
-    found = normalisation(stated, usual, channels, options)
-    names = label_names(config, classes)
-    return found, {"class_names": names, "preprocessing": timm_preprocessing(config) if config else None}
+    stated = constants(timm_config.evaluation_config(config), ("mean", "std"))
+    return normalisation(stated, IMAGENET, channels, options), {
+        "class_names": timm_config.label_names(config, classes),
+        "preprocessing": timm_config.preprocessing(config) if config else None,
+    }
 
 
-def parse(contents, options: Mapping) -> ParsedCheckpoint:
+def parse(contents: Any, options: Any) -> ParsedCheckpoint:
     """The parsed checkpoint of a Swin; see google.parse for arguments and errors."""
     dropped = [name for name in contents.arrays if _OTHERS.search(name)]
     arrays = {n: a for n, a in contents.arrays.items() if n not in dropped and not _BUFFERS.search(n)}
     style = "timm" if "patch_embed.proj.weight" in arrays else "huggingface"
-    original = False
-    if style == "timm":
-        arrays, original = _in_timm(arrays)
-    else:
-        arrays = _in_huggingface_files(arrays)
+    arrays, original = _in_timm(arrays) if style == "timm" else (_in_huggingface_files(arrays), False)
     config: Mapping = contents.config
     fields, classes, channels, sides = _fields(arrays, style, options)
-    if style == "huggingface":
-        _check_huggingface(config, fields, classes, channels)
-    else:
-        labels = setting(config, "num_classes", int)
-        check_agreement([("num_classes", None if classes is None else labels, classes)])
+    _check(config, fields, style, classes, channels)
     windows, size = _windows(fields, config, style, sides, options, _shown_side(contents.arrays))
-    fields |= windows | {"roll": "after_padding" if original else _ROLLS[style]}
-    normal, head = _head(config, contents, style, classes, channels, options)
-    spec = SwinSpec(**fields, **normal)
-    entries = _MAPS[style](spec, classes)
+    normal, described = _described(config, contents, style, classes, channels, options)
+    fields |= windows | normal | {"roll": "after_padding" if original else _ROLLS[style]}
     return ParsedCheckpoint(
         "Swin",
-        {**fields, **normal},
+        fields,
         size,
-        entries,
+        name_map(SwinSpec(**fields), classes, style),
         arrays,
         classes,
         channels,
         dropped=dropped,
         resample="bicubic",
-        **head,
+        **described,
     )
+
+
+def _facts(model):
+    heads = tuple(model.spec.heads * 2**stage for stage in range(len(model.spec.depths)))
+    windows = model.spec.pretrained_windows if model.spec.version == "v2" else None
+    pretrained = {} if windows is None else {"pretrained_window_sizes": list(map(plain_pair, windows))}
+    return facts_of(model, stage_heads=heads), pretrained
+
+
+def to_timm_config(model: Any) -> dict[str, Any]:
+    """timm's config.json."""
+    spec, (facts, pretrained) = model.spec, _facts(model)
+    written = {key: value for key, value in _CONFIG.written(facts).items() if key not in ("image_size", "num_channels")}
+    arguments = {"img_size": list(model.image_size), **written, **pretrained}
+    name = "swinv2_tiny_window8_256" if spec.version == "v2" else "swin_tiny_patch4_window7_224"
+    return timm_config.description(model, name, arguments, spec.width * 2 ** (len(spec.depths) - 1))
+
+
+def to_huggingface_config(model: Any) -> dict[str, Any]:
+    """Hugging Face's config.json."""
+    (facts, pretrained), kind = _facts(model), _KINDS[model.spec.version]
+    head = "ForImageClassification" if model.classes is not None else "Model"
+    return {
+        "architectures": [f"{kind.capitalize()}{head}"],
+        "transformers_version": huggingface_config.VERSION,
+        "model_type": kind,
+        **_CONFIG.written(facts),
+        **_FIXED,
+        **pretrained,
+        **huggingface_config.to_labels(model),
+    }
+
+
+def write_timm(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    CAPABILITIES["timm"].check(model)
+    return pack(name_map(model.spec, model.classes, "timm"), weights), to_timm_config(model)
+
+
+def write_huggingface(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    CAPABILITIES["huggingface"].check(model)
+    return pack(name_map(model.spec, model.classes, "huggingface"), weights), to_huggingface_config(model)

@@ -5,15 +5,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from keras_vit.checkpoints.formats import parsed
-from keras_vit.checkpoints.formats.evaluation_steps import METHODS, UsualSteps
-from keras_vit.checkpoints.formats.parsed import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    check_agreement,
-    constants,
-    setting,
-    stated_pair,
-)
+from keras_vit.checkpoints.formats.evaluation_steps import METHODS, UsualSteps, steps_to_write, unit_constants
+from keras_vit.checkpoints.formats.parsed import IMAGENET_MEAN, IMAGENET_STD
+from keras_vit.checkpoints.formats.settings import Settings, check_agreement, constants, section, setting, stated_pair
+from keras_vit.checkpoints.formats.shown import Shown
 
 # Architectures with the tanh form of GELU in timm.
 _TANH = re.compile(r"patch32_siglip|large_patch16_siglip(_gap)?_512|so400m_patch16_siglip|giantopt")
@@ -22,9 +17,17 @@ ACTIVATIONS = {
     **{name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")},
     "swish": "silu",
 }
-
-# {pooling in config.json: ours}; without one the arrays decide.
-_POOLS = {None: None, "token": "token", "avg": "gap", "map": "map"}
+POOLS = {"token": "token", "gap": "avg", "map": "map"}  # {our pooling: timm's}
+_ARGUMENTS = Settings(
+    """
+    embed_dim    width        int
+    depth        depth        int
+    patch_size   patch_size   pair
+    class_token  class_token  bool
+    in_chans     channels     int
+    qkv_bias     qkv_bias     bool
+    """
+)
 # Architectures that may have a ViT's arrays but compute something unsupported.
 _OTHERS = [
     (re.compile(r"rope|^eva02|dinov3|_pe_(core|lang|spatial)_|lingbot|sapiens2"), "rotary positions"),
@@ -35,22 +38,13 @@ _OTHERS = [
 _OTHER_SETTINGS = {"use_rot_pos_emb": "rotary positions", "pool_include_prefix": "pooling that includes registers"}
 
 
-def section(config, name):
-    """config[name], an object; {} if missing."""
-    return setting(config, name, dict) or {}
-
-
-def is_named(config: Mapping) -> bool:
+def is_named(config: Mapping[str, Any]) -> bool:
     """Whether a config.json is timm's: the code of the architecture that it names has all values that it omits."""
     return setting(config, "architecture", str) is not None
 
 
-def activation(config, options):
-    """The activation in config.json, or that of its architecture; without one it is asked for.
-
-    Raises:
-        ValueError: for an unknown one.
-    """
+def activation(config: Mapping[str, Any], options: Any) -> str:
+    """The activation in config.json, or that of its architecture; else asked for. ValueError for an unknown one."""
     architecture = str(config.get("architecture"))
     act = setting(section(config, "model_args"), "act_layer", str)
     usual = "quick_gelu" if "quickgelu" in architecture else "gelu_tanh" if _TANH.search(architecture) else "gelu"
@@ -63,7 +57,7 @@ def activation(config, options):
     return ACTIVATIONS[act]
 
 
-def input_size(config):
+def input_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
     """(height, width) of the images in config.json, or None."""
     size = stated_pair(section(config, "model_args"), "img_size")
     if size is None:
@@ -72,16 +66,15 @@ def input_size(config):
     return size
 
 
-def pool(arrays, fields, config, options):
+def pool(shown: Shown, fields: Mapping[str, Any], config: Mapping[str, Any], options: Any) -> str:
     """The pooling, from the arrays or config.json, or else asked for.
 
     Raises:
         ValueError: if it is unsupported or contradicts the arrays.
     """
-    is_map = "attn_pool.latent" in arrays
-    arguments = section(config, "model_args")
-    stated = setting(arguments, "global_pool", str) or setting(config, "global_pool", str) or None
-    if stated not in _POOLS:
+    is_map, ours = "pool/probe" in shown, {theirs: name for name, theirs in POOLS.items()}
+    stated = setting(section(config, "model_args"), "global_pool", str) or setting(config, "global_pool", str)
+    if stated and stated not in ours:
         raise ValueError(
             f"config.json has global_pool={stated!r}, which is not implemented. Implemented: token, avg, map."
         )
@@ -92,11 +85,11 @@ def pool(arrays, fields, config, options):
             " the weights with the config.json that belongs to them, or correct it."
         )
     if stated:
-        return _POOLS[stated]
-    if is_map or "fc_norm.weight" in arrays or not fields["class_token"]:
+        return ours[stated]
+    if is_map or fields["fc_norm"] or not fields["class_token"]:
         return "map" if is_map else "gap"
     # A new head reads what the user chooses; a head of two tokens reads these.
-    certain = is_named(config) or options.get("head") == "reset" or fields.get("distillation_token", False)
+    certain = is_named(config) or options.get("head") == "reset" or fields["distillation_token"]
     return options.value("pool", "token", certain=certain)
 
 
@@ -107,22 +100,17 @@ def stated_rows(config: Mapping, fields: Mapping, size: tuple, classes: int | No
         config: timm's config.json.
         fields, size, classes, channels: of the spec, image size, labels and channels by the arrays.
     """
-    arguments = section(config, "model_args")
     labels = setting(config, "num_classes", int)
     labels = setting(section(config, "pretrained_cfg"), "num_classes", int) if labels is None else labels
     return [
-        ("embed_dim", setting(arguments, "embed_dim", int), fields["width"]),
+        *_ARGUMENTS.compared(section(config, "model_args"), {**fields, "channels": channels}),
         ("num_features", setting(config, "num_features", int), fields["width"]),
-        ("depth", setting(arguments, "depth", int), fields["depth"]),
-        ("patch_size", stated_pair(arguments, "patch_size"), tuple(fields["patch_size"])),
-        ("class_token", setting(arguments, "class_token", bool), fields["class_token"]),
-        ("in_chans", setting(arguments, "in_chans", int), channels),
         ("num_classes", None if classes is None else labels, classes),
         ("input_size", input_size(config), size),
     ]
 
 
-def label_names(config: Mapping, classes: int | None) -> tuple[str, ...] | None:
+def label_names(config: Mapping[str, Any], classes: int | None) -> tuple[str, ...] | None:
     """The class names in timm's config.json, or None; ValueError unless there are `classes` of them."""
     names = setting(config, "label_names", list) or setting(section(config, "pretrained_cfg"), "label_names", list)
     if names is None or classes is None:
@@ -133,18 +121,18 @@ def label_names(config: Mapping, classes: int | None) -> tuple[str, ...] | None:
     return tuple(map(str, names))
 
 
-def evaluation_config(config: Mapping) -> Mapping:
+def evaluation_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The evaluation section of timm's config.json, or all of an older file. ValueError unless it is an object."""
     return section(config, "pretrained_cfg") or config
 
 
-def normalisation(config, channels, options):
+def normalisation(config: Mapping[str, Any], channels: int, options: Any) -> dict[str, Any]:
     """mean and std on the 0..255 scale, from config.json, or else asked for."""
     stated = constants(evaluation_config(config), ("mean", "std"))
     return parsed.normalisation(stated, (IMAGENET_MEAN, IMAGENET_STD), channels, options)
 
 
-def preprocessing(config: Mapping) -> Callable[[int, int], str]:
+def preprocessing(config: Mapping[str, Any]) -> Callable[[int, int], str]:
     """timm's evaluation as a function (h, w) -> text: resize the shorter side to size / crop_pct, crop the centre.
 
     With crop_mode "squash" and crop_pct 1 the whole picture is resized. ValueError for settings of another type.
@@ -161,7 +149,7 @@ def preprocessing(config: Mapping) -> Callable[[int, int], str]:
     return text
 
 
-def to_evaluation(steps: UsualSteps) -> dict:
+def to_evaluation(steps: UsualSteps) -> dict[str, Any]:
     """The settings of these steps; `preprocessing` reads them back."""
     if steps.shorter is None:
         return {"interpolation": steps.method, "crop_pct": 1.0, "crop_mode": "squash"}
@@ -171,9 +159,27 @@ def to_evaluation(steps: UsualSteps) -> dict:
     return {"interpolation": steps.method, "crop_pct": part, "crop_mode": "center"}
 
 
+def description(
+    model: Any, architecture: str, arguments: Mapping[str, Any], features: int, pool: str = "avg"
+) -> dict[str, Any]:
+    """config.json: the function that builds a model and its arguments, width and pooling of its features."""
+    evaluation = to_evaluation(steps_to_write(model, "timm"))
+    size, labels = [model.channels, *model.image_size], {"num_classes": model.classes or 0}
+    mean, std = unit_constants(model)
+    names = {} if model.class_names is None else {"label_names": list(model.class_names)}
+    return {
+        "architecture": architecture,
+        **labels,
+        "num_features": features,
+        "global_pool": pool,
+        "model_args": {**arguments, **({} if model.channels == 3 else {"in_chans": model.channels})},
+        "pretrained_cfg": {"input_size": size, **evaluation, **labels, "mean": mean, "std": std, **names},
+    }
+
+
 def check_architecture(config: Mapping[str, Any]) -> None:
     """Refuses models that only config.json distinguishes from a ViT: ValueError with the unsupported part."""
-    architecture, arguments = str(config.get("architecture")), setting(config, "model_args", dict) or {}
+    architecture, arguments = str(config.get("architecture")), section(config, "model_args")
     other = next((what for pattern, what in _OTHERS if pattern.search(architecture)), None)
     other = other or next((what for name, what in _OTHER_SETTINGS.items() if setting(arguments, name, bool)), None)
     if other is not None:
@@ -185,9 +191,7 @@ def check_architecture(config: Mapping[str, Any]) -> None:
 
 def look_alikes(arrays: Collection[str], config: Mapping[str, Any]) -> Iterator[str]:
     """Sentences on other models that could have these arrays; config.json rules them out."""
-    if is_named(config):
-        return
-    if any(name.endswith(".gamma_1") for name in arrays):
+    if not is_named(config) and any(name.endswith(".gamma_1") for name in arrays):
         yield (
             "Assuming a DeiT III: timm's models with rotary and learned positions (rope_ape) have the same arrays, and"
             " cannot be expressed. Their config.json distinguishes them."

@@ -2,41 +2,32 @@
 are read, too.
 
 Rotary positions take no array, so files of DINOv3 fit every image size; heads 64 wide are the published models',
- except the largest. Arrays are joined to the names of name_map: query, key and value, and SwiGLU's gate and values.
+except the largest.
 """
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
-from keras_vit.checkpoints.formats.gates import join_gates, split_gates
-from keras_vit.checkpoints.formats.parsed import (
-    ParsedCheckpoint,
-    any_size,
-    check_agreement,
-    depth,
-    grid,
-    hint_grid,
-    known_heads,
-    need,
-    pixels,
-    renamed,
-    setting,
-    stated_pair,
-)
+from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
+from keras_vit.checkpoints.formats.name_map import pack
+from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, any_size, known_heads, table_size
+from keras_vit.checkpoints.formats.settings import check_agreement, plain_pair, section, setting, stated_pair
+from keras_vit.checkpoints.formats.shown import Shown, need
+from keras_vit.checkpoints.formats.timm import EVA_NAMES, in_timm
 from keras_vit.checkpoints.formats.timm_config import (
+    POOLS,
+    description,
     input_size,
     is_named,
     label_names,
     normalisation,
     pool,
     preprocessing,
-    section,
     stated_rows,
 )
-from keras_vit.checkpoints.formats.timm_names import EVA_SCALES, name_map
 
 # DINOv3's own names, and timm's.
 _ALIASES = [
@@ -48,9 +39,7 @@ _ALIASES = [
 ]
 # Of DINOv3's and EUPE's training: masked tokens, local crops, distillation; the periods are computed here.
 _DROPPED = re.compile(r"^mask_token$|^local_cls_norm\.|^projectors\.|(^|\.)rope(_embed)?\.periods$|\.bias_mask$")
-_GATES = (".mlp.fc1_g.", ".mlp.fc1_x.", ".mlp.fc1.")
-_ARCHITECTURES = {"dinov3": re.compile(r"dinov3|lingbot"), "eva02": re.compile(r"^eva02_(?!.*_clip_)")}
-_ARCHITECTURES["pe"] = re.compile(r"^vit_pe_")
+_ARCHITECTURES = {"dinov3": r"dinov3|lingbot", "eva02": r"^eva02_(?!.*_clip_)", "pe": r"^vit_pe_"}
 _TITLES = {"dinov3": "DINOv3", "eva02": "EVA-02", "pe": "a Perception Encoder"}
 # {argument of timm's Eva: its value}: other values compute something else from the same arrays.
 _ALWAYS = {"use_rot_pos_emb": True, "attn_type": "eva", "use_post_norm": False, "rope_grid_offset": 0}
@@ -73,152 +62,74 @@ PE_POOL_HEADS = 8  # of Perception Encoder's MAP pool
 IMAGE_SIZE = 256  # of timm's files without a config.json
 
 
-def find_structure(spec) -> str | None:
+def find_structure(spec: Any) -> str | None:
     """The row of CAPABILITIES for a spec; None if timm builds its model from another class."""
     if spec.positions == "rope2d":
         return "dinov3"
     return {"rope2d_cells": "eva02", "rope2d_cells1": "pe"}.get(spec.rope)
 
 
-def _structure(model):
-    spec = model.spec
-    if find_structure(spec) == "pe":
-        return _perception_encoder(spec)
-    if spec.qkv_bias and spec.key_bias:
-        return "key_bias=True (these have biases of query and value alone, or none)"
-    if find_structure(spec) == "dinov3" and spec.layer_scale is None:
-        return 'layer_scale=None with positions="rope2d" (DINOv3 has LayerScale)'
-    if find_structure(spec) == "eva02" and not spec.qkv_bias:
-        return 'qkv_bias=False with rope="rope2d_cells" (EVA-02 has biases of query and value)'
-    return None
+def _rules(model):
+    spec, kind = model.spec, find_structure(model.spec)
+    if kind == "pe":
+        bare = not (spec.qkv_bias and spec.key_bias and spec.pre_norm)
+        yield (
+            bare,
+            'qkv_bias, key_bias or pre_norm=False with rope="rope2d_cells1" (a Perception Encoder has all three)',
+        )
+        wrong = f"final_norm={spec.final_norm} with pool={spec.pool!r} (a MAP pool needs the last norm, others none)"
+        yield (spec.pool == "map") != spec.final_norm, wrong
+        return
+    yield spec.qkv_bias and spec.key_bias, "key_bias=True (these have biases of query and value alone, or none)"
+    unscaled = kind == "dinov3" and spec.layer_scale is None
+    yield unscaled, 'layer_scale=None with positions="rope2d" (DINOv3 has LayerScale)'
+    unbiased = kind == "eva02" and not spec.qkv_bias
+    yield unbiased, 'qkv_bias=False with rope="rope2d_cells" (EVA-02 has biases of query and value)'
 
 
-def _perception_encoder(spec):
-    if not (spec.qkv_bias and spec.key_bias and spec.pre_norm):
-        return 'qkv_bias, key_bias or pre_norm=False with rope="rope2d_cells1" (a Perception Encoder has all three)'
-    if (spec.pool == "map") != spec.final_norm:
-        return f"final_norm={spec.final_norm} with pool={spec.pool!r} (a MAP pool needs the last norm, others none)"
-    return None
-
-
+# mean and std are in config.json; epsilon is a convention, which this package's metadata override.
 _COMMON = {
-    **dict.fromkeys(("patch_size", "depth", "width", "mlp_dim", "heads"), ANY),
+    **any_of("patch_size depth width mlp_dim heads fc_norm qkv_bias key_bias mean std epsilon"),
     "pool": ("token", "gap"),
-    "fc_norm": (True, False),
-    "qkv_bias": (True, False),
-    "key_bias": (True, False),
-    # In config.json:
-    "mean": ANY,
-    "std": ANY,
-    # Convention, not in the files; this package's metadata override it.
-    "epsilon": ANY,
 }
-_OF_DINOV3 = {"positions": ("rope2d",), "mlp_form": ("plain", "swiglu"), "class_token": (True, False)}
-_OF_DINOV3 |= {"registers": ANY, "layer_scale": ANY}
-_OF_EVA02 = {"positions": ("learned",), "rope": ("rope2d_cells",), "rope_grid": ANY, "mlp_form": ("swiglu",)}
-_OF_EVA02 |= {"class_token": (True,), "hidden_norm": (True, False)}
-_OF_PE = {"positions": ("learned",), "rope": ("rope2d_cells1",), "rope_grid": ANY, "class_token": (True, False)}
-_OF_PE |= {"pool": ("map", "gap", "token"), "pool_heads": ANY, "pre_norm": (True,), "final_norm": (True, False)}
-_OF_PE |= {"fc_norm": (False,), "layer_scale": ANY}
+_OWN: dict[str, dict[str, Any]] = {
+    "dinov3": {"positions": ("rope2d",), **any_of("mlp_form class_token registers layer_scale")},
+    "eva02": {"positions": ("learned",), "rope": ("rope2d_cells",), "mlp_form": ("swiglu",), "class_token": (True,)}
+    | any_of("rope_grid hidden_norm"),
+    "pe": {"positions": ("learned",), "rope": ("rope2d_cells1",), "pool": ("map", "gap", "token"), "pre_norm": (True,)}
+    | {"fc_norm": (False,), **any_of("rope_grid class_token pool_heads final_norm layer_scale")},
+}
 CAPABILITIES = {
-    name: Capabilities(
-        "timm", {**_COMMON, **own}, rules=(_structure,), conventions={"epsilon": _FIELDS[name]["epsilon"]}
-    )
-    for name, own in (("dinov3", _OF_DINOV3), ("eva02", _OF_EVA02), ("pe", _OF_PE))
+    name: Capabilities("timm", {**_COMMON, **own}, _rules, {"epsilon": _FIELDS[name]["epsilon"]})
+    for name, own in _OWN.items()
 }
 
 
-def _normalise(arrays):
-    """(the arrays in name_map's names without a prefix, the names left out)."""
-    proj = min((name for name in arrays if name.endswith("patch_embed.proj.weight")), key=len)
-    prefix = proj.removesuffix("patch_embed.proj.weight")
-    kept = {n: a for n, a in arrays.items() if n.startswith(prefix) and not _DROPPED.search(n.removeprefix(prefix))}
-
-    def new_name(name):
-        name = name.removeprefix(prefix)
-        for pattern, new in _ALIASES:
-            name = re.sub(pattern, new, name)
-        return name
-
-    is_original = f"{prefix}storage_tokens" in arrays
-    named = renamed(kept, new_name)
-    named = _without_key_biases(named) if is_original else named
-    return join_gates(_joined(named), *_GATES), [name for name in arrays if name not in kept]
+def _kind(arrays):
+    """The structure by the arrays: DINOv3 has no table of positions, and only Perception Encoder the first norm."""
+    if "norm_pre.weight" in arrays:
+        return "pe"
+    return "eva02" if "pos_embed" in arrays else "dinov3"
 
 
-def _joined(arrays):
-    """The arrays with separate layers of query, key and value as one."""
-    found = {}
-    for name, array in arrays.items():
-        if name.endswith(".attn.q_proj.weight"):
-            others = (need(arrays, name.replace("q_proj", part), 2) for part in ("k_proj", "v_proj"))
-            found[name.replace("q_proj", "qkv")] = np.concatenate([array, *others])
-        elif not name.endswith((".attn.k_proj.weight", ".attn.v_proj.weight")):
-            found[re.sub(r"\.([qv])_proj\.bias$", r".\1_bias", name)] = array
-    return found
-
-
-def _separate(arrays):
-    """The inverse of `_joined`."""
-    found = {}
-    for name, array in arrays.items():
-        if name.endswith(".attn.qkv.weight"):
-            for part, layer in zip("qkv", np.split(array, 3)):
-                found[name.replace("qkv", f"{part}_proj")] = np.ascontiguousarray(layer)
-        else:
-            found[re.sub(r"\.([qv])_bias$", r".\1_proj.bias", name)] = array
-    return found
-
-
-def _without_key_biases(arrays):
-    """DINOv3's own arrays with the biases of query and value apart; the key's is masked there, so it has no effect."""
-    found = {}
-    for name, array in arrays.items():
-        if name.endswith(".attn.qkv.bias"):
-            query, _, value = np.split(array, 3)
-            found[name.replace("qkv.bias", "q_bias")], found[name.replace("qkv.bias", "v_bias")] = query, value
-        else:
-            found[name] = array
-    return found
-
-
-def _fields(arrays, config, options):
+def _fields(shown, kind, config, options):
     """The fields of the spec, without the normalisation."""
-    arguments = section(config, "model_args")
-    w, out = need(arrays, "patch_embed.proj.weight", 4), need(arrays, "blocks.0.mlp.fc2.weight", 2)
-    hidden, width = need(arrays, "blocks.0.mlp.fc1.weight", 2), w.shape[0]
-    kind = _kind(arrays)
-    size = (_PE_HEAD_WIDTHS if kind == "pe" else HEAD_WIDTHS).get(width, 64)
-    certain, usual = is_named(config), max(width // size, 1)
+    arguments, certain, fields = section(config, "model_args"), is_named(config), shown.vit_fields()
+    width = fields["width"]
+    usual = max(width // (_PE_HEAD_WIDTHS if kind == "pe" else HEAD_WIDTHS).get(width, 64), 1)
     stated = setting(arguments, "num_heads", int)
     k = known_heads(options, stated, usual if width % usual == 0 else 1, certain)
     if width % k:
         raise ValueError(f"A width of {width} does not divide into {k} heads: pass heads=...")
-    key_bias = kind == "pe" and "blocks.0.attn.qkv.bias" in arrays
-    bias = key_bias or "blocks.0.attn.q_bias" in arrays
-    fields = {
-        "patch_size": w.shape[2:],
-        "depth": depth(arrays, r"blocks\.(\d+)\."),
-        "width": width,
-        "heads": k,
-        "mlp_dim": out.shape[1],
-        "mlp_form": "swiglu" if hidden.shape[0] == 2 * out.shape[1] else "plain",
-        "class_token": "cls_token" in arrays,
-        "registers": need(arrays, "reg_token", 3).shape[1] if "reg_token" in arrays else 0,
+    fields |= {
         **_FIELDS[kind],
+        "heads": k,
         "epsilon": options.value("epsilon", _FIELDS[kind]["epsilon"], certain=certain),
         "rope_rescale": setting(arguments, "rope_rescale_coords", int, float) or 1.0,
-        "hidden_norm": "blocks.0.mlp.norm.weight" in arrays,
-        "qkv_bias": bias,
-        "key_bias": key_bias or not bias,
-        "qk_norm": False,
-        "layer_scale": 1e-5 if "blocks.0.gamma_1" in arrays else None,
-        "fc_norm": "fc_norm.weight" in arrays,
-        "final_norm": not {"norm.weight", "fc_norm.weight"}.isdisjoint(arrays),
     }
     if fields["mlp_form"] == "plain":
         fields["mlp_activation"] = options.value("mlp_activation", "gelu", certain=certain)
-    fields["pool"] = pool(arrays, fields, config, options)
+    fields["pool"] = pool(shown, fields, config, options)
     if "rope" in fields:
         stated = (stated_pair(arguments, "ref_feat_shape") or (None,))[0]
         fields["rope_grid"] = options.value("rope_grid", _rope_grid(kind, fields), stated, certain)
@@ -235,32 +146,17 @@ def _rope_grid(kind, fields):
     return 32 if fields["pool"] != "map" else 14 if fields["width"] == 768 else 24
 
 
-def _kind(arrays):
-    """The structure by the arrays: DINOv3 has no table of positions, and only Perception Encoder the first norm."""
-    if "norm_pre.weight" in arrays:
-        return "pe"
-    return "eva02" if "pos_embed" in arrays else "dinov3"
-
-
-def _check(config, kind, fields, size, classes, channels):
-    """Compares config.json with the arrays, and with this package; ValueError with each difference."""
-    architecture, arguments = str(config.get("architecture")), section(config, "model_args")
-    if config.get("architecture") is not None and not _ARCHITECTURES[kind].search(architecture):
+def _check(config, kind, rows, registers):
+    """Compares config.json with `rows` of the arrays, and with this package; ValueError with each difference."""
+    architecture, arguments = config.get("architecture"), section(config, "model_args")
+    if architecture is not None and not re.search(_ARCHITECTURES[kind], str(architecture)):
         raise ValueError(
             f"By config.json, the architecture is {architecture!r}, but the arrays are those of {_TITLES[kind]}:"
             " other rotary positions are not implemented for them."
         )
     expected = _ARGUMENTS[kind].items()
-    rows = [(name, setting(arguments, name, bool, int, float, str), value) for name, value in expected]
-    registers = setting(arguments, "num_reg_tokens", int)
-    check_agreement(
-        [
-            *stated_rows(config, fields, size, classes, channels),
-            *rows,
-            ("num_reg_tokens", registers, fields["registers"]),
-            ("qkv_bias", setting(arguments, "qkv_bias", bool), fields["qkv_bias"]),
-        ]
-    )
+    fixed = [(name, setting(arguments, name, bool, int, float, str), value) for name, value in expected]
+    check_agreement([*rows, *fixed, ("num_reg_tokens", setting(arguments, "num_reg_tokens", int), registers)])
 
 
 def _image_size(arrays, fields, config, options):
@@ -268,38 +164,83 @@ def _image_size(arrays, fields, config, options):
     stated = input_size(config)
     if "pos_embed" not in arrays:
         return any_size(stated, options, IMAGE_SIZE, is_named(config))
-    hint = hint_grid(options, fields["patch_size"], None if stated is None else list(stated))
     rows = need(arrays, "pos_embed", 3).shape[1] - int(fields["class_token"])
-    return pixels(grid(rows, hint, options), fields["patch_size"])
+    return table_size(rows, fields["patch_size"], stated, options)
 
 
-def parse(contents, options: dict) -> ParsedCheckpoint:
+def parse(contents: Any, options: Any) -> ParsedCheckpoint:
     """Parses a state dict; arguments and errors as in timm.parse."""
     config = contents.config
-    arrays, dropped = _normalise(contents.arrays)
-    fields = _fields(arrays, config, options)
-    channels = need(arrays, "patch_embed.proj.weight", 4).shape[1]
-    fields.update(normalisation(config, channels, options))
+    arrays, dropped = in_timm(contents.arrays, _ALIASES, _DROPPED)
+    layers = {"apart": "mlp.fc1_g.weight", "separate": "attn.q_proj.weight", "pair": "attn.q_bias"}
+    spelled = {flag: f"blocks.0.{name}" in arrays for flag, name in layers.items()}
+    is_original = any(name.endswith("storage_tokens") for name in contents.arrays)
+    spelled["masked"] = is_original and "blocks.0.attn.qkv.bias" in arrays
+    shown, kind = Shown(EVA_NAMES, arrays), _kind(arrays)
+    fields, classes, channels = _fields(shown, kind, config, options), shown.classes, shown.channels
+    fields |= normalisation(config, channels, options)
+    fields["key_bias"] = (fields["key_bias"] and not spelled["masked"]) or not fields["qkv_bias"]
     size = _image_size(arrays, fields, config, options)
-    classes = need(arrays, "head.weight", 2).shape[0] if "head.weight" in arrays else None
-    _check(config, _kind(arrays), fields, size, classes, channels)
+    _check(config, kind, stated_rows(config, fields, size, classes, channels), fields["registers"])
     return ParsedCheckpoint(
         "ViT",
         fields,
         size,
-        name_map(fields, classes, scales=EVA_SCALES),
+        EVA_NAMES.map(fields, classes=classes, **spelled),
         arrays,
         classes,
         channels,
-        label_names(config, classes),
-        dropped,
+        class_names=label_names(config, classes),
+        dropped=dropped,
         resample="timm",
         preprocessing=preprocessing(config),
     )
 
 
-def file_arrays(arrays: Mapping[str, np.ndarray], spec) -> dict[str, np.ndarray]:
-    """The arrays by name_map's names as in timm's files; EVA-02's are apart where the MLP normalises."""
-    apart = spec.mlp_form == "swiglu" if find_structure(spec) == "dinov3" else spec.hidden_norm
-    found = split_gates(arrays, *_GATES) if apart else dict(arrays)
-    return _separate(found) if spec.hidden_norm else found
+def _architecture(spec):
+    """The timm function that builds the Eva when given all sizes."""
+    if spec.rope is not None:
+        return "eva02_tiny_patch14_224" if spec.rope == "rope2d_cells" else "vit_pe_core_base_patch16_224"
+    return "vit_small_patch16_dinov3_qkvb" if spec.qkv_bias else "vit_small_patch16_dinov3"
+
+
+def to_config(model: Any) -> dict[str, Any]:
+    """timm's config.json."""
+    spec, dinov3 = model.spec, model.spec.positions == "rope2d"
+    arguments = {
+        "img_size": list(model.image_size),
+        "patch_size": plain_pair(spec.patch_size),
+        "embed_dim": spec.width,
+        "depth": spec.depth,
+        "num_heads": spec.heads,
+        "mlp_ratio": (spec.mlp_dim + 0.5) / spec.width,  # timm rounds width * ratio down
+        "swiglu_mlp": spec.mlp_form == "swiglu",
+        "swiglu_align_to": 1 if dinov3 else 0,
+        "qkv_bias": spec.qkv_bias,
+        "init_values": spec.layer_scale,
+        "class_token": spec.class_token,
+        "num_reg_tokens": spec.registers,
+        "global_pool": POOLS[spec.pool],
+        "use_fc_norm": spec.fc_norm,
+    }
+    if not dinov3:
+        normed = spec.final_norm and not spec.fc_norm
+        arguments |= {"ref_feat_shape": [spec.rope_grid] * 2, "use_post_transformer_norm": normed}
+        arguments |= {"scale_mlp": spec.hidden_norm, "qkv_fused": not spec.hidden_norm}
+    if spec.pool == "map":
+        arguments |= {"attn_pool_num_heads": spec.pool_heads or spec.heads}
+        arguments["attn_pool_mlp_ratio"] = arguments["mlp_ratio"]
+    if spec.rope_rescale > 1:
+        arguments["rope_rescale_coords"] = spec.rope_rescale
+    return description(model, _architecture(spec), arguments, spec.width, POOLS[spec.pool])
+
+
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    spec, structure = model.spec, find_structure(model.spec)
+    CAPABILITIES[structure].check(model)
+    # The gate and values of SwiGLU are apart; query, key and value; or the biases of query and value alone.
+    apart = spec.mlp_form == "swiglu" if structure == "dinov3" else spec.hidden_norm
+    pair = spec.qkv_bias and not spec.key_bias and not spec.hidden_norm
+    entries = EVA_NAMES.map(vars(spec), classes=model.classes, apart=apart, separate=spec.hidden_norm, pair=pair)
+    return pack(entries, weights), to_config(model)

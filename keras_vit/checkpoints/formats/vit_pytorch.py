@@ -6,29 +6,13 @@ Read only.
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats.name_map import (
-    Entry,
-    NameMap,
-    positions,
-    same,
-    stacked_linear,
-    torch_dense,
-    torch_norm,
-)
-from keras_vit.checkpoints.formats.parsed import (
-    ParsedCheckpoint,
-    depth,
-    grid,
-    heads,
-    hint_grid,
-    need,
-    normalisation,
-    pixels,
-    renamed,
-)
+from keras_vit.checkpoints.formats.name_map import Entry, NameMap, Names, positions, same
+from keras_vit.checkpoints.formats.parsed import HALF, ParsedCheckpoint, grid, heads, hint_grid, normalisation, pixels
+from keras_vit.checkpoints.formats.shown import depth, need, renamed, rewriter
 
 # Names of older releases (normalisations in wrappers, the head's in a Sequential), and present ones.
 _ALIASES = [
@@ -47,15 +31,36 @@ _ALIASES = [
 ]
 
 
-def _normalise(arrays):
-    """The arrays under the present names."""
+def _pixels(fields, ours):
+    """(d, p*p*c) where ours is (p, q, c, d): the same order of pixels."""
+    return Entry((ours,), lambda a: a.reshape(-1, a.shape[-1]).T, lambda a, shapes: [a.T.reshape(shapes[0])])
 
-    def new_name(name):
-        for pattern, new in _ALIASES:
-            name = re.sub(pattern, new, name)
-        return name
 
-    return renamed(arrays, new_name)
+# {index} is that of the patch embedding in its Sequential; token and table may lack a batch axis.
+_NAMES = Names(
+    """
+    to_patch_embedding.{index}.weight    patch_encoder/kernel          pixels
+    to_patch_embedding.{index}.bias      patch_encoder/bias            same
+    to_patch_embedding.1                 patch_encoder/pixel_norm      norm    if patch_norm
+    to_patch_embedding.3                 patch_encoder/embedding_norm  norm    if patch_norm
+    cls_token                            class_token/tokens            token   if class_token
+    pos_embedding                        position_embedding/embedding  table   if positions=learned
+    transformer.layers.{i}.0.norm        block_{i:02d}/attention_norm  norm
+    transformer.layers.{i}.0.to_qkv      block_{i:02d}/attention/<query,key,value>  matrix
+    transformer.layers.{i}.0.to_out.0    block_{i:02d}/attention/out   dense
+    transformer.layers.{i}.1.net.0       block_{i:02d}/mlp_norm        norm
+    transformer.layers.{i}.1.net.1       block_{i:02d}/mlp/hidden      dense
+    transformer.layers.{i}.1.net.4       block_{i:02d}/mlp/out         dense
+    transformer.norm                     fc_norm                       norm    if fc_norm
+    transformer.norm                     encoder_norm                  norm    if not fc_norm
+    mlp_head                             head                          dense   if classes
+    """,
+    {
+        "pixels": _pixels,
+        "token": lambda fields, ours: same(ours, fields["token_shape"]),
+        "table": lambda fields, ours: positions(ours, 0, fields["table_shape"]),
+    },
+)
 
 
 def _patch(arrays, options):
@@ -94,25 +99,19 @@ def _norm_first(names, options):
     return True
 
 
-def _positions(arrays, width):
-    """The number of tokens in the position table."""
-    table = arrays.get("pos_embedding")
+def _grid(arrays, options, side, width, tokens, is_simple):
+    """The patch grid (h, w): SimpleViT's by image_size, others' by the position table after `tokens`."""
+    hint, table = hint_grid(options, (side, side)), arrays.get("pos_embedding")
+    if is_simple and hint is None:  # positions are computed
+        options.value("image_size", None)
+        return 1, 1
+    if is_simple:
+        return hint.h, hint.w
     if table is None or table.ndim not in (2, 3) or table.shape[:-2] not in ((), (1,)) or table.shape[-1] != width:
         raise ValueError(
             f'The array "pos_embedding" of shape (1, tokens, {width}), or without the first axis, is missing.'
         )
-    return table.shape[-2]
-
-
-def _grid(arrays, options, side, width, tokens, is_simple):
-    """The patch grid (h, w): SimpleViT's by image_size, others' by the position table after `tokens`."""
-    hint = hint_grid(options, (side, side))
-    if not is_simple:
-        return grid(_positions(arrays, width) - tokens, hint, options)
-    if hint is None:  # positions are computed
-        options.value("image_size", None)
-        return 1, 1
-    return hint.h, hint.w
+    return grid(table.shape[-2] - tokens, hint, options)
 
 
 def _pooling(arrays, names, options, token):
@@ -128,18 +127,10 @@ def _pooling(arrays, names, options, token):
     }
 
 
-def parse(contents, options: dict) -> ParsedCheckpoint:
-    """Parses a state dict with names that `matches` accepts.
-
-    Args:
-        contents: from files.read.
-        options: an Options of arguments of `load`, for values that the file does not state.
-
-    Raises:
-        ValueError: if the file is not in this format after all.
-    """
+def parse(contents: Any, options: Any) -> ParsedCheckpoint:
+    """Parses a state dict with these names; arguments and errors as in timm.parse."""
     norm_first = _norm_first(contents.arrays, options)
-    arrays = _normalise(contents.arrays)
+    arrays = renamed(contents.arrays, rewriter(_ALIASES))
     index, side, channels = _patch(arrays, options)
     width = arrays[f"to_patch_embedding.{index}.weight"].shape[0]
     inner = need(arrays, "transformer.layers.0.0.to_qkv.weight", 2).shape[0] // 3
@@ -165,56 +156,21 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         "epsilon": options.value("epsilon", 1e-5),
         "mlp_activation": options.value("mlp_activation", "gelu"),
         "norm_first": norm_first,
+        **normalisation(None, HALF, channels, options),
     }
-    fields.update(normalisation(None, (127.5, 127.5), channels, options))
     classes = need(arrays, "mlp_head.weight", 2).shape[0] if "mlp_head.weight" in arrays else None
     dropped = [name for name in arrays if name == "cls_token" and not token]
     arrays = {name: a for name, a in arrays.items() if name not in dropped}
+    entries = _name_map(fields, classes, index, arrays)
+    size = pixels(shape, (side, side))
     return ParsedCheckpoint(
-        "ViT",
-        fields,
-        pixels(shape, (side, side)),
-        name_map(fields, classes, index, arrays),
-        arrays,
-        classes,
-        channels,
-        dropped=dropped,
-        resample="bicubic",
+        "ViT", fields, size, entries, arrays, classes, channels, dropped=dropped, resample="bicubic"
     )
 
 
-def name_map(spec: Mapping, classes: int | None, index: int, arrays: Mapping) -> NameMap:
-    """{name: Entry} of a model.
-
-    Args:
-        spec: dict of ViTSpec's fields.
-        classes: of the head; None without one.
-        index: of the patch embedding in its Sequential.
-        arrays: {name: array} of the file; class token and position table may lack a batch axis.
-    """
-    patch = f"to_patch_embedding.{index}"
-    # (d, p*p*c) where ours is (p, q, c, d): the same order of pixels.
-    kernel = Entry(
-        ("patch_encoder/kernel",), lambda a: a.reshape(-1, a.shape[-1]).T, lambda a, shapes: [a.T.reshape(shapes[0])]
-    )
-    entries = {f"{patch}.weight": kernel, f"{patch}.bias": same("patch_encoder/bias")}
-    if spec["patch_norm"]:
-        entries.update(torch_norm("to_patch_embedding.1", "patch_encoder/pixel_norm"))
-        entries.update(torch_norm("to_patch_embedding.3", "patch_encoder/embedding_norm"))
-    if spec["class_token"]:
-        entries["cls_token"] = same("class_token/tokens", (1,) * (arrays["cls_token"].ndim - 1) + (spec["width"],))
-    if spec["positions"] == "learned":
-        entries["pos_embedding"] = positions("position_embedding/embedding", 0, arrays["pos_embedding"].shape)
-    for i in range(spec["depth"]):
-        theirs, ours = f"transformer.layers.{i}", f"block_{i:02d}"
-        entries.update(torch_norm(f"{theirs}.0.norm", f"{ours}/attention_norm"))
-        qkv = (f"{ours}/attention/{name}/kernel" for name in ("query", "key", "value"))
-        entries[f"{theirs}.0.to_qkv.weight"] = stacked_linear(*qkv)
-        entries.update(torch_dense(f"{theirs}.0.to_out.0", f"{ours}/attention/out"))
-        entries.update(torch_norm(f"{theirs}.1.net.0", f"{ours}/mlp_norm"))
-        entries.update(torch_dense(f"{theirs}.1.net.1", f"{ours}/mlp/hidden"))
-        entries.update(torch_dense(f"{theirs}.1.net.4", f"{ours}/mlp/out"))
-    entries.update(torch_norm("transformer.norm", "fc_norm" if spec["fc_norm"] else "encoder_norm"))
-    if classes is not None:
-        entries.update(torch_dense("mlp_head", "head"))
-    return entries
+def _name_map(fields: Mapping[str, Any], classes: int | None, index: int, arrays: Mapping[str, np.ndarray]) -> NameMap:
+    """{name: Entry} of a model, its token and table shaped as in the file."""
+    shapes = {name: arrays[name].shape if name in arrays else None for name in ("cls_token", "pos_embedding")}
+    token = fields["class_token"] and (1,) * (len(shapes["cls_token"]) - 1) + (fields["width"],)
+    names = _NAMES.spelled(index=index)
+    return names.map(fields, classes=classes, token_shape=token, table_shape=shapes["pos_embedding"])

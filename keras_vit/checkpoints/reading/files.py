@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.checkpoints.formats.name_map import summary
-from keras_vit.checkpoints.formats.parsed import WORDS, setting
+from keras_vit.checkpoints.formats.settings import WORDS, setting
 from keras_vit.checkpoints.reading import keras_graph, metadata
 from keras_vit.checkpoints.reading.archives import BROKEN, check_archive
 from keras_vit.checkpoints.reading.foreign import HDF5, description

@@ -5,7 +5,6 @@ import pathlib
 import h5py
 
 from keras_vit.checkpoints.reading.archives import BROKEN
-from keras_vit.checkpoints.reading.own_vits import missing_by_shapes, sentence
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 _FLAX = (
@@ -41,21 +40,12 @@ _NAMES = (
 
 def _weights_of_keras(path):
     """The content of an HDF5 file without a graph of Keras' layers, in words."""
-    shapes = {}
-
-    def visit(name, item):
-        if isinstance(item, h5py.Dataset):
-            shapes[name] = item.shape
-
     with h5py.File(path) as file:
-        file.visititems(visit)
         own = "a model of a custom class" if "model_config" in file.attrs else "the weights of a Keras model"
-    parts = missing_by_shapes(shapes)
-    what = (
+    return (
         f"contains {own} without its architecture: build that model, then"
         ' model.load_weights("{name}"); model.save("model.keras").'
     )
-    return what if parts is None else f"{what} {sentence(parts)}"
 
 
 def description(path: pathlib.Path, start: bytes) -> str | None:

@@ -162,45 +162,6 @@ def test_published_sizes_have_the_published_parameters(variant, arguments, unrea
     assert count + unread == published
 
 
-def altered(folder_of, tmp_path, name="dpt_classes", **settings):
-    """The folder of a golden with other settings in its config.json."""
-    write(name, tmp_path)
-    config = {**golden(name)["config"], **settings}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"model_type": "zoedepth"}, "model_type='zoedepth'"),
-        ({"is_hybrid": True}, "is_hybrid=True"),
-        ({"reassemble_factors": [2, 2, 1, 0.5]}, "reassemble_factors"),
-        ({"head_in_index": 0}, "head_in_index=0"),
-        ({"backbone_out_indices": [0, 1, 2, 9]}, "four of the 5 blocks"),
-        ({"hidden_act": "relu"}, "hidden_act"),
-        ({"readout_type": "add"}, "readout_type"),
-        ({"id2label": {"0": "wall"}}, "id2label"),
-    ],
-)
-def test_settings_that_are_not_implemented_are_refused_by_name(settings, message, folder_of, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        keras_vit.load(altered(folder_of, tmp_path, **settings))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"use_shared_relative_position_bias": True}, "use_shared_relative_position_bias is True"),
-        ({"out_indices": [1, 2, 3, 4]}, "the outputs of four of the 5 blocks, from 2 to 5"),
-        ({"image_size": 40}, "the number of offsets, by image_size, is 81 in config.json, 49"),
-    ],
-)
-def test_settings_of_beit_that_are_not_implemented_are_refused_by_name(settings, message, folder_of, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        keras_vit.load(altered(folder_of, tmp_path, "beit", **settings))
-
-
 SIZE = {"depth": 4, "width": 8, "heads": 2, "mlp_dim": 8, "image_size": 32}
 
 

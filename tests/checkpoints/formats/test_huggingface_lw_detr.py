@@ -108,27 +108,6 @@ def test_sizes_of_lw_detr_have_transformers_parameters(size, without_values):
         assert count + width * (14**2 + 1 - 40**2 - depth) == parameters
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("lw_detr", {"model_type": "detr"}, "model_type='detr'"),
-        ("rf_detr", {"num_queries": 7}, "num_queries"),
-        ("rf_detr", {"activation_function": "relu"}, "activation_function='relu'"),
-        ("lw_detr", {"backbone_config": {"out_indices": [0, 2]}}, "out_indices in config.json should name outputs"),
-        ("lw_detr", {"backbone_config": {"num_windows": 5}}, "num_windows"),
-        ("rf_detr", {"backbone_config": None}, "need their config.json"),
-    ],
-)
-def test_settings_that_contradict_the_arrays_are_refused_by_name(name, settings, message, tmp_path):
-    write(name, tmp_path)
-    config = {**golden(name)["config"]}
-    for key, value in settings.items():
-        config[key] = {**config[key], **value} if isinstance(value, dict) else value
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=message):
-        keras_vit.load(tmp_path)
-
-
 @pytest.mark.extended
 def test_a_model_that_the_format_cannot_express_is_refused(tmp_path):
     options = {"queries": 4, "width": 8, "heads": 2, "map_heads": 2, "mlp_dim": 8, "groups": 1, "layers": 1}

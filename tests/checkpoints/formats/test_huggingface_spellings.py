@@ -53,8 +53,11 @@ def parsed(folder, arrays, config=None, **told):
 
 
 def ours(checkpoint):
-    """{our weights: the file's array}."""
-    return {entry.ours: checkpoint.arrays[name] for name, entry in checkpoint.name_map.items()}
+    """{our weights: the file's array, or all of its parts}."""
+    found = {}
+    for name, entry in checkpoint.name_map.items():
+        found.setdefault(entry.ours, []).append(checkpoint.arrays[name])
+    return {paths: np.concatenate(parts) for paths, parts in found.items()}
 
 
 def assert_equal(arrays, others):

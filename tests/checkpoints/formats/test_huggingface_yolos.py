@@ -1,10 +1,8 @@
 """YOLOS in Hugging Face's names: transformers' logits and boxes, equal files, published counts."""
 
-import json
-
 import pytest
 from as_transformers import assert_detects_as_transformers, assert_saved_alike
-from dense_files import golden, write
+from dense_files import write
 
 import keras_vit
 from keras_vit.checkpoints.formats import huggingface_yolos
@@ -46,22 +44,6 @@ def test_published_sizes_have_the_published_parameters(size, without_values):
         built = keras_vit.DetectionModel(f"{size}/16", head="yolos", image_size=image_size, classes=91, **fields)
         huggingface_yolos.check(built)
         assert built.count_params() == parameters
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"model_type": "detr"}, "model_type"),
-        ({"num_detection_tokens": 7}, "num_detection_tokens"),
-        ({"use_mid_position_embeddings": True}, "use_mid_position_embeddings"),
-        ({"hidden_act": "relu"}, "hidden_act"),
-    ],
-)
-def test_settings_that_contradict_the_arrays_are_refused_by_name(settings, message, tmp_path):
-    write("yolos", tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({**golden("yolos")["config"], **settings}))
-    with pytest.raises(ValueError, match=message):
-        keras_vit.load(tmp_path)
 
 
 def test_a_model_that_the_format_cannot_express_is_refused(tmp_path):

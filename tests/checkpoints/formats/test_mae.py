@@ -11,7 +11,7 @@ import tensorflow as tf
 from sampled import sample
 
 import keras_vit
-from keras_vit.checkpoints.formats import huggingface_names, mae
+from keras_vit.checkpoints.formats import huggingface, mae
 from keras_vit.checkpoints.formats.parsed import IMAGENET_MEAN, IMAGENET_STD
 from keras_vit.layers.positions.embeddings import fixed_table
 from keras_vit.models import MaskedAutoencoder
@@ -88,12 +88,10 @@ def _names(golden):
 
 def _unpacked(model, arrays):
     """{our path: array} of arrays by their names in a file; conversions are linear, and so hold for gradients."""
-    decoder = mae.decoder_map(
-        {"decoder_positions": model.decoder_positions, "decoder_depth": 1}, True, huggingface_names.IN_FILES["vit"]
-    )
-    entries = huggingface_names.name_map(model.spec.to_dict(), None, "vit") | {
-        f"decoder.{name}": e for name, e in decoder.items()
-    }
+    spelled = huggingface.IN_FILES["vit"]
+    fields = {"decoder_positions": model.decoder_positions, "decoder_depth": 1}
+    decoder = mae.decoder_map(fields, True, spelled.words)
+    entries = spelled.map(model.spec.to_dict()) | {f"decoder.{name}": e for name, e in decoder.items()}
     shapes = {v.path: tuple(v.shape) for v in model.weights}
     result = {}
     for name, array in arrays.items():

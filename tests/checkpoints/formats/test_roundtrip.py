@@ -12,7 +12,7 @@ import safetensors.numpy
 
 import keras_vit
 from keras_vit.checkpoints.adapt import model_weights
-from keras_vit.checkpoints.formats import bit_files, config_json, google
+from keras_vit.checkpoints.formats import bit_files, google
 from keras_vit.checkpoints.formats.name_map import unpack
 from keras_vit.checkpoints.parse import parse
 from keras_vit.checkpoints.reading.files import read
@@ -243,7 +243,7 @@ def test_timms_published_bits_are_expressed(without_values):
     with without_values():
         model = keras_vit.BiT("R50x1", image_size=32, classes=5)
         bit_files.CAPABILITIES["timm"].check(model)
-        assert config_json.timm_bit(model)["architecture"] == "resnetv2_50x1_bit"
+        assert bit_files.to_config(model)["architecture"] == "resnetv2_50x1_bit"
         names = bit_files.name_map(model.spec.units, 5, "timm")
         assert {path for entry in names.values() for path in entry.ours} == {
             w.path.removeprefix("bit/") for w in model.weights

@@ -38,7 +38,7 @@ def test_the_nearest_steps_of_a_text(text):
 def test_both_libraries_words_are_read_back(steps):
     size = (steps.height, steps.width)
     assert timm_config.preprocessing({"pretrained_cfg": timm_config.to_evaluation(steps)})(*size) == steps.text
-    assert huggingface_config.preprocessing(huggingface_config.to_preprocessor(steps))(*size) == steps.text
+    assert huggingface_config.preprocessing(huggingface_config.to_steps(steps))(*size) == steps.text
     assert nearest_steps(steps.text, size) == (steps, True)
 
 
