@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit.data.sources.base import RandomAccess, Source
 from keras_vit.data.sources.examine import pixel_size
-from keras_vit.data.sources.image_files import FORMATS, format_of
+from keras_vit.data.sources.image_files import FORMATS, infer_format
 from keras_vit.data.sources.selection import subset
 from keras_vit.data.sources.written_table import image_files
 from keras_vit.io.logs import printable
@@ -32,7 +32,7 @@ def not_exported(source: Source) -> dict[str, str]:
     """{format: one of its files} of those of a source's formats that an exported SavedModel does not read."""
     found = {}
     for path in _some_files(source, _NAMES):
-        kind = format_of(path)
+        kind = infer_format(path)
         if kind and FORMATS[kind].module:
             found.setdefault(kind, printable(path))
     return dict(sorted(found.items()))

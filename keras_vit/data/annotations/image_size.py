@@ -7,18 +7,18 @@ from keras_vit.data.ops.decode import decode_other, header
 from keras_vit.data.ops.headers import MAX_PIXELS
 
 
-def _of_jpeg(encoded):
+def _jpeg_size(encoded):
     shape, turned, _ = header(encoded)
     return tf.ensure_shape(shape[:2], (2,)), turned
 
 
-def _of_png(encoded):
+def _png_size(encoded):
     start = tf.strings.substr(encoded + b"\0" * 24, 16, 8)
     size = tf.io.decode_raw(start, tf.int32, little_endian=False)[::-1]  # width, height -> height, width
     return tf.ensure_shape(size, (2,)), orientation.of_png(encoded)
 
 
-def _of_other(encoded):
+def _other_size(encoded):
     return tf.ensure_shape(tf.shape(decode_other(encoded, 3))[:2], (2,)), tf.constant(1)
 
 
@@ -32,9 +32,9 @@ def size_and_orientation(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         InvalidArgumentError: at run time, for an unreadable header or too many pixels.
     """
     start = tf.strings.substr(encoded, 0, 2)
-    kinds = {b"\xff\xd8": _of_jpeg, b"\x89P": _of_png}
+    kinds = {b"\xff\xd8": _jpeg_size, b"\x89P": _png_size}
     cases = [(start == magic, lambda kind=kind: kind(encoded)) for magic, kind in kinds.items()]
-    size, turned = tf.case(cases, default=lambda: _of_other(encoded))
+    size, turned = tf.case(cases, default=lambda: _other_size(encoded))
     size = tf.where(turned >= 5, size[::-1], size)
     pixels = tf.reduce_prod(tf.cast(size, tf.int64))
     fits = (pixels <= MAX_PIXELS) & tf.reduce_all(size > 0)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.annotations.form import Picture, Region
 from keras_vit.data.annotations.image_size import size_and_orientation
 from keras_vit.data.annotations.rasterise import FIFTHS, group_numbers, painted, polygon_spans, run_spans, to_fifths
+from keras_vit.data.annotations.schema import AnnotatedImage, Region
 from keras_vit.data.ops import orientation
 
 
@@ -55,17 +55,17 @@ def _joined(arrays, empty):
 
 
 def make_table(
-    pictures: Iterable[Picture],
-    value_of: Callable[[Region, Picture], int],
+    images: Iterable[AnnotatedImage],
+    value_of: Callable[[Region, AnnotatedImage], int],
     fractions: bool,
     wide: bool,
     background: int,
 ) -> Table:
-    """Makes the Table of pictures.
+    """Makes the Table of images.
 
     Args:
-        pictures: iterable of Picture. Read once.
-        value_of: callable. Maps a region and its picture to the value to draw.
+        images: iterable of AnnotatedImage. Read once.
+        value_of: callable. Maps a region and its annotated to the value to draw.
         fractions: bool. Whether coordinates are fractions, not pixels.
         wide: bool. Whether values exceed 255.
         background: int. Value of pixels in no region.
@@ -73,10 +73,10 @@ def make_table(
     paths, faults, sizes, parts, values, points, runs = [], [], [], [], [], [], []
     vertices, counts = [], []
     kind = "float32" if fractions else "int32"
-    for picture in pictures:
+    for image in images:
         before, drawn = len(values), []
-        for region in picture.regions:
-            value = value_of(region, picture)
+        for region in image.regions:
+            value = value_of(region, image)
             drawn += region.polygons
             values += [value] * (len(region.polygons) + (region.runs is not None))
             points += map(len, region.polygons)
@@ -88,9 +88,9 @@ def make_table(
         if drawn:
             together = np.concatenate(drawn)
             vertices.append((together if fractions else to_fifths(together)).astype(kind))
-        paths.append(picture.path)
-        faults.append(picture.fault)
-        sizes.append(picture.size or (0, 0))
+        paths.append(image.path)
+        faults.append(image.fault)
+        sizes.append(image.size or (0, 0))
         parts.append(len(values) - before)
     return Table(
         paths,

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from keras_vit.data.annotations import annotation_files
-from keras_vit.data.annotations.form import Ignored
-from keras_vit.data.annotations.shared_images import once
+from keras_vit.data.annotations.schema import Ignored
+from keras_vit.data.annotations.shared_images import drop_repeated
 from keras_vit.data.annotations.yolo_layout import Export
 from keras_vit.data.sources.image_files import ENDINGS, ending
 from keras_vit.data.splits import canonical
@@ -112,7 +112,7 @@ def _image_files(export, split, existing, owner):
 
 
 def all_images(
-    export: Export, split: str, existing: annotation_files.Existing, ignored: Ignored
+    export: Export, split: str, existing: annotation_files.FileIndex, ignored: Ignored
 ) -> dict[str, list[str]]:
     """Returns {split: image files} of `split` and of the others, as far as these exist.
 
@@ -121,7 +121,7 @@ def all_images(
         ValueError: if two paths stand for one file, or nothing lists the splits.
     """
     owner: dict[str, str] = {}
-    images = {split: once(_image_files(export, split, existing, owner), ignored)}
+    images = {split: drop_repeated(_image_files(export, split, existing, owner), ignored)}
     for other in (name for name in export.splits if name != split):
         try:
             images[other] = _image_files(export, other, existing, owner)
@@ -141,10 +141,10 @@ def _label_folders(folder, existing):
     return [*("/".join([above, name, *parts[at + 1 :]]) for name in own), folder]
 
 
-def label_files(images: Iterable[str], existing: annotation_files.Existing) -> dict[str, str]:
+def label_files(images: Iterable[str], existing: annotation_files.FileIndex) -> dict[str, str]:
     """Returns {image: its text file}, the expected one if it has none."""
     folders = {folder: _label_folders(folder, existing) for folder in {os.path.dirname(image) for image in images}}
-    existing.list(place for places in folders.values() for place in places)
+    existing.add(place for places in folders.values() for place in places)
     found = {}
     for image in images:
         folder, name = os.path.split(image)

@@ -17,10 +17,9 @@ from keras_vit.data.annotations.image_size import upright_size
 from keras_vit.data.errors import DESCRIBED_WRONGLY
 from keras_vit.data.mapping import EXAMPLES
 from keras_vit.data.objects import complete
-from keras_vit.data.sources.classes_file import doubts
+from keras_vit.data.sources.classes_file import warn_about_names
 from keras_vit.data.sources.image_files import in_known_format
 from keras_vit.io.cache import cached_answer
-from keras_vit.io.logs import log_once
 from keras_vit.io.paths import THREADS
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
@@ -101,8 +100,7 @@ def names_of_objects(pattern: str, found: Mapping[str, Any], first: int) -> tupl
         raise ValueError(
             f'The records of "{pattern}" name several labels "{twice[0]}": give class names, ?classes=FILE.'
         )
-    for doubt in doubts(pattern, names) if len(names) > 1 else ():
-        log_once(logging.WARNING, doubt)
+    warn_about_names(pattern, names, needs_classes=False)
     return names
 
 

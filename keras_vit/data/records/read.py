@@ -32,7 +32,7 @@ from keras_vit.data.records.index import FRAME, record_counts
 from keras_vit.data.records.label_map import check_same_names, with_label_map
 from keras_vit.data.records.object_records import has_objects, look_into_objects, names_of_objects, object_parser
 from keras_vit.data.sources.base import Records
-from keras_vit.data.sources.classes_file import check_first_label, class_names
+from keras_vit.data.sources.classes_file import check_first_label, read_class_names
 from keras_vit.data.sources.image_files import in_known_format
 from keras_vit.data.sources.mask_files import own_classes, records_of_masks
 from keras_vit.data.sources.mask_sample import MEANINGS, check_mask_options, look_into_records, report, understood
@@ -169,7 +169,7 @@ def _numbers_as_names(pattern, files, key, first):
 def _describe_objects(pattern, splits, split, chosen, features):
     """The Description of others' files with boxes, with classes numbered from 1 unless first_label says otherwise."""
     first = int(chosen["first_label"] or 1)
-    names = class_names(os.path.dirname(pattern), chosen["classes"])
+    names = read_class_names(os.path.dirname(pattern), chosen["classes"])
     own = look_into_objects(pattern, splits[split], features)
     if names is None:
         known = splits.get("train", splits[split])  # all splits have its classes
@@ -202,7 +202,7 @@ def _describe(pattern, files, split, chosen):
                 f'"{splits[split][0]}" has no "{key}" in its first record, only {keys}. Write "{pattern}?{kind}=KEY".'
             )
     first = int(chosen["first_label"] or 0)
-    names = class_names(os.path.dirname(pattern), chosen["classes"]) if usual is FEATURES else ()
+    names = read_class_names(os.path.dirname(pattern), chosen["classes"]) if usual is FEATURES else ()
     if names is None:
         names = _numbers_as_names(pattern, files, features["label"], first)
     counts = record_counts(splits[split])

@@ -33,7 +33,7 @@ from keras_vit.data.scan import scan
 from keras_vit.data.source_names import KINDS, with_kind
 from keras_vit.data.sources.base import RandomAccess, Source
 from keras_vit.data.sources.examine import warn_of_files
-from keras_vit.data.sources.repeated import real_paths
+from keras_vit.data.sources.repeated_images import real_paths
 from keras_vit.data.sources.written_table import image_files
 from keras_vit.io.atomic import sync_all, write_bytes
 from keras_vit.io.lock import owned

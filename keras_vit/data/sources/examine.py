@@ -10,7 +10,7 @@ from absl import logging
 
 from keras_vit.data.ops.headers import LARGE
 from keras_vit.data.sources.base import RandomAccess, Source
-from keras_vit.data.sources.image_files import format_inside, opened
+from keras_vit.data.sources.image_files import open_with_pillow, read_format
 from keras_vit.data.sources.written_table import image_files
 from keras_vit.io.paths import in_threads
 from keras_vit.io.progress import stage
@@ -68,7 +68,7 @@ def copies(paths: Sequence[str]) -> list[list[str]]:
 def pixel_size(path: str) -> tuple[int, int] | None:
     """Reads an image's (width, height) from its header; None if unreadable."""
     try:
-        with opened(path, format_inside(path)) as image:
+        with open_with_pillow(path, read_format(path)) as image:
             return image.size
     except Exception:  # Pillow raises errors of any kind; decoding reports damage
         return None

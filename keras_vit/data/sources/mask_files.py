@@ -24,7 +24,7 @@ from keras_vit.data.ops.decode_mask import (
     png_values,
 )
 from keras_vit.data.sources.base import RandomAccess, Records
-from keras_vit.data.sources.image_files import HEAD, format_of_start, opened, read_image
+from keras_vit.data.sources.image_files import HEAD, format_from_bytes, open_with_pillow, source_of_files
 from keras_vit.io.void import void_of
 
 COLOR = 1 << 24  # added to a colour's 0xRRGGBB, to distinguish it from a grey value or an index
@@ -83,11 +83,11 @@ def _plain(image):
 
 def _as_png(encoded):
     """Converts the bytes of a mask in another format to a PNG with the same values."""
-    name = format_of_start(encoded[:HEAD])
+    name = format_from_bytes(encoded[:HEAD])
     _refuse_lossy(encoded, name)
     file = io.BytesIO()
     try:
-        plain = _plain(opened(io.BytesIO(encoded), name))
+        plain = _plain(open_with_pillow(io.BytesIO(encoded), name))
         plain.save(file, "PNG", **({"bits": 8} if plain.mode == "P" else {}))
     except ValueError:
         raise
@@ -351,22 +351,7 @@ def records_of_masks(source: Records, mapping: Mapping) -> Records:
 
 def source_of_masks(title: str, mapping: Mapping, pairs: Sequence[tuple[str, str]]) -> RandomAccess:
     """Makes a source of (image path, mask path) pairs in this order; `title` is its name in messages."""
-    images, masks = (tf.constant([os.fsencode(pair[i]) for pair in pairs]) for i in (0, 1))
-
-    def lookup(i):
-        return {"image": read_image(images[i]), "mask": tf.io.read_file(masks[i])}
-
-    def name_of(i):
-        return images[i]
-
-    return RandomAccess(
-        title,
-        mapping.names,
-        None,
-        lookup,
-        name_of,
-        count=len(pairs),
-        void=mapping.void,
-        colors=mapping.colors,
-        parse=with_classes(mapping),
-    )
+    masks = tf.constant([os.fsencode(mask) for _, mask in pairs])
+    columns, fields = {"mask": lambda i: tf.io.read_file(masks[i])}, {"void": mapping.void, "colors": mapping.colors}
+    images = [image for image, _ in pairs]
+    return source_of_files(title, mapping.names, None, images, columns, with_classes(mapping), **fields)

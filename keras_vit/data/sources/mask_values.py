@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_vit.data.errors import reason
 from keras_vit.data.ops.decode_mask import PALETTE, png_color_type, png_palette
-from keras_vit.data.sources.image_files import format_inside, opened
+from keras_vit.data.sources.image_files import open_with_pillow, read_format
 from keras_vit.data.sources.mask_files import COLOR, Mapping, code_of, in_png, rgb, stored, value_text
 from keras_vit.data.sources.mask_tables import Table, is_void_name
 from keras_vit.io.suggest import did_you_mean, listed
@@ -95,7 +95,7 @@ def count_encoded(encoded: tf.Tensor, with_colors: bool) -> Counted | str:
 def _header(path):
     """Reads an image's (stored (height, width), EXIF orientation, format); None if unreadable: decoding reports it."""
     try:
-        with opened(path, format_inside(path)) as image:
+        with open_with_pillow(path, read_format(path)) as image:
             return image.size[::-1], image.getexif().get(_ORIENTATION, 1), image.format
     except Exception:  # Pillow raises many kinds of errors
         return None

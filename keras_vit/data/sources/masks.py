@@ -17,13 +17,12 @@ The resulting masks contain class numbers from 0, in the order of `class_names`,
 
 import dataclasses
 import os
-import random
 import re
 
 import tensorflow as tf
 
-from keras_vit.data.annotations import box_source, form
-from keras_vit.data.annotations import source as annotations
+from keras_vit.data.annotations import box_source, schema
+from keras_vit.data.annotations import mask_source as annotations
 from keras_vit.data.annotations.advice import advice
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.folder import check_folder
@@ -31,7 +30,7 @@ from keras_vit.data.sources.mask_files import source_of_masks
 from keras_vit.data.sources.mask_pairs import NoPairs, find_pairs, may_have_masks
 from keras_vit.data.sources.mask_sample import MEANINGS, look, report, understood
 from keras_vit.data.sources.mask_tables import Table, cityscapes, find_table, is_void_name, voc
-from keras_vit.data.splits import SPLITS, MissingSplit, canonical, merged_splits, split_name, split_range
+from keras_vit.data.splits import SPLITS, MissingSplit, find_split, fixed_shuffle, merged_splits, take_slice
 from keras_vit.io.paths import locate, read_text, split_options
 from keras_vit.io.progress import stage
 
@@ -92,7 +91,7 @@ def _only_boxes(layout):
     """Whether annotations have no outlines to draw."""
     try:
         next(iter(layout.splits.values()))()
-    except form.OnlyBoxes:
+    except schema.OnlyBoxes:
         return True
     return False
 
@@ -123,11 +122,11 @@ def _annotated(layout, path, split, data_dir, root, chosen):
     """Opens annotations, or returns None if they are boxes next to masks.
 
     Raises:
-        ValueError: as `annotated`; MissingSplit for an unknown split.
+        ValueError: as `open_masks`; MissingSplit for an unknown split.
     """
     try:
-        return annotations.annotated(layout, path, split, data_dir)
-    except (form.OnlyBoxes, MissingSplit) as error:
+        return annotations.open_masks(layout, path, split, data_dir)
+    except (schema.OnlyBoxes, MissingSplit) as error:
         with stage(f"Reading the folder {root}", unit="files") as work:
             candidates = may_have_masks(root, work)
         if not candidates or (isinstance(error, MissingSplit) and not _only_boxes(layout)):
@@ -163,13 +162,8 @@ def masks(path: str, split: str = "train", data_dir: str | None = None) -> Rando
     folder, chosen = split_options(path, **dict.fromkeys(_OPTIONS, ""))
     check_folder(root)
     pairs = _pairs(root, chosen)
-    asked = canonical(split_name(split))
-    if not pairs.splits.get(asked):
-        raise MissingSplit(
-            f'The folder "{root}" has no split "{asked}" with masks. Valid: {", ".join(pairs.splits)}, and slices such'
-            f' as "{next(iter(pairs.splits))}[80%:]".',
-            [name for name in pairs.splits if pairs.splits[name]],
-        )
+    valid = [name for name in pairs.splits if pairs.splits[name]]
+    asked = find_split(f'The folder "{root}"', split, valid, " with masks")
     # All splits use the classes of train.
     known_by = next(name for name in (*SPLITS, asked) if pairs.splits.get(name))
     files = [mask for _, mask in pairs.splits[known_by]]
@@ -182,6 +176,4 @@ def masks(path: str, split: str = "train", data_dir: str | None = None) -> Rando
     apart = {os.path.relpath(os.path.dirname(image), root) for image, _ in pairs.splits[asked]}
     merged = merged_splits(apart) if len(pairs.splits) == 1 else ""
     report(f"{title}, {asked}", len(pairs.splits[asked]), known_by, meaning, pairs.report_lines(asked), merged)
-    chosen_pairs = list(pairs.splits[asked])
-    random.Random(0).shuffle(chosen_pairs)
-    return source_of_masks(title, meaning.mapping, chosen_pairs[slice(*split_range(split, len(chosen_pairs)))])
+    return source_of_masks(title, meaning.mapping, take_slice(split, fixed_shuffle(pairs.splits[asked])))

@@ -10,7 +10,6 @@ column text or caption without a column of classes, or the column of text=, cont
 
 import collections
 import os
-import random
 import re
 import unicodedata
 
@@ -19,15 +18,15 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data.sources.base import RandomAccess
-from keras_vit.data.sources.classes_file import check_first_label, class_names, doubts
+from keras_vit.data.sources.classes_file import check_first_label, read_class_names, warn_about_names
 from keras_vit.data.sources.image_files import source_of_files
 from keras_vit.data.sources.mask_files import source_of_masks
 from keras_vit.data.sources.mask_sample import check_mask_options, look, report, understood
 from keras_vit.data.sources.mask_tables import find_table
-from keras_vit.data.sources.repeated import image_numbers, real_paths, rows_of
+from keras_vit.data.sources.repeated_images import image_numbers, real_paths, rows_of
 from keras_vit.data.sources.stratified import positions
 from keras_vit.data.sources.table_rows import columns, csv_rows, first_names, jsonl_rows
-from keras_vit.data.splits import SPLITS, MissingSplit, canonical, split_name, split_range
+from keras_vit.data.splits import SPLITS, canonical, find_split, fixed_shuffle, split_name, take_slice
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads, locate, read_text, split_options
 from keras_vit.io.progress import stage
@@ -295,9 +294,7 @@ def _without_leaks(table, files, rows):
 def _sliced(split, order, files):
     """Returns the rows of a slice of the images of the rows `order`, in a fixed random order of the images."""
     images, first = image_numbers([files[i] for i in order])
-    shuffled = list(range(len(first)))
-    random.Random(0).shuffle(shuffled)
-    return np.array(order)[rows_of(images, shuffled[slice(*split_range(split, len(first)))])]
+    return np.array(order)[rows_of(images, take_slice(split, fixed_shuffle(range(len(first)))))]
 
 
 def _stratified(title, split, order, files, labels, names):
@@ -347,24 +344,13 @@ def _wanted_in(kind, text, chosen, contents):
     return _wanted(text, chosen) | {which: _COLUMNS[which] for which in found}
 
 
-def _check_split(path, name, rows):
-    """Raises MissingSplit if no row is of the split."""
-    valid = list(dict.fromkeys(row.split for row in rows))
-    if name not in valid:
-        raise MissingSplit(
-            f'"{path}" has no split "{name}". Valid: {", ".join(valid[:10])}, and slices such as "{valid[0]}[80%:]".',
-            valid,
-        )
-
-
-def _tell(title, split, files, names):
+def _log_found(title, split, files, names):
     """Logs the number of images and classes, and warns about doubtful class names; `files` are those of the rows."""
     of_classes = f" of {counted(len(names), 'class')} ({listed(names)})" if names else ""
     images = len(set(files))
     of_rows = f" in {counted(len(files), 'row')}" if images < len(files) else ""
     log_once(logging.INFO, f"{title}, {split}: {counted(images, 'image')}{of_rows}{of_classes}.")
-    for warning in doubts(title, names) if names else ():
-        log_once(logging.WARNING, warning)
+    warn_about_names(title, names)
 
 
 def table(kind: str, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
@@ -397,7 +383,7 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
     check_mask_options(text, chosen)
     rows, labels, names = list(_read(kind, path, contents, wanted)), None, ()
     if "label" in wanted:
-        labels, names = _numbered(path, rows, class_names(folder, chosen["classes"]), chosen["first_label"])
+        labels, names = _numbered(path, rows, read_class_names(folder, chosen["classes"]), chosen["first_label"])
     paths = _paths(folder, [row.image for row in rows])
     files = real_paths(paths)
     _check_repeated(path, files, rows)
@@ -405,17 +391,20 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
     if len(kept) < len(rows):
         rows, paths, files = ([values[i] for i in kept] for values in (rows, paths, files))
         labels = None if labels is None else labels[kept]
-    _check_split(path, name, rows)
+    find_split(f'"{path}"', split, dict.fromkeys(row.split for row in rows))
     if chosen["mask"]:
         return _masks(title, split, chosen, folder, rows, paths, files)
     order = [i for i, row in enumerate(rows) if row.split == name]
     with stage(f"Looking for the images of {path}", unit="folders") as work:
         there = _without_missing(path, [paths[i] for i in order], [rows[i] for i in order], work)
         order = [order[i] for i in there]
-    _tell(title, name, [files[i] for i in order], names)
+    _log_found(title, name, [files[i] for i in order], names)
     if labels is None:
         order = _sliced(split, order, files)
     else:
         order = _stratified(title, split, order, files, labels, names)
-    texts = [rows[i].text for i in order] if "text" in wanted else None
-    return source_of_files(title, names, None if labels is None else labels[order], [paths[i] for i in order], texts)
+    files, labels = [paths[i] for i in order], None if labels is None else labels[order]
+    if "text" not in wanted:
+        return source_of_files(title, names, labels, files)
+    texts = tf.constant([rows[i].text for i in order], tf.string)
+    return source_of_files(title, names, labels, files, {"text": lambda i: texts[i]})

@@ -616,7 +616,7 @@ REFUSED = {  # export: (its files, what is said)
     ),
     "jsonl: no objects": (
         folder_of(train_jsonl='{"imageGcsUri": "gs://x/a.jpg", "boundingBoxAnnotations": []}\n'),
-        "no image of train has a box",
+        "train: no image has a box",
     ),
     "csv: thousands": (
         folder_of(train_csv="image;label;x1;y1;x2;y2\na.jpg;x;1,000;2;3;4\n"),

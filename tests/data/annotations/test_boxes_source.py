@@ -233,7 +233,9 @@ def test_key_points_of_yolo_poses_are_left_out(tmp_path):
 )
 def test_images_turned_without_another_size_are_named(tmp_path, monkeypatch, kind, orientation, told):
     lines = []
-    monkeypatch.setattr("keras_vit.data.annotations.turned.log_once", lambda level, text: lines.append(text))
+    monkeypatch.setattr(
+        "keras_vit.data.annotations.orientation_warnings.log_once", lambda level, text: lines.append(text)
+    )
     exif = Image.Exif()
     exif[0x0112] = orientation
     voc_folder(tmp_path)
@@ -245,7 +247,9 @@ def test_images_turned_without_another_size_are_named(tmp_path, monkeypatch, kin
 @pytest.mark.parametrize("orientation", [5, 6])
 def test_turned_images_without_a_stated_size_are_named(tmp_path, monkeypatch, orientation):
     lines = []
-    monkeypatch.setattr("keras_vit.data.annotations.turned.log_once", lambda level, text: lines.append(text))
+    monkeypatch.setattr(
+        "keras_vit.data.annotations.orientation_warnings.log_once", lambda level, text: lines.append(text)
+    )
     exif = Image.Exif()
     exif[0x0112] = orientation
     yolo_boxes(tmp_path, "0 .35 .3125 .3 .375")

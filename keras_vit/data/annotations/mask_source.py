@@ -4,26 +4,19 @@ Pixels in no region belong to the class "background", number 0, or are void with
 """
 
 import os
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
-from keras_vit.data.annotations import coco, form, labelme, yolo
-from keras_vit.data.annotations.form import Layout, Picture, Region
+from keras_vit.data.annotations import coco, labelme, schema, yolo
 from keras_vit.data.annotations.mask_table import Table, make_table, mask_drawer
-from keras_vit.data.annotations.opening import advancing, asked_split, check_some, names_of, report
-from keras_vit.data.annotations.turned import warn_of_turned
+from keras_vit.data.annotations.opening import open_split
+from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Ignored, Layout, Region
 from keras_vit.data.sources.base import RandomAccess
-from keras_vit.data.sources.classes_file import doubts
-from keras_vit.data.sources.image_files import read_image
 from keras_vit.data.sources.mask_tables import is_void_name
-from keras_vit.data.splits import split_range
-from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads, locate, split_options
-from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted, did_you_mean, listed
 from keras_vit.io.void import void_of
 
@@ -92,7 +85,7 @@ class _Numbers:
                 f" ({listed(names)}) and void. Without ?background=void, the pixels in no region are a class."
             )
 
-    def value_of(self, region: Region, picture: Picture) -> int:
+    def value(self, region: Region, image: AnnotatedImage) -> int:
         """Returns the value of a region's pixels.
 
         Raises:
@@ -101,45 +94,22 @@ class _Numbers:
         number = self._number.get(region.label)
         if number is None:
             raise ValueError(
-                f'{region.name} of "{picture.path}" has the unknown class "{region.label}".'
+                f'{region.name} of "{image.path}" has the unknown class "{region.label}".'
                 f"{did_you_mean(region.label, self._number)} Valid: {listed(list(self.names))}."
             )
         return number
 
 
-def _with_regions(pictures: Iterator[Picture], needed: bool, ignored) -> Iterator[Picture]:
-    """Yields `pictures`; if `needed`, drops and counts pictures without regions."""
-    for picture in pictures:
-        if needed and not picture.regions and not picture.fault:
-            ignored[form.NO_REGION].append(picture.path)
+def _drop_empty(images: Iterator[AnnotatedImage], ignored: Ignored) -> Iterator[AnnotatedImage]:
+    """Drops and counts images without regions."""
+    for image in images:
+        if image.regions or image.fault:
+            yield image
         else:
-            yield picture
+            ignored[schema.NO_REGION].append(image.path)
 
 
-def _source(title, table: Table, numbers: _Numbers, order) -> RandomAccess:
-    """Makes a source of the images at positions `order`, (m,), in the table."""
-    paths = tf.constant([os.fsencode(path) for path in table.paths])
-    order = tf.constant(order, tf.int64)
-    draw = mask_drawer(table)
-
-    def lookup(i):
-        return {"image": read_image(paths[order[i]]), "number": order[i]}
-
-    def parse(example):
-        mask = draw(example["number"], example["image"])
-        some = tf.reduce_any(mask != tf.cast(numbers.void, mask.dtype))
-        what = "The mask is all void: no pixel has a class to learn from."
-        with tf.control_dependencies([tf.debugging.Assert(some, [what])]):
-            mask = tf.identity(mask)
-        return {"image": example["image"], "mask": mask, "void": tf.constant(numbers.void, mask.dtype)}
-
-    def name_of(i):
-        return paths[order[i]]
-
-    return RandomAccess(title, numbers.names, None, lookup, name_of, count=len(order), void=numbers.void, parse=parse)
-
-
-def _shares(source: RandomAccess) -> tuple[int, np.ndarray]:
+def _class_shares(source: RandomAccess) -> tuple[int, np.ndarray]:
     """Draws a sample of a source's masks, skipping failures; returns (their number, pixels of each class and void)."""
     classes = len(source.class_names)
 
@@ -149,34 +119,71 @@ def _shares(source: RandomAccess) -> tuple[int, np.ndarray]:
 
     counter = tf.function(count, [tf.TensorSpec((), tf.int64)], autograph=False).get_concrete_function()
 
-    def one(i):
+    def count_one(i):
         try:
             return counter(tf.constant(i, tf.int64)).numpy()
         except (tf.errors.OpError, ValueError):
             return None
 
     size = min(source.size, _SAMPLE)
-    counts = [found for found in in_threads(one, [i * source.size // size for i in range(size)]) if found is not None]
+    counts = in_threads(count_one, [i * source.size // size for i in range(size)])
+    counts = [found for found in counts if found is not None]
     return len(counts), sum(counts, np.zeros(classes + 1, "int64"))
 
 
-def _report(title, split, layout, table, numbers, source, ignored):
-    """Logs one line about the annotations; warns if some are ignored."""
-    looked, pixels = _shares(source)
-    part = pixels[:-1] / max(pixels[:-1].sum(), 1)
-    shown = [f"{numbers.names[i]} {part[i]:.1%}" for i in np.argsort(-part, kind="stable")]
-    empty = int((np.diff(table.parts) == 0).sum()) - sum(map(bool, table.faults))
-    text = (
-        f"{title}, {split}: {counted(len(table.paths), 'image')} with {layout.format} annotations of"
-        f" {counted(len(numbers.names), 'class')} ({layout.overlaps}); share of pixels in {counted(looked, 'mask')}:"
-        f" {listed(shown, _SHOWN)}; void {pixels[-1] / max(pixels.sum(), 1):.1%}"
-    )
-    text += f"; void is {listed(numbers.ignored)}" if numbers.ignored else ""
-    text += f"; {counted(empty, 'image')} without regions, all {BACKGROUND}" if empty else ""
-    report(text, table.paths, ignored, layout)
+class MaskTarget:
+    """Masks drawn from annotations, for `open_split`.
+
+    Args:
+        background_is_void: bool. Whether pixels in no region have no class.
+        ignore: str. Comma-separated labels that mean void; "none"; or "" for the usual ones.
+    """
+
+    needs_classes = True
+
+    def __init__(self, background_is_void: bool, ignore: str):
+        self._background_is_void, self._ignore = background_is_void, ignore
+
+    def read(self, annotations: Annotations, class_names: Sequence[str]) -> Table:
+        images = annotations.images
+        if self._background_is_void:
+            images = _drop_empty(images, annotations.ignored)
+        self._numbers = numbers = _Numbers(class_names, self._background_is_void, self._ignore)
+        self.class_names = numbers.names
+        return make_table(images, numbers.value, annotations.fractions, numbers.void > 255, numbers.background)
+
+    def fields(self, table: Table, rows: Sequence[int]) -> dict[str, Any]:
+        return {"void": self._numbers.void}
+
+    def parser(self, table: Table) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        draw, void = mask_drawer(table), self._numbers.void
+
+        def parse(example):
+            mask = draw(example["number"], example["image"])
+            some = tf.reduce_any(mask != tf.cast(void, mask.dtype))
+            what = "The mask is all void: no pixel has a class to learn from."
+            with tf.control_dependencies([tf.debugging.Assert(some, [what])]):
+                mask = tf.identity(mask)
+            return {"image": example["image"], "mask": mask, "void": tf.constant(void, mask.dtype)}
+
+        return parse
+
+    def describe(self, title: str, table: Table, whole: Callable[[], RandomAccess], layout: Layout) -> str:
+        names, ignored = self.class_names, self._numbers.ignored
+        looked, pixels = _class_shares(whole())
+        part = pixels[:-1] / max(pixels[:-1].sum(), 1)
+        shown = [f"{names[i]} {part[i]:.1%}" for i in np.argsort(-part, kind="stable")]
+        empty = int((np.diff(table.parts) == 0).sum()) - sum(map(bool, table.faults))
+        text = (
+            f"{title}: {counted(len(table.paths), 'image')} with {layout.format} annotations of"
+            f" {counted(len(names), 'class')} ({layout.overlaps}); share of pixels in {counted(looked, 'mask')}:"
+            f" {listed(shown, _SHOWN)}; void {pixels[-1] / max(pixels.sum(), 1):.1%}"
+        )
+        text += f"; void is {listed(ignored)}" if ignored else ""
+        return text + (f"; {counted(empty, 'image')} without regions, all {BACKGROUND}" if empty else "")
 
 
-def annotated(layout: Layout, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
+def open_masks(layout: Layout, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
     """Opens a split of annotations as masks.
 
     Args:
@@ -190,23 +197,8 @@ def annotated(layout: Layout, text: str, split: str = "train", data_dir: str | N
         FileNotFoundError: if no image is found.
         ValueError: if the annotations are unusable, or the split is missing.
     """
-    path, chosen = split_options(text, **dict.fromkeys(OPTIONS, ""))
-    root, title = locate(path, data_dir), f"masks:{path}"
-    if chosen["background"] not in ("", "void"):
-        raise ValueError(f'"{text}": expected background=void, got background={chosen["background"]}.')
-    asked = asked_split(layout, split, root)
-    with stage(f"Reading the annotations in {root}", unit="images") as work:
-        annotations, is_void = layout.splits[asked](), chosen["background"] == "void"
-        names = names_of(title, root, layout, asked, annotations, chosen["classes"])
-        numbers = _Numbers(names, is_void, chosen["ignore"])
-        pictures = advancing(_with_regions(annotations.pictures, is_void, annotations.ignored), work)
-        table = make_table(pictures, numbers.value_of, annotations.fractions, numbers.void > 255, numbers.background)
-    check_some(title, annotations, list(zip(table.paths, table.faults)))
-    order = list(range(len(table.paths)))
-    random.Random(0).shuffle(order)
-    whole = _source(title, table, numbers, order)
-    _report(title, asked, layout, table, numbers, whole, annotations.ignored)
-    warn_of_turned(title, table.paths, table.sizes)
-    for doubt in doubts(title, numbers.names):
-        log_once(logging.WARNING, doubt)
-    return _source(title, table, numbers, order[slice(*split_range(split, len(order)))])
+    path, options = split_options(text, **dict.fromkeys(OPTIONS, ""))
+    if options["background"] not in ("", "void"):
+        raise ValueError(f'"{text}": expected background=void, got background={options["background"]}.')
+    target = MaskTarget(options["background"] == "void", options["ignore"])
+    return open_split(target, layout, f"masks:{path}", locate(path, data_dir), split, options["classes"])

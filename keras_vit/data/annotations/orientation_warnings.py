@@ -25,11 +25,11 @@ def _orientation(path):
         return 1
     if not any(mark in head for mark in _MARKS):
         return 1
-    of_kind = {b"\xff\xd8": orientation.of_jpeg, b"\x89P": orientation.of_png}.get(head[:2])
-    return int(of_kind(tf.constant(head))) if of_kind else 1
+    read = {b"\xff\xd8": orientation.of_jpeg, b"\x89P": orientation.of_png}.get(head[:2])
+    return int(read(tf.constant(head))) if read else 1
 
 
-def warn_of_turned(title: str, paths: Sequence[str], sizes: np.ndarray) -> None:
+def warn_about_orientation(title: str, paths: Sequence[str], sizes: np.ndarray) -> None:
     """Warns of images, among a sample, whose annotations may belong to the stored or to the upright pixels.
 
     The stated size tells for an image that EXIF data turns by 90 degrees, unless it is square.
