@@ -27,7 +27,7 @@ from mask_files import (
 )
 
 from keras_vit.data.errors import reason
-from keras_vit.data.sources.mask_files import Mapping, canonical
+from keras_vit.data.sources.mask_files import Mapping, class_mapper
 from keras_vit.io.void import void_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -117,7 +117,7 @@ def test_a_broken_mask_fails_alone_and_by_name(name, tmp_path, told):
 
 GAPS = np.array([0, 7, 11], "uint8")[ROOMS]
 VOID_LAST = np.where(ROOMS == 2, 255, ROOMS).astype("uint8")
-# (files, options, class names, the first mask's canonical values)
+# (files, options, class names, the first mask's class_mapper values)
 TREATED = {
     "grey": (rooms(), "", ("sky", "road", "tree"), ROOMS),
     "one_bit": (everywhere(png(ROOMS > 0), names=""), "", ("background", "foreground"), ROOMS > 0),
@@ -186,7 +186,7 @@ def test_files_of_another_palette_than_the_sample_fail_by_name():
     mapping = Mapping({0: 0, 1: 1, 2: 2}, frozenset([255]), tuple("abc"), 255, palette={0: 5, 1: 0xFF0000})
 
     def classes(encoded):
-        return canonical(mapping)(tf.constant(encoded))
+        return class_mapper(mapping)(tf.constant(encoded))
 
     red, blue, last = (255, 0, 0), (0, 0, 5), (9, 9, 9)
     for colors in ([blue, red, last], [blue, red, red], [last] * 3):

@@ -155,7 +155,7 @@ def test_other_mistakes(photos):
         open_source(f"csv:{photos}/latin.csv", "train")
 
 
-def labels_of(photos, rows, name="t.csv", options=""):
+def read_labels(photos, rows, name="t.csv", options=""):
     """({file's name: label}, class names) of a table with these lines."""
     source = open_source(write(photos / name, "\n".join(rows) + "\n") + options, "train")
     return {name: int(label) for name, (_, label) in examples(source).items()}, source.class_names
@@ -177,10 +177,10 @@ def warned(caplog):
 
 def test_integral_numbers_are_integers_however_they_are_written(photos):
     expected = {"a.png": 1, "b.png": 0, "c.png": 2}, ("0", "1", "2")
-    assert labels_of(photos, ["image,label", "a.png,1.0", "b.png,0.0", "c.png,2.00"]) == expected
-    assert labels_of(photos, ["image,label", 'a.png,"1"', "b.png, 0 ", "c.png,+2"]) == expected
+    assert read_labels(photos, ["image,label", "a.png,1.0", "b.png,0.0", "c.png,2.00"]) == expected
+    assert read_labels(photos, ["image,label", 'a.png,"1"', "b.png, 0 ", "c.png,+2"]) == expected
     rows = ['{"image": "a.png", "label": 1.0}', '{"image": "b.png", "label": "0"}', '{"image": "c.png", "label": 2}']
-    assert labels_of(photos, rows, "t.jsonl") == expected
+    assert read_labels(photos, rows, "t.jsonl") == expected
 
 
 @pytest.mark.parametrize(
@@ -196,46 +196,49 @@ def test_integral_numbers_are_integers_however_they_are_written(photos):
 def test_labels_that_are_no_classes_are_refused(photos, labels, message):
     rows = ["image,label", f"a.png,{labels[0]}", f"b.png,{labels[1]}"]
     with pytest.raises(ValueError, match=message):
-        labels_of(photos, rows)
+        read_labels(photos, rows)
 
 
 @pytest.mark.parametrize("value", ["NaN", "null", "true"])
 def test_json_values_that_are_no_labels(photos, value):
     with pytest.raises(ValueError, match="the label is missing|expected the label|some labels are numbers"):
-        labels_of(photos, [f'{{"image": "a.png", "label": {value}}}', '{"image": "b.png", "label": 1}'], "t.jsonl")
+        read_labels(photos, [f'{{"image": "a.png", "label": {value}}}', '{"image": "b.png", "label": 1}'], "t.jsonl")
 
 
 def test_listed_classes_may_have_any_name(photos):
     (photos / "labels.txt").write_text("10\n1\nNA\n-1\n")
-    found = labels_of(photos, ["image,label", "a.png,1", "b.png,NA", "c.png,10", "d.png,-1"])
+    found = read_labels(photos, ["image,label", "a.png,1", "b.png,NA", "c.png,10", "d.png,-1"])
     assert found == ({"a.png": 1, "b.png": 2, "c.png": 0, "d.png": 3}, ("10", "1", "NA", "-1"))
-    assert labels_of(photos, ["image,label", "a.png,1", "b.png,10"])[0] == {"a.png": 1, "b.png": 0}
+    assert read_labels(photos, ["image,label", "a.png,1", "b.png,10"])[0] == {"a.png": 1, "b.png": 0}
 
 
 def test_labels_from_one(photos, warned):
     rows = ["image,label", "a.png,1", "b.png,2", "c.png,3"]
-    assert labels_of(photos, rows)[1] == ("0", "1", "2", "3")
+    assert read_labels(photos, rows)[1] == ("0", "1", "2", "3")
     assert "no row has the label 0" in warned()
-    assert labels_of(photos, rows, options="?first_label=1") == ({"a.png": 0, "b.png": 1, "c.png": 2}, ("1", "2", "3"))
+    assert read_labels(photos, rows, options="?first_label=1") == (
+        {"a.png": 0, "b.png": 1, "c.png": 2},
+        ("1", "2", "3"),
+    )
     (photos / "labels.txt").write_text("cat\ndog\nemu\n")
     with pytest.raises(ValueError, match='line 4: label "3" is not one of the 3 classes.*add "[?]first_label=1"'):
-        labels_of(photos, rows)
-    assert labels_of(photos, rows, options="?first_label=1")[0] == {"a.png": 0, "b.png": 1, "c.png": 2}
+        read_labels(photos, rows)
+    assert read_labels(photos, rows, options="?first_label=1")[0] == {"a.png": 0, "b.png": 1, "c.png": 2}
     with pytest.raises(ValueError, match="line 2: expected a label of at least 2, got 1"):
-        labels_of(photos, rows, options="?first_label=2")
+        read_labels(photos, rows, options="?first_label=2")
     with pytest.raises(ValueError, match="first_label=x: expected an integer"):
-        labels_of(photos, rows, options="?first_label=x")
+        read_labels(photos, rows, options="?first_label=x")
 
 
 def test_a_mistyped_class_is_named_with_the_nearest(photos):
     (photos / "labels.txt").write_text("tabby cat\ndog\n")
     with pytest.raises(ValueError, match='label "taby cat" is not one of the 2 classes: .*Did you mean "tabby cat"'):
-        labels_of(photos, ["image,label", "a.png,taby cat"])
+        read_labels(photos, ["image,label", "a.png,taby cat"])
 
 
 def test_spaces_accents_and_classes_that_look_alike(photos, warned):
     rows = ["image,label", "a.png, caf\u00e9 ", "b.png,cafe\u0301", "c.png,tea", "d.png,Tea"]
-    assert labels_of(photos, rows) == ({"a.png": 1, "b.png": 1, "c.png": 2, "d.png": 0}, ("Tea", "caf\u00e9", "tea"))
+    assert read_labels(photos, rows) == ({"a.png": 1, "b.png": 1, "c.png": 2, "d.png": 0}, ("Tea", "caf\u00e9", "tea"))
     assert "these classes differ only in case or spaces: 'Tea', 'tea'" in warned()
 
 
@@ -250,9 +253,9 @@ def test_any_delimiter_and_line_end(photos, delimiter, end):
 def test_paths_of_windows(photos):
     (photos / "sub").mkdir()
     (photos / "a.png").rename(photos / "sub" / "a.png")
-    assert labels_of(photos, ["image,label", "sub\\a.png,cat", ".\\b.png,dog"])[0] == {"a.png": 0, "b.png": 1}
+    assert read_labels(photos, ["image,label", "sub\\a.png,cat", ".\\b.png,dog"])[0] == {"a.png": 0, "b.png": 1}
     (photos / "c\\d.png").write_bytes((photos / "c.png").read_bytes())
-    assert labels_of(photos, ["image,label", "c\\d.png,cat", "b.png,dog"])[0].keys() == {"c\\d.png", "b.png"}
+    assert read_labels(photos, ["image,label", "c\\d.png,cat", "b.png,dog"])[0].keys() == {"c\\d.png", "b.png"}
 
 
 @pytest.mark.parametrize(
@@ -272,12 +275,12 @@ def test_paths_of_windows(photos):
 )
 def test_more_mistakes_name_the_line(photos, rows, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        labels_of(photos, rows)
+        read_labels(photos, rows)
 
 
 def test_missing_files_are_told_and_ignored(photos, warned):
     rows = ["image,label", "a.png,cat", "y.png,dog", "b.png,dog", "B.png,cat"]
-    assert labels_of(photos, rows)[0] == {"a.png": 0, "b.png": 1}
+    assert read_labels(photos, rows)[0] == {"a.png": 0, "b.png": 1}
     text = warned()
     assert "ignored 2 rows of 4 with missing files, such as" in text and 'y.png" in line 3' in text
 

@@ -239,11 +239,11 @@ def _distinct(path, stated, folder, names):
 
 def unlisted_images(paths: Iterable[str], existing: FileIndex) -> Iterator[str]:
     """Yields image files next to the listed ones."""
-    own: dict[str, set[str]] = {}
+    listed_names: dict[str, set[str]] = {}
     for path in paths:
         folder, name = os.path.split(path)
-        own.setdefault(folder, set()).add(name)
-    for folder, mine in sorted(own.items()):
+        listed_names.setdefault(folder, set()).add(name)
+    for folder, mine in sorted(listed_names.items()):
         yield from (
             os.path.join(folder, name) for name in sorted(existing.names(folder) - mine) if ending(name) in ENDINGS
         )

@@ -215,14 +215,14 @@ def object_reader(table: BoxTable) -> Callable[[tf.Tensor, tf.Tensor], dict[str,
         sound = tf.debugging.Assert(faults[number] == "", ["Its annotations cannot be used:", faults[number]])
         with tf.control_dependencies([sound]):
             size, as_stored = _checked_size(sizes[number], size, turned)
-        own = {key: values[starts[number] : starts[number + 1]] for key, values in columns.items()}
+        row = {key: values[starts[number] : starts[number + 1]] for key, values in columns.items()}
         whole = tf.cast(tf.tile(size, [2]), tf.float32)  # height, width, height, width
         in_pixels = (sizes[number][0] == 0) & (not table.fractions)
-        boxes = tf.clip_by_value(own["boxes"] / tf.where(in_pixels, whole, 1.0), 0.0, 1.0)
+        boxes = tf.clip_by_value(row["boxes"] / tf.where(in_pixels, whole, 1.0), 0.0, 1.0)
         boxes = tf.where(as_stored, upright_boxes(boxes, turned), boxes)
         by_size = tf.reduce_prod((boxes[:, 2:] - boxes[:, :2]) * whole[:2], 1)
-        area = tf.where(own["area"] < 0, by_size, own["area"])
-        return {**own, "boxes": boxes, "area": area, "size": size}
+        area = tf.where(row["area"] < 0, by_size, row["area"])
+        return {**row, "boxes": boxes, "area": area, "size": size}
 
     return read
 

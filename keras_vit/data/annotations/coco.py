@@ -234,7 +234,7 @@ def _file_names(entries, path):
 
 def _read_images(content, paths, existing, names, ignored, boxes) -> Iterator[AnnotatedImage]:
     """Yields the AnnotatedImage of each image with an existing file."""
-    own: dict[Any, list] = collections.defaultdict(list)
+    by_image: dict[Any, list] = collections.defaultdict(list)
     known, seen = {entry["id"] for entry in content["images"]}, set()
     as_text = {str(number): number for number in known}  # VIA writes an image's id as a number, and as text
     for annotation in content["annotations"]:
@@ -244,12 +244,12 @@ def _read_images(content, paths, existing, names, ignored, boxes) -> Iterator[An
         image = annotation.get("image_id")
         image = as_text.get(image, image) if isinstance(image, str) and image not in known else image
         if isinstance(image, int | str) and image in known:
-            own[image].append(annotation)
+            by_image[image].append(annotation)
         else:
             ignored[schema.OTHER_IMAGE].append(f"annotation {annotation['id']}")
     for entry, path in zip(content["images"], paths):
         if path in existing:
-            image = _read_image(path, entry, own.pop(entry["id"], ()), names, ignored, boxes)
+            image = _read_image(path, entry, by_image.pop(entry["id"], ()), names, ignored, boxes)
             yield dataclasses.replace(image, id=entry["id"])
         else:
             ignored[schema.MISSING].append(path)

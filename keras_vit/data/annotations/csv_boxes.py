@@ -192,7 +192,7 @@ def _class_names(table):
     Raises:
         ValueError: for a table without labels, unless the option classes= names one class.
     """
-    own = {row.cells["label"] for row in table.split_rows if "label" in row.cells}
+    labels = {row.cells["label"] for row in table.split_rows if "label" in row.cells}
     if not any("label" in row.cells for row in table.split_rows):
         names = read_class_names(os.path.dirname(table.path), table.choices["classes"])
         if names is None or len(names) != 1:
@@ -202,7 +202,7 @@ def _class_names(table):
                 " file and pass ?classes=FILE."
             )
         return {"": names[0]}
-    file = _descriptions(table.path) if any(label.startswith(_MACHINE_ID) for label in own) else ""
+    file = _descriptions(table.path) if any(label.startswith(_MACHINE_ID) for label in labels) else ""
     cells = csv.reader(read_text(file).splitlines()) if file else ()
     return {row[0]: row[1].strip() for row in cells if len(row) == 2 and row[0].startswith(_MACHINE_ID)}
 
@@ -247,9 +247,11 @@ def _read_image(image, rows: Sequence[Row], names, meaning, ignored):
     return AnnotatedImage(image, size, regions)
 
 
-def _read_images(own: Mapping[str, Sequence[Row]], names, meaning, existing, ignored) -> Iterator[AnnotatedImage]:
+def _read_images(
+    rows_by_image: Mapping[str, Sequence[Row]], names, meaning, existing, ignored
+) -> Iterator[AnnotatedImage]:
     """Yields the AnnotatedImage of each image, {path: rows}, with an existing file."""
-    for image, rows in own.items():
+    for image, rows in rows_by_image.items():
         if image in existing:
             yield _read_image(image, rows, names, meaning, ignored)
         else:
@@ -303,11 +305,11 @@ def read(table: _Table, tables: Sequence[_Table]) -> Annotations:
     )
     ignored: Ignored = collections.defaultdict(list)
     owner: dict[str, str] = {}
-    names, own = _class_names(table), _images(table, existing, owner)
-    existing.add(os.path.dirname(file) for file in own)
+    names, rows = _class_names(table), _images(table, existing, owner)
+    existing.add(os.path.dirname(file) for file in rows)
     count_shared(
-        table.split, {table.split: list(own), **_images_of_other_splits(table, tables, existing, owner)}, ignored
+        table.split, {table.split: list(rows), **_images_of_other_splits(table, tables, existing, owner)}, ignored
     )
-    ignored[schema.NOT_LISTED] += annotation_files.unlisted_images(own, existing) if len(tables) == 1 else []
-    read = _read_images(own, names, meaning, existing, ignored)
+    ignored[schema.NOT_LISTED] += annotation_files.unlisted_images(rows, existing) if len(tables) == 1 else []
+    read = _read_images(rows, names, meaning, existing, ignored)
     return Annotations(read, None, fractions, table.path, ignored, read_as=box_numbers.describe(meaning, fractions))

@@ -288,9 +288,9 @@ def drop_outside(image: AnnotatedImage, ignored: Ignored, fractions: bool) -> An
         return image
     kept, at = [], 0
     for region in image.regions:
-        own = slice(at, at := at + len(region.polygons))
-        gone = region.runs is None and outside[own].all()
-        if gone or beyond[own].any():
+        part = slice(at, at := at + len(region.polygons))
+        gone = region.runs is None and outside[part].all()
+        if gone or beyond[part].any():
             ignored[OUTSIDE if gone else CLIPPED].append(f"{region.name} of {image.path}")
         kept += [] if gone else [region]
     image.regions = kept

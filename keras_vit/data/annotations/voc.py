@@ -75,12 +75,14 @@ def _named(name, place, by_stem):
     """
     stem = os.path.basename(name)
     stem = stem if stem in by_stem else os.path.splitext(stem)[0]
-    own = [file for file in by_stem.get(stem, ()) if file.startswith(os.path.join(place, ""))]
-    ends = [file for file in own if f"/{os.path.splitext(file)[0]}".endswith(f"/{os.path.splitext(name)[0]}")]
-    own = ends if len(own) > 1 and ends else own
-    if len(own) > 1:
-        raise ValueError(f'"{name}" in the ImageSets of "{place}" could be {listed(own)}. Give the files other names.')
-    return own[0] if own else ""
+    found = [file for file in by_stem.get(stem, ()) if file.startswith(os.path.join(place, ""))]
+    ends = [file for file in found if f"/{os.path.splitext(file)[0]}".endswith(f"/{os.path.splitext(name)[0]}")]
+    found = ends if len(found) > 1 and ends else found
+    if len(found) > 1:
+        raise ValueError(
+            f'"{name}" in the ImageSets of "{place}" could be {listed(found)}. Give the files other names.'
+        )
+    return found[0] if found else ""
 
 
 def _assign_image_sets(found, sets):
@@ -88,12 +90,15 @@ def _assign_image_sets(found, sets):
     by_stem = collections.defaultdict(list)
     for file in found:
         by_stem[os.path.splitext(os.path.basename(file))[0]].append(file)
-    own, lost = collections.defaultdict(list), collections.defaultdict(list)
+    found_by_split, lost = collections.defaultdict(list), collections.defaultdict(list)
     for place, split, names in sets:
         for name in names:
             file = _named(name, place, by_stem)
-            (own if file else lost)[split].append(file or name)
-    return {split: list(dict.fromkeys(paths)) for split, paths in own.items()}, {**dict.fromkeys(own, []), **lost}
+            (found_by_split if file else lost)[split].append(file or name)
+    return {split: list(dict.fromkeys(paths)) for split, paths in found_by_split.items()}, {
+        **dict.fromkeys(found_by_split, []),
+        **lost,
+    }
 
 
 def find(path: str) -> Layout | None:

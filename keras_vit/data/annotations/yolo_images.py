@@ -137,8 +137,8 @@ def _label_folders(folder, existing):
     if at is None:
         return [folder]
     above = "/".join(parts[:at])
-    own = [name for name in existing.names(above or "/") if name.lower() == "labels"] or ["labels"]
-    return [*("/".join([above, name, *parts[at + 1 :]]) for name in own), folder]
+    names = [name for name in existing.names(above or "/") if name.lower() == "labels"] or ["labels"]
+    return [*("/".join([above, name, *parts[at + 1 :]]) for name in names), folder]
 
 
 def label_files(images: Iterable[str], existing: annotation_files.FileIndex) -> dict[str, str]:

@@ -191,8 +191,8 @@ def _places(root, entries):
         stem, end = os.path.splitext(name)
         subset = _SUBSET.fullmatch(name)
         if subset:
-            own = f"{subset[1]}.txt"
-            subsets[_split(subset[1])].append(own if own in entries else name)
+            listing = f"{subset[1]}.txt"
+            subsets[_split(subset[1])].append(listing if listing in entries else name)
         elif end.lower() == ".txt" and _split(stem) in SPLITS and _lists_images(os.path.join(root, name)):
             lists[_split(stem)].append(name)
         elif not end and _split(name) in SPLITS:
@@ -237,10 +237,10 @@ def is_name_list(path: str) -> bool:
 
 def _name_files(root, entries, folders, named):
     """Lists the files of class names: the one that obj.data names, those in the export, or those of its folders."""
-    own = [named] if named in entries else [name for word in _LISTS for name in entries if name.lower() == word]
-    own = own or [name for name in entries if name.lower().endswith(".names")]
-    if own:
-        return [os.path.join(root, own[0])]
+    names = [named] if named in entries else [name for word in _LISTS for name in entries if name.lower() == word]
+    names = names or [name for name in entries if name.lower().endswith(".names")]
+    if names:
+        return [os.path.join(root, names[0])]
     places = [os.path.join(root, name) for name in entries if name.lower() == "labels"] + folders[1:]
     found = ((place, name) for place in places for name in annotation_files.list_names(place) if name.lower() in _LISTS)
     return [os.path.join(place, name) for place, name in found]

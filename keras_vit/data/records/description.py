@@ -59,7 +59,7 @@ class Description:
     def has_masks(self) -> bool:
         return "mask" in self.features
 
-    def own_split(self, split: str) -> str | None:
+    def match_split(self, split: str) -> str | None:
         """Returns `split` as spelled here, such as "validation" for "val"; None if it is missing."""
         if split in self.splits:
             return split

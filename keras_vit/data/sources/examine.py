@@ -57,7 +57,7 @@ def _finer(groups, key):
     return [group for group in finer.values() if len(group) > 1]
 
 
-def copies(paths: Sequence[str]) -> list[list[str]]:
+def duplicate_files(paths: Sequence[str]) -> list[list[str]]:
     """Groups non-empty files with equal contents, in the order of `paths`."""
     groups = [list(dict.fromkeys(paths))]
     for key in (_bytes, _sample, _digest):
@@ -74,7 +74,7 @@ def pixel_size(path: str) -> tuple[int, int] | None:
         return None
 
 
-def giants(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
+def huge_images(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Finds images above LARGE pixels, which decode slowly, among the largest files: {path: (width, height)}."""
     if len(paths) > _LARGEST:
         lengths = [length or 0 for length in in_threads(_bytes, paths)]
@@ -88,7 +88,7 @@ def warn_of_files(*sources: Source) -> None:
     with_files = [source for source in sources if isinstance(source, RandomAccess) and source.names is not None]
     paths = [path for source in with_files for path in image_files(source) if "://" not in path]
     with stage("Looking for huge images and copies"):
-        huge, same = giants(paths), copies(paths)
+        huge, same = huge_images(paths), duplicate_files(paths)
     if huge:
         shown = [f"{path} ({width} x {height})" for path, (width, height) in huge.items()]
         logging.warning(

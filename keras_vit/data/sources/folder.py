@@ -20,7 +20,7 @@ from absl import logging
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.classes_file import warn_about_names
 from keras_vit.data.sources.image_files import source_of_files
-from keras_vit.data.sources.stratified import positions
+from keras_vit.data.sources.stratified import stratified_slice
 from keras_vit.data.sources.tree import BESIDE, NO_IMAGES, OUTSIDE, describe_ignored, each_once, top, walk
 from keras_vit.data.splits import SPLITS, canonical, find_split, fixed_shuffle, merged_splits, split_name, take_slice
 from keras_vit.io.logs import log_once
@@ -281,7 +281,7 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
     number = {name: i for i, name in enumerate(class_names)}
     label_of = {place: number[_class_name(place)] for place in {place for place, _ in files[asked]}}
     labels = np.array([label_of[place] for place, _ in files[asked]])
-    order = positions(title, split, labels, class_names)
+    order = stratified_slice(title, split, labels, class_names)
     paths = [os.path.join(trees[asked].root, *files[asked][i]) for i in order]
     return source_of_files(title, class_names, labels[order], paths)
 

@@ -45,7 +45,7 @@ def rgb(value: int) -> tuple[int, int, int]:
     return (value >> 16 & 255, value >> 8 & 255, value & 255)
 
 
-def code_of(color: Sequence[int]) -> int:
+def encode_color(color: Sequence[int]) -> int:
     """Returns the stored value of (red, green, blue)."""
     return COLOR | color[0] << 16 | color[1] << 8 | color[2]
 
@@ -113,7 +113,7 @@ def in_png(encoded: tf.Tensor) -> tf.Tensor:
     return tf.cond(is_png(encoded), lambda: encoded, converted)
 
 
-def stored(encoded: tf.Tensor, with_colors: bool, palettes: str = INDEX) -> tf.Tensor:
+def decode_stored(encoded: tf.Tensor, with_colors: bool, palettes: str = INDEX) -> tf.Tensor:
     """Decodes a mask's stored values, int32 (h, w, 1): grey values, palette indices, or COLOR + 0xRRGGBB.
 
     Args:
@@ -235,11 +235,13 @@ def _same_palette(encoded, indices, palette):
     """Asserts that the colours of the palette `indices` in a file are those of `palette`, {index: 0xRRGGBB}."""
     known = np.full(max(palette) + 1, -1, "int32")
     known[list(palette)] = list(palette.values())
-    own = png_palette(encoded)
-    size = tf.minimum(tf.size(own), len(known))
-    own, known = own[:size], tf.constant(known)[:size]
-    several = (tf.size(own) == 1) | tf.reduce_any(own != own[:1])  # several equal colours mean nothing
-    others = tf.where((known >= 0) & (own != known) & several)[:, 0]  # (n,)
+    palette_colors = png_palette(encoded)
+    size = tf.minimum(tf.size(palette_colors), len(known))
+    palette_colors, known = palette_colors[:size], tf.constant(known)[:size]
+    several = (tf.size(palette_colors) == 1) | tf.reduce_any(
+        palette_colors != palette_colors[:1]
+    )  # several equal colours mean nothing
+    others = tf.where((known >= 0) & (palette_colors != known) & several)[:, 0]  # (n,)
 
     def check():
         used = tf.reduce_any(
@@ -247,7 +249,13 @@ def _same_palette(encoded, indices, palette):
         )  # (n, h * w) -> (n,)
         i = tf.concat([tf.boolean_mask(others, used), others[:1]], 0)[0]
         message = ["The mask's palette differs from that of other masks: index", i, "is"]
-        message += [own[i] // 65536, own[i] // 256 % 256, own[i] % 256, "here and", known[i] // 65536]
+        message += [
+            palette_colors[i] // 65536,
+            palette_colors[i] // 256 % 256,
+            palette_colors[i] % 256,
+            "here and",
+            known[i] // 65536,
+        ]
         message += [known[i] // 256 % 256, known[i] % 256, "there. List the classes' colours: ?colors=FILE."]
         with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(used), message)]):
             return tf.constant(True)
@@ -273,7 +281,7 @@ def _checked(mapping, values, ids):
         return tf.cast(ids, tf.uint8 if mapping.void < 256 else tf.int32)
 
 
-def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
+def class_mapper(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns a function from a mask, PNG bytes (a scalar string) or integers (h, w, 1), to class numbers and void.
 
     The result is uint8, or int32 if void is 65535.
@@ -287,7 +295,7 @@ def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
         if encoded.dtype != tf.string:
             values = tf.cast(encoded, tf.int32)
             return _checked(mapping, values, numbers.of_greys(values))
-        values = stored(encoded, mapping.with_colors, mapping.palettes)
+        values = decode_stored(encoded, mapping.with_colors, mapping.palettes)
         if mapping.palettes == INDEX and mapping.palette:
             is_palette = png_color_type(encoded) == PALETTE
             known = tf.cond(is_palette, lambda: _same_palette(encoded, values, mapping.palette), lambda: True)
@@ -299,7 +307,7 @@ def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
     return apply
 
 
-def own_classes(names: Sequence[str], colors: Sequence[tuple[int, int, int]] | None = None) -> Mapping:
+def identity_mapping(names: Sequence[str], colors: Sequence[tuple[int, int, int]] | None = None) -> Mapping:
     """Returns the Mapping of masks that already contain class numbers and void."""
     void = void_of(len(names))
     shown = None if colors is None else tuple((int(red), int(green), int(blue)) for red, green, blue in colors)
@@ -310,9 +318,9 @@ def _upright(mask, image, as_stored):
     """Turns a mask of a JPEG's stored pixels, if the sizes or `as_stored` tell, like EXIF data turns the image."""
 
     def turned(kind):
-        size, own = tf.image.extract_jpeg_shape(image)[:2], tf.shape(mask)[:2]
+        size, mask_size = tf.image.extract_jpeg_shape(image)[:2], tf.shape(mask)[:2]
         clear = (kind >= 5) & (size[0] != size[1])
-        is_stored = (clear | as_stored) & tf.reduce_all(own == size)
+        is_stored = (clear | as_stored) & tf.reduce_all(mask_size == size)
         return tf.cond(is_stored, lambda: orientation.upright(mask, kind), lambda: mask)
 
     def of_jpeg():
@@ -324,7 +332,7 @@ def _upright(mask, image, as_stored):
 
 def with_classes(mapping: Mapping) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Returns a function that maps an example's stored mask to upright class numbers, and adds "void"."""
-    apply = canonical(mapping)
+    apply = class_mapper(mapping)
 
     def parse(example):
         mask = example["mask"]

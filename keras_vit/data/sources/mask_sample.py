@@ -9,7 +9,7 @@ from absl import logging
 
 from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.mask_files import Mapping, value_text
-from keras_vit.data.sources.mask_palettes import Reading, converted, find_reading
+from keras_vit.data.sources.mask_palettes import Reading, convert_counts, find_reading
 from keras_vit.data.sources.mask_tables import Table
 from keras_vit.data.sources.mask_values import (
     STORED,
@@ -56,7 +56,7 @@ def _listed(result):
     return [list(result.counts.items()), result.palette, result.turned] if isinstance(result, Counted) else result
 
 
-def look(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
+def sample_masks(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
     """Counts values in a sample of (image path, mask path) pairs; without a table in all, up to a limit."""
     sample = _spread(pairs, SAMPLE if table is not None else _MOST)
     with_colors = table is not None and table.colors is not None
@@ -76,7 +76,7 @@ def look(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
     return _found([mask for _, mask in sample], results, len(sample) == len(pairs))
 
 
-def look_into_records(source: Records, table: Table | None) -> Found:
+def sample_records(source: Records, table: Table | None) -> Found:
     """Counts values in the first masks of a source of records; in more masks without a table.
 
     Args:
@@ -110,18 +110,18 @@ def _values(text):
     return [int(part) for part in parts] or None
 
 
-def check_mask_options(text: str, chosen: dict[str, str]) -> None:
+def check_mask_options(text: str, options: dict[str, str]) -> None:
     """Raises ValueError for label options combined with mask=, and for mask options without it.
 
     Args:
         text: str. The source.
         chosen: dict. Its options.
     """
-    others = ("label", "first_label", "labels") if chosen["mask"] else MEANINGS[1:]
-    given = [f"{key}={chosen[key]}" for key in others if chosen.get(key)]
-    if given:
-        problem = "is for labels, but mask= selects masks" if chosen["mask"] else "needs a column of masks"
-        raise ValueError(f'"{text}": {given[0]} {problem}. Examples have either labels or masks.')
+    others = ("label", "first_label", "labels") if options["mask"] else MEANINGS[1:]
+    conflicting = [f"{key}={options[key]}" for key in others if options.get(key)]
+    if conflicting:
+        problem = "is for labels, but mask= selects masks" if options["mask"] else "needs a column of masks"
+        raise ValueError(f'"{text}": {conflicting[0]} {problem}. Examples have either labels or masks.')
 
 
 def _check_usable(title, mapping, found):
@@ -192,8 +192,8 @@ def _as_stored(title, found):
     return as_stored
 
 
-def understood(
-    title: str, table: Table | None, chosen: dict[str, str], found: Found, zero_is_void: bool = False
+def interpret_masks(
+    title: str, table: Table | None, options: dict[str, str], found: Found, zero_is_void: bool = False
 ) -> Meaning:
     """Returns the Meaning of masks with the values `found`, and warns about unusable masks.
 
@@ -210,9 +210,9 @@ def understood(
     if not found.counts:
         bad, why = next(iter(found.failed.items()))
         raise ValueError(f'{title}: none of {counted(len(found.failed), "mask")} can be used, such as "{bad}": {why}')
-    reading = find_reading(found, table, ignored_values(chosen["ignore"]), chosen["palette"])
-    table, found = reading.table, converted(found, reading)
-    mapping = find_mapping(table, _values(chosen["values"]), chosen["ignore"], zero_is_void, found)
+    reading = find_reading(found, table, ignored_values(options["ignore"]), options["palette"])
+    table, found = reading.table, convert_counts(found, reading)
+    mapping = find_mapping(table, _values(options["values"]), options["ignore"], zero_is_void, found)
     mapping = dataclasses.replace(_with_reading(mapping, reading), as_stored=_as_stored(title, found))
     _check_usable(title, mapping, found)
     return Meaning(mapping, found, table, reading.note)

@@ -13,7 +13,7 @@ from keras_vit.data.annotations.box_table import upright_boxes
 from keras_vit.data.errors import why
 from keras_vit.data.objects import pack
 from keras_vit.data.open import open_source
-from keras_vit.data.source_names import in_kind_of, with_kind
+from keras_vit.data.source_names import match_kind, with_kind
 from keras_vit.data.splits import MissingSplit
 
 LINE = "0 .35 .3125 .3 .375"
@@ -190,7 +190,7 @@ def test_a_path_needs_no_kind_where_its_content_tells(tmp_path):
     voc_folder(tmp_path / "voc" / "train")
     coco_boxes(tmp_path / "coco", [0, 0, 1, 1])
     assert with_kind(f"{tmp_path}/voc") == f"boxes:{tmp_path}/voc"
-    assert in_kind_of(f"{tmp_path}/coco", "boxes:OTHER") == f"boxes:{tmp_path}/coco"
+    assert match_kind(f"{tmp_path}/coco", "boxes:OTHER") == f"boxes:{tmp_path}/coco"
 
 
 def test_classes_may_be_in_a_file(tmp_path):
