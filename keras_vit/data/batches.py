@@ -49,10 +49,7 @@ def _check_outputs(outputs, text):
             )
     for spec in tf.nest.flatten(outputs[1:]):
         if not spec.shape.is_fully_defined():
-            raise ValueError(
-                f"Expected select= to return targets of fixed shape, got {tuple(spec.shape)}: pad them to a fixed"
-                " number of rows."
-            )
+            raise ValueError(f"Expected select= to return targets of fixed shape, got {tuple(spec.shape)}: pad them.")
 
 
 def _selected(source, ops, select, seed):

@@ -89,8 +89,7 @@ def split_range(split: str, size: int, margin: int = 0, check: bool = True) -> t
     start, stop = _bound(match["start"], size, 0, margin), _bound(match["stop"], size, size, margin)
     if check and start >= stop:
         raise ValueError(
-            f'The split "{split}" is empty: "{split_name(split)}" has {size} examples. Use a larger slice, or add'
-            " examples."
+            f'The split "{split}" is empty: "{split_name(split)}" has {size} examples. Use a larger slice.'
         )
     return start, stop
 

@@ -92,7 +92,7 @@ def test_without_classes_nothing_says_what_they_are(photos):
         ValueError, match=r'column for the label, label or class.*Images without classes are "\?labels=none"'
     ):
         open_source(text, "train")
-    with pytest.raises(ValueError, match="labels=none, for images without classes, contradicts classes=3"):
+    with pytest.raises(ValueError, match="labels=none, for no classes, contradicts classes=3"):
         open_source(text + "?labels=none&classes=3", "train")
     with pytest.raises(ValueError, match="labels=no: expected labels=none"):
         open_source(text + "?labels=no", "train")
@@ -186,7 +186,7 @@ def test_integral_numbers_are_integers_however_they_are_written(photos):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (["0", "-1"], "line 3: expected a label of at least 0, got -1. Remove rows without a class"),
+        (["0", "-1"], "line 3: expected a label from 0, got -1. Remove rows without a class"),
         (["cat", "nan"], r'line 3: the label is missing \("nan"\)'),
         (["1", "cat"], r'some labels are numbers \("1" in line 2\) and some are names \("cat" in line 3\).*labels.txt'),
         (["1e-3", "2"], "numbers such as 1e-3, not classes"),
@@ -224,7 +224,7 @@ def test_labels_from_one(photos, warned):
     with pytest.raises(ValueError, match='line 4: label "3" is not one of the 3 classes.*add "[?]first_label=1"'):
         read_labels(photos, rows)
     assert read_labels(photos, rows, options="?first_label=1")[0] == {"a.png": 0, "b.png": 1, "c.png": 2}
-    with pytest.raises(ValueError, match="line 2: expected a label of at least 2, got 1"):
+    with pytest.raises(ValueError, match="line 2: expected a label from 2, got 1"):
         read_labels(photos, rows, options="?first_label=2")
     with pytest.raises(ValueError, match="first_label=x: expected an integer"):
         read_labels(photos, rows, options="?first_label=x")

@@ -235,7 +235,7 @@ def test_files_that_are_not_as_long_as_they_were_are_named_at_the_start(tmp_path
     whole = (tmp_path / "1.tfrecord").read_bytes()
     (tmp_path / "1.tfrecord").write_bytes(whole[:-1])
     with pytest.raises(
-        ValueError, match=r'1.tfrecord" has [\d,]+ bytes; expected [\d,]+ by dataset.json. It was truncated'
+        ValueError, match=r'1.tfrecord" has [\d,]+ bytes; expected [\d,]+ by dataset.json. Copy or write it'
     ):
         open_source(f"tfrecord:{tmp_path}", "train")
     described(tmp_path)  # as version 0.3 wrote it

@@ -107,8 +107,7 @@ def split_folders(root: str) -> dict[str, str]:
         if split in SPLITS and tf.io.gfile.isdir(os.path.join(root, name)):
             if split in found:
                 raise ValueError(
-                    f'The folder "{root}" has several folders for one split: {os.path.basename(found[split])}, {name}.'
-                    " Merge them."
+                    f'"{root}" has several folders for one split: {os.path.basename(found[split])}, {name}. Merge them.'
                 )
             found[split] = os.path.join(root, name)
     return found

@@ -58,8 +58,7 @@ def _listed_files(export, path, existing, owner):
         other = owner.setdefault(file, line)
         if _plain(other) != _plain(line):
             raise ValueError(
-                f'"{path}": "{other}" and "{line}" are different images, but only "{file}" exists. Restore their'
-                " folders."
+                f'"{path}": "{other}" and "{line}" differ, but only "{file}" exists. Restore their folders.'
             )
         found.append(file)
     return found
@@ -94,8 +93,7 @@ def _image_files(export, split, existing, owner):
         other = owner.setdefault(place, text) if place else text
         if _plain(other) != _plain(text):
             raise ValueError(
-                f'"{export.path}": "{other}" and "{text}" are different, but only "{place}" exists. Restore their'
-                " folders."
+                f'"{export.path}": "{other}" and "{text}" differ, but only "{place}" exists. Restore their folders.'
             )
         if not place:
             raise FileNotFoundError(

@@ -219,8 +219,7 @@ def _check_shapes(example):
         image = example["image"]
         if image.dtype != tf.string and not image.shape[:2].is_compatible_with(mask.shape[:2]):
             raise ValueError(
-                f"The mask has {tuple(mask.shape[:2])} pixels, but the image has {tuple(image.shape[:2])}: save the"
-                " mask at the size of its image."
+                f"The mask has {tuple(mask.shape[:2])} pixels, but the image has {tuple(image.shape[:2])}: resize it."
             )
     if "boxes" in example:
         boxes = example["boxes"]
@@ -330,8 +329,7 @@ def parse(text: str) -> Preprocess:
         call = parse_call(expression)
         if call is None:
             raise ValueError(
-                f'Cannot read "{expression}" in the preprocessing "{text}". Write ops like "resize(256)", joined by'
-                ' "|".'
+                f'Cannot read "{expression}" in the preprocessing "{text}". Join ops such as "resize(256)" by "|".'
             )
         name, args, kwargs = call
         if name not in OPS:

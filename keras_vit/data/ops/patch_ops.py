@@ -19,8 +19,7 @@ _DROP = {
 def _check_size(image, name):
     if not image.shape.is_fully_defined():
         raise ValueError(
-            f'{name}: expected images of a fixed size, got {tuple(image.shape)}. Put it after "central_crop(224)", for'
-            " example."
+            f'{name}: expected images of a fixed size, got {tuple(image.shape)}. Put it after "central_crop(224)".'
         )
 
 
@@ -82,8 +81,7 @@ def drop_patches(patch, share, fill=0):
         n = rows * columns
         if share and not round(share * n):
             raise ValueError(
-                f"drop_patches: a share of {share} of {n} patches is less than one patch. Use a larger share or smaller"
-                " patches."
+                f"drop_patches: a share of {share} of {n} patches is less than one: raise it, or use smaller patches."
             )
         dropped = tf.random.experimental.stateless_shuffle(tf.range(n), seed) < round(share * n)  # (n,)
         x = _in_patches(image, rows, columns)

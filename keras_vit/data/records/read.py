@@ -35,7 +35,7 @@ from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.classes_file import check_first_label, read_class_names
 from keras_vit.data.sources.image_files import in_known_format
 from keras_vit.data.sources.mask_files import identity_mapping, records_of_masks
-from keras_vit.data.sources.mask_sample import MEANINGS, check_mask_options, interpret_masks, report, sample_records
+from keras_vit.data.sources.mask_sample import MEANINGS, check_mask_options, with_class_masks
 from keras_vit.data.sources.mask_tables import find_table
 from keras_vit.data.splits import SPLITS, canonical, split_name, split_range
 from keras_vit.io.cache import cached_answer
@@ -216,8 +216,7 @@ def _check_sizes(counts, description):
         if stat.length < least or size not in (None, stat.length):
             expected = f"{least:,} or more" if size is None else f"{size:,}"
             raise ValueError(
-                f'"{path}" has {stat.length:,} bytes; expected {expected} by {NAME}. It was truncated or changed: copy'
-                " or write it again."
+                f'"{path}" has {stat.length:,} bytes; expected {expected} by {NAME}. Copy or write it again.'
             )
 
 
@@ -258,65 +257,51 @@ def _cut(counts, start, stop):
     return tuple(parts)
 
 
-def _parser(features, first_label, classes):
-    """Returns a function from a record to {image, label from 0}. A label outside the classes fails the whole source."""
-    image, label = features["image"], features["label"]
-    expected = {image: tf.io.FixedLenFeature((), tf.string), label: tf.io.FixedLenFeature((), tf.int64)}
+_FEATURES = {
+    "image": tf.io.FixedLenFeature((), tf.string),
+    "label": tf.io.FixedLenFeature((), tf.int64),
+    "mask": tf.io.FixedLenFeature((), tf.string),
+    "text": tf.io.FixedLenSequenceFeature((), tf.string, allow_missing=True),  # a record may have several
+}
+
+
+def _parser(features, kind):
+    """Returns a function from a record to {"image", kind}, as stored; `features` are the keys."""
+    keys = {name: features[name] for name in ("image", kind)}
+    expected = {key: _FEATURES[name] for name, key in keys.items()}
 
     def parse(record):
         example = tf.io.parse_single_example(record, expected)
-        number = example[label] - first_label
-        what = (
-            f"{DESCRIBED_WRONGLY} it has {classes} classes from {first_label} to {first_label + classes - 1}, and the"
-            " label"
-        )
-        fix = (
-            'here. If the classes start at 1, add "?first_label=1"; classes= sets their number. In dataset.json, change'
-            " first_label and class_names."
-        )
-        valid = (number >= 0) & (number < classes)
-        with tf.control_dependencies([tf.debugging.Assert(valid, [what, example[label], fix])]):
-            return {"image": in_known_format(example[image]), "label": tf.identity(number)}
+        return {"image": in_known_format(example[keys["image"]]), kind: example[keys[kind]]}
 
     return parse
 
 
-def _stored_masks(name, description, parts, buffer):
-    """Makes a source of records with stored masks."""
-    keys = {kind: description.features[kind] for kind in ("image", "mask")}
-    expected = {key: tf.io.FixedLenFeature((), tf.string) for key in keys.values()}
+def _label_parser(features, first, classes):
+    """Returns a function from a record to {image, label from 0}. A label outside the classes fails the whole source."""
+    parse = _parser(features, "label")
+    what = f"{DESCRIBED_WRONGLY} it has {classes} classes from {first} to {first + classes - 1}, and the label"
+    fix = (
+        'here. If the classes start at 1, add "?first_label=1"; classes= sets their number. In dataset.json, change'
+        " first_label and class_names."
+    )
 
-    def parse(record):
-        example = tf.io.parse_single_example(record, expected)
-        return {"image": in_known_format(example[keys["image"]]), "mask": example[keys["mask"]]}
+    def parse_label(record):
+        example = parse(record)
+        number = example["label"] - first
+        valid = (number >= 0) & (number < classes)
+        with tf.control_dependencies([tf.debugging.Assert(valid, [what, example["label"], fix])]):
+            return {"image": example["image"], "label": tf.identity(number)}
 
-    return Records(name, (), parts, parse, buffer)
-
-
-def _stored_texts(name, description, parts, buffer):
-    """Makes a source of records with a text, or several, of which each example has the list."""
-    keys = {kind: description.features[kind] for kind in ("image", "text")}
-    expected = {keys["image"]: tf.io.FixedLenFeature((), tf.string), keys["text"]: tf.io.VarLenFeature(tf.string)}
-
-    def parse(record):
-        example = tf.io.parse_single_example(record, expected)
-        return {"image": in_known_format(example[keys["image"]]), "text": example[keys["text"]].values}
-
-    return Records(name, (), parts, parse, buffer)
+    return parse_label
 
 
-def _with_meaning(source, pattern, files, options):
-    """Maps a source's stored masks to classes, as defined by the options and the masks of train."""
-    folder, splits = os.path.dirname(pattern), _by_split(files, "train")
-    table = find_table(folder, options["classes"], options["colors"])
-    known = source
-    if "train" in splits:
-        counts = _describe(pattern, files, "train", options).splits["train"]
-        known = dataclasses.replace(source, files=_cut(counts, 0, sum(counts.values())))
-    found = sample_records(known, table)
-    meaning = interpret_masks(source.name, table, options, found)
-    report(source.name, source.size, "train" if "train" in splits else "these", meaning)
-    return records_of_masks(source, meaning.mapping)
+def _train_records(source, pattern, files, options):
+    """Returns the records of train, whose masks define the classes, or the source itself without a train."""
+    if "train" not in _by_split(files, "train"):
+        return source
+    counts = _describe(pattern, files, "train", options).splits["train"]
+    return dataclasses.replace(source, files=_cut(counts, 0, sum(counts.values())))
 
 
 def _written_description(text, folder, options):
@@ -372,16 +357,19 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
         description = _describe(pattern, files, name, options)
         counts = description.splits[name]
     parts = _cut(counts, *split_range(split, sum(counts.values())))
-    if description.has_masks:
-        source = _stored_masks(f"tfrecord:{path}", description, parts, buffer)
+    title, features, class_names = f"tfrecord:{path}", description.features, description.class_names
+    if "mask" in features:
+        source = Records(title, (), parts, _parser(features, "mask"), buffer)
         if not options["mask"]:
-            return records_of_masks(source, identity_mapping(description.class_names, description.colors))
-        return _with_meaning(source, pattern, files, options)
-    if description.has_texts:
-        return _stored_texts(f"tfrecord:{path}", description, parts, buffer)
-    if description.has_boxes:
+            return records_of_masks(source, identity_mapping(class_names, description.colors))
+        table = find_table(os.path.dirname(pattern), options["classes"], options["colors"])
+        return with_class_masks(source, _train_records(source, pattern, files, options), table, options)
+    if "text" in features:
+        return Records(title, (), parts, _parser(features, "text"), buffer)
+    most = None
+    if "boxes" in features:
         most = (description.most_objects or {}).get(description.match_split(split_name(split)))
-        parse = object_parser(description.features, description.first_label, len(description.class_names))
-        return Records(f"tfrecord:{path}", description.class_names, parts, parse, buffer, most_objects=most)
-    parse = _parser(description.features, description.first_label, len(description.class_names))
-    return Records(f"tfrecord:{path}", description.class_names, parts, parse, buffer)
+        parse = object_parser(features, description.first_label, len(class_names))
+    else:
+        parse = _label_parser(features, description.first_label, len(class_names))
+    return Records(title, class_names, parts, parse, buffer, most_objects=most)

@@ -242,10 +242,7 @@ class Files:
         if not 1 <= count <= source.size:
             raise ValueError(f"--shards={count} for {source.size} examples: expected 1 to {source.size}.")
         if name.startswith("."):
-            raise ValueError(
-                f'The name "{name}" would make hidden files, which are not read: --name=NAME without a dot at its'
-                " beginning."
-            )
+            raise ValueError(f"--name={name} would make hidden files, which are not read: leave out the dot.")
         self.folder, self.split = folder, split
         features = FEATURES if source.void is None else FEATURES_OF_MASKS
         features = features if source.most_objects is None else FEATURES_OF_BOXES
@@ -259,8 +256,7 @@ class Files:
         if self._old and not overwrite:
             n = sum(description.splits[self._old].values())
             raise ValueError(
-                f'"{folder}" already has the split "{self._old}", {n} examples. Give another folder, or replace it with'
-                " --overwrite."
+                f'"{folder}" already has the split "{self._old}", {n} examples. Use another folder, or --overwrite.'
             )
         most = description.most_objects
         if source.most_objects is not None:

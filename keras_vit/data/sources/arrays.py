@@ -67,8 +67,7 @@ def _integers(labels, name):
         return labels.astype("int64")
     if not np.issubdtype(labels.dtype, np.floating):
         raise ValueError(
-            f"{name}: expected integer labels, got {labels.dtype}: pass the names as class_names and their numbers as"
-            " labels."
+            f"{name}: expected integer labels, got {labels.dtype}: pass names as class_names, their numbers as labels."
         )
     wrong = labels[labels != np.round(labels)]  # NaN is unequal to itself
     if len(wrong) or not np.isfinite(labels).all():

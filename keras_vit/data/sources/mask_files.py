@@ -54,8 +54,7 @@ def _refuse_lossy(encoded, name):
     lossy = name in _LOSSY or (name == "WebP" and encoded[12:16] != b"VP8L")
     if lossy:
         raise ValueError(
-            f"The mask is a {name}, a lossy format that creates wrong classes at every edge. Save masks as PNG, from"
-            " the original labels."
+            f"The mask is a {name}, a lossy format with wrong classes at every edge. Save the original labels as PNG."
         )
     if name not in _LOSSLESS:
         raise ValueError(f"Expected a mask as PNG, got {name or 'an unknown format'}.")

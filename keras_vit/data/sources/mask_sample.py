@@ -8,14 +8,13 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data.sources.base import Records
-from keras_vit.data.sources.mask_files import Mapping, value_text
+from keras_vit.data.sources.mask_files import Mapping, records_of_masks, value_text
 from keras_vit.data.sources.mask_palettes import Reading, convert_counts, find_reading
 from keras_vit.data.sources.mask_tables import Table
 from keras_vit.data.sources.mask_values import (
     STORED,
     UNCLEAR,
     UPRIGHT,
-    Counted,
     Found,
     count_encoded,
     count_values,
@@ -51,11 +50,6 @@ def _found(names, results, complete):
     return Found(counts, failed, complete, palettes, {name: row[-1] for name, row in good.items() if row[-1]})
 
 
-def _listed(result):
-    """Converts a result to JSON data for the cache."""
-    return [list(result.counts.items()), result.palette, result.turned] if isinstance(result, Counted) else result
-
-
 def sample_masks(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
     """Counts values in a sample of (image path, mask path) pairs; without a table in all, up to a limit."""
     sample = _spread(pairs, SAMPLE if table is not None else _MOST)
@@ -67,7 +61,7 @@ def sample_masks(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found
             def one(pair):
                 result = count_values(*pair, with_colors)
                 work.advance()
-                return _listed(result)
+                return result
 
             return [one(sample[0]), *in_threads(one, sample[1:])]  # the first call traces, so it precedes the threads
 
@@ -87,7 +81,7 @@ def sample_records(source: Records, table: Table | None) -> Found:
 
     def one(mask):
         if isinstance(mask, bytes):
-            return _listed(count_encoded(tf.constant(mask), with_colors))
+            return count_encoded(tf.constant(mask), with_colors)
         values, counts = np.unique(mask, return_counts=True)
         return [list(zip(values.tolist(), counts.tolist())), None, ""]
 
@@ -115,7 +109,7 @@ def check_mask_options(text: str, options: dict[str, str]) -> None:
 
     Args:
         text: str. The source.
-        chosen: dict. Its options.
+        options: dict. Its options.
     """
     others = ("label", "first_label", "labels") if options["mask"] else MEANINGS[1:]
     conflicting = [f"{key}={options[key]}" for key in others if options.get(key)]
@@ -138,8 +132,7 @@ def _check_usable(title, mapping, found):
     text = f'{title}: {len(wrong)} of {counted(total, "mask")} cannot be used, such as "{path}": {why}.'
     if 2 * len(wrong) > total:
         raise ValueError(
-            f"{text} Expected the values {mapping.expected()}; specify others with classes=, colors=, values= or"
-            " ignore=."
+            f"{text} Expected {mapping.expected()}; specify other values with classes=, colors=, values= or ignore=."
         )
     log_once(logging.WARNING, text)
 
@@ -200,7 +193,7 @@ def interpret_masks(
     Args:
         title: str. Name of the source.
         table: Table of classes, or None.
-        chosen: dict. The options values, ignore and palette.
+        options: dict. The options values, ignore and palette.
         found: Found. Values of the sampled masks.
         zero_is_void: bool. See `find_mapping`.
 
@@ -256,3 +249,17 @@ def report(title: str, count: int, where: str, meaning: Meaning, ignored: Sequen
     text += f"; {doubt}" if doubt else ""
     text += f"; ignored: {', '.join(ignored)}" if ignored else ""
     log_once(logging.WARNING if ignored or doubt or meaning.note else logging.INFO, f"{text}.")
+
+
+def with_class_masks(source: Records, known: Records, table: Table | None, options: dict[str, str]) -> Records:
+    """Maps a source's stored masks to classes, and logs the report.
+
+    Args:
+        source: Records. Its examples have stored masks.
+        known: Records. The split that defines the classes: train, or `source` itself.
+        table: Table of classes, or None.
+        options: dict. The options values, ignore and palette.
+    """
+    meaning = interpret_masks(source.name, table, options, sample_records(known, table))
+    report(source.name, source.size, "train" if known is not source else "these", meaning)
+    return records_of_masks(source, meaning.mapping)

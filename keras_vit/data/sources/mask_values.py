@@ -54,13 +54,9 @@ class Found:
         return next(path for path, counts in self.counts.items() if value in counts)
 
 
-@dataclasses.dataclass(frozen=True)
-class Counted:
-    """Pixels of a mask by stored value, its palette's colours, as 0xRRGGBB, if it has one, and `turned` as of Found."""
-
-    counts: dict[int, int]
-    palette: list[int] | None = None
-    turned: str = ""
+# JSON data about a mask: [(stored value, pixels)...], its palette's colours as 0xRRGGBB or None, and `turned` as of
+# Found; or the reason why it is unusable.
+Counts = tuple[list[tuple[int, int]], list[int] | None, str] | str
 
 
 @functools.cache
@@ -78,18 +74,18 @@ def _counter(with_colors):
     return tf.function(count, [tf.TensorSpec((), tf.string)], autograph=False).get_concrete_function()
 
 
-def _counted(values, counts, palette):
+def _pixel_counts(values, counts, palette, turned=""):
     palette = palette.numpy().tolist()
-    return Counted(dict(zip(values.numpy().tolist(), counts.numpy().tolist())), None if palette == [-1] else palette)
+    return list(zip(values.numpy().tolist(), counts.numpy().tolist())), None if palette == [-1] else palette, turned
 
 
-def count_encoded(encoded: tf.Tensor, with_colors: bool) -> Counted | str:
-    """Counts pixels by stored value, or returns the reason why a mask's bytes are unusable."""
+def count_encoded(encoded: tf.Tensor, with_colors: bool) -> Counts:
+    """Counts pixels by stored value in a mask's bytes."""
     try:
         values, counts, _, palette = _counter(with_colors)(encoded)
     except (tf.errors.OpError, ValueError) as error:
         return reason(error)
-    return _counted(values, counts, palette)
+    return _pixel_counts(values, counts, palette)
 
 
 def _header(path):
@@ -117,8 +113,8 @@ def _turned(path, size):
     return None, UNCLEAR if unclear and is_jpeg else UPRIGHT if swapped else ""
 
 
-def count_values(image: str, mask: str, with_colors: bool) -> Counted | str:
-    """Counts pixels by stored value, or returns the reason why a mask file is unusable with its image."""
+def count_values(image: str, mask: str, with_colors: bool) -> Counts:
+    """Counts pixels by stored value in a mask file, unless it is unusable with its image."""
     try:
         values, counts, size, palette = _counter(with_colors)(tf.io.read_file(os.fsencode(mask)))
     except (tf.errors.OpError, ValueError) as error:
@@ -127,7 +123,7 @@ def count_values(image: str, mask: str, with_colors: bool) -> Counted | str:
     expected, turned = _turned(image, size)
     if expected is not None:
         return f"its size (height, width) is {size}, but its upright image has {expected}"
-    return dataclasses.replace(_counted(values, counts, palette), turned=turned)
+    return _pixel_counts(values, counts, palette, turned)
 
 
 def ignored_values(text: str) -> set[int]:

@@ -60,14 +60,12 @@ def _wanted(text, options):
     """
     if options["labels"] not in ("", "none"):
         raise ValueError(
-            f'"{text}": labels={options["labels"]}: expected labels=none, for images without classes. To name a column,'
-            " use label=."
+            f'"{text}": labels={options["labels"]}: expected labels=none, for no classes. label= names a column.'
         )
     clash = [name for name in ("label", "classes", "first_label") if options["labels"] and options[name]]
     if clash:
         raise ValueError(
-            f'"{text}": labels=none, for images without classes, contradicts {clash[0]}={options[clash[0]]}: remove one'
-            " of them."
+            f'"{text}": labels=none, for no classes, contradicts {clash[0]}={options[clash[0]]}: remove one of them.'
         )
     without = {kind for kind in ("mask", "text") if not options[kind]}
     if options["mask"] or options["labels"] or (options["text"] and not options["label"]):
@@ -147,8 +145,7 @@ def _of_numbers(path, rows, names, first):
     if low < 0:
         row = rows[labels.index(low)]
         raise ValueError(
-            f'"{path}", line {row.line}: expected a label of at least {first}, got {row.label}. Remove rows without a'
-            " class."
+            f'"{path}", line {row.line}: expected a label from {first}, got {row.label}. Remove rows without a class.'
         )
     if names is None and top >= _MOST_CLASSES:
         raise ValueError(

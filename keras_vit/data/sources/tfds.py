@@ -8,8 +8,7 @@ import tensorflow as tf
 from keras_vit.data.objects import complete
 from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.derived_labels import feature_at, parse_label, value_at
-from keras_vit.data.sources.mask_files import records_of_masks
-from keras_vit.data.sources.mask_sample import MEANINGS, interpret_masks, report, sample_records
+from keras_vit.data.sources.mask_sample import MEANINGS, with_class_masks
 from keras_vit.data.sources.mask_tables import Table, find_table
 from keras_vit.io.cache import cached_answer
 from keras_vit.io.paths import locate, split_options
@@ -97,24 +96,7 @@ def _class_feature(features, path):
     return Table("", tuple(feature.names)) if named else None
 
 
-def _of_masks(source, known, options, data_dir, table):
-    """Returns `source` with class masks.
-
-    Args:
-        source: Records. The masks have stored values.
-        known: Records. Split with the masks to sample, train.
-        chosen: dict. The options.
-        data_dir: str. Folder of the files that the options name.
-        table: Table of the feature, or None.
-    """
-    classes = find_table(data_dir or "", options["classes"], options["colors"], search=False) or table
-    found = sample_records(known, classes)
-    meaning = interpret_masks(source.name, classes, options, found)
-    report(source.name, source.size, "train" if known is not source else "these", meaning)
-    return records_of_masks(source, meaning.mapping)
-
-
-def _names_of_objects(features, further):
+def _names_with_objects(features, further):
     """Returns the class names of labels= if the examples also have boxes= and no mask; otherwise None."""
     import tensorflow_datasets as lib
 
@@ -125,7 +107,7 @@ def _names_of_objects(features, further):
     return tuple(feature.names) if isinstance(feature, lib.features.ClassLabel) else None
 
 
-def _of_objects(source, names):
+def _with_objects(source, names):
     """Completes a source of boxes and labels for detection; reads all records once."""
 
     def most():
@@ -227,10 +209,11 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
     class_names = () if label is None else label.class_names
     parse = _parser(features, options["image"], label, further)
     source = _records(name, text, builder, split, parse, class_names, buffer)
-    names = _names_of_objects(features, further) if label is None else None
+    names = _names_with_objects(features, further) if label is None else None
     if names is not None:
-        return _of_objects(source, names)
+        return _with_objects(source, names)
     if not of_masks:
         return source
     known = _records(name, text, builder, "train", parse, (), buffer) if "train" in builder.info.splits else source
-    return _of_masks(source, known, options, data_dir, table)
+    table = find_table(data_dir or "", options["classes"], options["colors"], search=False) or table
+    return with_class_masks(source, known, table, options)
