@@ -14,8 +14,6 @@ from keras_vit.data.ops.branches import switch
 from keras_vit.data.ops.erasing import cutout
 from keras_vit.data.ops.op_registry import Check, as_uint8, integer, one_of, op
 
-_ONLY_IMAGES = {"random": True, "refuses": ("mask", "boxes")}  # @op's arguments for all policies
-
 # AutoAugment's policy for ImageNet (arXiv 1805.09501, appendix, Table 9), as in the authors' code ("v0"): one of 25
 # pairs of (op, probability, level) is sampled, and its two ops run in turn.
 _V0 = (
@@ -164,7 +162,7 @@ def _index(sample, count):
 _RAND = {"layers": integer(1), "magnitude": Check("a number from 0 to 30", lambda value: 0 <= value <= 30)}
 
 
-@op("image", **_ONLY_IMAGES, checks=_RAND)
+@op("image", random=True, refuses=("mask", "boxes"), checks=_RAND)
 def rand_augment(layers=2, magnitude=10, translate=100, cut=40, fill=128):
     """Applies one of 16 ops, `layers` times, at strength `magnitude`, 0 to 30 (arXiv 1909.13719, as in AugReg).
 
@@ -185,7 +183,7 @@ def rand_augment(layers=2, magnitude=10, translate=100, cut=40, fill=128):
     return apply
 
 
-@op("image", **_ONLY_IMAGES, checks={"policy": one_of(POLICIES)})
+@op("image", random=True, refuses=("mask", "boxes"), checks={"policy": one_of(POLICIES)})
 def auto_augment(policy="v0", translate=250, fill=128):
     """Applies a random pair of ops from a learned policy (arXiv 1805.09501); "v0" is ImageNet's.
 
@@ -211,7 +209,7 @@ def auto_augment(policy="v0", translate=250, fill=128):
     return apply
 
 
-@op("image", **_ONLY_IMAGES)
+@op("image", random=True, refuses=("mask", "boxes"))
 def trivial_augment(fill=0):
     """Applies one of 14 ops at a strength sampled per image (arXiv 2103.10158, "wide" ranges)."""
     table = [[float(trivial_value(name, level)) for level in range(31)] for name in TRIVIAL_OPS]

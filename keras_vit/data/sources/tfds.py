@@ -215,5 +215,5 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
     if not of_masks:
         return source
     known = _records(name, text, builder, "train", parse, (), buffer) if "train" in builder.info.splits else source
-    table = find_table(data_dir or "", options["classes"], options["colors"], search=False) or table
+    table = find_table(os.fspath(data_dir or ""), options["classes"], options["colors"], search=False) or table
     return with_class_masks(source, known, table, options)
