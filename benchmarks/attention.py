@@ -26,10 +26,10 @@ def case(kind, variant="Ti/16", blocks=4):
     """(variant, overrides) of a kind: a pattern, or "Swin", with stages of 2, 2 and `blocks` blocks, the last one with
     the ViT's stride, width and number of blocks.
     """
-    from keras_vit.models.families import spec_of
+    from keras_vit.models.families import find_spec
 
     if kind == "Swin":
-        vit = spec_of(variant)
+        vit = find_spec(variant)
         return "Swin-T", {"width": vit.width // 4, "depths": (2, 2, blocks), "heads": vit.heads}
     # An axial block has two attentions and MLPs. Sines and cosines: parameters do not depend on the image size.
     depth = blocks // 2 if kind == "axial" else blocks
@@ -38,10 +38,10 @@ def case(kind, variant="Ti/16", blocks=4):
 
 def counted(variant, overrides, size):
     """(parameters, FLOPs of a forward pass, bytes of a training step's activations) by formula."""
-    from keras_vit.models.families import spec_of
+    from keras_vit.models.families import find_spec
     from keras_vit.planning import counting
 
-    rows = counting.layer_counts(spec_of(variant, **overrides), size)
+    rows = counting.layer_counts(find_spec(variant, **overrides), size)
     return counting.parameters(rows), counting.flops(rows), 4 * counting.training_activations(rows)
 
 
@@ -53,9 +53,9 @@ def _available():
 def _step(variant, overrides, size, name, repeats):
     """(CPU seconds, the process's peak memory in bytes) of a step of one image."""
     from benchmarks.model import compiled_model, model_steps
-    from keras_vit.models.families import spec_of
+    from keras_vit.models.families import find_spec
 
-    model = compiled_model(spec_of(variant, **overrides), size)
+    model = compiled_model(find_spec(variant, **overrides), size)
     return highest(dict(zip(PASSES, model_steps(model, 1)))[name], repeats)
 
 

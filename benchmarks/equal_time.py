@@ -94,12 +94,12 @@ def trained(kind, images, labels, held_out, values, seed):
 
     import keras_vit
     from keras_vit import models
-    from keras_vit.models.families import spec_of
+    from keras_vit.models.families import find_spec
     from keras_vit.planning.flops import forward_flops
 
     keras.utils.set_random_seed(seed)
     variant, overrides = KINDS[kind]
-    spec = spec_of(variant, **overrides)
+    spec = find_spec(variant, **overrides)
     model = models.build(spec, image_size=images.shape[1], classes=10, dtype="mixed_bfloat16")
     rising = keras.optimizers.schedules.CosineDecay(0.0, 1, 1.0, warmup_target=values.rate, warmup_steps=200)
     averages = {"use_ema": True, "ema_momentum": values.momentum}

@@ -55,7 +55,7 @@ def stated(card: str) -> float | None:
     return STATED[max(fitting, key=len)] * 1e12 if fitting else None
 
 
-def seconds_of(function, rounds: int) -> float:
+def measure_seconds(function, rounds: int) -> float:
     """Median seconds of a function of JAX arrays, waited for; the first call compiles."""
     import jax
 
@@ -75,7 +75,7 @@ def product_rate(sizes: tuple[int, ...], rounds: int) -> float:
 
     product = jax.jit(jnp.matmul)
     squares = [jnp.ones((n, n), "bfloat16") for n in sizes]
-    return max(2 * len(a) ** 3 / seconds_of(lambda a=a: product(a, a), rounds) for a in squares)
+    return max(2 * len(a) ** 3 / measure_seconds(lambda a=a: product(a, a), rounds) for a in squares)
 
 
 @dataclasses.dataclass(frozen=True)

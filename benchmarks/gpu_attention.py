@@ -12,7 +12,7 @@ import os
 import unittest.mock
 
 from benchmarks.attention import KINDS, SIZES, case, counted
-from benchmarks.gpu import measured_card, seconds_of
+from benchmarks.gpu import measure_seconds, measured_card
 from benchmarks.scaling import PASSES
 from trainers import flags
 
@@ -47,18 +47,18 @@ def measured(kind, variant, blocks, size, batch, rounds):
     import jax
 
     from keras_vit import models
-    from keras_vit.models.families import spec_of
+    from keras_vit.models.families import find_spec
 
     setting = {"KERAS_VIT_DOT_PRODUCT_ATTENTION": "on" if kind == CUDNN else "off"}
     variant, overrides = case("global" if kind == CUDNN else kind, variant, blocks)
     with unittest.mock.patch.dict(os.environ, setting):  # a layer reads it when it is made
-        model = models.build(spec_of(variant, **overrides), image_size=size, dtype="mixed_bfloat16")
+        model = models.build(find_spec(variant, **overrides), image_size=size, dtype="mixed_bfloat16")
     found = {}
     for name, (function, arrays) in functions(model, batch).items():
         try:
             compiled = jax.jit(function).lower(*arrays).compile()
             steps = lambda: [compiled(*arrays) for _ in range(_STEPS)]  # noqa: B023, E731
-            found[name] = seconds_of(steps, rounds) / _STEPS, compiled.memory_analysis().temp_size_in_bytes
+            found[name] = measure_seconds(steps, rounds) / _STEPS, compiled.memory_analysis().temp_size_in_bytes
         except jax.errors.JaxRuntimeError as error:
             found[name] = str(error).splitlines()[0]
     return found

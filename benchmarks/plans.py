@@ -42,7 +42,7 @@ ROWS = (
 )
 
 
-def config_of(row):
+def row_config(row):
     """A row's config: ImageNet's recipe, in bfloat16."""
     from trainers import config_files
 
@@ -55,12 +55,12 @@ def config_of(row):
     return config
 
 
-def plan_of(row, datasets):
+def plan_row(row, datasets):
     """A row's Plan, or a text that says why there is none."""
     from keras_vit.planning.slice.plan import DoesNotFit, make_plan
 
     try:
-        return make_plan(config_of(row), datasets, row.where, model_parallel=row.model_parallel)
+        return make_plan(row_config(row), datasets, row.where, model_parallel=row.model_parallel)
     except DoesNotFit as error:
         return str(error)
 
@@ -75,7 +75,7 @@ def main():
         raise ValueError(f'There is no row "{flags.FLAGS.only}". Valid: {", ".join(row.name for row in ROWS)}.')
     datasets = config_files.packaged("lib.datasets").DATASETS
     with shown():
-        found = [(row.name, plan_of(row, datasets)) for row in rows]
+        found = [(row.name, plan_row(row, datasets)) for row in rows]
     print(f"\n{comparison(found)}")
 
 

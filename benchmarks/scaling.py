@@ -50,10 +50,10 @@ def highest(function, repeats):
 def measured(variant, image_size, overrides, repeats):
     """One point: {pass: (images/s/core, bytes per image, counted bytes per image)}."""
     from benchmarks.model import compiled_model, model_steps
-    from keras_vit.models.families import spec_of
+    from keras_vit.models.families import find_spec
     from keras_vit.planning import counting
 
-    spec = spec_of(variant, **overrides)
+    spec = find_spec(variant, **overrides)
     model = compiled_model(spec, image_size)
     small, large = (dict(zip(PASSES, model_steps(model, batch))) for batch in BATCHES)
     rows = counting.layer_counts(spec, image_size)

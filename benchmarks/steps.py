@@ -18,7 +18,7 @@ CLASSES = 10
 EXAMPLES = 2048
 
 
-def step_of(name: str):
+def make_step(name: str):
     """Returns a function that runs one step of a config, such as "cifar10_stem:20min", on random images, to its end."""
     from keras_vit.data import from_arrays, training_batches
     from keras_vit.distribution import Strategy
@@ -37,7 +37,7 @@ def step_of(name: str):
 
 def main():
     names, repeats = flags.FLAGS.configs.split(","), flags.FLAGS.repeats
-    steps = {name: step_of(name) for name in names}
+    steps = {name: make_step(name) for name in names}
     times = {name: [] for name in names}
     for i in range(repeats + 2):
         for name, step in steps.items():

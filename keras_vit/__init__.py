@@ -14,11 +14,13 @@ if not _typing.TYPE_CHECKING:  # before Keras is imported
 
 from keras_vit import layers, training
 from keras_vit.classification.distilled import Distilled
+from keras_vit.depth.depth_model import DepthModel
 from keras_vit.detection.detection_model import DetectionModel
 from keras_vit.fit.model import Model
 from keras_vit.image_text.contrastive import Contrastive
 from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.models import BiT, BiTSpec, NaFlexViT, Swin, SwinSpec, TextEncoder, TextSpec, ViT, ViTSpec
+from keras_vit.models.multi_model import MultiModel
 from keras_vit.pretraining.dino_model import DINO
 from keras_vit.pretraining.image_gpt import ImageGPT
 from keras_vit.pretraining.masked_autoencoder import MaskedAutoencoder
@@ -31,6 +33,7 @@ __all__ = [
     "BiT",
     "BiTSpec",
     "Contrastive",
+    "DepthModel",
     "DetectionModel",
     "Distilled",
     "DualEncoder",
@@ -38,6 +41,7 @@ __all__ = [
     "MaskedAutoencoder",
     "MaskedPatchPredictor",
     "Model",
+    "MultiModel",
     "NaFlexViT",
     "SegmentationModel",
     "Swin",
@@ -67,6 +71,7 @@ _NAMES = {
     "strategy": "distribution",
 }
 _SUBPACKAGES = (
+    "answers",
     "checkpoints",
     "data",
     "distribution",
@@ -82,6 +87,7 @@ _SUBPACKAGES = (
 )
 
 if _typing.TYPE_CHECKING:  # all of them, for type checkers
+    from keras_vit import answers as answers
     from keras_vit import checkpoints as checkpoints
     from keras_vit import data as data
     from keras_vit import distribution as distribution

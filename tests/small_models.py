@@ -202,9 +202,10 @@ def signatures_of(model, activation=None, **finding):
     """{name: function} of the signatures that an export of the model has, a detector's with these options; without the
     work of writing one.
     """
-    from keras_vit.serving.signatures import answers, signatures  # needs TensorFlow
+    from keras_vit.answers import bind
+    from keras_vit.serving.signatures import signatures  # needs TensorFlow
 
-    made = signatures(model, 5, answers(model, activation, finding))
+    made = signatures(model, bind(model, activation=activation, **finding))
     return {name: signature.function for name, signature in made.items()}
 
 

@@ -21,7 +21,7 @@ from page_blocks import blocks
 import keras_vit
 from keras_vit.distribution.clusters import multi_worker_strategy
 from trainers import config_files, flags
-from trainers.command import VERBS, module_of
+from trainers.command import VERBS, verb_module
 from trainers.short_forms import SHORT_FORMS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -65,7 +65,7 @@ def flags_of(room, binary):
 def commands(path):
     """(room, binary, arguments) of every command of ours on a page or in a docstring."""
     for room, binary, arguments in COMMAND.findall(path.read_text()):
-        binary = binary if room else module_of(binary)
+        binary = binary if room else verb_module(binary)
         if not room and (
             binary.removesuffix("_") not in VERBS or "flags" not in (ROOT / "trainers" / f"{binary}.py").read_text()
         ):

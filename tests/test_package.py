@@ -23,7 +23,7 @@ from keras_vit.version import DISTRIBUTION, __version__
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Which other rooms each room may import: io <- data, layers, optim, distribution <- fit <- models <- what models answer
 # <- the rest.
-_ANSWERS = "classification segmentation detection pretraining image_text"
+_LEARNT = "classification segmentation depth detection pretraining image_text"
 ALLOWED = {
     "io": "",
     "data": "io",
@@ -35,19 +35,21 @@ ALLOWED = {
     "prediction": "io data layers fit",
     "classification": "io layers fit models prediction",
     "segmentation": "io data layers fit models prediction",
+    "depth": "io data layers fit models prediction segmentation",
     "detection": "io data layers fit models prediction classification segmentation",
     "pretraining": "io layers fit models classification",
     "image_text": "io layers fit models prediction classification",
-    "training": f"optim fit prediction {_ANSWERS}",  # the public names of what trains
-    "checkpoints": f"io layers fit models {_ANSWERS}",
-    "inspection": f"io data layers fit models {_ANSWERS}",
-    "serving": f"io data layers fit models prediction {_ANSWERS} checkpoints inspection",
-    "evaluation": f"io data distribution fit models prediction {_ANSWERS} inspection",
-    "inference": f"io data fit models prediction {_ANSWERS} serving evaluation",
-    "tasks": f"io data layers optim fit models {_ANSWERS} checkpoints inspection evaluation",
-    "runs": f"io data layers distribution optim fit models {_ANSWERS} checkpoints inspection evaluation tasks",
-    "planning": f"io data layers distribution optim fit models {_ANSWERS} checkpoints inspection evaluation tasks runs",
-    "sharing": f"io models {_ANSWERS} checkpoints inspection serving evaluation tasks runs planning",
+    "answers": "io data layers fit models prediction classification segmentation depth detection",
+    "training": f"optim fit prediction {_LEARNT}",  # the public names of what trains
+    "checkpoints": f"io layers fit models {_LEARNT}",
+    "inspection": f"io data layers fit models {_LEARNT} answers",
+    "serving": f"io data layers fit models prediction {_LEARNT} answers checkpoints inspection",
+    "evaluation": f"io data distribution fit models prediction {_LEARNT} answers inspection",
+    "inference": f"io data fit models prediction {_LEARNT} answers serving evaluation",
+    "tasks": f"io data layers optim fit models {_LEARNT} answers checkpoints inspection evaluation",
+    "runs": f"io data layers distribution optim fit models {_LEARNT} checkpoints inspection evaluation tasks",
+    "planning": f"io data layers distribution optim fit models {_LEARNT} checkpoints inspection evaluation tasks runs",
+    "sharing": f"io models {_LEARNT} answers checkpoints inspection serving evaluation tasks runs planning",
 }
 # The doors: methods that users expect on a model, and what they import from above when called.
 DOORS = {
@@ -56,6 +58,8 @@ DOORS = {
     ("fit/model.py", "keras_vit.prediction.images"): "Model.preprocess",
     ("fit/model.py", "keras_vit.classification.classify"): "Model.classify",
     ("models/classifier.py", "keras_vit.classification.classify"): "its type",
+    ("segmentation/segmentation_model.py", "keras_vit.depth.depth_model"): "files of depth from before DepthModel",
+    ("models/multi_model.py", "keras_vit.answers.several"): "MultiModel.answer",
     ("checkpoints/save.py", "keras_vit.sharing"): "save to hf:// and kaggle://",
 }
 ALLOWED = {room: set(rooms.split()) for room, rooms in ALLOWED.items()}
@@ -87,9 +91,7 @@ def imports(path):
 
 def is_door(place, module):
     """Whether an import is a door. Names in models/ of public classes that live above are doors, too."""
-    above = place == "models/__init__.py" and module.startswith(
-        tuple(f"keras_vit.{room}." for room in _ANSWERS.split())
-    )
+    above = place == "models/__init__.py" and module.startswith(tuple(f"keras_vit.{room}." for room in _LEARNT.split()))
     return above or any((place, each) in DOORS for each in (module, module.rpartition(".")[0]))
 
 
@@ -326,3 +328,23 @@ def test_modules_of_tests_have_names_of_their_own():
     """The folders of tests are no packages: of two modules with one name, only one could be imported."""
     names = collections.Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
     assert [name for name, count in names.items() if count > 1] == []
+
+
+# Questions about the kind of a model, in what stands above the answers.
+_QUESTIONS = re.compile(
+    r"isinstance\([^()]*\b(\w+Model|Classifier|ViT|BiT|Swin|DualEncoder|TextEncoder|Masked\w+)\b"
+    r"|takes_texts\(|\"(classes|masks|objects|depth|pixels|features|embeddings)\" (not )?in \w+(\.\w+)?\.answers"
+)
+_ABOVE_ANSWERS = "keras_vit/serving keras_vit/inference keras_vit/inspection keras_vit/sharing trainers"
+
+
+def test_what_stands_above_the_answers_asks_no_model_what_it_is():
+    """`export` asks for models of texts, and a page of class maps for models that return features."""
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for room in _ABOVE_ANSWERS.split()
+        for path in (ROOT / room).rglob("*.py")
+        for line in path.read_text().splitlines()
+        if _QUESTIONS.search(line) and not line.lstrip().startswith("def ")
+    ]
+    assert len(found) <= 2, "\n".join(found)

@@ -35,7 +35,7 @@ def _by_export(folder, top_k):
     """A function [bytes] -> [(name, probability), ...] of each, best first, from an exported SavedModel."""
     import tensorflow as tf
 
-    kinds.check_kind(folder, kinds.kind_of_export(folder), "classes")
+    kinds.check_kind(folder, "classes")
     predict = tf.saved_model.load(folder).signatures["serving_default"]
     if "classes" not in predict.structured_outputs:
         raise ValueError(f"{folder} has no classes: it returns {', '.join(predict.structured_outputs)}.")
@@ -63,7 +63,7 @@ def _by_model(name, top_k, class_names):
 
     with stage(f"Loading {name}"):
         model = loading.load(name, class_names=class_names)
-    kinds.check_kind(name, kinds.kind_of(model), "classes")
+    kinds.check_kind(name, "classes", model)
     if model.class_names is None:
         known = [data for data, names in DATA_SETS.items() if len(names()) == model.classes]
         hint = f", or --class_names={known[0]}" if known else ""

@@ -8,7 +8,7 @@ import sys
 
 from .without_engine import VERSION, did_you_mean, drop_output
 
-# In the order of the work. Each is a module beside this one (`module_of`); its docstring's first line is its summary.
+# In the order of the work. Each is a module beside this one (`verb_module`); its docstring's first line is its summary.
 VERBS = (
     "pretrain",
     "finetune",
@@ -45,7 +45,7 @@ _ELSEWHERE = {
 }
 
 
-def module_of(verb: str) -> str:
+def verb_module(verb: str) -> str:
     """A verb's module: inspect_ for "inspect", lest scripts run from trainers/ import it as Python's own."""
     return f"{verb}_" if verb in sys.stdlib_module_names else verb
 
@@ -58,7 +58,7 @@ def first_line(path: pathlib.Path) -> str:
 def _help(program):
     """The text of `keras-vit --help`."""
     folder = pathlib.Path(__file__).resolve().parent
-    summaries = {verb: re.split("[:,.]", first_line(folder / f"{module_of(verb)}.py"))[0] for verb in VERBS}
+    summaries = {verb: re.split("[:,.]", first_line(folder / f"{verb_module(verb)}.py"))[0] for verb in VERBS}
     lines = [f"Usage: {program} VERB --flag=value ...", "", "Verbs:"]
     lines += [f"  {verb:12} {summary}" for verb, summary in summaries.items()]
     lines += [
@@ -93,7 +93,7 @@ def run_verb(program: str, verb: str, arguments: list[str]) -> None:
         hint = f' Did you mean "{_ELSEWHERE[verb]}"?' if verb in _ELSEWHERE else did_you_mean(verb, VERBS)
         raise SystemExit(f'{program}: there is no verb "{verb}".{hint} Valid: {", ".join(VERBS)}.')
     sys.argv = [f"{program} {verb}", *arguments]
-    importlib.import_module(f"{__package__}.{module_of(verb)}").run()
+    importlib.import_module(f"{__package__}.{verb_module(verb)}").run()
 
 
 def _answer():

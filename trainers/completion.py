@@ -12,8 +12,8 @@ import io
 import sys
 
 from . import flags
-from .command import VERBS, module_of
-from .config_files import config_names, load_config, packaged, values_of
+from .command import VERBS, verb_module
+from .config_files import config_names, flat_values, load_config, packaged
 
 # `keras-vit completion words SHELL VERB FLAG...` prints the candidates, one per line; without any, shells complete file
 # names. bash breaks its words at = and :, zsh does not.
@@ -36,12 +36,12 @@ compdef _keras_vit keras-vit"""
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH}
 
 
-def _flags_of(verb):
+def _list_flags(verb):
     """The flags of a verb: "--workdir=", "--dry_run"."""
     sys.argv = [verb, flags.LIST_FLAGS]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        importlib.import_module(f"{__package__}.{module_of(verb)}").run()
+        importlib.import_module(f"{__package__}.{verb_module(verb)}").run()
     return printed.getvalue().split()
 
 
@@ -58,7 +58,7 @@ def _configs(text):
 def _keys(given):
     """The keys of the config that the words before name."""
     name = next((word.partition("=")[2] for word in given if word.startswith("--config=")), "")
-    return [f"--config.{key}=" for key in values_of(load_config(name))] if name else []
+    return [f"--config.{key}=" for key in flat_values(load_config(name))] if name else []
 
 
 def candidates(given: list[str], word: str) -> list[str]:
@@ -73,7 +73,7 @@ def candidates(given: list[str], word: str) -> list[str]:
     if not word.startswith("-"):
         return [f"{name} " for name in {"configs": config_names(), "completion": tuple(_SCRIPTS)}.get(verb, ())]
     return (
-        [flag if flag.endswith("=") else f"{flag} " for flag in (*_flags_of(verb), "--help")] if verb in VERBS else []
+        [flag if flag.endswith("=") else f"{flag} " for flag in (*_list_flags(verb), "--help")] if verb in VERBS else []
     )
 
 

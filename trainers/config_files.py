@@ -105,11 +105,11 @@ def _split_override(arg):
     return flag.removeprefix("config."), text if equals else None
 
 
-def values_of(config, above=""):
+def flat_values(config, above=""):
     """{"optimizer.name": "adamw"...} of all keys of a config."""
     values = {}
     for name, value in config.items():
-        values |= values_of(value, f"{above}{name}.") if isinstance(value, ConfigDict) else {f"{above}{name}": value}
+        values |= flat_values(value, f"{above}{name}.") if isinstance(value, ConfigDict) else {f"{above}{name}": value}
     return values
 
 
@@ -149,7 +149,7 @@ def _check_new_key(parts, config):
     """Refuses a key that belongs in another section, naming the right key, or an evaluator that is not a section."""
     key, name = ".".join(parts), parts[-1]
     closed = {section: config[section] for section in config if section not in keys.OPEN}
-    valid = {path.rpartition(".")[2] for path in values_of(ConfigDict(closed))}
+    valid = {path.rpartition(".")[2] for path in flat_values(ConfigDict(closed))}
     # A custom task may give its model any key.
     if parts[:-1] == ["model"] and keys.is_packaged_task(config.get("task", "")) and name in valid:
         raise ValueError(f'--config.{key}: a model has no "{name}".{suggest.did_you_mean_key(name, [], closed)}')
@@ -211,7 +211,7 @@ def apply_overrides(argv, config):
             text = arguments.popleft()
         keys.check_not_off(f"--config.{key}", text, value_type)
         if text == "None" and not new and not _may_be_none(section, parts):
-            raise ValueError(f"--config.{key}=None: this cannot be off. It is {values_of(config)[key]!r}.")
+            raise ValueError(f"--config.{key}=None: this cannot be off. It is {flat_values(config)[key]!r}.")
         if new or text == "None":
             keys.set_key(config, parts, keys.literal(text))
             rest = [given for given in rest if not _sets(given, key)]  # the last one counts, and absl would override it

@@ -10,7 +10,7 @@ import inspect
 
 from . import flags
 from .command import first_line
-from .config_files import CONFIGS, config_names, load_config, packaged, values_of
+from .config_files import CONFIGS, config_names, flat_values, load_config, packaged
 
 
 def _show(text):
@@ -19,7 +19,7 @@ def _show(text):
     name = text.partition(":")[0]
     if name in config_names():
         print(inspect.getdoc(packaged(name)), end="\n\n")
-    print("\n".join(f"--config.{key}={value}" for key, value in values_of(config).items()))
+    print("\n".join(f"--config.{key}={value}" for key, value in flat_values(config).items()))
 
 
 def main(names):

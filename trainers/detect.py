@@ -20,10 +20,10 @@ def _finder(name, values):
     from keras_vit.io.progress import stage
 
     if kinds.is_export(name):
-        kinds.check_kind(name, kinds.kind_of_export(name), "objects")
+        kinds.check_kind(name, "objects")
     with stage(f"Loading {name}"):
         model = loading.load(name)
-    kinds.check_kind(name, kinds.kind_of(model), "objects")
+    kinds.check_kind(name, "objects", model)
     return Finder(model, 1, {"threshold": model.score_threshold, **shared_flags.finding(values)})
 
 

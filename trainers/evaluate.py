@@ -124,9 +124,9 @@ def evaluate(values, name, strategy, output):
     from keras_vit.evaluation import Setting
     from keras_vit.io.progress import stage
     from keras_vit.prediction.preprocessing import preprocessing_text
-    from keras_vit.runs.evaluate import own_data, task_for, task_of, write_evaluation
+    from keras_vit.runs.evaluate import load_task, own_data, task_for, write_evaluation
 
-    task_of(name)  # its file may register evaluators
+    load_task(name)  # its file may register evaluators
     named = _evaluators(values) if values.evals else None
     with stage(f"Opening {values.data}" if values.data else "Opening the data"), folders_read_once():
         source, data, split = _open(values, own_data(name), name, named)
@@ -168,8 +168,8 @@ def evaluate_all(values, models, strategy):
     """
     import keras
 
-    from keras_vit.runs.compare import column_of, write_comparison
-    from keras_vit.runs.evaluate import task_of
+    from keras_vit.runs.compare import make_column, write_comparison
+    from keras_vit.runs.evaluate import load_task
 
     twice = sorted({name for name in models if models.count(name) > 1})
     if twice:
@@ -177,7 +177,7 @@ def evaluate_all(values, models, strategy):
     if values.evals:
         for name in models:
             with contextlib.suppress(ValueError, OSError):  # `evaluate` reports it below
-                task_of(name)  # its file may register evaluators
+                load_task(name)  # its file may register evaluators
         _evaluators(values)  # refuses mistakes before the first model
     results, columns, failed = {}, {}, {}
     for number, name in enumerate(models, 1):
@@ -190,7 +190,7 @@ def evaluate_all(values, models, strategy):
             logging.error("%s cannot be evaluated: %s", name, error)
             continue
         results[name] = {key: measures for key, (_, measures) in found.items()}
-        columns |= {key: column_of(key, *pair) for key, pair in found.items() if key not in columns}
+        columns |= {key: make_column(key, *pair) for key, pair in found.items() if key not in columns}
         keras.backend.clear_session()
     write_comparison(values.output, results, list(columns.values()), values.sort, failed, strategy)
     if failed:

@@ -16,7 +16,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from . import QUIET, loading
-from .config_files import apply_overrides, config_names, load_config, values_of
+from .config_files import apply_overrides, config_names, flat_values, load_config
 from .short_forms import FROM_TIMM, SHORT_FORMS, as_overrides, is_local, take
 from .without_engine import VERSION, did_you_mean, drop_output, package_module
 
@@ -78,7 +78,7 @@ def _show_help(main, takes, loaded, loads):
         print(f"  --load.NAME=VALUE: {loading.HELP}")
     if loaded:
         print("\nThe config's keys:\n")
-        print("\n".join(f"  --config.{key}={value}" for key, value in values_of(loaded).items()))
+        print("\n".join(f"  --config.{key}={value}" for key, value in flat_values(loaded).items()))
 
 
 def _meant(name, valid, with_config):
@@ -95,7 +95,7 @@ def _hint(name, argv):
     if file and os.path.exists(file):
         return f" The file of this name is ./{file}."
     name, with_config = name.replace("-", "_"), "config" in _OURS
-    keys = values_of(flags.FLAGS["config"].value) if with_config else {}
+    keys = flat_values(flags.FLAGS["config"].value) if with_config else {}
     same = [f"--config.{key}" for key in keys if key.rpartition(".")[2] == name]
     same += [f"--{other}" for other in _SYNONYMS.get(name, ()) if other in _names()]
     same += _meant(name, _names(), with_config)

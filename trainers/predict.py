@@ -1,5 +1,5 @@
-"""Runs a model over all images of a source, and writes its answers as Parquet or TFRecord files, masks as PNGs, or
-objects as Parquet and COCO's JSON.
+"""Runs a model over all images of a source, and writes its answers as Parquet or TFRecord files, masks as PNGs,
+objects as Parquet and COCO's JSON, or depths as PNGs.
 
     keras-vit predict --model=runs/photos --data=images:PHOTOS --output=answers
     keras-vit predict --model=dino/s16 --data=cifar10 --split=train,test --answers=features --output=features
@@ -14,10 +14,15 @@ and classes.csv. --window=slide moves windows of the model's size over large ima
 
     keras-vit predict --model=runs/streets --data=images:PHOTOS --output=masks --window=slide
 
+A depth model writes depths: OUTPUT/SPLIT/NAME.png, 16 bits of millimetres, or NAME.npy, float32, if the depth is
+relative or the model's largest one above 65.5 m.
+
 A detector writes objects: Parquet files with a row for each (name, class, score, box in pixels; one row for an image
 without any), and OUTPUT/_SPLIT_coco.json, COCO's results, with the image and category ids of the data's COCO file:
 
     keras-vit predict --model=runs/cells --data=boxes:CELLS --split=test --output=found --threshold=0.05
+
+A MultiModel writes the answers of each part, or of those in --answers, into the folder OUTPUT/PART.
 
 The same command resumes a job, with the same output bit for bit. --part=0/4, 1/4, 2/4 and 3/4 share the work of four
 machines with one folder, such as a bucket. --strategy=mirrored runs on all devices of a machine. --engine=openvino is
@@ -28,23 +33,25 @@ faster on CPUs (docs/performance.md).
     keras-vit predict --model=exported --data=images:PHOTOS --output=answers --beam=--runner=DirectRunner
 """
 
+import itertools
+import os
 import shlex
 
 from . import flags, loading, shared_flags
-from .kinds import kind_of, what_it_does
 
 # Flags that only some answers take, with their defaults.
 _OF_ROWS = {"top_k": 5, "preprocess": None, "format": "parquet", "engine": None}
 _OF_FILES = {"rows_per_file": 10_000}
 _OF_MASKS = {"window": "whole", "flips": False}
 _OF_OBJECTS = dict.fromkeys(shared_flags.FINDING)
-_IGNORED = {"masks": _OF_ROWS | _OF_FILES | _OF_OBJECTS, "objects": _OF_ROWS | _OF_MASKS}
+_IGNORED = {
+    "masks": _OF_ROWS | _OF_FILES | _OF_OBJECTS,
+    "objects": _OF_ROWS | _OF_MASKS,
+    "depth": _OF_ROWS | _OF_FILES | _OF_MASKS | _OF_OBJECTS,
+}
 _IGNORED_BY_ROWS = _OF_MASKS | _OF_OBJECTS
+_OF_ONE_IMAGE = {"masks": "mask", "depth": "depth map"}  # files with an answer for an image
 _BATCH, _WINDOWS = 64, 8  # images of rows; windows of masks, images of objects
-
-
-# Answers of one kind of model: what it does, and the recipe.
-_ALONE = {"masks": ("give every pixel a class", "segmentation"), "objects": ("find objects", "detection")}
 
 
 def _part(text):
@@ -63,14 +70,14 @@ def _comma_separated(text, flag):
     return parts
 
 
-def _print(report, split, values, kind):
+def _print(split, report, kind, folder):
     """Prints what was written and left out."""
     from keras_vit.io.suggest import counted
 
-    (now, before, total), masks = report.files, kind == "masks"
-    noun = "object" if kind == "objects" else "row"
-    what = counted(now, "mask") if masks else f"{counted(report.rows, noun)} in {counted(now, 'file')}"
-    parts = [f"{split}: wrote {what} of {total:,} to {values.output}"]
+    (now, before, total), noun = report.files, _OF_ONE_IMAGE.get(kind)
+    masks, rows = noun is not None, "object" if kind == "objects" else "row"
+    what = counted(now, noun) if masks else f"{counted(report.rows, rows)} in {counted(now, 'file')}"
+    parts = [f"{split}: wrote {what} of {total:,} to {folder}"]
     parts += [f"{before:,} existed already"] if before else []
     if report.broken:
         why = "" if masks else ': the column "error" says why'
@@ -79,36 +86,40 @@ def _print(report, split, values, kind):
     if kind == "objects" and now + before == total:
         from keras_vit.inference.object_prediction import results_path
 
-        print(f"{split}: COCO's results: {results_path(values.output, split)}")
+        print(f"{split}: COCO's results: {results_path(folder, split)}")
 
 
-def _kinds(values, model):
-    """The answers to write: those of --answers, or else masks for a segmentation model, objects for a detector, and
-    classes for others.
+def _jobs(values, model):
+    """[(model, the answers to write, folder)]: those of --answers, or else the model's own. A MultiModel has a job, and
+    a folder in --output, for each part.
 
     Raises:
-        ValueError: for masks or objects of another model or beside other answers, and flags that would be ignored.
+        ValueError: for answers that the model does not give, or that need files of their own beside others, and flags
+            that would be ignored.
     """
-    from keras_vit.detection.detect import finds_objects
-    from keras_vit.segmentation.segment import segments
+    from keras_vit.answers import does
 
-    own = "masks" if segments(model) else "objects" if finds_objects(model) else None
-    kinds = [own or "classes"] if values.answers is None else _comma_separated(values.answers, "answers")
-    for kind, (does, config) in _ALONE.items():
-        if kind in kinds and len(kinds) > 1:
-            raise ValueError(f"--answers={kind} stands alone.")
-        if kind in kinds and kind != own:
-            raise ValueError(f"--answers={kind}: {values.model} does not {does}. Train with --config={config}.")
-    if own is not None and set(kinds) not in ({own}, {"features"}):
-        raise ValueError(f"{values.model} is for {own}: --answers can be {own} or features.")
-    kind = kind_of(model)
-    if own is None and kind != "classes" and kinds != ["features"]:
-        raise ValueError(f"{values.model} {what_it_does(kind)}: --answers=features writes its features.")
-    ignored = _IGNORED.get(kinds[0], _IGNORED_BY_ROWS)
-    given = [name for name, default in ignored.items() if getattr(values, name) != default]
+    own = [*(model.parts or model.answers or ("features",))]
+    kinds = own if values.answers is None else _comma_separated(values.answers, "answers")
+    valid = [*own, *(["logits"] if "classes" in own else []), *(["features"] if "features" not in own else [])]
+    missing = [kind for kind in kinds if kind not in valid]
+    if missing:
+        raise ValueError(
+            f"--answers={','.join(missing)}: {values.model} {does(model)}. Valid for this model: {', '.join(valid)}."
+        )
+    jobs = [(model, kinds, values.output)]
+    if model.parts:
+        folders = {kind: os.path.join(values.output, kind) for kind in kinds}
+        jobs = [(model, ["features"], folders["features"])] if "features" in kinds else []
+        jobs += [(part, list(part.answers), folders[kind]) for kind, part in model.parts.items() if kind in kinds]
+    alone = [kind for _, kinds, _ in jobs for kind in kinds if kind in _WRITERS and len(kinds) > 1]
+    if alone:
+        raise ValueError(f"--answers={alone[0]} stands alone.")
+    ignored = [set(_IGNORED.get(kinds[0], _IGNORED_BY_ROWS).items()) for _, kinds, _ in jobs]
+    given = [name for name, default in set.intersection(*ignored) if getattr(values, name) != default]
     if given:
-        raise ValueError(f"--{given[0]} would be ignored: it is not for --answers={','.join(kinds)}.")
-    return kinds
+        raise ValueError(f"--{min(given)} would be ignored: it is not for --answers={','.join(kinds)}.")
+    return jobs
 
 
 def _options(values):
@@ -117,12 +128,39 @@ def _options(values):
     return {"batch_size": values.batch_size or _BATCH, **{name: getattr(values, name) for name in names}}
 
 
+def _row_options(values):
+    return {**_options(values), "engine": values.engine}
+
+
+def _mask_options(values):
+    return {"batch_size": values.batch_size or _WINDOWS, **shared_flags.windows(values)}
+
+
+def _depth_options(values):
+    return {"batch_size": values.batch_size or _WINDOWS}
+
+
+def _object_options(values):
+    few = {"batch_size": values.batch_size or _WINDOWS, "rows_per_file": values.rows_per_file}
+    return {**few, **shared_flags.finding(values)}
+
+
+# {kind of answer: (function of keras_vit.inference that writes files of its own, its arguments from the flags)}, and
+# what writes a row for each image.
+_WRITERS = {
+    "masks": ("predict_masks", _mask_options),
+    "objects": ("predict_objects", _object_options),
+    "depth": ("predict_depths", _depth_options),
+}
+_WRITE_ROWS = ("predict", _row_options)
+
+
 def _predict(values, splits):
-    """Runs the model here; yields (split, report, the kind of answers)."""
+    """Runs the model here; yields (split, report, the kind of answers, folder)."""
+    from keras_vit import inference
     from keras_vit.data import open_source
     from keras_vit.data.sources.folder import folders_read_once
     from keras_vit.distribution import strategy as find_strategy
-    from keras_vit.inference import predict, predict_masks, predict_objects
     from keras_vit.io.progress import stage
 
     part = _part(values.part)
@@ -139,32 +177,27 @@ def _predict(values, splits):
                 sources[split] = open_source(values.data, split, values.data_dir)
     with strategy.scope(), stage(f"Loading {values.model}"):
         model = loading.load(values.model)
-    kinds = _kinds(values, model)
+    jobs = _jobs(values, model)
     shared = {"part": part, "broken_limit": values.broken_limit}
     about = {"model": values.model, "data": values.data, "data_dir": values.data_dir}
-    for split, source in sources.items():
+    for (split, source), (model, kinds, folder) in itertools.product(sources.items(), jobs):
         with strategy.scope():
-            where, few = (model, source, values.output), values.batch_size or _WINDOWS
-            shared |= {"split": split, "about": about}
-            if kinds == ["masks"]:
-                report = predict_masks(*where, batch_size=few, **shared_flags.windows(values), **shared)
-            elif kinds == ["objects"]:
-                finding = {"rows_per_file": values.rows_per_file, **shared_flags.finding(values)}
-                report = predict_objects(*where, batch_size=few, **finding, **shared)
-            else:
-                report = predict(*where, kinds, **_options(values), engine=values.engine, **shared)
-        yield split, report, kinds[0]
+            function, options = _WRITERS.get(kinds[0], _WRITE_ROWS)
+            options = {**options(values), **({} if kinds[0] in _WRITERS else {"kinds": kinds})}
+            where = (model, source, folder)
+            report = getattr(inference, function)(*where, split=split, about=about, **options, **shared)
+        yield split, report, kinds[0], folder
 
 
 def _predict_by_beam(values, splits):
-    """Runs an export as a Beam pipeline; yields (split, report, the kind of answers)."""
+    """Runs an export as a Beam pipeline; yields (split, report, the kind of answers, folder)."""
     loading.refuse("--beam runs an export")
     predict_by_beam = shared_flags.beam("keras_vit.inference.beam").predict_by_beam
     kinds = _comma_separated("classes" if values.answers is None else values.answers, "answers")
     where = (values.model, values.data, values.output, kinds)
     options = {**_options(values), "data_dir": values.data_dir, "options": shlex.split(values.beam)}
     for split in splits:
-        yield split, predict_by_beam(*where, split=split, **options), kinds[0]
+        yield split, predict_by_beam(*where, split=split, **options), kinds[0], values.output
 
 
 def main():
@@ -177,8 +210,8 @@ def main():
         _comma_separated(values.answers, "answers")
     check_folder(values.output)
     with shown():
-        for split, report, kind in (_predict if values.beam is None else _predict_by_beam)(values, splits):
-            _print(report, split, values, kind)
+        for written in (_predict if values.beam is None else _predict_by_beam)(values, splits):
+            _print(*written)
 
 
 def run():
@@ -191,8 +224,8 @@ def run():
     flags.string(
         "answers",
         None,
-        "classes, logits, features, or several joined by commas; or masks, or objects; by default classes, masks for a"
-        " segmentation model, or objects for a detector.",
+        "classes, logits, features, or several joined by commas; or masks, objects or depth; by default classes, or"
+        " what a segmentation model, a detector or a depth model gives.",
     )
     flags.integer("top_k", _OF_ROWS["top_k"], "Classes per image, at most.", lowest=1)
     flags.enum("format", _OF_ROWS["format"], ["parquet", "tfrecord"], "The kind of the files.")

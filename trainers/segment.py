@@ -20,7 +20,7 @@ def _model(name):
 
     with stage(f"Loading {name}"):
         model = loading.load(name)
-    kinds.check_kind(name, kinds.kind_of(model), "masks")
+    kinds.check_kind(name, "masks", model)
     return model
 
 
@@ -36,7 +36,7 @@ def _by_export(folder, values):
     from keras_vit.segmentation.segment import Segmentation
 
     loading.refuse(f"{folder} is an export")
-    kinds.check_kind(folder, kinds.kind_of_export(folder), "masks")
+    kinds.check_kind(folder, "masks")
     if shared_flags.windows(values) != {"window": "whole", "overlap": values.overlap, "scale": None, "flips": False}:
         raise ValueError(f"{folder} is an export, which sees images whole: leave out --window and --flips.")
     about = json.loads(epath.Path(folder, "metadata.json").read_text())

@@ -47,7 +47,7 @@ def _without_variant(values, variants):
         return False
     if described is None:
         return False
-    held = families.variant_of(described["variant"])
+    held = families.variant_name(described["variant"])
     if held in variants and held != values.finetune:
         raise ValueError(
             f"--finetune={values.finetune}: {values.model} has the variant {held}. Pass --finetune={held}."

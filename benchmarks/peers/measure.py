@@ -13,7 +13,7 @@ _TURN = 0.5  # least seconds per turn: short steps are repeated
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model as in `sizes_of`, a batch size, the products' dtype. A batch of one is not trained."""
+    """A model as in `model_sizes`, a batch size, the products' dtype. A batch of one is not trained."""
 
     variant: str
     batch: int
@@ -50,7 +50,7 @@ class Measured:
     peers: dict = dataclasses.field(default_factory=dict)
 
 
-def sizes_of(variant: str) -> tuple[dict, int | None, int]:
+def model_sizes(variant: str) -> tuple[dict, int | None, int]:
     """(the model's description for peers, its number of parameters, operations of one image's forward pass)
 
     Args:
@@ -127,7 +127,7 @@ def measure(
         tell: called with a line of progress.
         start: makes a peer: a context manager with `ask`.
     """
-    sizes, parameters, flops = sizes_of(case.variant)
+    sizes, parameters, flops = model_sizes(case.variant)
     found = Measured(case, flops)
     with contextlib.ExitStack() as stack:
         products = stack.enter_context(start("products", pythons[OWN], threads))

@@ -18,6 +18,7 @@ MODULES = {  # A name is documented in the first module that has it.
     "keras_vit.layers": "Layers",
     "keras_vit.data": "Sources, batches and preprocessing",
     "keras_vit.distribution": "Strategies",
+    "keras_vit.answers": "What a model's outputs mean",
     "keras_vit.evaluation": "Evaluators and their functions",
     "keras_vit.inspection": "Attention, filters, class maps",
     "keras_vit.serving": "Exports, engines and the HTTP service",

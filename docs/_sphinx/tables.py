@@ -21,7 +21,7 @@ from keras_vit.data.ops.op_registry import OPS
 from keras_vit.evaluation.data import OnSource
 from keras_vit.serving import single_file
 from trainers.command import VERBS
-from trainers.config_files import config_names, packaged, values_of
+from trainers.config_files import config_names, flat_values, packaged
 
 
 def _help(verb):
@@ -75,7 +75,7 @@ def config_keys() -> str:
     module, comments = packaged("lib.common"), key_comments()
     about = "Every config starts from these keys and values. Override one with `--config.KEY=VALUE`."
     rows = []
-    for key, value in sorted(values_of(module.base()).items()):
+    for key, value in sorted(flat_values(module.base()).items()):
         meaning = f": {escaped(comments[key])}" if comments.get(key) else ""
         rows.append(f"- `{key}` = `{value}`{meaning}")
     return "\n\n".join(["# Config keys", about, markdown(inspect.getdoc(module)), "\n".join(rows)])

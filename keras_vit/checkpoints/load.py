@@ -37,8 +37,8 @@ from keras_vit.io.tokenizer import Tokenizer
 from keras_vit.layers.arguments import as_named_now
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.models import Classifier, families
+from keras_vit.models.headed import HeadedModel
 from keras_vit.models.overrides import Answers
-from keras_vit.segmentation.segmentation_model import SegmentationModel
 
 _ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names", "key", "text", "tokenizer")
 _HINTS = {
@@ -148,7 +148,7 @@ def _from_keras(path, options, names, key):
         if is_named and options.changes.keys() <= {"preprocessing"} and model.get_encoder() is model:
             describe(model, options.class_names, **options.changes)  # in place: also quantised, or with a custom head
             return model
-    if isinstance(model, (SegmentationModel, DetectionModel)):
+    if isinstance(model, HeadedModel):
         if keeps:
             return moved(model, options)
         if options.head != "keep":
@@ -280,7 +280,7 @@ def load(
         raise error.for_call(os.fsdecode(path), call) from None
     if class_names is None and head == "keep":
         _name_classes(model, located, contents)
-    if head == "keep" and isinstance(model, Classifier) and model.has_zero_head():
+    if head == "keep" and model.has_zero_head():
         model.refuses_zero_head = True
         logging.warning(
             '%s: the head is all zeros, as in the ImageNet-21k files of 2020. Load it with head="reset" to fine-tune,'

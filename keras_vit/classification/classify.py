@@ -25,7 +25,7 @@ def check_top_k(top_k: int) -> int:
     return integer(top_k, "top_k")
 
 
-def probabilities_of(model: keras.Model, activation: str | None = None) -> Callable[[Any], Any]:
+def probability_function(model: keras.Model, activation: str | None = None) -> Callable[[Any], Any]:
     """The function from outputs to probabilities, by name; by default the model's own.
 
     Raises:
@@ -57,7 +57,7 @@ def classify(model, x, top_k: int = 5, batch_size: int = 32, activation: str | N
             f'"{model.name}" has no classes: it returns features, or the outputs of a head of your own. Use '
             "model.predict(model.preprocess(images)), or name the classes: vit.with_head(layer, class_names=...)."
         )
-    function = probabilities_of(model, activation)
+    function = probability_function(model, activation)
     names = model.class_names or [str(i) for i in range(model.classes)]
     images, single = listed(x)
     prepare, results = Preprocessor(model), []

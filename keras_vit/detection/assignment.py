@@ -24,7 +24,7 @@ def inside(points: Any, boxes: Any) -> Any:
     return below & (ops.abs(2 * x - left - right) <= ops.maximum(right - left, 1.02 * width))
 
 
-def _best_of(preference, candidates):
+def _best_candidates(preference, candidates):
     """The candidate (b, n, m) with the highest preference for each point, the earlier of equal ones: (b, n); or -1."""
     best = ops.argmax(ops.where(candidates, preference, -float("inf")), axis=2)
     return ops.where(ops.any(candidates, axis=2), ops.cast(best, "int32"), -1)
@@ -52,7 +52,7 @@ def center_sampled(points: Any, boxes: Any, positive: Any, radius: float = 1.5) 
     misfit = ops.abs(ops.log(side / _USUAL))
     at_level = misfit <= ops.min(misfit, axis=1, keepdims=True) + 1e-4
     near = (off <= radius) & at_level & inside(points, boxes) & positive[:, None]
-    return _best_of(-areas(boxes)[:, None], near)
+    return _best_candidates(-areas(boxes)[:, None], near)
 
 
 def task_aligned(
@@ -90,7 +90,7 @@ def task_aligned(
     fit = ops.where(candidates, fit, 0.0)
     best, _ = ops.top_k(ops.transpose(fit, (0, 2, 1)), min(top, fit.shape[1]))  # (b, m, top)
     chosen = candidates & (fit >= (1 - 1e-6) * best[:, None, :, -1])  # programs may round the same value differently
-    object_of = _best_of(overlaps, chosen)  # (b, n)
+    object_of = _best_candidates(overlaps, chosen)  # (b, n)
     own = object_of[..., None] == ops.arange(fit.shape[2], dtype="int32")  # (b, n, m), one at most
     fit, overlaps = ops.where(own, fit, 0.0), ops.where(own, overlaps, 0.0)
     share = fit / ops.maximum(ops.max(fit, axis=1, keepdims=True), _LEAST)

@@ -29,7 +29,7 @@ def packed(boxes: Any, logits: Any, points: Any = None) -> Any:
     return ops.concatenate([*parts, logits], axis=-1)
 
 
-def objects_of(y: Any) -> tuple[Any, Any, Any, Any]:
+def unpack_targets(y: Any) -> tuple[Any, Any, Any, Any]:
     """Targets y (b, m, 7) as clipped boxes (b, m, 4), classes (b, m) int32, 0 for padding, and which are objects and
     which crowds or difficult, (b, m) booleans; neither for padding and boxes without area.
     """
@@ -79,7 +79,7 @@ class ObjectLoss(Loss):
     def __init__(self, name: str = "loss", **kwargs: Any):
         super().__init__(name=name, **kwargs)
 
-    def classes_of(self, prediction: Any) -> int:
+    def count_classes(self, prediction: Any) -> int:
         """The number of classes k of a packed prediction."""
         raise NotImplementedError
 
@@ -102,14 +102,14 @@ class ObjectLoss(Loss):
         return super().__call__(y_true, y_pred, sample_weight)
 
     def call(self, y_true, y_pred):
-        prediction, rules = ops.cast(y_pred, "float32"), ObjectRules(self.classes_of(y_pred))
+        prediction, rules = ops.cast(y_pred, "float32"), ObjectRules(self.count_classes(y_pred))
         rules.check_form(tuple(y_true.shape), "float32")
         values = concrete(y_true)
         if values is not None:
             rules.check(values)
         labels = ops.cast(y_true, "float32")[..., LABEL]
         wrong = ops.any((labels >= rules.classes) | (labels < -1), axis=1)  # (b,)
-        return ops.where(wrong, float("nan"), self.per_example(*objects_of(y_true), prediction))
+        return ops.where(wrong, float("nan"), self.per_example(*unpack_targets(y_true), prediction))
 
 
 @serializable
@@ -158,7 +158,7 @@ class DenseDetectionLoss(ObjectLoss):
         self.beta = number(beta, "DenseDetectionLoss: beta", least=0)
         self.radius = number(radius, "DenseDetectionLoss: radius", least=0)
 
-    def classes_of(self, prediction: Any) -> int:
+    def count_classes(self, prediction: Any) -> int:
         return prediction.shape[-1] - 8
 
     def per_example(self, boxes: Any, labels: Any, is_object: Any, is_crowd: Any, prediction: Any) -> Any:
@@ -172,7 +172,7 @@ class DenseDetectionLoss(ObjectLoss):
         score = ops.where(learns, 1.0 if self.classification == "focal" else quality, 0.0)  # (b, n)
         ignored = ~learns & ops.any(inside(points, boxes) & is_crowd[:, None], axis=2)
         hot = ops.one_hot(ops.take_along_axis(labels, own, axis=1), k, dtype="float32")  # (b, n, k)
-        losses = ops.where(ignored[..., None], 0.0, self._of_classes(logits, hot * score[..., None]))
+        losses = ops.where(ignored[..., None], 0.0, self._class_loss(logits, hot * score[..., None]))
         total = ops.maximum(ops.sum(score, axis=1), 1.0)
         of_boxes = ops.sum(score * (1.0 - giou(predicted, box)), axis=1)
         return (self.class_weight * ops.sum(losses, axis=(1, 2)) + self.box_weight * of_boxes) / total
@@ -186,7 +186,7 @@ class DenseDetectionLoss(ObjectLoss):
         found, quality = task_aligned(points, scores, predicted, boxes, labels, is_object, *options)
         return found, ops.stop_gradient(quality)
 
-    def _of_classes(self, logits, targets):
+    def _class_loss(self, logits, targets):
         """The loss of each logit, (b, n, k)."""
         kinds = {"focal": focal, "quality": quality_focal, "varifocal": varifocal}
         return kinds[self.classification](logits, targets, self.gamma)

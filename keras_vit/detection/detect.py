@@ -74,11 +74,6 @@ class Detections:
         return f"Detections({height} x {width} pixels: {found or 'none'}{', ...' if len(self) > 5 else ''})"
 
 
-def finds_objects(model: Any) -> bool:
-    """Whether a model finds objects, by `model.detect`."""
-    return hasattr(model, "detect")
-
-
 def class_names(model: Any) -> tuple[str, ...]:
     """A detector's class names, or numbers as text."""
     return tuple(model.class_names or map(str, range(model.classes)))

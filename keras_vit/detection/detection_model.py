@@ -91,6 +91,9 @@ class DetectionModel(HeadedModel):
         self.__dict__.update(_finders={})  # as an attribute Keras would save these models
         self.score_threshold = share(score_threshold, "score_threshold")
 
+    def _usual_answers(self) -> tuple[str, ...]:
+        return ("objects",)
+
     @property
     def head_row(self) -> Head:
         """How the head is made, trained and read."""

@@ -82,17 +82,17 @@ class GroupedSetPredictionLoss(ObjectLoss):
         self.box_cost = number(box_cost, "GroupedSetPredictionLoss: box_cost", least=0)
         self.giou_cost = number(giou_cost, "GroupedSetPredictionLoss: giou_cost", least=0)
 
-    def classes_of(self, prediction: Any) -> int:
+    def count_classes(self, prediction: Any) -> int:
         return prediction.shape[-1] - 4
 
     def per_example(self, boxes: Any, labels: Any, is_object: Any, is_crowd: Any, prediction: Any) -> Any:
         _, s, g, q, c = prediction.shape
         count = ops.maximum(ops.sum(ops.cast(is_object, "float32"), axis=1), 1.0)  # (b,)
         boxes, labels, is_object = (ops.repeat(x, s * g, axis=0) for x in (boxes, labels, is_object))  # (b*s*g, m, ...)
-        losses = self._of_sets(boxes, labels, is_object, ops.reshape(prediction, (-1, q, c)))
+        losses = self._set_losses(boxes, labels, is_object, ops.reshape(prediction, (-1, q, c)))
         return ops.sum(ops.reshape(losses, (-1, s * g)), axis=1) / (g * count)
 
-    def _of_sets(self, boxes, labels, is_object, prediction):
+    def _set_losses(self, boxes, labels, is_object, prediction):
         """The sum of each set's losses, (b*s*g,), from predictions (b*s*g, q, 4 + k)."""
         predicted, logits = prediction[..., :4], prediction[..., 4:]
         hot = ops.one_hot(labels, logits.shape[-1], dtype="float32")  # (b*s*g, m, k)

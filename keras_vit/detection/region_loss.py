@@ -105,16 +105,16 @@ class RegionLoss(ObjectLoss):
         self.box_weight = number(box_weight, "RegionLoss: box_weight", least=0)
         self.beta = number(beta, "RegionLoss: beta", least=1e-6)
 
-    def classes_of(self, prediction: Any) -> int:
+    def count_classes(self, prediction: Any) -> int:
         return prediction.shape[-1] - _FIELDS - 1
 
     def per_example(self, boxes: Any, labels: Any, is_object: Any, is_crowd: Any, prediction: Any) -> Any:
         anything = ops.zeros_like(labels)
-        anchors = self._of_stage(ANCHORS, boxes, anything, is_object, is_crowd, prediction)
-        regions = self._of_stage(REGIONS, boxes, labels, is_object, is_crowd, prediction)
+        anchors = self._stage_loss(ANCHORS, boxes, anything, is_object, is_crowd, prediction)
+        regions = self._stage_loss(REGIONS, boxes, labels, is_object, is_crowd, prediction)
         return self.anchor_weight * anchors + self.region_weight * regions
 
-    def _of_stage(self, stage, boxes, labels, is_object, is_crowd, prediction):
+    def _stage_loss(self, stage, boxes, labels, is_object, is_crowd, prediction):
         """The loss of a stage's rows in each image, (b,)."""
         references, outputs, logits = prediction[..., :4], prediction[..., 4:8], prediction[..., _FIELDS:]
         references = ops.stop_gradient(references)

@@ -29,7 +29,7 @@ def pair_losses(predicted: Any, boxes: Any, box_weight: float, giou_weight: floa
     return box_weight * distances(predicted, boxes) + giou_weight * (1.0 - overlap)
 
 
-def predictions_of(logits: Any, pairs: Any, labels: Any, is_object: Any, class_weight: float) -> Any:
+def match_predictions(logits: Any, pairs: Any, labels: Any, is_object: Any, class_weight: float) -> Any:
     """The prediction matched with each object, -1 for none: (b, m) int32.
 
     Args:
@@ -74,19 +74,19 @@ class SetPredictionLoss(ObjectLoss):
         self.giou_weight = number(giou_weight, "SetPredictionLoss: giou_weight", least=0)
         self.no_object = number(no_object, "SetPredictionLoss: no_object", least=0)
 
-    def classes_of(self, prediction: Any) -> int:
+    def count_classes(self, prediction: Any) -> int:
         return prediction.shape[-1] - 5
 
     def per_example(self, boxes: Any, labels: Any, is_object: Any, is_crowd: Any, prediction: Any) -> Any:
         predicted, logits = prediction[..., :4], prediction[..., 4:]
         pairs = pair_losses(predicted, boxes, self.box_weight, self.giou_weight)  # (b, q, m)
-        found = predictions_of(logits, pairs, labels, is_object, self.class_weight)
+        found = match_predictions(logits, pairs, labels, is_object, self.class_weight)
         matched = ops.transpose(ops.one_hot(found, logits.shape[1], dtype="float32"), (0, 2, 1))  # (b, q, m)
         count = ops.maximum(ops.sum(matched, axis=(1, 2)), 1.0)
         of_boxes = ops.sum(ops.where(matched > 0, pairs, 0.0), axis=(1, 2)) / count
-        return self.class_weight * self._of_classes(logits, matched, labels) + of_boxes
+        return self.class_weight * self._class_loss(logits, matched, labels) + of_boxes
 
-    def _of_classes(self, logits, matched, labels):
+    def _class_loss(self, logits, matched, labels):
         """The weighted mean of the predictions' cross-entropy, (b,)."""
         k = logits.shape[-1] - 1
         targets = ops.matmul(matched, ops.one_hot(labels, k, dtype="float32"))  # (b, q, k)

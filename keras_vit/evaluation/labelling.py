@@ -14,16 +14,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.classification.classify import probabilities_of
+from keras_vit.answers import check_answers
+from keras_vit.classification.classify import probability_function
 from keras_vit.data import ExampleErrors, evaluation_batches
 from keras_vit.data.sources.selection import read_labels
 from keras_vit.data.sources.written_table import check_table_folder, image_files, names_for_table, write_table
-from keras_vit.detection.detect import finds_objects
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.progress import stage
 from keras_vit.prediction.preprocessing import preprocessing_text
-from keras_vit.segmentation.segment import is_dense, segments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,23 +49,14 @@ def _image(example):
 
 def check_teacher(model: Any) -> None:
     """Raises ValueError for a model that is not a classifier."""
-    if finds_objects(model) or segments(model):
-        answers = "boxes" if finds_objects(model) else "masks"
-        raise ValueError(
-            f'"{model.name}" gives {answers}, not one class per image, and cannot label images. To write {answers}:'
-            " keras-vit predict."
-        )
-    if is_dense(model):
-        raise ValueError(f'"{model.name}" has one output per pixel, such as a depth, and cannot label images.')
-    if getattr(model, "classes", None) is None:
-        raise ValueError(
-            f'"{model.name}" has no classes to label images with: use a model that was trained to classify.'
-        )
+    check_answers(
+        model, "classes", "Use a model that was trained to classify; keras-vit predict writes this model's answers."
+    )
     if model.classes < 2:
         raise ValueError("The model has one class and would give every image the same label: use one with two or more.")
     if model.image_size is None:
         raise ValueError(f'"{model.name}" needs a fixed image size, but its input is {model.input_shape}.')
-    if hasattr(model, "has_zero_head") and model.has_zero_head():
+    if model.has_zero_head():
         raise ValueError(
             "The model's head is all zeros, as before training, so its labels would be meaningless. Train it first."
         )
@@ -87,7 +77,7 @@ def pseudo_labels(model: Any, source: Any, batch_size: int = 64, broken_limit: i
         ValueError: a model that cannot label (see `check_teacher`) or returns NaN, or too many unreadable images.
     """
     check_teacher(model)
-    probabilities, text = probabilities_of(model), preprocessing_text(model)
+    probabilities, text = probability_function(model), preprocessing_text(model)
     check_preprocessing(text, source, model, _image)
     errors = ExampleErrors(source.size if broken_limit is None else broken_limit)
     batches = evaluation_batches(source, text, batch_size, errors=errors, select=_image)

@@ -15,7 +15,7 @@ from keras_vit.data.sources.base import Source
 from keras_vit.evaluation.classes import SAME, check_class_count, compared
 from keras_vit.io.logs import log_once
 from keras_vit.io.suggest import listed
-from keras_vit.io.void import void_of
+from keras_vit.io.void import void_value
 
 _SHOWN = 10  # classes in messages
 _OF_OBJECTS = ("boxes", "labels", "crowd", "area")
@@ -138,8 +138,8 @@ def matched_masks(model: Any, source: Any) -> tuple[Source, np.ndarray]:
         return source, np.ones(classes, bool)
     _report(model.class_names, source, found)
     scored = np.isin(np.arange(classes), found)
-    void = void_of(classes)
-    old = void_of(len(source.class_names)) if source.void is None else source.void
+    void = void_value(classes)
+    old = void_value(len(source.class_names)) if source.void is None else source.void
     colors = getattr(model, "colors", None)
     change = _masks_by(found.tolist(), old, void)
     return _parsed_by(source, change, class_names=tuple(model.class_names), void=void, colors=colors), scored

@@ -112,6 +112,7 @@ _MODULES = {
     "calibration": "calibration",
     "classification": "classification_scores",
     "corruptions": "robustness.corruptions",
+    "depth": "depth_evaluation",
     "detection": "detection_scores",
     "few_shot": "shots",
     "knn": "knn",

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.answers import check_answers
 from keras_vit.data.captions import image_and_tokens
 from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.features import Embedder
 from keras_vit.evaluation.registry import Evaluation, Setting, register
-from keras_vit.image_text.dual_encoder import DualEncoder
-from keras_vit.image_text.zero_shot import templates_of
+from keras_vit.image_text.zero_shot import LOAD_TEXTS, resolve_templates
 
 RANKS = (1, 5, 10)
 _ROWS = 512  # queries at once
@@ -77,19 +77,15 @@ class Retrieval(OnSource):
     templates: str | tuple[str, ...] = "photo"
 
     def check_options(self) -> None:
-        templates_of(self.templates)
+        resolve_templates(self.templates)
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         self.check_options()
         model: Any = setting.model
-        if not isinstance(model, DualEncoder):
-            raise ValueError(
-                f'The evaluator "retrieval" needs a text encoder, and "{model.name}" is a {type(model).__name__}. Load'
-                " the texts, too: keras_vit.load(path, text=True), at the shell --load.text=True."
-            )
+        check_answers(model, "embeddings", LOAD_TEXTS)
         image_setting = dataclasses.replace(setting, model=model.image_encoder)
         _, source, preprocess = source_of(self, image_setting)
-        select = image_and_tokens(model.tokens, source.class_names, templates_of(self.templates)[:1])
+        select = image_and_tokens(model.tokens, source.class_names, resolve_templates(self.templates)[:1])
         with setting.strategy.scope():
             tower = model.tower("image")
             embedder = Embedder(

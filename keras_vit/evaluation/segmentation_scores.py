@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from keras_vit.answers import check_answers
 from keras_vit.data import ExampleErrors, evaluation_batches, image_and_label
 from keras_vit.data.sources.selection import subset
 from keras_vit.evaluation.boundaries import TOLERANCE, BoundaryScores, f_scores
@@ -16,10 +17,10 @@ from keras_vit.evaluation.matched_classes import matched_masks
 from keras_vit.evaluation.own_size import count
 from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.inspection.mask_comparison import comparison, palette, side_by_side, with_legend
-from keras_vit.io.void import void_of
+from keras_vit.io.void import void_value
 from keras_vit.segmentation.pixel_losses import SegmentationCrossEntropy
 from keras_vit.segmentation.scores import SegmentationScores, class_scores, mean_where, scores
-from keras_vit.segmentation.segment import Segmenter, segments
+from keras_vit.segmentation.segment import Segmenter
 
 _TITLES = ("image", "truth", "prediction", "wrong")
 
@@ -165,8 +166,7 @@ class Segmentation(OnSource):
     def _at_own_size(self, setting, source, scored):
         """A function that returns the Evaluation at the images' original size."""
         model, void, how = setting.model, _void(source), (self.window, self.overlap, self.scale, self.flips)
-        if not segments(model):
-            raise ValueError(f'segmentation: a window needs a SegmentationModel, and "{model.name}" is not one.')
+        check_answers(model, "masks")
         if setting.strategy.hosts > 1:
             raise ValueError("segmentation: a window works only in a single process: leave it out.")
         segmenter, shown = Segmenter(model, *how, batch_size=setting.batch_size), _spread(source, self.pictures)
@@ -187,7 +187,7 @@ class Segmentation(OnSource):
 
 
 def _void(source):
-    return void_of(len(source.class_names)) if source.void is None else source.void
+    return void_value(len(source.class_names)) if source.void is None else source.void
 
 
 def _evaluation(measures, source, scored, confusion, boundaries):

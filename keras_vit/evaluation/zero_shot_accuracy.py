@@ -3,11 +3,11 @@
 import dataclasses
 from collections.abc import Callable
 
+from keras_vit.answers import check_answers
 from keras_vit.evaluation.classification_scores import Classification
 from keras_vit.evaluation.data import OnSource, source_of
 from keras_vit.evaluation.registry import Evaluation, Setting, register
-from keras_vit.image_text.dual_encoder import DualEncoder
-from keras_vit.image_text.zero_shot import templates_of
+from keras_vit.image_text.zero_shot import LOAD_TEXTS, resolve_templates
 from keras_vit.io.paths import locate, read_text
 
 
@@ -44,16 +44,12 @@ class ZeroShot(OnSource):
     flips: bool = False
 
     def check_options(self) -> None:
-        templates_of(self.templates)
+        resolve_templates(self.templates)
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         self.check_options()
         model = setting.model
-        if not isinstance(model, DualEncoder):
-            raise ValueError(
-                f'The evaluator "zero_shot" needs a text encoder, and "{model.name}" is a {type(model).__name__}. Load'
-                " the texts, too: keras_vit.load(path, text=True), at the shell --load.text=True."
-            )
+        check_answers(model, "embeddings", LOAD_TEXTS)
         _, source, _ = source_of(self, dataclasses.replace(setting, model=model.image_encoder))
         names = names_of(self.class_names, source.class_names)
         fields = {name: getattr(self, name) for name in ("source", "split", "preprocess", "flips")}
@@ -63,7 +59,7 @@ class ZeroShot(OnSource):
                 classifier = model.classifier(names, self.templates)
                 classifier.class_names = tuple(source.class_names)  # Classification compares them with the data's
             evaluation = Classification(**fields).prepare(dataclasses.replace(setting, model=classifier))()
-            details = {**evaluation.details, "texts": list(names), "templates": list(templates_of(self.templates))}
+            details = {**evaluation.details, "texts": list(names), "templates": list(resolve_templates(self.templates))}
             return dataclasses.replace(evaluation, details=details)
 
         return evaluate

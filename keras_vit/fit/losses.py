@@ -215,9 +215,9 @@ class FromLogits(Loss):
         if self.class_weights is not None and len(self.class_weights) != classes:
             raise ValueError(f"class_weights has {len(self.class_weights)} values for {classes} classes.")
         loss = self.per_example(label_rows(y_true, classes, self.label_smoothing), logits)
-        return loss if self.class_weights is None else loss * self._weights_of(label_rows(y_true, classes))
+        return loss if self.class_weights is None else loss * self._example_weights(label_rows(y_true, classes))
 
-    def _weights_of(self, rows):
+    def _example_weights(self, rows):
         """The mean class weight of each example's labels, 1 without labels: rows (b, classes) -> (b,)."""
         labels = ops.sum(rows, axis=-1)
         summed = ops.matmul(rows, ops.convert_to_tensor(self.class_weights, "float32"))

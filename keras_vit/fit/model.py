@@ -14,7 +14,7 @@ import os
 import types
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import keras
@@ -107,6 +107,10 @@ class Model(keras.Model):
     class_names: tuple[str, ...] | None
     activation: str | None = None
     made_from_arguments = False  # whether the class has its own constructor, like ViT, and is more than its layers
+    # Set by checkpoints.load: a new model may run untrained, but a loaded one is expected to predict.
+    refuses_zero_head = False
+    outputs_are_logits = False  # whether a model with classes has no other outputs than their logits
+    _answers: tuple[str, ...] | None = None
 
     mixing: Any = None
     micro_batches: int = 1
@@ -163,6 +167,45 @@ class Model(keras.Model):
             self.dtype_policy = (float16 or policies)[0]
 
     @property
+    def answers(self) -> tuple[str, ...]:
+        """What the outputs mean: kinds of `keras_vit.answers`, which serving, export and prediction follow.
+
+        By default "classes", or "outputs" without classes; nothing for a model that only trains another one. Set it for
+        a kind of your own; files keep it.
+        """
+        return self._answers or self._usual_answers()
+
+    @answers.setter
+    def answers(self, kinds: Iterable[str]):
+        self._answers = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+
+    def _usual_answers(self) -> tuple[str, ...]:
+        if self.get_encoder() is not self:
+            return ()
+        return ("outputs",) if self.classes is None else ("classes",)
+
+    @property
+    def parts(self) -> Mapping[str, "Model"]:
+        """{name: model with one answer} of a MultiModel."""
+        return {}
+
+    def has_zero_head(self) -> bool:
+        """Whether the head is all zeros, as before training, so that answers mean nothing."""
+        return False
+
+    def check_head(self) -> None:
+        """Refuses to predict with a head loaded as zeros and still zero: its logits mean nothing."""
+        if self.refuses_zero_head and self.has_zero_head():
+            raise ValueError(
+                "The head is all zeros, as in a checkpoint published without one, or before any training: it predicts"
+                ' nothing. Load it with head="reset" and fine-tune it, or with head="drop" for features.'
+            )
+
+    def without_auxiliary(self) -> "Model":
+        """The model without outputs that only training needs, of the same layers; itself if it has none."""
+        return self
+
+    @property
     def fixed_variables(self) -> list:
         """Variables that never train and come from another file, such as a teacher's; run checkpoints omit them."""
         return []
@@ -177,6 +220,7 @@ class Model(keras.Model):
             "classes": self.classes,
             "class_names": self.class_names,
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+            **({} if self._answers is None else {"answers": self._answers}),
         }
         return {**config, **description, **state.to_config(self)}
 
@@ -188,12 +232,13 @@ class Model(keras.Model):
         training = config.pop(state.KEY, None)
         spec = keras.saving.deserialize_keras_object(config.pop("spec"))
         preprocessing, classes, names = (config.pop(name) for name in ("preprocessing", "classes", "class_names"))
-        policy = config.pop("dtype", None)  # not in older files
+        policy, kinds = config.pop("dtype", None), config.pop("answers", None)  # not in older files
         model = super().from_config(config, custom_objects)
         if policy is not None:
             model.dtype_policy = keras.dtype_policies.get(policy)
         model.spec, model.preprocessing, model.classes = spec, preprocessing, classes
         model.class_names = None if names is None else tuple(names)
+        model._answers = None if kinds is None else tuple(kinds)
         nested = any(isinstance(layer, Model) for layer in model.layers)
         if spec is not None and not nested and isinstance(model.input, keras.KerasTensor):
             describe_input(model.input, spec, preprocessing, model.dtype_policy)
@@ -379,7 +424,7 @@ class Model(keras.Model):
                 kwargs["class_weight"] = dict(enumerate(class_weight.factors))
             else:
                 weights = by_class
-        with stepping.scope_of(self), stepping.weights_kept(self), checks.plain_errors():
+        with stepping.training_scope(self), stepping.weights_kept(self), checks.plain_errors():
             ready = stepping.feed(self, x, y, weights, batch_size, training=True, shuffle=kwargs.get("shuffle", True))
             kwargs["steps_per_epoch"] = kwargs.get("steps_per_epoch") or ready.steps
             return super().fit(
@@ -401,7 +446,7 @@ class Model(keras.Model):
             return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, callbacks, **kwargs)
         checks.check_loaded(self)
         x = self._checked(x, y, sample_weight)
-        with stepping.scope_of(self), stepping.weights_kept(self), checks.plain_errors():
+        with stepping.training_scope(self), stepping.weights_kept(self), checks.plain_errors():
             ready = stepping.feed(self, x, y, sample_weight, batch_size)
             steps, callbacks = steps or ready.steps, self._counted(callbacks, validates=False)
             return super().evaluate(
@@ -412,7 +457,7 @@ class Model(keras.Model):
         """Keras' predict. Returns all outputs, in the order of `x`, in every process."""
         checks.check_data(self, x)
         x = checks.InputChecks.of(self).any(x)
-        with stepping.scope_of(self), stepping.weights_kept(self), checks.plain_errors():
+        with stepping.training_scope(self), stepping.weights_kept(self), checks.plain_errors():
             ready = stepping.prediction_feed(self, x, batch_size)
             return ready.trim(super().predict(ready.x, ready.batch_size, verbose, steps or ready.steps, callbacks))
 
@@ -467,9 +512,9 @@ class Model(keras.Model):
 
     def predict_on_batch(self, x):
         """Keras' predict_on_batch; the replicas share the batch."""
-        replicas = stepping.topology_of(self).replicas
+        replicas = stepping.find_topology(self).replicas
         if replicas > 1:  # in Keras each would predict all of x
-            return self.predict(x, batch_size=-(-stepping.rows_of(x) // replicas) * replicas, verbose=0)
+            return self.predict(x, batch_size=-(-stepping.count_rows(x) // replicas) * replicas, verbose=0)
         checks.check_data(self, x)
         checks.InputChecks.of(self).arrays(x)
         return super().predict_on_batch(x)
@@ -478,7 +523,7 @@ class Model(keras.Model):
         """The options of fit, with validation data prepared for the strategy."""
         data = options.get("validation_data")
         if data is None:
-            if options.get("validation_split") and stepping.topology_of(self).replicas > 1:
+            if options.get("validation_split") and stepping.find_topology(self).replicas > 1:
                 raise ValueError("validation_split works on one device only. Pass validation_data=(x, y).")
             return options
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
@@ -597,7 +642,7 @@ class Model(keras.Model):
             metrics.build(y, self.measured(self.output))
 
     def make_train_function(self, force=False):
-        stepping.check_kernels(self, stepping.topology_of(self).replicas)
+        stepping.check_kernels(self, stepping.find_topology(self).replicas)
         stepping.check_parts(self)
         self._count_examples()
         compiled_with, self._compiled_with = self._compiled_with, (self.mixing, self.micro_batches)
@@ -644,7 +689,7 @@ class Model(keras.Model):
         return self.test_function
 
     def make_predict_function(self, force=False):
-        several = keras.backend.backend() == "tensorflow" and stepping.topology_of(self).workers > 1
+        several = keras.backend.backend() == "tensorflow" and stepping.find_topology(self).workers > 1
         if not several:
             return super().make_predict_function(force)
         if self.predict_function is None or force:

@@ -106,6 +106,9 @@ class DualEncoder(CompositeModel):
         # In a closure: as attributes Keras would count and save their layers twice.
         self._encoders = lambda: (image, text)
 
+    def _usual_answers(self) -> tuple[str, ...]:
+        return ("embeddings",)
+
     @property
     def image_encoder(self) -> Classifier:
         return self._encoders()[0]

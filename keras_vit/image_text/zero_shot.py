@@ -26,8 +26,10 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
     ),
 }
 
+LOAD_TEXTS = "Load the texts, too: keras_vit.load(path, text=True), at the shell --load.text=True."
 
-def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
+
+def resolve_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
     """Templates by name, or as given.
 
     Raises:
@@ -54,7 +56,7 @@ def label_embeddings(
     model: Any, labels: Sequence[str], templates: str | Sequence[str], batch_size: int = 64
 ) -> np.ndarray:
     """The normalised mean of the embeddings of each label's texts: (classes, d) float32."""
-    forms = templates_of(templates)
+    forms = resolve_templates(templates)
     texts = [form.replace("{}", label) for label in labels for form in forms]
     found = model.encode_text(texts, batch_size)
     means = found.reshape(len(labels), len(forms), -1).mean(1)  # (classes * forms, d) -> (classes, d)

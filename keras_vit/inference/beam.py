@@ -15,9 +15,11 @@ import numpy as np
 from apache_beam.ml.inference.base import KeyedModelHandler, ModelHandler, PredictionResult, RunInference
 from etils import epath
 
+from keras_vit.answers import Column, find
+from keras_vit.answers.classes import best, class_columns
 from keras_vit.classification.classify import check_top_k
 from keras_vit.data import ExampleErrors, open_source
-from keras_vit.inference.answers import best, check_finite, columns_of
+from keras_vit.inference.answer_rows import check_finite
 from keras_vit.inference.fingerprint import fingerprint_of_export
 from keras_vit.inference.job import Job, owned_part
 from keras_vit.inference.predict import Report
@@ -25,7 +27,7 @@ from keras_vit.inference.shards import take_folder
 from keras_vit.io.beam_options import pipeline_options
 from keras_vit.io.paths import locate
 from keras_vit.io.progress import stage
-from keras_vit.serving.export_description import METADATA
+from keras_vit.serving.export_description import METADATA, kinds_in
 
 
 def read_export(folder: str) -> dict[str, Any]:
@@ -42,15 +44,11 @@ def read_export(folder: str) -> dict[str, Any]:
 def _signatures(metadata, kinds):
     """{signature: answers} that gives the requested answers; ValueError if the export lacks one."""
     has, chosen = metadata["signatures"], {}
-    if metadata.get("task") == "segmentation" and set(kinds) != {"features"}:
+    own = find(kinds_in(metadata)[0])
+    if own.task and set(kinds) != {"features"}:
         raise ValueError(
-            "The export gives every pixel a class, but a pipeline cannot write masks: use --answers=features, or leave"
-            " out --beam and use --part=INDEX/COUNT on several machines."
-        )
-    if metadata.get("task") == "detection" and set(kinds) != {"features"}:
-        raise ValueError(
-            "The export detects objects, but a pipeline cannot write boxes: use --answers=features, or leave out --beam"
-            " and use --part=INDEX/COUNT on several machines."
+            f"The export {own.does}, but a pipeline writes rows of classes, logits and features alone: use"
+            " --answers=features, or leave out --beam and use --part=INDEX/COUNT on several machines."
         )
     for kind in kinds:
         name = "features" if kind == "features" else "pixels"
@@ -72,7 +70,7 @@ class SavedModelHandler(ModelHandler[np.ndarray, PredictionResult, Any]):
 
     Args:
         folder: SavedModel folder.
-        kinds, top_k: as in inference.answers.
+        kinds, top_k: as in AnswerRows.
         batch_size: largest batch.
     """
 
@@ -83,9 +81,12 @@ class SavedModelHandler(ModelHandler[np.ndarray, PredictionResult, Any]):
         self._top_k = min(check_top_k(top_k), metadata["classes"] or 0)
         self._names = metadata["class_names"] or [str(i) for i in range(metadata["classes"] or 0)]
         names = {kind: name for name, given in self._signatures.items() for kind in given if kind != "classes"}
-        self.columns = columns_of(
-            kinds, self._top_k, {kind: _length(metadata, name, kind) for kind, name in names.items()}
-        )
+        columns: list[Column] = []
+        for kind in kinds:
+            lone = kind != "classes"
+            length = _length(metadata, names[kind], kind) if lone else 0
+            columns += [Column(kind, "numbers", length)] if lone else class_columns(self._top_k)
+        self.columns = tuple(columns)
 
     def load_model(self):
         import tensorflow as tf

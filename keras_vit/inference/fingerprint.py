@@ -14,10 +14,10 @@ import keras
 import numpy as np
 from etils import epath
 
+from keras_vit.answers.classes import Classes
 from keras_vit.fit.state import KEY as TRAINING
 from keras_vit.io.checksum import checksum
 from keras_vit.io.paths import paths_in
-from keras_vit.serving.export_description import activation_name
 
 EXPORT = "export "  # prefix of an export's checksums, which differ from those of its model
 
@@ -48,7 +48,7 @@ def _architecture(model):
     return f"{zlib.crc32(json.dumps(config, sort_keys=True).encode()):08x}"
 
 
-def _of_classes(names, activation):
+def _class_entries(names, activation):
     return {"model_class_names": None if names is None else list(names), "activation": activation}
 
 
@@ -59,7 +59,9 @@ def fingerprint_of_model(model: keras.Model, kinds: Iterable[str]) -> dict[str, 
     """
     weights = checksum({f"{i:06d}": np.asarray(variable) for i, variable in enumerate(model.weights)})
     own = {"weights": weights, "architecture": _architecture(model)}
-    return own | (_of_classes(model.class_names, activation_name(model, None)) if "classes" in kinds else {})
+    return own | (
+        _class_entries(model.class_names, model.classes and Classes(model).activation) if "classes" in kinds else {}
+    )
 
 
 def fingerprint_of_export(folder: str, metadata: dict[str, Any], kinds: Iterable[str]) -> dict[str, Any]:
@@ -77,4 +79,4 @@ def fingerprint_of_export(folder: str, metadata: dict[str, Any], kinds: Iterable
         )
     weights = checksum({file.name: np.frombuffer(file.read_bytes(), "uint8") for file in files})
     own = {"weights": EXPORT + weights, "architecture": f"{EXPORT}{zlib.crc32(program.read_bytes()):08x}"}
-    return own | (_of_classes(metadata["class_names"], metadata["activation"]) if "classes" in kinds else {})
+    return own | (_class_entries(metadata["class_names"], metadata["activation"]) if "classes" in kinds else {})

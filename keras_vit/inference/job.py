@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.answers import Column
 from keras_vit.data import ExampleErrors, evaluation_batches
 from keras_vit.data.batches import example_spec
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.selection import digest, names_at, subset
 from keras_vit.inference.shards import Shards, file_stem
-from keras_vit.inference.tables import FORMATS, Column, Format
+from keras_vit.inference.tables import FORMATS, Format
 from keras_vit.io.lock import owned
 from keras_vit.io.suggest import did_you_mean
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from keras_vit.data import evaluation_batches, open_source
 from keras_vit.data.sources.selection import digest, subset
-from keras_vit.inference.answers import Answers
+from keras_vit.inference.answer_rows import AnswerRows
 from keras_vit.inference.fingerprint import EXPORT, fingerprint_of_model
 from keras_vit.inference.job import image_and_label
 from keras_vit.inference.shards import Shards, read_descriptions
@@ -177,7 +177,7 @@ def read_index(folder: str | os.PathLike) -> Index:
 
 def features_of(model: Any, pixels: np.ndarray, batch_size: int = 64) -> np.ndarray:
     """Features (n, d) of pixels (n, height, width, c)."""
-    answers = Answers(model, ("features",))
+    answers = AnswerRows(model, ("features",))
     return np.concatenate([answers(pixels[i : i + batch_size])["features"] for i in range(0, len(pixels), batch_size)])
 
 

@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from keras_vit.answers import Column, check_answers
 from keras_vit.data import ExampleErrors
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.selection import digest, names_at
-from keras_vit.detection.detect import Detections, Finder, class_names, finds_objects, shown_text
+from keras_vit.detection.detect import Detections, Finder, class_names, shown_text
 from keras_vit.inference.by_row import answers_by_row
 from keras_vit.inference.fingerprint import fingerprint_of_model
 from keras_vit.inference.job import owned_part
 from keras_vit.inference.predict import Report, check_part
 from keras_vit.inference.shards import RESULTS, Shards, file_stem, take_folder
-from keras_vit.inference.tables import FORMATS, Column, whole_file
+from keras_vit.inference.tables import FORMATS, whole_file
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import listed
 
@@ -214,8 +215,7 @@ def predict_objects(
         OSError: if the folder is not writable.
     """
     check_part(part)
-    if not finds_objects(model):
-        raise ValueError(f'"{model.name}" does not find objects. Use predict for classes and features.')
+    check_answers(model, "objects")
     finder = Finder(model, batch_size, {"threshold": model.score_threshold, **finding})
     folder, about = os.path.expanduser(os.fspath(folder)), about or {}
     files, ids = Shards(folder, split, _FORMAT.ending, source.size, rows_per_file), ids_of(source, model)

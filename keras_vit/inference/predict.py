@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_vit.data import ExampleErrors
 from keras_vit.data.sources.base import Source
-from keras_vit.inference.answers import Answers
+from keras_vit.inference.answer_rows import AnswerRows
 from keras_vit.inference.fingerprint import fingerprint_of_model
 from keras_vit.inference.job import Job, owned_part
 from keras_vit.inference.shards import take_folder
@@ -77,7 +77,7 @@ def predict(
     model: Any,
     source: Source,
     folder: str | os.PathLike,
-    kinds: Sequence[str] = ("classes",),
+    kinds: Sequence[str] | None = None,
     *,
     split: str = "train",
     top_k: int = 5,
@@ -98,7 +98,7 @@ def predict(
         model: from `keras_vit.load`, created in the scope of its strategy.
         source: a data source, with or without labels.
         folder: local or in a bucket; it may contain other splits of the same data.
-        kinds: one or more of "classes", "logits" and "features" (inference.answers).
+        kinds: of the model's answers, "logits" and "features" (inference.answer_rows); None for its answers.
         split: name of the split in the files.
         top_k: largest number of classes per image.
         preprocess: preprocessing text; None for the model's own.
@@ -119,7 +119,8 @@ def predict(
         OSError: the folder is not writable.
     """
     check_part(part)
-    answers, text, about = Answers(model, kinds, top_k, engine), preprocess or preprocessing_text(model), about or {}
+    kinds = model.answers or ("features",) if kinds is None else kinds
+    answers, text, about = AnswerRows(model, kinds, top_k, engine), preprocess or preprocessing_text(model), about or {}
     folder = os.path.expanduser(os.fspath(folder))
     job = Job.plan(source, folder, split, text, batch_size, rows_per_file, format, answers.columns)
     job.check_images(tuple(answers.model.input.shape[1:]))

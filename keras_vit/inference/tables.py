@@ -19,25 +19,8 @@ import pyarrow.parquet
 import tensorflow as tf
 from etils import epath
 
+from keras_vit.answers import Column
 from keras_vit.io.atomic import replacing, write_bytes
-
-
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """A column of a table.
-
-    Attributes:
-        name: column name.
-        kind: "integer" (int64), "text", or lists: "texts" and "numbers" (float32).
-        length: length of the lists; None for one value.
-    """
-
-    name: str
-    kind: str
-    length: int | None = None
-
-    def __str__(self):
-        return self.name if self.length is None else f"{self.name}[{self.length}]"
 
 
 def _arrow_type(column):

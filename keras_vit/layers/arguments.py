@@ -28,7 +28,7 @@ def as_named_now(arguments: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def arguments_of(layer: type) -> dict[str, Any]:
+def constructor_arguments(layer: type) -> dict[str, Any]:
     """{name: default} of a constructor's named arguments; inspect.Parameter.empty for required ones."""
     _, *parameters = inspect.signature(layer.__init__).parameters.values()  # type: ignore[misc]
     return {each.name: each.default for each in parameters if each.kind is not each.VAR_KEYWORD}

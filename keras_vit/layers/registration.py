@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 
 import keras
 
-from keras_vit.layers.arguments import arguments_of
+from keras_vit.layers.arguments import constructor_arguments
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -19,7 +19,7 @@ def serializable(cls: _Class) -> _Class:
     kinds = (keras.layers.Layer, keras.optimizers.Optimizer, keras.losses.Loss, keras.metrics.Metric)
     derives = issubclass(cls, kinds) and not issubclass(cls, keras.Model)
     if derives and "__init__" in vars(cls) and "get_config" not in vars(cls):
-        names = list(arguments_of(cls))
+        names = list(constructor_arguments(cls))
 
         def get_config(self):
             config = super(cls, self).get_config()

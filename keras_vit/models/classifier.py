@@ -57,8 +57,7 @@ class Classifier(ModelOfArguments):
 
     image_size: tuple[int, int]
     channels: int
-    # Set by checkpoints.load: a new model may run untrained, but a loaded one is expected to predict.
-    refuses_zero_head = False
+    outputs_are_logits = True
 
     def __init__(
         self,
@@ -85,6 +84,9 @@ class Classifier(ModelOfArguments):
         self.preprocessing = preprocessing
         self.remat = remat
         self._features = features
+
+    def _usual_answers(self) -> tuple[str, ...]:
+        return ("features",) if self.classes is None else ("classes",)
 
     @property
     def features(self) -> keras.KerasTensor:
@@ -172,14 +174,6 @@ class Classifier(ModelOfArguments):
     def has_zero_head(self) -> bool:
         """Whether a head's kernel is all zeros, as before training and in Google's ImageNet-21k files of 2020."""
         return any(not np.any(np.asarray(head.kernel)) for head in self.heads())
-
-    def check_head(self) -> None:
-        """Refuses to predict with a head loaded as zeros and still zero: its logits mean nothing."""
-        if self.refuses_zero_head and self.has_zero_head():
-            raise ValueError(
-                "The head is all zeros, as in a checkpoint published without one, or before any training: it predicts"
-                ' nothing. Load it with head="reset" and fine-tune it, or with head="drop" for features.'
-            )
 
     def predict(self, x, *args, **kwargs):
         self.check_head()

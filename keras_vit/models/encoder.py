@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_vit.layers.arguments import arguments_of
+from keras_vit.layers.arguments import constructor_arguments
 from keras_vit.layers.blocks.transformer import PostNormBlock, TransformerBlock
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.embedding.patches import ClassToken, PatchEncoder, grid_size
@@ -19,7 +19,7 @@ from keras_vit.models.checks import blocks_to_remat, float_policy
 from keras_vit.models.fields import rows
 from keras_vit.models.spec import ViTSpec, make_spec
 
-BLOCK_ARGUMENTS = arguments_of(TransformerBlock)
+BLOCK_ARGUMENTS = constructor_arguments(TransformerBlock)
 """{name: default} of all arguments of a TransformerBlock."""
 
 

@@ -198,7 +198,7 @@ def find(variant: Any) -> Family:
     return next(fits, rows[0])
 
 
-def spec_of(variant: str, **fields: Any) -> Spec:
+def find_spec(variant: str, **fields: Any) -> Spec:
     """The spec of a variant of any family; ValueError for an unknown variant or field."""
     return find(variant).make_spec(variant, **fields)
 
@@ -213,7 +213,7 @@ def fields() -> dict[str, dataclasses.Field]:
     return {name: field for row in reversed(FAMILIES.values()) for name, field in row.fields.items()}
 
 
-def variant_of(spec: Spec) -> str | None:
+def variant_name(spec: Spec) -> str | None:
     """The name of the published variant with the sizes of `spec`, such as "Ti/16", or None."""
     row, found = find(spec), {}
     for name in row.variants:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Self
 import keras
 
 from keras_vit.layers.embedding.patches import pair
+from keras_vit.layers.pooling import TokenPooling
 from keras_vit.models import families, taps
 from keras_vit.models.checks import (
     check_count,
@@ -64,12 +65,24 @@ def built_encoder(owner: str, encoder: Any, given: Mapping[str, Any], overrides:
     return families.build(encoder, classes=None, **arguments, **overrides)
 
 
-def maps_of(encoder: Classifier, decoder: Decoder) -> list:
+def decoder_maps(encoder: Classifier, decoder: Decoder) -> list:
     """The symbolic maps that a decoder takes, [(b, h, w, d), ...]."""
     return [
         taps.normalised_map(encoder, i) if i in decoder.normalised else taps.feature_map(encoder, i)
         for i in decoder.taps
     ]
+
+
+def maps_for_head(encoder: Classifier, decoder: Decoder) -> list:
+    """The symbolic maps that a decoder's head takes, behind its neck: [(b, h, w, d), ...]."""
+    maps = decoder_maps(encoder, decoder)
+    if decoder.neck is None:
+        return maps
+    if not decoder.class_tokens:
+        return decoder.neck(maps)
+    outputs, policy = taps.block_outputs(encoder), encoder.dtype_policy
+    tokens = [TokenPooling(dtype=policy, name=f"readout_{i}")(outputs[n]) for i, n in enumerate(decoder.taps)]  # (b, d)
+    return decoder.neck(maps, tokens)
 
 
 class HeadedModel(ModelOfArguments):
@@ -172,12 +185,15 @@ class HeadedModel(ModelOfArguments):
         return model
 
     def _with(self, encoder, **changes):
-        arguments = {**self.arguments(), **changes, "encoder": encoder}
-        for name in ("image_size", "channels", "remat", "dtype"):  # the encoder's
-            del arguments[name]
-        model = type(self)(**arguments)
+        model = self.on_encoder(encoder, {**self.arguments(), **changes})
         model.activation = self.activation
         return model
+
+    @classmethod
+    def on_encoder(cls, encoder: Classifier, arguments: Mapping[str, Any]) -> Self:
+        """A model with a new head on `encoder`, which has its own size; the others of `arguments()` as they are."""
+        own = ("encoder", "image_size", "channels", "remat", "dtype")
+        return cls(encoder, **{name: value for name, value in arguments.items() if name not in own})
 
     def arguments(self) -> dict:
         return {

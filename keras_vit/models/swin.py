@@ -18,10 +18,10 @@ from keras_vit.models.swin_spec import (
     NAMES,
     SWIN_VARIANTS,
     SwinSpec,
+    make_stages,
     make_swin_spec,
     nearest_variant,
     parse,
-    stages_of,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _embedded(image, spec, policy):
     if below or right:
         padding = keras.layers.ZeroPadding2D(((0, below), (0, right)), "channels_last", dtype=policy, name="padding")
         x = padding(x)
-    grid = stages_of(spec, image.shape[1:3])[0].size
+    grid = make_stages(spec, image.shape[1:3])[0].size
     x = layers.PatchEncoder(spec.patch_size, spec.width, dtype=policy, name="patch_encoder")(x)  # (b, h*w, d)
     x = LayerNormalization(EPSILON, dtype=policy, name="stem_norm")(x)
     x = layers.Dropout(spec.dropout, dtype=policy, name="embedding_dropout")(x)
@@ -44,7 +44,7 @@ def _embedded(image, spec, policy):
 
 def _encoded(x, spec, image_size, rematerialised, policy):
     """The stages: maps (b, h, w, d) of half the size and twice the width from one to the next."""
-    v2, stages = spec.version == "v2", stages_of(spec, image_size)
+    v2, stages = spec.version == "v2", make_stages(spec, image_size)
     for i, stage in enumerate(spec.stage_of_block):
         first = sum(spec.depths[:stage])
         if i == first and stage:
@@ -74,7 +74,7 @@ def with_pretrained_windows(spec: SwinSpec, image_size: tuple[int, int]) -> Swin
     """The spec with the windows that a v2 is trained with at this size, for loading with others."""
     if spec.version == "v1" or spec.pretrained_windows is not None:
         return spec
-    windows = tuple(stage.window for stage in stages_of(spec, image_size))
+    windows = tuple(stage.window for stage in make_stages(spec, image_size))
     return dataclasses.replace(spec, pretrained_windows=windows)
 
 

@@ -5,7 +5,7 @@ import math
 from keras_vit.layers.attention.windows import padding
 from keras_vit.models.checks import blocks_to_remat
 from keras_vit.models.costs import LayerCount, as_rematerialised, dense, small
-from keras_vit.models.swin_spec import stages_of
+from keras_vit.models.swin_spec import make_stages
 
 _HIDDEN = 512  # units of a continuous bias' MLP
 
@@ -61,7 +61,7 @@ def _embedding(spec, size, channels, grid):
 
 def swin_layer_counts(spec, size, classes, channels, remat) -> list[LayerCount]:
     """The rows of a Swin's layers, see planning.counting.layer_counts; `size` is a pair."""
-    stages, rematerialised = stages_of(spec, size), blocks_to_remat(remat, spec.repeated)
+    stages, rematerialised = make_stages(spec, size), blocks_to_remat(remat, spec.repeated)
     rows = _embedding(spec, size, channels, stages[0].size)
     for i, stage in enumerate(spec.stage_of_block):
         d = spec.width * 2**stage

@@ -155,7 +155,7 @@ class SwinSpec(Spec):
         return f"{'-'.join(map(str, self.depths))} blocks, {self.width} channels in the first stage, {windows}"
 
     def offset_tables(self, image_size):
-        stages = stages_of(self, image_size) if self.version == "v1" else []
+        stages = make_stages(self, image_size) if self.version == "v1" else []
         tables = {i: stages[stage].window for i, stage in enumerate(self.stage_of_block) if stages}
         return {f"block_{i:02d}/attention/relative2d/bias": window for i, window in tables.items()}
 
@@ -178,7 +178,7 @@ def _windows(spec, stage, grid, size):
     return (min(k, side),) * 2, (half if side > k else 0,) * 2
 
 
-def stages_of(spec: SwinSpec, image_size: tuple[int, int]) -> list[Stage]:
+def make_stages(spec: SwinSpec, image_size: tuple[int, int]) -> list[Stage]:
     """The stages for images of (height, width) pixels, of any size: maps are rounded up."""
     (height, width), (p, q) = image_size, spec.patch_size
     size = grid = -(-height // p), -(-width // q)

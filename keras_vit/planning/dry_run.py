@@ -36,7 +36,7 @@ def _model_row(config, model, remark):
     total = model.count_params()
     what = "all trained" if trained == total else f"{trained:,} trained, in {_trained_layers(model)}"
     spec = getattr(model, "spec", None)
-    name = config.model.get("variant") or (families.variant_of(spec) if spec is not None else None)
+    name = config.model.get("variant") or (families.variant_name(spec) if spec is not None else None)
     return f"{f'{name} ' if name else ''}{size} px{tokens}: {total:,} parameters, {what}{remark}"
 
 

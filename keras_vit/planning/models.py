@@ -7,9 +7,10 @@ from typing import Any
 import keras
 
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find
+from keras_vit.depth import depth_model
 from keras_vit.detection.heads import detection_heads
 from keras_vit.layers.embedding.patches import grid_size, pair
-from keras_vit.models.families import FAMILIES, spec_of
+from keras_vit.models.families import FAMILIES, find_spec
 from keras_vit.models.heads.decoder import Decoder, Encoder
 from keras_vit.planning import counting, model_counts
 from keras_vit.planning.model_count import ModelCount, matching
@@ -28,6 +29,8 @@ def _decoder(published: Published, encoder: Encoder) -> Decoder:
     head, classes, policy = str(published.head), published.classes or 1, keras.dtype_policies.get("float32")
     if head in detection_heads.HEADS:
         return detection_heads.make_detector(head, encoder, classes, policy, published.head_options)
+    if published.head_options.get("depth"):
+        return depth_model.HEADS[head](**published.head_options).decoder(encoder, 1, False, policy)
     return make_decoder(head, encoder, classes, classes > 1, policy, published.head_options)
 
 
@@ -63,9 +66,9 @@ def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[
     if name not in CATALOGUE and name.partition("/")[0] in {known.partition("/")[0] for known in CATALOGUE}:
         find(name)  # raises, with the nearest name
     if name not in CATALOGUE:
-        return counting.layer_counts(spec_of(name), image_size or 224)
+        return counting.layer_counts(find_spec(name), image_size or 224)
     published = CATALOGUE[name]
-    spec = spec_of(published.variant, **published.fields)
+    spec = find_spec(published.variant, **published.fields)
     if image_size is None and spec.has_tokens:  # with patches of 14 pixels, 378 of 384
         own = pair(published.image_size, "image_size")
         image_size = tuple(side // stride * stride for side, stride in zip(own, spec.strides[0]))

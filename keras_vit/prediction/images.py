@@ -182,8 +182,8 @@ class Reader:
 class Preprocessor(Reader):
     """From images of any kind to pixels 0..255 of the model's size, uint8 (height, width, c)."""
 
-    def __init__(self, model):
-        super().__init__(model, preprocessing_text(model) if model.image_size else None)
+    def __init__(self, model, text: str | None = None):
+        super().__init__(model, (text or preprocessing_text(model)) if model.image_size else None)
         self.shape = (*model.image_size, model.channels)
 
     def __call__(self, item, name):

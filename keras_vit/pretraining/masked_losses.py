@@ -12,7 +12,7 @@ from keras_vit.fit.losses import Loss, MeanMetric
 from keras_vit.layers.registration import serializable
 
 
-def _mean_of(values: Any, counted: Any) -> Any:
+def _masked_mean(values: Any, counted: Any) -> Any:
     """The mean of the counted values: (b, n), (b, n) of 0 and 1 -> (b,)."""
     return ops.divide_no_nan(ops.sum(values * counted, axis=-1), ops.sum(counted, axis=-1))
 
@@ -53,7 +53,7 @@ class MaskedSquaredError(Loss):
             )
         _check_y("MaskedSquaredError", y_true, (y_pred.shape[2],))
         predicted, true = (ops.cast(y_pred[:, i], "float32") for i in (0, 1))  # (b, n, v)
-        return _mean_of(ops.mean(ops.square(predicted - true), axis=-1), ops.cast(y_true, "float32"))
+        return _masked_mean(ops.mean(ops.square(predicted - true), axis=-1), ops.cast(y_true, "float32"))
 
 
 def _classes_that_count(y, logits):
@@ -80,7 +80,7 @@ class MaskedCrossEntropy(Loss):
         logits = ops.reshape(ops.cast(y_pred, "float32"), (-1, counted.shape[1], y_pred.shape[-1]))
         # (b, m)
         log_likelihood = ops.take_along_axis(ops.log_softmax(logits, axis=-1), classes[..., None], axis=-1)[..., 0]
-        return _mean_of(-log_likelihood, counted)
+        return _masked_mean(-log_likelihood, counted)
 
 
 @serializable
@@ -95,4 +95,4 @@ class MaskedAccuracy(MeanMetric):
     def values(self, y_true, y_pred):
         classes, counted = _classes_that_count(y_true, y_pred)
         chosen = ops.reshape(ops.cast(ops.argmax(y_pred, axis=-1), "int32"), (-1, counted.shape[1]))
-        return _mean_of(ops.cast(chosen == classes, "float32"), counted)
+        return _masked_mean(ops.cast(chosen == classes, "float32"), counted)

@@ -137,7 +137,7 @@ class MaskedPatchPredictor(MaskedModel):
 
     def _painted(self, outputs):
         """Predictions as pixels (b, n, p*q*c)."""
-        from keras_vit.pretraining.patch_masks import colour_of
+        from keras_vit.pretraining.patch_masks import class_colour
 
         p, q = self.spec.patch_size
         if self.target == "pixels":
@@ -145,7 +145,7 @@ class MaskedPatchPredictor(MaskedModel):
                 np.resize(np.asarray(value, "float32"), outputs.shape[-1]) for value in (self.spec.mean, self.spec.std)
             )
             return outputs[:, 0] * std + mean
-        colours = colour_of(outputs.argmax(-1), self.channels).astype("float32")  # (b, n, c) or (b, n, 16, c)
+        colours = class_colour(outputs.argmax(-1), self.channels).astype("float32")  # (b, n, c) or (b, n, 16, c)
         side = _SIDE if self.target == "thumbnail" else 1
         colours = colours.reshape(*colours.shape[:2], side, side, self.channels)
         colours = colours.repeat(p // side, axis=2).repeat(q // side, axis=3)  # (b, n, p, q, c)

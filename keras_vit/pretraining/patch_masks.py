@@ -62,7 +62,7 @@ def colours(patches: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(levels * tf.constant(places), axis=-1)
 
 
-def colour_of(classes: Any, channels: int) -> np.ndarray:
+def class_colour(classes: Any, channels: int) -> np.ndarray:
     """The central pixel value of a class of `colours`: (...,) -> (..., c) uint8."""
     shifts = BITS * np.arange(channels)[::-1]
     levels = np.asarray(classes)[..., None] >> shifts & (2**BITS - 1)

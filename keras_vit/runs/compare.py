@@ -35,7 +35,7 @@ class Column:
         return f"{self.evaluator}/{self.measure}"
 
 
-def column_of(name: str, evaluator: Evaluator, measures: dict[str, float]) -> Column:
+def make_column(name: str, evaluator: Evaluator, measures: dict[str, float]) -> Column:
     """The Column of an evaluator: its score, or the first of its measures if the score is missing."""
     others = [measure for measure in measures if measure != "examples"]
     own = evaluator.score if evaluator.score in measures or not others else others[0]

@@ -18,7 +18,7 @@ from keras_vit.runs.saving.rundir import MODEL, RunDirectory
 from keras_vit.tasks import Task, find_task
 
 
-def rundir_of(model: str) -> epath.Path | None:
+def find_rundir(model: str) -> epath.Path | None:
     """The run directory that `model` is, or that contains it as model.keras; None for other models."""
     if "://" in str(model) and not str(model).startswith("gs://"):
         return None
@@ -26,7 +26,7 @@ def rundir_of(model: str) -> epath.Path | None:
     if path.name != MODEL:
         return path if (path / "config.json").exists() and "total" in _config_in(path) else None
     with contextlib.suppress(ValueError):  # the model loads without the run
-        return rundir_of(str(path.parent))
+        return find_rundir(str(path.parent))
     return None
 
 
@@ -34,23 +34,23 @@ def _config_in(folder):
     return read_json(folder / "config.json", "Restore it from a backup, or evaluate model.keras itself.")
 
 
-def task_of(model):
+def load_task(model):
     """The Task of a run directory, or Classification for other models; ValueError if config.json is broken."""
-    folder = rundir_of(model)
+    folder = find_rundir(model)
     config = _config_in(folder) if folder else {}
     return find_task(config.get("task", "classification"))(ConfigDict(config))
 
 
 def task_for(model: keras.Model, name: str) -> Task:
     """The Task that evaluates a loaded model: that of the run directory `name`, or else of the model's class."""
-    if rundir_of(name):
-        return task_of(name)
+    if find_rundir(name):
+        return load_task(name)
     return find_task(getattr(model, "task", "classification"))(ConfigDict())
 
 
 def own_data(model: str) -> OwnData | None:
     """The data of the run in `model`; None if it is not a run directory."""
-    folder = rundir_of(model)
+    folder = find_rundir(model)
     config = _config_in(folder) if folder else {}
     return OwnData(str(folder), config["data"], config.get("files") or {}) if "data" in config else None
 
@@ -71,6 +71,6 @@ def write_evaluation(folder, name, task, setting, evaluation, model_name, data, 
     if name:
         write_charts(folder, name, evaluation.charts, setting.strategy)
         return write_pixels(folder, name, evaluation.pictures, setting.strategy)
-    rundir = rundir_of(model_name)
+    rundir = find_rundir(model_name)
     records = RunDirectory(rundir).metrics() if rundir else []
     write_report(folder, f"{model_name} on {data} {split}", task, setting.model, setting, evaluation, records)

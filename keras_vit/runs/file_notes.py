@@ -46,7 +46,7 @@ def _longest(source):
     return most if most and max(most[1:]) > _LONG * min(most[1:]) else None
 
 
-def _of_long_images(path, width, height, evaluation):
+def _long_image_note(path, width, height, evaluation):
     """A sentence about an image that a square shows badly."""
     about, crop = f"{printable(path)} has {width} x {height} pixels", re.search(r"central_crop\((\d+)\)", evaluation)
     if not crop:
@@ -63,7 +63,7 @@ def file_notes(source: Source, evaluation: str) -> Iterator[str]:
     longest = _longest(source)
     if longest:
         path, width, height = longest
-        yield _of_long_images(path, width, height, evaluation)
+        yield _long_image_note(path, width, height, evaluation)
     formats = not_exported(source)
     if formats:
         yield (

@@ -40,7 +40,7 @@ class OwnData:
         return _place(self.data["source"], data_dir) == _place(text, data_dir)
 
 
-def files_of(train: Source, held_out: Source) -> dict[str, Any]:
+def file_digests(train: Source, held_out: Source) -> dict[str, Any]:
     """The entry "files" of a run's config.json: digests of its images' names, None for data that is not files."""
     return {"training": digest_of_files(train), "evaluation": digest_of_files(held_out)}
 

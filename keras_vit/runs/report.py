@@ -94,7 +94,7 @@ def _configuration(task):
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in flat(config).items()}
 
 
-def _pictures_of(folder, name):
+def _read_pictures(folder, name):
     """{picture: {step: PNG bytes}} of an evaluator, from the folder of pictures."""
     found: dict[str, dict[int, bytes]] = {}
     for path in paths_in(folder / "pictures", f"{name}_", ".png"):
@@ -117,7 +117,7 @@ def _evaluators(folder, task, records):
         }
         kind = find_evaluator(options.get("evaluator", name)) or Evaluator
         title = f"{kind.title}, {name}" if kind.title and find_evaluator(name) is not kind else kind.title
-        yield html_report.evaluator(name, measures, _pictures_of(folder, name), kind.caption, title)
+        yield html_report.evaluator(name, measures, _read_pictures(folder, name), kind.caption, title)
 
 
 def write_report(folder, title, task, model, setting, evaluation, records, choice=""):

@@ -31,7 +31,7 @@ from keras_vit.runs.file_notes import file_notes
 from keras_vit.runs.loop.best import Best
 from keras_vit.runs.loop.periodic import measure_added, periodics
 from keras_vit.runs.loop.train import fix_order_of_sums, train
-from keras_vit.runs.own_data import files_of
+from keras_vit.runs.own_data import file_digests
 from keras_vit.runs.prepare import check, open_data
 from keras_vit.runs.report import write_report
 from keras_vit.runs.saving.rundir import RunDirectory
@@ -92,13 +92,13 @@ def _describe(prepared, model, strategy):
         "objective": dataclasses.asdict(prepared.task.options),
         "model_spec": {name: value for name, value in model.get_config().items() if name != TRAINING},
         "training_examples": prepared.train.size,
-        "files": files_of(prepared.train, prepared.held_out),
+        "files": file_digests(prepared.train, prepared.held_out),
         "versions": versions,
         "strategy": {"name": strategy.name, "replicas": strategy.replicas, "hosts": strategy.hosts},
     }
     resolved, spec = prepared.resolved, getattr(model, "spec", None)
     if "variant" in resolved.get("model", {}) and spec is not None:
-        named = resolved["model"]["variant"] or families.variant_of(spec)
+        named = resolved["model"]["variant"] or families.variant_name(spec)
         resolved = {**resolved, "model": {**resolved["model"], "variant": named}}
     return {**resolved, **about}
 

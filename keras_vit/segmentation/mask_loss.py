@@ -124,9 +124,9 @@ class MaskClassificationLoss(PixelLoss):
         matched = ops.transpose(ops.one_hot(query_of, logits.shape[1], dtype="float32"), (0, 2, 1))  # (b, q, k)
         targets = ops.maximum(ops.sum(matched, axis=(1, 2)), 1.0)  # (b,)
         of_masks = ops.sum(matched * cost, axis=(1, 2)) / targets
-        return self.class_weight * self._of_classes(classes, matched) + of_masks
+        return self.class_weight * self._class_loss(classes, matched) + of_masks
 
-    def _of_classes(self, classes, matched):
+    def _class_loss(self, classes, matched):
         """The weighted mean of the queries' cross-entropy, (b,)."""
         other = 1.0 - ops.sum(matched, axis=2, keepdims=True)  # (b, q, 1)
         weighted = ops.concatenate([matched, self.no_object * other], axis=2)  # (b, q, k + 1)

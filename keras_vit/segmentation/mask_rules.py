@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.fit.checks.targets import TargetRules
-from keras_vit.io.void import void_of
+from keras_vit.io.void import void_value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class MaskRules(TargetRules):
     @classmethod
     def of(cls, classes: int, size: tuple[int, int]) -> "MaskRules":
         """The rules for this number of classes, with the usual void."""
-        return cls(classes, size, void_of(classes))
+        return cls(classes, size, void_value(classes))
 
     def check_form(self, shape: tuple, dtype: Any) -> None:
         """Refuses masks of another shape than the images, or of another type than integers."""

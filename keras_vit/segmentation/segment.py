@@ -13,7 +13,7 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import integer
 from keras_vit.prediction.images import Reader, each_answer
 from keras_vit.prediction.preprocessing import parse_preprocessing, preprocessing_text
-from keras_vit.segmentation.sliding_windows import averaged, outputs_of, resized, windows
+from keras_vit.segmentation.sliding_windows import averaged, resized, run_windows, windows
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -106,7 +106,7 @@ class Segmenter:
     def __post_init__(self):
         if self.model.classes == 1:
             raise ValueError(
-                f'"{self.model.name}" has one output per pixel, such as a depth, and no classes to choose from: use'
+                f'"{self.model.name}" has one output per pixel, and no classes to choose from: use'
                 " model.predict(model.preprocess(images)), (b, height, width, 1)."
             )
         integer(self.batch_size, "batch_size")
@@ -172,7 +172,7 @@ class Segmenter:
                 for window in windows(scaled, size, self.overlap, self.flips):
                     yield number, window
 
-        found = outputs_of(stream(), self._logits(InputRange.known(self.model)), self.batch_size)
+        found = run_windows(stream(), self._logits(InputRange.known(self.model)), self.batch_size)
         for number, group in _by_image(found):
             image, shape = pending.pop(number)
             rows = resized(averaged(group, shape, size), shape, image.shape[:2])
@@ -229,21 +229,6 @@ def _classes(rows, shape, count, dtype, with_probabilities):
             probabilities[top : top + len(part)] = _softmax(part)
         top += len(part)
     return classes, probabilities
-
-
-def is_dense(model: Any) -> bool:
-    """Whether a model has an output for every pixel: classes, one logit or a depth."""
-    return hasattr(model, "segment")
-
-
-def segments(model: Any) -> bool:
-    """Whether a model gives every pixel a class, by `model.segment`."""
-    return is_dense(model) and model.classes > 1
-
-
-def estimates_depth(model: Any) -> bool:
-    """Whether a model gives every pixel a depth."""
-    return is_dense(model) and model.depth is not None
 
 
 def segment(model, x: Any, verbose: bool | int | str = "auto", **options: Any) -> Segmentation | list[Segmentation]:

@@ -123,7 +123,7 @@ def resized(rows: Iterable[np.ndarray], shape: tuple[int, int], size: tuple[int,
             kept, first = kept[passed:], first + passed
 
 
-def outputs_of(
+def run_windows(
     stream: Iterable[tuple[int, Window]], function: Callable[[np.ndarray], np.ndarray], batch_size: int
 ) -> Iterator[tuple[int, Window, np.ndarray]]:
     """(number, window, its outputs) of (image's number, window), computed `batch_size` windows at a time.

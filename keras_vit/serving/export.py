@@ -7,17 +7,15 @@ from typing import Any
 
 import keras
 
-from keras_vit.classification.classify import check_top_k, probabilities_of
-from keras_vit.detection.detect import finds_objects
+from keras_vit.answers import bind
 from keras_vit.fit.checks.pixels import InputRange
+from keras_vit.fit.model import Model
 from keras_vit.io.atomic import check_folder
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
 from keras_vit.prediction.preprocessing import check_preprocessing
-from keras_vit.segmentation.segment import estimates_depth, is_dense, segments
 from keras_vit.serving import single_file, tensorflow_process
-from keras_vit.serving.export_description import activation_name
 from keras_vit.serving.text_export import export_texts, takes_texts
 
 FORMATS = ("tf_saved_model", *single_file.FILES)
@@ -25,12 +23,10 @@ FORMATS = ("tf_saved_model", *single_file.FILES)
 _PARTS = {"saved_model.pb", "fingerprint.pb", "keras_metadata.pb", "variables", "assets", "assets.extra"}
 _OURS = {"README.md", "metadata.json"}
 _DEFAULTS = {
-    "top_k": 5,
+    "options": {},
     "verbose": False,
-    "activation": None,
     "quantization": None,
     "calibration": None,
-    "finding": {},
     "only_outputs": False,
 }
 _BY_ENDING = {file.suffix: name for name, file in single_file.FILES.items()}
@@ -68,47 +64,6 @@ def _check_place(path):
     check_folder(os.path.dirname(os.path.abspath(path)))
 
 
-def _check_options(model, format, top_k, verbose, activation):
-    """Refuses options without effect, and those that would fail only after long work."""
-    if top_k is not None:
-        check_top_k(top_k)
-        if segments(model):
-            raise ValueError(f'top_k: "{model.name}" gives every pixel one class, and exports return its number.')
-        if finds_objects(model):
-            raise ValueError(f'top_k: "{model.name}" finds objects, each of one class. Choose by score: threshold=.')
-        if is_dense(model):
-            raise ValueError(f'top_k: "{model.name}" has one output per pixel, and no classes to choose from.')
-    for name, given in {"top_k": top_k is not None, "verbose": verbose}.items():
-        if given and format != "tf_saved_model":
-            raise ValueError(
-                f'{name} is for format="tf_saved_model": a file of format="{format}" returns the probabilities of all'
-                " classes."
-            )
-    if finds_objects(model):
-        activation_name(model, activation)
-    elif model.classes is not None and not estimates_depth(model):
-        probabilities_of(model, activation)
-    elif activation is not None:
-        raise ValueError(
-            f'activation="{activation}" makes probabilities of logits, and "{model.name}" has no classes: leave it out.'
-        )
-
-
-def _finding(model, **given):
-    """A detector's options, checked, those that are None by their defaults; {} for other models."""
-    options = {name: value for name, value in given.items() if value is not None}
-    if not finds_objects(model):
-        if options:
-            raise ValueError(f'{", ".join(options)}: "{model.name}" finds no objects. Leave {_it(options)} out.')
-        return {}
-    layer = model.finder(**{"threshold": model.score_threshold, **options}).get_layer("suppression")
-    return {name: getattr(layer, name) for name in given}
-
-
-def _it(things):
-    return "it" if len(things) == 1 else "them"
-
-
 def _format_of(path, format):
     """The format, by the path's ending if it is None; ValueError for an ending that contradicts it."""
     ending = os.path.splitext(path)[1].lower()
@@ -140,7 +95,7 @@ def _check(model, path, format):
     if format == "tf_saved_model":
         _check_place(path)
         InputRange.known(model)  # its signatures take image files
-    if model.get_encoder() is not model and not is_dense(model) and not finds_objects(model):
+    if not model.answers:
         raise ValueError(
             f'"{model.name}", a {type(model).__name__}, trains another model: export that one,'
             " keras_vit.export(model.get_encoder(), path), or --load.head=drop. For classes, fine-tune it"
@@ -266,12 +221,18 @@ def export(
     if isinstance(model, keras.Model) and takes_texts(model):
         given = {"top_k": top_k, "activation": activation, "quantization": quantization, "threshold": threshold}
         return export_texts(model, os.fspath(path), _format_of(os.fspath(path), format), given)
-    if is_dense(model):
+    if isinstance(model, Model):
         model = model.without_auxiliary()
     place, format = _check(model, path, format)
-    _check_options(model, format, top_k, verbose, activation)
+    own = {"top_k": top_k, "activation": activation, "threshold": threshold, "iou": iou, "limit": limit, "soft": soft}
+    own = {name: value for name, value in {**own, "across_classes": across_classes}.items() if value is not None}
+    bind(model, **own)  # refuses those without effect
+    for name, is_set in {"top_k": top_k is not None, "verbose": verbose}.items():
+        if is_set and format != "tf_saved_model":
+            raise ValueError(
+                f'{name} is for format="tf_saved_model": a file of format="{format}" returns the probabilities of all'
+                " classes."
+            )
     single_file.check_quantization(format, quantization, calibration)
-    options: dict[str, Any] = {"format": format, "top_k": top_k or 5, "verbose": verbose, "activation": activation}
-    how = {"threshold": threshold, "iou": iou, "limit": limit, "soft": soft, "across_classes": across_classes}
-    options["finding"] = _finding(model, **how)
+    options = {"format": format, "options": own, "verbose": verbose}
     _write(model, place, {**options, "quantization": quantization, "calibration": calibration})

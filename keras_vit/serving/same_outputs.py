@@ -25,17 +25,24 @@ def check_float32(model: keras.Model, what: str, fix: str) -> None:
 _DETECTION = ("labels", "scores", "boxes")
 
 
-def _detections(outputs, image):
+def _detection_names(names):
+    """The names of detections among outputs: (labels, scores, boxes), with the prefix of a part in front of each."""
+    prefixes = [name.removesuffix("labels") for name in names if name.endswith("labels")]
+    groups = [tuple(prefix + name for name in _DETECTION) for prefix in prefixes]
+    return [group for group in groups if set(group) <= set(names)]
+
+
+def _detections(outputs, names, image):
     """Rows of label, score and box (m, 6) of the detections in an image."""
-    labels, scores, boxes = (outputs[name][image] for name in _DETECTION)
+    labels, scores, boxes = (outputs[name][image] for name in names)
     return np.concatenate([labels[:, None], scores[:, None], boxes], axis=1)[labels >= 0]
 
 
-def _missing_detections(expected, found):
+def _missing_detections(expected, found, names):
     """(detections that only one of two engines has, detections of both), in any order."""
     missing = count = 0
-    for image in range(len(expected["labels"])):
-        ours, theirs = _detections(expected, image), _detections(found, image)
+    for image in range(len(expected[names[0]])):
+        ours, theirs = _detections(expected, names, image), _detections(found, names, image)
         same = (np.abs(ours[:, None] - theirs[None]) <= 1e-3).all(-1)  # (ours, theirs)
         missing += int(np.sum(~same.any(1)) + np.sum(~same.any(0)))
         count += len(ours) + len(theirs)
@@ -59,9 +66,10 @@ def compare(
     """
     if set(expected) != set(found):
         raise ValueError(f"{engine} gives the outputs {sorted(found)}, and the model {sorted(expected)}.")
-    detections = _DETECTION if set(_DETECTION) <= set(expected) else ()
-    if detections:
-        missing, count = _missing_detections(expected, found)
+    groups = _detection_names(expected)
+    detections = [name for group in groups for name in group]
+    for group in groups:
+        missing, count = _missing_detections(expected, found, group)
         if missing > max(1, 0.02 * count):
             raise ValueError(f"{engine} misses or invents {missing} of {count} detections. {advice}")
     for name, value in expected.items():

@@ -3,16 +3,18 @@
 import contextlib
 import functools
 import os
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 from absl import logging
 from tensorflow.core.protobuf import saved_model_pb2
 
+from keras_vit.answers import Answer
 from keras_vit.io.atomic import replacing
 from keras_vit.io.progress import stage
 from keras_vit.serving import export_description, warmup
-from keras_vit.serving.signatures import Signature, answers, signatures
+from keras_vit.serving.signatures import Signature, signatures
 
 
 def _tensors(infos):
@@ -90,15 +92,13 @@ def _save(model, folder, made):
         tf.saved_model.save(exported, folder, signatures=functions)
 
 
-def write(
-    model: keras.Model, path: str, top_k: int, activation: str | None, verbose: bool, finding: dict[str, float]
-) -> None:
-    """Writes a model's SavedModel atomically; arguments as in `keras_vit.export`, of which `finding` are a detector's.
+def write(model: keras.Model, path: str, answers: Sequence[Answer], verbose: bool) -> None:
+    """Writes the SavedModel of a model and its bound answers atomically; arguments as in `keras_vit.export`.
 
     Raises:
         OSError: if writing fails.
     """
-    made = signatures(model, top_k, answers(model, activation, finding))
+    made = signatures(model, answers)
     warm = {name: signature.takes for name, signature in made.items() if not name.endswith("_training")}
     try:
         with replacing(path) as folder:
@@ -107,7 +107,7 @@ def write(
             if verbose:
                 for name, signature in stated.items():
                     print(f"{name}: {signature['inputs']} -> {signature['outputs']}, {signature['purpose']}")
-            metadata = {**export_description.describe(model, activation), **finding, "signatures": stated}
+            metadata = {**export_description.describe(model, answers), "signatures": stated}
             export_description.write(folder, _title(path), metadata)
             warmup.write(folder, model.name, warm, (*model.image_size, model.channels))
     except tf.errors.OpError as error:

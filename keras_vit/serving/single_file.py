@@ -8,13 +8,13 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
-from keras_vit.detection.detect import finds_objects
+from keras_vit.answers import Answer
 from keras_vit.fit.checks.inputs import check_images
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.atomic import check_folder, replacing
@@ -154,27 +154,23 @@ def quiet() -> Iterator[None]:
 
 
 def _check_outputs(
-    function: Callable, run: Callable, pixels: np.ndarray, quantized: bool, engine: str, detections: Callable | None
+    function: Callable, run: Callable, pixels: np.ndarray, quantized: bool, engine: str, answers: Sequence[Answer]
 ) -> None:
-    """Runs a batch, and one image alone: a file with a fixed batch size fails here.
-
-    A detector's `detections` are computed from the file's own candidates: rounding decides between close ones.
-    """
+    """Runs a batch, and one image alone: a file with a fixed batch size fails here."""
     advice = "Calibrate with more images, or take int8_dynamic." if quantized else "Please report this model."
     for images in (pixels, pixels[:1]):
         expected, found = dict(function(images)), run(images)
-        if detections is not None:
-            expected |= detections({"logits": found["logits"], "boxes": found["candidates"]})
+        for answer in answers:
+            expected |= answer.expected(found)
         arrays = {name: np.asarray(value) for name, value in expected.items()}
         compare(arrays, found, engine, exact=not quantized, advice=advice)
 
 
-def _describe(model, activation, finding, format, quantization, expected):
+def _describe(model, answers, format, quantization, expected):
     """The description next to the file: JSON."""
     shapes = {name: {"dtype": value.dtype.name, "shape": ["b", *value.shape[1:]]} for name, value in expected.items()}
     return {
-        **export_description.describe(model, activation),
-        **finding,
+        **export_description.describe(model, answers),
         "format": format,
         "quantization": quantization,
         "inputs": {"images": {"dtype": "float32", "shape": ["b", *model.image_size, model.channels]}},
@@ -186,24 +182,22 @@ def write(
     model: keras.Model,
     path: str,
     format: str,
-    activation: str | None,
-    finding: dict[str, float],
+    answers: Sequence[Answer],
     quantization: str | None,
     calibration: Any,
     only_outputs: bool = False,
 ) -> None:
-    """Writes the file and PATH.json; arguments as in `keras_vit.export`, of which `finding` are a detector's.
+    """Writes the file and PATH.json; arguments as in `keras_vit.export`, with a model's bound answers.
 
-    `only_outputs` leaves out features and probabilities.
+    `only_outputs` leaves out features and what the answers make of the outputs.
     """
     import tensorflow as tf
 
-    from keras_vit.serving.signatures import all_outputs, answers, own_outputs
+    from keras_vit.serving.signatures import all_outputs, own_outputs
 
     kind = FILES[format]
     pixels = None if calibration is None else calibration_pixels(model, calibration)
-    answer = None if only_outputs else answers(model, activation, finding)
-    signature = own_outputs(model) if only_outputs else all_outputs(model, answer)
+    signature = own_outputs(model) if only_outputs else all_outputs(model, answers)
     function = tf.function(signature.function, input_signature=[signature.takes], autograph=False)
     shape = (3, *model.image_size, model.channels)
     drawn = np.random.default_rng(0).uniform(0, 255, shape).astype("float32")
@@ -221,11 +215,9 @@ def write(
         if quantization:
             with stage("Quantising the file"), quiet():
                 engine.quantize(whole, file, quantization, pixels)
-        detections = answer if finds_objects(model) else None
+        checked = () if only_outputs else answers
         with stage("Comparing the file's outputs with the model's"), quiet():
-            _check_outputs(function, engine.runner(file), examples, quantization is not None, kind.engine, detections)
-        metadata = _describe(
-            model, activation, finding, format, quantization, function.get_concrete_function().structured_outputs
-        )
+            _check_outputs(function, engine.runner(file), examples, quantization is not None, kind.engine, checked)
+        metadata = _describe(model, answers, format, quantization, function.get_concrete_function().structured_outputs)
         with open(beside, "w", encoding="utf-8") as out:
             json.dump(metadata, out, indent=2, ensure_ascii=False)

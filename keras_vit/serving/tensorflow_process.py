@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.answers import bind
 from keras_vit.checkpoints.load import load
 from keras_vit.checkpoints.save import save_model
 from keras_vit.serving import single_file
@@ -29,12 +30,13 @@ def _environment():
     }
 
 
-def _write_here(model, path, format, top_k, verbose, activation, finding, quantization, calibration, only_outputs):
+def _write_here(model, path, format, options, verbose, quantization, calibration, only_outputs):
+    answers = bind(model, **options)
     if format in single_file.FILES:
-        return single_file.write(model, path, format, activation, finding, quantization, calibration, only_outputs)
+        return single_file.write(model, path, format, answers, quantization, calibration, only_outputs)
     from keras_vit.serving import saved_model  # imports TensorFlow
 
-    return saved_model.write(model, path, top_k, activation, verbose, finding)
+    return saved_model.write(model, path, answers, verbose)
 
 
 def _written(folder, path):
@@ -82,7 +84,7 @@ def _error(folder, done, name):
 
 
 def write(model: keras.Model, path: str, options: dict[str, Any]) -> None:
-    """Writes a checked export; `options` are the other arguments of `keras_vit.export`.
+    """Writes a checked export; `options` are the other arguments of `keras_vit.export`, with "options" of the answers.
 
     Raises:
         ValueError, ImportError, OSError: if writing fails; from JAX also if the model cannot be built on TensorFlow, or

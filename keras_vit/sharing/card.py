@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from huggingface_hub import EvalResult, ModelCardData
 
+from keras_vit.answers import find
 from keras_vit.checkpoints.formats.evaluation_steps import nearest_steps
 from keras_vit.inspection.html_report import number
 from keras_vit.io.suggest import counted
@@ -110,13 +111,6 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return [f"| {' | '.join(head)} |", f"|{'-|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
-_ANSWERS = {
-    None: 'model.classify("photo.jpg")  # names and probabilities',
-    "detection": 'model.detect("photo.jpg")  # names, scores and boxes',
-    "segmentation": 'model.segment("photo.jpg").picture()  # a class for every pixel',
-}
-
-
 def _classes_in_words(facts):
     """A sentence on the model's classes; "" if it has none."""
     count, task = facts.model["classes"], facts.model.get("task")
@@ -164,8 +158,8 @@ def _use(facts):
     height, width = facts.model["image_size"]
     size = height if height == width else (height, width)
     code = ["import keras_vit", "", f'model = keras_vit.load("{facts.address}")']
-    if facts.model["classes"] is not None and not facts.pretrains:
-        code += [_ANSWERS[facts.model.get("task")]]
+    if not facts.pretrains:
+        code += [example for kind in facts.model["answers"] if (example := find(kind).example)]
     if facts.pretrains:
         code += ["encoder = model.get_encoder()  # from pixels 0..255, (b, h, w, c), to features"]
     else:

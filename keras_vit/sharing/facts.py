@@ -5,16 +5,12 @@ from typing import Any
 
 import keras
 
-from keras_vit.detection.detection_model import DetectionModel
+from keras_vit.answers import bind, find
 from keras_vit.models import families
 from keras_vit.models.families import Family
 from keras_vit.planning.flops import run_costs
-from keras_vit.segmentation.segmentation_model import SegmentationModel
 from keras_vit.serving.export_description import describe
 from keras_vit.sharing.published_run import Measured, Run
-
-# By a description's task.
-_TASKS = {"detection": "object-detection", "segmentation": "image-segmentation", "depth": "depth-estimation"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +66,9 @@ class Facts:
         """The Hugging Face hub's name for the task; None for custom heads, which it does not name."""
         if self.kind == "ImageGPT":
             return "unconditional-image-generation"
-        if "task" in self.model:
-            return _TASKS[self.model["task"]]
-        if self.headless:
+        if self.headless and not self.model["answers"]:
             return "image-feature-extraction"
-        return None if self.model["classes"] is None else "image-classification"
+        return next((find(kind).hub_task for kind in self.model["answers"]), None)
 
 
 def gather(
@@ -88,10 +82,10 @@ def gather(
     """Gathers a card's facts; `other` is the (format, class) that lets another library read the folder, or None."""
     parts = address.partition("://")[2].split("/")
     encoder = model.get_encoder()  # of a pre-training model, the part that takes whole images
-    headed = isinstance(model, (DetectionModel, SegmentationModel))
+    headed = encoder is not model and any(find(kind).task for kind in model.answers)
     described = model if headed else encoder
-    description = {**describe(described, None), "parameters": int(model.count_params())}
-    headless = model.classes is None and (encoder is not model or model.made_from_arguments)
+    description = {**describe(described, bind(described)), "parameters": int(model.count_params())}
+    headless = not headed and model.classes is None and (encoder is not model or model.made_from_arguments)
     return Facts(
         name=parts[-1] if len(parts) == 2 else parts[1],
         address=address,

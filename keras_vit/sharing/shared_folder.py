@@ -11,7 +11,6 @@ from absl import logging
 from keras_vit.checkpoints.save import save, save_model
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.json_files import read_json
-from keras_vit.models import Classifier
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.sharing.card import card, own_words
 from keras_vit.sharing.card_pictures import pictures
@@ -31,7 +30,7 @@ def check_model(model: keras.Model, run: Run | None = None, untrained: bool = Fa
             f'Expected a model with a single input, images (b, h, w, c) of fixed size, got "{model.name}", a'
             f" {type(model).__name__} with the input shape {model.input_shape}."
         )
-    if not untrained and isinstance(model, Classifier) and model.has_zero_head():
+    if not untrained and model.has_zero_head():
         raise ValueError(
             f'The head of "{model.name}" is all zeros, as before training: it gives every image the same answer. To'
             " share it anyway, pass untrained=True (--untrained); to share it without a head, use"

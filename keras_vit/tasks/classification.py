@@ -44,7 +44,7 @@ def check_variant(config, spec):
         own = spec_overrides(config)
         differences = [f"{field} {a!r}, not {b!r}" for field, (a, b) in pairs.items() if a != b and field not in own]
     if differences:
-        held = families.variant_of(spec)
+        held = families.variant_name(spec)
         raise ValueError(
             f"--config.model.variant={name} does not match the model in {config.init}"
             f"{f', a {held}' if held else ''}: {'; '.join(differences)}. Remove the variant"

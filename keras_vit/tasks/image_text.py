@@ -10,13 +10,14 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from keras_vit import evaluation as evaluators
+from keras_vit.answers import check_answers
 from keras_vit.checkpoints import load
 from keras_vit.data.captions import check_texts, image_and_tokens
 from keras_vit.data.sources.base import Source
 from keras_vit.image_text.contrastive import Contrastive
 from keras_vit.image_text.contrastive_losses import PairAccuracy, SigmoidContrastive, SoftmaxContrastive
 from keras_vit.image_text.dual_encoder import DualEncoder
-from keras_vit.image_text.zero_shot import templates_of
+from keras_vit.image_text.zero_shot import resolve_templates
 from keras_vit.inspection import html_report
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.io.tokenizer import Tokenizer
@@ -103,7 +104,7 @@ class ImageText(Task):
             raise ValueError("objective.text_options and projection describe a new text encoder, but text is None.")
         if options.text is not None:
             make_text_spec(options.text, **options.text_options)
-        templates_of(options.templates)
+        resolve_templates(options.templates)
         check_resample(config)
 
     # Data
@@ -126,12 +127,11 @@ class ImageText(Task):
     def _prepare_texts(self, tokenizer, source):
         """Sets what `select` does with a source's texts or classes."""
         if tokenizer is not None:
-            templates = templates_of(self.options.templates)
+            templates = resolve_templates(self.options.templates)
             self._select = image_and_tokens(tokenizer, source.class_names, templates)
 
     def check_model(self, model: keras.Model, source: Any) -> None:
-        if not isinstance(model, DualEncoder):
-            raise ValueError(f'image_text evaluates a keras_vit.DualEncoder, and "{model.name}" is none.')
+        check_answers(model, "embeddings")
         self._prepare_texts(model.tokenizer, source)
 
     # Model
@@ -141,7 +141,7 @@ class ImageText(Task):
 
     def load(self, source: Any) -> keras.Model:
         if self.options.text is None:
-            return self._of_pair(load(self.config.init, text=True, tokenizer=self.options.tokenizer))
+            return self._load_pair(load(self.config.init, text=True, tokenizer=self.options.tokenizer))
         return self._around(loaded(self.config, head="drop"))
 
     def adapted(self, described: dict[str, Any], source: Any) -> dict[str, Any] | None:
@@ -166,7 +166,7 @@ class ImageText(Task):
         text = TextEncoder(options.text, remat=remat, dtype=self.config.dtype, **fields)
         return self._trained(DualEncoder(image, text, self.config.loss.name, options.projection, tokenizer))
 
-    def _of_pair(self, model):
+    def _load_pair(self, model):
         """The pair in config.init; ValueError if the config describes another."""
         config, encoder = self.config, model.image_encoder
         size = config.model.image_size

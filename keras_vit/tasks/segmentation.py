@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit import evaluation as evaluators
+from keras_vit.answers import check_answers
 from keras_vit.data.mask_pixels import count_pixels, has_classes
 from keras_vit.data.sources.base import Source
 from keras_vit.inspection import figures, html_report, segmentation_sections
@@ -17,7 +18,6 @@ from keras_vit.io.void import VOID
 from keras_vit.segmentation.mask_loss import MaskClassificationLoss
 from keras_vit.segmentation.pixel_losses import SegmentationLoss, pixel_class_weights
 from keras_vit.segmentation.scores import SegmentationScores
-from keras_vit.segmentation.segment import segments
 from keras_vit.segmentation.segmentation_model import SegmentationModel
 from keras_vit.tasks.classification import (
     class_weights,
@@ -161,8 +161,7 @@ class Segmentation(DenseTask):
                 own.set_weights(other.get_weights())
 
     def check_model(self, model: keras.Model, source: Any) -> None:
-        if not segments(model):
-            raise ValueError(f'"{model.name}" has one output per pixel, such as a depth, and no classes to compare.')
+        check_answers(model, "masks")
         if getattr(source, "void", VOID) is None:
             raise ValueError(
                 f"{source.name} has no masks to evaluate on: pass images and masks, such as --data=masks:FOLDER."

@@ -81,7 +81,7 @@ class Score:
         value = measures[self.name] if self.higher_is_better else -measures[self.name]
         return value, -loss if math.isfinite(loss) else -math.inf
 
-    def rank_of(self, record: dict[str, float]) -> tuple[float, float]:
+    def rank_record(self, record: dict[str, float]) -> tuple[float, float]:
         """Ranks a record of metrics.jsonl or the logs of fit, like `rank`; ValueError without `curve`."""
         if self.curve not in record:
             raise ValueError(

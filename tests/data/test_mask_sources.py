@@ -28,7 +28,7 @@ from mask_files import (
 
 from keras_vit.data.errors import reason
 from keras_vit.data.sources.mask_files import Mapping, class_mapper
-from keras_vit.io.void import void_of
+from keras_vit.io.void import void_value
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -214,7 +214,7 @@ def test_colors_come_from_the_table(tmp_path):
 
 
 def test_masks_of_255_classes_have_a_void_above_them(tmp_path):
-    assert (void_of(254), void_of(255), void_of(70_000)) == (255, 65535, 65535)
+    assert (void_value(254), void_value(255), void_value(70_000)) == (255, 65535, 65535)
     names = "".join(f"{i}\n" for i in range(300))
     write(tmp_path, everywhere(png(np.array([[299, 65535, 255, 0]] * 3, "uint16")), names=names))
     source = opened(tmp_path, "?ignore=65535")

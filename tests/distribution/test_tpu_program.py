@@ -13,11 +13,11 @@ import keras_vit
 from benchmarks import tpu_program
 from benchmarks.strategies import limit
 from benchmarks.tpu_program import REPLICAS, lower
-from keras_vit.fit.stepping.feeding import Topology, check_scope, feed, topology_of
+from keras_vit.fit.stepping.feeding import Topology, check_scope, feed, find_topology
 from keras_vit.training import Accuracy, AdamW, Mixup, SoftmaxCrossEntropy
 
 # These tests start no processes, but compile whole programs, which takes as long.
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.release("fit", "layers", "optim", "distribution", "benchmarks/tpu_program.py")
 
 BATCH = 8  # per replica
 IMAGES = tf.TensorSpec((BATCH, 8, 12, 3), "uint8")
@@ -227,10 +227,10 @@ def test_the_input_of_a_tpu_has_fixed_shapes(replicated):
     _, model = replicated
     x, y = np.zeros((20, 8, 12, 3), "uint8"), np.zeros(20, "int32")
     model.compile(model.optimizer, SoftmaxCrossEntropy(), weighted_metrics=[Accuracy()])
-    assert topology_of(model) == Topology(replicas=REPLICAS, workers=1, local=REPLICAS, full=True)
+    assert find_topology(model) == Topology(replicas=REPLICAS, workers=1, local=REPLICAS, full=True)
     ready = feed(model, x, y, batch_size=8)
     assert len(ready.x) == len(ready.y) == 24 and ready.weights.tolist() == [1.0] * 20 + [0.0] * 4
-    with pytest.raises(ValueError, match="20 examples do not fill batches of 8"):
+    with pytest.raises(ValueError, match="full batches of 8, got 20 examples"):
         feed(model, x, y, batch_size=8, training=True)
     with pytest.raises(ValueError, match="cannot be shared evenly by 4 replicas: use a batch size of 4 or 8"):
         feed(model, x, y, batch_size=6)

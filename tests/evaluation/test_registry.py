@@ -122,12 +122,12 @@ def test_several_models_may_be_measured_by_an_evaluator_of_a_tasks_file(brightne
     del EVALUATORS["brightness"]
     measured = []
 
-    def task_of(name):
+    def load_task(name):
         if name == "broken":
             raise ValueError("no such run")
         EVALUATORS["brightness"] = brightness
 
-    monkeypatch.setattr("keras_vit.runs.evaluate.task_of", task_of)
+    monkeypatch.setattr("keras_vit.runs.evaluate.load_task", load_task)
     monkeypatch.setattr("keras_vit.runs.compare.write_comparison", lambda *_: None)
     monkeypatch.setattr(evaluate, "evaluate", lambda values, name, *_: measured.append(name) or {})
     values = types.SimpleNamespace(evals="brightness()", split=None, data=None, preprocess=None, output=None, sort=None)

@@ -53,7 +53,7 @@ def test_names_in_texts_may_be_others(model, tmp_path):
 def test_what_cannot_be_measured_is_refused(model):
     with pytest.raises(ValueError, match="class_names has 2 names, and the data 3 classes"):
         make_evaluator("zero_shot", {"class_names": ("a", "b")}).prepare(setting(model))
-    with pytest.raises(ValueError, match=r"needs a text encoder.*--load.text=True"):
+    with pytest.raises(ValueError, match=r"does not give embeddings.*--load.text=True"):
         make_evaluator("zero_shot", {}).prepare(setting(model.image_encoder))
     with pytest.raises(ValueError, match="Templates should be texts with {} for the label, got 'cat'"):
         make_evaluator("zero_shot", {"templates": ("cat",)}).prepare(setting(model))

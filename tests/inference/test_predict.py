@@ -308,7 +308,7 @@ def test_what_a_model_cannot_answer_is_refused(model, source, tmp_path):
     headless = every_weight(classes=None)
     headless.preprocessing = model.preprocessing
     with pytest.raises(ValueError, match="has no classes: request features"):
-        predict(headless, source, tmp_path)
+        predict(headless, source, tmp_path, ("classes",))
     with pytest.raises(ValueError, match=r'Unknown answer "feature"\. Did you mean "features"'):
         predict(model, source, tmp_path, ("feature",))
     with pytest.raises(ValueError, match=r'Unknown format "parket"\. Did you mean "parquet"'):
@@ -338,8 +338,8 @@ def test_the_encoder_of_a_model_of_pre_training_has_features(source, tmp_path):
     model = keras_vit.MaskedAutoencoder("Ti/8", image_size=16, **sizes)
     encoder = model.get_encoder()
     with pytest.raises(ValueError, match="has no classes"):
-        predict(model, source, tmp_path)
-    predict(model, source, tmp_path, ("features",), preprocess="decode|resize(16, 16)")
+        predict(model, source, tmp_path, ("classes",))
+    predict(model, source, tmp_path, preprocess="decode|resize(16, 16)")
     image = encoder.preprocess(rows(tmp_path)[0]["name"])[None]
     expected = keras_vit.Model(encoder.input, encoder.features).predict(image, verbose=0)[0]
     np.testing.assert_allclose(rows(tmp_path)[0]["features"], expected, atol=1e-5)

@@ -65,7 +65,7 @@ def test_a_detectors_page_shows_its_objects(page):
     found, _, _ = page(model, show=1, count=2)
     [name, *_] = names = model.detect(images_for(model)[0]).names
     count = names.count(name)
-    assert f"{count} {name}" in found.text and "3, of objects" in found.text and "detects objects" in found.text
+    assert f"{count} {name}" in found.text and "3, of objects" in found.text and "finds objects" in found.text
     with pytest.raises(ValueError, match="has no class maps"):
         page(model, chosen_class="dog")
 

@@ -34,7 +34,7 @@ PAIRS = {
 }
 
 
-def mask_of(pattern, prefix, causal=False):
+def group_mask(pattern, prefix, causal=False):
     """The mask (n, n) with tokens before the patches, which attend to all, and all to them."""
     mask = np.pad(PAIRS[pattern], ((prefix, 0), (prefix, 0)), constant_values=True)
     return mask & np.tri(len(mask), dtype=bool) if causal else mask
@@ -76,7 +76,7 @@ def check_equal(patterned, plain, x, mask):
 @pytest.mark.parametrize("pattern", PAIRS)
 def test_a_pattern_equals_masked_attention_forward_and_gradient(pattern, prefix):
     patterned, plain = attentions(pattern, prefix)
-    mask = mask_of(pattern, prefix)
+    mask = group_mask(pattern, prefix)
     np.testing.assert_array_equal(allowed(pattern, GRID, prefix), mask)
     check_equal(patterned, plain, tokens(prefix), mask)
     assert pattern_sizes(pattern, GRID, prefix)[0] >= mask.sum()
@@ -85,17 +85,17 @@ def test_a_pattern_equals_masked_attention_forward_and_gradient(pattern, prefix)
 @pytest.mark.parametrize("pattern", ["window(3)", "columns", "strided(4)", "fixed(4, 2)", "local(3)"])
 def test_a_causal_pattern_leaves_out_later_patches(pattern):
     patterned, plain = attentions(pattern, 1, causal=True)
-    check_equal(patterned, plain, tokens(1), mask_of(pattern, 1, causal=True))
+    check_equal(patterned, plain, tokens(1), group_mask(pattern, 1, causal=True))
 
 
 def test_rotary_positions_and_normalised_queries_go_with_a_pattern():
     patterned, plain = attentions("window(3)", 1, positions="rope2d", qk_norm=True)
-    check_equal(patterned, plain, tokens(1), mask_of("window(3)", 1))
+    check_equal(patterned, plain, tokens(1), group_mask("window(3)", 1))
 
 
 def test_attention_weights_are_zero_outside_the_pattern():
     patterned, plain = attentions("window(3)", 2)
-    x, mask = tokens(2), mask_of("window(3)", 2)
+    x, mask = tokens(2), group_mask("window(3)", 2)
     weights = np.array(patterned.attention_weights(x))
     assert not weights[..., ~mask].any()
     expected = plain.attention_weights(x, attention_mask=np.broadcast_to(mask, (2, *mask.shape)))
@@ -105,7 +105,7 @@ def test_attention_weights_are_zero_outside_the_pattern():
 def test_masks_of_the_call_add_to_the_pattern():
     patterned, plain = attentions("window(3)", 1)
     x, exists = tokens(1), np.arange(36) % 5 > 0
-    mask = np.broadcast_to(mask_of("window(3)", 1) & exists, (2, 36, 36))
+    mask = np.broadcast_to(group_mask("window(3)", 1) & exists, (2, 36, 36))
     expected = plain(x, attention_mask=mask)
     np.testing.assert_allclose(patterned(x, mask=np.stack([exists] * 2)), expected, atol=1e-5)
 
@@ -123,7 +123,7 @@ def test_an_axial_block_attends_in_rows_then_in_columns():
     x, weights = tokens(1), []
     y = x
     for half, pattern in zip(halves, ("rows", "columns")):
-        masks = {"attention_mask": np.broadcast_to(mask_of(pattern, 1), (2, 36, 36))}
+        masks = {"attention_mask": np.broadcast_to(group_mask(pattern, 1), (2, 36, 36))}
         weights.append(half.attention_weights(y, **masks))
         y = half(y, **masks)
     np.testing.assert_allclose(axial(x), y, atol=1e-5)

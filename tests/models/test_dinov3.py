@@ -49,8 +49,8 @@ def test_the_key_alone_has_no_bias(model):
 
 def test_a_spec_of_this_structure_has_its_name():
     spec = make_spec("DINOv3-S/16", layer_scale=1e-5, rope_rescale=1.0, pool="gap", class_token=True)
-    assert families.variant_of(spec) == "DINOv3-S/16"
-    assert families.variant_of(make_spec("S/16")) == "S/16"
+    assert families.variant_name(spec) == "DINOv3-S/16"
+    assert families.variant_name(make_spec("S/16")) == "S/16"
 
 
 def test_key_bias_counts_only_among_biases():

@@ -20,7 +20,7 @@ from keras_vit.inspection.window_maps import each_window_attention
 from keras_vit.layers import MultiHeadSelfAttention, WindowAttention
 from keras_vit.layers.positions.continuous import log_offsets
 from keras_vit.models import enable_lora, families, make_swin_spec
-from keras_vit.models.swin_spec import stages_of
+from keras_vit.models.swin_spec import make_stages
 from keras_vit.optim.optimizers import layer_multipliers
 from keras_vit.planning import counting
 
@@ -82,7 +82,7 @@ def test_it_is_counted_as_it_is_built(version, models):
 def test_windows_are_those_of_the_libraries():
     """At 248 pixels maps have 62, 31, 16 and 8 places a side; transformers' V2 takes the last one for 7."""
     after, before = (
-        [stage[1:] for stage in stages_of(make_swin_spec("SwinV2-T", roll=roll), (248, 248))]
+        [stage[1:] for stage in make_stages(make_swin_spec("SwinV2-T", roll=roll), (248, 248))]
         for roll in ("after_padding", "before_padding")
     )
     assert after[:3] == before[:3] == [((8, 8), (4, 4))] * 3
@@ -91,11 +91,11 @@ def test_windows_are_those_of_the_libraries():
 
 def test_windows_as_large_as_the_map_do_not_shift():
     after, before = (
-        stages_of(make_swin_spec("Swin-T", roll=roll), (128, 224))[2] for roll in ("after_padding", "before_padding")
+        make_stages(make_swin_spec("Swin-T", roll=roll), (128, 224))[2] for roll in ("after_padding", "before_padding")
     )
     assert (after.size, after.window, after.shift) == ((8, 14), (7, 7), (3, 3))
     after, before = (
-        stages_of(make_swin_spec("Swin-T", roll=roll), (96, 224))[2] for roll in ("after_padding", "before_padding")
+        make_stages(make_swin_spec("Swin-T", roll=roll), (96, 224))[2] for roll in ("after_padding", "before_padding")
     )
     assert (after.window, after.shift) == ((6, 6), (0, 0))
     assert (before.window, before.shift) == ((6, 7), (0, 3))
@@ -204,7 +204,7 @@ def test_layer_decay_places_every_layer(models):
 def test_names_lead_to_it():
     for name, near in (("swin_tiny_patch4_window7_224", "Swin-T"), ("swinv2_base_window8_256", "SwinV2-B")):
         assert families.nearest(name) == ("Swin", near)
-    assert families.variant_of(make_swin_spec("SwinV2-S", window=16)) == "SwinV2-S"
+    assert families.variant_name(make_swin_spec("SwinV2-S", window=16)) == "SwinV2-S"
     with pytest.raises(ValueError, match='Unknown Swin "Swin-X". Valid: Swin-T, .*SwinV2-L'):
         keras_vit.Swin("Swin-X")
     with pytest.raises(ValueError, match="pretrained_windows are for v2"):

@@ -160,6 +160,6 @@ def test_other_models_and_templates_are_refused(model):
     with pytest.raises(ValueError, match="Unknown activation 'relu'. Valid: sigmoid, softmax"):
         keras_vit.DualEncoder(model.image_encoder, model.text_encoder, activation="relu")
     with pytest.raises(ValueError, match="Templates should be texts with {} for the label, got 'a cat'"):
-        zero_shot.templates_of(["a cat"])
+        zero_shot.resolve_templates(["a cat"])
     with pytest.raises(ValueError, match='Unknown templates "phto". Did you mean "photo"'):
-        zero_shot.templates_of("phto")
+        zero_shot.resolve_templates("phto")

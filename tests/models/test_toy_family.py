@@ -192,12 +192,12 @@ def test_names_specs_and_fields_lead_to_it(model):
         family = families.find(variant)
         spec = family.make_spec(variant)
         assert family.name == families.find(spec.to_dict()).name == families.find(spec).name == name
-    for spec in (model.spec, families.spec_of("B/16"), families.spec_of("R50x1"), families.spec_of("Swin-T")):
+    for spec in (model.spec, families.find_spec("B/16"), families.find_spec("R50x1"), families.find_spec("Swin-T")):
         assert families.find(dataclasses.asdict(spec)) is families.find(spec)  # as in files of 0.5.0
         assert families.find({"family": families.find(spec).name}) is families.find(spec)
         assert families.find(spec).make_spec(spec.to_dict()) == spec
     with pytest.raises(ValueError, match="Expected the spec of a ViT, got that of a BiT"):
-        keras_vit.ViT(families.spec_of("R50x1").to_dict())
+        keras_vit.ViT(families.find_spec("R50x1").to_dict())
     assert isinstance(build("Mixer-1/2", image_size=4, classes=None, width=8), Mixer)
     with pytest.raises(ValueError, match='"mixer_2_4". It is a Mixer: write keras_vit.Mixer."Mixer-2/4"'):
         build("mixer_2_4")

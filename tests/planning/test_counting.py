@@ -6,7 +6,7 @@ import pytest
 import keras_vit
 from keras_vit.models import make_spec
 from keras_vit.models.costs import transformer_block
-from keras_vit.models.families import spec_of
+from keras_vit.models.families import find_spec
 from keras_vit.planning import counting
 from keras_vit.planning.flops import forward_flops
 from keras_vit.planning.model_count import read_counts
@@ -90,7 +90,7 @@ FORMS = [
 @pytest.mark.parametrize("variant", PUBLISHED)
 def test_flops_are_those_of_the_paper_and_of_another_counter(variant):
     paper, counter = PUBLISHED[variant]
-    gflop = forward_flops(spec_of(variant)) / 1e9
+    gflop = forward_flops(find_spec(variant)) / 1e9
     assert gflop == pytest.approx(counter, abs=1e-4)
     assert paper is None or gflop == pytest.approx(paper, rel=0.01)
 

@@ -72,9 +72,9 @@ def test_a_colour_is_painted_as_the_middle_of_its_class():
     assert (
         patch_masks.colours(tf.constant(white)).numpy() == 511 and patch_masks.colours(tf.constant(black)).numpy() == 0
     )
-    painted = patch_masks.colour_of(classes, 3)
+    painted = patch_masks.class_colour(classes, 3)
     np.testing.assert_array_equal(patch_masks.colours(tf.constant(painted[:, None, None])), classes)
-    np.testing.assert_array_equal(patch_masks.colour_of([0, 7], 1), [[16], [240]])
+    np.testing.assert_array_equal(patch_masks.class_colour([0, 7], 1), [[16], [240]])
 
 
 def test_another_patchs_embedding_is_that_of_an_image_with_patches_moved():

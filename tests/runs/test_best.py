@@ -154,4 +154,4 @@ def test_weights_that_a_checkpoint_does_not_cover_do_not_replace_those_it_needs(
 
 def test_a_run_whose_evaluations_lack_the_score_is_a_clear_error():
     with pytest.raises(ValueError, match='no "val_knn", required by --config.keep_best.*Available: loss, val_loss'):
-        Score("knn", curve="val_knn").rank_of({"loss": 1.0, "val_loss": 1.0})
+        Score("knn", curve="val_knn").rank_record({"loss": 1.0, "val_loss": 1.0})

@@ -8,7 +8,7 @@ import pytest
 import keras_vit
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.evaluation import Calibration, Chart, Classification, Evaluator, FewShot
-from keras_vit.runs.compare import Column, column_of, first_column, ranked, table, write_comparison
+from keras_vit.runs.compare import Column, first_column, make_column, ranked, table, write_comparison
 from keras_vit.runs.picture_files import drawn
 from trainers import evaluate
 
@@ -34,10 +34,10 @@ def test_the_table_has_a_column_for_each_evaluator():
 
 
 def test_an_evaluators_column_is_its_score():
-    assert column_of("x", Classification(), {"examples": 3, "loss": 1.0, "top1": 0.5}) == Column("x", "top1")
-    assert column_of("x", FewShot(shots=(1, 5)), {"1": 0.1, "5": 0.5}) == Column("x", "5")
-    assert column_of("x", Calibration(), {"top1": 0.1, "ece": 0.5}) == Column("x", "ece", higher_is_better=False)
-    assert column_of("x", Evaluator(), {"examples": 3, "mean": 0.5}) == Column("x", "mean")
+    assert make_column("x", Classification(), {"examples": 3, "loss": 1.0, "top1": 0.5}) == Column("x", "top1")
+    assert make_column("x", FewShot(shots=(1, 5)), {"1": 0.1, "5": 0.5}) == Column("x", "5")
+    assert make_column("x", Calibration(), {"top1": 0.1, "ece": 0.5}) == Column("x", "ece", higher_is_better=False)
+    assert make_column("x", Evaluator(), {"examples": 3, "mean": 0.5}) == Column("x", "mean")
 
 
 def test_a_measure_that_is_not_there_is_refused():

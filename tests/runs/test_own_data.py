@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from keras_vit.data import open_source
 from keras_vit.data.usual_splits import PLAIN, usual_splits
 from keras_vit.runs.evaluate import own_data
-from keras_vit.runs.own_data import check_held_out, files_of
+from keras_vit.runs.own_data import check_held_out, file_digests
 from trainers import train
 
 
@@ -23,7 +23,7 @@ def run(tmp_path):
         path.touch()
     text = f"folder:{tmp_path}/photos"
     data = {"source": text, "train": PLAIN[0], "evaluation": PLAIN[1]}
-    files = files_of(*(open_source(text, split) for split in PLAIN))
+    files = file_digests(*(open_source(text, split) for split in PLAIN))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps({"total": 5, "data": data, "files": files}))
     return tmp_path / "photos", tmp_path / "run"
@@ -70,7 +70,7 @@ def test_so_is_a_run_of_a_version_that_split_in_another_way(run, check):
 
 def test_a_folder_that_moved_has_the_same_files(run, check, tmp_path):
     text = f"folder:{run[0].rename(tmp_path / 'elsewhere')}"
-    assert files_of(*(open_source(text, split) for split in PLAIN)) == own_data(str(run[1])).files
+    assert file_digests(*(open_source(text, split) for split in PLAIN)) == own_data(str(run[1])).files
 
 
 def test_what_is_held_out_where_no_run_says_so(run, tmp_path):

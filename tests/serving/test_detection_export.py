@@ -9,7 +9,8 @@ import tensorflow as tf
 from small_models import NAMED, detecting, eager, every_weight, pixels
 
 import keras_vit
-from keras_vit.serving.detection_signature import detections_of, detections_of_bytes
+from keras_vit.answers import Boxes
+from keras_vit.answers.boxes_in_graph import objects_of_encoded
 from keras_vit.serving.same_outputs import compare
 
 THRESHOLD = 0.05
@@ -65,10 +66,8 @@ def test_a_saved_model_finds_what_detect_finds(model, folder):
 @pytest.mark.extended
 def test_boxes_of_letterboxed_files_are_mapped_back():
     model, file = detecting(preprocessing="decode|letterbox(16, 24)"), png((90, 40, 3), 2)
-    detections = detections_of(model, {"threshold": THRESHOLD})
-    signature = detections_of_bytes(
-        model, lambda x: tf.cast(x, tf.float32), lambda x: detections(model(x, training=False))
-    )
+    named = Boxes(model, threshold=THRESHOLD).named
+    signature = objects_of_encoded(model, lambda x: named(model(x, training=False)))
     found, expected = signature(tf.constant([file])), model.detect(file, threshold=THRESHOLD)
     assert len(expected)
     there = found["labels"].numpy()[0] >= 0
@@ -80,7 +79,7 @@ def test_boxes_in_the_padding_of_a_letterbox_are_left_out(monkeypatch):
     model, file = detecting(preprocessing="decode|letterbox(16, 24)"), png((90, 40, 3), 2)
     boxes = [[0, 0, 1, 0.1], [0.2, 0.4, 0.8, 0.6]]
     rows = {"boxes": np.float32([boxes]), "scores": np.float32([[0.9, 0.8]]), "labels": np.int32([[0, 1]])}
-    signature = detections_of_bytes(model, lambda x: x, lambda _: {name: tf.constant(x) for name, x in rows.items()})
+    signature = objects_of_encoded(model, lambda _: {name: tf.constant(x) for name, x in rows.items()})
     found = signature(tf.constant([file]))
     assert found["labels"].numpy().tolist() == [[1, -1]] and found["classes"].numpy().tolist() == [[b"dog", b""]]
     monkeypatch.setattr(model, "detections", lambda *_, **__: tuple(rows.values()))
@@ -136,7 +135,7 @@ def test_files_of_other_heads_find_the_same(head, ending, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"top_k": 2}, "Choose by score: threshold="),
+        ({"top_k": 2}, "choose by score, with threshold"),
         ({"activation": "softmax"}, "are by sigmoid"),
         ({"threshold": 2}, "threshold must be from 0 to 1"),
         ({"limit": 0}, "limit"),
@@ -148,7 +147,7 @@ def test_what_is_refused(model, tmp_path, options, message):
 
 
 def test_a_classifier_has_no_options_of_detectors(tmp_path):
-    with pytest.raises(ValueError, match=r"iou, soft: .* finds no objects. Leave them out"):
+    with pytest.raises(ValueError, match=r"iou, soft: .* classifies whole images.* Leave them out"):
         keras_vit.export(every_weight(), tmp_path / "m", iou=0.5, soft=True)
 
 

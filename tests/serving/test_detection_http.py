@@ -11,8 +11,9 @@ from small_models import detecting
 pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 
+from keras_vit.answers.boxes import LEAST_SCORE
 from keras_vit.serving.http.app import application
-from keras_vit.serving.http.served import LEAST_SCORE, Served
+from keras_vit.serving.http.served import Served
 
 
 def png(shape, seed=0):
@@ -62,7 +63,7 @@ def test_without_a_threshold_it_is_the_models(client, model):
 @pytest.mark.extended
 def test_the_description_names_the_task(client):
     metadata = client.get("/v1/models/cells/metadata").json()
-    assert metadata["score_threshold"] == 0.3
+    assert metadata["threshold"] == 0.3
     assert metadata["task"] == "detection" and "encoded_attention" in metadata["signatures"]
 
 

@@ -173,7 +173,7 @@ def test_an_unknown_activation_is_refused(tmp_path):
         ({"verbose": True, "format": "litert"}, 'verbose is for format="tf_saved_model"'),
         (
             {"classes": None, "activation": "sigmoid"},
-            'activation="sigmoid" makes probabilities of logits, and "vit" has no classes',
+            'activation: "vit" has no classes and returns features',
         ),
     ],
 )

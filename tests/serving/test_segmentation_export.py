@@ -12,7 +12,8 @@ from PIL import Image
 from small_models import NAMED, pixels, segmenting, signatures_of
 
 import keras_vit
-from keras_vit.inference.answers import check_kinds
+from keras_vit.answers import bind
+from keras_vit.inference.answer_rows import check_kinds
 from keras_vit.serving import tensorflow_process
 from keras_vit.serving.export_description import describe, readme
 from keras_vit.serving.http.served import DEFAULT, Served
@@ -129,9 +130,9 @@ def test_the_best_of_classes_is_refused(model, tmp_path):
 
 @pytest.fixture(scope="module")
 def depth_model():
-    options = {"depth": "metric", "max_depth": 3.0, "width": 8, "widths": (4, 4, 4, 4), "residual_norm": None}
+    options = {"width": 8, "widths": (4, 4, 4, 4)}
     size = {"image_size": (16, 24), "depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
-    return keras_vit.SegmentationModel("Ti/8", "dpt", 1, head_options=options, name="depth", **size)
+    return keras_vit.DepthModel("Ti/8", max_depth=3.0, head_options=options, **size)
 
 
 @pytest.mark.extended
@@ -145,7 +146,7 @@ def test_depth_is_exported_as_the_model_returns_it(depth_model, eagerly):
 
 
 def test_the_description_of_a_depth_model_says_which_depth(depth_model):
-    metadata = describe(depth_model, None)
+    metadata = describe(depth_model, bind(depth_model))
     assert (metadata["task"], metadata["depth"], metadata["classes"]) == ("depth", "metric", None)
     assert metadata["activation"] is None
     signatures = {"serving_default": {"inputs": {}, "outputs": {}, "purpose": ""}}
@@ -154,7 +155,7 @@ def test_the_description_of_a_depth_model_says_which_depth(depth_model):
 
 def test_files_return_depth_too(depth_model, eagerly):
     """ONNX and LiteRT files return what `all_outputs` computes."""
-    found = all_outputs(depth_model, keras.ops.sigmoid).function(tf.constant(pixels(1)))
+    found = all_outputs(depth_model, bind(depth_model)).function(tf.constant(pixels(1)))
     np.testing.assert_allclose(found["depth"], depth_model.predict_on_batch(pixels(1))[..., 0], atol=1e-5)
     assert "probabilities" not in found
 
@@ -176,11 +177,13 @@ def test_a_served_depth_is_the_models(depth_model, eagerly):
 
 def test_depth_has_no_classes(depth_model, tmp_path):
     for use, message in (
-        (lambda: depth_model.segment(pixels(1)), "one output per pixel, such as a depth"),
         (lambda: depth_model.classify(pixels(1)), "gives every pixel a depth, and no classes"),
-        (lambda: keras_vit.export(depth_model, tmp_path / "m", top_k=2), "one output per pixel, and no classes"),
-        (lambda: keras_vit.export(depth_model, tmp_path / "m", activation="sigmoid"), "has no classes: leave it out"),
-        (lambda: check_kinds(depth_model, ["classes"]), "use model.predict, or request only features"),
+        (
+            lambda: keras_vit.export(depth_model, tmp_path / "m", top_k=2),
+            "gives every pixel a depth, and has no classes",
+        ),
+        (lambda: keras_vit.export(depth_model, tmp_path / "m", activation="sigmoid"), "has no classes. Leave it out"),
+        (lambda: check_kinds(depth_model, ["classes"]), "Use model.predict, or request only features"),
     ):
         with pytest.raises(ValueError, match=message):
             use()

@@ -173,13 +173,13 @@ def test_kinds_of_attention_have_about_as_many_parameters():
 
 
 def test_every_point_of_the_sweeps_is_a_model(without_values):
-    from keras_vit.models.families import spec_of
+    from keras_vit.models.families import find_spec
     from keras_vit.planning import counting
 
     for lines in scaling.SWEEPS.values():
         for points in lines.values():
             counted = [
-                counting.layer_counts(spec_of(variant, **overrides), size) for _, variant, size, overrides in points
+                counting.layer_counts(find_spec(variant, **overrides), size) for _, variant, size, overrides in points
             ]
             assert len({counting.flops(rows) for rows in counted}) == len(points)
 

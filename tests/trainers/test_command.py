@@ -17,7 +17,7 @@ from trainers import command, completion, config_files
 
 def test_every_binary_is_a_verb():
     binaries = {path.stem for path in (ROOT / "trainers").glob("*.py") if "\ndef run():" in path.read_text()}
-    assert binaries == set(map(command.module_of, command.VERBS))
+    assert binaries == set(map(command.verb_module, command.VERBS))
     assert not binaries & sys.stdlib_module_names  # `python trainers/classify.py` would import ours for Python's own
 
 

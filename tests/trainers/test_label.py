@@ -166,7 +166,7 @@ def test_what_cannot_be_labelled_says_why(run_label, photos, teacher):
         run_label()
     more = open_source(f"images:{photos}/more", "train")
     features = keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=None)
-    with pytest.raises(ValueError, match="has no classes to label images with"):
+    with pytest.raises(ValueError, match="does not give classes"):
         write_labels(features, more, str(photos / "x"))
     untrained = keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=3)
     with pytest.raises(ValueError, match="head is all zeros"):
@@ -199,7 +199,7 @@ def test_images_without_classes(photos):
         open_source(f"images:{photos}/empty", "train")
 
 
-@pytest.mark.parametrize(("make", "answers"), [(detecting, "boxes"), (segmenting, "masks")])
-def test_a_detector_and_a_segmenter_label_no_images(make, answers):
-    with pytest.raises(ValueError, match=f"gives {answers}.*keras-vit predict"):
+@pytest.mark.parametrize(("make", "does"), [(detecting, "finds objects"), (segmenting, "gives every pixel")])
+def test_a_detector_and_a_segmenter_label_no_images(make, does):
+    with pytest.raises(ValueError, match=f"{does}.*keras-vit predict"):
         check_teacher(make())

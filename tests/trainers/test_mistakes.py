@@ -7,7 +7,7 @@ import types
 import pytest
 
 from keras_vit.evaluation import parse_evaluators
-from keras_vit.runs.evaluate import own_data, task_of
+from keras_vit.runs.evaluate import load_task, own_data
 from trainers import config_files, deduplicate, evaluate, export, finetune, flags, prepare, pretrain, probe
 
 DEFAULTS = {"dry_run": False, "examples": None, "classes": None, "output": None}
@@ -68,7 +68,7 @@ def test_a_file_of_names_is_not_a_folder(given, tmp_path):
 def test_a_broken_config_json_of_a_run_directory_is_named(tmp_path):
     pathlib.Path(tmp_path / "config.json").write_text('{"total": 3, ')
     with pytest.raises(ValueError, match=f"{tmp_path}/config.json is not valid JSON.*evaluate model.keras itself"):
-        task_of(tmp_path)
+        load_task(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import keras_vit.models
 from benchmarks.peers import __main__ as command
 from benchmarks.peers import in_keras, program
 from benchmarks.peers import measure as measuring
-from benchmarks.peers.measure import Case, Measured, measure, sizes_of
+from benchmarks.peers.measure import Case, Measured, measure, model_sizes
 from benchmarks.peers.peer import Peer, Refused
 from benchmarks.peers.program import LIBRARIES
 from benchmarks.peers.table import fraction, groups, markdown, ratio, speed
@@ -91,14 +91,14 @@ def test_cases_and_peers_are_read_or_refused(tmp_path):
 
 
 def test_the_model_that_peers_must_build_is_the_paper_s():
-    sizes, parameters, flops = sizes_of("B/16")
+    sizes, parameters, flops = model_sizes("B/16")
     assert parameters == B16 and round(flops / 1e9, 1) == 35.1
     assert {"width": 768, "depth": 12, "heads": 12, "mlp_dim": 3072, "patch_size": 16}.items() <= sizes.items()
 
 
 @pytest.mark.extended
 def test_a_segmentation_model_is_described_with_its_head_and_size():
-    sizes, parameters, flops = sizes_of("Ti/16+setr_naive@32x48")
+    sizes, parameters, flops = model_sizes("Ti/16+setr_naive@32x48")
     assert {"head": "setr_naive", "image_size": [32, 48], "classes": 11, "width": 192}.items() <= sizes.items()
     blocks, positions = 12 * 12 * 192 * 192, 6  # multiply-adds of a block's dense layers for each of 2 x 3 patches
     assert parameters is None and 2 * blocks * positions < flops < 4 * blocks * positions
@@ -196,7 +196,7 @@ def test_an_environment_without_the_library_is_said_in_its_words():
         Peer("timm", sys.executable, 1) as peer,
         pytest.raises(Refused, match="ModuleNotFoundError: No module named 'torch'"),
     ):
-        peer.ask("build", sizes=sizes_of("Ti/16")[0], batch=1, dtype="float32")
+        peer.ask("build", sizes=model_sizes("Ti/16")[0], batch=1, dtype="float32")
 
 
 class Inside(Pretender):

@@ -91,7 +91,7 @@ def test_predict_writes_masks(file, photos, tmp_path, binary):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"answers": "logits"}, "--answers can be masks or features"),
+        ({"answers": "logits"}, "Valid for this model: masks, features"),
         ({"answers": "masks,features"}, "--answers=masks stands alone"),
         ({"format": "tfrecord"}, "--format would be ignored"),
         ({"answers": "features", "flips": True}, "--flips would be ignored"),
@@ -110,6 +110,6 @@ def test_classify_says_which_command_to_run(file, photos, binary):
 @pytest.mark.extended
 def test_a_classifier_has_no_masks(photos, tmp_path, binary):
     keras_vit.save(every_weight(), tmp_path / "classifier.keras")
-    with pytest.raises(ValueError, match="does not give every pixel a class"):
+    with pytest.raises(ValueError, match="classifies whole images. Valid for this model"):
         model = str(tmp_path / "classifier.keras")
         binary(predict, model=model, data=f"images:{photos}", output=tmp_path, answers="masks")

@@ -77,7 +77,7 @@ def test_what_short_forms_refuse(argv, message, monkeypatch):
 
 
 def test_every_row_sets_a_key():
-    keys = config_files.values_of(config_files.packaged("lib.common").base())
+    keys = config_files.flat_values(config_files.packaged("lib.common").base())
     assert {row.key for row in short_forms.SHORT_FORMS} <= keys.keys()
 
 

@@ -35,7 +35,7 @@ from keras_vit.checkpoints.formats.timm_config import evaluation_config, label_n
 from keras_vit.checkpoints.formats.timm_config import preprocessing as timm_preprocessing
 from keras_vit.layers.attention.windows import padding
 from keras_vit.layers.embedding.patches import pair
-from keras_vit.models.swin_spec import EPSILON, ROLLS, SwinSpec, stages_of
+from keras_vit.models.swin_spec import EPSILON, ROLLS, SwinSpec, make_stages
 
 # When each library rolls a map, and so the format's field `roll`.
 _ROLLS = {"timm": "before_padding", "huggingface": "after_padding"}
@@ -55,7 +55,7 @@ _ARCHITECTURE = re.compile(r"swin(?:v2)?_\w+?_window(\d+)(?:to(\d+))?_(?:\d+to)?
 
 
 def _is_padded(spec, image_size):
-    return any(any(padding(stage.size, stage.window)) for stage in stages_of(spec, image_size))
+    return any(any(padding(stage.size, stage.window)) for stage in make_stages(spec, image_size))
 
 
 def _rolls_like(format):
@@ -64,7 +64,7 @@ def _rolls_like(format):
     def rule(model):
         spec, size = model.spec, model.image_size
         other = dataclasses.replace(spec, roll=_ROLLS[format])
-        if other == spec or not (_is_padded(spec, size) or stages_of(other, size) != stages_of(spec, size)):
+        if other == spec or not (_is_padded(spec, size) or make_stages(other, size) != make_stages(spec, size)):
             return None
         return f'roll="{spec.roll}" for images of {size[0]}x{size[1]} (its models have roll="{other.roll}")'
 
@@ -73,7 +73,7 @@ def _rolls_like(format):
 
 def _one_table(model):
     spec = model.spec
-    smaller = [stage.window for stage in stages_of(spec, model.image_size) if stage.window != (spec.window,) * 2]
+    smaller = [stage.window for stage in make_stages(spec, model.image_size) if stage.window != (spec.window,) * 2]
     if spec.version == "v1" and smaller:
         return f"windows of {smaller[0]} in a Swin with window={spec.window} (transformers has one in all stages)"
     return None

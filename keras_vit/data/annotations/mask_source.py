@@ -18,7 +18,7 @@ from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.mask_tables import is_void_name
 from keras_vit.io.paths import in_threads, locate, split_options
 from keras_vit.io.suggest import counted, did_you_mean, listed
-from keras_vit.io.void import void_of
+from keras_vit.io.void import void_value
 
 OPTIONS = ("background", "images", "classes", "ignore")
 BACKGROUND = "background"
@@ -74,7 +74,7 @@ class _Numbers:
         if not background_is_void:
             names = [BACKGROUND, *(name for name in names if not _is_background(name))]
         self.names = tuple(names)
-        self.void = void_of(len(names))
+        self.void = void_value(len(names))
         self.background = self.void if background_is_void else 0
         self._number = {name: i for i, name in enumerate(names)} | dict.fromkeys(self.ignored, self.void)
         if not background_is_void:

@@ -1,8 +1,10 @@
-"""Resizing, cropping, flipping and shifting ops, which move an example's image, mask and boxes together.
+"""Resizing, cropping, flipping and shifting ops, which move an example's image, mask, depth and boxes together.
 
 - image: pixels (h, w, c).
 - mask: integers (h, w, 1), one per pixel, resampled to the nearest pixel. Padding is the example's "void", an integer,
   or else PADDING.
+- depth: float32 (h, w, 1), metres, 0 for void; moves as the mask, to the nearest pixel, so that no depths are mixed at
+  edges. Padding is 0. A zoom does not change metres.
 - boxes: float32 (m, 4), one per object: top, left, bottom, right as fractions of the image's height and width, as in
   tensorflow-datasets. Ops clip them to the window. A box outside keeps its row, with no area, so rows stay aligned
   with the objects' labels.
@@ -28,7 +30,7 @@ def as_size(height: int, width: int | None) -> tuple[int, int]:
 
 
 def transformed(example: dict[str, Any], image: tf.Tensor, mask: Callable, boxes: Callable) -> dict[str, Any]:
-    """Returns the new `image`, with the example's mask and boxes, if any, transformed by the two functions.
+    """Returns the new `image`, with the example's mask, depth and boxes, if any, transformed by the two functions.
 
     Raises:
         ValueError: if the mask is still encoded.
@@ -38,6 +40,8 @@ def transformed(example: dict[str, Any], image: tf.Tensor, mask: Callable, boxes
         if example["mask"].dtype == tf.string:
             raise ValueError('The mask is still encoded: start the preprocessing with "decode".')
         result["mask"] = mask(example["mask"])
+    if "depth" in example:
+        result["depth"] = mask(example["depth"])
     if "boxes" in example:
         result["boxes"] = boxes(example["boxes"])
     return result
@@ -81,12 +85,12 @@ def _slice(pixels, begin, extent):
 
 
 def crop(example: dict[str, Any], begin, extent, size=(None, None), inside: bool = False) -> dict[str, Any]:
-    """Crops an example's image, mask and boxes to a window, and pads where it extends beyond the image.
+    """Crops an example's image, mask, depth and boxes to a window, and pads where it extends beyond the image.
 
-    Padding is black in the image, and in the mask the example's void, or else PADDING.
+    Padding is PADDING in images and depths, and in masks the example's void, or else PADDING.
 
     Args:
-        example: dict. "image", pixels (h, w, c), and perhaps "mask", "boxes" and "void".
+        example: dict. "image", pixels (h, w, c), and perhaps "mask", "depth", "boxes" and "void".
         begin: (2,) integers. Top and left of the window, possibly outside the image.
         extent: (2,) integers. Height and width of the window.
         size: (height, width). The extent, as far as it is known before reading the image.
@@ -101,6 +105,7 @@ def crop(example: dict[str, Any], begin, extent, size=(None, None), inside: bool
         part = _slice(pixels, begin, extent) if inside else _slice(pixels, first, last - first)
         if not inside:
             margins = [[before[0], after[0]], [before[1], after[1]], [0, 0]]
+            fill = PADDING if pixels.dtype.is_floating else fill  # of depths, too
             part = tf.pad(part, margins, constant_values=tf.cast(fill, pixels.dtype))
         return tf.ensure_shape(part, (*size, pixels.shape[-1]))
 

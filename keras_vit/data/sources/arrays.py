@@ -11,7 +11,7 @@ from keras_vit.data.ops.decode_mask import is_png, png_bits
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.image_files import in_known_format
 from keras_vit.data.sources.mask_files import identity_mapping, with_classes
-from keras_vit.io.void import void_of
+from keras_vit.io.void import void_value
 
 
 def _check_pixels(images, name):
@@ -147,7 +147,7 @@ def _classes_of_pixels(masks, class_names, name):
     """
     if masks.dtype == tf.string:
         return masks
-    void = void_of(len(class_names))
+    void = void_value(len(class_names))
     values = tf.cast(masks, tf.int64)
     fits = (values >= 0) & (values < len(class_names)) | (values == void)
     if not tf.reduce_all(fits):
@@ -163,10 +163,10 @@ def _padding_void(masks):
     """Returns the value that pads masks without class names, a scalar of their dtype once decoded."""
     if masks.dtype == tf.string:
         wide = any(int(png_bits(mask)) == 16 for mask in masks if is_png(mask))
-        return tf.constant(void_of(65535 if wide else 0), tf.int32)
+        return tf.constant(void_value(65535 if wide else 0), tf.int32)
     values = tf.cast(getattr(masks, "flat_values", masks), tf.int64)
-    classes = tf.boolean_mask(values, (values != void_of(0)) & (values != void_of(65535)))
-    void = void_of(int(tf.reduce_max(classes)) + 1 if tf.size(classes) else 0)
+    classes = tf.boolean_mask(values, (values != void_value(0)) & (values != void_value(65535)))
+    void = void_value(int(tf.reduce_max(classes)) + 1 if tf.size(classes) else 0)
     return tf.constant(min(void, masks.dtype.max), masks.dtype)
 
 

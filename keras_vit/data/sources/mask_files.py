@@ -25,7 +25,7 @@ from keras_vit.data.ops.decode_mask import (
 )
 from keras_vit.data.sources.base import RandomAccess, Records
 from keras_vit.data.sources.image_files import HEAD, format_from_bytes, open_with_pillow, source_of_files
-from keras_vit.io.void import void_of
+from keras_vit.io.void import void_value
 
 COLOR = 1 << 24  # added to a colour's 0xRRGGBB, to distinguish it from a grey value or an index
 _LOSSY = ("JPEG", "AVIF", "HEIC", "JPEG 2000")
@@ -308,7 +308,7 @@ def class_mapper(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
 
 def identity_mapping(names: Sequence[str], colors: Sequence[tuple[int, int, int]] | None = None) -> Mapping:
     """Returns the Mapping of masks that already contain class numbers and void."""
-    void = void_of(len(names))
+    void = void_value(len(names))
     shown = None if colors is None else tuple((int(red), int(green), int(blue)) for red, green, blue in colors)
     return Mapping({i: i for i in range(len(names))}, frozenset([void]), tuple(names), void, shown)
 

@@ -18,7 +18,7 @@ from keras_vit.data.sources.image_files import open_with_pillow, read_format
 from keras_vit.data.sources.mask_files import COLOR, Mapping, decode_stored, encode_color, in_png, rgb, value_text
 from keras_vit.data.sources.mask_tables import Table, is_void_name
 from keras_vit.io.suggest import did_you_mean, listed
-from keras_vit.io.void import VOID, void_of
+from keras_vit.io.void import VOID, void_value
 
 _ORIENTATION = 0x0112  # EXIF's tag
 _MOST_VALUES = 1000  # classes without names, at most
@@ -193,11 +193,11 @@ def _map_table(table, values, ignore, keep_void, zero_is_void, found):
     kept = [row for row in rows if row[0] not in void_names and row[1] not in ignored and row[2] not in ignored]
     void = {code for row in rows if row not in kept for code in row[1:] if code is not None} | set(table.void)
     if not keep_void:
-        void |= {VOID, void_of(len(numbers))} - set(numbers)
+        void |= {VOID, void_value(len(numbers))} - set(numbers)
     classes = {code: i for i, row in enumerate(kept) for code in row[1:] if code is not None}
     names = tuple(row[0] for row in kept)
     shown = None if table.colors is None else tuple(rgb(row[2]) for row in kept)
-    return Mapping(classes, frozenset((void | ignored) - classes.keys()), names, void_of(len(names)), shown)
+    return Mapping(classes, frozenset((void | ignored) - classes.keys()), names, void_value(len(names)), shown)
 
 
 def _two_values(table, found):
@@ -235,7 +235,7 @@ def _map_values(values, ignored, found):
         values = [value for value in found.values if value not in ignored and value != VOID]
     names = tuple(map(str, values))
     void = ignored | ({VOID} - set(values))
-    return Mapping({value: i for i, value in enumerate(values)}, frozenset(void), names, void_of(len(names)))
+    return Mapping({value: i for i, value in enumerate(values)}, frozenset(void), names, void_value(len(names)))
 
 
 def find_mapping(

@@ -44,7 +44,7 @@ def grid_points(
     return np.concatenate(levels).astype("float32")
 
 
-def boxes_of(distances: Any, points: Any) -> Any:
+def distances_to_boxes(distances: Any, points: Any) -> Any:
     """Boxes (b, n, 4) from the distances of their edges to points, in cells: (b, n, 4), (n, 4)."""
     centers, cells = np.tile(points[:, :2], 2), np.tile(points[:, 2:], 2)  # (n, 4)
     outward = np.array([-1.0, -1.0, 1.0, 1.0], "float32") * cells
@@ -126,7 +126,7 @@ class DenseDetector(LayerOfParts):
                 x, y = for_classes(x, training=training), for_boxes(y, training=training)
             logits.append(ops.reshape(ops.cast(self.classifier(x), "float32"), (-1, h * w, self.classes)))
             distances.append(ops.reshape(self._distances(self.regressor(y), level), (-1, h * w, 4)))
-        boxes = boxes_of(ops.concatenate(distances, axis=1), self.points)
+        boxes = distances_to_boxes(ops.concatenate(distances, axis=1), self.points)
         return ops.concatenate(logits, axis=1), boxes
 
     def compute_output_spec(self, maps, training=False):

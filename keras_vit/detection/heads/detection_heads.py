@@ -17,8 +17,8 @@ from keras_vit.detection.region_loss import RegionLoss
 from keras_vit.detection.set_loss import SetPredictionLoss
 from keras_vit.layers.arguments import choice
 from keras_vit.models.classifier import Classifier
-from keras_vit.models.headed import maps_of
-from keras_vit.models.heads.decoder import Decoder, Encoder, options_of, with_options
+from keras_vit.models.headed import decoder_maps
+from keras_vit.models.heads.decoder import Decoder, Encoder, option_names, with_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,16 +48,16 @@ class Head:
 
     def options(self) -> tuple[str, ...]:
         """The names of the head's options."""
-        return options_of(self.form)
+        return option_names(self.form)
 
 
 def _dense_outputs(encoder, decoder):
-    logits, boxes = decoder.head(decoder.neck(maps_of(encoder, decoder)))
+    logits, boxes = decoder.head(decoder.neck(decoder_maps(encoder, decoder)))
     return {"logits": logits, "boxes": boxes}
 
 
 def _region_outputs(encoder, decoder):
-    return decoder.head(decoder.neck(maps_of(encoder, decoder)))
+    return decoder.head(decoder.neck(decoder_maps(encoder, decoder)))
 
 
 def _dense_prediction(decoder, outputs, y):

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.detection.dense_loss import objects_of
+from keras_vit.detection.dense_loss import unpack_targets
 from keras_vit.detection.heads.dense_detector import grid_points
 from keras_vit.detection.heads.pyramid import SimplePyramid
 from keras_vit.detection.heads.roi_align import roi_align
@@ -203,7 +203,7 @@ def learned_rows(decoder: Decoder, outputs: Mapping[str, Any], y: Any = None) ->
         region_rows(REGIONS, regions[..., :4], regions[..., 4:], logits),
     ]
     if y is not None:
-        boxes, _, is_object, _ = objects_of(y)
+        boxes, _, is_object, _ = unpack_targets(y)
         boxes = ops.where(is_object[..., None], boxes, 0.0)
         logits, by = head.region_head(outputs["map"], boxes)
         rows.append(region_rows(REGIONS, boxes, by, logits))

@@ -24,7 +24,7 @@ from keras_vit.layers.boxes import from_centers
 from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
-from keras_vit.models.headed import maps_of
+from keras_vit.models.headed import decoder_maps
 from keras_vit.models.heads.decoder import Decoder, Encoder
 from keras_vit.models.heads.parts import LayerOfParts
 
@@ -233,4 +233,4 @@ class RFDETR(LWDETR):
 def query_outputs(encoder: Any, decoder: Decoder) -> dict[str, Any]:
     """The symbolic outputs of a QueryDecoder on an encoder: logits, boxes, and the input of the loss, "prediction"."""
     assert decoder.neck is not None, "LWDETR makes one"
-    return dict(zip(("logits", "boxes", "prediction"), decoder.head(decoder.neck(maps_of(encoder, decoder)))))
+    return dict(zip(("logits", "boxes", "prediction"), decoder.head(decoder.neck(decoder_maps(encoder, decoder)))))

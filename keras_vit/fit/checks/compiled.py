@@ -235,7 +235,7 @@ def _check_loss(loss, kind, units, usual):
         raise ValueError(ONE_LOGIT.format(f"the loss {form.__name__} is always 0"))
 
 
-def metric_of(metric: Any) -> Any:
+def resolve_metric(metric: Any) -> Any:
     """A metric, as an instance if possible; "accuracy" and "crossentropy" stay text: Keras chooses by shape."""
     if metric in ("accuracy", "acc", "crossentropy", "ce"):
         return metric
@@ -248,7 +248,7 @@ def metric_of(metric: Any) -> Any:
 
 
 def _check_metric(metric, kind, units):
-    metric = metric_of(metric)
+    metric = resolve_metric(metric)
     if units == 1 and isinstance(metric, ARGMAX):
         raise ValueError(ONE_LOGIT.format(f"the metric {type(metric).__name__} means nothing"))
     if type(metric) in _OF_EQUAL and kind is not None and getattr(metric, "sparse_y_pred", True):

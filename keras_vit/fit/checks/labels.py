@@ -15,9 +15,9 @@ from keras_vit.fit.checks.compiled import (
     OF_ENTRIES,
     in_order,
     loss_class,
-    metric_of,
     metrics_in_order,
     output_names,
+    resolve_metric,
     unweighted_metrics,
     what_is,
 )
@@ -189,7 +189,7 @@ def _instance(metric):
     """A metric as an object, also if given as a function; "accuracy" stays text until Keras has chosen it."""
     function = metric._fn if type(metric) is _metrics.MeanMetricWrapper else metric
     known = _FUNCTIONS.get(function) if callable(function) and hasattr(function, "__hash__") else None
-    return metric_of(metric) if known is None else known()
+    return resolve_metric(metric) if known is None else known()
 
 
 def check_same_form(model: keras.Model, training: list, validation: list) -> None:

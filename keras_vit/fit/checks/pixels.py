@@ -344,7 +344,7 @@ class InputRange:
     @classmethod
     def of(cls, model: keras.Model) -> "InputRange":
         """A model's: 0..255 if its normalisation says so or is unknown, or if model.check_pixels is False."""
-        return cls.of_scale(normalisation(model) if getattr(model, "check_pixels", True) else None)
+        return cls.from_scale(normalisation(model) if getattr(model, "check_pixels", True) else None)
 
     @classmethod
     def known(cls, model: keras.Model) -> "InputRange":
@@ -359,7 +359,7 @@ class InputRange:
         return cls.of(model)
 
     @classmethod
-    def of_scale(cls, scale: Normalisation | None) -> "InputRange":
+    def from_scale(cls, scale: Normalisation | None) -> "InputRange":
         """The range that a normalisation expects of its input; 0..255 if it says nothing."""
         low, high = (scale and scale.expected) or (np.asarray(0.0), np.asarray(255.0))
         return cls(np.round((high - low) / 255, 12), np.round(low, 9))
@@ -443,7 +443,7 @@ def scale_problems(
         yield flat, "have almost no contrast", ours
 
 
-def _layers_of(scale):
+def _layer_names(scale):
     """The layers that change the range before a normalisation, in words."""
     return f"the layer{'s' if len(scale.path.layers) > 1 else ''} {', '.join(scale.path.layers)}"
 
@@ -453,8 +453,8 @@ def _range_message(scale, what, fix):
     escape = "If they are right, set model.check_pixels = False."
     if not scale.path.rescales:
         return f"The images {what}: the values of the first batch are in [{{}}, {{}}]. {fix} {escape}"
-    names = _layers_of(scale)
-    instead = "" if scale.is_double else f", or give images {InputRange.of_scale(scale)}"
+    names = _layer_names(scale)
+    instead = "" if scale.is_double else f", or give images {InputRange.from_scale(scale)}"
     return (
         f"The images {what} behind {names} of the model: the values of the first batch are in [{{}}, {{}}], and in"
         f" [{{}}, {{}}] where the model normalises them. Expected there: {scale.there}."
@@ -467,7 +467,7 @@ def warn_of_double(model: keras.Model, tensors: Sequence[keras.KerasTensor]) -> 
     scale = doubly_normalised(model, tensors)
     if scale is not None:
         warnings.warn(
-            f'Leave {_layers_of(scale)} out: "{model.name}" normalises pixels 0..255 itself. keras_vit.Model(inputs,'
+            f'Leave {_layer_names(scale)} out: "{model.name}" normalises pixels 0..255 itself. keras_vit.Model(inputs,'
             " outputs) and model.with_head(layer) check their data, a plain keras.Model or Sequential only in graphs of"
             f' TensorFlow without XLA. If the pixels are right, set check_pixels = False on "{model.name}" before you'
             " call it.",

@@ -5,7 +5,7 @@ from keras_vit.io.lazy import attach
 __getattr__ = attach(
     __name__,
     {
-        "feed own_scope prediction_feed rows_of scope_of topology_of": "keras_vit.fit.stepping.feeding",
+        "feed own_scope prediction_feed count_rows training_scope find_topology": "keras_vit.fit.stepping.feeding",
         "Remaining": "keras_vit.fit.stepping.remaining",
         "check_kernels": "keras_vit.layers.quantization",
         "RunningLoss check_parts per_counted per_example per_value weights_kept": "keras_vit.fit.stepping.weighing",

@@ -52,7 +52,7 @@ def check_scope(model) -> None:
 
 
 @contextlib.contextmanager
-def scope_of(model):
+def training_scope(model):
     """The context for training: on the JAX backend, the scope of the model's distribution."""
     check_distribution()
     check_scope(model)
@@ -88,7 +88,7 @@ class Topology:
     full: bool = False
 
 
-def topology_of(model) -> Topology:
+def find_topology(model) -> Topology:
     """The Topology of a model's strategy."""
     if keras.backend.backend() == "jax":
         distribution = model._distribution
@@ -130,7 +130,7 @@ class Feed:
     trim: Callable[[Any], Any] = _as_they_are
 
 
-def rows_of(x: Any) -> int:
+def count_rows(x: Any) -> int:
     """The number of examples in an array, or in a dict, list or tuple with one per input."""
     return len(keras.tree.flatten(x)[0])
 
@@ -172,7 +172,7 @@ def feed(
     Raises:
         ValueError: if replicas cannot share the batches evenly, or the last training batch must be full and is not.
     """
-    topology = topology_of(model)
+    topology = find_topology(model)
     if topology.replicas == 1:
         return Feed(x, y, weights, batch_size)
     if keras.backend.backend() == "tensorflow" and not topology.full:  # a TPU copies to its own memory
@@ -189,11 +189,11 @@ def feed(
     check_divisible(batch_size, topology.replicas)
     if topology.workers > 1:
         return _dataset_feed(model, topology, _batches(x, y, weights, batch_size, training and shuffle), training)
-    if topology.full and rows_of(x) % batch_size:
+    if topology.full and count_rows(x) % batch_size:
         if training:
             raise ValueError(
-                f"{rows_of(x)} examples do not fill batches of {batch_size}, which training on these devices requires:"
-                " pass a multiple of it, or a dataset with drop_remainder=True."
+                f"Training on these devices needs full batches of {batch_size}, got {count_rows(x)} examples: pass a"
+                " multiple of it, or a dataset with drop_remainder=True."
             )
         if y is not None:
             _check_weighted(model)
@@ -212,7 +212,7 @@ def _check_weighted(model):
 
 def _padded(x, y, weights, batch_size):
     """The Feed of arrays, padded to full batches with rows of weight 0."""
-    n = rows_of(x)
+    n = count_rows(x)
     weights = np.ones(n, "float32") if weights is None and y is not None else weights
     padded = (_pad(arrays, -n % batch_size) for arrays in (x, y, weights))
     return Feed(*padded, batch_size, trim=lambda outputs: keras.tree.map_structure(lambda t: t[:n], outputs))
@@ -237,8 +237,8 @@ class _PaddedInputs:
     def read(self) -> Iterator[tuple]:
         for batch in self._batches:
             x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-            missing = -rows_of(x) % self._multiple
-            self._is_row.append(np.arange(rows_of(x) + missing) < rows_of(x))
+            missing = -count_rows(x) % self._multiple
+            self._is_row.append(np.arange(count_rows(x) + missing) < count_rows(x))
             yield (_pad(x, missing),)
 
     def trim(self, outputs):
@@ -248,7 +248,7 @@ class _PaddedInputs:
 
 def prediction_feed(model, x, batch_size: int | None = None) -> Feed:
     """The Feed of predict, inputs only; batches that the devices cannot share evenly are padded. Errors as `feed`."""
-    topology = topology_of(model)
+    topology = find_topology(model)
     if topology.full and keras.backend.backend() == "jax" and _may_be_uneven(x, topology.replicas):
         padded = _PaddedInputs(x, topology.replicas)
         steps = int(x.cardinality()) if hasattr(x, "cardinality") else -1

@@ -240,7 +240,7 @@ def _repeat(function, iterator, steps):
     tf.while_loop(lambda i: i < steps, body, (tf.constant(0),), parallel_iterations=1)
 
 
-def _last_of(function, iterator, steps):
+def _run_steps(function, iterator, steps):
     """Calls a function with each of the next `steps` batches, in one loop of the graph; returns the last result."""
     first = (tf.constant(1), function(iterator.get_next()))
 
@@ -286,7 +286,7 @@ def make_function(model, step: Callable, remaining: Callable[[], int], own_logs:
         if steps is None:
             return on_batch(iterator.get_next())
         if own_logs:
-            return _last_of(on_batch, iterator, steps)
+            return _run_steps(on_batch, iterator, steps)
         _repeat(lambda batch: strategy.run(replica_step, args=(batch,)), iterator, steps)
         return model.get_metrics_result()
 

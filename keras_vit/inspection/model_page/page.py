@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from keras_vit.detection.detect import finds_objects
+from keras_vit.answers import bind
 from keras_vit.fit.checks.inputs import check_images
 from keras_vit.inspection import html_report
 from keras_vit.inspection.attention import attention_blocks
@@ -19,7 +19,6 @@ from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.paths import locate
 from keras_vit.io.suggest import counted
 from keras_vit.models import taps
-from keras_vit.segmentation.segment import segments
 
 PAGE = "index.html"
 _NUMBERS = "inspection.json"
@@ -50,12 +49,12 @@ def inspect_model(
             f"Expected images (b, height, width, c) and a name for each, got {len(pixels)} images and {len(names)}"
             " names."
         )
-    segmenter = model if segments(model) else None
-    detector = model if finds_objects(model) else None
     chosen = None if chosen_class is None else class_number(model, str(chosen_class))
-    model = model.get_encoder() if hasattr(model, "get_encoder") else model
-    check_images(model, pixels)
-    subject = Subject(model, np.asarray(pixels), list(names), evenly(len(pixels), show), chosen, segmenter, detector)
+    encoder, whole = model.get_encoder(), model.without_auxiliary()
+    check_images(encoder, pixels)
+    shown = evenly(len(pixels), show)
+    whole, answers = (whole, bind(whole)) if whole.answers else (encoder, ())
+    subject = Subject(encoder, np.asarray(pixels), list(names), shown, chosen, whole, answers)
     parts = (_about, page_images.images, sections.filters, sections.positions, sections.heads, sections.layers)
     return [part(subject) for part in parts]
 
@@ -64,7 +63,7 @@ def _about(subject):
     """A description of the model, without a heading."""
     model, encoder = subject.model, subject.encoder
     height, width = subject.pixels.shape[1:3]
-    whole = subject.segmenter or subject.detector or model
+    whole = subject.whole
     rows = [
         ("model", f"{whole.name}, {whole.count_params():,} parameters"),
         ("image", f"{height}x{width} pixels, height and width"),
@@ -86,8 +85,8 @@ def _about(subject):
         heads, width = blocks[0].attention.heads, blocks[0].output.shape[-1]
         rows.append(("blocks", f"{len(blocks)} of {heads} heads, width {width}"))
     classes = model.classes
-    if whole is not model:
-        classes = f"{whole.classes}, of {'pixels' if subject.detector is None else 'objects'}"
+    if whole is not model and whole.classes is not None:
+        classes = f"{whole.classes}, of {', '.join(answer.classified for answer in subject.answers)}"
     rows.append(("classes", "none" if classes is None else classes))
     some = f", {len(subject.shown)} of them shown" if len(subject.shown) < len(subject.pixels) else ""
     rows.append(("measured on", f"{counted(len(subject.pixels), 'image')}{some}"))

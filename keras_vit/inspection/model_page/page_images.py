@@ -1,23 +1,19 @@
 """Images on a model's page: attention rollout, class maps, token colours, and maps of each head."""
 
-import collections
 import html
 from typing import NamedTuple
 
 import keras
 import numpy as np
 
-from keras_vit.detection.detect import Detections, class_names
 from keras_vit.inspection import figures, tiles
 from keras_vit.inspection.attention import attention_maps, head_maps
 from keras_vit.inspection.components import foreground, token_colours
 from keras_vit.inspection.gradients import class_maps
 from keras_vit.inspection.html_report import embedded, image_element, own_text
 from keras_vit.inspection.model_page.subject import Section, Subject, computed
-from keras_vit.io.mask_pictures import overlay
 from keras_vit.io.progress import stage
 from keras_vit.models import taps
-from keras_vit.segmentation.segment import names_and_colors
 
 _SIDE = 160  # pixels of a picture's shorter side in the PNG files
 _COLUMNS = 4  # heads per row
@@ -76,41 +72,21 @@ def _class_map(subject, classes):
     return Column("the class", text, [figures.heat(x, m) for x, m in zip(subject.shown_photographs, maps)])
 
 
-def _pixel_classes(subject):
-    """(the column of the classes of pixels, HTML with each image's shares) of a segmentation model."""
-    logits = computed(subject.segmenter.without_auxiliary(), subject.shown_pixels)  # (m, h, w, classes)
-    names, colors = names_and_colors(subject.segmenter)
-    masks, verdicts = logits.argmax(-1), []
-    for mask in masks:
-        counts = np.bincount(mask.reshape(-1), minlength=len(names))
-        order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
-        verdicts.append(
-            ", ".join(
-                f'<span style="color: rgb{colors[i]}">&#9632;</span> {own_text(names[i])} {counts[i] / mask.size:.0%}'
-                for i in order
-            )
-        )
-    text = "the class of every pixel, in the colours of the list below each image, with the share of each."
-    pictures = [overlay(image, mask, colors) for image, mask in zip(subject.shown_photographs, masks)]
-    return Column("classes of pixels", text, pictures), verdicts
+def _answered(subject):
+    """(a column for each answer that can be seen, HTML with what is below each image or None)."""
+    columns, captions = [], None
+    for answer in subject.answers:
+        for look in answer.looks(subject.shown_pixels, subject.shown_photographs.astype("uint8")):
+            columns.append(Column(look.title, look.text, look.pictures))
+            texts = [", ".join(map(_entry, entries)) for entries in look.captions]
+            captions = texts if captions is None else [f"{a}; {b}" for a, b in zip(captions, texts)]
+    return columns, captions
 
 
-def _objects(subject):
-    """(the column of found objects, HTML with the number of each class in each image) of a detector."""
-    names, images = class_names(subject.detector), subject.shown_photographs.astype("uint8")
-    sides = np.tile(np.array(images.shape[1:3], "float32"), 2)
-    pictures, verdicts, threshold = [], [], subject.detector.score_threshold
-    for start in range(0, len(images), _BATCH):
-        pixels = subject.shown_pixels[start : start + _BATCH]
-        found = subject.detector.detections(pixels, threshold=threshold)
-        for image, boxes, scores, labels in zip(images[start : start + _BATCH], *map(np.asarray, found)):
-            there = labels >= 0
-            objects = Detections(boxes[there] * sides, scores[there], labels[there], names, image)
-            pictures.append(np.asarray(objects.picture()))
-            counts = collections.Counter(objects.names).most_common()
-            verdicts.append(", ".join(f"{count} {own_text(name)}" for name, count in counts) or "no objects")
-    text = f"the objects with scores above {threshold:.3g}; their numbers are below each image."
-    return Column("objects", text, pictures), verdicts
+def _entry(entry):
+    """An entry of a caption as HTML, behind a square of its colour."""
+    square = "" if entry.color is None else f'<span style="color: rgb{entry.color}">&#9632;</span> '
+    return square + own_text(entry.text)
 
 
 def _colours(subject):
@@ -217,12 +193,8 @@ def images(subject: Subject) -> Section:
         predicted = subject.predictions()
         columns, missing, with_map = _columns(subject, predicted)
         verdicts = _verdicts(subject, predicted, with_map)
-        if subject.segmenter is not None:
-            first, verdicts = _pixel_classes(subject)
-            columns = [first, *columns]
-        if subject.detector is not None:
-            first, verdicts = _objects(subject)
-            columns = [first, *columns]
+        answered, captions = _answered(subject)
+        columns, verdicts = [*answered, *columns], captions or verdicts
         blocks = _head_pictures(subject) if with_heads else [{}] * len(subject.shown)
     texts = {column.title: column.text for column in columns} | ({"heads": _HEADS} if with_heads else {})
     items = "".join(f"<dt>{html.escape(title)}</dt><dd>{html.escape(text)}</dd>" for title, text in texts.items())

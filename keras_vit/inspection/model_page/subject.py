@@ -6,13 +6,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.classification.classify import probabilities_of
-from keras_vit.detection.detect import finds_objects
+from keras_vit.answers import Answer, does, find
+from keras_vit.classification.classify import probability_function
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.models import Classifier, taps
+from keras_vit.models import taps
 from keras_vit.models.families import Family
-from keras_vit.segmentation.segment import is_dense
 
 
 def computed(model: keras.Model, images: np.ndarray, batch_size: int = 8) -> np.ndarray:
@@ -32,8 +31,8 @@ class Subject:
         names: names of all images.
         shown: positions of the images to show.
         chosen: class for the maps; None for each image's predicted one.
-        segmenter: segmentation model with `model` as its encoder, or None.
-        detector: detector with `model` as its encoder, or None.
+        whole: the model that answers, `model` or one with `model` as its encoder.
+        answers: its answers.
     """
 
     model: Any
@@ -41,8 +40,8 @@ class Subject:
     names: list[str]
     shown: np.ndarray
     chosen: int | None = None
-    segmenter: Any = None
-    detector: Any = None
+    whole: Any = None
+    answers: tuple[Answer, ...] = ()
 
     @property
     def encoder(self) -> keras.Model:
@@ -67,15 +66,13 @@ class Subject:
     def why_no_classes(self) -> str:
         """Why there are no class maps, in a sentence; "" if there are some."""
         shape = self.model.output_shape
-        if self.segmenter is not None:
-            return "No class maps: the model gives every pixel a class."
-        if self.detector is not None:
-            return "No class maps: the model detects objects."
+        if self.whole is not self.model:
+            return f"No class maps: the model {does(self.whole)}."
         if not isinstance(self.model.output, keras.KerasTensor) or len(shape) != 2:
             return f"No class maps: the model's outputs {shape} are not one number per class."
         if self.model.classes is None and self.chosen is None:
             return "No class maps: the model has no head, or its outputs are not known to be classes."
-        if isinstance(self.model, Classifier) and self.model.has_zero_head():
+        if self.model.has_zero_head():
             return "No class maps: the head is all zeros, as before training."
         return ""
 
@@ -84,7 +81,7 @@ class Subject:
         if self.model.classes is None or self.why_no_classes():
             return None
         outputs = computed(self.model, self.shown_pixels)  # (m, classes)
-        probabilities = keras.ops.convert_to_numpy(probabilities_of(self.model)(outputs))
+        probabilities = keras.ops.convert_to_numpy(probability_function(self.model)(outputs))
         return probabilities.argmax(-1), probabilities.max(-1)
 
     def class_name(self, number: int) -> str:
@@ -94,15 +91,13 @@ class Subject:
 
 def class_number(model: keras.Model, text: str) -> int:
     """The number of a class given by name or number; ValueError if the model has no such class."""
-    if is_dense(model):
-        raise ValueError(f'"{model.name}" gives every pixel a class and has no class maps: leave out the class.')
-    if finds_objects(model):
-        raise ValueError(f'"{model.name}" detects objects and has no class maps: leave out the class.')
+    if any(find(kind).task for kind in model.answers):
+        raise ValueError(f'"{model.name}" {does(model)}: it has no class maps, so leave out the class.')
     names = list(model.class_names or ())
     folded = [name.casefold() for name in names]
     if text.casefold() in folded:
         return folded.index(text.casefold())
-    shape, is_headless = model.output_shape, isinstance(model, Classifier) and model.classes is None
+    shape, is_headless = model.output_shape, "features" in model.answers
     count = model.classes or (
         shape[-1] if isinstance(model.output, keras.KerasTensor) and len(shape) == 2 and not is_headless else 0
     )

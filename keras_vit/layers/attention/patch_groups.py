@@ -222,7 +222,7 @@ def _allowed(groups, number):
     return found & (j <= i) if groups.causal else found
 
 
-def mask_of(groups: Groups, prefix: int) -> np.ndarray | None:
+def group_mask(groups: Groups, prefix: int) -> np.ndarray | None:
     """The mask of the scores of all arrangements, after those of `prefix` keys: booleans (m, s, prefix + t) or None.
 
     Axes along which it does not change have the size 1.
@@ -270,7 +270,7 @@ _GROUPS = {
 }
 
 
-def groups_of(pattern: str, grid: tuple[int, int], causal: bool = False) -> Groups:
+def make_groups(pattern: str, grid: tuple[int, int], causal: bool = False) -> Groups:
     """The groups of a pattern, "window(14)", "rows", "columns"..., on a grid (h, w)."""
     found = parse(pattern, "pattern", tuple(PATTERNS))
     return _GROUPS[found.name](grid, causal, *found.numbers)
@@ -278,13 +278,13 @@ def groups_of(pattern: str, grid: tuple[int, int], causal: bool = False) -> Grou
 
 def allowed(pattern: str, grid: tuple[int, int], prefix: int, causal: bool = False) -> np.ndarray:
     """Which tokens a pattern lets attend to which: booleans (n, n), queries before keys."""
-    return allowed_pairs(groups_of(pattern, grid, causal), prefix)
+    return allowed_pairs(make_groups(pattern, grid, causal), prefix)
 
 
 @functools.lru_cache(64)
 def pattern_sizes(pattern: str, grid: tuple[int, int], prefix: int, causal: bool = False) -> tuple[int, int]:
     """A pattern's cost: pairs of queries and keys, and keys with copies; products and weights grow with the pairs."""
-    return sizes(groups_of(pattern, grid, causal), prefix)
+    return sizes(make_groups(pattern, grid, causal), prefix)
 
 
 def _product(x, y):
@@ -330,7 +330,7 @@ def grouped_attention(
     Args:
         q, k, v: (b, k, n, c), the queries scaled; n is known.
         groups: of the last h*w tokens.
-        mask: `groups.mask_of(groups, p)`.
+        mask: `groups.group_mask(groups, p)`.
         drop, drop_first: dropout of the weights of patches, and of the tokens before them.
 
     Returns:

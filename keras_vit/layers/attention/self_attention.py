@@ -166,11 +166,11 @@ class MultiHeadSelfAttention(ComposedLayer):
                 f'MultiHeadSelfAttention: pattern="{self.pattern}" needs a fixed number of tokens, got one that is'
                 " known only at run time."
             )
-        from keras_vit.layers.attention.patch_groups import allowed_pairs, groups_of, mask_of
+        from keras_vit.layers.attention.patch_groups import allowed_pairs, group_mask, make_groups
 
         check_tokens(n, self.prefix, self.grid, "MultiHeadSelfAttention")
-        self.groups = groups_of(self.pattern, self.grid, self.causal)
-        self.groups_mask = mask_of(self.groups, self.prefix)
+        self.groups = make_groups(self.pattern, self.grid, self.causal)
+        self.groups_mask = group_mask(self.groups, self.prefix)
         self.allowed_pairs = functools.partial(allowed_pairs, self.groups, self.prefix)  # (n, n) booleans
 
     def _split(self, x):

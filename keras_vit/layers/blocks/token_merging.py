@@ -37,7 +37,7 @@ def rows(x: Any, indices: Any) -> Any:
     return ops.take(ops.reshape(x, (-1, d)), places, axis=0)  # (b, n, d) -> (b*n, d) -> (b, m, d)
 
 
-def similarity_of(keys: Any) -> Any:
+def key_metric(keys: Any) -> Any:
     """The tokens' metric, their mean key over heads as a unit vector: (b, k, n, c) -> (b, n, c) float32."""
     metric = ops.mean(ops.cast(ops.stop_gradient(keys), "float32"), axis=1)
     return metric / ops.maximum(ops.norm(metric, axis=-1, keepdims=True), 1e-12)
@@ -50,7 +50,7 @@ def match(metric: Any, r: int, prefix: int) -> Matching:
     the r closest pairs merge. The prefix and the rest of A and B stay, in order.
 
     Args:
-        metric: (b, n, c), see `similarity_of`.
+        metric: (b, n, c), see `key_metric`.
         r: number of pairs, at most half of the patches.
         prefix: number of tokens before the patches.
     """
@@ -168,7 +168,7 @@ class ReducingBlock(TransformerBlock):
 
     def _reduced(self, x, sizes, keys, weights):
         """Tokens and sizes after dropping and merging: (b, n, d), (b, n) -> (b, m, d), (b, m)."""
-        metric = similarity_of(keys) if self.merged else None  # (b, n, c)
+        metric = key_metric(keys) if self.merged else None  # (b, n, c)
         if self.kept is not None:
             indices = most_heeded(weights, self.kept, self.prefix, self.class_token)
             x, sizes = rows(x, indices), ops.take_along_axis(sizes, indices, axis=1)

@@ -91,7 +91,7 @@ class Decoder:
         return [*([] if self.neck is None else [self.neck]), self.head, *(layer for _, layer in self.auxiliary)]
 
 
-def options_of(head: type) -> tuple[str, ...]:
+def option_names(head: type) -> tuple[str, ...]:
     """The names of a head's options."""
     return tuple(field.name for field in dataclasses.fields(head))
 
@@ -107,7 +107,7 @@ def check_options(name: str, options: Iterable[str], valid: Sequence[str]) -> No
 
 def with_options(name: str, head: type, options: Mapping[str, Any]) -> Any:
     """The head `name` of this class with these options; ValueError for an unknown option, or an invalid one."""
-    check_options(name, options, options_of(head))
+    check_options(name, options, option_names(head))
     return head(**options)
 
 

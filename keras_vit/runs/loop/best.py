@@ -47,7 +47,7 @@ class Best(StepCounter):
             if record["step"] <= start and score.curve in record:
                 self._evaluated.add(record["step"])
                 if self._improves(record) and (saved is None or record["step"] in saved):
-                    self._rank, self.best_step = score.rank_of(record), record["step"]
+                    self._rank, self.best_step = score.rank_record(record), record["step"]
 
     @property
     def starts(self) -> bool:
@@ -62,14 +62,14 @@ class Best(StepCounter):
         return max(self._evaluated) - self.best_step >= self._patience
 
     def _improves(self, record):
-        rank = self._score.rank_of(record)
+        rank = self._score.rank_record(record)
         return not math.isnan(rank[0]) and (self._rank is None or rank > self._rank)
 
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
         self._evaluated.add(self.step)
         if self._improves(logs) and (not self._keep or self._saved()):
-            self._rank, self.best_step = self._score.rank_of(logs), self.step
+            self._rank, self.best_step = self._score.rank_record(logs), self.step
         if self.exhausted:
             self.model.stop_training = True
 

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_vit.layers.arguments import choice
-from keras_vit.models.heads.decoder import Decoder, Encoder, options_of, with_options
+from keras_vit.models.heads.decoder import Decoder, Encoder, option_names, with_options
 from keras_vit.segmentation.heads.dpt import DPT
 from keras_vit.segmentation.heads.eomt import EoMT
 from keras_vit.segmentation.heads.linear_map import Linear
@@ -27,7 +27,7 @@ HEADS: dict[str, Any] = {
 
 def head_options(name: str) -> tuple[str, ...]:
     """The names of a head's options."""
-    return options_of(HEADS[name])
+    return option_names(HEADS[name])
 
 
 def make_decoder(

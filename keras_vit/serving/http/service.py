@@ -17,7 +17,7 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.serving.decoding import OK
+from keras_vit.prediction.decoding_in_graph import OK
 from keras_vit.serving.http.batching import Batcher, Overloaded
 from keras_vit.serving.http.bodies import PIXELS, Limits, Memory, Refused
 from keras_vit.serving.http.served import Served
@@ -225,7 +225,7 @@ class Service:
                 which = "" if len(decoded) == 1 else f"None of the {len(decoded)} images can be used. The first one: "
                 raise Refused(refusals[0].status, which + refusals[0].reason)
             rows = await batcher.submit([pixels for pixels, _ in good])
-        results = iter([served.in_pixels(row, size, threshold) for row, (_, size) in zip(rows, good)])
+        results = iter([served.at_size(signature, row, size, threshold) for row, (_, size) in zip(rows, good)])
         return [{"status": x.reason} if isinstance(x, Refused) else {**next(results), "status": OK} for x in decoded]
 
     async def heads(self, served: Served, image: bytes, block: int) -> dict:

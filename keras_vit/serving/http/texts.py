@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.image_text.dual_encoder import DualEncoder
-from keras_vit.image_text.zero_shot import label_embeddings, templates_of
+from keras_vit.image_text.zero_shot import label_embeddings, resolve_templates
 from keras_vit.serving.http.bodies import Refused
 
 MOST_LABELS, MOST_CHARACTERS, MOST_FOUND = 200, 500, 50
@@ -53,7 +53,7 @@ class Texts:
         """
         labels = _checked("label", labels, MOST_LABELS)
         try:
-            templates_of(templates)
+            resolve_templates(templates)
         except ValueError as error:
             raise Refused(400, str(error)) from None
         if len(set(labels)) < len(labels):

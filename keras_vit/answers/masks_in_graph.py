@@ -1,4 +1,4 @@
-"""Masks of encoded images inside an exported segmentation model, each at its image's own size, as `model.segment`."""
+"""Masks of encoded images inside a TensorFlow graph, each at its image's own size, as `model.segment`."""
 
 from collections.abc import Callable
 
@@ -8,9 +8,8 @@ import tensorflow as tf
 from keras_vit.data import parse
 from keras_vit.data.annotations.image_size import size_in_file
 from keras_vit.fit.checks.pixels import InputRange
+from keras_vit.prediction.decoding_in_graph import OK, decoder
 from keras_vit.segmentation.segment import whole_text
-from keras_vit.serving.decoding import decoder
-from keras_vit.serving.export_description import OK
 
 
 def _prepared(model) -> Callable:
@@ -26,11 +25,12 @@ def _prepared(model) -> Callable:
     return pixels_and_sizes
 
 
-def masks_of_bytes(model: keras.Model, pixel_range: InputRange) -> Callable:
+def masks_of_encoded(model: keras.Model) -> Callable:
     """Returns encoded images (b,) strings -> {"mask_bytes": PNG files (b,) strings, "status": (b,) strings}.
 
     A PNG is grey, of 8 bits, or 16 with 255 classes or more. An image that is not decoded has the mask "".
     """
+    pixel_range = InputRange.of(model)
     shape, dtype = (*model.image_size, model.channels), tf.uint8 if model.classes < 255 else tf.uint16
     decode = decoder(_prepared(model), (shape, (4,)), (tf.uint8, tf.int32))
 

@@ -1,4 +1,4 @@
-"""Decodes encoded images inside an exported model, one by one, so that a bad one fails alone and says why."""
+"""Decode encoded images inside a TensorFlow graph, one by one, so that a bad one fails alone and says why."""
 
 import functools
 from collections.abc import Callable
@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from keras_vit.data.ops.decode import ODD
 from keras_vit.data.ops.headers import MAX_PIXELS
-from keras_vit.serving.export_description import OK, READ
 
+OK = "ok"  # status of a decoded image
+READ = "JPEG, PNG, BMP, GIF or WebP"
 _LARGEST = f"{MAX_PIXELS:,} pixels (a JPEG; others half of that)"
 # (offset, bytes there, format): formats that can be read, then others.
 _READ = ((0, b"\xff\xd8", "JPEG"), (0, b"\x89PNG", "PNG"), (0, b"BM", "BMP"), (0, b"GIF8", "GIF"), (8, b"WEBP", "WebP"))
@@ -81,3 +82,25 @@ def decoder(image: Callable, shape: tuple, dtype: Any = tf.uint8) -> Callable:
 
     spec = specs, tf.TensorSpec((), tf.string)
     return lambda encoded_images: tf.map_fn(one, encoded_images, fn_output_signature=spec)
+
+
+def with_status(decode: Callable, function: Callable) -> Callable:
+    """`function` of images (b, h, w, c) as one of encoded images (b,) strings, which adds "status" (b,) strings.
+
+    Rows of images that were not decoded are zeros and empty strings.
+
+    Args:
+        decode: what `decoder` returns.
+        function: images -> {name: tensor (b, ...)}.
+    """
+
+    def emptied(value, status):
+        decoded = tf.reshape(status == OK, (-1, *(1 for _ in value.shape[1:])))
+        return tf.where(decoded, value, tf.zeros((), value.dtype) if value.dtype != tf.string else tf.constant(""))
+
+    def encoded(encoded_images):
+        images, status = decode(encoded_images)
+        results = function(images)
+        return {**{name: emptied(value, status) for name, value in results.items()}, "status": status}
+
+    return encoded

@@ -1,9 +1,9 @@
-"""Detections of an exported detector: objects by score, as `model.detect` finds them, with fixed shapes.
+"""Objects in encoded images inside a TensorFlow graph, as `model.detect` finds them, with fixed shapes.
 
 Letters: b images, n candidates, d detections.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
@@ -11,20 +11,8 @@ import tensorflow as tf
 from keras_vit.data import parse
 from keras_vit.data.ops.frame import to_original, with_frame
 from keras_vit.detection.detect import class_names, letterboxes, shown_text
-from keras_vit.serving.decoding import decoder
-from keras_vit.serving.export_description import OK
-
-
-def detections_of(model: keras.Model, finding: Mapping[str, float]) -> Callable:
-    """Returns a detector's outputs, {"logits" (b, n, c), "boxes" (b, n, 4)} -> {"boxes" (b, d, 4), "scores" (b, d),
-    "labels" (b, d) int32}, as `model.detections`.
-
-    Args:
-        model: a DetectionModel.
-        finding: options of `model.detections`.
-    """
-    suppression = model.finder(**finding).get_layer("suppression")
-    return lambda outputs: suppression(outputs["logits"], outputs["boxes"])
+from keras_vit.fit.checks.pixels import InputRange
+from keras_vit.prediction.decoding_in_graph import OK, decoder
 
 
 def _prepared(model):
@@ -37,23 +25,22 @@ def _prepared(model):
     return lambda encoded: (image(encoded), tf.constant([0.0, 0.0, 1.0, 1.0]))
 
 
-def detections_of_bytes(model: keras.Model, own: Callable, detections: Callable) -> Callable:
+def objects_of_encoded(model: keras.Model, detections: Callable) -> Callable:
     """Returns encoded images (b,) strings -> {"boxes", "scores", "labels", "classes" (b, d) names, "status" (b,)}.
 
     Boxes are fractions of each image. Empty places, and an image that is not decoded, have the class "".
 
     Args:
         model: a DetectionModel.
-        own: bytes (b, h, w, c) uint8 -> the model's pixels.
         detections: the model's pixels -> {"boxes", "scores", "labels"}.
     """
     shape = (*model.image_size, model.channels)
     decode = decoder(_prepared(model), (shape, (4,)), (tf.uint8, tf.float32))
-    names = tf.constant([*class_names(model), ""])
+    names, pixels = tf.constant([*class_names(model), ""]), InputRange.of(model)
 
     def found(encoded_images):
         (images, frames), status = decode(encoded_images)
-        rows = detections(own(images))
+        rows = detections(tf.cast(pixels.of_bytes(images), tf.float32))
         boxes = tf.clip_by_value(to_original(rows["boxes"], frames[:, None]), 0.0, 1.0)
         visible = tf.reduce_all(boxes[..., 2:] > boxes[..., :2], -1)  # others lie in the padding
         there = (rows["labels"] >= 0) & visible & (status == OK)[:, None]  # (b, d)
