@@ -69,6 +69,12 @@ def find_files(folder: str, end: str) -> list[str]:
     return sorted(path for path in found if path.lower().endswith(end) and not hidden(path))
 
 
+def files_by_split(root: str, end: str) -> dict[str, list[str]]:
+    """Finds the files with this extension in split folders, {split: files}; all are "train" if none has any."""
+    found = {split: find_files(folder, end) for split, folder in split_folders(root).items()}
+    return {split: files for split, files in found.items() if files} or {"train": find_files(root, end)}
+
+
 def infer_split(path: str) -> str:
     """Returns the split in a file's name or its folder's: "instances_val2017.json" is "val"; "train" by default."""
     folder, name = os.path.split(path)

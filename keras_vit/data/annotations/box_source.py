@@ -6,6 +6,7 @@ annotations only name them at each object, as VOC, LabelMe and CSV do, or not at
 of CSV mean, where they leave a doubt.
 """
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,23 +24,23 @@ from keras_vit.data.sources.folder import check_folder
 from keras_vit.data.sources.tree import describe_ignored
 from keras_vit.io.object_rows import CROWD, DIFFICULT
 from keras_vit.io.paths import locate, split_options
-from keras_vit.io.suggest import counted, did_you_mean, listed
+from keras_vit.io.suggest import counted, listed
 
 OPTIONS = ("images", "classes", "units", "box")
 _SHOWN = 30  # classes in the report
 
 
 def find(path: str, images: str = "", classes: str = "", units: str = "", box: str = "") -> Layout | None:
-    """The annotations of boxes in a folder, or in a JSON, YAML or CSV file; None if there are none.
+    """Finds annotations of boxes in a folder, or in a JSON, YAML or CSV file; None without any.
 
     Args:
-        path: local, or in a bucket.
-        images: the folder of the images, for COCO and CSV; "" to look for it.
-        classes: a file of class names, for YOLO and tables without them; "" without one.
-        units, box: what the numbers of a table mean, as in `csv_boxes.find`; "" to find out.
+        path: str. Folder or file, local or in a bucket.
+        images: str. Folder of the images of COCO and CSV; "" to look for it.
+        classes: str. A file of class names, for YOLO and tables without them; "" without one.
+        units, box: str. The meaning of a table's numbers, as in `csv_boxes.find`; "" to decide by the numbers.
 
     Raises:
-        ValueError: if it is unclear which file is meant.
+        ValueError: if several files are candidates.
     """
     whole = tf.io.gfile.isdir(path)
     images = locate(images, path if whole else os.path.dirname(path)) if images else ""
@@ -50,7 +51,7 @@ def find(path: str, images: str = "", classes: str = "", units: str = "", box: s
 
 
 def _find_or_raise(root, options) -> Layout:
-    """The annotations at a path.
+    """Returns the annotations at a path.
 
     Raises:
         FileNotFoundError: if there is no such folder or file.
@@ -68,24 +69,8 @@ def _find_or_raise(root, options) -> Layout:
     return layout
 
 
-def _class_number(names):
-    """Returns a function: region, its annotated -> its class number. It raises ValueError for an unknown class."""
-    numbers = {name: i for i, name in enumerate(names)}
-
-    def number(region, image):
-        found = numbers.get(region.label)
-        if found is None:
-            raise ValueError(
-                f'{region.name} of "{image.path}" has the class "{region.label}", which is not one of the'
-                f" {len(names)}: {listed(list(names))}.{did_you_mean(region.label, names)}"
-            )
-        return found
-
-    return number
-
-
 def _describe_classes(table, names):
-    """The boxes of each class, the most frequent first: "RBC 2,381 (median side 102 px), ..."."""
+    """Describes the boxes of each class, the most frequent first: "RBC 2,381 (median side 102 px), ..."."""
     counts = np.bincount(table.labels, minlength=len(names))
     sides, in_pixels = median_sides(table)
     shown = []
@@ -104,7 +89,8 @@ class BoxTarget:
     def read(self, annotations: Annotations, class_names: Sequence[str]) -> BoxTable:
         self.class_names = names = tuple(name for name in class_names if name not in schema.NO_CLASSES)
         self._annotations = annotations
-        return make_boxes(annotations.images, _class_number(names), annotations.fractions, annotations.ignored)
+        number_of = functools.partial(schema.class_number, {name: i for i, name in enumerate(names)})
+        return make_boxes(annotations.images, number_of, annotations.fractions, annotations.ignored)
 
     def fields(self, table: BoxTable, rows: Sequence[int]) -> dict[str, Any]:
         fields: dict[str, Any] = {"most_objects": int(table.counts[rows].max(initial=0))}

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.annotations import schema
-from keras_vit.data.annotations.image_size import size_and_orientation
+from keras_vit.data.annotations.image_size import annotated_size
 from keras_vit.data.annotations.schema import AnnotatedImage, Ignored, Region
 from keras_vit.io.object_rows import CROWD, DIFFICULT, OBJECT
 
@@ -121,7 +121,7 @@ def make_boxes(
 
     Args:
         images: read once.
-        number_of: region, its annotated -> its class number.
+        number_of: callable. Maps a region and its image to the class number.
         fractions: whether coordinates are fractions, not pixels.
         ignored: counts boxes that are left out, cut off or put in order.
     """
@@ -188,21 +188,11 @@ def _mirrored(low, high, where):
     return tf.where(where, 1 - high, low), tf.where(where, 1 - low, high)
 
 
-def _checked_size(stated, size, turned):
-    """(the image's size, whether it was annotated as it is stored); fails for an image of another size than stated."""
-    fits = tf.reduce_all(stated == size) | (stated[0] == 0)
-    as_stored = ~fits & (turned >= 5) & tf.reduce_all(stated == size[::-1])
-    hint = "Annotate the image itself, or export both at one size."
-    message = ["The annotations are for another size (height, width):", stated, "the image has", size, hint]
-    with tf.control_dependencies([tf.debugging.Assert(fits | as_stored, message)]):
-        return tf.identity(size), as_stored
-
-
 def object_reader(table: BoxTable) -> Callable[[tf.Tensor, tf.Tensor], dict[str, Any]]:
-    """Returns a function: number of an image, int64, and its encoded bytes -> its objects; for graphs.
+    """Returns a function from an image's number, int64, and encoded bytes to its objects; for graphs.
 
-    The objects are boxes, labels, crowd, area and size, as docs/data.md has them. Boxes are of the upright image: those
-    of an image that was annotated as it is stored, by the stated size, are turned with it.
+    These are boxes, labels, crowd, area and size, as in docs/data.md. Boxes of an image annotated as stored, judged by
+    the stated size, are turned with it.
 
     Raises:
         InvalidArgumentError: at run time, for an image with a fault, or of another size than stated.
@@ -211,10 +201,7 @@ def object_reader(table: BoxTable) -> Callable[[tf.Tensor, tf.Tensor], dict[str,
     faults, sizes, starts = (tf.constant(values) for values in (table.faults, table.sizes, table.starts))
 
     def read(number, encoded):
-        size, turned = size_and_orientation(encoded)
-        sound = tf.debugging.Assert(faults[number] == "", ["Its annotations cannot be used:", faults[number]])
-        with tf.control_dependencies([sound]):
-            size, as_stored = _checked_size(sizes[number], size, turned)
+        size, turned, as_stored = annotated_size(encoded, faults[number], sizes[number])
         row = {key: values[starts[number] : starts[number + 1]] for key, values in columns.items()}
         whole = tf.cast(tf.tile(size, [2]), tf.float32)  # height, width, height, width
         in_pixels = (sizes[number][0] == 0) & (not table.fractions)

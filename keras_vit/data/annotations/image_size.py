@@ -1,4 +1,4 @@
-"""Reads the upright size of an encoded image, mostly from its header."""
+"""Reads the upright size of an encoded image, mostly from its header, and compares it with the annotations."""
 
 import tensorflow as tf
 
@@ -40,6 +40,30 @@ def size_and_orientation(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     fits = (pixels <= MAX_PIXELS) & tf.reduce_all(size > 0)
     with tf.control_dependencies([tf.debugging.Assert(fits, ["The image has an invalid size:", size])]):
         return tf.ensure_shape(tf.identity(size), (2,)), tf.ensure_shape(turned, ())
+
+
+def annotated_size(encoded: tf.Tensor, fault: tf.Tensor, stated: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns an image's upright size and orientation, and whether it was annotated as stored, not upright.
+
+    Args:
+        encoded: scalar string tensor. The image.
+        fault: scalar string tensor. Why its annotations are unusable; "" if they are usable.
+        stated: (2,) int32. Height and width in its annotations; 0 if not stated.
+
+    Raises:
+        InvalidArgumentError: at run time, for an image with a fault or a size unlike the stated one.
+    """
+    size, turned = size_and_orientation(encoded)
+    fits = tf.reduce_all(stated == size) | (stated[0] == 0)
+    as_stored = ~fits & (turned >= 5) & tf.reduce_all(stated == size[::-1])
+    message = ["The annotations are for another size (height, width):", stated, "the image has", size]
+    message.append("Annotate this image, or export both at the same size.")
+    checks = [
+        tf.debugging.Assert(fault == "", ["Its annotations cannot be used:", fault]),
+        tf.debugging.Assert(fits | as_stored, message),
+    ]
+    with tf.control_dependencies(checks):
+        return tf.identity(size), turned, as_stored
 
 
 def size_in_file(encoded: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:

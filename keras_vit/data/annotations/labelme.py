@@ -39,11 +39,7 @@ def find(path: str, boxes: bool = False) -> Layout | None:
         path: str. Folder, local or in a bucket.
         boxes: bool. Whether to read boxes instead of outlined regions.
     """
-    parts = annotation_files.split_folders(path)
-    folders = {
-        split: found for split, folder in parts.items() if (found := annotation_files.find_files(folder, ".json"))
-    }
-    folders = folders or {"train": annotation_files.find_files(path, ".json")}
+    parts, folders = annotation_files.split_folders(path), annotation_files.files_by_split(path, ".json")
     if not any(is_labelme(file) for found in folders.values() for file in found[:3]):
         return None
     readers = {

@@ -3,6 +3,7 @@
 Pixels in no region belong to the class "background", number 0, or are void with the option background=void.
 """
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ import tensorflow as tf
 from keras_vit.data.annotations import coco, labelme, schema, yolo
 from keras_vit.data.annotations.mask_table import Table, make_table, mask_drawer
 from keras_vit.data.annotations.opening import open_split
-from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Ignored, Layout, Region
+from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Ignored, Layout
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.mask_tables import is_void_name
 from keras_vit.io.paths import in_threads, locate, split_options
@@ -54,6 +55,7 @@ class _Numbers:
         void: int. Value of pixels without a class.
         background: int. Value of pixels in no region.
         ignored: list of str. Labels that mean void.
+        by_name: dict. Value of each label's pixels.
     """
 
     def __init__(self, declared: Sequence[str], background_is_void: bool, ignore: str):
@@ -76,28 +78,14 @@ class _Numbers:
         self.names = tuple(names)
         self.void = void_value(len(names))
         self.background = self.void if background_is_void else 0
-        self._number = {name: i for i, name in enumerate(names)} | dict.fromkeys(self.ignored, self.void)
+        self.by_name = {name: i for i, name in enumerate(names)} | dict.fromkeys(self.ignored, self.void)
         if not background_is_void:
-            self._number |= dict.fromkeys(filter(_is_background, declared), 0)
+            self.by_name |= dict.fromkeys(filter(_is_background, declared), 0)
         if len(names) < 2:
             raise ValueError(
                 f"Expected at least 2 classes, but the annotations have {counted(len(names), 'class')}"
                 f" ({listed(names)}) and void. Without ?background=void, the pixels in no region are a class."
             )
-
-    def value(self, region: Region, image: AnnotatedImage) -> int:
-        """Returns the value of a region's pixels.
-
-        Raises:
-            ValueError: for an unknown label.
-        """
-        number = self._number.get(region.label)
-        if number is None:
-            raise ValueError(
-                f'{region.name} of "{image.path}" has the unknown class "{region.label}".'
-                f"{did_you_mean(region.label, self._number)} Valid: {listed(list(self.names))}."
-            )
-        return number
 
 
 def _drop_empty(images: Iterator[AnnotatedImage], ignored: Ignored) -> Iterator[AnnotatedImage]:
@@ -150,7 +138,8 @@ class MaskTarget:
             images = _drop_empty(images, annotations.ignored)
         self._numbers = numbers = _Numbers(class_names, self._background_is_void, self._ignore)
         self.class_names = numbers.names
-        return make_table(images, numbers.value, annotations.fractions, numbers.void > 255, numbers.background)
+        value_of = functools.partial(schema.class_number, numbers.by_name)
+        return make_table(images, value_of, annotations.fractions, numbers.void > 255, numbers.background)
 
     def fields(self, table: Table, rows: Sequence[int]) -> dict[str, Any]:
         return {"void": self._numbers.void}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data.sources.tree import Reason
+from keras_vit.io.suggest import did_you_mean, listed
 
 _FARTHEST = 1e6  # in pixels or fractions; larger coordinates are damaged and would overflow
 BESIDE = 1.0  # pixels that annotation tools may draw outside the image
@@ -144,6 +145,21 @@ class Layout:
     splits: Mapping[str, Callable[[], Annotations]]
     files: dict[str, list[str]]
     class_names: tuple[str, ...] | None = None
+
+
+def class_number(numbers: Mapping[str, int], region: Region, image: AnnotatedImage) -> int:
+    """Returns the number of a region's class.
+
+    Raises:
+        ValueError: for an unknown class.
+    """
+    number = numbers.get(region.label)
+    if number is None:
+        raise ValueError(
+            f'{region.name} of "{image.path}" has the unknown class "{region.label}".'
+            f"{did_you_mean(region.label, numbers)} Valid: {listed(list(numbers))}."
+        )
+    return number
 
 
 def _polygon_area(points):

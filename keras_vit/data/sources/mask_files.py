@@ -230,6 +230,11 @@ class _Numbers:
         return tf.cond(values[0, 0, 0] >= COLOR, lambda: self.of_colors(values), lambda: self.of_greys(values))
 
 
+def _color_text(value):
+    """Formats a colour, a scalar tensor, for messages of graphs: "(64, 0, 128)"."""
+    return tf.strings.format("({}, {}, {})", [value // 65536 % 256, value // 256 % 256, value % 256])
+
+
 def _same_palette(encoded, indices, palette):
     """Asserts that the colours of the palette `indices` in a file are those of `palette`, {index: 0xRRGGBB}."""
     known = np.full(max(palette) + 1, -1, "int32")
@@ -237,25 +242,21 @@ def _same_palette(encoded, indices, palette):
     palette_colors = png_palette(encoded)
     size = tf.minimum(tf.size(palette_colors), len(known))
     palette_colors, known = palette_colors[:size], tf.constant(known)[:size]
-    several = (tf.size(palette_colors) == 1) | tf.reduce_any(
-        palette_colors != palette_colors[:1]
-    )  # several equal colours mean nothing
+    # Several equal colours mean nothing.
+    several = (tf.size(palette_colors) == 1) | tf.reduce_any(palette_colors != palette_colors[:1])
     others = tf.where((known >= 0) & (palette_colors != known) & several)[:, 0]  # (n,)
 
     def check():
-        used = tf.reduce_any(
-            tf.cast(others, tf.int32)[:, None] == tf.reshape(indices, [1, -1]), -1
-        )  # (n, h * w) -> (n,)
+        equal = tf.cast(others, tf.int32)[:, None] == tf.reshape(indices, [1, -1])  # (n, h * w)
+        used = tf.reduce_any(equal, -1)  # (n,)
         i = tf.concat([tf.boolean_mask(others, used), others[:1]], 0)[0]
-        message = ["The mask's palette differs from that of other masks: index", i, "is"]
-        message += [
-            palette_colors[i] // 65536,
-            palette_colors[i] // 256 % 256,
-            palette_colors[i] % 256,
-            "here and",
-            known[i] // 65536,
+        message = [
+            "The mask's palette differs from that of other masks: index",
+            i,
+            "is",
+            _color_text(palette_colors[i]),
         ]
-        message += [known[i] // 256 % 256, known[i] % 256, "there. List the classes' colours: ?colors=FILE."]
+        message += ["here and", _color_text(known[i]), "there. List the classes' colours: ?colors=FILE."]
         with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(used), message)]):
             return tf.constant(True)
 
@@ -267,8 +268,7 @@ def _checked(mapping, values, ids):
     wrong = ids[..., 0] < 0
     row, column = tf.unstack(tf.concat([tf.where(wrong), [[0, 0]]], 0)[0])
     value = values[row, column, 0]
-    color = tf.strings.format("the colour ({}, {}, {})", [value // 65536 % 256, value // 256 % 256, value % 256])
-    shown = tf.where(value >= COLOR, color, tf.strings.format("the value {}", value))
+    shown = tf.where(value >= COLOR, "the colour " + _color_text(value), tf.strings.format("the value {}", value))
     message = ["The mask has", shown, "in row", row, "column", column, "but expected are", mapping.expected()]
     message += ["Correct or list it: ?classes=FILE, ?colors=FILE, ?values=0,1,... or ?ignore=VALUE."]
     some = tf.reduce_any(ids != mapping.void)
