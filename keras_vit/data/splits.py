@@ -120,6 +120,12 @@ def fixed_shuffle(items: Iterable) -> list:
     return shuffled
 
 
+def spread(items: Sequence, most: int) -> list:
+    """Returns at most `most` of the items, evenly spaced."""
+    count = min(len(items), most)
+    return [items[i * len(items) // count] for i in range(count)]
+
+
 def take_slice(split: str, items: Sequence) -> Sequence:
     """Returns the slice in `split` of a split's items; raises as `split_range`."""
     return items[slice(*split_range(split, len(items)))]

@@ -194,7 +194,7 @@ def test_files_of_another_palette_than_the_sample_fail_by_name():
     np.testing.assert_array_equal(classes(palette(ROOMS * 0, [blue, last]))[..., 0], ROOMS * 0)  # 1 is unused
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         classes(palette(ROOMS, [blue, last, red]))
-    assert "differs from that of other masks: index 1 is 9 9 9 here and 255 0 0 there" in reason(error.value)
+    assert "differs from that of other masks: index 1 is (9, 9, 9) here and (255, 0, 0) there" in reason(error.value)
 
 
 def test_an_option_decides_between_indices_and_colors(tmp_path):

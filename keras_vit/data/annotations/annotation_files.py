@@ -18,6 +18,7 @@ from keras_vit.io.suggest import did_you_mean, listed
 _START = 4096  # bytes that identify a format
 _TRIED = 5  # file names to look for in a folder
 _ANNOTATION_FOLDERS = ("annotation", "annotations", "ann", "json", "labels", "xml", "xmls")  # names of folders
+_SPECIFY = ', and specify the folder that contains these: "...?images=FOLDER"'
 _PREFIX = re.compile(r"^[0-9a-f]{8}-")  # of Label Studio
 
 
@@ -180,6 +181,17 @@ def _shortened(name, count):
     return "/".join(parts[min(count, len(parts) - 1) :])
 
 
+def check_owner(owner: dict[str, str], file: str, name: str, path: str, fix: str = _SPECIFY) -> None:
+    """Adds {file: name} to `owner`.
+
+    Raises:
+        ValueError: if `owner` has the file by another name; `path` states both, and `fix` ends the message.
+    """
+    other = owner.setdefault(file, name)
+    if other != name:
+        raise ValueError(f'"{path}": "{other}" and "{name}" would both be "{file}". Restore the folders in them{fix}.')
+
+
 def image_paths(
     path: str, split: str, images: str, names: Sequence[str], existing: FileIndex, root: str = ""
 ) -> list[str]:
@@ -233,12 +245,7 @@ def _distinct(path, stated, folder, names):
     """
     owner: dict[str, str] = {}
     for name, text in zip(names, stated):
-        first = owner.setdefault(os.path.normpath(name), text)
-        if first is not text:
-            raise ValueError(
-                f'"{path}": "{first}" and "{text}" would both be "{os.path.join(folder, name)}". Keep the images in the'
-                ' folders that the annotations name, and specify where these begin: "...?images=FOLDER".'
-            )
+        check_owner(owner, os.path.join(folder, os.path.normpath(name)), text, path)
     return [os.path.join(folder, name) for name in names]
 
 

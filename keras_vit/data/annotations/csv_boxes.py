@@ -267,11 +267,7 @@ def _images(table, existing, owner):
     by_name = _names(table.split_rows, table.path)
     paths = _image_paths(table, list(by_name), existing)
     for name, path in zip(by_name, paths):
-        if owner.setdefault(path, name) != name:
-            raise ValueError(
-                f'"{table.path}": "{owner[path]}" and "{name}" are different images, but only "{path}" was found.'
-                ' Restore their folders, or specify the folder that contains them: "...?images=FOLDER".'
-            )
+        annotation_files.check_owner(owner, path, name, table.path)
     return dict(zip(paths, by_name.values()))
 
 

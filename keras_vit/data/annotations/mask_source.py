@@ -17,6 +17,7 @@ from keras_vit.data.annotations.opening import open_split
 from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Ignored, Layout
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.mask_tables import is_void_name
+from keras_vit.data.splits import spread
 from keras_vit.io.paths import in_threads, locate, split_options
 from keras_vit.io.suggest import counted, did_you_mean, listed
 from keras_vit.io.void import void_value
@@ -113,8 +114,7 @@ def _class_shares(source: RandomAccess) -> tuple[int, np.ndarray]:
         except (tf.errors.OpError, ValueError):
             return None
 
-    size = min(source.size, _SAMPLE)
-    counts = in_threads(count_one, [i * source.size // size for i in range(size)])
+    counts = in_threads(count_one, spread(range(source.size), _SAMPLE))
     counts = [found for found in counts if found is not None]
     return len(counts), sum(counts, np.zeros(classes + 1, "int64"))
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data.ops import orientation
+from keras_vit.data.splits import spread
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads
 from keras_vit.io.suggest import counted
@@ -39,7 +40,7 @@ def warn_about_orientation(title: str, paths: Sequence[str], sizes: np.ndarray) 
         paths: (n,) of the images.
         sizes: (n, 2) stated heights and widths; 0 if not stated.
     """
-    looked = np.unique(np.linspace(0, len(paths) - 1, min(len(paths), _SAMPLE)).astype(int)).tolist()
+    looked = spread(range(len(paths)), _SAMPLE)
     found = dict(zip(looked, in_threads(_orientation, [paths[i] for i in looked])))
     tells = {i: sizes[i][0] != sizes[i][1] for i in looked}
     unclear = [i for i, turned in found.items() if turned in (2, 3, 4) or (turned in (5, 6, 7, 8) and not tells[i])]

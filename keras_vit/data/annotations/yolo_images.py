@@ -55,11 +55,7 @@ def _listed_files(export, path, existing, owner):
     found = []
     for line in lines:
         file = _place(export, os.path.dirname(path), line, existing) or os.path.join(export.root, line)
-        other = owner.setdefault(file, line)
-        if _plain(other) != _plain(line):
-            raise ValueError(
-                f'"{path}": "{other}" and "{line}" differ, but only "{file}" exists. Restore their folders.'
-            )
+        annotation_files.check_owner(owner, file, _plain(line), path, fix="")
         found.append(file)
     return found
 
@@ -90,16 +86,12 @@ def _image_files(export, split, existing, owner):
     found = []
     for text in export.splits[split]:
         place = _place(export, export.root, text, existing)
-        other = owner.setdefault(place, text) if place else text
-        if _plain(other) != _plain(text):
-            raise ValueError(
-                f'"{export.path}": "{other}" and "{text}" differ, but only "{place}" exists. Restore their folders.'
-            )
         if not place:
             raise FileNotFoundError(
                 f'"{export.path}": {split} is "{text}", but "{export.root}" has no such folder or file.'
                 f" Write it relative to that folder, such as {split}: {split}/images."
             )
+        annotation_files.check_owner(owner, place, _plain(text), export.path, fix="")
         if place.lower().endswith(".txt"):
             found += _listed_files(export, place, existing, owner)
         else:

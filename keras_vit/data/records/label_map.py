@@ -33,7 +33,7 @@ def _read(path):
 
 
 def with_label_map(found: Mapping[str, Any], files: Sequence[str]) -> dict[str, Any]:
-    """Adds the names and labels of the label map in the folder of `files` to what `look_into_objects` found in them.
+    """Adds the names and labels of the label map in the folder of `files` to what `count_objects` found in them.
 
     Raises:
         ValueError: if the folder has several label maps, or one that contradicts the records.

@@ -87,7 +87,7 @@ def count_objects(pattern: str, files: Sequence[str], features: Mapping[str, str
 
 
 def names_of_objects(pattern: str, found: Mapping[str, Any], first: int) -> tuple[str, ...]:
-    """The class names in what `look_into_objects` found: the records' own, or their labels as text.
+    """The class names in what `count_objects` found: the records' own, or their labels as text.
 
     Raises:
         ValueError: for a label below the first, or a name of two labels.

@@ -34,7 +34,7 @@ class Label:
 
     Attributes:
         class_names: tuple of str, in label order.
-        of: callable. Maps an example, a dict decoded by tensorflow-datasets, to its label, a scalar int64 tensor.
+        compute: callable. Maps an example, a dict decoded by tensorflow-datasets, to its label, a scalar int64 tensor.
     """
 
     class_names: tuple[str, ...]

@@ -22,6 +22,7 @@ from keras_vit.io.logs import log_once, printable
 
 HEAD = 18  # bytes that identify a format
 _NAMED_ENDING = re.compile(r"\.[a-z][a-z0-9]{1,4}")  # a file type, unlike in "scan.2019" and "photo.jpg_2"
+_ORIENTATION = 0x0112  # EXIF's tag
 _BITS = 258  # TIFF's tag BitsPerSample
 _opening = threading.Lock()  # warning filters are global to the process
 
@@ -138,6 +139,15 @@ def open_with_pillow(file, name: str):
     with _opening, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about large sizes, checked elsewhere, and damaged EXIF data
         return Image.open(file, formats=FORMATS[name].names)
+
+
+def read_header(path: str) -> tuple[tuple[int, int], int, str] | None:
+    """Reads a file's stored (height, width), EXIF orientation and Pillow's format; None if unreadable."""
+    try:
+        with open_with_pillow(path, read_format(path)) as image:
+            return image.size[::-1], image.getexif().get(_ORIENTATION, 1), image.format
+    except Exception:  # Pillow raises errors of any kind; decoding reports damage
+        return None
 
 
 def _depth(image):

@@ -171,7 +171,7 @@ class Mapping:
         classes: dict. Class number of each stored value.
         ignored: frozenset of int. Stored values that mean void.
         names: tuple of str. Class names.
-        void: int. Value of void in the result of `canonical`.
+        void: int. Value of void in the result of `class_mapper`.
         colors: tuple of (red, green, blue), or None. Class colours.
         palettes: str. What pixels of palette files store: INDEX, OF_COLOR or OF_LEVEL.
         palette: dict. Colour, 0xRRGGBB, of each palette index, from which files read by index may not differ; empty
@@ -250,13 +250,9 @@ def _same_palette(encoded, indices, palette):
         equal = tf.cast(others, tf.int32)[:, None] == tf.reshape(indices, [1, -1])  # (n, h * w)
         used = tf.reduce_any(equal, -1)  # (n,)
         i = tf.concat([tf.boolean_mask(others, used), others[:1]], 0)[0]
-        message = [
-            "The mask's palette differs from that of other masks: index",
-            i,
-            "is",
-            _color_text(palette_colors[i]),
-        ]
-        message += ["here and", _color_text(known[i]), "there. List the classes' colours: ?colors=FILE."]
+        message = ["The mask's palette differs from that of other masks: index", i, "is"]
+        message += [_color_text(palette_colors[i]), "here and", _color_text(known[i]), "there. List the classes'"]
+        message.append("colours: ?colors=FILE.")
         with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(used), message)]):
             return tf.constant(True)
 

@@ -127,7 +127,7 @@ def _split_named(text):
 
 
 def _meaning(part, options):
-    """Returns the (role, split) that a part of a path marks, "" for none; roles in `chosen` are marked otherwise."""
+    """Returns the (role, split) that a part of a path marks, "" for none; roles in `options` are marked otherwise."""
     for pattern in _PART:
         match = pattern.fullmatch(part)
         if match:
@@ -142,7 +142,7 @@ def _meanings(parts, folders, subsets):
 
     Args:
         parts: list of str. The folders of a path.
-        given: dict. {role: parts} of the folders that options name.
+        folders: dict. {role: parts} of the folders that options name.
         subsets: set of (folder, name). Folders next to one with "annot" after their name, as CVAT's CamVid has them.
     """
     meanings = [_meaning(part, folders) for part in parts]

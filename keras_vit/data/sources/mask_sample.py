@@ -23,6 +23,7 @@ from keras_vit.data.sources.mask_values import (
     shares,
     wrong_values,
 )
+from keras_vit.data.splits import spread
 from keras_vit.io.cache import cached_answer
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads
@@ -33,11 +34,6 @@ MEANINGS = ("classes", "colors", "values", "ignore", "palette")  # options that 
 SAMPLE = 100  # masks to inspect if the classes are known
 _MOST = 2000  # masks to inspect to find the classes
 _SHOWN = 30  # classes to report with their share
-
-
-def _spread(items, most):
-    """Returns at most `most` items, evenly spaced."""
-    return items if len(items) <= most else [items[i * len(items) // most] for i in range(most)]
 
 
 def _found(names, results, complete):
@@ -52,7 +48,7 @@ def _found(names, results, complete):
 
 def sample_masks(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
     """Counts values in a sample of (image path, mask path) pairs; without a table in all, up to a limit."""
-    sample = _spread(pairs, SAMPLE if table is not None else _MOST)
+    sample = spread(pairs, SAMPLE if table is not None else _MOST)
     with_colors = table is not None and table.colors is not None
 
     def count():

@@ -14,13 +14,12 @@ import tensorflow as tf
 
 from keras_vit.data.errors import reason
 from keras_vit.data.ops.decode_mask import PALETTE, png_color_type, png_palette
-from keras_vit.data.sources.image_files import open_with_pillow, read_format
+from keras_vit.data.sources.image_files import read_header
 from keras_vit.data.sources.mask_files import COLOR, Mapping, decode_stored, encode_color, in_png, rgb, value_text
 from keras_vit.data.sources.mask_tables import Table, is_void_name
 from keras_vit.io.suggest import did_you_mean, listed
 from keras_vit.io.void import VOID, void_value
 
-_ORIENTATION = 0x0112  # EXIF's tag
 _MOST_VALUES = 1000  # classes without names, at most
 STORED, UPRIGHT, UNCLEAR = "stored", "upright", "unclear"
 _BINARY = ("background", "foreground")
@@ -88,18 +87,9 @@ def count_encoded(encoded: tf.Tensor, with_colors: bool) -> Counts:
     return _pixel_counts(values, counts, palette)
 
 
-def _header(path):
-    """Reads an image's (stored (height, width), EXIF orientation, format); None if unreadable: decoding reports it."""
-    try:
-        with open_with_pillow(path, read_format(path)) as image:
-            return image.size[::-1], image.getexif().get(_ORIENTATION, 1), image.format
-    except Exception:  # Pillow raises many kinds of errors
-        return None
-
-
 def _turned(path, size):
     """Returns (the upright size that an image's mask of `size` should have, or None if it fits; `turned` of Found)."""
-    header = _header(path)
+    header = read_header(path)
     if header is None:
         return None, ""
     stored_size, orientation, kind = header

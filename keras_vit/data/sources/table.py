@@ -333,7 +333,7 @@ def _masks(title, split, options, folder, rows, paths, files):
 
 
 def _wanted_in(kind, text, options, contents):
-    """`_wanted`; a table without classes has masks or texts if it has their column. Sets chosen["mask"] or "text"."""
+    """`_wanted`; a table without classes has masks or texts if it has their column. Sets options["mask"] or "text"."""
     names, targets = first_names(kind, contents), ("mask", "text", "label", "labels", "first_label")
     if any(options[key] for key in targets) or names & set(_COLUMNS["label"]):
         return _wanted(text, options)
