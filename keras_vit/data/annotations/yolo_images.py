@@ -4,8 +4,6 @@ import os
 import re
 from collections.abc import Iterable
 
-import tensorflow as tf
-
 from keras_vit.data.annotations import annotation_files
 from keras_vit.data.annotations.schema import Ignored
 from keras_vit.data.annotations.shared_images import drop_repeated
@@ -60,11 +58,6 @@ def _listed_files(export, path, existing, owner):
     return found
 
 
-def _below(folder):
-    walked = tf.io.gfile.walk(folder)
-    return [_normal(os.path.join(place, name)) for place, _, names in walked for name in names]
-
-
 def _check_unsplit(export, paths):
     """Raises ValueError if images that nothing assigns to splits are in folders named for several."""
     for path in paths if export.inferred else ():
@@ -95,7 +88,7 @@ def _image_files(export, split, existing, owner):
         if place.lower().endswith(".txt"):
             found += _listed_files(export, place, existing, owner)
         else:
-            found += sorted(path for path in _below(place) if ending(path) in ENDINGS)
+            found += [path for path in annotation_files.find_files(place, "") if ending(path) in ENDINGS]
     found = [path for path in found if not os.path.basename(path).startswith(".")]
     _check_unsplit(export, found)
     return sorted(found)

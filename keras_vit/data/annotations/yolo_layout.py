@@ -15,6 +15,7 @@ from keras_vit.data.splits import SPLITS, canonical
 from keras_vit.io.paths import read_text
 from keras_vit.io.suggest import counted, listed
 
+_YAML = (".yaml", ".yml")
 _KEYS = ("train", "val", "valid", "validation", "test")
 _NAMES_KEY = re.compile(r"^names\s*:", re.MULTILINE)  # other YAML files are not read
 _SPLITS_KEY = re.compile(rf"^(?:{'|'.join(_KEYS)})\s*:", re.MULTILINE)
@@ -137,13 +138,10 @@ def _yaml_file(path, pattern):
     Raises:
         ValueError: for several without a data.yaml.
     """
-    if path.lower().endswith((".yaml", ".yml")):
-        names, root = [os.path.basename(path)], os.path.dirname(path)
-    else:
-        names, root = [n for n in annotation_files.list_names(path) if n.lower().endswith((".yaml", ".yml"))], path
-    names = [
-        name for name in names if pattern.search(annotation_files.read_start(os.path.join(root, name)).lstrip("\ufeff"))
-    ]
+    root, name = os.path.split(path) if path.lower().endswith(_YAML) else (path, "")
+    names = [name] if name else [name for name in annotation_files.list_names(root) if name.lower().endswith(_YAML)]
+    starts = {name: annotation_files.read_start(os.path.join(root, name)).lstrip("\ufeff") for name in names}
+    names = [name for name, start in starts.items() if pattern.search(start)]
     if len(names) > 1 and "data.yaml" not in names:
         raise ValueError(f'"{root}" has several YAML files of class names: {listed(names)}. Open one of them.')
     return os.path.join(root, "data.yaml" if "data.yaml" in names else names[0]) if names else ""
@@ -290,13 +288,9 @@ def find_export(path: str) -> Export | None:
         ValueError: for a malformed description.
     """
     found = _yaml_file(path, _NAMES_KEY)
-    return (
-        _read_yaml_export(found)
-        if found
-        else None
-        if path.lower().endswith((".yaml", ".yml"))
-        else _read_plain_export(path)
-    )
+    if found:
+        return _read_yaml_export(found)
+    return None if path.lower().endswith(_YAML) else _read_plain_export(path)
 
 
 def _look_like_lines(paths: Iterable[str], boxes: bool) -> bool:
@@ -322,7 +316,7 @@ def find_nameless_export(path: str, boxes: bool, classes: str) -> Export | None:
     Raises:
         ValueError: without class names, or for a malformed description.
     """
-    root = os.path.dirname(path) if path.lower().endswith((".yaml", ".yml")) else path
+    root = os.path.dirname(path) if path.lower().endswith(_YAML) else path
     entries = annotation_files.list_names(root)
     folders = _folders(root, _places(root, entries))
     beside, apart = (

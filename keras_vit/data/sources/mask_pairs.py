@@ -390,7 +390,7 @@ def find_pairs(root: str, options: dict[str, str], work: Stage) -> Pairs:
 
     Args:
         root: str. Path of the folder.
-        chosen: dict. Options "images", "masks" and "suffix", "" for none.
+        options: dict. Options "images", "masks" and "suffix", "" for none.
         work: Stage. Counts the files.
 
     Raises:

@@ -582,8 +582,8 @@ REFUSED = {  # export: (its files, what is said)
     "yolo: two lists of a split": (two_lists, "several lists or folders of one split: Train.txt, train.txt"),
     "yolo: splits that nothing lists": (unlisted_splits, 'more/val/b.jpg", but nothing lists its splits'),
     "yolo: paths of one image": (lost_folders_of_a_list, 'one/a.jpg" and "two/a.jpg" would both be'),
-    "yolo: paths of one image in two lists": (lost_folders_of_two_lists, 'one/a.jpg" and "two/a.jpg" are different'),
-    "yolo: paths of one folder": (lost_folders_of_splits, 'one/images" and "two/images" are different, but only'),
+    "yolo: paths of one image in two lists": (lost_folders_of_two_lists, 'one/a.jpg" and "two/a.jpg" would both be'),
+    "yolo: paths of one folder": (lost_folders_of_splits, 'one/images" and "two/images" would both be'),
     "yolo: two orders of classes": (two_label_lists, "have different class names. Keep one order for all splits"),
     "yolo: a key twice": (
         folder_of(data_yaml="names: [cat]\ntrain: a\ntrain: b\n"),
