@@ -760,10 +760,9 @@ def masks_of_stored_pixels():
     return Export(
         {
             **NAMED,
+            **pairs(a=png(A), b=png(B)),
             "images/a.jpg": turned(6, (3, 4)),
             "images/b.jpg": turned(3, (3, 4)),
-            "masks/a.png": png(A),
-            "masks/b.png": png(B),
         },
         NAMES,
         {"train": {"a.jpg": [[1, 0, 0], [1, 1, 0], [2, 2, 0], [2, 2, 1]],
@@ -777,10 +776,9 @@ def masks_of_upright_pixels():
     return Export(
         {
             **NAMED,
+            **pairs(a=png(A), b=png(B)),
             "images/a.jpg": turned(6, (4, 3)),
             "images/b.jpg": turned(3, (3, 4)),
-            "masks/a.png": png(A),
-            "masks/b.png": png(B),
         },
         NAMES,
         {"train": {"a.jpg": A, "b.jpg": B}},

@@ -88,7 +88,7 @@ def _image_files(export, split, existing, owner):
         if place.lower().endswith(".txt"):
             found += _listed_files(export, place, existing, owner)
         else:
-            found += [path for path in annotation_files.find_files(place, "") if ending(path) in ENDINGS]
+            found += [path for path in annotation_files.find_files(_normal(place), "") if ending(path) in ENDINGS]
     found = [path for path in found if not os.path.basename(path).startswith(".")]
     _check_unsplit(export, found)
     return sorted(found)
