@@ -53,7 +53,7 @@ def _open(values, own, name, named=None):
     `named` are the evaluators of --evals, which may all have their own sources.
     """
     from keras_vit.data import open_source
-    from keras_vit.data.source_names import in_kind_of
+    from keras_vit.data.source_names import match_kind
     from keras_vit.data.usual_splits import usual_splits
     from keras_vit.io.suggest import listed
     from keras_vit.runs.own_data import check_held_out
@@ -66,7 +66,7 @@ def _open(values, own, name, named=None):
         raise ValueError(
             f"{name} is not a run directory, so its data{needed} are unknown: give --data, such as --data=PHOTOS."
         )
-    data = in_kind_of(data, own.data["source"], values.data_dir) if data and own else data or own.data["source"]
+    data = match_kind(data, own.data["source"], values.data_dir) if data and own else data or own.data["source"]
     is_own = own is not None and own.is_source(data, values.data_dir)
     if not split:
         split = own.splits[1] if is_own else usual_splits(data, values.data_dir)[1]

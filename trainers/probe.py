@@ -117,12 +117,12 @@ def _with_shots_that_fit(evaluators, source):
     """The evaluators, of which few_shot takes no more examples per class than the smallest class has."""
     import numpy as np
 
-    from keras_vit.data.sources.selection import labels_of
+    from keras_vit.data.sources.selection import read_labels
     from keras_vit.io.suggest import counted
 
     if "few_shot" not in evaluators:
         return evaluators
-    counts = np.bincount(labels_of(source), minlength=len(source.class_names))
+    counts = np.bincount(read_labels(source), minlength=len(source.class_names))
     few_shot, least = evaluators["few_shot"], int(counts.min())
     shots = [count for count in few_shot.shots if count <= least]
     if not shots or len(shots) == len(few_shot.shots):

@@ -156,7 +156,7 @@ def as_overrides(given: dict[str, str], config, argv: list[str]) -> list[str]:
             raise ValueError(f"--{row.name} and --config.{row.key} set the same: give one of them.")
         value = row.value(given[row.name])
         if row.name == "data":
-            value = source_names.in_kind_of(value, config.data.source, _data_dir(argv))
+            value = source_names.match_kind(value, config.data.source, _data_dir(argv))
         overrides.append(f"--config.{row.key}={value}")
     if "image_size" in given:
         overrides += _preprocessing(given["image_size"], config, argv)

@@ -49,10 +49,7 @@ def _check_outputs(outputs, text):
             )
     for spec in tf.nest.flatten(outputs[1:]):
         if not spec.shape.is_fully_defined():
-            raise ValueError(
-                f"Expected select= to return targets of fixed shape, got {tuple(spec.shape)}: pad them to a fixed"
-                " number of rows."
-            )
+            raise ValueError(f"Expected select= to return targets of fixed shape, got {tuple(spec.shape)}: pad them.")
 
 
 def _selected(source, ops, select, seed):
@@ -63,9 +60,11 @@ def _selected(source, ops, select, seed):
     preprocess = ops.graph()
 
     def prepare(number, key):
-        own = fold(seed, number)
-        example = preprocess(source.read(key), own if ops.random else None)
-        return select({**example, "seed": tf.cast(tf.random.experimental.stateless_fold_in(own, _SELECT), tf.int64)})
+        example_seed = fold(seed, number)
+        example = preprocess(source.read(key), example_seed if ops.random else None)
+        return select(
+            {**example, "seed": tf.cast(tf.random.experimental.stateless_fold_in(example_seed, _SELECT), tf.int64)}
+        )
 
     return prepare
 
@@ -118,10 +117,10 @@ def _mapped(source, keys, ops, select, seed, rows, batches=None):
     """Returns (fallible_map of a dataset of (number, key), the function that it maps)."""
     function = _traced(source, ops, select, seed, keys.element_spec)
 
-    def ids_of(number, key):
+    def make_ids(number, key):
         return tf.concat([number[:, None], source.ids(key)], 1)
 
-    return fallible_map(keys, function, ids_of, rows, batches), function
+    return fallible_map(keys, function, make_ids, rows, batches), function
 
 
 def _with_failed_replaced(errors, function, source):
@@ -205,8 +204,8 @@ def _weighed(values, good, weights):
     def blank(v):
         return tf.where(_per_row(good, v), v, tf.zeros_like(v))
 
-    x, y, *given = tf.cond(tf.reduce_all(good), lambda: values, lambda: tf.nest.map_structure(blank, values))
-    return x, y, tf.cast(given[0], tf.float32) * _per_row(weights, given[0]) if given else weights
+    x, y, *own_weights = tf.cond(tf.reduce_all(good), lambda: values, lambda: tf.nest.map_structure(blank, values))
+    return x, y, tf.cast(own_weights[0], tf.float32) * _per_row(weights, own_weights[0]) if own_weights else weights
 
 
 def _check_evaluation(ops, text, seed):

@@ -156,7 +156,7 @@ def report_errors(failed: tf.Tensor, ids: tf.Tensor, errors: ExampleErrors, func
         for number, *example_id in ids[failed[: len(ids)]]:
 
             def again(number=number, example_id=tuple(example_id)):
-                function(tf.constant(number), source.key_of(*example_id))
+                function(tf.constant(number), source.make_key(*example_id))
 
             errors.add(source.example_name(*example_id), functools.partial(why, again))
         return True

@@ -58,7 +58,7 @@ def _filled(rows):
 
 
 def fallible_map(
-    examples: tf.data.Dataset, function: Any, ids_of: Callable, rows: int, batches: int | None = None
+    examples: tf.data.Dataset, function: Any, make_ids: Callable, rows: int, batches: int | None = None
 ) -> tf.data.Dataset:
     """Maps `examples` by `function` in batches and marks failed rows.
 
@@ -85,7 +85,7 @@ def fallible_map(
 
     @_no_autograph
     def mapped(*batch):
-        ids = ids_of(*batch)
+        ids = make_ids(*batch)
         count = tf.shape(ids)[0]
         numbered = tf.data.Dataset.from_tensor_slices((tf.range(count), batch))
         done = numbered.map(apply, num_parallel_calls=EXAMPLES, deterministic=True).ignore_errors()

@@ -108,11 +108,11 @@ def pack_objects(
     most = max(map(len, rows), default=0)
     limit = most if limit is None else limit
     if most > limit:
-        number = next(i for i, own in enumerate(rows) if len(own) > limit)
+        number = next(i for i, image_rows in enumerate(rows) if len(image_rows) > limit)
         raise ValueError(f"Image {number} has {len(rows[number])} objects, more than limit={limit}: raise the limit.")
     packed = np.tile(np.array(PADDING_ROW, "float32"), (len(rows), limit, 1))  # (b, m, 7)
-    for i, own in enumerate(rows):
-        packed[i, : len(own)] = own
+    for i, image_rows in enumerate(rows):
+        packed[i, : len(image_rows)] = image_rows
     return packed
 
 
@@ -125,7 +125,7 @@ def _rows(number, boxes, labels, crowd, area):
         raise ValueError(
             f"Image {number}: boxes are fractions of the image's height and width, from 0 to 1: divide pixels by these."
         )
-    further = [labels, *(np.zeros(len(boxes)) if given is None else given[number] for given in (crowd, area))]
+    further = [labels, *(np.zeros(len(boxes)) if column is None else column[number] for column in (crowd, area))]
     for name, values in zip(_KEYS[1:], further):
         if np.shape(values) != (len(boxes),):
             raise ValueError(f"Image {number}: {len(boxes)} boxes need {name} ({len(boxes)},), got {np.shape(values)}.")

@@ -58,10 +58,8 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
         if not rest:
             raise ValueError(f'"{text}" has no path. Write "{kind}:PATH".')
         if rest.partition("?")[0] == "PATH":  # the placeholder in packaged configs
-            raise ValueError(
-                f'"{text}" is a placeholder for your data: write {kind}: and the path of your'
-                f" {'folder' if kind in _FOLDERS else 'file'}."
-            )
+            what = "folder" if kind in _FOLDERS else "file"
+            raise ValueError(f'"{text}" is a placeholder: write {kind}: and the path of your {what}.')
         return _KINDS[kind](rest, split, data_dir, buffer)
     if colon and not _VERSION.fullmatch(rest.partition("?")[0]):
         near = did_you_mean(f"{kind}:", [f"{name}:" for name in _KINDS])

@@ -26,7 +26,7 @@ def _pixels(image):
 
 
 def _decoded(source, example_id):
-    example = source.read(source.key_of(*example_id))
+    example = source.read(source.make_key(*example_id))
     pixels = _pixels(example["image"])
     if "mask" in example:
         mask_of_size(decode_mask(example["mask"]), tf.shape(pixels)[:2])

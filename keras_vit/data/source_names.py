@@ -101,7 +101,7 @@ def with_kind(text: str, data_dir: str | os.PathLike | None = None) -> str:
     return text if found is None else f"{found}:{text}"
 
 
-def in_kind_of(text: str, like: str, data_dir: str | os.PathLike | None = None) -> str:
+def match_kind(text: str, like: str, data_dir: str | os.PathLike | None = None) -> str:
     """Gives a source without a kind the kind of the source `like` of a recipe or run, if that is masks, boxes or depth.
 
     "SCENES" becomes "masks:SCENES" for `like` "masks:PATH", and "boxes:SCENES" for "boxes:PATH", even if it could be

@@ -3,8 +3,9 @@
 import collections
 import itertools
 import os
+import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _WORDS = {"training": "train", "valid": "val", "validation": "val"}
 SPLITS = ("train", "val", "test")
@@ -88,10 +89,46 @@ def split_range(split: str, size: int, margin: int = 0, check: bool = True) -> t
     start, stop = _bound(match["start"], size, 0, margin), _bound(match["stop"], size, size, margin)
     if check and start >= stop:
         raise ValueError(
-            f'The split "{split}" is empty: "{split_name(split)}" has {size} examples. Use a larger slice, or add'
-            " examples."
+            f'The split "{split}" is empty: "{split_name(split)}" has {size} examples. Use a larger slice.'
         )
     return start, stop
+
+
+def find_split(where: str, split: str, valid: Iterable[str], what: str = "") -> str:
+    """Returns the standard name of the split in `split`, which may be a slice.
+
+    Args:
+        where: str. The data in messages, such as 'The folder "photos"'.
+        split: str. "val", "validation[:50%]"...
+        valid: iterable of str. Names of the splits.
+        what: str. Words after the split's name in messages, such as " with masks".
+
+    Raises:
+        MissingSplit: if it is not valid.
+    """
+    name, valid = canonical(split_name(split)), list(valid)
+    if name not in valid:
+        example = f', and slices such as "{valid[0]}[80%:]"' if valid else ""
+        raise MissingSplit(f'{where} has no split "{name}"{what}. Valid: {", ".join(valid[:10])}{example}.', valid)
+    return name
+
+
+def fixed_shuffle(items: Iterable) -> list:
+    """Returns the items in a random order that depends only on their number, so that slices stay the same."""
+    shuffled = list(items)
+    random.Random(0).shuffle(shuffled)
+    return shuffled
+
+
+def spread(items: Sequence, most: int) -> list:
+    """Returns at most `most` of the items, evenly spaced."""
+    count = min(len(items), most)
+    return [items[i * len(items) // count] for i in range(count)]
+
+
+def take_slice(split: str, items: Sequence) -> Sequence:
+    """Returns the slice in `split` of a split's items; raises as `split_range`."""
+    return items[slice(*split_range(split, len(items)))]
 
 
 def overlap(first: str, second: str) -> bool:

@@ -8,7 +8,7 @@ FILES = ("folder", "masks", "boxes", "depth", "csv", "jsonl")  # sources of imag
 PLAIN = ("train[:80%]", "train[80%:]")  # for data without splits, as in configs/folder_finetune.py
 
 
-def _splits_of(text, data_dir):
+def _list_splits(text, data_dir):
     """Lists the splits of a source of files; reads no example."""
     try:
         open_source(text, "no-split", data_dir)
@@ -23,7 +23,7 @@ def usual_splits(text: str, data_dir: str | None) -> tuple[str, str]:
     These are train and test, or else val; without split folders or a split column, the slices in folder_finetune.
     """
     if with_kind(text, data_dir).partition(":")[0] in FILES:
-        splits = _splits_of(text, data_dir)
+        splits = _list_splits(text, data_dir)
         if "test" not in splits and "val" in splits:
             return "train", "val"
         if splits == ["train"]:
@@ -37,4 +37,4 @@ def own_validation(text: str, data_dir: str | None) -> tuple[str, str] | None:
     """Returns ("train", "val") if a source of files has both, to use instead of PLAIN; otherwise None."""
     if with_kind(text, data_dir).partition(":")[0] not in FILES:
         return None
-    return ("train", "val") if {"train", "val"} <= set(_splits_of(text, data_dir)) else None
+    return ("train", "val") if {"train", "val"} <= set(_list_splits(text, data_dir)) else None

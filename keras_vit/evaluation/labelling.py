@@ -17,7 +17,7 @@ import tensorflow as tf
 from keras_vit.answers import check_answers
 from keras_vit.classification.classify import probability_function
 from keras_vit.data import ExampleErrors, evaluation_batches
-from keras_vit.data.sources.selection import labels_of
+from keras_vit.data.sources.selection import read_labels
 from keras_vit.data.sources.written_table import check_table_folder, image_files, names_for_table, write_table
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing
 from keras_vit.io.atomic import write_bytes
@@ -146,7 +146,7 @@ def _known_rows(known, class_names, names):
     """Rows of {split: labelled source}, with the table's `names` of the classes."""
     for split, source in known.items():
         places = _positions(source, class_names)
-        for path, label in zip(image_files(source), labels_of(source).tolist()):
+        for path, label in zip(image_files(source), read_labels(source).tolist()):
             yield {"image": path, "label": names[places[label]], "split": split}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from absl import logging
 
 from keras_vit.data import open_source
-from keras_vit.data.sources.selection import labels_of
+from keras_vit.data.sources.selection import read_labels
 from keras_vit.data.splits import overlap
 from keras_vit.evaluation.features import FeatureEvaluator, FeatureSplits, top_hits
 from keras_vit.evaluation.linear_probe import accuracy, best_penalty, ridge_head, scores
@@ -177,7 +177,7 @@ class FewShot(FeatureEvaluator):
 
     def _draws(self, splits: FeatureSplits) -> list[np.ndarray]:
         """For each seed, positions (classes, largest number of shots) in the training split."""
-        labels, class_names = labels_of(splits.train_source), splits.train_source.class_names
+        labels, class_names = read_labels(splits.train_source), splits.train_source.class_names
         return [draw(labels, class_names, max(self.shots), seed) for seed in self.seeds]
 
     def check(self, splits: FeatureSplits) -> None:

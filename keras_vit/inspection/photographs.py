@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.data.sources.image_files import format_of, to_known_format
-from keras_vit.data.sources.tree import listing, walk
+from keras_vit.data.sources.image_files import infer_format, to_known_format
+from keras_vit.data.sources.tree import describe_ignored, walk
 from keras_vit.io.logs import log_once
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import did_you_mean
@@ -22,7 +22,7 @@ def _in_folder(folder):
         tree = walk(folder, work)
     wanted = {reason: paths for reason, paths in tree.ignored.items() if not reason.expected}
     if wanted:
-        log_once(logging.WARNING, f"{folder}: ignored {listing(wanted)}.")
+        log_once(logging.WARNING, f"{folder}: ignored {describe_ignored(wanted)}.")
     return [os.path.join(folder, *file) for file in tree.files()]
 
 
@@ -41,7 +41,10 @@ def _found(part):
     else:
         matches = _matches(path)
         files = [
-            f for match in matches for f in (_in_folder(match) if tf.io.gfile.isdir(match) else [match]) if format_of(f)
+            f
+            for match in matches
+            for f in (_in_folder(match) if tf.io.gfile.isdir(match) else [match])
+            if infer_format(f)
         ]
     if files:
         return files

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from keras_vit.data.sources.base import RandomAccess, Source
-from keras_vit.data.sources.examine import pixel_size
-from keras_vit.data.sources.image_files import FORMATS, format_of
+from keras_vit.data.sources.image_files import FORMATS, infer_format, read_header
 from keras_vit.data.sources.selection import subset
 from keras_vit.data.sources.written_table import image_files
 from keras_vit.io.logs import printable
@@ -32,7 +31,7 @@ def not_exported(source: Source) -> dict[str, str]:
     """{format: one of its files} of those of a source's formats that an exported SavedModel does not read."""
     found = {}
     for path in _some_files(source, _NAMES):
-        kind = format_of(path)
+        kind = infer_format(path)
         if kind and FORMATS[kind].module:
             found.setdefault(kind, printable(path))
     return dict(sorted(found.items()))
@@ -40,8 +39,8 @@ def not_exported(source: Source) -> dict[str, str]:
 
 def _longest(source):
     """(path, width, height) of the longest image, by its sides' ratio, if it is long, else None."""
-    sizes = ((path, pixel_size(path)) for path in _some_files(source, _HEADERS))
-    rows = [(path, *size) for path, size in sizes if size and min(size) > 0]
+    headers = ((path, read_header(path)) for path in _some_files(source, _HEADERS))
+    rows = [(path, *header[0][::-1]) for path, header in headers if header and min(header[0]) > 0]
     most = max(rows, key=lambda row: max(row[1:]) / min(row[1:]), default=None)
     return most if most and max(most[1:]) > _LONG * min(most[1:]) else None
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_vit.data import from_arrays, open_source
 from keras_vit.data.objects import complete
 from keras_vit.data.records.write import write_records
-from keras_vit.data.sources.selection import labels_of
+from keras_vit.data.sources.selection import read_labels
 
 IMAGES = np.zeros((3, 8, 10, 3), "uint8")
 BOXES = [np.zeros((0, 4)), [[0, 0, 0.5, 1]], [[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1]]]
@@ -83,7 +83,7 @@ def test_records_give_the_same_objects(written):
 def test_records_of_objects_have_no_labels_and_say_what_they_hold(written):
     _, folder = written
     copy = open_source(f"tfrecord:{folder}", "train")
-    for count in (lambda: labels_of(copy), copy.class_counts):
+    for count in (lambda: read_labels(copy), copy.class_counts):
         with pytest.raises(ValueError, match="has no labels"):
             count()
     description = json.loads(open(f"{folder}/dataset.json").read())

@@ -113,8 +113,8 @@ def test_an_evaluation_with_a_seed_draws_by_row_whatever_the_batch_and_the_hosts
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("corrupt('fogg')", 'unknown name "fogg". Did you mean "fog"'),
-        ("corrupt('fog', 6)", "strength of 1 to 5, got 6"),
+        ("corrupt('fogg')", "got name='fogg'. Did you mean .fog"),
+        ("corrupt('fog', 6)", "strength of 1 to 5, got strength=6"),
         ("corrupt('fog', True)", "strength of 1 to 5"),
     ],
 )

@@ -43,7 +43,7 @@ def objects(*depths, kinds=None):
 
 def label(text, example):
     made = parse_label(text, FEATURES)
-    value = made.of({key: tf.nest.map_structure(tf.constant, value) for key, value in example.items()})
+    value = made.compute({key: tf.nest.map_structure(tf.constant, value) for key, value in example.items()})
     assert value.dtype == tf.int64 and value.shape == ()
     return int(value)
 
@@ -217,9 +217,9 @@ def test_distances_are_binned_as_by_the_benchmarks_formula():
             rng.choice([7.5, 8, 8.25, 8.5, 9, 9.5, 9.75, 10, 12], len(kinds)),
             rng.choice([5, 8, 12, 20, 30, 999], len(kinds)),
         )
-        assert int(closest.of(objects(*near))) == bin_of([0, 8, 8.5, 9, 9.5, 10, 100], near.min())
+        assert int(closest.compute(objects(*near))) == bin_of([0, 8, 8.5, 9, 9.5, 10, 100], near.min())
         distance = min([*far[kinds < 3], 1000])
-        assert int(vehicle.of(objects(*far, kinds=kinds))) == bin_of([-100, 8, 20, 999], distance)
+        assert int(vehicle.compute(objects(*far, kinds=kinds))) == bin_of([-100, 8, 20, 999], distance)
 
 
 @pytest.mark.extended

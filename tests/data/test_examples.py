@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_vit.data import ExampleErrors, evaluation_batches, from_arrays, open_source, training_batches
 from keras_vit.data.batches import example_spec
 from keras_vit.data.sources.base import RandomAccess
-from keras_vit.data.sources.selection import labels_of, subset, without
+from keras_vit.data.sources.selection import read_labels, subset, without
 
 N = 10
 IMAGES = np.broadcast_to(np.arange(N, dtype="uint8")[:, None, None, None], (N, 4, 6, 3)).copy()
@@ -139,7 +139,7 @@ def test_what_a_batch_cannot_hold_is_refused():
     with pytest.raises(ValueError, match=r"select= to return \(x, y\) or \(x, y, weights\), got dict"):
         evaluation_batches(source, "", 4, select=lambda example: {"x": example["image"]})
     with pytest.raises(ValueError, match="arrays has no labels"):
-        labels_of(source)
+        read_labels(source)
     with pytest.raises(ValueError, match="arrays has no labels to count"):
         source.class_counts()
     with pytest.raises(ValueError, match="as count"):

@@ -124,7 +124,7 @@ def test_nothing_ignored_is_no_warning(tmp_path, told):
 
 def test_without_pillow_heif_it_is_told_how_to_read_heic(tmp_path, told, monkeypatch):
     monkeypatch.setattr(image_files.importlib.util, "find_spec", lambda name: None if name == "pillow_heif" else name)
-    image_files._with_heif.cache_clear()
+    image_files._register_heif.cache_clear()
     write(tmp_path, "cat/a.png", "dog/b.png")
     heic = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
     for name in ("cat/c.heic", "cat/d.HEIC", "cat/without"):

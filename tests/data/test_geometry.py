@@ -269,7 +269,7 @@ def test_crop_border_cuts_image_mask_and_boxes():
     with pytest.raises(tf.errors.InvalidArgumentError, match="nothing is left of an image of"):
         encoded = tf.data.Dataset.from_tensors(tf.io.encode_png(image))
         next(iter(encoded.map(parse("decode|crop_border(3)").image)))
-    with pytest.raises(ValueError, match="a whole number of pixels"):
+    with pytest.raises(ValueError, match="an integer of at least 0, got pixels=-1"):
         parse("crop_border(-1)")
 
 

@@ -29,6 +29,7 @@ VOC = [
     *[(1, 1, i) for i in range(21, 255)],
     (224, 224, 192),
 ]
+NAMES, NAMED = ("bg", "cat", "dog"), {"classes.txt": "bg\ncat\ndog\n"}
 FORMATS = {}
 
 
@@ -52,6 +53,12 @@ def export(function):
 
 def in_colors(values, colors):
     return png(np.array(colors, "uint8")[values])
+
+
+def pairs(**masks):
+    """The files images/a.jpg and masks/a.png of each mask `a`."""
+    files = {f"images/{name}.jpg": PHOTO for name in masks}
+    return files | {f"masks/{name}.png": mask for name, mask in masks.items()}
 
 
 def values_of(stored):
@@ -318,7 +325,7 @@ def labelme2voc():
 @export
 def hasty_png():
     return Export(
-        {"images/a.jpg": PHOTO, "masks/a.png": png(A), "classes.txt": "background\ncat\ndog\n"},
+        {**pairs(a=png(A)), "classes.txt": "background\ncat\ndog\n"},
         ("background", "cat", "dog"),
         {"train": {"a.jpg": A}},
     )
@@ -329,8 +336,7 @@ def v7_masks():
     colors = [(0, 0, 0), (255, 46, 0), (0, 134, 255)]
     return Export(
         {
-            "images/a.jpg": PHOTO,
-            "masks/a.png": in_colors(A, colors),
+            **pairs(a=in_colors(A, colors)),
             "class_mapping.csv": "class_name,class_color\n__background__,0 0 0\ncat,255 46 0\ndog,0 134 255\n",
         },
         ("__background__", "cat", "dog"),
@@ -352,7 +358,7 @@ def carvana():
 @export
 def black_and_white_png():
     return Export(
-        {"images/a.jpg": PHOTO, "masks/a.png": png((A > 0) * np.uint8(255))},
+        pairs(a=png((A > 0) * np.uint8(255))),
         ("background", "foreground"),
         {"train": {"a.jpg": A > 0}},
     )
@@ -403,7 +409,7 @@ def ids_of_16_bits():
 @export
 def classes_of_16_bits():
     first, second = values_of(np.array([0, 300, 40000], "uint16"))
-    files = {"images/a.jpg": PHOTO, "images/b.jpg": PHOTO, "masks/a.png": first, "masks/b.png": second}
+    files = pairs(a=first, b=second)
     return Export(files, ("0", "300", "40000"), {"train": {"a.jpg": A, "b.jpg": B}})
 
 
@@ -412,8 +418,7 @@ def rgba():
     colors = [(0, 0, 0, 0), (200, 0, 0, 255), (0, 200, 0, 128)]
     return Export(
         {
-            "images/a.jpg": PHOTO,
-            "masks/a.png": in_colors(A, colors),
+            **pairs(a=in_colors(A, colors)),
             "class_dict.csv": "name,r,g,b\nbackground,0,0,0\ncat,200,0,0\ndog,0,200,0\n",
         },
         ("background", "cat", "dog"),
@@ -487,7 +492,7 @@ def keras_vit_predict_of_300_classes():
     rows = "".join(f"{i},c{i},{i % 256},{i // 256},7\n" for i in range(300))
     mask = png(np.array([[299, 255, 0, 254]] * 3, "uint16"))
     return Export(
-        {"images/a.jpg": PHOTO, "masks/a.png": mask, "classes.csv": "class,name,red,green,blue\n" + rows},
+        {**pairs(a=mask), "classes.csv": "class,name,red,green,blue\n" + rows},
         tuple(f"c{i}" for i in range(300)),
         {"train": {"a.jpg": [[299, 255, 0, 254]] * 3}},
         void=65535,
@@ -506,10 +511,7 @@ def imagemagick_of_voc_colors():
     return Export(
         {
             "classes.txt": "bg\nred\ngreen\n",
-            "images/a.jpg": PHOTO,
-            "images/b.jpg": PHOTO,
-            "masks/a.png": stripped(one, VOC),
-            "masks/b.png": stripped(A, VOC),
+            **pairs(a=stripped(one, VOC), b=stripped(A, VOC)),
         },
         ("bg", "red", "green"),
         {"train": {"a.jpg": one, "b.jpg": A}},
@@ -522,11 +524,8 @@ def imagemagick_of_other_colors():
     colors = [(0, 0, 0), (255, 0, 0), (0, 255, 0)]
     return Export(
         {
-            "classes.txt": "bg\ncat\ndog\n",
-            "images/a.jpg": PHOTO,
-            "images/b.jpg": PHOTO,
-            "masks/a.png": stripped(np.where(A == 1, 2, 0), colors),
-            "masks/b.png": stripped(A, colors),
+            **NAMED,
+            **pairs(a=stripped(np.where(A == 1, 2, 0), colors), b=stripped(A, colors)),
         },
         refused=r'index 1 is \(0, 255, 0\) in .*a.png" and \(255, 0, 0\) in .*pass \?colors=colors.csv. .*"cat,',
     )
@@ -537,7 +536,7 @@ def imagemagick_of_other_colors_with_a_table():
     unclear = imagemagick_of_other_colors()
     files = unclear.files | {"colors.csv": "dog,0,255,0\nbg,0,0,0\ncat,255,0,0\n"}
     splits = {"train": {"a.jpg": np.where(A == 1, 2, 0), "b.jpg": A}}
-    return Export(files, ("bg", "cat", "dog"), splits, options="?colors=colors.csv")
+    return Export(files, NAMES, splits, options="?colors=colors.csv")
 
 
 @export
@@ -548,7 +547,7 @@ def gifs_with_a_palette_each():
         mask = pil.fromarray(np.argsort(order).astype("uint8")[A], "P")
         mask.putpalette([channel for i in order for channel in colors[i]])
         files |= {f"images/{name}.jpg": PHOTO, f"masks/{name}.gif": save(mask, "GIF")}
-    return Export(files, ("bg", "cat", "dog"), {"train": {"a.jpg": A, "b.jpg": A}})
+    return Export(files, NAMES, {"train": {"a.jpg": A, "b.jpg": A}})
 
 
 @export
@@ -557,7 +556,7 @@ def a_file_of_one_class_has_a_palette_of_one_color():
     files = {"class_dict.csv": "name,r,g,b\nbg,0,0,0\ncat,255,0,0\ndog,0,255,0\n"}
     for name, values in (("a", A), ("b", A * 0 + 2)):
         files |= {f"images/{name}.jpg": PHOTO, f"masks/{name}.png": stripped(values, colors)}
-    return Export(files, ("bg", "cat", "dog"), {"train": {"a.jpg": A, "b.jpg": A * 0 + 2}})
+    return Export(files, NAMES, {"train": {"a.jpg": A, "b.jpg": A * 0 + 2}})
 
 
 @export
@@ -566,12 +565,9 @@ def imagemagick_of_greys():
     return Export(
         {
             "classes.txt": "0 bg\n7 cat\n11 dog\n",
-            "images/a.jpg": PHOTO,
-            "images/b.jpg": PHOTO,
-            "masks/a.png": stripped(np.where(A == 1, 2, 0), levels),
-            "masks/b.png": stripped(A, levels),
+            **pairs(a=stripped(np.where(A == 1, 2, 0), levels), b=stripped(A, levels)),
         },
-        ("bg", "cat", "dog"),
+        NAMES,
         {"train": {"a.jpg": np.where(A == 1, 2, 0), "b.jpg": A}},
     )
 
@@ -581,8 +577,7 @@ def a_table_in_another_order_than_the_palettes():
     colors = [(0, 0, 0), (255, 0, 0), (0, 255, 0)]
     return Export(
         {
-            "images/a.jpg": PHOTO,
-            "masks/a.png": palette(A, colors + [(0, 0, 0)] * 253),
+            **pairs(a=palette(A, colors + [(0, 0, 0)] * 253)),
             "labelmap.csv": "name,r,g,b\ndog,0,255,0\nbg,0,0,0\ncat,255,0,0\n",
         },
         ("dog", "bg", "cat"),
@@ -596,13 +591,10 @@ def palettes_cut_after_the_last_used_color():
     colors = [(5, 5, 5), (255, 0, 0), (0, 255, 0)]
     return Export(
         {
-            "classes.txt": "bg\ncat\ndog\n",
-            "images/a.jpg": PHOTO,
-            "images/b.jpg": PHOTO,
-            "masks/a.png": palette(np.minimum(A, 1), colors[:2]),
-            "masks/b.png": palette(B, colors + [(9, 9, 9)] * 253, transparency=0),
+            **NAMED,
+            **pairs(a=palette(np.minimum(A, 1), colors[:2]), b=palette(B, colors + [(9, 9, 9)] * 253, transparency=0)),
         },
-        ("bg", "cat", "dog"),
+        NAMES,
         {"train": {"a.jpg": np.minimum(A, 1), "b.jpg": B}},
     )
 
@@ -611,7 +603,7 @@ def palettes_cut_after_the_last_used_color():
 def paddleseg_lists():
     return Export(
         {
-            "classes.txt": "bg\ncat\ndog\n",
+            **NAMED,
             "images/x/a.jpg": PHOTO,
             "images/y/a.jpg": PHOTO,
             "labels/x/a.png": png(A),
@@ -619,7 +611,7 @@ def paddleseg_lists():
             "train.txt": "images/x/a.jpg labels/x/a.png\n",
             "val.txt": "images/y/a.jpg labels/y/a.png\n",
         },
-        ("bg", "cat", "dog"),
+        NAMES,
         {"train": {"x/a.jpg": A}, "val": {"y/a.jpg": B}},
     )
 
@@ -652,23 +644,23 @@ def _boxes_of_coco(image):
 
 @export
 def coco_boxes_beside_masks():
-    files = {"instances_train.json": _boxes_of_coco("train.jpg"), "classes.txt": "bg\ncat\ndog\n"}
+    files = {"instances_train.json": _boxes_of_coco("train.jpg"), **NAMED}
     for split, values in (("train", A), ("val", B)):
         files |= {f"{split}/images/{split}.jpg": PHOTO, f"{split}/masks/{split}.png": png(values)}
-    return Export(files, ("bg", "cat", "dog"), {"train": {"train.jpg": A}, "val": {"val.jpg": B}})
+    return Export(files, NAMES, {"train": {"train.jpg": A}, "val": {"val.jpg": B}})
 
 
 @export
 def yolo_boxes_beside_masks():
-    files = {"data.yaml": "names: [cat]\ntrain: images\nval: images\n", "classes.txt": "bg\ncat\ndog\n"}
+    files = {"data.yaml": "names: [cat]\ntrain: images\nval: images\n", **NAMED}
     files |= {"images/a.jpg": PHOTO, "labels/a.txt": "0 0.5 0.5 0.5 0.5\n", "masks/a.png": png(A)}
-    return Export(files, ("bg", "cat", "dog"), {"train": {"a.jpg": A}})
+    return Export(files, NAMES, {"train": {"a.jpg": A}})
 
 
 @export
 def masks_alone_are_named():
     files = coco_boxes_beside_masks().files | {"instances_train.json": "not read"}
-    return Export(files, ("bg", "cat", "dog"), coco_boxes_beside_masks().splits, options="?masks=masks")
+    return Export(files, NAMES, coco_boxes_beside_masks().splits, options="?masks=masks")
 
 
 @export
@@ -767,13 +759,12 @@ def masks_of_stored_pixels():
     """A camera's photograph, held upright: its pixels lie on their side, and so does its mask."""
     return Export(
         {
-            "classes.txt": "bg\ncat\ndog\n",
+            **NAMED,
+            **pairs(a=png(A), b=png(B)),
             "images/a.jpg": turned(6, (3, 4)),
             "images/b.jpg": turned(3, (3, 4)),
-            "masks/a.png": png(A),
-            "masks/b.png": png(B),
         },
-        ("bg", "cat", "dog"),
+        NAMES,
         {"train": {"a.jpg": [[1, 0, 0], [1, 1, 0], [2, 2, 0], [2, 2, 1]],
                    "b.jpg": [[1, 1, 1, 1], [0, 0, 0, 0], [2, 2, 2, 2]]}},
         said="2 masks, such as .*have the stored pixels of an image that EXIF data turns, and are turned with it",
@@ -784,13 +775,12 @@ def masks_of_stored_pixels():
 def masks_of_upright_pixels():
     return Export(
         {
-            "classes.txt": "bg\ncat\ndog\n",
+            **NAMED,
+            **pairs(a=png(A), b=png(B)),
             "images/a.jpg": turned(6, (4, 3)),
             "images/b.jpg": turned(3, (3, 4)),
-            "masks/a.png": png(A),
-            "masks/b.png": png(B),
         },
-        ("bg", "cat", "dog"),
+        NAMES,
         {"train": {"a.jpg": A, "b.jpg": B}},
     )
 
@@ -798,8 +788,8 @@ def masks_of_upright_pixels():
 @export
 def masks_of_unclear_pixels():
     return Export(
-        {"classes.txt": "bg\ncat\ndog\n", "images/a.jpg": turned(2, (3, 4)), "masks/a.png": png(A)},
-        ("bg", "cat", "dog"),
+        {**NAMED, "images/a.jpg": turned(2, (3, 4)), "masks/a.png": png(A)},
+        NAMES,
         {"train": {"a.jpg": A}},
         said="EXIF data turns or mirrors the images of 1 mask without changing their size",
     )

@@ -12,7 +12,7 @@ from keras_vit.data.ops.op_registry import parse
 from keras_vit.data.records.write import write_records
 from keras_vit.data.source_names import with_kind
 from keras_vit.data.sources.mask_tables import cityscapes, read_table, voc
-from keras_vit.data.sources.selection import labels_of
+from keras_vit.data.sources.selection import read_labels
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -78,9 +78,9 @@ def test_records_hold_masks_of_classes(records):
         np.testing.assert_array_equal(example["mask"][..., 0], ROOMS)
     description = json.loads((folder / "dataset.json").read_text())
     assert description["features"] == {"image": "image/encoded", "mask": "image/segmentation/class/encoded"}
-    for text in ("labels_of", "class_counts"):
+    for text in ("read_labels", "class_counts"):
         with pytest.raises(ValueError, match="has no labels"):
-            labels_of(copy) if text == "labels_of" else copy.class_counts()
+            read_labels(copy) if text == "read_labels" else copy.class_counts()
 
 
 @pytest.mark.extended

@@ -27,7 +27,7 @@ from mask_files import (
 )
 
 from keras_vit.data.errors import reason
-from keras_vit.data.sources.mask_files import Mapping, canonical
+from keras_vit.data.sources.mask_files import Mapping, class_mapper
 from keras_vit.io.void import void_value
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -68,7 +68,7 @@ REFUSED = {
     ),
     "missing_file": (rooms(), "?classes=names.txt", "Cannot read .*names.txt"),
     "values_outside": (
-        everywhere(png(ROOMS * 9)), "", "3 of 3 masks cannot be used, .*it has the value 9.* Expected the values 0, 1"
+        everywhere(png(ROOMS * 9)), "", "3 of 3 masks cannot be used, .*it has the value 9.* Expected 0, 1"
     ),
     "all_void": (everywhere(png(ROOMS * 0 + 255)), "", "3 of 3 masks cannot be used, .*it is all void"),
     "floats": (everywhere(tiff(ROOMS.astype("float32")), suffix=".tif"), "", "as integers of .* got Pillow's mode F"),
@@ -117,7 +117,7 @@ def test_a_broken_mask_fails_alone_and_by_name(name, tmp_path, told):
 
 GAPS = np.array([0, 7, 11], "uint8")[ROOMS]
 VOID_LAST = np.where(ROOMS == 2, 255, ROOMS).astype("uint8")
-# (files, options, class names, the first mask's canonical values)
+# (files, options, class names, the first mask's class_mapper values)
 TREATED = {
     "grey": (rooms(), "", ("sky", "road", "tree"), ROOMS),
     "one_bit": (everywhere(png(ROOMS > 0), names=""), "", ("background", "foreground"), ROOMS > 0),
@@ -186,7 +186,7 @@ def test_files_of_another_palette_than_the_sample_fail_by_name():
     mapping = Mapping({0: 0, 1: 1, 2: 2}, frozenset([255]), tuple("abc"), 255, palette={0: 5, 1: 0xFF0000})
 
     def classes(encoded):
-        return canonical(mapping)(tf.constant(encoded))
+        return class_mapper(mapping)(tf.constant(encoded))
 
     red, blue, last = (255, 0, 0), (0, 0, 5), (9, 9, 9)
     for colors in ([blue, red, last], [blue, red, red], [last] * 3):
@@ -194,7 +194,7 @@ def test_files_of_another_palette_than_the_sample_fail_by_name():
     np.testing.assert_array_equal(classes(palette(ROOMS * 0, [blue, last]))[..., 0], ROOMS * 0)  # 1 is unused
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         classes(palette(ROOMS, [blue, last, red]))
-    assert "differs from that of other masks: index 1 is 9 9 9 here and 255 0 0 there" in reason(error.value)
+    assert "differs from that of other masks: index 1 is (9, 9, 9) here and (255, 0, 0) there" in reason(error.value)
 
 
 def test_an_option_decides_between_indices_and_colors(tmp_path):

@@ -109,7 +109,7 @@ def test_random_shift_moves_by_whole_pixels_and_fills_with_black():
 def test_multiply_scales_pixels_of_another_range():
     zeros_and_ones = (RAMP % 2).astype("uint8")
     np.testing.assert_array_equal(run("decode|multiply(255)", zeros_and_ones), 255 * zeros_and_ones)
-    with pytest.raises(ValueError, match="multiply: expected a positive number, got 0"):
+    with pytest.raises(ValueError, match="multiply: expected a positive number, got factor=0"):
         parse("multiply(0)")
 
 

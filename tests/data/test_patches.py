@@ -56,10 +56,10 @@ def test_shuffled_parts_are_the_same_parts_in_another_order():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("shift(0.5)", "expected integers, in pixels"),
-        ("shift(1, 1, 'white')", 'unknown border "white"'),
-        ("drop_patches(0, 0.5)", "an integer of at least 1"),
-        ("drop_patches(2, 1.5)", "share from 0 to 1"),
+        ("shift(0.5)", "expected an integer, in pixels"),
+        ("shift(1, 1, 'white')", "expected one of mirror, black"),
+        ("drop_patches(0, 0.5)", "integers of at least 1"),
+        ("drop_patches(2, 1.5)", "a number from 0 to 1, got share"),
         ("drop_patches(2, 0.5, 300)", "level from 0 to 255"),
         ("drop_patches(4, 0.5)", "cannot divide an image of 6x8 pixels evenly"),
         ("shuffle_patches(4)", "cannot divide an image of 6x8 pixels evenly"),

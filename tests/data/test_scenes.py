@@ -132,7 +132,7 @@ def test_scene_crop_without_a_mask_has_the_first_window_and_moves_boxes():
         [result] = both_ways("scene_crop(6, 7)", {"image": scene()["image"], "boxes": boxes}, [seed])
         np.testing.assert_array_equal(result["image"], scene()["image"][top : top + 6, left : left + 7])
         np.testing.assert_allclose(result["boxes"], [[0, 0, 1, 1]])
-    with pytest.raises(ValueError, match="max_share above 0 and at most 1"):
+    with pytest.raises(ValueError, match="a share above 0 and at most 1, got max_share=75"):
         parse("scene_crop(6, max_share=75)")
 
 

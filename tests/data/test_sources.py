@@ -131,7 +131,7 @@ _FRACTIONS = np.linspace(0, 1, 32).reshape(2, 4, 4, 1)
         (_FOUR, [[1, 0], [0, 1]], r"one-hot rows use labels.argmax\(-1\)"),
         (_FOUR, [0, -1], "the labels range from -1"),
         (_FOUR, [0.0, 0.5], "expected integer labels, got 0.5"),
-        (_FOUR, ["cat", "dog"], "pass the names as class_names"),
+        (_FOUR, ["cat", "dog"], "pass names as class_names"),
     ],
 )
 def test_arrays_that_do_not_fit(images, labels, message):
@@ -225,7 +225,7 @@ def test_a_folder_may_be_below_data_dir_or_in_another_file_system(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("folder:PATH", "is a placeholder for your data: write folder: and the path of your folder"),
+        ("folder:PATH", "is a placeholder: write folder: and the path of your folder"),
         ("{}/none", 'There is no folder "/'),
         ("cifar11", '^tensorflow-datasets has no "cifar11". Did you mean .*cifar10'),
     ],

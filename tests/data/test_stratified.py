@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from keras_vit.data import open_source
-from keras_vit.data.sources.stratified import positions, stratified
+from keras_vit.data.sources.stratified import stratified, stratified_slice
 from keras_vit.data.splits import split_range
 
 
 def parts(labels, *splits):
-    """The positions of each split's examples."""
+    """The stratified_slice of each split's examples."""
     names = [f"class{i}" for i in range(max(labels) + 1)]
-    return [positions("folder:photos", split, np.array(labels), names) for split in splits]
+    return [stratified_slice("folder:photos", split, np.array(labels), names) for split in splits]
 
 
 @pytest.mark.parametrize("percent", [1, 20, 50, 80, 90, 99])

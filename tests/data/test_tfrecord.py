@@ -11,7 +11,7 @@ from keras_vit.data import ExampleErrors, evaluation_batches, open_source
 from keras_vit.data.errors import WrongDescription
 from keras_vit.data.records import index
 from keras_vit.data.scan import scan
-from keras_vit.data.sources.selection import example_names, labels_of, names_at, subset, without
+from keras_vit.data.sources.selection import example_names, names_at, read_labels, subset, without
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +151,7 @@ def test_a_label_outside_the_classes_ends_a_run(tmp_path):
     (tmp_path / "labels.txt").write_text("tench\ngoldfish\nshark\n")
     source, errors = open_source(f"tfrecord:{tmp_path}/train", "train"), ExampleErrors()
     with pytest.raises(ValueError, match="train: The source .* the label 3 here"):
-        labels_of(source)
+        read_labels(source)
     with pytest.raises(WrongDescription, match="record 2. The source"):
         list(scan(source, lambda example, image: (example["label"],)))  # as `prepare` reads it
     batches = evaluation_batches(source, "decode|resize(4, 4)", 6, errors=errors)
@@ -235,7 +235,7 @@ def test_files_that_are_not_as_long_as_they_were_are_named_at_the_start(tmp_path
     whole = (tmp_path / "1.tfrecord").read_bytes()
     (tmp_path / "1.tfrecord").write_bytes(whole[:-1])
     with pytest.raises(
-        ValueError, match=r'1.tfrecord" has [\d,]+ bytes; expected [\d,]+ by dataset.json. It was truncated'
+        ValueError, match=r'1.tfrecord" has [\d,]+ bytes; expected [\d,]+ by dataset.json. Copy or write it'
     ):
         open_source(f"tfrecord:{tmp_path}", "train")
     described(tmp_path)  # as version 0.3 wrote it
@@ -286,7 +286,7 @@ def test_flipped_bytes_are_named(tmp_path):
     source = open_source(f"tfrecord:{tmp_path}?classes=3", "train")
     assert source.example_name(1, 1) == f"{tmp_path}/b.tfrecord, record 1"
     with pytest.raises(tf.errors.InvalidArgumentError, match="This record, or one before it in the file, is damaged"):
-        source.read(source.key_of(1, 1))
+        source.read(source.make_key(1, 1))
 
 
 def test_compressed_and_empty_files(tmp_path, caplog):

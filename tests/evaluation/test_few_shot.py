@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import evaluation_batches, from_arrays, open_source
-from keras_vit.data.sources.selection import labels_of, subset
+from keras_vit.data.sources.selection import read_labels, subset
 from keras_vit.evaluation import Embedder, few_shot
 from keras_vit.evaluation.data import default_preprocessing
 from keras_vit.evaluation.shots import draw, whole_numbers
@@ -166,14 +166,14 @@ def values_of(source):
 def test_only_the_images_of_a_subset_are_read(tmp_path):
     source = folder_of(tmp_path)
     numbers = np.array([0, 5, 17, 30])
-    values, labels = values_of(source)[numbers], labels_of(source)[numbers]
+    values, labels = values_of(source)[numbers], read_labels(source)[numbers]
     read = subset(source, numbers)
     kept = {read.names(i).numpy().decode() for i in range(4)}
     for path in tmp_path.rglob("*.png"):
         if str(path) not in kept:
             path.unlink()
     np.testing.assert_array_equal(values_of(read), values)
-    np.testing.assert_array_equal(labels_of(read), labels)
+    np.testing.assert_array_equal(read_labels(read), labels)
 
 
 def test_a_subset_keeps_what_messages_call_its_examples():
@@ -189,5 +189,5 @@ def test_a_subset_of_records_is_the_same_examples(shared_data):
     found = list(evaluation_batches(subset(source, numbers), "decode|resize(32, 32)", 3).as_numpy_iterator())
     assert [list(weights) for _, _, weights in found] == [[1, 1, 1], [1, 0, 0]]
     np.testing.assert_array_equal(np.concatenate([images for images, _, _ in found])[:4], batches[0][0][numbers])
-    np.testing.assert_array_equal(labels_of(source), batches[0][1])
+    np.testing.assert_array_equal(read_labels(source), batches[0][1])
     np.testing.assert_array_equal(np.concatenate([labels for _, labels, _ in found])[:4], batches[0][1][numbers])

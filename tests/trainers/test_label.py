@@ -11,7 +11,7 @@ from small_models import detecting, segmenting
 
 import keras_vit
 from keras_vit.data import from_arrays, open_source
-from keras_vit.data.sources.selection import example_names, labels_of
+from keras_vit.data.sources.selection import example_names, read_labels
 from keras_vit.data.sources.written_table import names_for_table
 from keras_vit.evaluation import confident
 from keras_vit.evaluation.labelling import check_teacher, write_labels
@@ -72,7 +72,7 @@ def test_the_labels_are_those_of_classify_and_without_a_confident_one_nothing_is
     source = open_source(f"jsonl:{photos}/out/table.jsonl", "train")
     assert source.class_names == NAMES and source.size == 16
     by_file = {row["image"]: NAMES.index(row["label"]) for row in found}
-    assert [by_file[name] for name in example_names(source)] == labels_of(source).tolist()
+    assert [by_file[name] for name in example_names(source)] == read_labels(source).tolist()
     with pytest.raises(ValueError, match=r"with a confidence of 1 or more: the highest confidence is 0\.\d"):
         write_labels(teacher, more, str(photos / "none"), lowest=1)
     assert not (photos / "none").exists()

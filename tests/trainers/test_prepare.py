@@ -231,7 +231,7 @@ def test_names_of_files(source, name):
 
 
 def test_hidden_files_are_not_written(tmp_path):
-    with pytest.raises(ValueError, match='The name ".x" would make hidden files'):
+    with pytest.raises(ValueError, match="--name=.x would make hidden files"):
         write_records(noisy(2), str(tmp_path), ".x", "train", 1)
 
 

@@ -7,13 +7,15 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_vit.data.annotations import annotation_files
-from keras_vit.data.annotations.foreign_tables import foreign_table
-from keras_vit.data.annotations.form import Layout
+from keras_vit.data.annotations.schema import Layout
 
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".7z", ".rar")
 _TRIED = 3  # files of an ending
 _FOLDERS = 20
+_N = r"-?[\d.]+"  # a number
+_TO_COCO = "Convert it to COCO or to a CSV table"
 _BY_CSV = "Write a CSV with a row for each box: image, label, xmin, ymin, xmax, ymax"
+_TRACKS = rf"\A\d+,-?\d+(?:,{_N}){{4,8}}\s"
 _LISTS = {  # JSON by line, or a list of objects
     r'"data_row"|"Labeled Data"|"DataRow ID"': (
         "Labelbox's export. Convert it to COCO with Labelbox's SDK (labelbox.data.serialization)"
@@ -58,6 +60,7 @@ _FOREIGN = {
         r'"bounding_box"[^{]*"category_name"|"landmarks".*"bounding_box"': f"DeepFashion2's JSON. {_BY_CSV}",
         r'"bbox"\s*:\s*\[\s*\{\s*"label"': f"Kvasir-SEG's JSON. {_BY_CSV}",
         r'"coordinates"\s*:': "CreateML's JSON. In Roboflow: Download Dataset, COCO; elsewhere, export as COCO",
+        r'"(?:label_hash|data_hash)"': "Encord's JSON. Export the labels as COCO",
     },
     ".ndjson": _LISTS,
     ".jsonl": _LISTS,
@@ -75,25 +78,44 @@ _FOREIGN = {
         ),
         r"^[A-Za-z_]+ \d\.\d+ \d (?:-?\d+\.\d+ ){11}-?\d+\.\d+\s*$": f"KITTI's label_2. {_BY_CSV}",
         r"^\d+(?:,-?\d+){7},?\s*$": f"VisDrone's text. {_BY_CSV}",
+        _TRACKS: f"a table of tracks of the MOT Challenge. {_TO_COCO}",
+        r"\A\S+\.jpg\s+\d+\s+(?:\d+ ){9}\d+\s": f"a list of faces of WIDER FACE. {_TO_COCO}",
+        r"\A\S+\.\w+(?: \d+,\d+,\d+,\d+,\d+)+\s": f"a list of images with boxes, as for keras-yolo3. {_TO_COCO}",
+    },
+    ".csv": {
+        _TRACKS: f"a table of tracks of the MOT Challenge. {_TO_COCO}",
+        r"\A[^\n]*region_shape_attributes": "a table of VGG Image Annotator. Export its annotations as COCO",
+        r"rectanglelabels": "a table of Label Studio. Export the project as COCO or YOLO",
+        r"\Afilename(?:, ?[^,\n]+)+\n[^,\n]+\.\w+(?:, ?[01])+\s": (
+            "a table of classes of whole images, of Roboflow's multi-label classification. It has no boxes"
+        ),
     },
 }
 
 
-def recognised(root: str) -> str:
-    """Returns a sentence about the first file in a format that does not open, or ""."""
+def _recognise(root: str) -> str:
+    """Returns a sentence about the first file in a format that does not open, or the columns of a CSV; "" without."""
     for end, kinds in _FOREIGN.items():
-        for path in [root] if root.lower().endswith(end) else annotation_files.below(root, end)[:_TRIED]:
-            start = annotation_files.start_of(path)
+        for path in [root] if root.lower().endswith(end) else annotation_files.find_files(root, end)[:_TRIED]:
+            start = annotation_files.read_start(path).lstrip("\ufeff") + "\n"
             found = next((kind for pattern, kind in kinds.items() if re.search(pattern, start, re.MULTILINE)), None)
             if found:
                 return f'"{path}" is {found}.'
+            if end == ".csv":
+                return _describe_columns(path, start.partition("\n")[0].strip()[:200])
     return ""
 
 
-def _inner(root, find):
+def _describe_columns(path, line):
+    fix = " It names no columns: add a first line such as image,xmin,ymin,xmax,ymax,label."
+    numbers = re.findall(rf"(?:^|,)\s*{_N}\s*(?=,|$)", line)
+    return f'The first line of "{os.path.basename(path)}" is {line!r}.{fix if len(numbers) > 3 else ""}'
+
+
+def _look_inside(root, find):
     """A sentence about the first folder in `root` with annotations, the reason why they do not open, or ""."""
     reasons = []
-    for name in annotation_files.names_in(root)[:_FOLDERS]:
+    for name in annotation_files.list_names(root)[:_FOLDERS]:
         place = os.path.join(root, name)
         if not tf.io.gfile.isdir(place):
             continue
@@ -116,4 +138,4 @@ def advice(root: str, find: Callable[[str], Layout | None]) -> str:
     """
     if root.lower().endswith(_ARCHIVES):
         return "Unpack it, and open the folder."
-    return _inner(root, find) or recognised(root) or foreign_table(root)
+    return _look_inside(root, find) or _recognise(root)

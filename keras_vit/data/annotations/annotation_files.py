@@ -17,7 +17,8 @@ from keras_vit.io.suggest import did_you_mean, listed
 
 _START = 4096  # bytes that identify a format
 _TRIED = 5  # file names to look for in a folder
-_OF_ANNOTATIONS = ("annotation", "annotations", "ann", "json", "labels", "xml", "xmls")  # names of folders
+_ANNOTATION_FOLDERS = ("annotation", "annotations", "ann", "json", "labels", "xml", "xmls")  # names of folders
+_SPECIFY = ', and specify the folder that contains these: "...?images=FOLDER"'
 _PREFIX = re.compile(r"^[0-9a-f]{8}-")  # of Label Studio
 
 
@@ -39,7 +40,7 @@ def read_json(path: str) -> dict[str, Any]:
     return content
 
 
-def start_of(path: str) -> str:
+def read_start(path: str) -> str:
     """Reads the first characters of a file; "" if unreadable."""
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
@@ -48,7 +49,7 @@ def start_of(path: str) -> str:
         return ""
 
 
-def names_in(folder: str) -> list[str]:
+def list_names(folder: str) -> list[str]:
     """Lists the names in a folder, sorted, without hidden names and a bucket's "/"; [] if it does not exist."""
     try:
         return sorted(name.rstrip("/") for name in tf.io.gfile.listdir(folder or ".") if not name.startswith("."))
@@ -56,7 +57,7 @@ def names_in(folder: str) -> list[str]:
         return []
 
 
-def below(folder: str, end: str) -> list[str]:
+def find_files(folder: str, end: str) -> list[str]:
     """Lists the files below a folder with this extension, in any case, sorted, without hidden files."""
     try:
         found = [os.path.join(place, name) for place, _, names in tf.io.gfile.walk(folder) for name in names]
@@ -69,7 +70,13 @@ def below(folder: str, end: str) -> list[str]:
     return sorted(path for path in found if path.lower().endswith(end) and not hidden(path))
 
 
-def split_of(path: str) -> str:
+def files_by_split(root: str, end: str) -> dict[str, list[str]]:
+    """Finds the files with this extension in split folders, {split: files}; all are "train" if none has any."""
+    found = {split: find_files(folder, end) for split, folder in split_folders(root).items()}
+    return {split: files for split, files in found.items() if files} or {"train": find_files(root, end)}
+
+
+def infer_split(path: str) -> str:
     """Returns the split in a file's name or its folder's: "instances_val2017.json" is "val"; "train" by default."""
     folder, name = os.path.split(path)
     words = [re.sub(r"\d+$", "", word) for word in re.split(r"[^A-Za-z0-9]+", os.path.splitext(name)[0])]
@@ -77,7 +84,7 @@ def split_of(path: str) -> str:
     return found[0] if found else "train"
 
 
-def by_split(found: Iterable[str], root: str) -> dict[str, str]:
+def assign_splits(found: Iterable[str], root: str) -> dict[str, str]:
     """Assigns the files in `root` to splits by their names: {split: file}.
 
     Raises:
@@ -85,7 +92,7 @@ def by_split(found: Iterable[str], root: str) -> dict[str, str]:
     """
     splits: dict[str, str] = {}
     for file in found:
-        split = split_of(file)
+        split = infer_split(file)
         if split in splits:
             raise ValueError(
                 f'"{root}" has several files for the split "{split}": {splits[split]}, {file}. Open one of them instead'
@@ -95,40 +102,39 @@ def by_split(found: Iterable[str], root: str) -> dict[str, str]:
     return splits
 
 
-def folders_of_splits(root: str) -> dict[str, str]:
+def split_folders(root: str) -> dict[str, str]:
     """Finds the folders train, val (valid, validation) and test in `root`: {split: folder}.
 
     Raises:
         ValueError: if two are the same split.
     """
     found = {}
-    for name in names_in(root):
+    for name in list_names(root):
         split = canonical(name)
         if split in SPLITS and tf.io.gfile.isdir(os.path.join(root, name)):
             if split in found:
                 raise ValueError(
-                    f'The folder "{root}" has several folders for one split: {os.path.basename(found[split])}, {name}.'
-                    " Merge them."
+                    f'"{root}" has several folders for one split: {os.path.basename(found[split])}, {name}. Merge them.'
                 )
             found[split] = os.path.join(root, name)
     return found
 
 
-class Existing:
+class FileIndex:
     """The files that exist; lists each folder once."""
 
     def __init__(self):
         self._names: dict[str, frozenset[str]] = {}
 
-    def list(self, folders: Iterable[str]) -> None:
+    def add(self, folders: Iterable[str]) -> None:
         """Lists folders in parallel."""
         new = [folder for folder in dict.fromkeys(folders) if folder not in self._names]
         if new:  # starting threads is expensive
-            self._names.update(zip(new, in_threads(lambda folder: frozenset(names_in(folder)), new)))
+            self._names.update(zip(new, in_threads(lambda folder: frozenset(list_names(folder)), new)))
 
     def names(self, folder: str) -> frozenset[str]:
         """Returns the names in a folder."""
-        self.list([folder])
+        self.add([folder])
         return self._names[folder]
 
     def __contains__(self, path: str) -> bool:
@@ -136,7 +142,7 @@ class Existing:
         return name in self.names(folder)
 
 
-def bases(folder: str, root: str) -> list[str]:
+def parent_folders(folder: str, root: str) -> list[str]:
     """Lists `folder` and the folders above it, up to `root`; one further if the last is named for annotations.
 
     Images outside of PATH belong to other data, unless PATH itself is DATA/annotations.
@@ -144,7 +150,7 @@ def bases(folder: str, root: str) -> list[str]:
     found = [folder]
     while root and found[-1] != root and found[-1].startswith(os.path.join(root, "")):
         found.append(os.path.dirname(found[-1]))
-    alone = os.path.basename(found[-1]).lower() in _OF_ANNOTATIONS
+    alone = os.path.basename(found[-1]).lower() in _ANNOTATION_FOLDERS
     return [*found, os.path.dirname(found[-1])] if alone else found
 
 
@@ -153,7 +159,7 @@ def _candidates(path, split, root):
     folder, stem = os.path.split(os.path.splitext(path)[0])
     words = [stem.partition("_")[2], split, *([] if split != "val" else ["valid", "validation"])]
     yield folder
-    for base in bases(folder, root)[:2]:
+    for base in parent_folders(folder, root)[:2]:
         yield from (os.path.join(base, "images", word) for word in words if word)
         yield from (os.path.join(base, word) for word in words if word)
         yield from (os.path.join(base, "images"), os.path.join(base, "data"), base)
@@ -175,8 +181,19 @@ def _shortened(name, count):
     return "/".join(parts[min(count, len(parts) - 1) :])
 
 
+def check_owner(owner: dict[str, str], file: str, name: str, path: str, fix: str = _SPECIFY) -> None:
+    """Adds {file: name} to `owner`.
+
+    Raises:
+        ValueError: if `owner` has the file by another name; `path` states both, and `fix` ends the message.
+    """
+    other = owner.setdefault(file, name)
+    if other != name:
+        raise ValueError(f'"{path}": "{other}" and "{name}" would both be "{file}". Restore the folders in them{fix}.')
+
+
 def image_paths(
-    path: str, split: str, images: str, names: Sequence[str], existing: Existing, root: str = ""
+    path: str, split: str, images: str, names: Sequence[str], existing: FileIndex, root: str = ""
 ) -> list[str]:
     """Returns the path of each image that an annotation file names.
 
@@ -185,7 +202,7 @@ def image_paths(
         split: str. Its split.
         images: str. Folder of the images; "" to look for it.
         names: sequence of str. Image names, with "/".
-        existing: Existing. The files that exist.
+        existing: FileIndex. The files that exist.
         root: str. The folder that was opened, outside of which images belong to other data; "" for the file's, or the
             one above a folder with the name of a split.
 
@@ -216,7 +233,7 @@ def _best(folders, names, existing):
     """Returns the first of the folders with the most of the images."""
     if len(folders) == 1:
         return folders[0]
-    existing.list(os.path.dirname(os.path.join(place, name)) for place in folders for name in names)
+    existing.add(os.path.dirname(os.path.join(place, name)) for place in folders for name in names)
     return max(folders, key=lambda place: sum(os.path.join(place, name) in existing for name in names))
 
 
@@ -228,22 +245,17 @@ def _distinct(path, stated, folder, names):
     """
     owner: dict[str, str] = {}
     for name, text in zip(names, stated):
-        first = owner.setdefault(os.path.normpath(name), text)
-        if first is not text:
-            raise ValueError(
-                f'"{path}": "{first}" and "{text}" would both be "{os.path.join(folder, name)}". Keep the images in the'
-                ' folders that the annotations name, and specify where these begin: "...?images=FOLDER".'
-            )
+        check_owner(owner, os.path.join(folder, os.path.normpath(name)), text, path)
     return [os.path.join(folder, name) for name in names]
 
 
-def unlisted(paths: Iterable[str], existing: Existing) -> Iterator[str]:
+def unlisted_images(paths: Iterable[str], existing: FileIndex) -> Iterator[str]:
     """Yields image files next to the listed ones."""
-    own: dict[str, set[str]] = {}
+    listed_names: dict[str, set[str]] = {}
     for path in paths:
         folder, name = os.path.split(path)
-        own.setdefault(folder, set()).add(name)
-    for folder, mine in sorted(own.items()):
+        listed_names.setdefault(folder, set()).add(name)
+    for folder, mine in sorted(listed_names.items()):
         yield from (
             os.path.join(folder, name) for name in sorted(existing.names(folder) - mine) if ending(name) in ENDINGS
         )

@@ -16,9 +16,9 @@ from keras_vit.io.paths import read_text
 
 ENDINGS = (".jsonl", ".manifest")
 _USE = "aiplatform.googleapis.com/ml_use"
-_SIDES_OF_VERTEX = ("xMin", "yMin", "xMax", "yMax")
-_SIDES_OF_AZURE = ("topX", "topY", "bottomX", "bottomY")
-_SIDES_OF_SAGEMAKER = ("left", "top", "width", "height")
+_SIDES_VERTEX = ("xMin", "yMin", "xMax", "yMax")
+_SIDES_AZURE = ("topX", "topY", "bottomX", "bottomY")
+_SIDES_SAGEMAKER = ("left", "top", "width", "height")
 
 _Objects = list[tuple[dict[str, str], tuple[str, ...]]]  # (cells, numbers) of each object
 
@@ -27,21 +27,21 @@ def _numbers(entry: Mapping[str, Any], sides: Sequence[str], default: Any = "") 
     return tuple(str(entry.get(side, default)) for side in sides)
 
 
-def _of_vertex(row) -> tuple[dict[str, str], _Objects]:
+def _parse_vertex(row) -> tuple[dict[str, str], _Objects]:
     """Returns (cells of the image, its objects). A side of 0 may be missing, as in all JSON from protocol buffers."""
     use = str((row.get("dataItemResourceLabels") or {}).get(_USE, ""))
     objects = [
-        ({"label": str(entry.get("displayName", ""))}, _numbers(entry, _SIDES_OF_VERTEX, 0))
+        ({"label": str(entry.get("displayName", ""))}, _numbers(entry, _SIDES_VERTEX, 0))
         for entry in row["boundingBoxAnnotations"]
     ]
     return {"image": str(row["imageGcsUri"]), "split": use}, objects
 
 
-def _of_azure(row) -> tuple[dict[str, str], _Objects]:
+def _parse_azure(row) -> tuple[dict[str, str], _Objects]:
     objects = [
         (
             {"label": str(entry.get("label", "")), "crowd": str(entry.get("isCrowd", ""))},
-            _numbers(entry, _SIDES_OF_AZURE),
+            _numbers(entry, _SIDES_AZURE),
         )
         for entry in row["label"]
     ]
@@ -53,7 +53,7 @@ def _job(row):
     return next((key for key, value in row.items() if isinstance(value, dict) and "annotations" in value), "")
 
 
-def _of_sagemaker(row) -> tuple[dict[str, str], _Objects]:
+def _parse_sagemaker(row) -> tuple[dict[str, str], _Objects]:
     job = _job(row)
     names = (row.get(f"{job}-metadata") or {}).get("class-map") or {}
     size = (row[job].get("image_size") or [{}])[0]
@@ -61,7 +61,7 @@ def _of_sagemaker(row) -> tuple[dict[str, str], _Objects]:
     objects = []
     for entry in row[job]["annotations"]:
         number = str(entry.get("class_id", ""))
-        objects.append(({"label": str(names.get(number, number))}, _numbers(entry, _SIDES_OF_SAGEMAKER)))
+        objects.append(({"label": str(names.get(number, number))}, _numbers(entry, _SIDES_SAGEMAKER)))
     return cells, objects
 
 
@@ -71,9 +71,9 @@ def _is_azure(row):
 
 
 _FORMATS = (  # (whether a line has this format, its reader, meaning of the numbers, whether they are fractions)
-    (lambda row: {"imageGcsUri", "boundingBoxAnnotations"} <= row.keys(), _of_vertex, CORNERS, True),
-    (_is_azure, _of_azure, CORNERS, True),
-    (lambda row: "source-ref" in row and bool(_job(row)), _of_sagemaker, SIZE, False),
+    (lambda row: {"imageGcsUri", "boundingBoxAnnotations"} <= row.keys(), _parse_vertex, CORNERS, True),
+    (_is_azure, _parse_azure, CORNERS, True),
+    (lambda row: "source-ref" in row and bool(_job(row)), _parse_sagemaker, SIZE, False),
 )
 
 
@@ -83,7 +83,7 @@ def _format(row):
 
 def has_boxes(path: str) -> bool:
     """Whether the first line has boxes in one of these formats; a line that is longer than what is read has."""
-    first = annotation_files.start_of(path).lstrip("\ufeff").split("\n", 1)[0]
+    first = annotation_files.read_start(path).lstrip("\ufeff").split("\n", 1)[0]
     try:
         return _format(json.loads(first)) is not None
     except json.JSONDecodeError:
@@ -97,16 +97,16 @@ def _rows(path) -> Iterator[tuple[Any, Row]]:
         ValueError: for a line of another format.
     """
     for line, content in jsonl_rows(path, read_text(path)):
-        form = _format(content)
+        kind = _format(content)
         try:
-            cells, objects = form[1](content)
+            cells, objects = kind[1](content)
         except (TypeError, KeyError, AttributeError, IndexError):
             raise ValueError(
                 f'"{path}", line {line}: expected an image and its boxes as Vertex AI, Azure or SageMaker write them,'
                 f" got {str(content)[:80]}."
             ) from None
         for own, numbers in objects or [({"label": ""}, ("",) * 4)]:
-            yield form, Row(line, {**cells, **own}, numbers)
+            yield kind, Row(line, {**cells, **own}, numbers)
 
 
 def read_rows(path: str) -> Rows:
@@ -118,7 +118,7 @@ def read_rows(path: str) -> Rows:
     found = list(_rows(path))
     if not found:
         raise ValueError(f'"{path}" has no rows.')
-    form = found[0][0]
-    if any(other is not form for other, _ in found):
+    kind = found[0][0]
+    if any(other is not kind for other, _ in found):
         raise ValueError(f'"{path}" mixes formats of several tools. Separate them.')
-    return Rows([row for _, row in found], (form[2],), form[3])
+    return Rows([row for _, row in found], (kind[2],), kind[3])

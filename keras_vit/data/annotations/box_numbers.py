@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit.data.annotations import form
+from keras_vit.data.annotations import schema
 from keras_vit.data.annotations.box_rows import CENTRE, CORNERS, SIZE, Row, Rows
 
 MEANINGS = {
@@ -89,7 +89,7 @@ def _meaning(table: Rows, numbers, limits, fractions, path):
     """
     if len(table.meanings) == 1 or not len(numbers):
         return table.meanings[0]
-    beside = form.BESIDE / 100 if fractions else form.BESIDE
+    beside = schema.BESIDE / 100 if fractions else schema.BESIDE
     limits = np.ones_like(limits) if fractions else limits
     fitting = [meaning for meaning in table.meanings if _fits(meaning, numbers, limits, beside)]
     if len(fitting) == 1:
@@ -99,7 +99,7 @@ def _meaning(table: Rows, numbers, limits, fractions, path):
     raise ValueError(f'"{path}": the four numbers of a box, such as {numbers[0].tolist()}, {why} {said}. Add one.')
 
 
-def decided(table: Rows, path: str, units: str = "", box: str = "") -> tuple[str, bool]:
+def decide_meaning(table: Rows, path: str, units: str = "", box: str = "") -> tuple[str, bool]:
     """Returns (the meaning of the four numbers, whether they are fractions) of a table.
 
     Args:
@@ -119,13 +119,13 @@ def decided(table: Rows, path: str, units: str = "", box: str = "") -> tuple[str
     return box or _meaning(table, numbers, limits, fractions, path), fractions
 
 
-def sides(numbers: Sequence[str], meaning: str, name: str) -> form.Box:
+def to_box(numbers: Sequence[str], meaning: str, name: str) -> schema.Box:
     """Converts the four numbers of a box to a Box.
 
     Raises:
         Fault: if they are not finite numbers.
     """
-    top, left, bottom, right = form.box(numbers, name)
+    top, left, bottom, right = schema.parse_box(numbers, name)
     if meaning == SIZE:
         return top, left, top + bottom, left + right
     if meaning == CENTRE:
@@ -133,6 +133,6 @@ def sides(numbers: Sequence[str], meaning: str, name: str) -> form.Box:
     return top, left, bottom, right
 
 
-def description(meaning: str, fractions: bool) -> str:
+def describe(meaning: str, fractions: bool) -> str:
     """Describes the numbers: "boxes as left, top, right, bottom in pixels"."""
     return f"boxes as {MEANINGS[meaning]} in {'fractions' if fractions else 'pixels'}"

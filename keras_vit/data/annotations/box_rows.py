@@ -103,7 +103,7 @@ class Rows:
 
 
 def _first_lines(path):
-    return annotation_files.start_of(path).lstrip("\ufeff").splitlines()
+    return annotation_files.read_start(path).lstrip("\ufeff").splitlines()
 
 
 def _cells(lines, delimiter):
@@ -113,7 +113,7 @@ def _cells(lines, delimiter):
         return []
 
 
-def _columns_of(header):
+def _match_columns(header):
     """Returns ({kind: column}, columns of the box, possible meanings) of a header; ({}, (), ()) without boxes."""
     for meanings, wanted in BOXES:
         found = columns({str(i): names for i, names in enumerate(wanted)}, header)
@@ -125,9 +125,9 @@ def _columns_of(header):
 
 
 def _header(path):
-    """Returns `_columns_of` the first line of a file, by the delimiter that fits best."""
+    """Returns `_match_columns` the first line of a file, by the delimiter that fits best."""
     first = _first_lines(path)[:1]
-    found = [_columns_of(next(iter(_cells(first, delimiter)), [])) for delimiter in DELIMITERS]
+    found = [_match_columns(next(iter(_cells(first, delimiter)), [])) for delimiter in DELIMITERS]
     return max(found, key=lambda columns: (len(columns[1]) > 0, len(columns[0])))
 
 
@@ -189,7 +189,7 @@ def _have_decimal_commas(path, rows):
     return bool(found)
 
 
-def _of_cell(text):
+def _split_cell(text):
     """Splits a cell of four numbers, such as "[834.0, 222.0, 56.0, 36.0]"; None for another number of them."""
     numbers = re.split(r"[\s,;]+", text.strip("[]() \t"))
     return () if text.lower() in EMPTY else tuple(numbers) if len(numbers) == 4 else None
@@ -211,7 +211,7 @@ def _with_header(path) -> Rows:
     for line, row in csv_rows(path, read_text(path), wanted):
         cells = {kind: (row[name] or "").strip() for kind, name in kinds.items()}
         texts = tuple((row[name] or "").strip() for name in box)
-        rows.append(Row(line, cells, _of_cell(texts[0]) if len(box) == 1 else texts))
+        rows.append(Row(line, cells, _split_cell(texts[0]) if len(box) == 1 else texts))
     return Rows(rows, meanings, True if _is_open_images(kinds, box) else None)
 
 
@@ -265,7 +265,7 @@ def read_rows(path: str) -> Rows:
     return dataclasses.replace(table, rows=rows)
 
 
-def by_split(rows: Sequence[Row], path: str) -> dict[str, list[Row]]:
+def group_by_split(rows: Sequence[Row], path: str) -> dict[str, list[Row]]:
     """Groups rows by the column split; {} without one. Rows that say nothing are "train" unless others say something.
 
     Raises:

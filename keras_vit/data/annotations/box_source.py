@@ -6,46 +6,41 @@ annotations only name them at each object, as VOC, LabelMe and CSV do, or not at
 of CSV mean, where they leave a doubt.
 """
 
+import functools
 import os
-import random
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
-from keras_vit.data.annotations import box_numbers, coco, csv_boxes, form, labelme, voc, yolo
+from keras_vit.data.annotations import box_numbers, coco, csv_boxes, labelme, schema, voc, yolo
 from keras_vit.data.annotations.advice import advice
 from keras_vit.data.annotations.box_table import BoxTable, make_boxes, median_sides, object_reader
-from keras_vit.data.annotations.form import Layout
-from keras_vit.data.annotations.opening import advancing, asked_split, check_some, names_of, report
-from keras_vit.data.annotations.turned import warn_of_turned
+from keras_vit.data.annotations.opening import open_split
+from keras_vit.data.annotations.schema import Annotations, Layout
 from keras_vit.data.sources.base import CocoIds, RandomAccess
-from keras_vit.data.sources.classes_file import doubts
 from keras_vit.data.sources.folder import check_folder
-from keras_vit.data.sources.image_files import read_image
-from keras_vit.data.sources.tree import listing
-from keras_vit.data.splits import split_range
-from keras_vit.io.logs import log_once
+from keras_vit.data.sources.tree import describe_ignored
 from keras_vit.io.object_rows import CROWD, DIFFICULT
 from keras_vit.io.paths import locate, split_options
-from keras_vit.io.progress import stage
-from keras_vit.io.suggest import counted, did_you_mean, listed
+from keras_vit.io.suggest import counted, listed
 
 OPTIONS = ("images", "classes", "units", "box")
 _SHOWN = 30  # classes in the report
 
 
 def find(path: str, images: str = "", classes: str = "", units: str = "", box: str = "") -> Layout | None:
-    """The annotations of boxes in a folder, or in a JSON, YAML or CSV file; None if there are none.
+    """Finds annotations of boxes in a folder, or in a JSON, YAML or CSV file; None without any.
 
     Args:
-        path: local, or in a bucket.
-        images: the folder of the images, for COCO and CSV; "" to look for it.
-        classes: a file of class names, for YOLO and tables without them; "" without one.
-        units, box: what the numbers of a table mean, as in `csv_boxes.find`; "" to find out.
+        path: str. Folder or file, local or in a bucket.
+        images: str. Folder of the images of COCO and CSV; "" to look for it.
+        classes: str. A file of class names, for YOLO and tables without them; "" without one.
+        units, box: str. The meaning of a table's numbers, as in `csv_boxes.find`; "" to decide by the numbers.
 
     Raises:
-        ValueError: if it is unclear which file is meant.
+        ValueError: if several files are candidates.
     """
     whole = tf.io.gfile.isdir(path)
     images = locate(images, path if whole else os.path.dirname(path)) if images else ""
@@ -55,8 +50,8 @@ def find(path: str, images: str = "", classes: str = "", units: str = "", box: s
     return found or csv_boxes.find(path, images, units, box, classes) or yolo.find_nameless(path, True, classes)
 
 
-def _found(root, chosen) -> Layout:
-    """The annotations at a path.
+def _find_or_raise(root, options) -> Layout:
+    """Returns the annotations at a path.
 
     Raises:
         FileNotFoundError: if there is no such folder or file.
@@ -64,7 +59,7 @@ def _found(root, chosen) -> Layout:
     """
     if not os.path.isfile(root):
         check_folder(root)
-    layout = find(root, **chosen)
+    layout = find(root, **options)
     if layout is None:
         raise ValueError(
             f'"{root}" has no annotations of boxes. Expected VOC (XML files), COCO (a JSON file), YOLO (data.yaml and'
@@ -74,48 +69,8 @@ def _found(root, chosen) -> Layout:
     return layout
 
 
-def _numbers(names):
-    """Returns a function: region, its picture -> its class number. It raises ValueError for an unknown class."""
-    number = {name: i for i, name in enumerate(names)}
-
-    def number_of(region, picture):
-        found = number.get(region.label)
-        if found is None:
-            raise ValueError(
-                f'{region.name} of "{picture.path}" has the class "{region.label}", which is not one of the'
-                f" {len(names)}: {listed(list(names))}.{did_you_mean(region.label, names)}"
-            )
-        return found
-
-    return number_of
-
-
-def _source(title, table: BoxTable, names, order, categories) -> RandomAccess:
-    """The source of the images `order`, (m,) positions in the table; `categories` are COCO's, or None."""
-    most = int(table.counts[order].max(initial=0))
-    encoded = [os.fsencode(path) for path in table.paths]
-    ids = None
-    if categories is not None:
-        ids = CocoIds({path.decode(errors="replace"): id for path, id in zip(encoded, table.ids)}, categories)
-    paths, order = tf.constant(encoded), tf.constant(order, tf.int64)
-    objects = object_reader(table)
-
-    def lookup(i):
-        return {"image": read_image(paths[order[i]]), "number": order[i]}
-
-    def parse(example):
-        return {"image": example["image"], **objects(example["number"], example["image"])}
-
-    def name_of(i):
-        return paths[order[i]]
-
-    return RandomAccess(
-        title, names, None, lookup, name_of, count=len(order), parse=parse, most_objects=most, coco_ids=ids
-    )
-
-
-def _of_classes(table, names):
-    """The boxes of each class, the most frequent first: "RBC 2,381 (median side 102 px), ..."."""
+def _describe_classes(table, names):
+    """Describes the boxes of each class, the most frequent first: "RBC 2,381 (median side 102 px), ..."."""
     counts = np.bincount(table.labels, minlength=len(names))
     sides, in_pixels = median_sides(table)
     shown = []
@@ -126,60 +81,66 @@ def _of_classes(table, names):
     return listed(shown, _SHOWN)
 
 
-def _report(title, split, layout, table, names, ignored, read_as):
-    """Reports in one line what was found; warns if some of it is ignored or changed."""
-    sound = np.array([not fault for fault in table.faults])
-    empty, crowds, difficult = (
-        int(which.sum()) for which in (sound & (table.counts == 0), table.crowd == CROWD, table.crowd == DIFFICULT)
-    )
-    text = (
-        f"{title}, {split}: {counted(len(table.paths), 'image')} with {layout.format} annotations,"
-        f" {empty:,} without objects; {counted(len(table.labels), 'box')} of"
-        f" {counted(len(names), 'class')}: {_of_classes(table, names)}; at most {int(table.counts.max(initial=0))} in"
-        " an image"
-    )
-    text += f"; {read_as}" if read_as else ""
-    text += f"; {counted(crowds, 'crowd')}" if crowds else ""
-    text += f"; {difficult:,} difficult" if difficult else ""
-    report(text, table.paths, ignored, layout)
+class BoxTarget:
+    """Boxes of objects, for `open_split`."""
+
+    needs_classes = False
+
+    def read(self, annotations: Annotations, class_names: Sequence[str]) -> BoxTable:
+        self.class_names = names = tuple(name for name in class_names if name not in schema.NO_CLASSES)
+        self._annotations = annotations
+        number_of = functools.partial(schema.class_number, {name: i for i, name in enumerate(names)})
+        return make_boxes(annotations.images, number_of, annotations.fractions, annotations.ignored)
+
+    def fields(self, table: BoxTable, rows: Sequence[int]) -> dict[str, Any]:
+        fields: dict[str, Any] = {"most_objects": int(table.counts[rows].max(initial=0))}
+        if self._annotations.categories is not None:
+            names = (os.fsencode(path).decode(errors="replace") for path in table.paths)
+            fields["coco_ids"] = CocoIds(dict(zip(names, table.ids)), self._annotations.categories)
+        return fields
+
+    def parser(self, table: BoxTable) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        objects = object_reader(table)
+        return lambda example: {"image": example["image"], **objects(example["number"], example["image"])}
+
+    def describe(self, title: str, table: BoxTable, whole: Callable[[], RandomAccess], layout: Layout) -> str:
+        names = self.class_names
+        if not names or not len(table.labels):
+            lost = describe_ignored(self._annotations.ignored)
+            raise ValueError(f"{title}: no image has a box.{f' Ignored: {lost}.' if lost else ''}")
+        sound = np.array([not fault for fault in table.faults])
+        empty, crowds, difficult = (
+            int(which.sum()) for which in (sound & (table.counts == 0), table.crowd == CROWD, table.crowd == DIFFICULT)
+        )
+        text = (
+            f"{title}: {counted(len(table.paths), 'image')} with {layout.format} annotations, {empty:,} without"
+            f" objects; {counted(len(table.labels), 'box')} of {counted(len(names), 'class')}:"
+            f" {_describe_classes(table, names)}; at most {int(table.counts.max(initial=0))} in an image"
+        )
+        text += f"; {self._annotations.read_as}" if self._annotations.read_as else ""
+        text += f"; {counted(crowds, 'crowd')}" if crowds else ""
+        return text + (f"; {difficult:,} difficult" if difficult else "")
 
 
 def boxes(text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
-    """The source of `split` of images with boxes.
+    """Opens a split of images with boxes.
 
     Examples have image, boxes, labels, crowd, area and size, as docs/data.md describes them. All annotations are read
     at once; one line reports what was found.
 
     Args:
-        text: a folder or a file, with options.
-        split: a split or a slice of one; slices are of a fixed random order.
-        data_dir: base of a relative path.
+        text: str. A folder or a file, with options.
+        split: str. A split, or a slice of its fixed random order.
+        data_dir: str. Base of a relative path.
 
     Raises:
         FileNotFoundError: if there is no such folder, or no image is found.
-        ValueError: if there are no annotations of boxes, they are of no use, or the split is missing.
+        ValueError: if there are no annotations of boxes, they are unusable, or the split is missing.
     """
-    path, chosen = split_options(text, **dict.fromkeys(OPTIONS, ""))
-    root, title = locate(path, data_dir), f"boxes:{path}"
-    box_numbers.check_options(text, chosen["units"], chosen["box"])
-    layout = _found(root, chosen)
-    if layout.format != "CSV" and (chosen["units"] or chosen["box"]):
+    path, options = split_options(text, **dict.fromkeys(OPTIONS, ""))
+    root = locate(path, data_dir)
+    box_numbers.check_options(text, options["units"], options["box"])
+    layout = _find_or_raise(root, options)
+    if layout.format != "CSV" and (options["units"] or options["box"]):
         raise ValueError(f'"{text}": remove units= and box=, which are for tables: {layout.format} defines them.')
-    asked = asked_split(layout, split, root)
-    with stage(f"Reading the annotations in {root}", unit="images") as work:
-        annotations = layout.splits[asked]()
-        names = names_of(title, root, layout, asked, annotations, chosen["classes"])
-        names = tuple(name for name in names if name not in form.NO_CLASSES)
-        pictures = advancing(annotations.pictures, work)
-        table = make_boxes(pictures, _numbers(names), annotations.fractions, annotations.ignored)
-    check_some(title, annotations, list(zip(table.paths, table.faults)))
-    if not names or not len(table.labels):
-        lost = listing(annotations.ignored)
-        raise ValueError(f'"{root}": no image of {asked} has a box.{f" Ignored: {lost}." if lost else ""}')
-    _report(title, asked, layout, table, names, annotations.ignored, annotations.read_as)
-    warn_of_turned(title, table.paths, table.sizes)
-    for doubt in doubts(title, names) if len(names) > 1 else ():
-        log_once(logging.WARNING, doubt)
-    order = list(range(len(table.paths)))
-    random.Random(0).shuffle(order)
-    return _source(title, table, names, order[slice(*split_range(split, len(order)))], annotations.categories)
+    return open_split(BoxTarget(), layout, f"boxes:{path}", root, split, options["classes"])

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.annotations import form
-from keras_vit.data.annotations.form import Ignored, Picture, Region
-from keras_vit.data.annotations.image_size import size_and_orientation
+from keras_vit.data.annotations import schema
+from keras_vit.data.annotations.image_size import annotated_size
+from keras_vit.data.annotations.schema import AnnotatedImage, Ignored, Region
 from keras_vit.io.object_rows import CROWD, DIFFICULT, OBJECT
 
 
@@ -51,12 +51,12 @@ class BoxTable:
         return np.diff(self.starts)
 
 
-def kind_of(region: Region) -> int:
+def crowd_value(region: Region) -> int:
     """The value of "crowd" for a region."""
     return CROWD if region.crowd else DIFFICULT if region.difficult else OBJECT
 
 
-def _sound(boxes, limits, names, ignored, fractions):
+def _clean(boxes, limits, names, ignored, fractions):
     """((m, 4) boxes with corners in order and cut off at the image's edge, (m,) bool which to keep); counts the others.
 
     Args:
@@ -67,15 +67,15 @@ def _sound(boxes, limits, names, ignored, fractions):
         fractions: whether boxes are fractions.
     """
     low, high = np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])
-    beside = form.BESIDE / 100 if fractions else form.BESIDE
+    beside = schema.BESIDE / 100 if fractions else schema.BESIDE
     empty = (high <= low).any(-1)
     outside = ~empty & ((high <= 0) | (low >= limits)).any(-1)
     kept = ~empty & ~outside
     found = {
-        form.NO_AREA: empty,
-        form.OUTSIDE: outside,
-        form.SWAPPED: kept & (boxes[:, 2:] < boxes[:, :2]).any(-1),
-        form.CLIPPED: kept & ((low < -beside) | (high > limits + beside)).any(-1),
+        schema.NO_AREA: empty,
+        schema.OUTSIDE: outside,
+        schema.SWAPPED: kept & (boxes[:, 2:] < boxes[:, :2]).any(-1),
+        schema.CLIPPED: kept & ((low < -beside) | (high > limits + beside)).any(-1),
     }
     for reason, which in found.items():
         ignored[reason] += [names(i) for i in np.flatnonzero(which)]
@@ -96,44 +96,47 @@ class _Rows:
     """The boxes as they are read: lists with an entry for each box."""
 
     owner: list[int] = dataclasses.field(default_factory=list)
-    boxes: list[form.Box] = dataclasses.field(default_factory=list)
+    boxes: list[schema.Box] = dataclasses.field(default_factory=list)
     labels: list[int] = dataclasses.field(default_factory=list)
     crowd: list[int] = dataclasses.field(default_factory=list)
     area: list[float] = dataclasses.field(default_factory=list)
     names: list[str] = dataclasses.field(default_factory=list)
 
-    def add(self, number: int, region: Region, box: form.Box, label: int) -> None:
+    def add(self, number: int, region: Region, box: schema.Box, label: int) -> None:
         self.owner.append(number)
         self.boxes.append(box)
         self.labels.append(label)
-        self.crowd.append(kind_of(region))
+        self.crowd.append(crowd_value(region))
         self.area.append(-1.0 if region.pixels is None else region.pixels)
         self.names.append(region.name)
 
 
 def make_boxes(
-    pictures: Iterable[Picture], number_of: Callable[[Region, Picture], int], fractions: bool, ignored: Ignored
+    images: Iterable[AnnotatedImage],
+    number_of: Callable[[Region, AnnotatedImage], int],
+    fractions: bool,
+    ignored: Ignored,
 ) -> BoxTable:
-    """The BoxTable of pictures.
+    """The BoxTable of images.
 
     Args:
-        pictures: read once.
-        number_of: region, its picture -> its class number.
+        images: read once.
+        number_of: callable. Maps a region and its image to the class number.
         fractions: whether coordinates are fractions, not pixels.
         ignored: counts boxes that are left out, cut off or put in order.
     """
     paths, faults, sizes, ids, rows = [], [], [], [], _Rows()
-    for number, picture in enumerate(pictures):
-        paths.append(picture.path)
-        faults.append(picture.fault)
-        ids.append(picture.id)
-        sizes.append(picture.size or (0, 0))
-        for region in picture.regions:
-            box = form.box_of(region, picture.size)
-            if region.label in form.NO_CLASSES:
-                ignored[form.TO_IGNORE].append(f"{region.name} of {picture.path}")
+    for number, image in enumerate(images):
+        paths.append(image.path)
+        faults.append(image.fault)
+        ids.append(image.id)
+        sizes.append(image.size or (0, 0))
+        for region in image.regions:
+            box = schema.bounding_box(region, image.size)
+            if region.label in schema.NO_CLASSES:
+                ignored[schema.TO_IGNORE].append(f"{region.name} of {image.path}")
             elif box is not None:
-                rows.add(number, region, box, number_of(region, picture))
+                rows.add(number, region, box, number_of(region, image))
     stated = np.array(sizes, "int32").reshape(-1, 2)
     return _table(paths, faults, stated, rows, fractions, ids, ignored)
 
@@ -149,9 +152,9 @@ def _table(paths, faults, sizes, rows, fractions, ids, ignored):
     def name(i):
         return f"{rows.names[i]} of {paths[owner[i]]}"
 
-    boxes, kept = _sound(boxes, limits, name, ignored, fractions)
+    boxes, kept = _clean(boxes, limits, name, ignored, fractions)
     again = kept & _repeated(owner, labels, boxes)
-    ignored[form.TWICE] += [name(i) for i in np.flatnonzero(again)]
+    ignored[schema.TWICE] += [name(i) for i in np.flatnonzero(again)]
     kept &= ~again
     own_area = (boxes[:, 2:] - boxes[:, :2]).prod(-1) * (scale.prod(-1) if fractions else 1)
     area = np.where((area < 0) & (scale > 0).all(-1), own_area, area)
@@ -185,21 +188,11 @@ def _mirrored(low, high, where):
     return tf.where(where, 1 - high, low), tf.where(where, 1 - low, high)
 
 
-def _checked_size(stated, size, turned):
-    """(the image's size, whether it was annotated as it is stored); fails for an image of another size than stated."""
-    fits = tf.reduce_all(stated == size) | (stated[0] == 0)
-    as_stored = ~fits & (turned >= 5) & tf.reduce_all(stated == size[::-1])
-    hint = "Annotate the image itself, or export both at one size."
-    message = ["The annotations are for another size (height, width):", stated, "the image has", size, hint]
-    with tf.control_dependencies([tf.debugging.Assert(fits | as_stored, message)]):
-        return tf.identity(size), as_stored
-
-
 def object_reader(table: BoxTable) -> Callable[[tf.Tensor, tf.Tensor], dict[str, Any]]:
-    """Returns a function: number of an image, int64, and its encoded bytes -> its objects; for graphs.
+    """Returns a function from an image's number, int64, and encoded bytes to its objects; for graphs.
 
-    The objects are boxes, labels, crowd, area and size, as docs/data.md has them. Boxes are of the upright image: those
-    of an image that was annotated as it is stored, by the stated size, are turned with it.
+    These are boxes, labels, crowd, area and size, as in docs/data.md. Boxes of an image annotated as stored, judged by
+    the stated size, are turned with it.
 
     Raises:
         InvalidArgumentError: at run time, for an image with a fault, or of another size than stated.
@@ -208,18 +201,15 @@ def object_reader(table: BoxTable) -> Callable[[tf.Tensor, tf.Tensor], dict[str,
     faults, sizes, starts = (tf.constant(values) for values in (table.faults, table.sizes, table.starts))
 
     def read(number, encoded):
-        size, turned = size_and_orientation(encoded)
-        sound = tf.debugging.Assert(faults[number] == "", ["Its annotations cannot be used:", faults[number]])
-        with tf.control_dependencies([sound]):
-            size, as_stored = _checked_size(sizes[number], size, turned)
-        own = {key: values[starts[number] : starts[number + 1]] for key, values in columns.items()}
+        size, turned, as_stored = annotated_size(encoded, faults[number], sizes[number])
+        row = {key: values[starts[number] : starts[number + 1]] for key, values in columns.items()}
         whole = tf.cast(tf.tile(size, [2]), tf.float32)  # height, width, height, width
         in_pixels = (sizes[number][0] == 0) & (not table.fractions)
-        boxes = tf.clip_by_value(own["boxes"] / tf.where(in_pixels, whole, 1.0), 0.0, 1.0)
+        boxes = tf.clip_by_value(row["boxes"] / tf.where(in_pixels, whole, 1.0), 0.0, 1.0)
         boxes = tf.where(as_stored, upright_boxes(boxes, turned), boxes)
         by_size = tf.reduce_prod((boxes[:, 2:] - boxes[:, :2]) * whole[:2], 1)
-        area = tf.where(own["area"] < 0, by_size, own["area"])
-        return {**own, "boxes": boxes, "area": area, "size": size}
+        area = tf.where(row["area"] < 0, by_size, row["area"])
+        return {**row, "boxes": boxes, "area": area, "size": size}
 
     return read
 

@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from keras_vit.data.annotations import annotation_files, form, run_lengths
-from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
+from keras_vit.data.annotations import annotation_files, run_lengths, schema
+from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Fault, Ignored, Layout, Region
 from keras_vit.io.suggest import listed
 
 _MARKS = re.compile(r'"(?:annotations|categories|licenses|info|images)"\s*:')
@@ -30,15 +30,15 @@ def is_coco(path: str) -> bool:
     """Whether a JSON file looks like COCO's, judged by its name and start."""
     if path.endswith(".coco.json"):
         return True
-    start = annotation_files.start_of(path)
+    start = annotation_files.read_start(path)
     whole = start.lstrip("\ufeff \r\n\t").startswith("{")  # Label Studio's and CreateML's are lists
     return whole and bool(_MARKS.search(start)) and '"shapes"' not in start and not _FOREIGN.search(start)
 
 
 def json_files(root: str) -> list[str]:
     """Lists the COCO files of a folder, its split folders, and its folder "annotations"."""
-    folders = [root, os.path.join(root, "annotations"), *annotation_files.folders_of_splits(root).values()]
-    paths = [os.path.join(folder, name) for folder in folders for name in annotation_files.names_in(folder)]
+    folders = [root, os.path.join(root, "annotations"), *annotation_files.split_folders(root).values()]
+    paths = [os.path.join(folder, name) for folder in folders for name in annotation_files.list_names(folder)]
     found = [path for path in paths if path.lower().endswith(".json") and is_coco(path)]
     preferred = [path for path in found if os.path.basename(path).startswith("instances_")]
     return preferred or [path for path in found if not os.path.basename(path).startswith(_OTHERS)] or found
@@ -57,7 +57,7 @@ def find(path: str, images: str = "", boxes: bool = False) -> Layout | None:
     """
     alone = path.lower().endswith(".json")
     found = [path] if alone and is_coco(path) else [] if alone else json_files(path)
-    splits = {"train": path} if alone and found else annotation_files.by_split(found, path)
+    splits = {"train": path} if alone and found else annotation_files.assign_splits(found, path)
     root = os.path.dirname(path) if alone else path
     readers = {split: functools.partial(read, file, split, images, boxes, root) for split, file in splits.items()}
     return Layout("COCO", OVERLAPS, readers, {split: [file] for split, file in splits.items()}) if splits else None
@@ -115,7 +115,7 @@ def _categories(content, path, ignored):
     parents = {str(entry.get("supercategory")) for entry in entries if entry["id"] in used}
     for entry in entries:
         if entry["id"] not in used and names[entry["id"]] in parents and entry.get("supercategory") in (None, "none"):
-            ignored[form.PARENT].append(names.pop(entry["id"]))
+            ignored[schema.PARENT].append(names.pop(entry["id"]))
     again = _twice([entry["id"] for entry in entries])
     if again is None:
         again = _twice(names.values())
@@ -139,7 +139,7 @@ def _boxed(annotation, label, size, name, ignored):
             raise Fault(f"{name} ({label}) has neither bbox nor segmentation")
         region = _region(annotation, label, size, name, ignored)
     else:
-        top, left, height, width = form.box(box, name)
+        top, left, height, width = schema.parse_box(box, name)
         region = Region(label, name, box=(top, left, top + height, left + width))
     stated = float(area) if isinstance(area, int | float) and 0 < area < float("inf") else None
     return dataclasses.replace(region, crowd=bool(annotation.get("iscrowd")), pixels=stated)
@@ -163,30 +163,30 @@ def _region(annotation, label, size, name, ignored):
     if not isinstance(segmentation, list):
         raise Fault(f"{name}: expected polygons or run lengths, got {str(segmentation)[:60]}")
     lists = segmentation if isinstance(segmentation[0], list) else [segmentation]
-    polygons = form.with_area([form.polygon(numbers, name) for numbers in lists], name, ignored)
+    polygons = schema.drop_short_polygons([schema.parse_polygon(numbers, name) for numbers in lists], name, ignored)
     return Region(label, name, polygons, crowd=crowd)
 
 
-def _picture(path, entry, annotations, names, ignored, boxes):
-    """Makes the Picture of an image's entry, with regions in the order of OVERLAPS, and boxes in that of the file."""
+def _read_image(path, entry, annotations, names, ignored, boxes):
+    """Reads an image's entry and annotations: regions in the order of OVERLAPS, boxes in that of the file."""
     try:
-        size = form.stated_size(entry.get("height"), entry.get("width"))
+        size = schema.parse_size(entry.get("height"), entry.get("width"))
     except Fault as fault:
-        return Picture(path, None, [], str(fault))
-    picture = Picture(path, size)
+        return AnnotatedImage(path, None, [], str(fault))
+    image = AnnotatedImage(path, size)
     for annotation in annotations:
         name = f"annotation {annotation['id']}"
         try:
             region = (_boxed if boxes else _region)(annotation, names[annotation["category_id"]], size, name, ignored)
         except Fault as fault:
-            return Picture(path, size, [], str(fault))
+            return AnnotatedImage(path, size, [], str(fault))
         if region.runs is not None and size is None:
-            picture.size = size = tuple(annotation["segmentation"]["size"])
-        picture.regions.append(region)
+            image.size = size = tuple(annotation["segmentation"]["size"])
+        image.regions.append(region)
     if boxes:
-        return picture
-    picture.regions.sort(key=lambda region: (not region.crowd, -region.area))
-    return form.checked(picture, ignored, fractions=False)
+        return image
+    image.regions.sort(key=lambda region: (not region.crowd, -region.area))
+    return schema.drop_outside(image, ignored, fractions=False)
 
 
 def _check_annotations(annotations, names, path, boxes):
@@ -205,13 +205,13 @@ def _check_annotations(annotations, names, path, boxes):
         raise ValueError(f'"{path}" has no annotations with a bbox or a segmentation.')
     if not boxes and not any(a.get("segmentation") for a in annotations):
         what = "boxes without a segmentation" if any("bbox" in a for a in annotations) else "no segmentation"
-        raise form.OnlyBoxes(
+        raise schema.OnlyBoxes(
             f'"{path}" has {what if annotations else "no annotations"}: boxes are for object detection'
             " (boxes:PATH). Export the data with polygons or masks (COCO segmentation)."
         )
 
 
-def _of_url(entry):
+def _name_in_url(entry):
     """Returns the last folder and name of an image's address: LVIS states only that, train2017/a.jpg."""
     return "/".join(str(entry.get("coco_url") or "").split("/")[-2:])
 
@@ -222,7 +222,7 @@ def _file_names(entries, path):
     Raises:
         ValueError: if one is missing, or two images share an id or a file.
     """
-    names = [str(entry.get("file_name") or _of_url(entry)).replace("\\", "/") for entry in entries]
+    names = [str(entry.get("file_name") or _name_in_url(entry)).replace("\\", "/") for entry in entries]
     if not all(names):
         raise ValueError(f'"{path}": image {entries[names.index("")]["id"]} has no file_name.')
     for what, values in (("the id", [entry["id"] for entry in entries]), ("the file", names)):
@@ -232,27 +232,27 @@ def _file_names(entries, path):
     return names
 
 
-def _pictures(content, paths, existing, names, ignored, boxes) -> Iterator[Picture]:
-    """Yields the Picture of each image with an existing file."""
-    own: dict[Any, list] = collections.defaultdict(list)
+def _read_images(content, paths, existing, names, ignored, boxes) -> Iterator[AnnotatedImage]:
+    """Yields the AnnotatedImage of each image with an existing file."""
+    by_image: dict[Any, list] = collections.defaultdict(list)
     known, seen = {entry["id"] for entry in content["images"]}, set()
     as_text = {str(number): number for number in known}  # VIA writes an image's id as a number, and as text
     for annotation in content["annotations"]:
         if annotation["id"] in seen:
-            ignored[form.SAME_ID].append(f"annotation {annotation['id']}")
+            ignored[schema.SAME_ID].append(f"annotation {annotation['id']}")
         seen.add(annotation["id"])
         image = annotation.get("image_id")
         image = as_text.get(image, image) if isinstance(image, str) and image not in known else image
         if isinstance(image, int | str) and image in known:
-            own[image].append(annotation)
+            by_image[image].append(annotation)
         else:
-            ignored[form.OTHER_IMAGE].append(f"annotation {annotation['id']}")
+            ignored[schema.OTHER_IMAGE].append(f"annotation {annotation['id']}")
     for entry, path in zip(content["images"], paths):
         if path in existing:
-            picture = _picture(path, entry, own.pop(entry["id"], ()), names, ignored, boxes)
-            yield dataclasses.replace(picture, id=entry["id"])
+            image = _read_image(path, entry, by_image.pop(entry["id"], ()), names, ignored, boxes)
+            yield dataclasses.replace(image, id=entry["id"])
         else:
-            ignored[form.MISSING].append(path)
+            ignored[schema.MISSING].append(path)
 
 
 def read(path: str, split: str, images: str = "", boxes: bool = False, root: str = "") -> Annotations:
@@ -277,10 +277,10 @@ def read(path: str, split: str, images: str = "", boxes: bool = False, root: str
         raise ValueError(f'"{path}" lists no images.')
     names = _categories(content, path, ignored)
     _check_annotations(annotations, names, path, boxes)
-    existing = annotation_files.Existing()
+    existing = annotation_files.FileIndex()
     paths = annotation_files.image_paths(path, split, images, _file_names(entries, path), existing, root)
-    existing.list(os.path.dirname(file) for file in paths)
-    ignored[form.NOT_LISTED] += annotation_files.unlisted(paths, existing)
-    pictures = _pictures(content, paths, existing, names, ignored, boxes)
+    existing.add(os.path.dirname(file) for file in paths)
+    ignored[schema.NOT_LISTED] += annotation_files.unlisted_images(paths, existing)
+    read = _read_images(content, paths, existing, names, ignored, boxes)
     categories = {name: number for number, name in names.items()}
-    return Annotations(pictures, tuple(categories), False, path, ignored, categories)
+    return Annotations(read, tuple(categories), False, path, ignored, categories)

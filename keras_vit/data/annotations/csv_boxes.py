@@ -15,11 +15,11 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from keras_vit.data.annotations import annotation_files, box_json_lines, box_numbers, box_rows, form
+from keras_vit.data.annotations import annotation_files, box_json_lines, box_numbers, box_rows, schema
 from keras_vit.data.annotations.box_rows import EMPTY, Row, Rows
-from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
+from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Fault, Ignored, Layout, Region
 from keras_vit.data.annotations.shared_images import count_shared
-from keras_vit.data.sources.classes_file import class_names
+from keras_vit.data.sources.classes_file import read_class_names
 from keras_vit.data.sources.image_files import ENDINGS, ending
 from keras_vit.data.splits import SPLITS
 from keras_vit.io.paths import read_text
@@ -49,7 +49,7 @@ class _Table:
     rows: Sequence[Row] | None = None
 
     @property
-    def own(self) -> Sequence[Row]:
+    def split_rows(self) -> Sequence[Row]:
         return self.load(self.path).rows if self.rows is None else self.rows
 
 
@@ -68,7 +68,7 @@ def _read(path) -> Rows:
 def _in(folder):
     """Lists the tables in a folder, and in its folders "annotations" and "labels"."""
     folders = [folder, os.path.join(folder, "annotations"), os.path.join(folder, "labels")]
-    found = (os.path.join(place, name) for place in folders for name in annotation_files.names_in(place))
+    found = (os.path.join(place, name) for place in folders for name in annotation_files.list_names(place))
     return [path for path in found if _is_table(path)]
 
 
@@ -78,8 +78,8 @@ def _tables(path):
     Raises:
         ValueError: if several contain one split.
     """
-    splits = annotation_files.by_split(_in(path), path)
-    for split, folder in annotation_files.folders_of_splits(path).items():
+    splits = annotation_files.assign_splits(_in(path), path)
+    for split, folder in annotation_files.split_folders(path).items():
         for table in _in(folder):
             if split in splits:
                 raise ValueError(f'"{path}" has several tables for the split "{split}": {splits[split]}, {table}.')
@@ -105,7 +105,7 @@ def find(path: str, images: str = "", units: str = "", box: str = "", classes: s
     splits, load = {"train": path} if alone else _tables(path), functools.cache(_read)
     tables = [_Table(file, split, load, choices) for split, file in splits.items()]
     if len(tables) == 1:
-        parts = box_rows.by_split(tables[0].own, tables[0].path)
+        parts = box_rows.group_by_split(tables[0].split_rows, tables[0].path)
         tables = [dataclasses.replace(tables[0], split=split, rows=rows) for split, rows in parts.items()] or tables
     if not tables:
         return None
@@ -133,7 +133,7 @@ def _names(rows, path):
     return found
 
 
-class _Stems(annotation_files.Existing):
+class _Stems(annotation_files.FileIndex):
     """The image files that exist, by their names without ending."""
 
     def names(self, folder):
@@ -182,7 +182,7 @@ def _descriptions(path):
     folder = os.path.dirname(path)
     above = os.path.dirname(folder)
     places = [folder, above, os.path.join(folder, "metadata"), os.path.join(above, "metadata"), os.path.dirname(above)]
-    found = (os.path.join(place, name) for place in places for name in annotation_files.names_in(place))
+    found = (os.path.join(place, name) for place in places for name in annotation_files.list_names(place))
     return next((file for file in found if any(word in os.path.basename(file).lower() for word in _DESCRIPTIONS)), "")
 
 
@@ -192,9 +192,9 @@ def _class_names(table):
     Raises:
         ValueError: for a table without labels, unless the option classes= names one class.
     """
-    own = {row.cells["label"] for row in table.own if "label" in row.cells}
-    if not any("label" in row.cells for row in table.own):
-        names = class_names(os.path.dirname(table.path), table.choices["classes"])
+    labels = {row.cells["label"] for row in table.split_rows if "label" in row.cells}
+    if not any("label" in row.cells for row in table.split_rows):
+        names = read_class_names(os.path.dirname(table.path), table.choices["classes"])
         if names is None or len(names) != 1:
             raise ValueError(
                 f'"{table.path}": expected column names in the first line, which lacks label:'
@@ -202,7 +202,7 @@ def _class_names(table):
                 " file and pass ?classes=FILE."
             )
         return {"": names[0]}
-    file = _descriptions(table.path) if any(label.startswith(_MACHINE_ID) for label in own) else ""
+    file = _descriptions(table.path) if any(label.startswith(_MACHINE_ID) for label in labels) else ""
     cells = csv.reader(read_text(file).splitlines()) if file else ()
     return {row[0]: row[1].strip() for row in cells if len(row) == 2 and row[0].startswith(_MACHINE_ID)}
 
@@ -223,15 +223,15 @@ def _region(row: Row, label, meaning):
         what = "the label is" if not any(empty) else "a coordinate is"
         raise Fault(f"{name}: {what} empty, but other cells are not")
     crowd, difficult = (row.cells.get(kind, "").lower() in _YES for kind in ("crowd", "difficult"))
-    box = box_numbers.sides(row.numbers, meaning, name)
+    box = box_numbers.to_box(row.numbers, meaning, name)
     return Region(label, name, box=box, crowd=crowd, difficult=difficult)
 
 
-def _picture(image, rows: Sequence[Row], names, meaning, ignored):
+def _read_image(image, rows: Sequence[Row], names, meaning, ignored):
     stated = {tuple(row.cells.get(side, "") for side in ("height", "width")) for row in rows}
     regions = []
     try:
-        sizes = {form.stated_size(*("" if side.lower() in EMPTY else side for side in sides)) for sides in stated}
+        sizes = {schema.parse_size(*("" if side.lower() in EMPTY else side for side in sides)) for sides in stated}
         if len(sizes) > 1:
             raise Fault(f"its rows state several sizes (height, width): {sorted(sizes, key=str)}")
         size = sizes.pop()
@@ -241,19 +241,21 @@ def _picture(image, rows: Sequence[Row], names, meaning, ignored):
             if region is not None:
                 regions.append(region)
             elif row.cells.get("label", "").lower() not in EMPTY:
-                ignored[form.NO_BOX].append(f"line {row.line} ({label})")
+                ignored[schema.NO_BOX].append(f"line {row.line} ({label})")
     except Fault as fault:
-        return Picture(image, None, [], str(fault))
-    return Picture(image, size, regions)
+        return AnnotatedImage(image, None, [], str(fault))
+    return AnnotatedImage(image, size, regions)
 
 
-def _pictures(own: Mapping[str, Sequence[Row]], names, meaning, existing, ignored) -> Iterator[Picture]:
-    """Yields the Picture of each image, {path: rows}, with an existing file."""
-    for image, rows in own.items():
+def _read_images(
+    rows_by_image: Mapping[str, Sequence[Row]], names, meaning, existing, ignored
+) -> Iterator[AnnotatedImage]:
+    """Yields the AnnotatedImage of each image, {path: rows}, with an existing file."""
+    for image, rows in rows_by_image.items():
         if image in existing:
-            yield _picture(image, rows, names, meaning, ignored)
+            yield _read_image(image, rows, names, meaning, ignored)
         else:
-            ignored[form.MISSING].append(image)
+            ignored[schema.MISSING].append(image)
 
 
 def _images(table, existing, owner):
@@ -262,18 +264,14 @@ def _images(table, existing, owner):
     Raises:
         ValueError: if two names, also of other tables in `owner`, {file: name}, stand for one file.
     """
-    by_name = _names(table.own, table.path)
+    by_name = _names(table.split_rows, table.path)
     paths = _image_paths(table, list(by_name), existing)
     for name, path in zip(by_name, paths):
-        if owner.setdefault(path, name) != name:
-            raise ValueError(
-                f'"{table.path}": "{owner[path]}" and "{name}" are different images, but only "{path}" was found.'
-                ' Restore their folders, or specify the folder that contains them: "...?images=FOLDER".'
-            )
+        annotation_files.check_owner(owner, path, name, table.path)
     return dict(zip(paths, by_name.values()))
 
 
-def _of_others(table, tables, existing, owner):
+def _images_of_other_splits(table, tables, existing, owner):
     """Returns {split: image files} of the other tables, but "train", the largest, is not read for the others."""
     found = {}
     for other in tables:
@@ -297,15 +295,17 @@ def read(table: _Table, tables: Sequence[_Table]) -> Annotations:
         FileNotFoundError: if the table or all images are missing.
         ValueError: for missing columns, malformed lines, and numbers of unclear meaning.
     """
-    existing, choices = annotation_files.Existing(), table.choices
-    meaning, fractions = box_numbers.decided(table.load(table.path), table.path, choices["units"], choices["box"])
+    existing, choices = annotation_files.FileIndex(), table.choices
+    meaning, fractions = box_numbers.decide_meaning(
+        table.load(table.path), table.path, choices["units"], choices["box"]
+    )
     ignored: Ignored = collections.defaultdict(list)
     owner: dict[str, str] = {}
-    names, own = _class_names(table), _images(table, existing, owner)
-    existing.list(os.path.dirname(file) for file in own)
-    count_shared(table.split, {table.split: list(own), **_of_others(table, tables, existing, owner)}, ignored)
-    ignored[form.NOT_LISTED] += annotation_files.unlisted(own, existing) if len(tables) == 1 else []
-    pictures = _pictures(own, names, meaning, existing, ignored)
-    return Annotations(
-        pictures, None, fractions, table.path, ignored, read_as=box_numbers.description(meaning, fractions)
+    names, rows = _class_names(table), _images(table, existing, owner)
+    existing.add(os.path.dirname(file) for file in rows)
+    count_shared(
+        table.split, {table.split: list(rows), **_images_of_other_splits(table, tables, existing, owner)}, ignored
     )
+    ignored[schema.NOT_LISTED] += annotation_files.unlisted_images(rows, existing) if len(tables) == 1 else []
+    read = _read_images(rows, names, meaning, existing, ignored)
+    return Annotations(read, None, fractions, table.path, ignored, read_as=box_numbers.describe(meaning, fractions))

@@ -16,8 +16,8 @@ import math
 
 import numpy as np
 
-from keras_vit.data.annotations import annotation_files, beside, form
-from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
+from keras_vit.data.annotations import annotation_files, schema, sidecars
+from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Fault, Ignored, Layout, Region
 from keras_vit.io.suggest import counted, listed
 
 OVERLAPS = "later shapes above earlier ones"
@@ -28,7 +28,7 @@ _FLAT = 0.05  # pixels between a circle and its polygon
 
 def is_labelme(path: str) -> bool:
     """Whether a JSON file looks like LabelMe's."""
-    start = annotation_files.start_of(path)
+    start = annotation_files.read_start(path)
     return '"shapes"' in start or '"imageData"' in start
 
 
@@ -39,9 +39,7 @@ def find(path: str, boxes: bool = False) -> Layout | None:
         path: str. Folder, local or in a bucket.
         boxes: bool. Whether to read boxes instead of outlined regions.
     """
-    parts = annotation_files.folders_of_splits(path)
-    folders = {split: found for split, folder in parts.items() if (found := annotation_files.below(folder, ".json"))}
-    folders = folders or {"train": annotation_files.below(path, ".json")}
+    parts, folders = annotation_files.split_folders(path), annotation_files.files_by_split(path, ".json")
     if not any(is_labelme(file) for found in folders.values() for file in found[:3]):
         return None
     readers = {
@@ -67,7 +65,7 @@ def _rectangle(points):
     return np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
 
 
-def _of_count(shape, points, name):
+def _to_polygon(shape, points, name):
     """Converts a shape to a polygon.
 
     Raises:
@@ -120,22 +118,22 @@ def _region(shape, number, size, ignored, path) -> Region | None:
     if not label:
         raise Fault(f"shape {number} has no label")
     if kind in _NO_AREA:
-        ignored[form.NOT_AN_AREA].append(f"{kind} {number} of {path}")
+        ignored[schema.NOT_AN_AREA].append(f"{kind} {number} of {path}")
         return None
     if kind not in (*_POLYGONS, "rectangle", "circle", "mask"):
         raise Fault(f'{name} has the shape_type "{kind}"; expected polygon, rectangle, circle or mask')
     pairs = shape.get("points")
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise Fault(f"{name}: expected points as pairs [x, y], got {str(pairs)[:60]}")
-    points = form.polygon([value for pair in pairs for value in pair], name)
+    points = schema.parse_polygon([value for pair in pairs for value in pair], name)
     if kind == "mask":
         return Region(label, name, (), _mask_runs(shape.get("mask"), points, size, name))
-    polygon = _of_count(kind, points, name)
+    polygon = _to_polygon(kind, points, name)
     box = None
     if kind == "rectangle":
         (left, top), (right, bottom) = polygon.min(0).tolist(), polygon.max(0).tolist()
         box = (top, left, bottom, right)
-    return Region(label, name, form.with_area([polygon], f"{name} of {path}", ignored), None, box)
+    return Region(label, name, schema.drop_short_polygons([polygon], f"{name} of {path}", ignored), None, box)
 
 
 def _objects(shapes, regions, size):
@@ -150,7 +148,7 @@ def _objects(shapes, regions, size):
 
 def _together(parts, size):
     """Makes one Region of the parts of an object."""
-    boxes = [box for part in parts if (box := form.box_of(part, size)) is not None]
+    boxes = [box for part in parts if (box := schema.bounding_box(part, size)) is not None]
     if len(parts) == 1 or not boxes:
         return parts[0]
     tops, lefts, bottoms, rights = zip(*boxes)
@@ -158,25 +156,25 @@ def _together(parts, size):
     return Region(parts[0].label, name, box=(min(tops), min(lefts), max(bottoms), max(rights)))
 
 
-def _picture(path, content, existing, ignored, boxes, root) -> Picture | None:
-    """Makes the Picture of a JSON file; None if its image is missing."""
-    image = beside.image_of(path, str(content.get("imagePath") or ""), existing, ("images", "img", "imgs"), root)
+def _read_image(path, content, existing, ignored, boxes, root) -> AnnotatedImage | None:
+    """Makes the AnnotatedImage of a JSON file; None if its image is missing."""
+    image = sidecars.find_image(path, str(content.get("imagePath") or ""), existing, ("images", "img", "imgs"), root)
     if image not in existing:
         embedded = " (only inside the JSON, as imageData: save it next to the file)" if content.get("imageData") else ""
-        ignored[form.MISSING].append(f"{image}{embedded}")
+        ignored[schema.MISSING].append(f"{image}{embedded}")
         return None
     shapes, size = content.get("shapes"), None
     if not isinstance(shapes, list):
-        return Picture(image, None, [], f'"{path}" has no list "shapes"')
+        return AnnotatedImage(image, None, [], f'"{path}" has no list "shapes"')
     try:
-        size = form.stated_size(content.get("imageHeight"), content.get("imageWidth"))
+        size = schema.parse_size(content.get("imageHeight"), content.get("imageWidth"))
         regions = [_region(shape, number, size, ignored, image) for number, shape in enumerate(shapes, 1)]
     except Fault as fault:
-        return Picture(image, size, [], f'"{path}": {fault}')
+        return AnnotatedImage(image, size, [], f'"{path}": {fault}')
     if boxes:
-        return Picture(image, size, _objects(shapes, regions, size))
-    picture = Picture(image, size, [region for region in regions if region is not None])
-    return form.checked(picture, ignored, fractions=False)
+        return AnnotatedImage(image, size, _objects(shapes, regions, size))
+    result = AnnotatedImage(image, size, [region for region in regions if region is not None])
+    return schema.drop_outside(result, ignored, fractions=False)
 
 
 def read(folder: str, paths: list[str], boxes: bool = False, root: str = "") -> Annotations:
@@ -196,9 +194,13 @@ def read(folder: str, paths: list[str], boxes: bool = False, root: str = "") -> 
         raise ValueError(f'"{folder}" mixes LabelMe\'s JSON files with others, like {listed(others)}. Separate them.')
     ignored: Ignored = collections.defaultdict(list)
 
-    def picture(path, content, existing):
-        return _picture(path, content, existing, ignored, boxes, root or folder)
+    def read_image(path, content, existing):
+        return _read_image(path, content, existing, ignored, boxes, root or folder)
 
     return Annotations(
-        beside.pictures(paths, annotation_files.read_json, picture, ignored), None, False, folder, ignored
+        sidecars.read_sidecars(paths, annotation_files.read_json, read_image, ignored),
+        None,
+        False,
+        folder,
+        ignored,
     )

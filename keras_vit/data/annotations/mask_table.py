@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.annotations.form import Picture, Region
-from keras_vit.data.annotations.image_size import size_and_orientation
+from keras_vit.data.annotations.image_size import annotated_size
 from keras_vit.data.annotations.rasterise import FIFTHS, group_numbers, painted, polygon_spans, run_spans, to_fifths
+from keras_vit.data.annotations.schema import AnnotatedImage, Region
 from keras_vit.data.ops import orientation
 
 
@@ -55,17 +55,17 @@ def _joined(arrays, empty):
 
 
 def make_table(
-    pictures: Iterable[Picture],
-    value_of: Callable[[Region, Picture], int],
+    images: Iterable[AnnotatedImage],
+    value_of: Callable[[Region, AnnotatedImage], int],
     fractions: bool,
     wide: bool,
     background: int,
 ) -> Table:
-    """Makes the Table of pictures.
+    """Makes the Table of images.
 
     Args:
-        pictures: iterable of Picture. Read once.
-        value_of: callable. Maps a region and its picture to the value to draw.
+        images: iterable of AnnotatedImage. Read once.
+        value_of: callable. Maps a region and its image to the value to draw.
         fractions: bool. Whether coordinates are fractions, not pixels.
         wide: bool. Whether values exceed 255.
         background: int. Value of pixels in no region.
@@ -73,10 +73,10 @@ def make_table(
     paths, faults, sizes, parts, values, points, runs = [], [], [], [], [], [], []
     vertices, counts = [], []
     kind = "float32" if fractions else "int32"
-    for picture in pictures:
+    for image in images:
         before, drawn = len(values), []
-        for region in picture.regions:
-            value = value_of(region, picture)
+        for region in image.regions:
+            value = value_of(region, image)
             drawn += region.polygons
             values += [value] * (len(region.polygons) + (region.runs is not None))
             points += map(len, region.polygons)
@@ -88,9 +88,9 @@ def make_table(
         if drawn:
             together = np.concatenate(drawn)
             vertices.append((together if fractions else to_fifths(together)).astype(kind))
-        paths.append(picture.path)
-        faults.append(picture.fault)
-        sizes.append(picture.size or (0, 0))
+        paths.append(image.path)
+        faults.append(image.fault)
+        sizes.append(image.size or (0, 0))
         parts.append(len(values) - before)
     return Table(
         paths,
@@ -104,19 +104,6 @@ def make_table(
         _joined(counts, np.zeros(0, "int32")),
         background,
     )
-
-
-def _check_size(stated, size):
-    """Asserts that an image has its annotated size."""
-    fits = tf.reduce_all(stated == size) | (stated[0] == 0)
-    message = ["The annotations are for another size (height, width):", stated, "the image has", size]
-    message.append("Annotate this image, or export both at the same size.")
-    return tf.debugging.Assert(fits, message)
-
-
-def _is_of_stored(stated, size, turned):
-    """Whether annotations state the size (height, width) of stored pixels, which EXIF data turns to `size`."""
-    return (turned >= 5) & (stated[0] != stated[1]) & tf.reduce_all(stated == size[::-1])
 
 
 def mask_drawer(table: Table) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
@@ -139,12 +126,8 @@ def mask_drawer(table: Table) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
         return own, group_numbers(tf.cast(bounds[1:] - bounds[:-1], tf.int32))
 
     def draw(number, encoded):
-        size, turned = size_and_orientation(encoded)
-        of_stored = _is_of_stored(sizes[number], size, turned)
-        size = tf.where(of_stored, size[::-1], size)
-        sound = tf.debugging.Assert(faults[number] == "", ["Its annotations cannot be used:", faults[number]])
-        with tf.control_dependencies([sound, _check_size(sizes[number], size)]):
-            height, width = tf.unstack(tf.identity(size))
+        size, turned, as_stored = annotated_size(encoded, faults[number], sizes[number])
+        height, width = tf.unstack(tf.where(as_stored, size[::-1], size))
         first, last = parts[number], parts[number + 1]
         corners, rings = owned(points, vertices, first, last)
         if corners.dtype.is_floating:
@@ -153,6 +136,6 @@ def mask_drawer(table: Table) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
         spans = polygon_spans(corners, rings, height, width), run_spans(*owned(runs, counts, first, last))
         order, start, end = (tf.concat(pair, 0) for pair in zip(*spans))
         mask = painted(order, start, end, values[first:last], table.background, height, width)
-        return tf.cond(of_stored, lambda: orientation.upright(mask, turned), lambda: mask)
+        return tf.cond(as_stored, lambda: orientation.upright(mask, turned), lambda: mask)
 
     return draw

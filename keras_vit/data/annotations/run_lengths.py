@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.data.annotations.form import Fault
+from keras_vit.data.annotations.schema import Fault
 
 _ZERO, _BITS, _MORE, _SIGN = 48, 5, 0x20, 0x10  # characters from "0" encode 5 bits, and whether more follow
 

@@ -1,35 +1,19 @@
 """Finds images that are in a data set twice: under two names, or in two splits."""
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from keras_vit.data.annotations import form
-from keras_vit.data.annotations.form import Ignored
+from keras_vit.data.annotations import schema
+from keras_vit.data.annotations.schema import Ignored
+from keras_vit.data.sources.repeated_images import real_paths
 from keras_vit.data.splits import SPLITS
 
 
-def real_paths(paths: Iterable[str]) -> list[str]:
-    """Resolves links, which buckets lack; one system call for an image, and one for its folder."""
-    folders: dict[str, str] = {}
-
-    def real(path):
-        if "://" in path:
-            return path
-        folder, name = os.path.split(path)
-        if folder not in folders:
-            folders[folder] = os.path.realpath(folder)
-        whole = os.path.join(folders[folder], name)
-        return os.path.realpath(whole) if os.path.islink(whole) else whole
-
-    return [real(path) for path in paths]
-
-
-def once(paths: Sequence[str], ignored: Ignored) -> list[str]:
+def drop_repeated(paths: Sequence[str], ignored: Ignored) -> list[str]:
     """Keeps the first path of each real file; counts the others."""
     kept: dict[str, str] = {}
     for path, real in zip(paths, real_paths(paths)):
         if real in kept:
-            ignored[form.LISTED_AGAIN].append(path)
+            ignored[schema.LISTED_AGAIN].append(path)
         kept.setdefault(real, path)
     return list(kept.values())
 
@@ -42,8 +26,8 @@ def count_shared(split: str, images: Mapping[str, Sequence[str]], ignored: Ignor
         images: dict. The image files of every split.
         ignored: dict that counts them.
     """
-    own = dict(zip(real_paths(images[split]), images[split]))
+    paths = dict(zip(real_paths(images[split]), images[split]))
     others = [name for name in (*SPLITS, *images) if name in images and name != split]
     for other in dict.fromkeys(others):
-        both = own.keys() & set(real_paths(images[other]))
-        ignored[form.IN_SPLITS] += [f"{own[path]} in {other}" for path in sorted(both)]
+        both = paths.keys() & set(real_paths(images[other]))
+        ignored[schema.IN_SPLITS] += [f"{paths[path]} in {other}" for path in sorted(both)]

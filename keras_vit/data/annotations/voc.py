@@ -14,14 +14,14 @@ import os
 import re
 import xml.etree.ElementTree as ElementTree
 
-from keras_vit.data.annotations import annotation_files, beside, form
-from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
+from keras_vit.data.annotations import annotation_files, schema, sidecars
+from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Fault, Ignored, Layout, Region
 from keras_vit.data.splits import SPLITS, canonical
 from keras_vit.io.paths import read_text
 from keras_vit.io.suggest import listed
 
 _ROOT = re.compile(r"<annotation[\s>]")
-_OF_VOC = re.compile(r"The VOC\d{4} Database", re.IGNORECASE)
+_VOC_DATABASE = re.compile(r"The VOC\d{4} Database", re.IGNORECASE)
 _UNSAFE = re.compile(r"<!(?:DOCTYPE|ENTITY)", re.IGNORECASE)
 _SETS = (*SPLITS, "trainval")
 _IMAGES = ("JPEGImages", "images")  # folders next to that of the files
@@ -52,11 +52,13 @@ def _image_sets(path, found):
     """
     folders = {os.path.dirname(file) for file in found}
     sets = []
-    for place in sorted({path, *(base for folder in folders for base in annotation_files.bases(folder, path))}):
+    for place in sorted(
+        {path, *(base for folder in folders for base in annotation_files.parent_folders(folder, path))}
+    ):
         folder = os.path.join(place, "ImageSets", "Main")
         stems = {
             canonical(os.path.splitext(name)[0]): name
-            for name in annotation_files.names_in(folder)
+            for name in annotation_files.list_names(folder)
             if name.endswith(".txt")
         }
         for split in (split for split in _SETS if split in stems):
@@ -73,37 +75,44 @@ def _named(name, place, by_stem):
     """
     stem = os.path.basename(name)
     stem = stem if stem in by_stem else os.path.splitext(stem)[0]
-    own = [file for file in by_stem.get(stem, ()) if file.startswith(os.path.join(place, ""))]
-    ends = [file for file in own if f"/{os.path.splitext(file)[0]}".endswith(f"/{os.path.splitext(name)[0]}")]
-    own = ends if len(own) > 1 and ends else own
-    if len(own) > 1:
-        raise ValueError(f'"{name}" in the ImageSets of "{place}" could be {listed(own)}. Give the files other names.')
-    return own[0] if own else ""
+    found = [file for file in by_stem.get(stem, ()) if file.startswith(os.path.join(place, ""))]
+    ends = [file for file in found if f"/{os.path.splitext(file)[0]}".endswith(f"/{os.path.splitext(name)[0]}")]
+    found = ends if len(found) > 1 and ends else found
+    if len(found) > 1:
+        raise ValueError(
+            f'"{name}" in the ImageSets of "{place}" could be {listed(found)}. Give the files other names.'
+        )
+    return found[0] if found else ""
 
 
-def _of_sets(found, sets):
+def _assign_image_sets(found, sets):
     """Returns ({split: XML files}, {split: names without a file})."""
     by_stem = collections.defaultdict(list)
     for file in found:
         by_stem[os.path.splitext(os.path.basename(file))[0]].append(file)
-    own, lost = collections.defaultdict(list), collections.defaultdict(list)
+    found_by_split, lost = collections.defaultdict(list), collections.defaultdict(list)
     for place, split, names in sets:
         for name in names:
             file = _named(name, place, by_stem)
-            (own if file else lost)[split].append(file or name)
-    return {split: list(dict.fromkeys(paths)) for split, paths in own.items()}, {**dict.fromkeys(own, []), **lost}
+            (found_by_split if file else lost)[split].append(file or name)
+    return {split: list(dict.fromkeys(paths)) for split, paths in found_by_split.items()}, {
+        **dict.fromkeys(found_by_split, []),
+        **lost,
+    }
 
 
 def find(path: str) -> Layout | None:
     """Finds VOC annotations in a folder; None if its first XML files have another format."""
-    parts = annotation_files.folders_of_splits(path)
-    folders = {split: found for split, folder in parts.items() if (found := annotation_files.below(folder, ".xml"))}
+    parts = annotation_files.split_folders(path)
+    folders = {
+        split: found for split, folder in parts.items() if (found := annotation_files.find_files(folder, ".xml"))
+    }
     lost: dict[str, list[str]] = {}  # of ImageSets
     if not folders:
-        every = annotation_files.below(path, ".xml")
-        folders, lost = _of_sets(every, _image_sets(path, every))
+        every = annotation_files.find_files(path, ".xml")
+        folders, lost = _assign_image_sets(every, _image_sets(path, every))
         folders = folders or {"train": every}
-    if not any(_ROOT.search(annotation_files.start_of(file)) for found in folders.values() for file in found[:3]):
+    if not any(_ROOT.search(annotation_files.read_start(file)) for found in folders.values() for file in found[:3]):
         return None
     readers = {
         split: functools.partial(read, parts.get(split, path), found, lost.get(split), path)
@@ -129,33 +138,33 @@ def _region(element, number, first):
     box = element.find("bndbox")
     if box is None:
         raise Fault(f"{name} has no bndbox")
-    top, left, bottom, right = form.box([_text(box, side) for side in _SIDES], name)
+    top, left, bottom, right = schema.parse_box([_text(box, side) for side in _SIDES], name)
     return Region(
         label, name, box=(top - first, left - first, bottom, right), difficult=_text(element, "difficult") == "1"
     )
 
 
-def _picture(path, root, existing, ignored, opened):
-    """Makes the Picture of an XML file; None if it has another format, or its image is missing."""
+def _read_image(path, root, existing, ignored, opened):
+    """Makes the AnnotatedImage of an XML file; None if it has another format, or its image is missing."""
     if root.tag != "annotation":
-        ignored[form.OTHER_XML].append(path)
+        ignored[schema.OTHER_XML].append(path)
         return None
     stated = _text(root, "filename")
-    image = beside.image_of(path, stated, existing, _IMAGES, opened, by_name=True)
+    image = sidecars.find_image(path, stated, existing, _IMAGES, opened, by_name=True)
     if image not in existing:
-        ignored[form.MISSING].append(image)
+        ignored[schema.MISSING].append(image)
         return None
     if os.path.basename(stated.replace("\\", "/")) in existing.names(os.path.dirname(image)) - {
         os.path.basename(image)
     }:
-        ignored[form.OTHER_NAME].append(f"{path}: {stated}")
-    first = 1 if _OF_VOC.search(_text(root, "source/database")) else 0
+        ignored[schema.OTHER_NAME].append(f"{path}: {stated}")
+    first = 1 if _VOC_DATABASE.search(_text(root, "source/database")) else 0
     try:
-        size = form.stated_size(_text(root, "size/height"), _text(root, "size/width"))
+        size = schema.parse_size(_text(root, "size/height"), _text(root, "size/width"))
         regions = [_region(element, number, first) for number, element in enumerate(root.findall("object"), 1)]
     except Fault as fault:
-        return Picture(image, None, [], f'"{path}": {fault}')
-    return Picture(image, size, regions)
+        return AnnotatedImage(image, None, [], f'"{path}": {fault}')
+    return AnnotatedImage(image, size, regions)
 
 
 def read(folder: str, paths: list[str], lost: list[str] | None = None, opened: str = "") -> Annotations:
@@ -168,10 +177,10 @@ def read(folder: str, paths: list[str], lost: list[str] | None = None, opened: s
         opened: str. The folder that was opened, outside of which images belong to other data; "" for `folder`.
     """
     ignored: Ignored = collections.defaultdict(list)
-    ignored[form.NO_XML] += lost or []
+    ignored[schema.NO_XML] += lost or []
 
-    def picture(path, root, existing):
-        return _picture(path, root, existing, ignored, opened or folder)
+    def read_image(path, root, existing):
+        return _read_image(path, root, existing, ignored, opened or folder)
 
-    found = beside.pictures(paths, read_xml, picture, ignored if lost is None else None)
+    found = sidecars.read_sidecars(paths, read_xml, read_image, ignored if lost is None else None)
     return Annotations(found, None, False, folder, ignored)

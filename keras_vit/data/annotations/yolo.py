@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from keras_vit.data.annotations import annotation_files, form, yolo_layout
-from keras_vit.data.annotations.form import Annotations, Fault, Ignored, Layout, Picture, Region
+from keras_vit.data.annotations import annotation_files, schema, yolo_layout
+from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Fault, Ignored, Layout, Region
 from keras_vit.data.annotations.shared_images import count_shared
 from keras_vit.data.annotations.yolo_images import all_images, label_files
 from keras_vit.data.annotations.yolo_layout import Export
@@ -51,7 +51,7 @@ def find(path: str, boxes: bool = False) -> Layout | None:
     Raises:
         ValueError: for a malformed description.
     """
-    return _layout(yolo_layout.described(path), boxes)
+    return _layout(yolo_layout.find_export(path), boxes)
 
 
 def find_nameless(path: str, boxes: bool = False, classes: str = "") -> Layout | None:
@@ -60,13 +60,13 @@ def find_nameless(path: str, boxes: bool = False, classes: str = "") -> Layout |
     Raises:
         ValueError: without `classes`, or for a malformed description.
     """
-    return _layout(yolo_layout.nameless(path, boxes, classes), boxes)
+    return _layout(yolo_layout.find_nameless_export(path, boxes, classes), boxes)
 
 
 def _centred(values, name):
     """Converts centre x, centre y, width, height to a Box."""
     x, y, width, height = values
-    return form.box((x - width / 2, y - height / 2, x + width / 2, y + height / 2), name)
+    return schema.parse_box((x - width / 2, y - height / 2, x + width / 2, y + height / 2), name)
 
 
 def _region(line, number, names, path, ignored, boxes):
@@ -95,26 +95,26 @@ def _region(line, number, names, path, ignored, boxes):
             f"{name}: expected the 4 numbers of a box, or pairs x y of a polygon, got {len(values)}; leave out a"
             " confidence, and for key points state kpt_shape in data.yaml"
         )
-    points = form.polygon(values, name)
+    points = schema.parse_polygon(values, name)
     if len(points) and np.abs(points).max() > _MOST:
         raise Fault(f"{name}: expected fractions of width and height, 0 to 1, got {np.abs(points).max():g}")
     if is_box:
         return Region(names[int(first)], name, box=_centred(values, name))
-    polygons = form.with_area([points], f'{name} of "{path}"', ignored)
+    polygons = schema.drop_short_polygons([points], f'{name} of "{path}"', ignored)
     return Region(names[int(first)], name, polygons)
 
 
-def _picture(image, path, text, names, ignored, boxes):
-    """Makes the Picture of an image, with regions in the order of OVERLAPS, and boxes in that of the file."""
+def _read_image(image, path, text, names, ignored, boxes):
+    """Makes the AnnotatedImage of an image, with regions in the order of OVERLAPS, and boxes in that of the file."""
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     try:
         regions = [_region(line, number, names, path, ignored, boxes) for number, line in lines]
     except Fault as fault:
-        return Picture(image, None, [], f'"{path}", {fault}')
+        return AnnotatedImage(image, None, [], f'"{path}", {fault}')
     if boxes:
-        return Picture(image, None, regions)
+        return AnnotatedImage(image, None, regions)
     regions.sort(key=lambda region: -region.area)
-    return form.checked(Picture(image, None, regions), ignored, fractions=True)
+    return schema.drop_outside(AnnotatedImage(image, None, regions), ignored, fractions=True)
 
 
 def _twins(labels):
@@ -125,15 +125,15 @@ def _twins(labels):
     return dict(twins) | {other: image for image, other in twins}
 
 
-def _pictures(labels, names, ignored, texts, boxes) -> Iterator[Picture]:
-    """Yields the Picture of each image, {image: text file}; two images with one text file are at fault."""
+def _read_images(labels, names, ignored, texts, boxes) -> Iterator[AnnotatedImage]:
+    """Yields the AnnotatedImage of each image, {image: text file}; two images with one text file are at fault."""
     twins = _twins({image: path for image, path in labels.items() if path in texts})
     for image, path in labels.items():
         if image in twins:
             other = os.path.basename(twins[image])
-            yield Picture(image, None, [], f'"{path}" may also be of "{other}": keep one of the images')
+            yield AnnotatedImage(image, None, [], f'"{path}" may also be of "{other}": keep one of the images')
         else:
-            yield _picture(image, path, texts.get(path, ""), names, ignored, boxes)
+            yield _read_image(image, path, texts.get(path, ""), names, ignored, boxes)
 
 
 def _rows(texts):
@@ -172,7 +172,7 @@ def _check_texts(texts, path, split, boxes):
     lines = (line.split() for text in texts.values() for line in text.splitlines() if line.strip())
     lengths = [len(line) for line in lines]
     if lengths and set(lengths) == {_BOX} and not boxes:
-        raise form.OnlyBoxes(
+        raise schema.OnlyBoxes(
             f'"{path}": all {counted(len(lengths), "line")} of {split} are boxes, which are for object detection'
             " (boxes:PATH). Export the data with polygons (YOLO segmentation)."
         )
@@ -189,10 +189,10 @@ def _count_texts(labels, images, existing, ignored):
     known = set(label_files(everywhere, existing).values())
     for folder in sorted({os.path.dirname(text) for text in labels.values() if text in existing}):
         texts = (os.path.join(folder, name) for name in sorted(existing.names(folder)) if name.endswith(".txt"))
-        others = [text for text in texts if text not in known and not yolo_layout.is_list(text)]
+        others = [text for text in texts if text not in known and not yolo_layout.is_name_list(text)]
         lists = [text for text in others if canonical(os.path.basename(text)[:-4]) in images]
-        ignored[form.NO_IMAGE] += [text for text in others if text not in lists]
-    ignored[form.NOT_LISTED] += annotation_files.unlisted(everywhere, existing)
+        ignored[schema.NO_IMAGE] += [text for text in others if text not in lists]
+    ignored[schema.NOT_LISTED] += annotation_files.unlisted_images(everywhere, existing)
 
 
 def _contents(export, labels, existing, ignored) -> Mapping[str, str]:
@@ -203,7 +203,7 @@ def _contents(export, labels, existing, ignored) -> Mapping[str, str]:
         return texts
     if not export.key_points:
         lines = [(path, i) for path, text in texts.items() for i, line in enumerate(text.splitlines(), 1) if line]
-        ignored[form.POINTS] += [f"line {i} of {path}" for path, i in lines]
+        ignored[schema.POINTS] += [f"line {i} of {path}" for path, i in lines]
     return {path: _without_points(text) for path, text in texts.items()}
 
 
@@ -219,11 +219,11 @@ def read(export: Export, split: str, boxes: bool = False) -> Annotations:
         FileNotFoundError: if no image is found.
         ValueError: without annotations or outlines, and, later, for unknown classes.
     """
-    path, names, existing = export.path, export.names, annotation_files.Existing()
+    path, names, existing = export.path, export.names, annotation_files.FileIndex()
     ignored: Ignored = collections.defaultdict(list)
     images = all_images(export, split, existing, ignored)
-    existing.list(os.path.dirname(image) for image in images[split])
-    ignored[form.MISSING] += [image for image in images[split] if image not in existing]
+    existing.add(os.path.dirname(image) for image in images[split])
+    ignored[schema.MISSING] += [image for image in images[split] if image not in existing]
     found = [image for image in images[split] if image in existing]
     if not found:
         such = f', such as "{images[split][0]}"' if images[split] else ""
@@ -233,4 +233,4 @@ def read(export: Export, split: str, boxes: bool = False) -> Annotations:
     texts = _contents(export, labels, existing, ignored)
     _check_texts(texts, path, split, boxes)
     _count_texts(labels, images, existing, ignored)
-    return Annotations(_pictures(labels, names, ignored, texts, boxes), names, True, path, ignored)
+    return Annotations(_read_images(labels, names, ignored, texts, boxes), names, True, path, ignored)

@@ -4,11 +4,9 @@ import os
 import re
 from collections.abc import Iterable
 
-import tensorflow as tf
-
 from keras_vit.data.annotations import annotation_files
-from keras_vit.data.annotations.form import Ignored
-from keras_vit.data.annotations.shared_images import once
+from keras_vit.data.annotations.schema import Ignored
+from keras_vit.data.annotations.shared_images import drop_repeated
 from keras_vit.data.annotations.yolo_layout import Export
 from keras_vit.data.sources.image_files import ENDINGS, ending
 from keras_vit.data.splits import canonical
@@ -55,19 +53,9 @@ def _listed_files(export, path, existing, owner):
     found = []
     for line in lines:
         file = _place(export, os.path.dirname(path), line, existing) or os.path.join(export.root, line)
-        other = owner.setdefault(file, line)
-        if _plain(other) != _plain(line):
-            raise ValueError(
-                f'"{path}": "{other}" and "{line}" are different images, but only "{file}" exists. Restore their'
-                " folders."
-            )
+        annotation_files.check_owner(owner, file, _plain(line), path, fix="")
         found.append(file)
     return found
-
-
-def _below(folder):
-    walked = tf.io.gfile.walk(folder)
-    return [_normal(os.path.join(place, name)) for place, _, names in walked for name in names]
 
 
 def _check_unsplit(export, paths):
@@ -91,28 +79,23 @@ def _image_files(export, split, existing, owner):
     found = []
     for text in export.splits[split]:
         place = _place(export, export.root, text, existing)
-        other = owner.setdefault(place, text) if place else text
-        if _plain(other) != _plain(text):
-            raise ValueError(
-                f'"{export.path}": "{other}" and "{text}" are different, but only "{place}" exists. Restore their'
-                " folders."
-            )
         if not place:
             raise FileNotFoundError(
                 f'"{export.path}": {split} is "{text}", but "{export.root}" has no such folder or file.'
                 f" Write it relative to that folder, such as {split}: {split}/images."
             )
+        annotation_files.check_owner(owner, place, _plain(text), export.path, fix="")
         if place.lower().endswith(".txt"):
             found += _listed_files(export, place, existing, owner)
         else:
-            found += sorted(path for path in _below(place) if ending(path) in ENDINGS)
+            found += [path for path in annotation_files.find_files(_normal(place), "") if ending(path) in ENDINGS]
     found = [path for path in found if not os.path.basename(path).startswith(".")]
     _check_unsplit(export, found)
     return sorted(found)
 
 
 def all_images(
-    export: Export, split: str, existing: annotation_files.Existing, ignored: Ignored
+    export: Export, split: str, existing: annotation_files.FileIndex, ignored: Ignored
 ) -> dict[str, list[str]]:
     """Returns {split: image files} of `split` and of the others, as far as these exist.
 
@@ -121,7 +104,7 @@ def all_images(
         ValueError: if two paths stand for one file, or nothing lists the splits.
     """
     owner: dict[str, str] = {}
-    images = {split: once(_image_files(export, split, existing, owner), ignored)}
+    images = {split: drop_repeated(_image_files(export, split, existing, owner), ignored)}
     for other in (name for name in export.splits if name != split):
         try:
             images[other] = _image_files(export, other, existing, owner)
@@ -137,14 +120,14 @@ def _label_folders(folder, existing):
     if at is None:
         return [folder]
     above = "/".join(parts[:at])
-    own = [name for name in existing.names(above or "/") if name.lower() == "labels"] or ["labels"]
-    return [*("/".join([above, name, *parts[at + 1 :]]) for name in own), folder]
+    names = [name for name in existing.names(above or "/") if name.lower() == "labels"] or ["labels"]
+    return [*("/".join([above, name, *parts[at + 1 :]]) for name in names), folder]
 
 
-def label_files(images: Iterable[str], existing: annotation_files.Existing) -> dict[str, str]:
+def label_files(images: Iterable[str], existing: annotation_files.FileIndex) -> dict[str, str]:
     """Returns {image: its text file}, the expected one if it has none."""
     folders = {folder: _label_folders(folder, existing) for folder in {os.path.dirname(image) for image in images}}
-    existing.list(place for places in folders.values() for place in places)
+    existing.add(place for places in folders.values() for place in places)
     found = {}
     for image in images:
         folder, name = os.path.split(image)

@@ -9,15 +9,16 @@ from collections.abc import Iterable
 import yaml
 
 from keras_vit.data.annotations import annotation_files
-from keras_vit.data.sources.classes_file import class_names
+from keras_vit.data.sources.classes_file import read_class_names
 from keras_vit.data.sources.image_files import ENDINGS, ending
 from keras_vit.data.splits import SPLITS, canonical
 from keras_vit.io.paths import read_text
 from keras_vit.io.suggest import counted, listed
 
+_YAML = (".yaml", ".yml")
 _KEYS = ("train", "val", "valid", "validation", "test")
-_OF_NAMES = re.compile(r"^names\s*:", re.MULTILINE)  # other YAML files are not read
-_OF_SPLITS = re.compile(rf"^(?:{'|'.join(_KEYS)})\s*:", re.MULTILINE)
+_NAMES_KEY = re.compile(r"^names\s*:", re.MULTILINE)  # other YAML files are not read
+_SPLITS_KEY = re.compile(rf"^(?:{'|'.join(_KEYS)})\s*:", re.MULTILINE)
 _NOTHING = ("", "~", "null", "none")
 _LISTS = ("obj.names", "classes.txt", "_darknet.labels", "classes.names")  # of class names
 _SUBSET = re.compile(r"obj_(.+)_data", re.IGNORECASE)  # CVAT's folders
@@ -114,7 +115,7 @@ def _yaml_splits(content, path):
     return splits
 
 
-def _of_yaml(path, names=None):
+def _read_yaml_export(path, names=None):
     """Makes the Export of a YAML file; `names`, if given, replace the class names in it.
 
     Raises:
@@ -122,7 +123,7 @@ def _of_yaml(path, names=None):
     """
     root, content = os.path.dirname(path), _yaml(path)
     base = content.get("path") or ""
-    whole = base.startswith("/") and bool(annotation_files.names_in(base))
+    whole = base.startswith("/") and bool(annotation_files.list_names(base))
     splits = _yaml_splits(content, path)
     if not splits:
         raise ValueError(f'"{path}" names no folder of images for {", ".join(SPLITS)}.')
@@ -137,13 +138,10 @@ def _yaml_file(path, pattern):
     Raises:
         ValueError: for several without a data.yaml.
     """
-    if path.lower().endswith((".yaml", ".yml")):
-        names, root = [os.path.basename(path)], os.path.dirname(path)
-    else:
-        names, root = [n for n in annotation_files.names_in(path) if n.lower().endswith((".yaml", ".yml"))], path
-    names = [
-        name for name in names if pattern.search(annotation_files.start_of(os.path.join(root, name)).lstrip("\ufeff"))
-    ]
+    root, name = os.path.split(path) if path.lower().endswith(_YAML) else (path, "")
+    names = [name] if name else [name for name in annotation_files.list_names(root) if name.lower().endswith(_YAML)]
+    starts = {name: annotation_files.read_start(os.path.join(root, name)).lstrip("\ufeff") for name in names}
+    names = [name for name, start in starts.items() if pattern.search(start)]
     if len(names) > 1 and "data.yaml" not in names:
         raise ValueError(f'"{root}" has several YAML files of class names: {listed(names)}. Open one of them.')
     return os.path.join(root, "data.yaml" if "data.yaml" in names else names[0]) if names else ""
@@ -156,14 +154,14 @@ def _split(word):
 
 def _lists_images(path):
     """Whether a text file lists images."""
-    first = annotation_files.start_of(path).lstrip("\ufeff").split("\n", 1)[0].strip()
+    first = annotation_files.read_start(path).lstrip("\ufeff").split("\n", 1)[0].strip()
     return ending(first) in ENDINGS
 
 
-def _of_data(root, entries):
+def _read_darknet_data(root, entries):
     """Returns ({split: list}, file of class names) of Darknet's file obj.data, which has lines such as train = PATH."""
     path = next((os.path.join(root, name) for name in entries if name.lower().endswith(".data")), "")
-    pairs = [line.split("=", 1) for line in annotation_files.start_of(path).splitlines() if "=" in line]
+    pairs = [line.split("=", 1) for line in annotation_files.read_start(path).splitlines() if "=" in line]
     values = {key.strip(): value.strip() for key, value in pairs}
     names = os.path.basename(values.get("names", "").replace("\\", "/"))
     return {_split(key): value for key, value in values.items() if _split(key) in SPLITS}, names
@@ -191,14 +189,14 @@ def _places(root, entries):
         stem, end = os.path.splitext(name)
         subset = _SUBSET.fullmatch(name)
         if subset:
-            own = f"{subset[1]}.txt"
-            subsets[_split(subset[1])].append(own if own in entries else name)
+            listing = f"{subset[1]}.txt"
+            subsets[_split(subset[1])].append(listing if listing in entries else name)
         elif end.lower() == ".txt" and _split(stem) in SPLITS and _lists_images(os.path.join(root, name)):
             lists[_split(stem)].append(name)
         elif not end and _split(name) in SPLITS:
             folders[_split(name)].append(name)
     for images in (name for name in entries if name.lower() == "images"):
-        for name in annotation_files.names_in(os.path.join(root, images)):
+        for name in annotation_files.list_names(os.path.join(root, images)):
             if _split(name) in SPLITS:
                 inner[_split(name)].append(f"{images}/{name}")
     splits = _chosen(root, (lists, subsets, inner or folders))
@@ -211,34 +209,38 @@ def _folders(root, splits):
     return [root, *(os.path.join(root, name) for name in named)]
 
 
-def _beside(folder):
+def _labels_beside_images(folder):
     """Lists the text files in a folder that have the name of an image."""
-    names = annotation_files.names_in(folder)
-    pictures = {os.path.splitext(name)[0] for name in names if ending(name) in ENDINGS}
-    return [os.path.join(folder, name) for name in names if name.endswith(".txt") and name[:-4] in pictures]
+    names = annotation_files.list_names(folder)
+    annotated_images = {os.path.splitext(name)[0] for name in names if ending(name) in ENDINGS}
+    return [os.path.join(folder, name) for name in names if name.endswith(".txt") and name[:-4] in annotated_images]
 
 
-def _apart(root):
+def _labels_in_folder(root):
     """Lists the text files in the folder "labels", or its subfolders, next to a folder "images"."""
-    by_name = {name.lower(): name for name in annotation_files.names_in(root)}
+    by_name = {name.lower(): name for name in annotation_files.list_names(root)}
     if "images" not in by_name or "labels" not in by_name:
         return []
-    return [path for path in annotation_files.below(os.path.join(root, by_name["labels"]), ".txt") if not is_list(path)]
+    return [
+        path
+        for path in annotation_files.find_files(os.path.join(root, by_name["labels"]), ".txt")
+        if not is_name_list(path)
+    ]
 
 
-def is_list(path: str) -> bool:
+def is_name_list(path: str) -> bool:
     """Whether a file lists class names, judged by its name."""
     return os.path.basename(path).lower() in (*_LISTS, "labels.txt")
 
 
 def _name_files(root, entries, folders, named):
     """Lists the files of class names: the one that obj.data names, those in the export, or those of its folders."""
-    own = [named] if named in entries else [name for word in _LISTS for name in entries if name.lower() == word]
-    own = own or [name for name in entries if name.lower().endswith(".names")]
-    if own:
-        return [os.path.join(root, own[0])]
+    names = [named] if named in entries else [name for word in _LISTS for name in entries if name.lower() == word]
+    names = names or [name for name in entries if name.lower().endswith(".names")]
+    if names:
+        return [os.path.join(root, names[0])]
     places = [os.path.join(root, name) for name in entries if name.lower() == "labels"] + folders[1:]
-    found = ((place, name) for place in places for name in annotation_files.names_in(place) if name.lower() in _LISTS)
+    found = ((place, name) for place in places for name in annotation_files.list_names(place) if name.lower() in _LISTS)
     return [os.path.join(place, name) for place, name in found]
 
 
@@ -251,25 +253,25 @@ def _with_data(splits, data, entries):
     return {**lost, **others, **stated}
 
 
-def _of_lists(root, names=None):
+def _read_plain_export(root, names=None):
     """Makes the Export of a folder without a YAML file, with these class names if given; None for other folders.
 
     Raises:
         ValueError: if the splits have different class names.
     """
-    entries = annotation_files.names_in(root)
-    data, named = _of_data(root, entries)
+    entries = annotation_files.list_names(root)
+    data, named = _read_darknet_data(root, entries)
     splits = _places(root, entries)
     folders = _folders(root, splits)
-    beside = [text for folder in folders for text in _beside(folder)]
-    apart = [text for folder in folders for text in _apart(folder)]
+    beside = [text for folder in folders for text in _labels_beside_images(folder)]
+    apart = [text for folder in folders for text in _labels_in_folder(folder)]
     lists = _name_files(root, entries, folders, named)
     darknet = bool(data) or "obj.names" in map(str.lower, entries)
     if not (beside or apart or darknet) or (names is None and not lists):
         return None
     if names is None:
-        names = class_names("", lists[0])
-        other = next((path for path in lists if class_names("", path) != names), None)
+        names = read_class_names("", lists[0])
+        other = next((path for path in lists if read_class_names("", path) != names), None)
         if other:
             raise ValueError(f'"{lists[0]}" and "{other}" have different class names. Keep one order for all splits.')
     splits = _with_data(splits, data, entries)
@@ -279,19 +281,21 @@ def _of_lists(root, names=None):
     return Export(root, root, lists[0] if lists else root, names, splits or {"train": [whole]}, None, inferred)
 
 
-def described(path: str) -> Export | None:
+def find_export(path: str) -> Export | None:
     """Finds a YOLO export whose files name its classes, in a folder or described by the YAML file `path`.
 
     Raises:
         ValueError: for a malformed description.
     """
-    found = _yaml_file(path, _OF_NAMES)
-    return _of_yaml(found) if found else None if path.lower().endswith((".yaml", ".yml")) else _of_lists(path)
+    found = _yaml_file(path, _NAMES_KEY)
+    if found:
+        return _read_yaml_export(found)
+    return None if path.lower().endswith(_YAML) else _read_plain_export(path)
 
 
 def _look_like_lines(paths: Iterable[str], boxes: bool) -> bool:
     """Whether the first text files have a class number and 4 numbers or more, without boxes 6, on each line."""
-    lines = [line for path in paths for line in annotation_files.start_of(path).splitlines()[:_TRIED] if line.strip()]
+    lines = [line for path in paths for line in annotation_files.read_start(path).splitlines()[:_TRIED] if line.strip()]
     return bool(lines) and all(_LINE.fullmatch(line) and (boxes or len(line.split()) > 6) for line in lines)
 
 
@@ -301,7 +305,7 @@ def _classes_found(texts):
     return 1 + max((int(line.split()[0]) for line in lines if _LINE.fullmatch(line)), default=0)
 
 
-def nameless(path: str, boxes: bool, classes: str) -> Export | None:
+def find_nameless_export(path: str, boxes: bool, classes: str) -> Export | None:
     """Finds a YOLO export without class names, such as makesense's; None for other folders.
 
     Args:
@@ -312,19 +316,21 @@ def nameless(path: str, boxes: bool, classes: str) -> Export | None:
     Raises:
         ValueError: without class names, or for a malformed description.
     """
-    root = os.path.dirname(path) if path.lower().endswith((".yaml", ".yml")) else path
-    entries = annotation_files.names_in(root)
+    root = os.path.dirname(path) if path.lower().endswith(_YAML) else path
+    entries = annotation_files.list_names(root)
     folders = _folders(root, _places(root, entries))
-    beside, apart = ([text for folder in folders for text in find(folder)] for find in (_beside, _apart))
-    first = [text for folder in folders for text in _beside(folder)[:_TRIED]]
+    beside, apart = (
+        [text for folder in folders for text in find(folder)] for find in (_labels_beside_images, _labels_in_folder)
+    )
+    first = [text for folder in folders for text in _labels_beside_images(folder)[:_TRIED]]
     if not apart and not _look_like_lines(first, boxes):
         return None
-    names = class_names(root, classes)
+    names = read_class_names(root, classes)
     if names is None:
         raise ValueError(
             f'"{root}" has YOLO images and labels, but no data.yaml with the class names. Add one: "names: [cat, dog]",'
             ' "train: images/train", "val: images/val"; or add classes.txt, one name per line; or pass'
             f" ?classes=FILE, or the number of classes, ?classes={_classes_found(apart or beside)}."
         )
-    described_by = _yaml_file(path, _OF_SPLITS)
-    return _of_yaml(described_by, names) if described_by else _of_lists(root, names)
+    described_by = _yaml_file(path, _SPLITS_KEY)
+    return _read_yaml_export(described_by, names) if described_by else _read_plain_export(root, names)

@@ -4,23 +4,18 @@ import tensorflow as tf
 
 from keras_vit.data.ops.corruption.noise import Draws
 from keras_vit.data.ops.corruption.strengths import CORRUPTIONS, STRENGTHS
-from keras_vit.data.ops.op_registry import as_uint8, op
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.data.ops.op_registry import Check, as_uint8, is_integer, one_of, op
+
+_STRENGTH = Check("a strength of 1 to 5", lambda value: is_integer(value) and value in STRENGTHS)
 
 
-@op("image", random=True)
+@op("image", random=True, checks={"name": one_of(CORRUPTIONS), "strength": _STRENGTH})
 def corrupt(name, strength=3):
     """Applies a corruption from data/ops/corruption/strengths.py at strength 1 to 5.
 
     The parameters suit sizes near 224, so put it after the crop. Levels are rounded down, as in the authors' code.
     Masks and boxes stay. A grey image becomes the red channel of its corrupted colour version.
     """
-    if name not in CORRUPTIONS:
-        raise ValueError(
-            f'corrupt: unknown name "{name}".{did_you_mean(str(name), CORRUPTIONS)} Valid: {", ".join(CORRUPTIONS)}.'
-        )
-    if not isinstance(strength, int) or isinstance(strength, bool) or strength not in STRENGTHS:
-        raise ValueError(f"corrupt: expected a strength of 1 to 5, got {strength!r}.")
     corruption = CORRUPTIONS[name]
     row = corruption.rows[strength - 1]
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_vit.data.ops.branches import outlined
 from keras_vit.data.ops.decode import decode, header, not_cut_short
 from keras_vit.data.ops.decode_mask import decode_mask, depth_of_size, mask_of_size
-from keras_vit.data.ops.geometry import moved_to_window, pair, random_resized_crop, resized_window, sampled_window
+from keras_vit.data.ops.geometry import as_size, crop_and_resize, random_resized_crop, resized_window, sampled_window
 from keras_vit.data.ops.op_registry import fused
 
 
@@ -44,7 +44,7 @@ def decode_and_crop(decode_arguments: dict[str, Any], crop_arguments: dict[str, 
         decode_arguments, crop_arguments: dicts. Parameters of the two ops, defaults included.
     """
     channels = decode_arguments["channels"]
-    size = pair(crop_arguments["height"], crop_arguments["width"])
+    size = as_size(crop_arguments["height"], crop_arguments["width"])
     scale, ratio, method = (crop_arguments[name] for name in ("scale", "ratio", "method"))
     whole, crop = decode(**decode_arguments), random_resized_crop(**crop_arguments)
 
@@ -62,7 +62,7 @@ def decode_and_crop(decode_arguments: dict[str, Any], crop_arguments: dict[str, 
             example = {**example, "mask": mask_of_size(decode_mask(example["mask"]), shape[:2])}
         if "depth" in example:
             example = {**example, "depth": depth_of_size(example["depth"], shape[:2])}
-        return moved_to_window(example, image, shape, begin, extent, size)
+        return crop_and_resize(example, image, shape, begin, extent, size)
 
     def separately(example, seed):
         decoded = whole({key: example[key] for key in ("image", "mask", "depth") if key in example})

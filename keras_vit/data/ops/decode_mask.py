@@ -124,19 +124,19 @@ def mask_of_size(mask: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
         InvalidArgumentError: at run time, if the sizes differ, unless the image has more than LARGE pixels and it,
             or the mask, was stored or decoded at a fraction of its sides.
     """
-    own = tf.shape(mask)[:2]
-    larger, smaller = tf.maximum(own, size), tf.minimum(own, size)
+    mask_size = tf.shape(mask)[:2]
+    larger, smaller = tf.maximum(mask_size, size), tf.minimum(mask_size, size)
     reduced = tf.reduce_any([tf.reduce_all((larger + ratio - 1) // ratio == smaller) for ratio in (2, 4)])
-    fits = tf.reduce_all(own == size) | (reduced & (tf.reduce_prod(tf.cast(larger, tf.int64)) > LARGE))
+    fits = tf.reduce_all(mask_size == size) | (reduced & (tf.reduce_prod(tf.cast(larger, tf.int64)) > LARGE))
     hint = tf.where(
-        tf.reduce_all(own == size[::-1]),
+        tf.reduce_all(mask_size == size[::-1]),
         "The mask fits the image as stored, before its EXIF data turns it upright: turn the mask, too, or remove the"
         " EXIF data.",
         "Save the mask at the size of its image.",
     )
     message = [
         "The mask and the upright image differ in size (height, width): the mask has",
-        own,
+        mask_size,
         "and the image",
         size,
     ]
@@ -147,7 +147,7 @@ def mask_of_size(mask: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     def resized():
         return tf.image.resize(mask, size, method="nearest")
 
-    return tf.cond(tf.reduce_all(own == size), lambda: mask, resized)
+    return tf.cond(tf.reduce_all(mask_size == size), lambda: mask, resized)
 
 
 def depth_of_size(depth: tf.Tensor, size: tf.Tensor) -> tf.Tensor:

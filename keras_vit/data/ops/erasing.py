@@ -5,7 +5,7 @@ import math
 import tensorflow as tf
 
 from keras_vit.data.ops.color import choose, flat_rows
-from keras_vit.data.ops.op_registry import as_uint8, op
+from keras_vit.data.ops.op_registry import INTERVAL, PROBABILITY, Check, as_uint8, one_of, op
 
 # Mean and standard deviation of random erasing's noise: ImageNet's per channel, and over all channels.
 _MEAN = {3: (123.675, 116.28, 103.53), 1: (114.5,)}
@@ -53,20 +53,21 @@ def _constants(image):
     return tf.constant(_MEAN[kind], tf.float32), tf.constant(_STD[kind], tf.float32)
 
 
-@op("image", random=True)
+_ERASING = {
+    "probability": PROBABILITY,
+    "scale": Check("0 < low <= high < 1", lambda bounds: 0 < bounds[0] <= bounds[1] < 1),
+    "ratio": INTERVAL,
+    "mode": one_of(("pixel", "rand", "const")),
+}
+
+
+@op("image", random=True, checks=_ERASING)
 def random_erasing(probability=0.25, scale=(0.02, 1 / 3), ratio=(0.3, 10 / 3), mode="pixel"):
     """With `probability`, fills a rectangle with `scale` of the area and an aspect within `ratio` (arXiv 1708.04896).
 
     `mode`: "pixel" fills each pixel with noise of ImageNet's mean and standard deviation, "rand" all with one such
     colour, "const" with the mean. Normalised, these are timm's standard normal noise and 0. Masks stay.
     """
-    modes = ("pixel", "rand", "const")
-    if mode not in modes:
-        raise ValueError(f'random_erasing: unknown mode "{mode}". Valid: {", ".join(modes)}.')
-    if not (0 < scale[0] <= scale[1] < 1 and 0 < ratio[0] <= ratio[1]):
-        raise ValueError(
-            f"random_erasing: expected 0 < low <= high and a scale below 1, got scale={scale} and ratio={ratio}."
-        )
 
     def apply(image, seed):
         image = as_uint8(image)

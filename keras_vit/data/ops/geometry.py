@@ -16,12 +16,12 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit.data.ops.headers import LARGE
-from keras_vit.data.ops.op_registry import op
+from keras_vit.data.ops.op_registry import integer, op
 
 PADDING = 0  # for pixels outside the image, and for masks without void
 
 
-def pair(height: int, width: int | None) -> tuple[int, int]:
+def as_size(height: int, width: int | None) -> tuple[int, int]:
     """Returns a size, given as one positive integer or two, as (height, width)."""
     size = (height, height if width is None else width)
     if not all(isinstance(s, int) and s > 0 for s in size):
@@ -29,8 +29,8 @@ def pair(height: int, width: int | None) -> tuple[int, int]:
     return size
 
 
-def moved(example: dict[str, Any], image: tf.Tensor, move_mask: Callable, move_boxes: Callable) -> dict[str, Any]:
-    """Returns the new `image`, with the example's mask, depth and boxes, if any, moved by the two functions.
+def transformed(example: dict[str, Any], image: tf.Tensor, mask: Callable, boxes: Callable) -> dict[str, Any]:
+    """Returns the new `image`, with the example's mask, depth and boxes, if any, transformed by the two functions.
 
     Raises:
         ValueError: if the mask is still encoded.
@@ -39,41 +39,23 @@ def moved(example: dict[str, Any], image: tf.Tensor, move_mask: Callable, move_b
     if "mask" in example:
         if example["mask"].dtype == tf.string:
             raise ValueError('The mask is still encoded: start the preprocessing with "decode".')
-        result["mask"] = move_mask(example["mask"])
+        result["mask"] = mask(example["mask"])
     if "depth" in example:
-        result["depth"] = move_mask(example["depth"])
+        result["depth"] = mask(example["depth"])
     if "boxes" in example:
-        result["boxes"] = move_boxes(example["boxes"])
+        result["boxes"] = boxes(example["boxes"])
     return result
 
 
-def padded(pixels: tf.Tensor, before, after, fill=PADDING) -> tf.Tensor:
-    """Pads pixels (h, w, c) with the value `fill`.
-
-    Args:
-        pixels: image or mask.
-        before, after: (2,) integers each. Rows and columns to add above and on the left, below and on the right.
-        fill: scalar. PADDING for images; `fill_of` for masks, and PADDING for depths, which are floats.
-    """
-    fill = PADDING if pixels.dtype.is_floating else fill
-    margins = [[before[0], after[0]], [before[1], after[1]], [0, 0]]
-    return tf.pad(pixels, margins, constant_values=tf.cast(fill, pixels.dtype))
-
-
-def fill_of(example: dict[str, Any]) -> Any:
-    """What to pad an example's mask with: its "void", or else PADDING."""
-    return example.get("void", PADDING)
-
-
-def resized_mask(mask: tf.Tensor, size) -> tf.Tensor:
-    """Resizes a mask (h, w, 1) to the nearest pixel."""
-    return tf.image.resize(mask, size, method="nearest")
-
-
-def resized(example: dict[str, Any], size, method: str, antialias: bool) -> dict[str, Any]:
+def resize_example(example: dict[str, Any], size, method: str, antialias: bool) -> dict[str, Any]:
     """Resizes an example's image and mask to `size` (height, width); boxes, as fractions, stay."""
     image = tf.image.resize(example["image"], size, method=method, antialias=antialias)
-    return moved(example, image, lambda mask: resized_mask(mask, size), lambda boxes: boxes)
+    return transformed(example, image, lambda mask: resize_mask(mask, size), lambda boxes: boxes)
+
+
+def resize_mask(mask: tf.Tensor, size) -> tf.Tensor:
+    """Resizes a mask (h, w, 1) to the nearest pixel."""
+    return tf.image.resize(mask, size, method="nearest")
 
 
 def check_pixels(what: str, shape, target) -> tf.Operation:
@@ -97,13 +79,51 @@ def boxes_in_window(boxes: tf.Tensor, shape, begin, extent) -> tf.Tensor:
     return tf.clip_by_value((boxes * shape - begin) / extent, 0.0, 1.0)
 
 
+def _slice(pixels, begin, extent):
+    """Returns the window of pixels (h, w, c) at `begin` (2,) with size `extent` (2,), inside the image."""
+    return tf.slice(pixels, tf.concat([begin, [0]], 0), tf.concat([extent, [-1]], 0))
+
+
+def crop(example: dict[str, Any], begin, extent, size=(None, None), inside: bool = False) -> dict[str, Any]:
+    """Crops an example's image, mask, depth and boxes to a window, and pads where it extends beyond the image.
+
+    Padding is PADDING in images and depths, and in masks the example's void, or else PADDING.
+
+    Args:
+        example: dict. "image", pixels (h, w, c), and perhaps "mask", "depth", "boxes" and "void".
+        begin: (2,) integers. Top and left of the window, possibly outside the image.
+        extent: (2,) integers. Height and width of the window.
+        size: (height, width). The extent, as far as it is known before reading the image.
+        inside: bool. Whether the window is inside the image, so that nothing needs padding.
+    """
+    shape, begin, extent = tf.shape(example["image"])[:2], tf.convert_to_tensor(begin), tf.convert_to_tensor(extent)
+    first, last = tf.clip_by_value(begin, 0, shape), tf.clip_by_value(begin + extent, 0, shape)
+    before = tf.clip_by_value(-begin, 0, extent)
+    after = extent - before - (last - first)
+
+    def window(pixels, fill=PADDING):
+        part = _slice(pixels, begin, extent) if inside else _slice(pixels, first, last - first)
+        if not inside:
+            margins = [[before[0], after[0]], [before[1], after[1]], [0, 0]]
+            fill = PADDING if pixels.dtype.is_floating else fill  # of depths, too
+            part = tf.pad(part, margins, constant_values=tf.cast(fill, pixels.dtype))
+        return tf.ensure_shape(part, (*size, pixels.shape[-1]))
+
+    return transformed(
+        example,
+        window(example["image"]),
+        lambda mask: window(mask, example.get("void", PADDING)),
+        lambda boxes: boxes_in_window(boxes, shape, begin, extent),
+    )
+
+
 @op("image", "mask", "boxes")
 def resize(height, width=None, method="bilinear", antialias=True):
     """resize(256) resizes the shorter side to 256, the longer in proportion, rounded down (torchvision).
 
     resize(256, 320) resizes to that height and width. A result above LARGE pixels is an error at read time.
     """
-    size = pair(height, width)
+    size = as_size(height, width)
 
     def apply(example):
         target = size
@@ -113,7 +133,7 @@ def resize(height, width=None, method="bilinear", antialias=True):
             target = [height * tf.cast(s, tf.int64) // shorter for s in (h, w)]
             with tf.control_dependencies([check_pixels(f"resize({height})", (h, w), target)]):
                 target = [tf.cast(s, tf.int32) for s in target]
-        return resized(example, target, method, antialias)
+        return resize_example(example, target, method, antialias)
 
     return apply
 
@@ -124,34 +144,21 @@ def central_crop(height, width=None):
 
     Half offsets round to even, as in torchvision.
     """
-    size = pair(height, width)
+    size = as_size(height, width)
 
     def apply(example):
         shape = tf.shape(example["image"])[:2]
-        kept = tf.minimum(shape, size)
+        excess = tf.maximum(shape - size, 0)
         # tf.round rounds halves to even.
-        offset = tf.cast(tf.round(tf.cast(shape - kept, tf.float32) / 2), tf.int32)
-
-        missing = size - kept
-        before = missing // 2
-
-        def cropped(pixels, fill=PADDING):
-            window = tf.slice(pixels, [offset[0], offset[1], 0], [kept[0], kept[1], -1])
-            return tf.ensure_shape(padded(window, before, missing - before, fill), (*size, pixels.shape[-1]))
-
-        def in_window(boxes):
-            return boxes_in_window(boxes, shape, offset - before, size)
-
-        return moved(example, cropped(example["image"]), lambda mask: cropped(mask, fill_of(example)), in_window)
+        offset = tf.cast(tf.round(tf.cast(excess, tf.float32) / 2), tf.int32)
+        return crop(example, offset - tf.maximum(size - shape, 0) // 2, size, size)
 
     return apply
 
 
-@op("image", "mask", "boxes")
+@op("image", "mask", "boxes", checks={"pixels": integer(0)})
 def crop_border(pixels):
     """Removes `pixels` from each side; an image too small for that is an error at read time."""
-    if isinstance(pixels, bool) or not isinstance(pixels, int) or pixels < 0:
-        raise ValueError(f"crop_border: expected a whole number of pixels, 0 or more, got {pixels!r}.")
 
     def apply(example):
         fixed = example["image"].shape[:2]
@@ -162,18 +169,8 @@ def crop_border(pixels):
             tf.reduce_all(shape > 2 * pixels), [f"crop_border({pixels}): nothing is left of an image of", shape]
         )
         with tf.control_dependencies([large]):
-            kept = shape - 2 * pixels
-
-        def cropped(image):
-            left = [size and size - 2 * pixels for size in fixed]
-            return tf.ensure_shape(
-                tf.slice(image, [pixels, pixels, 0], [*tf.unstack(kept), -1]), (*left, image.shape[-1])
-            )
-
-        def in_window(boxes):
-            return boxes_in_window(boxes, shape, (pixels, pixels), kept)
-
-        return moved(example, cropped(example["image"]), cropped, in_window)
+            extent = shape - 2 * pixels
+        return crop(example, (pixels, pixels), extent, [size and size - 2 * pixels for size in fixed], inside=True)
 
     return apply
 
@@ -181,11 +178,11 @@ def crop_border(pixels):
 @op("image", "mask", "boxes", random=True, reads=("void",))
 def random_crop(height, width=None, padding=0):
     """Pads each side with `padding` black pixels, then crops a random height x width window."""
-    size, margin = pair(height, width), (padding, padding)
+    size = as_size(height, width)
 
     def apply(example, seed):
-        image = padded(example["image"], margin, margin)
-        shape, window = tf.shape(image), tf.constant((*size, image.shape[-1]))
+        image = example["image"]
+        shape, window = tf.shape(image) + [2 * padding, 2 * padding, 0], tf.constant((*size, image.shape[-1]))
         fits = tf.debugging.Assert(
             tf.reduce_all(shape >= window), ["random_crop: expected an image of at least", window, "got", shape]
         )
@@ -193,16 +190,7 @@ def random_crop(height, width=None, padding=0):
             limit = shape - window + 1
         # The draw of tf.image.stateless_random_crop; boxes need its offset.
         offset = tf.random.stateless_uniform((3,), seed, 0, tf.int32.max, tf.int32) % limit
-
-        def cropped_mask(mask):
-            return tf.ensure_shape(
-                tf.slice(padded(mask, margin, margin, fill_of(example)), offset, (*size, 1)), (*size, 1)
-            )
-
-        def in_window(boxes):
-            return boxes_in_window(boxes, shape[:2] - 2 * padding, offset[:2] - padding, size)
-
-        return moved(example, tf.slice(image, offset, window), cropped_mask, in_window)
+        return crop(example, offset[:2] - padding, size, size)
 
     return apply
 
@@ -221,12 +209,6 @@ def sampled_window(shape: tf.Tensor, seed, scale, ratio) -> tuple[tf.Tensor, tf.
     return begin[:2], extent[:2]
 
 
-def _slice(pixels, begin, extent):
-    """Returns the window of pixels (h, w, c) at `begin` (2,) with size `extent` (2,)."""
-    window = tf.slice(pixels, tf.concat([begin, [0]], 0), tf.concat([extent, [-1]], 0))
-    return tf.ensure_shape(window, (None, None, pixels.shape[-1]))
-
-
 def resized_window(window: tf.Tensor, size: tuple[int, int], method: str) -> tf.Tensor:
     """Resizes a window (h, w, c) to float32 with antialiasing; "auto" keeps uint8 and takes a third of the time."""
     if method != "auto":
@@ -243,7 +225,7 @@ def resized_window(window: tf.Tensor, size: tuple[int, int], method: str) -> tf.
     return tf.ensure_shape(image, (*size, window.shape[-1]))
 
 
-def moved_to_window(example, image, shape, begin, extent, size):
+def crop_and_resize(example, image, shape, begin, extent, size):
     """Returns the resized crop `image` with the example's mask and boxes moved to the same window.
 
     Args:
@@ -255,9 +237,9 @@ def moved_to_window(example, image, shape, begin, extent, size):
     """
 
     def to_size(mask):
-        return tf.ensure_shape(resized_mask(_slice(mask, begin, extent), size), (*size, 1))
+        return tf.ensure_shape(resize_mask(_slice(mask, begin, extent), size), (*size, 1))
 
-    return moved(example, image, to_size, lambda boxes: boxes_in_window(boxes, shape[:2], begin, extent))
+    return transformed(example, image, to_size, lambda boxes: boxes_in_window(boxes, shape[:2], begin, extent))
 
 
 @op("image", "mask", "boxes", random=True)
@@ -267,14 +249,15 @@ def random_resized_crop(height, width=None, scale=(0.05, 1.0), ratio=(0.75, 4 / 
     `method`: "auto" averages areas if both sides shrink and interpolates bilinearly otherwise; "bilinear", "bicubic"
     and the other methods of tf.image.resize antialias.
     """
-    size = pair(height, width)
+    size = as_size(height, width)
 
     def apply(example, seed):
         image = example["image"]
         shape = tf.shape(image)
         begin, extent = sampled_window(shape, seed, scale, ratio)
-        cropped = resized_window(_slice(image, begin, extent), size, method)
-        return moved_to_window(example, cropped, shape, begin, extent, size)
+        window = tf.ensure_shape(_slice(image, begin, extent), (None, None, image.shape[-1]))
+        cropped = resized_window(window, size, method)
+        return crop_and_resize(example, cropped, shape, begin, extent, size)
 
     return apply
 
@@ -285,7 +268,7 @@ def random_flip():
 
     def mirrored(example):
         top, left, bottom, right = range(4)
-        return moved(
+        return transformed(
             example,
             tf.reverse(example["image"], [1]),
             lambda mask: tf.reverse(mask, [1]),
@@ -302,19 +285,10 @@ def random_flip():
 @op("image", "mask", "boxes", random=True, reads=("void",))
 def random_shift(pixels):
     """Shifts by up to `pixels` in each direction and fills the border with black."""
-    margin = (pixels, pixels)
 
     def apply(example, seed):
+        image = example["image"]
         offset = tf.random.stateless_uniform((2,), seed, 0, 2 * pixels + 1, tf.int32)
-
-        def shifted(image, fill=PADDING):
-            large = padded(image, margin, margin, fill)
-            return tf.ensure_shape(tf.slice(large, [offset[0], offset[1], 0], tf.shape(image)), image.shape)
-
-        def in_window(boxes):
-            shape = tf.shape(example["image"])[:2]
-            return boxes_in_window(boxes, shape, offset - pixels, shape)
-
-        return moved(example, shifted(example["image"]), lambda mask: shifted(mask, fill_of(example)), in_window)
+        return crop(example, offset - pixels, tf.shape(image)[:2], image.shape[:2])
 
     return apply

@@ -77,13 +77,13 @@ def first_frame(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf
 
     box, screen = numbers(frame + 1, 8), numbers(6, 4)  # (left, top, width, height), (width, height)
     picture = tf.maximum(screen, box[:2] + box[2:])
-    shared, own = _gif_table(byte(10)), _gif_table(byte(frame + 9))
-    grey = tf.strings.substr(_GREYS, 0, tf.where(shared + own > 0, 0, len(_GREYS)))  # without a palette
+    shared, local = _gif_table(byte(10)), _gif_table(byte(frame + 9))
+    grey = tf.strings.substr(_GREYS, 0, tf.where(shared + local > 0, 0, len(_GREYS)))  # without a palette
     # Without extensions: TensorFlow would show a transparent colour as black. At 0, 0: TensorFlow sizes the canvas by
     # the frame, and would cut off pixels further right or below.
     alone = [
         tf.strings.substr(padded, 0, 10),
-        tf.where(shared + own > 0, tf.strings.substr(padded, 10, 1), b"\xf7"),
+        tf.where(shared + local > 0, tf.strings.substr(padded, 10, 1), b"\xf7"),
         tf.strings.substr(padded, 11, 2 + shared),
         grey,
         b"\x2c" + b"\0" * 4,
@@ -91,6 +91,6 @@ def first_frame(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf
         b";",
     ]
     transparent = tf.where((control > 0) & (byte(control + 3) % 2 == 1), byte(control + 6), 0)
-    table = tf.where(own > 0, tf.strings.substr(padded, frame + 10, own), tf.strings.substr(padded, 13, shared))
+    table = tf.where(local > 0, tf.strings.substr(padded, frame + 10, local), tf.strings.substr(padded, 13, shared))
     around = tf.strings.substr(table + grey + b"\0" * len(_GREYS), 3 * transparent, 3)
     return tf.strings.join(alone), box[1::-1], picture[::-1], tf.io.decode_raw(around, tf.uint8)[:3]

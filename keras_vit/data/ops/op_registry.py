@@ -13,6 +13,7 @@ changes and says whether it is random.
 - An op that moves "mask" gets the example's "depth", too, which moves likewise.
 - With `reads=("void",)` the dict also contains these keys if the example has them; the op does not return them.
 - With `random=True` the function also takes a seed of (2,) integers, and must be a pure function of both.
+- With `checks={"probability": PROBABILITY}` the registry checks parameters before the factory runs.
 
 Values stay on the 0..255 scale. A custom op needs no change here:
 
@@ -29,7 +30,8 @@ import ast
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -51,6 +53,56 @@ def as_uint8(image: tf.Tensor) -> tf.Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
+class Check:
+    """The values that a parameter of an op may have, or several together.
+
+    Attributes:
+        expected: str. Describes them in errors.
+        fits: callable. Whether a value fits; takes a tuple for several parameters.
+        names: tuple of str. The valid names, of a parameter that is one.
+    """
+
+    expected: str
+    fits: Callable[[Any], bool]
+    names: tuple[str, ...] = ()
+
+
+def is_integer(value: Any, least: float = -math.inf) -> bool:
+    """Whether a parameter is an integer of at least `least`; True and 2.0 are not."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def integer(least: int) -> Check:
+    """Returns the Check of integers of at least `least`."""
+    return Check(f"an integer of at least {least}", lambda value: is_integer(value, least))
+
+
+def one_of(names: Collection[str]) -> Check:
+    """Returns the Check of these names."""
+    return Check(f"one of {', '.join(names)}", lambda value: value in names, tuple(names))
+
+
+PROBABILITY = Check("a number from 0 to 1", lambda value: 0 <= value <= 1)
+INTERVAL = Check("0 < low <= high", lambda bounds: 0 < bounds[0] <= bounds[1])
+AREAS = Check("0 < low <= high <= 1", lambda bounds: 0 < bounds[0] <= bounds[1] <= 1)
+
+
+def _check_parameters(op, arguments):
+    """Raises ValueError for parameters, {name: value}, that do not fit the op's checks."""
+    for key, check in op.checks.items():
+        values = {name: arguments[name] for name in key.split()}
+        value = tuple(values.values()) if len(values) > 1 else values[key]
+        try:
+            fits = check.fits(value)
+        except (TypeError, IndexError):
+            fits = False
+        if not fits:
+            shown = " and ".join(f"{name}={value!r}" for name, value in values.items())
+            hint = did_you_mean(str(value), check.names)
+            raise ValueError(f"{op.name}: expected {check.expected}, got {shown}.{hint}")
+
+
+@dataclasses.dataclass(frozen=True)
 class Op:
     """A registered op.
 
@@ -61,6 +113,7 @@ class Op:
         random: bool. Whether the function takes a seed.
         refuses: tuple of str. Keys that an example must not have, since the op would not update them.
         reads: tuple of str. Further keys that the function gets but does not change; it then takes a dict.
+        checks: dict. A Check by the name of a parameter, or of several, separated by spaces.
     """
 
     name: str
@@ -69,6 +122,16 @@ class Op:
     random: bool = False
     refuses: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
+    checks: Mapping[str, Check] = dataclasses.field(default_factory=dict, hash=False)
+
+    def make(self, arguments: inspect.BoundArguments) -> Callable:
+        """Returns the factory's function for these parameters, defaults included.
+
+        Raises:
+            ValueError: if a parameter does not fit its check.
+        """
+        _check_parameters(self, arguments.arguments)
+        return self.factory(*arguments.args, **arguments.kwargs)
 
     def apply(self, function: Callable, example: dict[str, Any], *seed) -> dict[str, Any]:
         """Applies `function`, made by the factory, to an example.
@@ -87,12 +150,11 @@ class Op:
             if key not in example:
                 raise ValueError(f'{self.name} changes "{key}", but the example has only: {", ".join(example)}.')
             return {**example, key: function(example[key], *seed)}
-        given = {key: example[key] for key in self.keys if key in example}
-        read = {key: example[key] for key in self.reads if key in example}
-        changed = function({**given, **read}, *seed)
-        if set(changed) != set(given):
+        inputs = {key: example[key] for key in (*self.keys, *self.reads) if key in example}
+        changed, expected = function(inputs, *seed), sorted(inputs.keys() & set(self.keys))
+        if sorted(changed) != expected:
             raise ValueError(
-                f"{self.name} got {sorted(given)} but returned {sorted(changed)}: return the keys that it changes."
+                f"{self.name} got {expected} but returned {sorted(changed)}: return the keys that it changes."
             )
         return {**example, **changed}
 
@@ -100,7 +162,13 @@ class Op:
 OPS: dict[str, Op] = {}
 
 
-def op(*keys: str, random: bool = False, refuses: tuple[str, ...] = (), reads: tuple[str, ...] = ()) -> Callable:
+def op(
+    *keys: str,
+    random: bool = False,
+    refuses: tuple[str, ...] = (),
+    reads: tuple[str, ...] = (),
+    checks: Mapping[str, Check] | None = None,
+) -> Callable:
     """Returns a decorator that registers an op's factory under the function's name.
 
     Args:
@@ -108,6 +176,7 @@ def op(*keys: str, random: bool = False, refuses: tuple[str, ...] = (), reads: t
         random: bool. Whether its function takes a seed.
         refuses: tuple of str. Keys that an example must not have.
         reads: tuple of str. Further keys, such as "void", that the op gets if present but does not change.
+        checks: dict. The valid values by the name of a parameter, or of several, separated by spaces: "low high".
 
     Raises:
         ValueError: without keys, or if the name is taken.
@@ -124,7 +193,7 @@ def op(*keys: str, random: bool = False, refuses: tuple[str, ...] = (), reads: t
         name = factory.__name__
         if name in OPS and OPS[name].factory.__module__ != factory.__module__:
             raise ValueError(f'The op "{name}" exists already, in {OPS[name].factory.__module__}. Choose another name.')
-        OPS[name] = Op(name, factory, with_depth(keys), random, with_depth(refuses), tuple(reads))
+        OPS[name] = Op(name, factory, with_depth(keys), random, with_depth(refuses), tuple(reads), checks or {})
         return factory
 
     return register
@@ -154,8 +223,7 @@ def _check_shapes(example):
         image = example["image"]
         if image.dtype != tf.string and not image.shape[:2].is_compatible_with(mask.shape[:2]):
             raise ValueError(
-                f"The mask has {tuple(mask.shape[:2])} pixels, but the image has {tuple(image.shape[:2])}: save the"
-                " mask at the size of its image."
+                f"The mask has {tuple(mask.shape[:2])} pixels, but the image has {tuple(image.shape[:2])}: resize it."
             )
     if "depth" in example:
         depth = example["depth"]
@@ -271,8 +339,7 @@ def parse(text: str) -> Preprocess:
         call = parse_call(expression)
         if call is None:
             raise ValueError(
-                f'Cannot read "{expression}" in the preprocessing "{text}". Write ops like "resize(256)", joined by'
-                ' "|".'
+                f'Cannot read "{expression}" in the preprocessing "{text}". Join ops such as "resize(256)" by "|".'
             )
         name, args, kwargs = call
         if name not in OPS:
@@ -284,7 +351,7 @@ def parse(text: str) -> Preprocess:
         except TypeError as error:
             raise ValueError(f'"{expression}": {error}. The op is {name}{inspect.signature(factory)}.') from None
         bound.apply_defaults()
-        steps.append((OPS[name], factory(*bound.args, **bound.kwargs)))
+        steps.append((OPS[name], OPS[name].make(bound)))
         parameters.append(bound.arguments)
     fuse = _FUSED.get(tuple(op.name for op, _ in steps[:2]))
     if fuse is not None:

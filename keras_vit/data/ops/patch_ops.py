@@ -3,33 +3,33 @@
 import tensorflow as tf
 
 from keras_vit.data.ops.corruption.filters import folded
-from keras_vit.data.ops.op_registry import op
+from keras_vit.data.ops.op_registry import PROBABILITY, Check, integer, is_integer, one_of, op
 
-_BORDERS = ("mirror", "black")
+_PIXELS = Check("an integer, in pixels", is_integer)
+_DROP = {
+    "patch": Check(
+        "integers of at least 1",
+        lambda patch: all(is_integer(side, 1) for side in (patch if isinstance(patch, tuple) else (patch,))),
+    ),
+    "share": PROBABILITY,
+    "fill": Check("a level from 0 to 255", lambda value: 0 <= value <= 255),
+}
 
 
 def _check_size(image, name):
     if not image.shape.is_fully_defined():
         raise ValueError(
-            f'{name}: expected images of a fixed size, got {tuple(image.shape)}. Put it after "central_crop(224)", for'
-            " example."
+            f'{name}: expected images of a fixed size, got {tuple(image.shape)}. Put it after "central_crop(224)".'
         )
 
 
-def _whole(value, name, lowest):
-    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-        raise ValueError(f"{name}: expected an integer of at least {lowest}, got {value!r}.")
-    return value
-
-
-@op("image", refuses=("mask", "boxes"))
+@op(
+    "image",
+    refuses=("mask", "boxes"),
+    checks={"down": _PIXELS, "right": _PIXELS, "border": one_of(("mirror", "black"))},
+)
 def shift(down=0, right=0, border="mirror"):
     """Moves the image by whole pixels (negative: up and left); fills the border with its mirror image or black."""
-    for value in (down, right):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"shift: expected integers, in pixels, got {value!r}.")
-    if border not in _BORDERS:
-        raise ValueError(f'shift: unknown border "{border}". Valid: {", ".join(_BORDERS)}.')
 
     def apply(image):
         _check_size(image, "shift")
@@ -66,17 +66,13 @@ def _check_divisible(image, rows, columns, what):
         raise ValueError(f"{what} cannot divide an image of {image.shape[0]}x{image.shape[1]} pixels evenly.")
 
 
-@op("image", random=True)
+@op("image", random=True, checks=_DROP)
 def drop_patches(patch, share, fill=0):
     """Fills a random share of an image's patches with level `fill` (arXiv 2105.10497, Sec. 3.1).
 
     `patch` is a side in pixels or (height, width). Drops exactly round(share * patches) per image.
     """
-    sides = [_whole(side, "drop_patches", 1) for side in (patch if isinstance(patch, tuple) else (patch, patch))]
-    if not 0 <= share <= 1:
-        raise ValueError(f"drop_patches: expected a share from 0 to 1, got {share!r}.")
-    if not 0 <= fill <= 255:
-        raise ValueError(f"drop_patches: expected a level from 0 to 255, got {fill!r}.")
+    sides = patch if isinstance(patch, tuple) else (patch, patch)
 
     def apply(image, seed):
         _check_size(image, "drop_patches")
@@ -85,8 +81,7 @@ def drop_patches(patch, share, fill=0):
         n = rows * columns
         if share and not round(share * n):
             raise ValueError(
-                f"drop_patches: a share of {share} of {n} patches is less than one patch. Use a larger share or smaller"
-                " patches."
+                f"drop_patches: a share of {share} of {n} patches is less than one: raise it, or use smaller patches."
             )
         dropped = tf.random.experimental.stateless_shuffle(tf.range(n), seed) < round(share * n)  # (n,)
         x = _in_patches(image, rows, columns)
@@ -95,10 +90,9 @@ def drop_patches(patch, share, fill=0):
     return apply
 
 
-@op("image", random=True, refuses=("mask", "boxes"))
+@op("image", random=True, refuses=("mask", "boxes"), checks={"grid": integer(1)})
 def shuffle_patches(grid):
     """Cuts into grid x grid parts and shuffles them (arXiv 2105.10497, Sec. 3.2)."""
-    _whole(grid, "shuffle_patches", 1)
 
     def apply(image, seed):
         _check_size(image, "shuffle_patches")

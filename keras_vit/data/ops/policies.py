@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_vit.data.ops import affine, color
 from keras_vit.data.ops.branches import switch
 from keras_vit.data.ops.erasing import cutout
-from keras_vit.data.ops.op_registry import as_uint8, op
+from keras_vit.data.ops.op_registry import Check, as_uint8, integer, one_of, op
 
 # AutoAugment's policy for ImageNet (arXiv 1805.09501, appendix, Table 9), as in the authors' code ("v0"): one of 25
 # pairs of (op, probability, level) is sampled, and its two ops run in turn.
@@ -149,7 +149,7 @@ def trivial_value(name: str, level: float) -> float:
     }.get(name, 0.0)
 
 
-def _any_of(ops, fill):
+def _make_switch(ops, fill):
     """Returns a function of (number, image, value, samples) that applies op `number` of a dict of ops."""
     return switch([lambda image, value, samples, op=op: op(image, value, samples, fill) for op in ops.values()])
 
@@ -159,19 +159,18 @@ def _index(sample, count):
     return tf.minimum(tf.cast(sample * count, tf.int32), count - 1)
 
 
-@op("image", random=True, refuses=("mask", "boxes"))
+_RAND = {"layers": integer(1), "magnitude": Check("a number from 0 to 30", lambda value: 0 <= value <= 30)}
+
+
+@op("image", random=True, refuses=("mask", "boxes"), checks=_RAND)
 def rand_augment(layers=2, magnitude=10, translate=100, cut=40, fill=128):
     """Applies one of 16 ops, `layers` times, at strength `magnitude`, 0 to 30 (arXiv 1909.13719, as in AugReg).
 
     `translate` and `cut` are the shift and half the side of Cutout's square, in pixels at magnitude 10. The defaults
     suit images of 224 pixels; for 32 pixels use about 14 and 6.
     """
-    if layers < 1 or not 0 <= magnitude <= 30:
-        raise ValueError(
-            f"rand_augment: expected layers of at least 1 and a magnitude of 0 to 30, got {layers} and {magnitude}."
-        )
     values = [float(auto_value(name, magnitude, translate, cut)) for name in AUTO_OPS]
-    applied = _any_of(AUTO_OPS, fill)
+    applied = _make_switch(AUTO_OPS, fill)
 
     def apply(image, seed):
         image = as_uint8(image)
@@ -184,16 +183,14 @@ def rand_augment(layers=2, magnitude=10, translate=100, cut=40, fill=128):
     return apply
 
 
-@op("image", random=True, refuses=("mask", "boxes"))
+@op("image", random=True, refuses=("mask", "boxes"), checks={"policy": one_of(POLICIES)})
 def auto_augment(policy="v0", translate=250, fill=128):
     """Applies a random pair of ops from a learned policy (arXiv 1805.09501); "v0" is ImageNet's.
 
     `translate` is the shift in pixels at level 10.
     """
-    if policy not in POLICIES:
-        raise ValueError(f'auto_augment: unknown policy "{policy}". Valid: {", ".join(POLICIES)}.')
     ops = {**AUTO_OPS, "identity": _fixed(as_uint8)}
-    applied, places = _any_of(ops, fill), {name: float(i) for i, name in enumerate(ops)}
+    applied, places = _make_switch(ops, fill), {name: float(i) for i, name in enumerate(ops)}
     table = [
         [(places[name], chance, float(auto_value(name, level, translate, 100))) for name, chance, level in pair]
         for pair in POLICIES[policy]
@@ -216,7 +213,7 @@ def auto_augment(policy="v0", translate=250, fill=128):
 def trivial_augment(fill=0):
     """Applies one of 14 ops at a strength sampled per image (arXiv 2103.10158, "wide" ranges)."""
     table = [[float(trivial_value(name, level)) for level in range(31)] for name in TRIVIAL_OPS]
-    applied = _any_of(TRIVIAL_OPS, fill)
+    applied = _make_switch(TRIVIAL_OPS, fill)
 
     def apply(image, seed):
         samples = tf.random.stateless_uniform((5,), seed)

@@ -6,13 +6,9 @@ import tensorflow as tf
 
 from keras_vit.data.ops import color
 from keras_vit.data.ops.branches import switch
-from keras_vit.data.ops.op_registry import as_uint8, op
+from keras_vit.data.ops.op_registry import INTERVAL, PROBABILITY, as_uint8, op
 
-
-def _probability(value, name):
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name}: expected a probability from 0 to 1, got {value}.")
-    return value
+_BLUR = {"probability": PROBABILITY, "sigma": INTERVAL}
 
 
 def _maybe(function, probability):
@@ -38,7 +34,7 @@ def _range(value, name, middle, lowest, highest):
     return None if low == high == middle else (float(low), float(high))
 
 
-@op("image", random=True)
+@op("image", random=True, checks={"probability": PROBABILITY})
 def color_jitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0, probability=1.0):
     """Changes brightness, contrast, saturation and hue, in a random order per image, like torchvision's ColorJitter.
 
@@ -52,7 +48,6 @@ def color_jitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0, probabil
         color.hue: _range(hue, "hue", 0, -0.5, 0.5),
     }
     used = [(function, *bounds) for function, bounds in ranges.items() if bounds]
-    _probability(probability, "color_jitter")
     n = len(used)
     changed = switch(
         [lambda image, x, f=f, low=low, high=high: f(image, low + (high - low) * x) for f, low, high in used]
@@ -72,32 +67,29 @@ def color_jitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0, probabil
     return apply
 
 
-@op("image", random=True)
+@op("image", random=True, checks={"probability": PROBABILITY})
 def random_grayscale(probability=0.1):
     """With `probability`, converts the image to grey but keeps its channels."""
-    apply = _maybe(color.grayscale, _probability(probability, "random_grayscale"))
+    apply = _maybe(color.grayscale, probability)
     return lambda image, seed: apply(image, tf.random.stateless_uniform((), seed))
 
 
-@op("image", random=True)
+@op("image", random=True, checks={"probability": PROBABILITY})
 def solarize(probability=0.2, threshold=128):
     """With `probability`, inverts pixels at or above `threshold`."""
-    apply = _maybe(lambda image: color.solarize(image, threshold), _probability(probability, "solarize"))
+    apply = _maybe(lambda image: color.solarize(image, threshold), probability)
     return lambda image, seed: apply(image, tf.random.stateless_uniform((), seed))
 
 
 def _radius(sigma):
-    """Returns three deviations of the widest blur, in pixels. Raises ValueError unless sigma is a positive pair."""
-    if not 0 < sigma[0] <= sigma[1]:
-        raise ValueError(f"gaussian_blur: expected sigma as (low, high) with 0 < low <= high, in pixels, got {sigma}.")
+    """Returns three deviations of the widest blur, in pixels."""
     return max(1, round(3 * sigma[1]))
 
 
-@op("image", random=True)
+@op("image", random=True, checks=_BLUR)
 def gaussian_blur(probability=0.5, sigma=(0.1, 2.0)):
     """With `probability`, applies a Gaussian blur with deviation uniform in `sigma`, in pixels; borders reflect."""
     radius = _radius(sigma)
-    _probability(probability, "gaussian_blur")
 
     def apply(image, seed):
         samples = tf.random.stateless_uniform((2,), seed)
@@ -107,7 +99,7 @@ def gaussian_blur(probability=0.5, sigma=(0.1, 2.0)):
     return apply
 
 
-@op("image", random=True)
+@op("image", random=True, checks={"sigma": INTERVAL})
 def three_augment(sigma=(0.1, 2.0)):
     """Applies grey, solarize or blur, DeiT III's 3-Augment (arXiv 2204.07118, Sec. 4).
 

@@ -6,20 +6,18 @@ the example's void, or else 0.
 
 import tensorflow as tf
 
-from keras_vit.data.ops.geometry import PADDING, boxes_in_window, check_pixels, fill_of, moved, padded, pair, resized
-from keras_vit.data.ops.op_registry import as_uint8, op
+from keras_vit.data.ops.geometry import as_size, check_pixels, crop, resize_example
+from keras_vit.data.ops.op_registry import INTERVAL, Check, as_uint8, is_integer, op
 
 _TRIES = 10  # windows to check, as in mmsegmentation
 
 
-@op("image", "mask", "boxes", random=True)
+@op("image", "mask", "boxes", random=True, checks={"low high": INTERVAL})
 def random_scale(low, high, method="bilinear", antialias=True):
     """random_scale(0.5, 2.0) scales both sides by one factor, uniform between the two.
 
     A result above LARGE pixels is an error at read time.
     """
-    if not 0 < low <= high:
-        raise ValueError(f"random_scale: expected 0 < low <= high, got {low} and {high}.")
 
     def apply(example, seed):
         factor = tf.random.stateless_uniform((), seed, low, high)
@@ -27,21 +25,15 @@ def random_scale(low, high, method="bilinear", antialias=True):
         target = tf.maximum(tf.cast(tf.round(tf.cast(shape, tf.float32) * factor), tf.int32), 1)
         with tf.control_dependencies([check_pixels(f"random_scale({low}, {high})", shape, target)]):
             target = tf.identity(target)
-        return resized(example, target, method, antialias)
+        return resize_example(example, target, method, antialias)
 
     return apply
-
-
-def _padded_to(size, pixels, fill=PADDING):
-    """Pads pixels (h, w, c) to `size`, below and on the right."""
-    missing = tf.constant(size) - tf.shape(pixels)[:2]
-    return tf.ensure_shape(padded(pixels, (0, 0), missing, fill), (*size, pixels.shape[-1]))
 
 
 @op("image", "mask", "boxes", reads=("void",))
 def pad_to(height, width=None):
     """pad_to(512) pads to 512 x 512, below and on the right; a larger image is an error at read time."""
-    size = pair(height, width)
+    size = as_size(height, width)
 
     def apply(example):
         shape = tf.shape(example["image"])[:2]
@@ -49,12 +41,8 @@ def pad_to(height, width=None):
             tf.reduce_all(shape <= size), [f"pad_to{size}: expected an image of at most that size, got", shape]
         )
         with tf.control_dependencies([fits]):
-            image = _padded_to(size, example["image"])
-
-        def in_window(boxes):
-            return boxes_in_window(boxes, shape, (0, 0), size)
-
-        return moved(example, image, lambda mask: _padded_to(size, mask, fill_of(example)), in_window)
+            begin = tf.zeros_like(shape)
+        return crop(example, begin, size, size)
 
     return apply
 
@@ -70,7 +58,10 @@ def _is_mixed(mask, void, max_share):
     return (largest < total) & (share < max_share)
 
 
-@op("image", "mask", "boxes", random=True, reads=("void",))
+_SHARE = Check("a share above 0 and at most 1", lambda value: 0 < value <= 1)
+
+
+@op("image", "mask", "boxes", random=True, reads=("void",), checks={"max_share": _SHARE})
 def scene_crop(height, width=None, max_share=0.75):
     """Crops a random height x width window in which every class has less than `max_share` of the pixels.
 
@@ -78,9 +69,7 @@ def scene_crop(height, width=None, max_share=0.75):
     RandomCrop(cat_max_ratio=0.75); without a mask, or with max_share=1, the first. Pads images smaller than the window
     below and on the right.
     """
-    size = pair(height, width)
-    if not 0 < max_share <= 1:
-        raise ValueError(f"scene_crop: expected max_share above 0 and at most 1, got {max_share!r}.")
+    size = as_size(height, width)
 
     def apply(example, seed):
         shape = tf.shape(example["image"])[:2]
@@ -88,28 +77,17 @@ def scene_crop(height, width=None, max_share=0.75):
         samples = tf.random.stateless_uniform((_TRIES + 1, 2), seed)
         offsets = tf.minimum(tf.cast(samples * tf.cast(margins + 1, tf.float32), tf.int32), margins)  # (11, 2)
 
-        def window(pixels, offset):
-            part = tf.slice(pixels, tf.concat([offset, [0]], 0), tf.concat([kept, [-1]], 0))
-            return tf.ensure_shape(part, (None, None, pixels.shape[-1]))
-
         def choose(mask):
             """Returns the index of the first suitable window, or 10."""
 
             def goes_on(i):
-                return (i < _TRIES) & ~_is_mixed(window(mask, offsets[i]), example.get("void"), max_share)
+                window = tf.slice(mask, tf.concat([offsets[i], [0]], 0), tf.concat([kept, [-1]], 0))
+                return (i < _TRIES) & ~_is_mixed(window, example.get("void"), max_share)
 
             return tf.while_loop(goes_on, lambda i: (i + 1,), (tf.constant(0),))[0]
 
         limited = max_share < 1 and "mask" in example and example["mask"].dtype != tf.string
-        offset = offsets[choose(example["mask"]) if limited else 0]
-
-        def cropped(pixels, fill=PADDING):
-            return _padded_to(size, window(pixels, offset), fill)
-
-        def in_window(boxes):
-            return boxes_in_window(boxes, shape, offset, size)
-
-        return moved(example, cropped(example["image"]), lambda mask: cropped(mask, fill_of(example)), in_window)
+        return crop(example, offsets[choose(example["mask"]) if limited else 0], size, size)
 
     return apply
 
@@ -126,7 +104,16 @@ def _hue_and_saturation(pixels, turn, factor):
     return tf.round(tf.image.hsv_to_rgb(hsv) * 255.0)
 
 
-@op("image", random=True)
+_FACTORS = Check("0 <= low <= high", lambda bounds: 0 <= bounds[0] <= bounds[1])
+_DISTORTION = {
+    "contrast": _FACTORS,
+    "saturation": _FACTORS,
+    "brightness": Check("levels from 0 to 255", lambda value: 0 <= value <= 255),
+    "hue": Check("an integer from 0 to 90", lambda value: is_integer(value, 0) and value <= 90),
+}
+
+
+@op("image", random=True, checks=_DISTORTION)
 def photometric_distortion(brightness=32, contrast=(0.5, 1.5), saturation=(0.5, 1.5), hue=18):
     """Applies mmsegmentation's PhotoMetricDistortion: four colour changes, each with probability 1/2.
 
@@ -135,14 +122,6 @@ def photometric_distortion(brightness=32, contrast=(0.5, 1.5), saturation=(0.5, 
     the contrast comes last instead. OpenCV's 8-bit hue and saturation are coarser, so single levels differ. Grey images
     keep hue and saturation.
     """
-    for name, (low, high) in {"contrast": contrast, "saturation": saturation}.items():
-        if not 0 <= low <= high:
-            raise ValueError(f"photometric_distortion: expected {name} as 0 <= low <= high, got {low, high}.")
-    if not 0 <= brightness <= 255 or not isinstance(hue, int) or not 0 <= hue <= 90:
-        raise ValueError(
-            f"photometric_distortion: expected a brightness of 0 to 255 and an integer hue of 0 to 90, got"
-            f" {brightness} and {hue}."
-        )
 
     def apply(image, seed):
         samples = tf.random.stateless_uniform((9,), seed)

@@ -2,14 +2,15 @@
 
 import tensorflow as tf
 
-from keras_vit.data.ops.op_registry import op
+from keras_vit.data.ops.op_registry import Check, integer, op
+
+_ORDERED = Check("low <= high", lambda bounds: bounds[0] <= bounds[1])
+_POSITIVE = Check("a positive number", lambda value: not isinstance(value, bool) and value > 0)
 
 
-@op("image")
+@op("image", checks={"low high": _ORDERED})
 def check(low=0, high=255):
     """Checks pixels and returns the image; out of range or non-finite pixels are an error at read time."""
-    if not low <= high:
-        raise ValueError(f"check: expected low <= high, got {low} and {high}.")
     what = (
         f"check({low}, {high}): expected finite pixels from {low} to {high}, got (lowest, highest, number of wrong"
         " pixels):"
@@ -26,22 +27,18 @@ def check(low=0, high=255):
     return apply
 
 
-@op("image")
+@op("image", checks={"factor": _POSITIVE})
 def multiply(factor):
     """Multiplies pixels by `factor`, as float32: multiply(255) for images of zeros and ones, such as dSprites."""
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
-        raise ValueError(f"multiply: expected a positive number, got {factor!r}.")
     return lambda image: tf.cast(image, tf.float32) * factor
 
 
-@op("label")
+@op("label", checks={"classes": integer(1)})
 def one_hot(classes, on=1.0, off=0.0):
     """Encodes a label as a row (classes,) of `off` with one `on`; a label out of range is an error at read time.
 
     Only custom code needs this op: losses, mixup and cutmix accept integers and encode them on the device.
     """
-    if not isinstance(classes, int) or classes < 1:
-        raise ValueError(f"one_hot: expected classes as a positive integer, got {classes}.")
 
     def apply(label):
         inside = tf.logical_and(label >= 0, label < classes)

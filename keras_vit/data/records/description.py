@@ -47,19 +47,7 @@ class Description:
     colors: tuple | None = None
     most_objects: dict | None = None
 
-    @property
-    def has_boxes(self) -> bool:
-        return "boxes" in self.features
-
-    @property
-    def has_texts(self) -> bool:
-        return "text" in self.features
-
-    @property
-    def has_masks(self) -> bool:
-        return "mask" in self.features
-
-    def own_split(self, split: str) -> str | None:
+    def match_split(self, split: str) -> str | None:
         """Returns `split` as spelled here, such as "validation" for "val"; None if it is missing."""
         if split in self.splits:
             return split

@@ -33,7 +33,7 @@ def _read(path):
 
 
 def with_label_map(found: Mapping[str, Any], files: Sequence[str]) -> dict[str, Any]:
-    """Adds the names and labels of the label map in the folder of `files` to what `look_into_objects` found in them.
+    """Adds the names and labels of the label map in the folder of `files` to what `count_objects` found in them.
 
     Raises:
         ValueError: if the folder has several label maps, or one that contradicts the records.
@@ -53,12 +53,12 @@ def with_label_map(found: Mapping[str, Any], files: Sequence[str]) -> dict[str, 
     return {**found, "labels": sorted({*found["labels"], *map(int, names)}), "names": {**found["names"], **shown}}
 
 
-def check_same_names(pattern: str, known: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def check_same_names(pattern: str, known: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     """Raises ValueError if a label has one name in the records of train and another in those of a split."""
-    both = known["names"].keys() & own["names"].keys()
-    label = next((label for label in sorted(both, key=int) if known["names"][label] != own["names"][label]), None)
+    both = known["names"].keys() & found["names"].keys()
+    label = next((label for label in sorted(both, key=int) if known["names"][label] != found["names"][label]), None)
     if label is not None:
         raise ValueError(
             f'The records of "{pattern}" call label {label} "{known["names"][label]}" in train and'
-            f' "{own["names"][label]}" in another split. Export all splits with one label map, or pass ?classes=FILE.'
+            f' "{found["names"][label]}" in another split. Export all splits with one label map, or pass ?classes=FILE.'
         )

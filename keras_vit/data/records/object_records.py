@@ -17,10 +17,9 @@ from keras_vit.data.annotations.image_size import upright_size
 from keras_vit.data.errors import DESCRIBED_WRONGLY
 from keras_vit.data.mapping import EXAMPLES
 from keras_vit.data.objects import complete
-from keras_vit.data.sources.classes_file import doubts
+from keras_vit.data.sources.classes_file import warn_about_names
 from keras_vit.data.sources.image_files import in_known_format
 from keras_vit.io.cache import cached_answer
-from keras_vit.io.logs import log_once
 from keras_vit.io.paths import THREADS
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
@@ -32,7 +31,7 @@ def _sides(features):
     return [f"{features['boxes']}/{side}" for side in _SIDES]
 
 
-def _list_of(dtype):
+def _sequence(dtype):
     return tf.io.FixedLenSequenceFeature((), dtype, allow_missing=True)
 
 
@@ -44,7 +43,11 @@ def has_objects(keys: Sequence[str], features: Mapping[str, str]) -> bool:
 def _count(files, features):
     """The records of `files` described for JSON: how often each key, the most objects, labels, and their names."""
     sides, label = _sides(features), features["labels"]
-    expected = {**{side: _list_of(tf.float32) for side in sides}, label: _list_of(tf.int64), _TEXT: _list_of(tf.string)}
+    expected = {
+        **{side: _sequence(tf.float32) for side in sides},
+        label: _sequence(tf.int64),
+        _TEXT: _sequence(tf.string),
+    }
 
     def counted(record):
         example = tf.io.parse_single_example(record, expected)
@@ -61,7 +64,7 @@ def _count(files, features):
     return {"keys": keys, "most": most, "labels": sorted(labels), "names": names}
 
 
-def look_into_objects(pattern: str, files: Sequence[str], features: Mapping[str, str]) -> dict[str, Any]:
+def count_objects(pattern: str, files: Sequence[str], features: Mapping[str, str]) -> dict[str, Any]:
     """{"most": objects in an image, "labels": all of them, "names": {label as text: name}} of others' records.
 
     Reads all records of the files, once.
@@ -84,7 +87,7 @@ def look_into_objects(pattern: str, files: Sequence[str], features: Mapping[str,
 
 
 def names_of_objects(pattern: str, found: Mapping[str, Any], first: int) -> tuple[str, ...]:
-    """The class names in what `look_into_objects` found: the records' own, or their labels as text.
+    """The class names in what `count_objects` found: the records' own, or their labels as text.
 
     Raises:
         ValueError: for a label below the first, or a name of two labels.
@@ -101,8 +104,7 @@ def names_of_objects(pattern: str, found: Mapping[str, Any], first: int) -> tupl
         raise ValueError(
             f'The records of "{pattern}" name several labels "{twice[0]}": give class names, ?classes=FILE.'
         )
-    for doubt in doubts(pattern, names) if len(names) > 1 else ():
-        log_once(logging.WARNING, doubt)
+    warn_about_names(pattern, names, needs_classes=False)
     return names
 
 
@@ -128,9 +130,9 @@ def object_parser(features: Mapping[str, str], first: int, classes: int) -> Call
     """
     image, sides = features["image"], _sides(features)
     integers = ("is_crowd", "difficult", "image_size")
-    expected = {image: tf.io.FixedLenFeature((), tf.string), features["labels"]: _list_of(tf.int64)}
-    expected |= {key: _list_of(tf.float32) for key in (*sides, "image/object/area")}
-    expected |= {f"image/object/{key}": _list_of(tf.int64) for key in integers}
+    expected = {image: tf.io.FixedLenFeature((), tf.string), features["labels"]: _sequence(tf.int64)}
+    expected |= {key: _sequence(tf.float32) for key in (*sides, "image/object/area")}
+    expected |= {f"image/object/{key}": _sequence(tf.int64) for key in integers}
 
     def parse(record):
         example = tf.io.parse_single_example(record, expected)
@@ -140,14 +142,14 @@ def object_parser(features: Mapping[str, str], first: int, classes: int) -> Call
             boxes = tf.stack([example[side] for side in sides], 1)
         boxes, labels = _checked(boxes, example[features["labels"]], first, classes)
         crowd, difficult, size = (example[f"image/object/{key}"] for key in integers)
-        given = in_known_format(example[image])
+        encoded = in_known_format(example[image])
         found = {
-            "image": given,
+            "image": encoded,
             "boxes": boxes,
             "labels": labels,
             "crowd": _or_zeros(crowd, count),
             "difficult": _or_zeros(difficult, count),
-            "size": tf.cond(tf.size(size) == 2, lambda: tf.cast(size, tf.int32), lambda: upright_size(given)),
+            "size": tf.cond(tf.size(size) == 2, lambda: tf.cast(size, tf.int32), lambda: upright_size(encoded)),
         }
         found = complete({**found, "size": tf.ensure_shape(found["size"], (2,))})
         area = example["image/object/area"]

@@ -30,12 +30,12 @@ from keras_vit.data.records.description import (
 )
 from keras_vit.data.records.index import FRAME, record_counts
 from keras_vit.data.records.label_map import check_same_names, with_label_map
-from keras_vit.data.records.object_records import has_objects, look_into_objects, names_of_objects, object_parser
+from keras_vit.data.records.object_records import count_objects, has_objects, names_of_objects, object_parser
 from keras_vit.data.sources.base import Records
-from keras_vit.data.sources.classes_file import check_first_label, class_names
+from keras_vit.data.sources.classes_file import check_first_label, read_class_names
 from keras_vit.data.sources.image_files import in_known_format
-from keras_vit.data.sources.mask_files import own_classes, records_of_masks
-from keras_vit.data.sources.mask_sample import MEANINGS, check_mask_options, look_into_records, report, understood
+from keras_vit.data.sources.mask_files import identity_mapping, records_of_masks
+from keras_vit.data.sources.mask_sample import MEANINGS, check_mask_options, with_class_masks
 from keras_vit.data.sources.mask_tables import find_table
 from keras_vit.data.splits import SPLITS, canonical, split_name, split_range
 from keras_vit.io.cache import cached_answer
@@ -89,11 +89,11 @@ def _check_all_shards(files):
     """Raises FileNotFoundError if a numbered set such as train-00000-of-00003 is incomplete."""
     shards = {path: _SHARD.fullmatch(path) for path in files}
     for base, count in sorted({(match["base"], match["count"]) for match in shards.values() if match}):
-        there = {
+        present = {
             match["number"] for match in shards.values() if match and (match["base"], match["count"]) == (base, count)
         }
         numbers = (str(i).zfill(len(count)) for i in range(int(count)))
-        missing = [f"{base}-{number}-of-{count}" for number in numbers if number not in there]
+        missing = [f"{base}-{number}-of-{count}" for number in numbers if number not in present]
         if missing:
             raise FileNotFoundError(
                 f"{len(missing)} of {int(count)} files are missing: {listed(missing, 3)}. To read only the existing"
@@ -166,21 +166,21 @@ def _numbers_as_names(pattern, files, key, first):
     return tuple(str(i) for i in range(high - first + 1))
 
 
-def _describe_objects(pattern, splits, split, chosen, features):
+def _describe_objects(pattern, splits, split, options, features):
     """The Description of others' files with boxes, with classes numbered from 1 unless first_label says otherwise."""
-    first = int(chosen["first_label"] or 1)
-    names = class_names(os.path.dirname(pattern), chosen["classes"])
-    own = look_into_objects(pattern, splits[split], features)
+    first = int(options["first_label"] or 1)
+    names = read_class_names(os.path.dirname(pattern), options["classes"])
+    found = count_objects(pattern, splits[split], features)
     if names is None:
         known = splits.get("train", splits[split])  # all splits have its classes
-        theirs = with_label_map(look_into_objects(pattern, known, features), known)
-        check_same_names(pattern, theirs, with_label_map(own, splits[split]))
+        theirs = with_label_map(count_objects(pattern, known, features), known)
+        check_same_names(pattern, theirs, with_label_map(found, splits[split]))
         names = names_of_objects(pattern, theirs, first)
     counts = dict(zip(splits[split], record_counts(splits[split])))
-    return Description(pattern, names, features, first, {split: counts}, most_objects={split: own["most"]})
+    return Description(pattern, names, features, first, {split: counts}, most_objects={split: found["most"]})
 
 
-def _describe(pattern, files, split, chosen):
+def _describe(pattern, files, split, options):
     """Makes the Description of files without a dataset.json; counts only the records of `split`.
 
     Raises:
@@ -189,20 +189,20 @@ def _describe(pattern, files, split, chosen):
     splits = _by_split(files, split)
     if split not in splits:
         raise ValueError(f'The names of the files "{pattern}" have no split "{split}". Valid: {", ".join(splits)}.')
-    usual = FEATURES_OF_MASKS if chosen["mask"] else FEATURES_OF_TEXTS if chosen["text"] else FEATURES
-    features = {kind: chosen[kind] or key for kind, key in usual.items()}
+    usual = FEATURES_OF_MASKS if options["mask"] else FEATURES_OF_TEXTS if options["text"] else FEATURES
+    features = {kind: options[kind] or key for kind, key in usual.items()}
     keys = _first_record(splits[split][0])
-    of_boxes = {kind: chosen[kind] or key for kind, key in FEATURES_OF_BOXES.items()}
-    named = chosen["boxes"] or chosen["labels"]
+    of_boxes = {kind: options[kind] or key for kind, key in FEATURES_OF_BOXES.items()}
+    named = options["boxes"] or options["labels"]
     if named or usual is FEATURES and features["label"] not in keys and has_objects(keys, of_boxes):
-        return _describe_objects(pattern, splits, split, chosen, of_boxes)
+        return _describe_objects(pattern, splits, split, options, of_boxes)
     for kind, key in features.items():
         if key not in keys:
             raise ValueError(
                 f'"{splits[split][0]}" has no "{key}" in its first record, only {keys}. Write "{pattern}?{kind}=KEY".'
             )
-    first = int(chosen["first_label"] or 0)
-    names = class_names(os.path.dirname(pattern), chosen["classes"]) if usual is FEATURES else ()
+    first = int(options["first_label"] or 0)
+    names = read_class_names(os.path.dirname(pattern), options["classes"]) if usual is FEATURES else ()
     if names is None:
         names = _numbers_as_names(pattern, files, features["label"], first)
     counts = record_counts(splits[split])
@@ -216,8 +216,7 @@ def _check_sizes(counts, description):
         if stat.length < least or size not in (None, stat.length):
             expected = f"{least:,} or more" if size is None else f"{size:,}"
             raise ValueError(
-                f'"{path}" has {stat.length:,} bytes; expected {expected} by {NAME}. It was truncated or changed: copy'
-                " or write it again."
+                f'"{path}" has {stat.length:,} bytes; expected {expected} by {NAME}. Copy or write it again.'
             )
 
 
@@ -228,14 +227,14 @@ def _described(description, pattern, files, split):
         FileNotFoundError: if a file is missing.
         ValueError: for an unknown split, or a file that has changed in length.
     """
-    own = description.own_split(split)
-    if own is None:
+    name = description.match_split(split)
+    if name is None:
         raise ValueError(f'"{pattern}" has no split "{split}". Valid: {", ".join(description.splits)}.')
     folder, names = os.path.split(pattern)
-    named = {os.path.join(folder, name): n for name, n in description.splits[own].items()}
+    named = {os.path.join(folder, name): n for name, n in description.splits[name].items()}
     wanted = {path: n for path, n in named.items() if fnmatch.fnmatch(os.path.basename(path), names)}
-    there = set(files)
-    missing = [path for path in wanted if path not in there]
+    existing = set(files)
+    missing = [path for path in wanted if path not in existing]
     if missing or not wanted:
         what = (
             f"{len(missing)} of {len(wanted)} files are missing: {missing[:3]}"
@@ -258,75 +257,61 @@ def _cut(counts, start, stop):
     return tuple(parts)
 
 
-def _parser(features, first_label, classes):
-    """Returns a function from a record to {image, label from 0}. A label outside the classes fails the whole source."""
-    image, label = features["image"], features["label"]
-    expected = {image: tf.io.FixedLenFeature((), tf.string), label: tf.io.FixedLenFeature((), tf.int64)}
+_FEATURES = {
+    "image": tf.io.FixedLenFeature((), tf.string),
+    "label": tf.io.FixedLenFeature((), tf.int64),
+    "mask": tf.io.FixedLenFeature((), tf.string),
+    "text": tf.io.FixedLenSequenceFeature((), tf.string, allow_missing=True),  # a record may have several
+}
+
+
+def _parser(features, kind):
+    """Returns a function from a record to {"image", kind}, as stored; `features` are the keys."""
+    keys = {name: features[name] for name in ("image", kind)}
+    expected = {key: _FEATURES[name] for name, key in keys.items()}
 
     def parse(record):
         example = tf.io.parse_single_example(record, expected)
-        number = example[label] - first_label
-        what = (
-            f"{DESCRIBED_WRONGLY} it has {classes} classes from {first_label} to {first_label + classes - 1}, and the"
-            " label"
-        )
-        fix = (
-            'here. If the classes start at 1, add "?first_label=1"; classes= sets their number. In dataset.json, change'
-            " first_label and class_names."
-        )
-        valid = (number >= 0) & (number < classes)
-        with tf.control_dependencies([tf.debugging.Assert(valid, [what, example[label], fix])]):
-            return {"image": in_known_format(example[image]), "label": tf.identity(number)}
+        return {"image": in_known_format(example[keys["image"]]), kind: example[keys[kind]]}
 
     return parse
 
 
-def _stored_masks(name, description, parts, buffer):
-    """Makes a source of records with stored masks."""
-    keys = {kind: description.features[kind] for kind in ("image", "mask")}
-    expected = {key: tf.io.FixedLenFeature((), tf.string) for key in keys.values()}
+def _label_parser(features, first, classes):
+    """Returns a function from a record to {image, label from 0}. A label outside the classes fails the whole source."""
+    parse = _parser(features, "label")
+    what = f"{DESCRIBED_WRONGLY} it has {classes} classes from {first} to {first + classes - 1}, and the label"
+    fix = (
+        'here. If the classes start at 1, add "?first_label=1"; classes= sets their number. In dataset.json, change'
+        " first_label and class_names."
+    )
 
-    def parse(record):
-        example = tf.io.parse_single_example(record, expected)
-        return {"image": in_known_format(example[keys["image"]]), "mask": example[keys["mask"]]}
+    def parse_label(record):
+        example = parse(record)
+        number = example["label"] - first
+        valid = (number >= 0) & (number < classes)
+        with tf.control_dependencies([tf.debugging.Assert(valid, [what, example["label"], fix])]):
+            return {"image": example["image"], "label": tf.identity(number)}
 
-    return Records(name, (), parts, parse, buffer)
-
-
-def _stored_texts(name, description, parts, buffer):
-    """Makes a source of records with a text, or several, of which each example has the list."""
-    keys = {kind: description.features[kind] for kind in ("image", "text")}
-    expected = {keys["image"]: tf.io.FixedLenFeature((), tf.string), keys["text"]: tf.io.VarLenFeature(tf.string)}
-
-    def parse(record):
-        example = tf.io.parse_single_example(record, expected)
-        return {"image": in_known_format(example[keys["image"]]), "text": example[keys["text"]].values}
-
-    return Records(name, (), parts, parse, buffer)
+    return parse_label
 
 
-def _with_meaning(source, pattern, files, chosen):
-    """Maps a source's stored masks to classes, as defined by the options and the masks of train."""
-    folder, splits = os.path.dirname(pattern), _by_split(files, "train")
-    table = find_table(folder, chosen["classes"], chosen["colors"])
-    known = source
-    if "train" in splits:
-        counts = _describe(pattern, files, "train", chosen).splits["train"]
-        known = dataclasses.replace(source, files=_cut(counts, 0, sum(counts.values())))
-    found = look_into_records(known, table)
-    meaning = understood(source.name, table, chosen, found)
-    report(source.name, source.size, "train" if "train" in splits else "these", meaning)
-    return records_of_masks(source, meaning.mapping)
+def _train_records(source, pattern, files, options):
+    """Returns the records of train, whose masks define the classes, or the source itself without a train."""
+    if "train" not in _by_split(files, "train"):
+        return source
+    counts = _describe(pattern, files, "train", options).splits["train"]
+    return dataclasses.replace(source, files=_cut(counts, 0, sum(counts.values())))
 
 
-def _written_description(text, folder, chosen):
+def _written_description(text, folder, options):
     """The folder's dataset.json, or None; ValueError for options that it defines."""
     several = _WILDCARD.search(folder) and not tf.io.gfile.isdir(folder)
     description = None if several else read_description(folder)
-    given = [key for key, value in chosen.items() if value]
-    if description is not None and given:
+    conflicting = [key for key, value in options.items() if value]
+    if description is not None and conflicting:
         raise ValueError(
-            f'"{text}": remove the options {", ".join(given)}, which {NAME} in "{folder}" already defines.'
+            f'"{text}": remove the options {", ".join(conflicting)}, which {NAME} in "{folder}" already defines.'
         )
     return description
 
@@ -349,9 +334,9 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
         FileNotFoundError: if there are no such files, or a numbered set is incomplete.
         ValueError: if they lack the split or the keys, are damaged, or are not TFRecord files.
     """
-    path, chosen = split_options(text, **dict.fromkeys((*_KEYS, *MEANINGS), ""))
-    check_mask_options(text, chosen)
-    check_first_label(text, chosen["first_label"])
+    path, options = split_options(text, **dict.fromkeys((*_KEYS, *MEANINGS), ""))
+    check_mask_options(text, options)
+    check_first_label(text, options["first_label"])
     pattern, name = locate(path, data_dir), canonical(split_name(split))
     files_only = not tf.io.gfile.isdir(pattern)
     pattern = pattern if files_only else os.path.join(pattern, "*")
@@ -363,25 +348,28 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
     )
     if not files:
         raise FileNotFoundError(f'No file matches "{pattern}". Expected a folder of TFRecord files, or a glob.')
-    description = _written_description(text, os.path.dirname(pattern), chosen)
+    description = _written_description(text, os.path.dirname(pattern), options)
     if description is not None:
         counts = _described(description, pattern, files, split_name(split))
     else:
         if not files_only:
             _check_all_shards(files)
-        description = _describe(pattern, files, name, chosen)
+        description = _describe(pattern, files, name, options)
         counts = description.splits[name]
     parts = _cut(counts, *split_range(split, sum(counts.values())))
-    if description.has_masks:
-        source = _stored_masks(f"tfrecord:{path}", description, parts, buffer)
-        if not chosen["mask"]:
-            return records_of_masks(source, own_classes(description.class_names, description.colors))
-        return _with_meaning(source, pattern, files, chosen)
-    if description.has_texts:
-        return _stored_texts(f"tfrecord:{path}", description, parts, buffer)
-    if description.has_boxes:
-        most = (description.most_objects or {}).get(description.own_split(split_name(split)))
-        parse = object_parser(description.features, description.first_label, len(description.class_names))
-        return Records(f"tfrecord:{path}", description.class_names, parts, parse, buffer, most_objects=most)
-    parse = _parser(description.features, description.first_label, len(description.class_names))
-    return Records(f"tfrecord:{path}", description.class_names, parts, parse, buffer)
+    title, features, class_names = f"tfrecord:{path}", description.features, description.class_names
+    if "mask" in features:
+        source = Records(title, (), parts, _parser(features, "mask"), buffer)
+        if not options["mask"]:
+            return records_of_masks(source, identity_mapping(class_names, description.colors))
+        table = find_table(os.path.dirname(pattern), options["classes"], options["colors"])
+        return with_class_masks(source, _train_records(source, pattern, files, options), table, options)
+    if "text" in features:
+        return Records(title, (), parts, _parser(features, "text"), buffer)
+    most = None
+    if "boxes" in features:
+        most = (description.most_objects or {}).get(description.match_split(split_name(split)))
+        parse = object_parser(features, description.first_label, len(class_names))
+    else:
+        parse = _label_parser(features, description.first_label, len(class_names))
+    return Records(title, class_names, parts, parse, buffer, most_objects=most)

@@ -33,7 +33,7 @@ from keras_vit.data.scan import scan
 from keras_vit.data.source_names import KINDS, with_kind
 from keras_vit.data.sources.base import RandomAccess, Source
 from keras_vit.data.sources.examine import warn_of_files
-from keras_vit.data.sources.repeated import real_paths
+from keras_vit.data.sources.repeated_images import real_paths
 from keras_vit.data.sources.written_table import image_files
 from keras_vit.io.atomic import sync_all, write_bytes
 from keras_vit.io.lock import owned
@@ -96,10 +96,10 @@ def encoder(
                 " further keys, or read this one directly."
             )
         image = example["image"]
-        given = image.dtype == tf.string
-        whole = pixels if given else image
-        stored = size_in_file(image, pixels) if given else tf.shape(image)[:2]
-        is_jpeg = tf.io.is_jpeg(image) if given else tf.constant(False)
+        is_encoded = image.dtype == tf.string
+        whole = pixels if is_encoded else image
+        stored = size_in_file(image, pixels) if is_encoded else tf.shape(image)[:2]
+        is_jpeg = tf.io.is_jpeg(image) if is_encoded else tf.constant(False)
         shrinks = tf.reduce_min(tf.shape(whole)[:2]) > resize if resize else tf.constant(False)
         small = tf.cond(shrinks, lambda: _shrunk(whole, resize), lambda: whole) if resize else whole
 
@@ -116,7 +116,7 @@ def encoder(
             is_bmp = tf.strings.substr(image, 0, 2) == b"BM"
             return tf.cond(shrinks | is_bmp, smaller, lambda: image)
 
-        encoded = kept_or_smaller() if given else png()
+        encoded = kept_or_smaller() if is_encoded else png()
         size = tf.where(shrinks, tf.shape(small)[:2], stored)
         original = example.get("size", stored)
         target = _target(example, stored, size, most_objects)
@@ -242,10 +242,7 @@ class Files:
         if not 1 <= count <= source.size:
             raise ValueError(f"--shards={count} for {source.size} examples: expected 1 to {source.size}.")
         if name.startswith("."):
-            raise ValueError(
-                f'The name "{name}" would make hidden files, which are not read: --name=NAME without a dot at its'
-                " beginning."
-            )
+            raise ValueError(f"--name={name} would make hidden files, which are not read: leave out the dot.")
         self.folder, self.split = folder, split
         features = FEATURES if source.void is None else FEATURES_OF_MASKS
         features = features if source.most_objects is None else FEATURES_OF_BOXES
@@ -255,12 +252,11 @@ class Files:
         if description.class_names != class_names:
             both = f"{description.class_names[:5]}..., now {class_names[:5]}..."
             raise ValueError(f'"{folder}" has other classes: {both} Use another folder.')
-        self._old = description.own_split(split)
+        self._old = description.match_split(split)
         if self._old and not overwrite:
             n = sum(description.splits[self._old].values())
             raise ValueError(
-                f'"{folder}" already has the split "{self._old}", {n} examples. Give another folder, or replace it with'
-                " --overwrite."
+                f'"{folder}" already has the split "{self._old}", {n} examples. Use another folder, or --overwrite.'
             )
         most = description.most_objects
         if source.most_objects is not None:

@@ -10,7 +10,7 @@ from keras_vit.data.objects import complete
 from keras_vit.data.ops.decode_mask import is_png, png_bits
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.image_files import in_known_format
-from keras_vit.data.sources.mask_files import own_classes, with_classes
+from keras_vit.data.sources.mask_files import identity_mapping, with_classes
 from keras_vit.io.void import void_value
 
 
@@ -67,8 +67,7 @@ def _integers(labels, name):
         return labels.astype("int64")
     if not np.issubdtype(labels.dtype, np.floating):
         raise ValueError(
-            f"{name}: expected integer labels, got {labels.dtype}: pass the names as class_names and their numbers as"
-            " labels."
+            f"{name}: expected integer labels, got {labels.dtype}: pass names as class_names, their numbers as labels."
         )
     wrong = labels[labels != np.round(labels)]  # NaN is unequal to itself
     if len(wrong) or not np.isfinite(labels).all():
@@ -160,7 +159,7 @@ def _classes_of_pixels(masks, class_names, name):
     return tf.cast(values, tf.uint8 if void < 256 else tf.int32)
 
 
-def _void_of(masks):
+def _padding_void(masks):
     """Returns the value that pads masks without class names, a scalar of their dtype once decoded."""
     if masks.dtype == tf.string:
         wide = any(int(png_bits(mask)) == 16 for mask in masks if is_png(mask))
@@ -259,7 +258,7 @@ def from_arrays(
     names, count = tuple(class_names or ()), len(images)
     unnamed = {}
     if "mask" in tensors and "void" not in tensors and (labels is not None or not names):
-        unnamed["void"] = _void_of(tensors["mask"])
+        unnamed["void"] = _padding_void(tensors["mask"])
 
     def lookup(i):
         image = in_known_format(images[i]) if images.dtype == tf.string else images[i]
@@ -271,6 +270,6 @@ def from_arrays(
         most = _checked_objects(tensors, names, name)
         return RandomAccess(name, names, None, lookup, count=count, parse=complete, most_objects=most)
     tensors["mask"] = _classes_of_pixels(tensors["mask"], names, name)
-    mapping = own_classes(names, colors)
+    mapping = identity_mapping(names, colors)
     void, parse = mapping.void, with_classes(mapping)
     return RandomAccess(name, names, None, lookup, count=count, void=void, colors=mapping.colors, parse=parse)

@@ -184,7 +184,7 @@ class RandomAccess(Source):
             else self.names(number).numpy().decode(errors="replace")
         )
 
-    def key_of(self, number: int) -> tf.Tensor:
+    def make_key(self, number: int) -> tf.Tensor:
         """Returns the key of an id."""
         return tf.constant(number)
 
@@ -295,7 +295,7 @@ class Records(Source):
         """Names the example with this id in messages."""
         return record_name(self.files[int(file)][0], int(index))
 
-    def key_of(self, file: int, index: int) -> tuple:
+    def make_key(self, file: int, index: int) -> tuple:
         """Returns the key of an id; reads the record again."""
         record = next(iter(self._records(self.files[file][0], index, 1)))
         return tf.constant(file), tf.constant(index), record

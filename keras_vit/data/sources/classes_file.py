@@ -2,14 +2,16 @@
 
 import collections
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
+from absl import logging
 
+from keras_vit.io.logs import log_once
 from keras_vit.io.paths import locate, read_text
 
 
-def class_names(folder: str, choice: str) -> tuple[str, ...] | None:
+def read_class_names(folder: str, choice: str) -> tuple[str, ...] | None:
     """Returns class names from a number of classes, or from a file with one name per line.
 
     Args:
@@ -51,9 +53,11 @@ def _alike(names):
     return [group for group in groups.values() if len(group) > 1]
 
 
-def doubts(source: str, names: Sequence[str]) -> Iterator[str]:
-    """Yields warnings about a source's class names: a single class, and names that look alike."""
-    if len(names) == 1:
-        yield f'{source}: all images have the same class, "{names[0]}": there is nothing to classify.'
+def warn_about_names(source: str, names: Sequence[str], needs_classes: bool = True) -> None:
+    """Warns about a source's class names: a single class, unless one is enough, and names that look alike."""
+    if len(names) == 1 and needs_classes:
+        text = f'{source}: all images have the same class, "{names[0]}": there is nothing to classify.'
+        log_once(logging.WARNING, text)
     for group in _alike(names):
-        yield f"{source}: these classes differ only in case or spaces: {', '.join(map(repr, group))}."
+        text = f"{source}: these classes differ only in case or spaces: {', '.join(map(repr, group))}."
+        log_once(logging.WARNING, text)

@@ -12,7 +12,6 @@ void, and 0 in the example's "depth", (h, w, 1) float32 metres.
 
 import io
 import os
-import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from absl import logging
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.folder import check_folder
 from keras_vit.data.sources.image_files import ENDINGS, ending, in_known_format
-from keras_vit.data.splits import SPLITS, MissingSplit, canonical, split_name, split_range
+from keras_vit.data.splits import SPLITS, canonical, find_split, fixed_shuffle, spread, take_slice
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import locate, split_options
 from keras_vit.io.progress import stage
@@ -260,13 +259,9 @@ def depths(path: str, split: str = "train", data_dir: str | None = None) -> Rand
         else:
             check_folder(root)
             pairs = _in_folder(root)
-    asked, valid = canonical(split_name(split)), list(dict.fromkeys(pair.split for pair in pairs))
+    asked = find_split(f'"{root}"', split, dict.fromkeys(pair.split for pair in pairs))
     own = [pair for pair in pairs if pair.split == asked]
-    if not own:
-        raise MissingSplit(f'"{root}" has no split "{asked}". Valid: {", ".join(valid)}.', valid)
-    shown = [own[i] for i in np.unique(np.linspace(0, len(own) - 1, min(_SAMPLE, len(own))).astype(int))]
-    sample = [stored_depths(_content(pair.depth)) for pair in shown]
+    sample = [stored_depths(_content(pair.depth)) for pair in spread(own, _SAMPLE)]
     scale = _scale_of(title, own, chosen["scale"], sample)
     _report(title, asked, own, scale, sample)
-    random.Random(0).shuffle(own)
-    return source_of_depths(title, own[slice(*split_range(split, len(own)))], scale)
+    return source_of_depths(title, take_slice(split, fixed_shuffle(own)), scale)

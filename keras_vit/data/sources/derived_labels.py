@@ -34,11 +34,11 @@ class Label:
 
     Attributes:
         class_names: tuple of str, in label order.
-        of: callable. Maps an example, a dict decoded by tensorflow-datasets, to its label, a scalar int64 tensor.
+        compute: callable. Maps an example, a dict decoded by tensorflow-datasets, to its label, a scalar int64 tensor.
     """
 
     class_names: tuple[str, ...]
-    of: Callable[[dict[str, Any]], tf.Tensor]
+    compute: Callable[[dict[str, Any]], tf.Tensor]
 
 
 def _path(node, text):
@@ -117,7 +117,7 @@ def _count(features, path, low, high):
     if not 0 <= low < high:
         raise ValueError(f"expected 0 <= low < high, got {low} and {high}")
 
-    def of(example):
+    def compute(example):
         number = tf.shape(tf.nest.flatten(value_at(example, path))[0], tf.int64)[0]
         valid = tf.debugging.Assert(
             (number >= low) & (number <= high), [f"{'.'.join(path)}: expected {low} to {high} objects, got", number]
@@ -125,7 +125,7 @@ def _count(features, path, low, high):
         with tf.control_dependencies([valid]):
             return number - low
 
-    return Label(tuple(str(n) for n in range(low, high + 1)), of)
+    return Label(tuple(str(n) for n in range(low, high + 1)), compute)
 
 
 def _least(features, path, column, edges, where, among):
@@ -143,7 +143,7 @@ def _least(features, path, column, edges, where, among):
             )
         kinds = [valid.index(name) for name in among]
 
-    def of(example):
+    def compute(example):
         values = tf.cast(value_at(example, path), tf.float32)
         values = values if column is None else values[:, column]
         if kinds is not None:
@@ -154,7 +154,7 @@ def _least(features, path, column, edges, where, among):
 
     between = (f"above {low:g} to {high:g}" for low, high in zip(edges, edges[1:]))
     last = f"above {edges[-1]:g}" + (" or none" if kinds else "")
-    return Label((f"up to {edges[0]:g}", *between, last), of)
+    return Label((f"up to {edges[0]:g}", *between, last), compute)
 
 
 def _label_of_call(node, features, text):

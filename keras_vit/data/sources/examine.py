@@ -10,7 +10,7 @@ from absl import logging
 
 from keras_vit.data.ops.headers import LARGE
 from keras_vit.data.sources.base import RandomAccess, Source
-from keras_vit.data.sources.image_files import format_inside, opened
+from keras_vit.data.sources.image_files import read_header
 from keras_vit.data.sources.written_table import image_files
 from keras_vit.io.paths import in_threads
 from keras_vit.io.progress import stage
@@ -57,7 +57,7 @@ def _finer(groups, key):
     return [group for group in finer.values() if len(group) > 1]
 
 
-def copies(paths: Sequence[str]) -> list[list[str]]:
+def duplicate_files(paths: Sequence[str]) -> list[list[str]]:
     """Groups non-empty files with equal contents, in the order of `paths`."""
     groups = [list(dict.fromkeys(paths))]
     for key in (_bytes, _sample, _digest):
@@ -65,22 +65,13 @@ def copies(paths: Sequence[str]) -> list[list[str]]:
     return groups
 
 
-def pixel_size(path: str) -> tuple[int, int] | None:
-    """Reads an image's (width, height) from its header; None if unreadable."""
-    try:
-        with opened(path, format_inside(path)) as image:
-            return image.size
-    except Exception:  # Pillow raises errors of any kind; decoding reports damage
-        return None
-
-
-def giants(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Finds images above LARGE pixels, which decode slowly, among the largest files: {path: (width, height)}."""
+def huge_images(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Finds images above LARGE pixels, which decode slowly, among the largest files: {path: (height, width)}."""
     if len(paths) > _LARGEST:
         lengths = [length or 0 for length in in_threads(_bytes, paths)]
         paths = [path for _, path in heapq.nlargest(_LARGEST, zip(lengths, paths))]
-    sizes = {path: pixel_size(path) for path in paths}
-    return {path: size for path, size in sizes.items() if size and size[0] * size[1] > LARGE}
+    sizes = {path: header[0] for path in paths if (header := read_header(path))}
+    return {path: size for path, size in sizes.items() if size[0] * size[1] > LARGE}
 
 
 def warn_of_files(*sources: Source) -> None:
@@ -88,9 +79,9 @@ def warn_of_files(*sources: Source) -> None:
     with_files = [source for source in sources if isinstance(source, RandomAccess) and source.names is not None]
     paths = [path for source in with_files for path in image_files(source) if "://" not in path]
     with stage("Looking for huge images and copies"):
-        huge, same = giants(paths), copies(paths)
+        huge, same = huge_images(paths), duplicate_files(paths)
     if huge:
-        shown = [f"{path} ({width} x {height})" for path, (width, height) in huge.items()]
+        shown = [f"{path} ({width} x {height})" for path, (height, width) in huge.items()]
         logging.warning(
             "%s of more than %s pixels, slow to decode every time: %s. Shrink them, or shrink all images with keras-vit"
             " prepare --resize=512.",

@@ -9,7 +9,6 @@ import collections
 import contextlib
 import contextvars
 import os
-import random
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -19,19 +18,19 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data.sources.base import RandomAccess
-from keras_vit.data.sources.classes_file import doubts
+from keras_vit.data.sources.classes_file import warn_about_names
 from keras_vit.data.sources.image_files import source_of_files
-from keras_vit.data.sources.stratified import positions
-from keras_vit.data.sources.tree import BESIDE, NO_IMAGES, OUTSIDE, each_once, listing, top, walk
-from keras_vit.data.splits import SPLITS, MissingSplit, canonical, merged_splits, split_name, split_range
+from keras_vit.data.sources.stratified import stratified_slice
+from keras_vit.data.sources.tree import BESIDE, NO_IMAGES, OUTSIDE, describe_ignored, each_once, top, walk
+from keras_vit.data.splits import SPLITS, canonical, find_split, fixed_shuffle, merged_splits, split_name, take_slice
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import locate
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted, did_you_mean, listed
 
 # Folders of images and of their masks; the names of classes seldom have such words.
-_OF_IMAGES = re.compile(r"images?(?:[^a-z]|$)|(?:^|[^a-z])(?:imgs?|input)(?:[^a-z]|$)", re.IGNORECASE)
-_OF_MASKS = re.compile(
+_IMAGE_FOLDERS = re.compile(r"images?(?:[^a-z]|$)|(?:^|[^a-z])(?:imgs?|input)(?:[^a-z]|$)", re.IGNORECASE)
+_MASK_FOLDERS = re.compile(
     r"(?:^|[^a-z])(?:masks?|pedmasks|trimaps?|annot(?:ation)?s?|labels?|ground_?truth|1st_manual)(?:[^a-z]|$)",
     re.IGNORECASE,
 )
@@ -88,7 +87,7 @@ def _split_trees(root, work):
     return splits, whole
 
 
-def _class_of(place):
+def _class_name(place):
     """Returns a folder's class in normal form: macOS and others encode accents differently."""
     return unicodedata.normalize("NFC", os.fsencode(place).decode(errors="replace"))
 
@@ -99,7 +98,7 @@ def _no_images(tree):
     if outside:
         contents = f"{counted(len(outside), 'image')} and no class folders"
     else:
-        contents = listing(tree.ignored) or "nothing"
+        contents = describe_ignored(tree.ignored) or "nothing"
     return ValueError(
         f'The folder "{tree.root}" has no images in class folders; it contains {contents}. Expected PATH/CLASS/IMAGE.'
     )
@@ -124,10 +123,10 @@ def _ignored(root, trees, whole):
     return {reason: paths for reason, paths in every.items() if paths}
 
 
-def _tell(title, found, ignored):
+def _log_found(title, found, ignored):
     """Logs one line about found and ignored files; warns if an ignored file may be wanted."""
     loud = any(not reason.expected for reason in ignored)
-    text = f"{title}: {found}; ignored: {listing(ignored)}." if ignored else f"{title}: {found}."
+    text = f"{title}: {found}; ignored: {describe_ignored(ignored)}." if ignored else f"{title}: {found}."
     log_once(logging.WARNING if loud else logging.INFO, text)
 
 
@@ -142,7 +141,7 @@ def _found(files, classes):
 
 def _classes(files):
     """Sorts the classes of a split's (folder, name)."""
-    return sorted({_class_of(place) for place in {place for place, _ in files}})
+    return sorted({_class_name(place) for place in {place for place, _ in files}})
 
 
 def _containers(classes):
@@ -155,13 +154,12 @@ def _containers(classes):
     return {name: inside[name] for name in classes if name in inside}
 
 
-def _doubts(name, files, classes):
-    """Yields warnings about classes that look alike, are nested, named like splits, missing in a split, or alone."""
-    yield from doubts(name, classes)
+def _warnings(name, files, classes):
+    """Yields warnings about classes that are nested, named like splits, masks, or missing in a split."""
     if len(files) == 1 and (merged := merged_splits(classes)):
         yield f"{name}: {merged}."
-    drawn = [place for place in classes if _OF_MASKS.search(place)]
-    photos = [place for place in classes if place not in drawn and _OF_IMAGES.search(place)]
+    drawn = [place for place in classes if _MASK_FOLDERS.search(place)]
+    photos = [place for place in classes if place not in drawn and _IMAGE_FOLDERS.search(place)]
     if drawn and photos:
         yield (
             f"{name}: the classes {listed(photos)} and {listed(drawn)} look"
@@ -269,26 +267,21 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
     root, title = locate(path, data_dir), f"folder:{path}"
     check_folder(root)
     trees, whole, files = _once((folder, root), lambda: _labelled(root))
-    asked = canonical(split_name(split))
-    if asked not in trees:
-        raise MissingSplit(
-            f'The folder "{root}" has no split "{asked}". Valid: {", ".join(trees)}. '
-            'Without folders named train, val or test, use slices: "train[:80%]" and "train[80%:]".',
-            trees,
-        )
+    asked = find_split(f'The folder "{root}"', split, trees)
     for needed in ("train", asked):
         if not files[needed]:
             raise _no_images(trees[needed])
     class_names = _classes(files["train"])
     _check_classes(root, asked, files, class_names)
-    _tell(title, _found(files, class_names), _ignored(root, trees, whole))
-    for text in _doubts(title, files, class_names):
+    _log_found(title, _found(files, class_names), _ignored(root, trees, whole))
+    warn_about_names(title, class_names)
+    for text in _warnings(title, files, class_names):
         log_once(logging.WARNING, text)
 
     number = {name: i for i, name in enumerate(class_names)}
-    label_of = {place: number[_class_of(place)] for place in {place for place, _ in files[asked]}}
+    label_of = {place: number[_class_name(place)] for place in {place for place, _ in files[asked]}}
     labels = np.array([label_of[place] for place, _ in files[asked]])
-    order = positions(title, split, labels, class_names)
+    order = stratified_slice(title, split, labels, class_names)
     paths = [os.path.join(trees[asked].root, *files[asked][i]) for i in order]
     return source_of_files(title, class_names, labels[order], paths)
 
@@ -308,9 +301,9 @@ def images(path: str, split: str = "train", data_dir: str | None = None) -> Rand
         raise ValueError(f'"{title}" has no split "{split}": everything is "train". Use slices: "train[90%:]".')
     tree, files = _once((images, root), lambda: _unlabelled(root))
     if not files:
-        raise ValueError(f'The folder "{root}" has no images; it contains {listing(tree.ignored) or "nothing"}.')
-    _tell(title, counted(len(files), "image"), tree.ignored)
-    shuffled = list(files)
-    random.Random(0).shuffle(shuffled)
-    chosen = shuffled[slice(*split_range(split, len(files)))]
+        raise ValueError(
+            f'The folder "{root}" has no images; it contains {describe_ignored(tree.ignored) or "nothing"}.'
+        )
+    _log_found(title, counted(len(files), "image"), tree.ignored)
+    chosen = take_slice(split, fixed_shuffle(files))
     return source_of_files(title, (), None, [os.path.join(root, *file) for file in chosen])

@@ -8,7 +8,8 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +22,7 @@ from keras_vit.io.logs import log_once, printable
 
 HEAD = 18  # bytes that identify a format
 _NAMED_ENDING = re.compile(r"\.[a-z][a-z0-9]{1,4}")  # a file type, unlike in "scan.2019" and "photo.jpg_2"
+_ORIENTATION = 0x0112  # EXIF's tag
 _BITS = 258  # TIFF's tag BitsPerSample
 _opening = threading.Lock()  # warning filters are global to the process
 
@@ -89,16 +91,16 @@ def ending(name: str) -> str:
     return text if _NAMED_ENDING.fullmatch(text) else ""
 
 
-def format_of_start(start: bytes) -> str | None:
+def format_from_bytes(start: bytes) -> str | None:
     """Returns the format of a file from its first HEAD bytes; None if not an image."""
     return next((name for name, row in FORMATS.items() if re.match(row.start, start, re.DOTALL)), None)
 
 
-def format_inside(path: str) -> str | None:
+def read_format(path: str) -> str | None:
     """Reads the format of a file from its first bytes; None if not an image, or unreadable."""
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
-            return format_of_start(file.read(HEAD))
+            return format_from_bytes(file.read(HEAD))
     except tf.errors.OpError:
         return None
 
@@ -108,18 +110,18 @@ def is_readable(name: str) -> bool:
     return not FORMATS[name].module or importlib.util.find_spec(FORMATS[name].module) is not None
 
 
-def format_of(path: str) -> str | None:
+def infer_format(path: str) -> str | None:
     """Returns the format of a file by its extension.
 
     Opens the file only without an extension, or if the format's library is missing: the content may differ.
     """
     kind = ending(path)
     name = _BY_ENDING.get(kind)
-    return name if kind and (name is None or is_readable(name)) else format_inside(path) or name
+    return name if kind and (name is None or is_readable(name)) else read_format(path) or name
 
 
 @functools.cache
-def _with_heif():
+def _register_heif():
     """Registers Pillow's HEIC reader."""
     if not is_readable("HEIC"):
         raise ValueError(f"pillow-heif is not installed; {NEEDS_HEIF}")
@@ -128,15 +130,24 @@ def _with_heif():
     pillow_heif.register_heif_opener()
 
 
-def opened(file, name: str):
+def open_with_pillow(file, name: str):
     """Opens a file of format `name` as a Pillow image; reads only its header."""
     from PIL import Image
 
     if FORMATS[name].module == "pillow_heif":
-        _with_heif()
+        _register_heif()
     with _opening, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about large sizes, checked elsewhere, and damaged EXIF data
         return Image.open(file, formats=FORMATS[name].names)
+
+
+def read_header(path: str) -> tuple[tuple[int, int], int, str] | None:
+    """Reads a file's stored (height, width), EXIF orientation and Pillow's format; None if unreadable."""
+    try:
+        with open_with_pillow(path, read_format(path)) as image:
+            return image.size[::-1], image.getexif().get(_ORIENTATION, 1), image.format
+    except Exception:  # Pillow raises errors of any kind; decoding reports damage
+        return None
 
 
 def _depth(image):
@@ -195,11 +206,11 @@ def _converted(encoded, path):
     """
     from PIL import Image, UnidentifiedImageError
 
-    name = format_of_start(encoded[:HEAD])
+    name = format_from_bytes(encoded[:HEAD])
     if name is None:
         return encoded  # decoding will report that this is not an image
     try:
-        pixels = _pixels(opened(io.BytesIO(encoded), name), path)
+        pixels = _pixels(open_with_pillow(io.BytesIO(encoded), name), path)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     except Image.DecompressionBombError:
@@ -251,25 +262,26 @@ def source_of_files(
     class_names: Sequence[str],
     labels: np.ndarray | None,
     files: Sequence[str],
-    texts: Sequence[str] | None = None,
+    columns: Mapping[str, Callable[[tf.Tensor], tf.Tensor]] | None = None,
+    parse: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    **fields: Any,
 ) -> RandomAccess:
     """Makes a source of image files in this order.
 
     Args:
         title: str. Name in messages.
-        class_names: of the classes.
-        labels: (n,) classes, or None.
-        files: their paths.
-        texts: one for each image, or None.
+        class_names: sequence of str, in label order.
+        labels: (n,) integers. Classes, or None.
+        files: sequence of str. Paths.
+        columns: dict. Functions from an example's number, a scalar int64 tensor, to its further values.
+        parse, **fields: as for RandomAccess.
     """
-    paths = tf.constant([os.fsencode(file) for file in files])
-    said = None if texts is None else tf.constant([text.encode() for text in texts])
+    paths = tf.constant([os.fsencode(file) for file in files], tf.string)
 
     def lookup(i):
-        example = {"image": read_image(paths[i])}
-        return example if said is None else {**example, "text": said[i]}
+        return {"image": read_image(paths[i]), **{key: column(i) for key, column in (columns or {}).items()}}
 
-    def name_of(i):
+    def name(i):
         return paths[i]
 
-    return RandomAccess(title, tuple(class_names), labels, lookup, name_of, count=len(files))
+    return RandomAccess(title, tuple(class_names), labels, lookup, name, count=len(files), parse=parse, **fields)

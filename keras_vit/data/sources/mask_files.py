@@ -24,7 +24,7 @@ from keras_vit.data.ops.decode_mask import (
     png_values,
 )
 from keras_vit.data.sources.base import RandomAccess, Records
-from keras_vit.data.sources.image_files import HEAD, format_of_start, opened, read_image
+from keras_vit.data.sources.image_files import HEAD, format_from_bytes, open_with_pillow, source_of_files
 from keras_vit.io.void import void_value
 
 COLOR = 1 << 24  # added to a colour's 0xRRGGBB, to distinguish it from a grey value or an index
@@ -45,7 +45,7 @@ def rgb(value: int) -> tuple[int, int, int]:
     return (value >> 16 & 255, value >> 8 & 255, value & 255)
 
 
-def code_of(color: Sequence[int]) -> int:
+def encode_color(color: Sequence[int]) -> int:
     """Returns the stored value of (red, green, blue)."""
     return COLOR | color[0] << 16 | color[1] << 8 | color[2]
 
@@ -54,8 +54,7 @@ def _refuse_lossy(encoded, name):
     lossy = name in _LOSSY or (name == "WebP" and encoded[12:16] != b"VP8L")
     if lossy:
         raise ValueError(
-            f"The mask is a {name}, a lossy format that creates wrong classes at every edge. Save masks as PNG, from"
-            " the original labels."
+            f"The mask is a {name}, a lossy format with wrong classes at every edge. Save the original labels as PNG."
         )
     if name not in _LOSSLESS:
         raise ValueError(f"Expected a mask as PNG, got {name or 'an unknown format'}.")
@@ -83,11 +82,11 @@ def _plain(image):
 
 def _as_png(encoded):
     """Converts the bytes of a mask in another format to a PNG with the same values."""
-    name = format_of_start(encoded[:HEAD])
+    name = format_from_bytes(encoded[:HEAD])
     _refuse_lossy(encoded, name)
     file = io.BytesIO()
     try:
-        plain = _plain(opened(io.BytesIO(encoded), name))
+        plain = _plain(open_with_pillow(io.BytesIO(encoded), name))
         plain.save(file, "PNG", **({"bits": 8} if plain.mode == "P" else {}))
     except ValueError:
         raise
@@ -113,7 +112,7 @@ def in_png(encoded: tf.Tensor) -> tf.Tensor:
     return tf.cond(is_png(encoded), lambda: encoded, converted)
 
 
-def stored(encoded: tf.Tensor, with_colors: bool, palettes: str = INDEX) -> tf.Tensor:
+def decode_stored(encoded: tf.Tensor, with_colors: bool, palettes: str = INDEX) -> tf.Tensor:
     """Decodes a mask's stored values, int32 (h, w, 1): grey values, palette indices, or COLOR + 0xRRGGBB.
 
     Args:
@@ -172,7 +171,7 @@ class Mapping:
         classes: dict. Class number of each stored value.
         ignored: frozenset of int. Stored values that mean void.
         names: tuple of str. Class names.
-        void: int. Value of void in the result of `canonical`.
+        void: int. Value of void in the result of `class_mapper`.
         colors: tuple of (red, green, blue), or None. Class colours.
         palettes: str. What pixels of palette files store: INDEX, OF_COLOR or OF_LEVEL.
         palette: dict. Colour, 0xRRGGBB, of each palette index, from which files read by index may not differ; empty
@@ -231,24 +230,29 @@ class _Numbers:
         return tf.cond(values[0, 0, 0] >= COLOR, lambda: self.of_colors(values), lambda: self.of_greys(values))
 
 
+def _color_text(value):
+    """Formats a colour, a scalar tensor, for messages of graphs: "(64, 0, 128)"."""
+    return tf.strings.format("({}, {}, {})", [value // 65536 % 256, value // 256 % 256, value % 256])
+
+
 def _same_palette(encoded, indices, palette):
     """Asserts that the colours of the palette `indices` in a file are those of `palette`, {index: 0xRRGGBB}."""
     known = np.full(max(palette) + 1, -1, "int32")
     known[list(palette)] = list(palette.values())
-    own = png_palette(encoded)
-    size = tf.minimum(tf.size(own), len(known))
-    own, known = own[:size], tf.constant(known)[:size]
-    several = (tf.size(own) == 1) | tf.reduce_any(own != own[:1])  # several equal colours mean nothing
-    others = tf.where((known >= 0) & (own != known) & several)[:, 0]  # (n,)
+    palette_colors = png_palette(encoded)
+    size = tf.minimum(tf.size(palette_colors), len(known))
+    palette_colors, known = palette_colors[:size], tf.constant(known)[:size]
+    # Several equal colours mean nothing.
+    several = (tf.size(palette_colors) == 1) | tf.reduce_any(palette_colors != palette_colors[:1])
+    others = tf.where((known >= 0) & (palette_colors != known) & several)[:, 0]  # (n,)
 
     def check():
-        used = tf.reduce_any(
-            tf.cast(others, tf.int32)[:, None] == tf.reshape(indices, [1, -1]), -1
-        )  # (n, h * w) -> (n,)
+        equal = tf.cast(others, tf.int32)[:, None] == tf.reshape(indices, [1, -1])  # (n, h * w)
+        used = tf.reduce_any(equal, -1)  # (n,)
         i = tf.concat([tf.boolean_mask(others, used), others[:1]], 0)[0]
         message = ["The mask's palette differs from that of other masks: index", i, "is"]
-        message += [own[i] // 65536, own[i] // 256 % 256, own[i] % 256, "here and", known[i] // 65536]
-        message += [known[i] // 256 % 256, known[i] % 256, "there. List the classes' colours: ?colors=FILE."]
+        message += [_color_text(palette_colors[i]), "here and", _color_text(known[i]), "there. List the classes'"]
+        message.append("colours: ?colors=FILE.")
         with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(used), message)]):
             return tf.constant(True)
 
@@ -260,8 +264,7 @@ def _checked(mapping, values, ids):
     wrong = ids[..., 0] < 0
     row, column = tf.unstack(tf.concat([tf.where(wrong), [[0, 0]]], 0)[0])
     value = values[row, column, 0]
-    color = tf.strings.format("the colour ({}, {}, {})", [value // 65536 % 256, value // 256 % 256, value % 256])
-    shown = tf.where(value >= COLOR, color, tf.strings.format("the value {}", value))
+    shown = tf.where(value >= COLOR, "the colour " + _color_text(value), tf.strings.format("the value {}", value))
     message = ["The mask has", shown, "in row", row, "column", column, "but expected are", mapping.expected()]
     message += ["Correct or list it: ?classes=FILE, ?colors=FILE, ?values=0,1,... or ?ignore=VALUE."]
     some = tf.reduce_any(ids != mapping.void)
@@ -273,7 +276,7 @@ def _checked(mapping, values, ids):
         return tf.cast(ids, tf.uint8 if mapping.void < 256 else tf.int32)
 
 
-def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
+def class_mapper(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns a function from a mask, PNG bytes (a scalar string) or integers (h, w, 1), to class numbers and void.
 
     The result is uint8, or int32 if void is 65535.
@@ -287,7 +290,7 @@ def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
         if encoded.dtype != tf.string:
             values = tf.cast(encoded, tf.int32)
             return _checked(mapping, values, numbers.of_greys(values))
-        values = stored(encoded, mapping.with_colors, mapping.palettes)
+        values = decode_stored(encoded, mapping.with_colors, mapping.palettes)
         if mapping.palettes == INDEX and mapping.palette:
             is_palette = png_color_type(encoded) == PALETTE
             known = tf.cond(is_palette, lambda: _same_palette(encoded, values, mapping.palette), lambda: True)
@@ -299,7 +302,7 @@ def canonical(mapping: Mapping) -> Callable[[tf.Tensor], tf.Tensor]:
     return apply
 
 
-def own_classes(names: Sequence[str], colors: Sequence[tuple[int, int, int]] | None = None) -> Mapping:
+def identity_mapping(names: Sequence[str], colors: Sequence[tuple[int, int, int]] | None = None) -> Mapping:
     """Returns the Mapping of masks that already contain class numbers and void."""
     void = void_value(len(names))
     shown = None if colors is None else tuple((int(red), int(green), int(blue)) for red, green, blue in colors)
@@ -310,9 +313,9 @@ def _upright(mask, image, as_stored):
     """Turns a mask of a JPEG's stored pixels, if the sizes or `as_stored` tell, like EXIF data turns the image."""
 
     def turned(kind):
-        size, own = tf.image.extract_jpeg_shape(image)[:2], tf.shape(mask)[:2]
+        size, mask_size = tf.image.extract_jpeg_shape(image)[:2], tf.shape(mask)[:2]
         clear = (kind >= 5) & (size[0] != size[1])
-        is_stored = (clear | as_stored) & tf.reduce_all(own == size)
+        is_stored = (clear | as_stored) & tf.reduce_all(mask_size == size)
         return tf.cond(is_stored, lambda: orientation.upright(mask, kind), lambda: mask)
 
     def of_jpeg():
@@ -324,7 +327,7 @@ def _upright(mask, image, as_stored):
 
 def with_classes(mapping: Mapping) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Returns a function that maps an example's stored mask to upright class numbers, and adds "void"."""
-    apply = canonical(mapping)
+    apply = class_mapper(mapping)
 
     def parse(example):
         mask = example["mask"]
@@ -351,22 +354,7 @@ def records_of_masks(source: Records, mapping: Mapping) -> Records:
 
 def source_of_masks(title: str, mapping: Mapping, pairs: Sequence[tuple[str, str]]) -> RandomAccess:
     """Makes a source of (image path, mask path) pairs in this order; `title` is its name in messages."""
-    images, masks = (tf.constant([os.fsencode(pair[i]) for pair in pairs]) for i in (0, 1))
-
-    def lookup(i):
-        return {"image": read_image(images[i]), "mask": tf.io.read_file(masks[i])}
-
-    def name_of(i):
-        return images[i]
-
-    return RandomAccess(
-        title,
-        mapping.names,
-        None,
-        lookup,
-        name_of,
-        count=len(pairs),
-        void=mapping.void,
-        colors=mapping.colors,
-        parse=with_classes(mapping),
-    )
+    masks = tf.constant([os.fsencode(mask) for _, mask in pairs])
+    columns, fields = {"mask": lambda i: tf.io.read_file(masks[i])}, {"void": mapping.void, "colors": mapping.colors}
+    images = [image for image, _ in pairs]
+    return source_of_files(title, mapping.names, None, images, columns, with_classes(mapping), **fields)

@@ -126,34 +126,34 @@ def _split_named(text):
     return canonical(re.sub(r"(?i)^testing$", "test", text))
 
 
-def _meaning(part, chosen):
-    """Returns the (role, split) that a part of a path marks, "" for none; roles in `chosen` are marked otherwise."""
+def _meaning(part, options):
+    """Returns the (role, split) that a part of a path marks, "" for none; roles in `options` are marked otherwise."""
     for pattern in _PART:
         match = pattern.fullmatch(part)
         if match:
             groups = match.groupdict()
             role = next((role for role in ("images", "masks", "others") if groups.get(role)), "")
-            return "" if role in chosen else role, _split_named(groups.get("split") or "")
+            return "" if role in options else role, _split_named(groups.get("split") or "")
     return "", ""
 
 
-def _meanings(parts, given, subsets):
+def _meanings(parts, folders, subsets):
     """Returns the (role, split) of each part of a path.
 
     Args:
         parts: list of str. The folders of a path.
-        given: dict. {role: parts} of the folders that options name.
+        folders: dict. {role: parts} of the folders that options name.
         subsets: set of (folder, name). Folders next to one with "annot" after their name, as CVAT's CamVid has them.
     """
-    meanings = [_meaning(part, given) for part in parts]
+    meanings = [_meaning(part, folders) for part in parts]
     for i, part in enumerate(parts):
         above = "/".join(parts[:i])
         if (above, part.removesuffix("annot")) in subsets:
             meanings[i] = "masks" if part.endswith("annot") else "images", _split_named(part.removesuffix("annot"))
-    for role, folder in given.items():
+    for role, folder in folders.items():
         for i in range(len(parts) - len(folder) + 1):
             if parts[i : i + len(folder)] == folder:
-                splits = [_meaning(part, given)[1] for part in folder]
+                splits = [_meaning(part, folders)[1] for part in folder]
                 meanings[i : i + len(folder)] = [(role, split) for split in splits]
     return meanings
 
@@ -173,24 +173,24 @@ def _without_doubles(files):
     if any(file.stem.endswith("_labelIds") for file in files):
         files = [file for file in files if not file.stem.endswith("_labelTrainIds")]
     for names in _RENDERINGS:
-        there = {part for file in files for part in file.parts} & set(names)
-        unused = there - {min(there, key=names.index)} if there else set()
+        present = {part for file in files for part in file.parts} & set(names)
+        unused = present - {min(present, key=names.index)} if present else set()
         files = [file for file in files if not unused & set(file.parts)]
     return files
 
 
-def _files(tree: Tree, given: dict[str, list[str]], role: str = "") -> list[_File]:
+def _files(tree: Tree, folders: dict[str, list[str]], role: str = "") -> list[_File]:
     """Lists a tree's files with the meaning of their paths; `role`, if given, is the role of all."""
     found, subsets = [], _subsets(tree)
     root = tree.root if "://" in tree.root else os.path.realpath(tree.root)
     for folder, name in tree.files():
         parts = folder.split("/") if folder else []
-        meanings = _meanings(parts, given, subsets)
+        meanings = _meanings(parts, folders, subsets)
         rest = tuple(unicodedata.normalize("NFC", part) for part, meaning in zip(parts, meanings) if not any(meaning))
         stem = unicodedata.normalize("NFC", os.path.splitext(name)[0])
         roles = [which for which, _ in meanings if which]
         splits = [split for _, split in meanings if split]
-        own_role = role or next((which for which in roles if which in given), roles[0] if roles else "")
+        own_role = role or next((which for which in roles if which in folders), roles[0] if roles else "")
         if own_role == "masks" and _NO_MASK.search(stem):
             continue
         words = tuple(part.lower() for part, meaning in zip(parts, meanings) if meaning[0] == "masks")
@@ -309,10 +309,10 @@ def _below(path, folder):
     return os.path.normpath(path).startswith(os.path.join(os.path.normpath(folder), ""))
 
 
-def _all_files(root, chosen, work):
+def _all_files(root, options, work):
     """Lists the files below the root, and in the folders named by the options."""
-    given = {role: chosen[role] for role in ("images", "masks") if chosen[role]}
-    if len(given) == 2 and chosen["images"] == chosen["masks"]:
+    given = {role: options[role] for role in ("images", "masks") if options[role]}
+    if len(given) == 2 and options["images"] == options["masks"]:
         raise ValueError('Expected two different folders for images and masks: "?images=FOLDER&masks=FOLDER".')
     folders = {role: locate(folder, root) for role, folder in given.items()}
     whole = {role: folder for role, folder in folders.items() if tf.io.gfile.isdir(folder)}
@@ -385,29 +385,29 @@ def may_have_masks(root: str, work: Stage) -> bool:
     return marked or any("_mask." in name for names in images.values() for name in names)
 
 
-def find_pairs(root: str, chosen: dict[str, str], work: Stage) -> Pairs:
+def find_pairs(root: str, options: dict[str, str], work: Stage) -> Pairs:
     """Pairs the images and masks below the folder `root`.
 
     Args:
         root: str. Path of the folder.
-        chosen: dict. Options "images", "masks" and "suffix", "" for none.
+        options: dict. Options "images", "masks" and "suffix", "" for none.
         work: Stage. Counts the files.
 
     Raises:
         NoPairs: if no image has a mask.
         ValueError: for two files for one image or mask, and for lists that put an image into two splits.
     """
-    files = _all_files(root, chosen, work)
+    files = _all_files(root, options, work)
     masks = _without_doubles([file for file in files if file.role == "masks"])
     images = [file for file in files if file.role == "images"] or [file for file in files if not file.role]
     if not masks:
-        images, masks = _beside([file for file in files if not chosen["masks"]], chosen["suffix"])
+        images, masks = _beside([file for file in files if not options["masks"]], options["suffix"])
     split_of = {file.path: file.split for file in [*images, *masks]}
     if any(
         "" in splits and len(splits) == 1 for splits in ({file.split for file in group} for group in (images, masks))
     ):
         images, masks = ([dataclasses.replace(file, split="") for file in group] for group in (images, masks))
-    of_images, of_masks = _matched(images, masks, chosen["suffix"]) if images and masks else ({}, {})
+    of_images, of_masks = _matched(images, masks, options["suffix"]) if images and masks else ({}, {})
     both = of_images.keys() & of_masks.keys()
     if not both:
         raise _none_found(root, images, masks)

@@ -176,8 +176,8 @@ def _as_voc(palettes, table):
     if table is None or len(table.names) > 256:
         return None
     colors = palette_of_voc(len(table.names))
-    own = {red << 16 | green << 8 | blue for red, green, blue in colors} | {_VOC_VOID}
-    fits = all(_fits(used, own) for used in palettes.used.values())
+    valid = {red << 16 | green << 8 | blue for red, green, blue in colors} | {_VOC_VOID}
+    fits = all(_fits(used, valid) for used in palettes.used.values())
     return dataclasses.replace(table, colors=colors) if fits and table.values is None else None
 
 
@@ -237,7 +237,7 @@ def find_reading(found: Found, table: Table | None, ignored: Iterable[int], opti
     return Reading(OF_COLOR, void=frozenset([COLOR + _VOC_VOID]), table=colored, note=note)
 
 
-def converted(found: Found, reading: Reading) -> Found:
+def convert_counts(found: Found, reading: Reading) -> Found:
     """Returns the values of the masks as `reading` reads palette files."""
     if reading.palettes == INDEX:
         return found
@@ -245,9 +245,9 @@ def converted(found: Found, reading: Reading) -> Found:
     for path, colors in found.palettes.items():
         if len(colors) > 1 and len(set(colors)) == 1:
             continue
-        own = collections.Counter()
+        counter = collections.Counter()
         for i, count in counts[path].items():
             value = i if i >= len(colors) else colors[i] % 256 if reading.palettes == OF_LEVEL else COLOR + colors[i]
-            own[value] += count
-        counts[path] = dict(own)
+            counter[value] += count
+        counts[path] = dict(counter)
     return dataclasses.replace(found, counts=counts)

@@ -8,14 +8,13 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data.sources.base import Records
-from keras_vit.data.sources.mask_files import Mapping, value_text
-from keras_vit.data.sources.mask_palettes import Reading, converted, find_reading
+from keras_vit.data.sources.mask_files import Mapping, records_of_masks, value_text
+from keras_vit.data.sources.mask_palettes import Reading, convert_counts, find_reading
 from keras_vit.data.sources.mask_tables import Table
 from keras_vit.data.sources.mask_values import (
     STORED,
     UNCLEAR,
     UPRIGHT,
-    Counted,
     Found,
     count_encoded,
     count_values,
@@ -24,6 +23,7 @@ from keras_vit.data.sources.mask_values import (
     shares,
     wrong_values,
 )
+from keras_vit.data.splits import spread
 from keras_vit.io.cache import cached_answer
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads
@@ -36,11 +36,6 @@ _MOST = 2000  # masks to inspect to find the classes
 _SHOWN = 30  # classes to report with their share
 
 
-def _spread(items, most):
-    """Returns at most `most` items, evenly spaced."""
-    return items if len(items) <= most else [items[i * len(items) // most] for i in range(most)]
-
-
 def _found(names, results, complete):
     """Makes a Found from names and results, each ((stored value, pixels)..., palette, turned) or why it failed."""
     by_name = dict(zip(names, results))
@@ -51,14 +46,9 @@ def _found(names, results, complete):
     return Found(counts, failed, complete, palettes, {name: row[-1] for name, row in good.items() if row[-1]})
 
 
-def _listed(result):
-    """Converts a result to JSON data for the cache."""
-    return [list(result.counts.items()), result.palette, result.turned] if isinstance(result, Counted) else result
-
-
-def look(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
+def sample_masks(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
     """Counts values in a sample of (image path, mask path) pairs; without a table in all, up to a limit."""
-    sample = _spread(pairs, SAMPLE if table is not None else _MOST)
+    sample = spread(pairs, SAMPLE if table is not None else _MOST)
     with_colors = table is not None and table.colors is not None
 
     def count():
@@ -67,7 +57,7 @@ def look(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
             def one(pair):
                 result = count_values(*pair, with_colors)
                 work.advance()
-                return _listed(result)
+                return result
 
             return [one(sample[0]), *in_threads(one, sample[1:])]  # the first call traces, so it precedes the threads
 
@@ -76,7 +66,7 @@ def look(pairs: Sequence[tuple[str, str]], table: Table | None) -> Found:
     return _found([mask for _, mask in sample], results, len(sample) == len(pairs))
 
 
-def look_into_records(source: Records, table: Table | None) -> Found:
+def sample_records(source: Records, table: Table | None) -> Found:
     """Counts values in the first masks of a source of records; in more masks without a table.
 
     Args:
@@ -87,7 +77,7 @@ def look_into_records(source: Records, table: Table | None) -> Found:
 
     def one(mask):
         if isinstance(mask, bytes):
-            return _listed(count_encoded(tf.constant(mask), with_colors))
+            return count_encoded(tf.constant(mask), with_colors)
         values, counts = np.unique(mask, return_counts=True)
         return [list(zip(values.tolist(), counts.tolist())), None, ""]
 
@@ -110,18 +100,18 @@ def _values(text):
     return [int(part) for part in parts] or None
 
 
-def check_mask_options(text: str, chosen: dict[str, str]) -> None:
+def check_mask_options(text: str, options: dict[str, str]) -> None:
     """Raises ValueError for label options combined with mask=, and for mask options without it.
 
     Args:
         text: str. The source.
-        chosen: dict. Its options.
+        options: dict. Its options.
     """
-    others = ("label", "first_label", "labels") if chosen["mask"] else MEANINGS[1:]
-    given = [f"{key}={chosen[key]}" for key in others if chosen.get(key)]
-    if given:
-        problem = "is for labels, but mask= selects masks" if chosen["mask"] else "needs a column of masks"
-        raise ValueError(f'"{text}": {given[0]} {problem}. Examples have either labels or masks.')
+    others = ("label", "first_label", "labels") if options["mask"] else MEANINGS[1:]
+    conflicting = [f"{key}={options[key]}" for key in others if options.get(key)]
+    if conflicting:
+        problem = "is for labels, but mask= selects masks" if options["mask"] else "needs a column of masks"
+        raise ValueError(f'"{text}": {conflicting[0]} {problem}. Examples have either labels or masks.')
 
 
 def _check_usable(title, mapping, found):
@@ -138,8 +128,7 @@ def _check_usable(title, mapping, found):
     text = f'{title}: {len(wrong)} of {counted(total, "mask")} cannot be used, such as "{path}": {why}.'
     if 2 * len(wrong) > total:
         raise ValueError(
-            f"{text} Expected the values {mapping.expected()}; specify others with classes=, colors=, values= or"
-            " ignore=."
+            f"{text} Expected {mapping.expected()}; specify other values with classes=, colors=, values= or ignore=."
         )
     log_once(logging.WARNING, text)
 
@@ -192,15 +181,15 @@ def _as_stored(title, found):
     return as_stored
 
 
-def understood(
-    title: str, table: Table | None, chosen: dict[str, str], found: Found, zero_is_void: bool = False
+def interpret_masks(
+    title: str, table: Table | None, options: dict[str, str], found: Found, zero_is_void: bool = False
 ) -> Meaning:
     """Returns the Meaning of masks with the values `found`, and warns about unusable masks.
 
     Args:
         title: str. Name of the source.
         table: Table of classes, or None.
-        chosen: dict. The options values, ignore and palette.
+        options: dict. The options values, ignore and palette.
         found: Found. Values of the sampled masks.
         zero_is_void: bool. See `find_mapping`.
 
@@ -210,9 +199,9 @@ def understood(
     if not found.counts:
         bad, why = next(iter(found.failed.items()))
         raise ValueError(f'{title}: none of {counted(len(found.failed), "mask")} can be used, such as "{bad}": {why}')
-    reading = find_reading(found, table, ignored_values(chosen["ignore"]), chosen["palette"])
-    table, found = reading.table, converted(found, reading)
-    mapping = find_mapping(table, _values(chosen["values"]), chosen["ignore"], zero_is_void, found)
+    reading = find_reading(found, table, ignored_values(options["ignore"]), options["palette"])
+    table, found = reading.table, convert_counts(found, reading)
+    mapping = find_mapping(table, _values(options["values"]), options["ignore"], zero_is_void, found)
     mapping = dataclasses.replace(_with_reading(mapping, reading), as_stored=_as_stored(title, found))
     _check_usable(title, mapping, found)
     return Meaning(mapping, found, table, reading.note)
@@ -256,3 +245,17 @@ def report(title: str, count: int, where: str, meaning: Meaning, ignored: Sequen
     text += f"; {doubt}" if doubt else ""
     text += f"; ignored: {', '.join(ignored)}" if ignored else ""
     log_once(logging.WARNING if ignored or doubt or meaning.note else logging.INFO, f"{text}.")
+
+
+def with_class_masks(source: Records, known: Records, table: Table | None, options: dict[str, str]) -> Records:
+    """Maps a source's stored masks to classes, and logs the report.
+
+    Args:
+        source: Records. Its examples have stored masks.
+        known: Records. The split that defines the classes: train, or `source` itself.
+        table: Table of classes, or None.
+        options: dict. The options values, ignore and palette.
+    """
+    meaning = interpret_masks(source.name, table, options, sample_records(known, table))
+    report(source.name, source.size, "train" if known is not source else "these", meaning)
+    return records_of_masks(source, meaning.mapping)

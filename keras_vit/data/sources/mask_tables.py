@@ -97,7 +97,7 @@ def _in_one_column(rows, column):
     return tuple(number for (number,) in numbers), None
 
 
-def _of_columns(path, lines):
+def _parse_columns(path, lines):
     """Reads a Table from a file with a header line; None without a header."""
     delimiter = next((d for d in "\t,;" if d in lines[0]), ",")
     rows = list(csv.reader(lines, delimiter=delimiter))
@@ -123,7 +123,7 @@ def _of_columns(path, lines):
     return Table(path, names, values, colors, exact=exact)
 
 
-def _codes(colors: dict[str, Sequence[int]], path: str) -> Table:
+def _parse_codes(colors: dict[str, Sequence[int]], path: str) -> Table:
     """Returns the Table of names with colours, of which equal channels are grey values, above a background of 0."""
     if not all(len(set(color)) == 1 for color in colors.values()):
         return Table(path, tuple(colors), None, tuple((red, green, blue) for red, green, blue in colors.values()))
@@ -132,7 +132,7 @@ def _codes(colors: dict[str, Sequence[int]], path: str) -> Table:
     return Table(path, tuple(values), tuple(values.values()))
 
 
-def _of_meta(content, path):
+def _parse_meta(content, path):
     """Returns the Table of Datumaro's dataset_meta.json."""
     labels = content["label_map"]
     labels = dict(enumerate(labels)) if isinstance(labels, list) else {int(key): name for key, name in labels.items()}
@@ -142,14 +142,14 @@ def _of_meta(content, path):
     return Table(path, names, tuple(sorted(labels)), tuple(map(tuple, colors)) if fits else None)
 
 
-def _of_json(path: str, text: str) -> Table | None:
+def _parse_json(path: str, text: str) -> Table | None:
     """Reads a Table from a JSON file; None for other content."""
     try:
         content: Any = json.loads(text)
         if not isinstance(content, dict) or not content:
             return None
         if "label_map" in content:
-            return _of_meta(content, path)
+            return _parse_meta(content, path)
         if isinstance(content.get("labels"), list):
             rows = content["labels"]
             short, names = (tuple(str(row[key]) for row in rows) for key in ("readable", "name"))
@@ -157,7 +157,7 @@ def _of_json(path: str, text: str) -> Table | None:
             names = short if len(set(short)) == len(short) else names
             return Table(path, names, None, colors if len(set(colors)) == len(colors) else None)
         if all(isinstance(color, list) and len(color) == 3 for color in content.values()):
-            return _codes(content, path)
+            return _parse_codes(content, path)
         if all(key.isdecimal() and isinstance(name, str) for key, name in content.items()):
             return Table(path, tuple(content.values()), tuple(map(int, content)))
     except (json.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
@@ -165,7 +165,7 @@ def _of_json(path: str, text: str) -> Table | None:
     return None
 
 
-def _of_lines(path, lines):
+def _parse_lines(path, lines):
     """Reads a Table from a file without a header."""
     lines = [line.strip() for line in lines if not re.match(r"#(?![0-9a-fA-F]{6}\b)", line.strip())]
     for pattern, name in ((_COLOR_FIRST, 4), (_COLOR_LAST, 1)):
@@ -215,26 +215,26 @@ def _recognized(path):
     """`read_table`, or None for a CSV or JSON file of something else."""
     text = unicodedata.normalize("NFC", read_text(path))
     if path.lower().endswith(".json"):
-        table = _of_json(path, text)
+        table = _parse_json(path, text)
         return None if table is None else _checked(table)
     lines = [line for line in text.splitlines() if line.strip()]
-    table = _of_columns(path, lines) if lines else None
+    table = _parse_columns(path, lines) if lines else None
     if table is None and path.lower().endswith(".csv") and lines:
-        table = _of_lines(path, lines)
+        table = _parse_lines(path, lines)
         return _checked(table) if table.colors or table.values or not any("," in name for name in table.names) else None
-    table = table or _of_lines(path, lines)
+    table = table or _parse_lines(path, lines)
     if os.path.basename(path) == "objectInfo150.txt":  # synonyms: "building, edifice"
         first = tuple(name.partition(",")[0] for name in table.names)
         table = dataclasses.replace(table, names=first) if len(set(first)) == len(first) else table
     return _checked(table)
 
 
-def _in_order_of(names, table):
+def _with_colors(names, table):
     """Returns the Table `names` with the colours of `table`; None if a name has no colour."""
-    own = {name.lower(): i for i, name in enumerate(table.names)}
-    if not {name.lower() for name in names.names} <= own.keys():
+    numbers = {name.lower(): i for i, name in enumerate(table.names)}
+    if not {name.lower() for name in names.names} <= numbers.keys():
         return None
-    return dataclasses.replace(names, colors=tuple(table.colors[own[name.lower()]] for name in names.names))
+    return dataclasses.replace(names, colors=tuple(table.colors[numbers[name.lower()]] for name in names.names))
 
 
 def find_table(root: str, classes: str, colors: str, search: bool = True, near: Sequence[str] = ()) -> Table | None:
@@ -260,19 +260,19 @@ def find_table(root: str, classes: str, colors: str, search: bool = True, near: 
     places = [root, *(os.path.join(root, part) for part in ("train", "SegmentationClass"))]
     paths = [os.path.join(place, name) for place in near for name in FILES]
     paths += [os.path.join(place, name) for name in FILES for place in places]
-    there = [path for path in dict.fromkeys(paths) if search and tf.io.gfile.exists(path)]
-    found = [_recognized(path) for path in there if (named is None or colored is None)]
+    existing = [path for path in dict.fromkeys(paths) if search and tf.io.gfile.exists(path)]
+    found = [_recognized(path) for path in existing if (named is None or colored is None)]
     found = [table for table in found if table is not None]
     if named is None:
         named = next((table for table in found if table.colors is None or colored is None), None)
     if named is None or named.colors is not None:
         plain = next((table for table in found if table.colors is None), None) if named is not None else None
-        ordered = _in_order_of(plain, named) if plain is not None and not classes else None
+        ordered = _with_colors(plain, named) if plain is not None and not classes else None
         return ordered or named or colored
     if colored is None:
-        fitting = (_in_order_of(named, table) for table in found if table.colors is not None)
+        fitting = (_with_colors(named, table) for table in found if table.colors is not None)
         return next((table for table in fitting if table is not None), named)
-    table = _in_order_of(named, colored)
+    table = _with_colors(named, colored)
     if table is None:
         missing = [name for name in named.names if name.lower() not in {other.lower() for other in colored.names}]
         raise ValueError(f'"{colored.path}" has no colours for {missing[:5]} of "{named.path}": add them.')

@@ -14,13 +14,12 @@ import tensorflow as tf
 
 from keras_vit.data.errors import reason
 from keras_vit.data.ops.decode_mask import PALETTE, png_color_type, png_palette
-from keras_vit.data.sources.image_files import format_inside, opened
-from keras_vit.data.sources.mask_files import COLOR, Mapping, code_of, in_png, rgb, stored, value_text
+from keras_vit.data.sources.image_files import read_header
+from keras_vit.data.sources.mask_files import COLOR, Mapping, decode_stored, encode_color, in_png, rgb, value_text
 from keras_vit.data.sources.mask_tables import Table, is_void_name
 from keras_vit.io.suggest import did_you_mean, listed
 from keras_vit.io.void import VOID, void_value
 
-_ORIENTATION = 0x0112  # EXIF's tag
 _MOST_VALUES = 1000  # classes without names, at most
 STORED, UPRIGHT, UNCLEAR = "stored", "upright", "unclear"
 _BINARY = ("background", "foreground")
@@ -54,13 +53,9 @@ class Found:
         return next(path for path, counts in self.counts.items() if value in counts)
 
 
-@dataclasses.dataclass(frozen=True)
-class Counted:
-    """Pixels of a mask by stored value, its palette's colours, as 0xRRGGBB, if it has one, and `turned` as of Found."""
-
-    counts: dict[int, int]
-    palette: list[int] | None = None
-    turned: str = ""
+# JSON data about a mask: [(stored value, pixels)...], its palette's colours as 0xRRGGBB or None, and `turned` as of
+# Found; or the reason why it is unusable.
+Counts = tuple[list[tuple[int, int]], list[int] | None, str] | str
 
 
 @functools.cache
@@ -69,7 +64,7 @@ def _counter(with_colors):
 
     def count(encoded):
         encoded = in_png(encoded)
-        mask = stored(encoded, with_colors)
+        mask = decode_stored(encoded, with_colors)
         values, _, counts = tf.unique_with_counts(tf.reshape(mask, [-1]))
         has_palette = png_color_type(encoded) == PALETTE
         palette = tf.cond(has_palette, lambda: png_palette(encoded), lambda: tf.constant([-1]))
@@ -78,47 +73,38 @@ def _counter(with_colors):
     return tf.function(count, [tf.TensorSpec((), tf.string)], autograph=False).get_concrete_function()
 
 
-def _counted(values, counts, palette):
+def _pixel_counts(values, counts, palette, turned=""):
     palette = palette.numpy().tolist()
-    return Counted(dict(zip(values.numpy().tolist(), counts.numpy().tolist())), None if palette == [-1] else palette)
+    return list(zip(values.numpy().tolist(), counts.numpy().tolist())), None if palette == [-1] else palette, turned
 
 
-def count_encoded(encoded: tf.Tensor, with_colors: bool) -> Counted | str:
-    """Counts pixels by stored value, or returns the reason why a mask's bytes are unusable."""
+def count_encoded(encoded: tf.Tensor, with_colors: bool) -> Counts:
+    """Counts pixels by stored value in a mask's bytes."""
     try:
         values, counts, _, palette = _counter(with_colors)(encoded)
     except (tf.errors.OpError, ValueError) as error:
         return reason(error)
-    return _counted(values, counts, palette)
-
-
-def _header(path):
-    """Reads an image's (stored (height, width), EXIF orientation, format); None if unreadable: decoding reports it."""
-    try:
-        with opened(path, format_inside(path)) as image:
-            return image.size[::-1], image.getexif().get(_ORIENTATION, 1), image.format
-    except Exception:  # Pillow raises many kinds of errors
-        return None
+    return _pixel_counts(values, counts, palette)
 
 
 def _turned(path, size):
     """Returns (the upright size that an image's mask of `size` should have, or None if it fits; `turned` of Found)."""
-    header = _header(path)
+    header = read_header(path)
     if header is None:
         return None, ""
-    own, orientation, kind = header
+    stored_size, orientation, kind = header
     swapped = orientation in (5, 6, 7, 8)
-    upright, is_jpeg = own[::-1] if swapped else own, kind in ("JPEG", "MPO")
-    if swapped and is_jpeg and size == own != upright:
+    upright, is_jpeg = stored_size[::-1] if swapped else stored_size, kind in ("JPEG", "MPO")
+    if swapped and is_jpeg and size == stored_size != upright:
         return None, STORED
     if size != upright:
         return upright, ""
-    unclear = orientation in (2, 3, 4) or (swapped and own == upright)
+    unclear = orientation in (2, 3, 4) or (swapped and stored_size == upright)
     return None, UNCLEAR if unclear and is_jpeg else UPRIGHT if swapped else ""
 
 
-def count_values(image: str, mask: str, with_colors: bool) -> Counted | str:
-    """Counts pixels by stored value, or returns the reason why a mask file is unusable with its image."""
+def count_values(image: str, mask: str, with_colors: bool) -> Counts:
+    """Counts pixels by stored value in a mask file, unless it is unusable with its image."""
     try:
         values, counts, size, palette = _counter(with_colors)(tf.io.read_file(os.fsencode(mask)))
     except (tf.errors.OpError, ValueError) as error:
@@ -127,7 +113,7 @@ def count_values(image: str, mask: str, with_colors: bool) -> Counted | str:
     expected, turned = _turned(image, size)
     if expected is not None:
         return f"its size (height, width) is {size}, but its upright image has {expected}"
-    return dataclasses.replace(_counted(values, counts, palette), turned=turned)
+    return _pixel_counts(values, counts, palette, turned)
 
 
 def ignored_values(text: str) -> set[int]:
@@ -145,7 +131,7 @@ def _ignored(text, table):
         elif part.isdecimal():
             values.add(int(part))
         elif part.startswith("#") and len(part) == 7:
-            values.add(code_of(bytes.fromhex(part[1:])))
+            values.add(encode_color(bytes.fromhex(part[1:])))
         else:
             raise ValueError(
                 f"ignore={part}: expected stored values such as 255 or 0,255, colours such as #000000, or class"
@@ -182,7 +168,7 @@ def _check_one_above(table, ignored, found):
     )
 
 
-def _of_table(table, values, ignore, keep_void, zero_is_void, found):
+def _map_table(table, values, ignore, keep_void, zero_is_void, found):
     """Returns the Mapping of mask values by a table."""
     ignored, void_names = ignore
     if not keep_void and not table.exact:
@@ -192,7 +178,7 @@ def _of_table(table, values, ignore, keep_void, zero_is_void, found):
     numbers, ignored = _numbers(table, values, ignored, zero_is_void)
     if len(numbers) != len(table.names):
         raise ValueError(f"values=: expected one value per class, {len(table.names)}, got {len(numbers)}.")
-    colors = [None] * len(numbers) if table.colors is None else [code_of(color) for color in table.colors]
+    colors = [None] * len(numbers) if table.colors is None else [encode_color(color) for color in table.colors]
     rows = list(zip(table.names, numbers, colors))
     kept = [row for row in rows if row[0] not in void_names and row[1] not in ignored and row[2] not in ignored]
     void = {code for row in rows if row not in kept for code in row[1:] if code is not None} | set(table.void)
@@ -214,8 +200,8 @@ def _two_values(table, found):
 def _check_noise(found):
     """Refuses masks of black and white whose edges a lossy format or resizing has blurred."""
     counts = collections.Counter()
-    for own in found.counts.values():
-        counts.update(own)
+    for pixels in found.counts.values():
+        counts.update(pixels)
     dark, light = ([value for value in counts if low <= value <= high] for low, high in ((0, 16), (239, 255)))
     ends = sum(counts[value] for value in dark + light)
     if len(dark) > 3 and len(light) > 3 and ends > 0.8 * sum(counts.values()):
@@ -226,7 +212,7 @@ def _check_noise(found):
         )
 
 
-def _of_values(values, ignored, found):
+def _map_values(values, ignored, found):
     """Returns the Mapping of masks without a table: each value is a class."""
     if values is None:
         _check_noise(found)
@@ -265,11 +251,11 @@ def find_mapping(
         void = {VOID} - {second}
         mapping = Mapping({0: 0, second: 1}, frozenset(void), tuple(names), VOID)
     elif table is not None:
-        mapping = _of_table(table, values, ignored, keep_void, zero_is_void and not ignore, found)
+        mapping = _map_table(table, values, ignored, keep_void, zero_is_void and not ignore, found)
     else:
-        mapping = _of_values(values, ignored[0] | ({0} if zero_is_void and not ignore else set()), found)
+        mapping = _map_values(values, ignored[0] | ({0} if zero_is_void and not ignore else set()), found)
         if keep_void and VOID in found.values:
-            mapping = _of_values(found.values, set(), found)
+            mapping = _map_values(found.values, set(), found)
     if len(mapping.names) < 2:
         shown = listed([value_text(value) for value in found.values])
         raise ValueError(

@@ -17,21 +17,20 @@ The resulting masks contain class numbers from 0, in the order of `class_names`,
 
 import dataclasses
 import os
-import random
 import re
 
 import tensorflow as tf
 
-from keras_vit.data.annotations import box_source, form
-from keras_vit.data.annotations import source as annotations
+from keras_vit.data.annotations import box_source, schema
+from keras_vit.data.annotations import mask_source as annotations
 from keras_vit.data.annotations.advice import advice
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.folder import check_folder
 from keras_vit.data.sources.mask_files import source_of_masks
 from keras_vit.data.sources.mask_pairs import NoPairs, find_pairs, may_have_masks
-from keras_vit.data.sources.mask_sample import MEANINGS, look, report, understood
+from keras_vit.data.sources.mask_sample import MEANINGS, interpret_masks, report, sample_masks
 from keras_vit.data.sources.mask_tables import Table, cityscapes, find_table, is_void_name, voc
-from keras_vit.data.splits import SPLITS, MissingSplit, canonical, merged_splits, split_name, split_range
+from keras_vit.data.splits import SPLITS, MissingSplit, find_split, fixed_shuffle, merged_splits, take_slice
 from keras_vit.io.paths import locate, read_text, split_options
 from keras_vit.io.progress import stage
 
@@ -84,15 +83,15 @@ def _mapillary(root, masks):
     """Returns the name of Mapillary's file of classes for masks in a folder such as v2.0/labels, or ""."""
     version = next((part for part in masks[0].split("/")[::-1] if re.fullmatch(r"v\d\.\d", part)), "")
     places = [os.path.join(root, name) for name in (f"config_{version}.json", "config.json")]
-    there = (path for path in places if tf.io.gfile.exists(path) and '"readable"' in read_text(path))
-    return next(map(os.path.basename, there), "")
+    found = (path for path in places if tf.io.gfile.exists(path) and '"readable"' in read_text(path))
+    return next(map(os.path.basename, found), "")
 
 
 def _only_boxes(layout):
     """Whether annotations have no outlines to draw."""
     try:
         next(iter(layout.splits.values()))()
-    except form.OnlyBoxes:
+    except schema.OnlyBoxes:
         return True
     return False
 
@@ -106,7 +105,7 @@ def _boxes_there(root):
     return f'Its {layout.format} annotations are boxes, for object detection: open "boxes:{root}".' if layout else ""
 
 
-def _pairs(root, chosen):
+def _pairs(root, options):
     """Pairs the images and masks of a folder.
 
     Raises:
@@ -114,26 +113,26 @@ def _pairs(root, chosen):
     """
     with stage(f"Reading the folder {root}", unit="files") as work:
         try:
-            return find_pairs(root, chosen, work)
+            return find_pairs(root, options, work)
         except NoPairs as error:
             raise NoPairs(f"{error} {_boxes_there(root) or advice(root, annotations.find)}".rstrip()) from None
 
 
-def _annotated(layout, path, split, data_dir, root, chosen):
+def _annotated(layout, path, split, data_dir, root, options):
     """Opens annotations, or returns None if they are boxes next to masks.
 
     Raises:
-        ValueError: as `annotated`; MissingSplit for an unknown split.
+        ValueError: as `open_masks`; MissingSplit for an unknown split.
     """
     try:
-        return annotations.annotated(layout, path, split, data_dir)
-    except (form.OnlyBoxes, MissingSplit) as error:
+        return annotations.open_masks(layout, path, split, data_dir)
+    except (schema.OnlyBoxes, MissingSplit) as error:
         with stage(f"Reading the folder {root}", unit="files") as work:
             candidates = may_have_masks(root, work)
         if not candidates or (isinstance(error, MissingSplit) and not _only_boxes(layout)):
             raise
         try:
-            _pairs(root, chosen)
+            _pairs(root, options)
         except ValueError:
             raise error from None
     return None
@@ -153,35 +152,28 @@ def masks(path: str, split: str = "train", data_dir: str | None = None) -> Rando
         FileNotFoundError: if there is no such folder.
         ValueError: if nothing matches, the split is missing, or the meaning of values is unclear.
     """
-    folder, chosen = split_options(path, **dict.fromkeys((*_OPTIONS, *annotations.OPTIONS), ""))
+    folder, options = split_options(path, **dict.fromkeys((*_OPTIONS, *annotations.OPTIONS), ""))
     root, title = locate(folder, data_dir), f"masks:{folder}"
-    layout = None if chosen["masks"] else annotations.find(root, chosen["images"], chosen["classes"])
+    layout = None if options["masks"] else annotations.find(root, options["images"], options["classes"])
     if layout is not None:
-        source = _annotated(layout, path, split, data_dir, root, chosen)
+        source = _annotated(layout, path, split, data_dir, root, options)
         if source is not None:
             return source
-    folder, chosen = split_options(path, **dict.fromkeys(_OPTIONS, ""))
+    folder, options = split_options(path, **dict.fromkeys(_OPTIONS, ""))
     check_folder(root)
-    pairs = _pairs(root, chosen)
-    asked = canonical(split_name(split))
-    if not pairs.splits.get(asked):
-        raise MissingSplit(
-            f'The folder "{root}" has no split "{asked}" with masks. Valid: {", ".join(pairs.splits)}, and slices such'
-            f' as "{next(iter(pairs.splits))}[80%:]".',
-            [name for name in pairs.splits if pairs.splits[name]],
-        )
+    pairs = _pairs(root, options)
+    valid = [name for name in pairs.splits if pairs.splits[name]]
+    asked = find_split(f'The folder "{root}"', split, valid, " with masks")
     # All splits use the classes of train.
     known_by = next(name for name in (*SPLITS, asked) if pairs.splits.get(name))
     files = [mask for _, mask in pairs.splits[known_by]]
-    classes = chosen["classes"] or _mapillary(root, files)
-    table = find_table(root, classes, chosen["colors"], near=_near(root, files)) or _built_in(pairs.parts, files)
+    classes = options["classes"] or _mapillary(root, files)
+    table = find_table(root, classes, options["colors"], near=_near(root, files)) or _built_in(pairs.parts, files)
     table = _stored_as(pairs.parts, table)
-    found = look(pairs.splits[known_by], table)
-    ignore, zero_is_void = _ignored_by_layout(pairs.parts, table, chosen["ignore"], found)
-    meaning = understood(title, table, {**chosen, "ignore": ignore}, found, zero_is_void)
+    found = sample_masks(pairs.splits[known_by], table)
+    ignore, zero_is_void = _ignored_by_layout(pairs.parts, table, options["ignore"], found)
+    meaning = interpret_masks(title, table, {**options, "ignore": ignore}, found, zero_is_void)
     apart = {os.path.relpath(os.path.dirname(image), root) for image, _ in pairs.splits[asked]}
     merged = merged_splits(apart) if len(pairs.splits) == 1 else ""
     report(f"{title}, {asked}", len(pairs.splits[asked]), known_by, meaning, pairs.report_lines(asked), merged)
-    chosen_pairs = list(pairs.splits[asked])
-    random.Random(0).shuffle(chosen_pairs)
-    return source_of_masks(title, meaning.mapping, chosen_pairs[slice(*split_range(split, len(chosen_pairs)))])
+    return source_of_masks(title, meaning.mapping, take_slice(split, fixed_shuffle(pairs.splits[asked])))

@@ -53,8 +53,8 @@ def names_at(source: Source, numbers: Sequence[int]) -> list[str]:
     for file in np.unique(np.searchsorted(starts, numbers, side="right") - 1):
         path, skip, take = source.files[file]
         kept = np.setdiff1d(np.arange(skip, skip + take), source.excluded.get(path, ()))
-        own = [number for number in numbers if starts[file] <= number < starts[file + 1]]
-        names += [record_name(path, kept[number - starts[file]]) for number in own]
+        in_file = [number for number in numbers if starts[file] <= number < starts[file + 1]]
+        names += [record_name(path, kept[number - starts[file]]) for number in in_file]
     return names
 
 
@@ -78,7 +78,7 @@ def digest_of_files(source: Source) -> str | None:
     return f"{zlib.crc32(chr(10).join(name[start:] for name in names).encode(errors='replace')):08x}"
 
 
-def labels_of(source: Source) -> np.ndarray:
+def read_labels(source: Source) -> np.ndarray:
     """Returns a source's labels in order, (size,) int64. Reads records once, without decoding images.
 
     Raises:
@@ -134,12 +134,12 @@ def _around(source, numbers):
     starts, files, places, before = np.cumsum([0, *counts]), [], [], 0
     for i in np.unique(np.searchsorted(starts, numbers, side="right") - 1):
         path, skip, take = source.files[i]
-        count, own = counts[i], numbers[slice(*np.searchsorted(numbers, starts[i : i + 2]))] - starts[i]
+        count, in_file = counts[i], numbers[slice(*np.searchsorted(numbers, starts[i : i + 2]))] - starts[i]
         if count == take:  # with excluded records, a number is not a position in the file
-            skip, take, own = skip + int(own[0]), int(own[-1] - own[0]) + 1, own - own[0]
+            skip, take, in_file = skip + int(in_file[0]), int(in_file[-1] - in_file[0]) + 1, in_file - in_file[0]
             count = take
         files.append((path, skip, take))
-        places.append(own + before)
+        places.append(in_file + before)
         before += count
     return dataclasses.replace(source, files=tuple(files)), np.concatenate(places)
 

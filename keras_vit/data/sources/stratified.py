@@ -23,18 +23,20 @@ def stratified(labels: np.ndarray) -> np.ndarray:
     shuffled = list(range(len(labels)))
     random.Random(0).shuffle(shuffled)
     order = np.array(shuffled, "int64")
-    own = np.asarray(labels)[order]
-    counts = np.bincount(own)
-    rank = np.empty(len(own), "int64")
-    rank[np.argsort(own, kind="stable")] = np.arange(len(own)) - np.repeat(np.cumsum(counts) - counts, counts)
-    size = counts[own]
+    shuffled_labels = np.asarray(labels)[order]
+    counts = np.bincount(shuffled_labels)
+    rank = np.empty(len(shuffled_labels), "int64")
+    rank[np.argsort(shuffled_labels, kind="stable")] = np.arange(len(shuffled_labels)) - np.repeat(
+        np.cumsum(counts) - counts, counts
+    )
+    size = counts[shuffled_labels]
     place = (rank + 0.5) / size
     place -= (size > 1) & (rank == 0)
     place += (size > 1) & (rank == size - 1)
     return order[np.argsort(place, kind="stable")]
 
 
-def positions(title: str, split: str, labels: np.ndarray, class_names: Sequence[str]) -> np.ndarray:
+def stratified_slice(title: str, split: str, labels: np.ndarray, class_names: Sequence[str]) -> np.ndarray:
     """Returns the positions (m,) of a split's examples, such as "train[:80%]", in `stratified` order.
 
     Percent slices keep examples of every class with several on both sides of a cut, and report a change of size. Warns

@@ -10,7 +10,6 @@ column text or caption without a column of classes, or the column of text=, cont
 
 import collections
 import os
-import random
 import re
 import unicodedata
 
@@ -19,15 +18,15 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data.sources.base import RandomAccess
-from keras_vit.data.sources.classes_file import check_first_label, class_names, doubts
+from keras_vit.data.sources.classes_file import check_first_label, read_class_names, warn_about_names
 from keras_vit.data.sources.image_files import source_of_files
 from keras_vit.data.sources.mask_files import source_of_masks
-from keras_vit.data.sources.mask_sample import check_mask_options, look, report, understood
+from keras_vit.data.sources.mask_sample import check_mask_options, interpret_masks, report, sample_masks
 from keras_vit.data.sources.mask_tables import find_table
-from keras_vit.data.sources.repeated import image_numbers, real_paths, rows_of
-from keras_vit.data.sources.stratified import positions
+from keras_vit.data.sources.repeated_images import image_numbers, real_paths, select_rows
+from keras_vit.data.sources.stratified import stratified_slice
 from keras_vit.data.sources.table_rows import columns, csv_rows, first_names, jsonl_rows
-from keras_vit.data.splits import SPLITS, MissingSplit, canonical, split_name, split_range
+from keras_vit.data.splits import SPLITS, canonical, find_split, fixed_shuffle, split_name, take_slice
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads, locate, read_text, split_options
 from keras_vit.io.progress import stage
@@ -40,6 +39,7 @@ _COLUMNS = {
     "mask": ("mask", "mask_path", "segmentation"),
     "text": ("text", "caption"),
 }
+_OPTIONS = "image label split classes first_label labels mask text colors values ignore palette".split()
 _MOST_CLASSES = 1_000_000
 # pandas writes integers as 1.0 in a column with missing values.
 _INTEGER = re.compile(r"[-+]?\d+(\.0*)?", re.ASCII)
@@ -50,7 +50,7 @@ _MISSING = ("nan", "na", "n/a", "<na>", "null")  # missing values in other softw
 Row = collections.namedtuple("Row", "image label split mask text line")
 
 
-def _wanted(text, chosen):
+def _wanted(text, options):
     """Returns {"image", "label", "split": accepted column names} from the options.
 
     labels=none drops "label"; masks replace it by "mask", texts by "text" unless label= names its column.
@@ -58,22 +58,20 @@ def _wanted(text, chosen):
     Raises:
         ValueError: if labels= is not "none", or is combined with label options.
     """
-    if chosen["labels"] not in ("", "none"):
+    if options["labels"] not in ("", "none"):
         raise ValueError(
-            f'"{text}": labels={chosen["labels"]}: expected labels=none, for images without classes. To name a column,'
-            " use label=."
+            f'"{text}": labels={options["labels"]}: expected labels=none, for no classes. label= names a column.'
         )
-    clash = [name for name in ("label", "classes", "first_label") if chosen["labels"] and chosen[name]]
+    clash = [name for name in ("label", "classes", "first_label") if options["labels"] and options[name]]
     if clash:
         raise ValueError(
-            f'"{text}": labels=none, for images without classes, contradicts {clash[0]}={chosen[clash[0]]}: remove one'
-            " of them."
+            f'"{text}": labels=none, for no classes, contradicts {clash[0]}={options[clash[0]]}: remove one of them.'
         )
-    without = {kind for kind in ("mask", "text") if not chosen[kind]}
-    if chosen["mask"] or chosen["labels"] or (chosen["text"] and not chosen["label"]):
+    without = {kind for kind in ("mask", "text") if not options[kind]}
+    if options["mask"] or options["labels"] or (options["text"] and not options["label"]):
         without.add("label")
     kinds = [kind for kind in _COLUMNS if kind not in without]
-    return {kind: (chosen[kind],) if chosen[kind] else _COLUMNS[kind] for kind in kinds}
+    return {kind: (options[kind],) if options[kind] else _COLUMNS[kind] for kind in kinds}
 
 
 def _check_columns(path, wanted, header, found):
@@ -147,8 +145,7 @@ def _of_numbers(path, rows, names, first):
     if low < 0:
         row = rows[labels.index(low)]
         raise ValueError(
-            f'"{path}", line {row.line}: expected a label of at least {first}, got {row.label}. Remove rows without a'
-            " class."
+            f'"{path}", line {row.line}: expected a label from {first}, got {row.label}. Remove rows without a class.'
         )
     if names is None and top >= _MOST_CLASSES:
         raise ValueError(
@@ -295,19 +292,17 @@ def _without_leaks(table, files, rows):
 def _sliced(split, order, files):
     """Returns the rows of a slice of the images of the rows `order`, in a fixed random order of the images."""
     images, first = image_numbers([files[i] for i in order])
-    shuffled = list(range(len(first)))
-    random.Random(0).shuffle(shuffled)
-    return np.array(order)[rows_of(images, shuffled[slice(*split_range(split, len(first)))])]
+    return np.array(order)[select_rows(images, take_slice(split, fixed_shuffle(range(len(first)))))]
 
 
 def _stratified(title, split, order, files, labels, names):
     """Returns the rows of a stratified slice of the images of the rows `order`."""
     images, first = image_numbers([files[i] for i in order])
     order = np.array(order)
-    return order[rows_of(images, positions(title, split, labels[order[first]], names))]
+    return order[select_rows(images, stratified_slice(title, split, labels[order[first]], names))]
 
 
-def _masks(title, split, chosen, folder, rows, paths, files):
+def _masks(title, split, options, folder, rows, paths, files):
     """Makes a source of rows with masks; `paths` are their images, `files` these with links resolved."""
     path, asked = title.partition(":")[2], canonical(split_name(split))
     drawn = [i for i, row in enumerate(rows) if row.mask]
@@ -318,53 +313,42 @@ def _masks(title, split, chosen, folder, rows, paths, files):
 
     def drawn_in(name):
         """Returns a split's rows with existing files."""
-        own = [i for i in drawn if rows[i].split == name]
+        rows_left = [i for i in drawn if rows[i].split == name]
         with stage(f"Looking for the images of {path}", unit="folders") as work:
             for needed in (paths, masks):
-                there = _without_missing(path, [needed[i] for i in own], [rows[i] for i in own], work)
-                own = [own[i] for i in there]
-        return own
+                kept = _without_missing(path, [needed[i] for i in rows_left], [rows[i] for i in rows_left], work)
+                rows_left = [rows_left[i] for i in kept]
+        return rows_left
 
     # All splits use the classes of train.
     known_by = "train" if any(rows[i].split == "train" for i in drawn) else asked
-    own, table = drawn_in(asked), find_table(folder, chosen["classes"], chosen["colors"])
-    known = own if known_by == asked else drawn_in(known_by)
-    found = look([(paths[i], masks[i]) for i in known], table)
-    meaning = understood(title, table, chosen, found)
+    chosen_rows, table = drawn_in(asked), find_table(folder, options["classes"], options["colors"])
+    known = chosen_rows if known_by == asked else drawn_in(known_by)
+    found = sample_masks([(paths[i], masks[i]) for i in known], table)
+    meaning = interpret_masks(title, table, options, found)
     ignored = [f"{counted(empty[asked], 'image')} without a mask"] if empty[asked] else []
-    report(f"{title}, {asked}", len(own), known_by, meaning, ignored)
-    own = _sliced(split, own, files)
-    return source_of_masks(title, meaning.mapping, [(paths[i], masks[i]) for i in own])
+    report(f"{title}, {asked}", len(chosen_rows), known_by, meaning, ignored)
+    chosen_rows = _sliced(split, chosen_rows, files)
+    return source_of_masks(title, meaning.mapping, [(paths[i], masks[i]) for i in chosen_rows])
 
 
-def _wanted_in(kind, text, chosen, contents):
-    """`_wanted`; a table without classes has masks or texts if it has their column. Sets chosen["mask"] or "text"."""
+def _wanted_in(kind, text, options, contents):
+    """`_wanted`; a table without classes has masks or texts if it has their column. Sets options["mask"] or "text"."""
     names, targets = first_names(kind, contents), ("mask", "text", "label", "labels", "first_label")
-    if any(chosen[key] for key in targets) or names & set(_COLUMNS["label"]):
-        return _wanted(text, chosen)
+    if any(options[key] for key in targets) or names & set(_COLUMNS["label"]):
+        return _wanted(text, options)
     found = [which for which in ("mask", "text") if names & set(_COLUMNS[which])][:1]
-    chosen.update(zip(found, found))
-    return _wanted(text, chosen) | {which: _COLUMNS[which] for which in found}
+    options.update(zip(found, found))
+    return _wanted(text, options) | {which: _COLUMNS[which] for which in found}
 
 
-def _check_split(path, name, rows):
-    """Raises MissingSplit if no row is of the split."""
-    valid = list(dict.fromkeys(row.split for row in rows))
-    if name not in valid:
-        raise MissingSplit(
-            f'"{path}" has no split "{name}". Valid: {", ".join(valid[:10])}, and slices such as "{valid[0]}[80%:]".',
-            valid,
-        )
-
-
-def _tell(title, split, files, names):
+def _log_found(title, split, files, names):
     """Logs the number of images and classes, and warns about doubtful class names; `files` are those of the rows."""
     of_classes = f" of {counted(len(names), 'class')} ({listed(names)})" if names else ""
     images = len(set(files))
     of_rows = f" in {counted(len(files), 'row')}" if images < len(files) else ""
     log_once(logging.INFO, f"{title}, {split}: {counted(images, 'image')}{of_rows}{of_classes}.")
-    for warning in doubts(title, names) if names else ():
-        log_once(logging.WARNING, warning)
+    warn_about_names(title, names)
 
 
 def table(kind: str, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
@@ -388,16 +372,15 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
         ValueError: for rows without an image or label and invalid labels, with their line; for unknown splits and
             columns.
     """
-    options = "image label split classes first_label labels mask text colors values ignore palette".split()
-    path, chosen = split_options(text, **dict.fromkeys(options, ""))
-    check_first_label(text, chosen["first_label"])
+    path, options = split_options(text, **dict.fromkeys(_OPTIONS, ""))
+    check_first_label(text, options["first_label"])
     path, name = locate(path, data_dir), canonical(split_name(split))
     folder, title, contents = os.path.dirname(path), f"{kind}:{path}", read_text(path)
-    wanted = _wanted_in(kind, text, chosen, contents)
-    check_mask_options(text, chosen)
+    wanted = _wanted_in(kind, text, options, contents)
+    check_mask_options(text, options)
     rows, labels, names = list(_read(kind, path, contents, wanted)), None, ()
     if "label" in wanted:
-        labels, names = _numbered(path, rows, class_names(folder, chosen["classes"]), chosen["first_label"])
+        labels, names = _numbered(path, rows, read_class_names(folder, options["classes"]), options["first_label"])
     paths = _paths(folder, [row.image for row in rows])
     files = real_paths(paths)
     _check_repeated(path, files, rows)
@@ -405,17 +388,20 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
     if len(kept) < len(rows):
         rows, paths, files = ([values[i] for i in kept] for values in (rows, paths, files))
         labels = None if labels is None else labels[kept]
-    _check_split(path, name, rows)
-    if chosen["mask"]:
-        return _masks(title, split, chosen, folder, rows, paths, files)
+    find_split(f'"{path}"', split, dict.fromkeys(row.split for row in rows))
+    if options["mask"]:
+        return _masks(title, split, options, folder, rows, paths, files)
     order = [i for i, row in enumerate(rows) if row.split == name]
     with stage(f"Looking for the images of {path}", unit="folders") as work:
-        there = _without_missing(path, [paths[i] for i in order], [rows[i] for i in order], work)
-        order = [order[i] for i in there]
-    _tell(title, name, [files[i] for i in order], names)
+        kept_rows = _without_missing(path, [paths[i] for i in order], [rows[i] for i in order], work)
+        order = [order[i] for i in kept_rows]
+    _log_found(title, name, [files[i] for i in order], names)
     if labels is None:
         order = _sliced(split, order, files)
     else:
         order = _stratified(title, split, order, files, labels, names)
-    texts = [rows[i].text for i in order] if "text" in wanted else None
-    return source_of_files(title, names, None if labels is None else labels[order], [paths[i] for i in order], texts)
+    files, labels = [paths[i] for i in order], None if labels is None else labels[order]
+    if "text" not in wanted:
+        return source_of_files(title, names, labels, files)
+    texts = tf.constant([rows[i].text for i in order], tf.string)
+    return source_of_files(title, names, labels, files, {"text": lambda i: texts[i]})

@@ -8,8 +8,7 @@ import tensorflow as tf
 from keras_vit.data.objects import complete
 from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.derived_labels import feature_at, parse_label, value_at
-from keras_vit.data.sources.mask_files import records_of_masks
-from keras_vit.data.sources.mask_sample import MEANINGS, look_into_records, report, understood
+from keras_vit.data.sources.mask_sample import MEANINGS, with_class_masks
 from keras_vit.data.sources.mask_tables import Table, find_table
 from keras_vit.io.cache import cached_answer
 from keras_vit.io.paths import locate, split_options
@@ -43,14 +42,14 @@ def _check_kind(name, features, key, path, kind):
     )
 
 
-def _further(name, features, chosen):
+def _further(name, features, options):
     """Parses the options for further features into {key: path}. Raises ValueError for unknown features."""
-    paths = {key: tuple(chosen[key].split(".")) for key in _FURTHER if chosen[key]}
+    paths = {key: tuple(options[key].split(".")) for key in _FURTHER if options[key]}
     for key, path in paths.items():
         try:
             feature_at(features, path)
         except ValueError as error:
-            raise ValueError(f'"{name}?{key}={chosen[key]}": {error}') from None
+            raise ValueError(f'"{name}?{key}={options[key]}": {error}') from None
     return paths
 
 
@@ -83,7 +82,7 @@ def _parser(features, image, label, further):
     def parse(record):
         values = features.deserialize_example(record, decoders=decoders)
         example = {"image": values[image], **{key: value_at(values, path) for key, path in further.items()}}
-        return example if label is None else {**example, "label": label.of(values)}
+        return example if label is None else {**example, "label": label.compute(values)}
 
     return parse
 
@@ -97,24 +96,7 @@ def _class_feature(features, path):
     return Table("", tuple(feature.names)) if named else None
 
 
-def _of_masks(source, known, chosen, data_dir, table):
-    """Returns `source` with class masks.
-
-    Args:
-        source: Records. The masks have stored values.
-        known: Records. Split with the masks to sample, train.
-        chosen: dict. The options.
-        data_dir: str. Folder of the files that the options name.
-        table: Table of the feature, or None.
-    """
-    given = find_table(data_dir or "", chosen["classes"], chosen["colors"], search=False) or table
-    found = look_into_records(known, given)
-    meaning = understood(source.name, given, chosen, found)
-    report(source.name, source.size, "train" if known is not source else "these", meaning)
-    return records_of_masks(source, meaning.mapping)
-
-
-def _names_of_objects(features, further):
+def _names_with_objects(features, further):
     """Returns the class names of labels= if the examples also have boxes= and no mask; otherwise None."""
     import tensorflow_datasets as lib
 
@@ -125,7 +107,7 @@ def _names_of_objects(features, further):
     return tuple(feature.names) if isinstance(feature, lib.features.ClassLabel) else None
 
 
-def _of_objects(source, names):
+def _with_objects(source, names):
     """Completes a source of boxes and labels for detection; reads all records once."""
 
     def most():
@@ -206,7 +188,7 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
     """
     import tensorflow_datasets as lib
 
-    name, chosen = split_options(text, image="image", label="", **dict.fromkeys((*_FURTHER, *MEANINGS), ""))
+    name, options = split_options(text, image="image", label="", **dict.fromkeys((*_FURTHER, *MEANINGS), ""))
     builder = _builder(name, data_dir)
     if not builder.info.splits:
         raise NotPrepared(
@@ -214,23 +196,24 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
             f"tfds build {name} --data_dir={data_dir or '~/tensorflow_datasets'}; or point --data_dir at it."
         )
     features = builder.info.features
-    _check_kind(name, features, "image", (chosen["image"],), lib.features.Image)
-    if not any(chosen[key] for key in ("label", *_FURTHER)) and "label" not in features:
-        chosen["text"] = "text" if "text" in features and isinstance(features["text"], lib.features.Text) else ""
-    further = _further(name, features, chosen)
+    _check_kind(name, features, "image", (options["image"],), lib.features.Image)
+    if not any(options[key] for key in ("label", *_FURTHER)) and "label" not in features:
+        options["text"] = "text" if "text" in features and isinstance(features["text"], lib.features.Text) else ""
+    further = _further(name, features, options)
     table = _class_feature(features, further["mask"]) if "mask" in further else None
-    of_masks = any(chosen[key] for key in MEANINGS) or (table is not None and "label" not in features)
-    if of_masks and ("mask" not in further or chosen["label"]):
+    of_masks = any(options[key] for key in MEANINGS) or (table is not None and "label" not in features)
+    if of_masks and ("mask" not in further or options["label"]):
         fix = "name the masks' feature with mask=" if "mask" not in further else "remove label="
         raise ValueError(f'"{text}": {", ".join(f"{key}=" for key in MEANINGS)} are for class masks: {fix}.')
-    label = None if of_masks else _label(name, features, chosen["label"], further)
+    label = None if of_masks else _label(name, features, options["label"], further)
     class_names = () if label is None else label.class_names
-    parse = _parser(features, chosen["image"], label, further)
+    parse = _parser(features, options["image"], label, further)
     source = _records(name, text, builder, split, parse, class_names, buffer)
-    names = _names_of_objects(features, further) if label is None else None
+    names = _names_with_objects(features, further) if label is None else None
     if names is not None:
-        return _of_objects(source, names)
+        return _with_objects(source, names)
     if not of_masks:
         return source
     known = _records(name, text, builder, "train", parse, (), buffer) if "train" in builder.info.splits else source
-    return _of_masks(source, known, chosen, data_dir, table)
+    table = find_table(os.fspath(data_dir or ""), options["classes"], options["colors"], search=False) or table
+    return with_class_masks(source, known, table, options)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from keras_vit.data.sources.image_files import ENDINGS, NEEDS_HEIF, ending, format_of, is_readable
+from keras_vit.data.sources.image_files import ENDINGS, NEEDS_HEIF, ending, infer_format, is_readable
 from keras_vit.io.paths import in_threads
 from keras_vit.io.progress import Stage
 from keras_vit.io.suggest import counted, listed
@@ -58,24 +58,24 @@ BESIDE = Reason("folder", "next to the splits")
 _TEXT_FILES = ".txt .md .csv .tsv .json .jsonl .xml .yaml .yml .html .db .ini .npy".split()
 
 
-def _of_kind(ending, fix=""):
+def _format_reason(ending, fix=""):
     """Returns the reason for files with an extension; `fix` tells how to read them."""
     if not ending:
         return Reason("file", "of unknown format")
     return Reason("", f"{ending} ({fix})" if fix else ending, expected=ending in _TEXT_FILES, named=False)
 
 
-def _told(reason, names):
+def _describe(reason, names):
     number = counted(len(names), reason.noun) if reason.noun else f"{len(names):,}"
     text = f"{number} {reason.text}".rstrip()
     return f"{text} ({listed(names, _NAMED)})" if reason.named else text
 
 
-def listing(ignored: dict[Reason, list[str]]) -> str:
+def describe_ignored(ignored: dict[Reason, list[str]]) -> str:
     """Describes ignored paths, most frequent first: "3 .txt, 2 folders of metadata (.git, __MACOSX)", or ""."""
     found = [reason for reason, paths in ignored.items() if paths]
     order = sorted(found, key=lambda reason: (-len(ignored[reason]), reason.text))
-    return ", ".join(_told(reason, ignored[reason]) for reason in order)
+    return ", ".join(_describe(reason, ignored[reason]) for reason in order)
 
 
 @dataclasses.dataclass
@@ -138,10 +138,10 @@ def _kinds(folder):
 
 def _why_no_image(path):
     """Returns the reason to ignore a file; None for an image."""
-    name = format_of(path)
+    name = infer_format(path)
     if name is None:
-        return _of_kind(ending(path))
-    return None if is_readable(name) else _of_kind(ending(path) or f"in {name}", NEEDS_HEIF)
+        return _format_reason(ending(path))
+    return None if is_readable(name) else _format_reason(ending(path) or f"in {name}", NEEDS_HEIF)
 
 
 def _entries(folder, work):

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from keras_vit.data.sources.selection import labels_of
+from keras_vit.data.sources.selection import read_labels
 from keras_vit.evaluation.data import open_data
 from keras_vit.evaluation.imagenet.class_map import CLASSES, class_map
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, metrics_runner
@@ -86,7 +86,7 @@ class Mapped(Evaluator):
         used = [i for i, numbers in enumerate(found) if numbers]
         expected = DATASETS[self.dataset].classes if self.dataset else None
         if expected and len(used) > expected:  # tensorflow-datasets lists all of ImageNet's classes
-            used = sorted(set(used) & set(np.unique(labels_of(source)).tolist()))
+            used = sorted(set(used) & set(np.unique(read_labels(source)).tolist()))
         if expected and len(used) != expected:
             raise ValueError(
                 f"{self.dataset} shares {expected} classes with ImageNet, but {source.name} {len(used)}: use the whole"

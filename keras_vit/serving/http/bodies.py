@@ -15,7 +15,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from keras_vit.data.sources.image_files import HEAD, format_of_start
+from keras_vit.data.sources.image_files import HEAD, format_from_bytes
 from keras_vit.io.suggest import did_you_mean
 
 
@@ -167,7 +167,7 @@ def from_json(body: bytes, images: int) -> Asked:
         Refused: 413 for more images, 400 for anything else.
     """
     expected = 'expected {"instances": [{"b64": "..."}, ...]}'
-    if kind := format_of_start(body[:HEAD]):
+    if kind := format_from_bytes(body[:HEAD]):
         media = f"image/{kind.lower().replace(' ', '')}"
         raise Refused(
             400, f"These bytes are a {kind} image, not JSON: send them as {media} or application/octet-stream."

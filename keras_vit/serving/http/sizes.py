@@ -6,7 +6,7 @@ import struct
 import tensorflow as tf
 
 from keras_vit.data.ops.gif import first_frame
-from keras_vit.data.sources.image_files import FORMATS, HEAD, format_of_start, opened
+from keras_vit.data.sources.image_files import FORMATS, HEAD, format_from_bytes, open_with_pillow
 from keras_vit.serving.http.bodies import Refused
 
 _CONTAINERS = ("ICO", "ICNS", "BLP")  # of images without a size in their header
@@ -17,13 +17,13 @@ def _by_pillow(encoded):
     """(width, height) by Pillow. Raises Refused, 400, if it fails and another library decodes the format."""
     from PIL import Image
 
-    name = format_of_start(encoded[:HEAD])
+    name = format_from_bytes(encoded[:HEAD])
     if name is None:
         return 0, 0
     if name in _CONTAINERS:
         raise Refused(400, f"{name} is not read here: save it as a PNG.")
     try:
-        with opened(io.BytesIO(encoded), name) as image:
+        with open_with_pillow(io.BytesIO(encoded), name) as image:
             return image.size
     except Image.DecompressionBombError:
         raise

@@ -88,7 +88,7 @@ def annotations(folder, split="train"):
 def table(folder, split="train"):
     """(BoxTable, what is reported of each reason, {its text: number}), with classes in alphabetical order."""
     found = annotations(folder, split)
-    pictures = list(found.pictures)
+    pictures = list(found.images)
     names = sorted({region.label for picture in pictures for region in picture.regions})
     made = make_boxes(pictures, lambda region, _: names.index(region.label), found.fractions, found.ignored)
     return made, {reason.text: len(names) for reason, names in found.ignored.items() if names}
@@ -96,4 +96,4 @@ def table(folder, split="train"):
 
 def fault(folder):
     """What is wrong with the first image, "" for nothing."""
-    return next(iter(annotations(folder).pictures)).fault
+    return next(iter(annotations(folder).images)).fault

@@ -8,8 +8,8 @@ import pytest
 def logged(monkeypatch):
     """The lines that opening a source logs."""
     lines = []
-    for module in ("source", "box_source", "opening"):
-        monkeypatch.setattr(f"keras_vit.data.annotations.{module}.log_once", lambda level, text: lines.append(text))
+    for module in ("annotations.opening", "sources.classes_file"):
+        monkeypatch.setattr(f"keras_vit.data.{module}.log_once", lambda level, text: lines.append(text))
     return lines
 
 
@@ -21,7 +21,7 @@ def without_shares(own_cache, request, monkeypatch):
         def none(source):
             return (0, np.zeros(len(source.class_names) + 1, "int64"))
 
-        monkeypatch.setattr("keras_vit.data.annotations.source._shares", none)
+        monkeypatch.setattr("keras_vit.data.annotations.mask_source._class_shares", none)
 
 
 @pytest.fixture

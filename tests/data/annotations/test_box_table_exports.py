@@ -581,9 +581,9 @@ REFUSED = {  # export: (its files, what is said)
     "yolo: one text file of two images": (twins, 'a.txt" may also be of "a.png": keep one of the images'),
     "yolo: two lists of a split": (two_lists, "several lists or folders of one split: Train.txt, train.txt"),
     "yolo: splits that nothing lists": (unlisted_splits, 'more/val/b.jpg", but nothing lists its splits'),
-    "yolo: paths of one image": (lost_folders_of_a_list, 'one/a.jpg" and "two/a.jpg" are different images, but only'),
-    "yolo: paths of one image in two lists": (lost_folders_of_two_lists, 'one/a.jpg" and "two/a.jpg" are different'),
-    "yolo: paths of one folder": (lost_folders_of_splits, 'one/images" and "two/images" are different, but only'),
+    "yolo: paths of one image": (lost_folders_of_a_list, 'one/a.jpg" and "two/a.jpg" would both be'),
+    "yolo: paths of one image in two lists": (lost_folders_of_two_lists, 'one/a.jpg" and "two/a.jpg" would both be'),
+    "yolo: paths of one folder": (lost_folders_of_splits, 'one/images" and "two/images" would both be'),
     "yolo: two orders of classes": (two_label_lists, "have different class names. Keep one order for all splits"),
     "yolo: a key twice": (
         folder_of(data_yaml="names: [cat]\ntrain: a\ntrain: b\n"),
@@ -595,7 +595,7 @@ REFUSED = {  # export: (its files, what is said)
     ),
     "csv: paths of one image in two tables": (
         folder_of(train_csv=f"{HEADER}\ncam1/a.jpg,x,1,2,30,40\n", val_csv=f"{HEADER}\ncam2/a.jpg,x,5,6,70,80\n"),
-        'cam1/a.jpg" and "cam2/a.jpg" are different images',
+        'cam1/a.jpg" and "cam2/a.jpg" would both be',
     ),
     "csv: pixels and fractions": (
         folder_of(train_csv=f"{HEADER}\na.jpg,x,.1,.2,.3,.4\na.jpg,x,10,20,40,60\n"),
@@ -616,7 +616,7 @@ REFUSED = {  # export: (its files, what is said)
     ),
     "jsonl: no objects": (
         folder_of(train_jsonl='{"imageGcsUri": "gs://x/a.jpg", "boundingBoxAnnotations": []}\n'),
-        "no image of train has a box",
+        "train: no image has a box",
     ),
     "csv: thousands": (
         folder_of(train_csv="image;label;x1;y1;x2;y2\na.jpg;x;1,000;2;3;4\n"),

@@ -38,7 +38,7 @@ REFUSED = {
         "<annotation>\n\n<!ENTITY b 'b'></annotation>",
         "line 3: <!ENT",
     ),
-    "voc: no objects": (voc_folder, voc_xml(), "no image of train has a box"),
+    "voc: no objects": (voc_folder, voc_xml(), "train: no image has a box"),
     "coco: not json": (coco_boxes, '{"images": [],\n}', r'json", line 2: not JSON'),
     "coco: no annotations": (coco_boxes, coco_content([]), "has no annotations with a bbox or a segmentation"),
     "coco: unknown category": (coco_boxes, category(2), r"category_id 2. Valid: 1 \(cat\), 3 \(dog\)"),
@@ -47,7 +47,7 @@ REFUSED = {
     "yolo: a name": (yolo_boxes, f"{LINE}\ncat .5 .5 .1 .1", 'a.txt", line 2: expected a class .* got "cat"'),
     "yolo: negative": (yolo_boxes, "-1 .5 .5 .1 .1", 'expected a class .* got "-1"'),
     "yolo: a float": (yolo_boxes, "0.0 .5 .5 .1 .1", 'expected a class .* got "0.0"'),
-    "yolo: no lines": (yolo_boxes, "", "no image of train has a box"),
+    "yolo: no lines": (yolo_boxes, "", "train: no image has a box"),
     "labelme: not json": (labelme_folder, '{"shapes": [\n', r'b.json", line 2: not JSON'),
     "csv: no coordinate": (csv_folder, [], r"a row for each box"),
     "csv: no class": (
@@ -183,7 +183,7 @@ def test_labels_without_an_image_are_counted(tmp_path):
 def test_two_files_of_one_image_are_refused(tmp_path):
     text(voc_folder(tmp_path) / "b.xml", voc_xml(voc_object()))
     with pytest.raises(ValueError, match='a.xml" and ".*b.xml" annotate the same image'):
-        list(annotations(tmp_path).pictures)
+        list(annotations(tmp_path).images)
 
 
 def test_what_labelme_ignores_has_no_box(tmp_path):

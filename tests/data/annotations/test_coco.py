@@ -102,7 +102,7 @@ def test_many_classes_have_masks_of_integers(tmp_path):
 
 def test_boxes_stay_in_the_common_form(tmp_path):
     folder = coco_folder(tmp_path, [annotation(bbox=[2, 1, 3, 3])])
-    (found,) = coco.find(str(folder), boxes=True).splits["train"]().pictures
+    (found,) = coco.find(str(folder), boxes=True).splits["train"]().images
     assert found.regions[0].box == (1, 2, 4, 5) and found.size == SIZE
 
 
@@ -176,7 +176,7 @@ def test_broken_annotations_are_a_fault_of_their_image(tmp_path, case):
     segmentation, message = FAULTY[case]
     coco_folder(tmp_path, [annotation(1, 1, segmentation=segmentation), annotation(2, 2)], images=("a.jpg", "b.jpg"))
     picture(tmp_path / "b.jpg")
-    broken, sound = coco.find(str(tmp_path)).splits["train"]().pictures
+    broken, sound = coco.find(str(tmp_path)).splits["train"]().images
     assert not sound.fault and re.search(message, broken.fault), broken.fault
 
 

@@ -119,7 +119,7 @@ def test_two_images_of_one_name_are_ambiguous(tmp_path, name, content):
         picture(tmp_path / image)
     text(tmp_path / name, content)
     with pytest.raises(ValueError, match=f'{name}": its image could be any of a.jpg, a.png'):
-        list(annotations(tmp_path).pictures)
+        list(annotations(tmp_path).images)
 
 
 def test_a_voc_file_that_names_another_image_is_reported(tmp_path):

@@ -9,7 +9,7 @@ from annotation_files import NAN, expected, labelme_content, labelme_folder, mas
 from box_files import annotations as box_annotations
 from PIL import Image
 
-from keras_vit.data.annotations import form
+from keras_vit.data.annotations import schema
 
 
 def test_labelme_draws_later_shapes_above_earlier_ones(tmp_path):
@@ -137,7 +137,7 @@ GROUPS = {
 def test_shapes_of_a_group_are_one_object(tmp_path, case):
     shapes, boxes = GROUPS[case]
     drawn = [shape(points, label, kind, group_id=group) for label, group, kind, points in shapes]
-    (found,) = box_annotations(labelme_folder(tmp_path, drawn)).pictures
-    found = [(region.label, *form.box_of(region, found.size)) for region in found.regions]
+    (found,) = box_annotations(labelme_folder(tmp_path, drawn)).images
+    found = [(region.label, *schema.bounding_box(region, found.size)) for region in found.regions]
     assert [row[0] for row in found] == [row[0] for row in boxes]
     np.testing.assert_allclose([row[1:] for row in found], [row[1:] for row in boxes])

@@ -11,7 +11,7 @@ import pytest
 from annotation_files import SIZE, picture, shape, text
 from box_files import voc_object, voc_xml
 
-from keras_vit.data.annotations import box_source, form
+from keras_vit.data.annotations import box_source, schema
 from keras_vit.data.open import open_source
 
 HEIGHT, WIDTH = SIZE  # 8, 10
@@ -428,10 +428,10 @@ def objects(folder):
     found = {}
     for split, read in box_source.find(str(folder)).splits.items():
         annotations = read()
-        images = list(annotations.pictures)
+        images = list(annotations.images)
         assert not any(image.fault for image in images) and not annotations.fractions
         found[split] = {
-            os.path.relpath(image.path, folder): [(r.label, *form.box_of(r, image.size)) for r in image.regions]
+            os.path.relpath(image.path, folder): [(r.label, *schema.bounding_box(r, image.size)) for r in image.regions]
             for image in images
         }
     return found

@@ -6,7 +6,7 @@ import tensorflow as tf
 from keras_vit.data.ops.corruption.filters import at, gaussian
 
 
-def hsv_of(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def rgb_to_hsv(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Pixels (h, w, 3) -> hue, saturation, value, each (h, w)."""
     red, green, blue = tf.unstack(x, axis=-1)
     value = tf.reduce_max(x, -1)
@@ -19,8 +19,8 @@ def hsv_of(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     return tf.where(grey, tf.zeros_like(hue), (hue / 6) % 1), tf.math.divide_no_nan(delta, value), value
 
 
-def rgb_of(hue: tf.Tensor, saturation: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Inverts hsv_of: hue, saturation, value, each (h, w) -> pixels (h, w, 3)."""
+def hsv_to_rgb(hue: tf.Tensor, saturation: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """Inverts rgb_to_hsv: hue, saturation, value, each (h, w) -> pixels (h, w, 3)."""
     sector = tf.floor(hue * 6)
     f = hue * 6 - sector
     p, q, t = value * (1 - saturation), value * (1 - f * saturation), value * (1 - (1 - f) * saturation)
@@ -37,8 +37,8 @@ def contrast(x: tf.Tensor, draws, factor: float) -> tf.Tensor:
 
 def saturate(x: tf.Tensor, draws, factor: float, addition: float) -> tf.Tensor:
     """Multiplies HSV's saturation by a factor, then adds to it."""
-    hue, saturation, value = hsv_of(x)
-    return rgb_of(hue, tf.clip_by_value(saturation * factor + addition, 0.0, 1.0), value)
+    hue, saturation, value = rgb_to_hsv(x)
+    return hsv_to_rgb(hue, tf.clip_by_value(saturation * factor + addition, 0.0, 1.0), value)
 
 
 def elastic_transform(x: tf.Tensor, draws, stretch: float, sigma: float, skew: float) -> tf.Tensor:

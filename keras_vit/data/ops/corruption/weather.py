@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_vit.data.ops.corruption.blur import along
-from keras_vit.data.ops.corruption.digital import hsv_of, rgb_of
+from keras_vit.data.ops.corruption.digital import hsv_to_rgb, rgb_to_hsv
 from keras_vit.data.ops.corruption.filters import zoomed
 
 _GREY = (0.299, 0.587, 0.114)
@@ -74,5 +74,5 @@ def frost(x: tf.Tensor, draws, kept: float, amount: float) -> tf.Tensor:
 
 def brightness(x: tf.Tensor, draws, addition: float) -> tf.Tensor:
     """Adds to HSV's value."""
-    hue, saturation, value = hsv_of(x)
-    return rgb_of(hue, saturation, tf.clip_by_value(value + addition, 0.0, 1.0))
+    hue, saturation, value = rgb_to_hsv(x)
+    return hsv_to_rgb(hue, saturation, tf.clip_by_value(value + addition, 0.0, 1.0))

@@ -39,7 +39,7 @@ def image_numbers(files: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     return images, np.unique(images, return_index=True)[1]
 
 
-def rows_of(images: np.ndarray, chosen: Sequence[int]) -> np.ndarray:
+def select_rows(images: np.ndarray, chosen: Sequence[int]) -> np.ndarray:
     """Returns the rows of the `chosen` images, in their order; `images` (n,) is each row's image."""
     by_image, counts = np.argsort(images, kind="stable"), np.bincount(images)
     if len(counts) == len(images):

@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from keras_vit.data.annotations import annotation_files, form
-from keras_vit.data.annotations.form import Ignored, Picture
+from keras_vit.data.annotations import annotation_files, schema
+from keras_vit.data.annotations.schema import AnnotatedImage, Ignored
 from keras_vit.data.sources.image_files import ENDINGS, ending
 from keras_vit.io.paths import in_threads
 from keras_vit.io.suggest import listed
@@ -21,18 +21,18 @@ def _places(folder, beside, root):
     same subfolders, or without them: images/a, or images, for annotations/a.
     """
     places = [folder]
-    for above in annotation_files.bases(folder, root)[1 : _LEVELS + 1]:
+    for above in annotation_files.parent_folders(folder, root)[1 : _LEVELS + 1]:
         inside = os.path.relpath(folder, above).partition(os.sep)[2]
         places += [os.path.join(above, other, inside).rstrip("/") for other in beside]
     places += [
         os.path.join(above, other)
-        for above in annotation_files.bases(folder, root)[1 : _LEVELS + 1]
+        for above in annotation_files.parent_folders(folder, root)[1 : _LEVELS + 1]
         for other in beside
     ]
     return [*dict.fromkeys(places), *(os.path.join(folder, other) for other in beside)]
 
 
-def _of_name(path, stem, stated, places, existing):
+def _image_with_stem(path, stem, stated, places, existing):
     """Returns the image with the annotation file's name; of several the stated one. "" without any.
 
     Raises:
@@ -52,10 +52,10 @@ def _of_name(path, stem, stated, places, existing):
     return ""
 
 
-def image_of(
+def find_image(
     path: str,
     stated: str,
-    existing: annotation_files.Existing,
+    existing: annotation_files.FileIndex,
     folders: Sequence[str],
     root: str,
     by_name: bool = False,
@@ -65,7 +65,7 @@ def image_of(
     Args:
         path: str. Path of the annotation file.
         stated: str. Image path stated in the file, or "".
-        existing: Existing. The files that exist.
+        existing: FileIndex. The files that exist.
         folders: sequence of str. Names of folders beside that may contain images, as in `_places`.
         root: str. The folder that was opened, outside of which images belong to other data.
         by_name: bool. Whether an image with the file's name takes precedence over the stated path.
@@ -77,13 +77,13 @@ def image_of(
     stem, stated = os.path.splitext(name)[0], stated.replace("\\", "/")
     places = _places(folder, folders, root)
     whole = os.path.join(folder, stated)
-    of_stated = [os.path.join(place, os.path.basename(stated)) for place in places] if stated else []
-    of_stated = [whole if "://" in folder else os.path.normpath(whole), *of_stated] if stated else []
-    there = next((image for image in of_stated if image in existing), "")
-    if by_name or not there:
-        of_name = _of_name(path, stem, stated, places if by_name else places[:1], existing)
-        there = of_name or there
-    return there or os.path.join(folder, os.path.basename(stated) or stem)
+    stated_paths = [os.path.join(place, os.path.basename(stated)) for place in places] if stated else []
+    stated_paths = [whole if "://" in folder else os.path.normpath(whole), *stated_paths] if stated else []
+    found = next((image for image in stated_paths if image in existing), "")
+    if by_name or not found:
+        same_stem = _image_with_stem(path, stem, stated, places if by_name else places[:1], existing)
+        found = same_stem or found
+    return found or os.path.join(folder, os.path.basename(stated) or stem)
 
 
 def _endings(stem, names):
@@ -91,29 +91,29 @@ def _endings(stem, names):
     return [end for kind in ENDINGS for end in (kind, kind.upper(), kind.title()) if stem + end in names]
 
 
-def pictures(
+def read_sidecars(
     paths: Sequence[str],
     parse: Callable[[str], Any],
-    picture: Callable[[str, Any, annotation_files.Existing], Picture | None],
+    read: Callable[[str, Any, annotation_files.FileIndex], AnnotatedImage | None],
     ignored: Ignored | None,
-) -> Iterator[Picture]:
-    """Yields the Picture of each file; reads many files at a time.
+) -> Iterator[AnnotatedImage]:
+    """Yields the AnnotatedImage of each file; reads many files at a time.
 
     Args:
         paths: sequence of str. Annotation files.
         parse: callable. Maps a path to its contents.
-        picture: callable. Maps (path, contents, Existing) to a Picture, or None to skip it.
+        read: callable. Maps (path, contents, FileIndex) to an AnnotatedImage, or None to skip it.
         ignored: dict that counts images without annotations next to annotated images; None if they belong to other
             splits.
 
     Raises:
         ValueError: if two files annotate one image; see also `parse`.
     """
-    existing, owner = annotation_files.Existing(), {}
+    existing, owner = annotation_files.FileIndex(), {}
     for start in range(0, len(paths), _AT_A_TIME):
         part = paths[start : start + _AT_A_TIME]
         for path, content in zip(part, in_threads(parse, part)):
-            found = picture(path, content, existing)
+            found = read(path, content, existing)
             if found is None:
                 continue
             if found.path in owner:
@@ -124,4 +124,4 @@ def pictures(
             yield found
     for folder in () if ignored is None else sorted({os.path.dirname(path) for path in owner}):
         names = sorted(name for name in existing.names(folder) if ending(name) in ENDINGS)
-        ignored[form.NOT_LISTED] += [path for name in names if (path := os.path.join(folder, name)) not in owner]
+        ignored[schema.NOT_LISTED] += [path for name in names if (path := os.path.join(folder, name)) not in owner]

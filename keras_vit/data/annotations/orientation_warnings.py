@@ -7,6 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data.ops import orientation
+from keras_vit.data.splits import spread
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads
 from keras_vit.io.suggest import counted
@@ -25,11 +26,11 @@ def _orientation(path):
         return 1
     if not any(mark in head for mark in _MARKS):
         return 1
-    of_kind = {b"\xff\xd8": orientation.of_jpeg, b"\x89P": orientation.of_png}.get(head[:2])
-    return int(of_kind(tf.constant(head))) if of_kind else 1
+    read = {b"\xff\xd8": orientation.of_jpeg, b"\x89P": orientation.of_png}.get(head[:2])
+    return int(read(tf.constant(head))) if read else 1
 
 
-def warn_of_turned(title: str, paths: Sequence[str], sizes: np.ndarray) -> None:
+def warn_about_orientation(title: str, paths: Sequence[str], sizes: np.ndarray) -> None:
     """Warns of images, among a sample, whose annotations may belong to the stored or to the upright pixels.
 
     The stated size tells for an image that EXIF data turns by 90 degrees, unless it is square.
@@ -39,7 +40,7 @@ def warn_of_turned(title: str, paths: Sequence[str], sizes: np.ndarray) -> None:
         paths: (n,) of the images.
         sizes: (n, 2) stated heights and widths; 0 if not stated.
     """
-    looked = np.unique(np.linspace(0, len(paths) - 1, min(len(paths), _SAMPLE)).astype(int)).tolist()
+    looked = spread(range(len(paths)), _SAMPLE)
     found = dict(zip(looked, in_threads(_orientation, [paths[i] for i in looked])))
     tells = {i: sizes[i][0] != sizes[i][1] for i in looked}
     unclear = [i for i, turned in found.items() if turned in (2, 3, 4) or (turned in (5, 6, 7, 8) and not tells[i])]

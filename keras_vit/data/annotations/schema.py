@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data.sources.tree import Reason
+from keras_vit.io.suggest import did_you_mean, listed
 
 _FARTHEST = 1e6  # in pixels or fractions; larger coordinates are damaged and would overflow
 BESIDE = 1.0  # pixels that annotation tools may draw outside the image
@@ -86,7 +87,7 @@ class Region:
 
 
 @dataclasses.dataclass
-class Picture:
+class AnnotatedImage:
     """An image and its regions, later ones above earlier ones.
 
     Attributes:
@@ -109,16 +110,16 @@ class Annotations:
     """The annotations of one split.
 
     Attributes:
-        pictures: iterator of Picture. Read on demand, once.
+        images: iterator of AnnotatedImage. Read on demand, once.
         class_names: tuple of str, in the order declared by the files; None if only regions name classes.
         fractions: bool. Whether coordinates are fractions of the image's width and height, not pixels.
         where: str. The file or folder of the annotations.
-        ignored: dict. Names by reason; complete after the last picture.
+        ignored: dict. Names by reason; complete after the last image.
         categories: dict. COCO's category ids by class name; None elsewhere.
         read_as: str. What numbers in the files mean, for the report; "" if the format says.
     """
 
-    pictures: Iterator[Picture]
+    images: Iterator[AnnotatedImage]
     class_names: tuple[str, ...] | None
     fractions: bool
     where: str
@@ -146,13 +147,28 @@ class Layout:
     class_names: tuple[str, ...] | None = None
 
 
+def class_number(numbers: Mapping[str, int], region: Region, image: AnnotatedImage) -> int:
+    """Returns the number of a region's class.
+
+    Raises:
+        ValueError: for an unknown class.
+    """
+    number = numbers.get(region.label)
+    if number is None:
+        raise ValueError(
+            f'{region.name} of "{image.path}" has the unknown class "{region.label}".'
+            f"{did_you_mean(region.label, numbers)} Valid: {listed(list(numbers))}."
+        )
+    return number
+
+
 def _polygon_area(points):
     x, y = points[:, 0], points[:, 1]
     closing = x[-1] * y[0] - x[0] * y[-1]
     return abs(float(x[:-1] @ y[1:] - x[1:] @ y[:-1] + closing)) / 2
 
 
-def polygon(numbers: Sequence[float], name: str) -> np.ndarray:
+def parse_polygon(numbers: Sequence[float], name: str) -> np.ndarray:
     """Converts a flat list x, y, x, y... to vertices (n, 2) float64.
 
     Args:
@@ -176,7 +192,7 @@ def polygon(numbers: Sequence[float], name: str) -> np.ndarray:
     return flat.reshape(-1, 2)
 
 
-def box(numbers: Sequence[Any], name: str) -> Box:
+def parse_box(numbers: Sequence[Any], name: str) -> Box:
     """Converts left, top, right, bottom to a Box.
 
     Args:
@@ -196,7 +212,7 @@ def box(numbers: Sequence[Any], name: str) -> Box:
     return top, left, bottom, right
 
 
-def stated_size(height: Any, width: Any) -> tuple[int, int] | None:
+def parse_size(height: Any, width: Any) -> tuple[int, int] | None:
     """Converts an image's stated height and width, numbers or text, to (height, width); None if one is missing or 0.
 
     Raises:
@@ -213,7 +229,7 @@ def stated_size(height: Any, width: Any) -> tuple[int, int] | None:
     return size if all(size) else None
 
 
-def box_of(region: Region, size: tuple[int, int] | None) -> Box | None:
+def bounding_box(region: Region, size: tuple[int, int] | None) -> Box | None:
     """Returns a region's box, or its bounding box; None if it is empty.
 
     Args:
@@ -245,7 +261,7 @@ def _around_runs(runs, height):
     return float(top), float(first.min()), float(bottom), float(last.max() + 1)
 
 
-def with_area(polygons: Iterable[np.ndarray], name: str, ignored: Ignored) -> tuple[np.ndarray, ...]:
+def drop_short_polygons(polygons: Iterable[np.ndarray], name: str, ignored: Ignored) -> tuple[np.ndarray, ...]:
     """Keeps polygons with 3 points or more; counts the others, which contain no pixel."""
     kept = []
     for points in polygons:
@@ -270,28 +286,28 @@ def _beyond(polygons, limits, beside):
     return ((high < 0) | (low > far)).any(-1), ((low < -beside) | (high > far + beside)).any(-1)
 
 
-def checked(picture: Picture, ignored: Ignored, fractions: bool) -> Picture:
+def drop_outside(image: AnnotatedImage, ignored: Ignored, fractions: bool) -> AnnotatedImage:
     """Drops regions outside the image; counts them, and regions that cross its border.
 
     Args:
-        picture: Picture. Changed in place.
+        image: AnnotatedImage. Changed in place.
         ignored: dict that counts the regions.
         fractions: bool. Whether the polygons are fractions of width and height.
     """
-    picture.regions = [region for region in picture.regions if region.polygons or region.runs is not None]
-    limits = (1.0, 1.0) if fractions else picture.size
-    polygons = [points for region in picture.regions for points in region.polygons]
+    image.regions = [region for region in image.regions if region.polygons or region.runs is not None]
+    limits = (1.0, 1.0) if fractions else image.size
+    polygons = [points for region in image.regions for points in region.polygons]
     if limits is None or not polygons:
-        return picture
+        return image
     outside, beyond = _beyond(polygons, limits, BESIDE / 100 if fractions else BESIDE)
     if not beyond.any() and not outside.any():
-        return picture
+        return image
     kept, at = [], 0
-    for region in picture.regions:
-        own = slice(at, at := at + len(region.polygons))
-        gone = region.runs is None and outside[own].all()
-        if gone or beyond[own].any():
-            ignored[OUTSIDE if gone else CLIPPED].append(f"{region.name} of {picture.path}")
+    for region in image.regions:
+        part = slice(at, at := at + len(region.polygons))
+        gone = region.runs is None and outside[part].all()
+        if gone or beyond[part].any():
+            ignored[OUTSIDE if gone else CLIPPED].append(f"{region.name} of {image.path}")
         kept += [] if gone else [region]
-    picture.regions = kept
-    return picture
+    image.regions = kept
+    return image
