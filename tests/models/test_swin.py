@@ -19,7 +19,7 @@ from keras_vit.inspection.model_page import inspect_model
 from keras_vit.inspection.window_maps import each_window_attention
 from keras_vit.layers import MultiHeadSelfAttention, WindowAttention
 from keras_vit.layers.positions.continuous import log_offsets
-from keras_vit.models import enable_lora, families, make_swin_spec
+from keras_vit.models import families, make_swin_spec
 from keras_vit.models.swin_spec import make_stages
 from keras_vit.optim.optimizers import layer_multipliers
 from keras_vit.planning import counting
@@ -186,12 +186,6 @@ def test_a_detector_trains_on_the_maps_of_all_stages(images, eagerly):
     assert not np.array_equal(detector.get_weights()[0], before[0])  # of the patches
 
 
-def test_lora_adapts_every_block(models):
-    model = models["SwinV2"].clone()
-    enable_lora(model, rank=2)
-    assert sum("lora" in weight.path for weight in model.trainable_weights) == 3 * 2 * 2
-
-
 def test_layer_decay_places_every_layer(models):
     paths = [weight.path for weight in models["SwinV2"].weights]
     factors = dict(zip(paths, layer_multipliers(paths, 0.5)))
@@ -205,8 +199,6 @@ def test_names_lead_to_it():
     for name, near in (("swin_tiny_patch4_window7_224", "Swin-T"), ("swinv2_base_window8_256", "SwinV2-B")):
         assert families.nearest(name) == ("Swin", near)
     assert families.variant_name(make_swin_spec("SwinV2-S", window=16)) == "SwinV2-S"
-    with pytest.raises(ValueError, match='Unknown Swin "Swin-X". Valid: Swin-T, .*SwinV2-L'):
-        keras_vit.Swin("Swin-X")
     with pytest.raises(ValueError, match="pretrained_windows are for v2"):
         make_swin_spec("Swin-T", pretrained_windows=(7, 7, 7, 7))
 
