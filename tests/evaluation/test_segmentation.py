@@ -215,17 +215,6 @@ def test_batches_make_no_difference_and_boundaries_may_be_left_out():
 
 
 @pytest.mark.extended
-def test_a_model_with_another_head_is_measured_like_a_segmentation_model():
-    """Its metrics get a weight per pixel, as in Keras."""
-    masks, predicted = EDGE_CASES["rectangles"]
-    model = shows()
-    model.weighs_examples = False
-    setting = Setting(model, batch_size=2, source=source_of(masks, predicted), preprocess="decode")
-    found = make_evaluator("segmentation", {"pictures": 0}).prepare(setting)()
-    assert found.measures == pytest.approx(evaluate(masks, predicted, pictures=0).measures)
-
-
-@pytest.mark.extended
 def test_the_picture_has_a_row_per_example_in_the_datas_colours():
     masks, predicted = blobs(5, size=(64, 80))
     colors = ((10, 20, 30), (200, 0, 0), (0, 200, 0), (0, 0, 200))
@@ -245,16 +234,6 @@ def test_a_source_without_masks_and_one_that_is_all_void_are_refused():
         make_evaluator("segmentation", {}).prepare(Setting(shows(), source=bare, preprocess="decode"))
     with pytest.raises(ValueError, match="None of the pixels of arrays has a class: all are void, 255"):
         evaluate(np.full_like(masks, VOID), predicted)
-
-
-def test_options_are_checked():
-    for options, message in [
-        ({"tolerance": 5}, "a share of the diagonal"),
-        ({"pictures": -1}, "a whole number"),
-        ({"flips": True}, "need a window"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            make_evaluator("segmentation", options)
 
 
 @pytest.mark.extended
