@@ -144,32 +144,16 @@ def test_a_continuous_bias_keeps_its_unit_in_other_windows(models):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("version", ["Swin", "SwinV2"])
-def test_rematerialised_blocks_have_the_same_gradients(version, models, images):
+def test_rematerialised_blocks_have_the_same_gradients(models, images):
     import tensorflow as tf
 
     found = []
-    for model in (models[version], transfer(models[version], remat=True)):
+    for model in (models["SwinV2"], transfer(models["SwinV2"], remat=True)):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(model(images[:1], training=True) ** 2)
         found.append([np.asarray(tf.convert_to_tensor(g)) for g in tape.gradient(loss, model.trainable_variables)])
     for plain, recomputed in zip(*found, strict=True):
         np.testing.assert_allclose(recomputed, plain, rtol=1e-4, atol=1e-4 * np.abs(plain).max())
-
-
-@pytest.mark.extended
-def test_upernet_trains_on_the_maps_of_all_stages(models, images, eagerly):
-    model = models["Swin"]
-    maps = model.feature_map([1, 2])
-    assert [x.shape[1:] for x in maps] == [(9, 5, 8), (5, 3, 16)] and model.spec.strides == ((4, 4), (4, 4), (8, 8))
-    segmenter = keras_vit.SegmentationModel(
-        model.clone(), "upernet", 2, auxiliary=0.4, head_options={"width": 8, "bins": (1, 2), "auxiliary_width": 8}
-    )
-    assert segmenter.decoder.taps == (1, 2)
-    segmenter.compile(keras_vit.optim.AdamW(1e-2), keras_vit.training.SegmentationLoss(), jit_compile=False)
-    masks = (images[..., 0] > 127).astype("int32")
-    losses = segmenter.fit(images, masks, batch_size=4, epochs=4, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
 
 
 @pytest.mark.extended

@@ -226,12 +226,6 @@ def vector():
     return keras_vit.Model(inputs, keras.layers.Dense(2)(inputs))
 
 
-def depth():
-    options = {"depth": "metric", "max_depth": 3.0, "width": 8, "widths": (4, 4, 4, 4), "residual_norm": None}
-    size = {"image_size": (16, 24), "depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
-    return keras_vit.SegmentationModel("Ti/8", "dpt", 1, head_options=options, name="depth", **size)
-
-
 def masked():
     sizes = dict(depth=1, width=16, heads=2, mlp_dim=16, decoder_depth=1, decoder_width=16, decoder_heads=2)
     return keras_vit.MaskedAutoencoder("Ti/8", image_size=16, **sizes)
@@ -268,8 +262,6 @@ REFUSED = [
     (detecting, "m", {"threshold": 2}, "threshold must be from 0 to 1"),
     (detecting, "m", {"limit": 0}, "limit"),
     (segmenting, "m", {"top_k": 2}, "gives every pixel one class"),
-    (depth, "m", {"top_k": 2}, "gives every pixel a depth, and has no classes"),
-    (depth, "m", {"activation": "sigmoid"}, "has no classes. Leave it out"),
     (lambda: [vector()], "m", {}, "export expected a model of keras_vit, got a list. export takes one model"),
     (lambda: keras_vit.ViT, "m", {}, "got the class ViT, not a model made of it. .* then export that"),
     (lambda: keras.Sequential([keras.Input((8, 8, 1)), digits_model()]), "m", {}, "a plain keras Sequential. Build it"),

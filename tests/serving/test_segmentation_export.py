@@ -164,10 +164,15 @@ def test_a_served_depth_is_the_models(depth_model, eagerly):
     np.testing.assert_allclose(row["depth"], depth_model.predict_on_batch(images)[0, ..., 0], atol=1e-5)
 
 
-def test_depth_has_no_classes(depth_model):
+def test_depth_has_no_classes(depth_model, tmp_path):
     for use, message in (
         (lambda: depth_model.segment(pixels(1)), "one output per pixel, such as a depth"),
         (lambda: depth_model.classify(pixels(1)), "gives every pixel a depth, and no classes"),
+        (
+            lambda: keras_vit.export(depth_model, tmp_path / "m", top_k=2),
+            "gives every pixel a depth, and has no classes",
+        ),
+        (lambda: keras_vit.export(depth_model, tmp_path / "m", activation="sigmoid"), "has no classes. Leave it out"),
         (lambda: check_kinds(depth_model, ["classes"]), "Use model.predict, or request only features"),
     ):
         with pytest.raises(ValueError, match=message):
