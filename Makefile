@@ -1,5 +1,5 @@
 # Each alone on a fresh machine with Python 3.11 to 3.13: make demo, make test, make docs.
-# Tests have three tiers: test, what you run while you think; test-all, with exports, XLA and every config; test-processes.
+# Tests have four tiers: test, what you run while you think; test-all, with exports, XLA and every config; test-processes; test-release.
 PYTHON ?= python3
 BIN := .venv/bin
 # Three files of tests at a time for two cores: some wait for processes of their own. They come in the order of
@@ -15,7 +15,7 @@ NEWEST := --upgrade --upgrade-strategy eager
 # Modules stay compiled, whatever the environment says: each process of the tests would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo docs lint test test-all test-processes test-lowest test-newest test-tpu-program benchmark generate clean
+.PHONY: install demo docs lint test test-all test-processes test-release test-lowest test-newest test-tpu-program benchmark generate clean
 
 install: .venv/installed
 
@@ -46,18 +46,25 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# TIERS=all runs the three tiers in one session, as CI does: each session imports and collects everything once per worker.
+# TIERS=all runs all tiers in one session, as CI does: each session imports and collects everything once per worker. Of the tests for
+# releases CI runs those whose code has changed since all of them passed, at the commit in .ci/released.
 TIERS ?= quick
 test: lint
-	$(BIN)/python -m pytest $(PARALLEL) $(if $(filter all,$(TIERS)),,-m "not extended and not processes")
+	$(BIN)/python -m pytest $(PARALLEL) $(if $(filter all,$(TIERS)),--since=$(shell cat .ci/released),-m "not extended and not processes and not release")
 
 # Everything that needs no process: the tests above, then exports, XLA and every config.
 test-all: test
-	$(BIN)/python -m pytest $(PARALLEL) -m "extended and not processes"
+	$(BIN)/python -m pytest $(PARALLEL) -m "extended and not processes and not release"
 
-# What starts processes of its own: kills, workers, the JAX backend, the wheel, the binaries' command lines.
+# What starts processes of its own: the JAX backend, the wheel, the binaries' command lines.
 test-processes: install
 	$(BIN)/python -m pytest $(PARALLEL) -m processes
+
+# What a release needs: kills, several devices and workers, the program for TPUs, the notebooks. Commit .ci/released afterwards.
+test-release: install
+	git diff --quiet HEAD
+	$(BIN)/python -m pytest $(PARALLEL) -m release
+	git rev-parse HEAD > .ci/released
 
 # The tests with the oldest and the newest versions; TESTS narrows them: make test-lowest TESTS=tests/layers
 test-lowest: OF = $(LOWEST)

@@ -14,6 +14,7 @@ if not _typing.TYPE_CHECKING:  # before Keras is imported
 
 from keras_vit import layers, training
 from keras_vit.classification.distilled import Distilled
+from keras_vit.depth.depth_model import DepthModel
 from keras_vit.detection.detection_model import DetectionModel
 from keras_vit.fit.model import Model
 from keras_vit.image_text.contrastive import Contrastive
@@ -32,6 +33,7 @@ __all__ = [
     "BiT",
     "BiTSpec",
     "Contrastive",
+    "DepthModel",
     "DetectionModel",
     "Distilled",
     "DualEncoder",

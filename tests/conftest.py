@@ -8,6 +8,7 @@ import multiprocessing.util
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 import types
@@ -76,6 +77,7 @@ def pytest_unconfigure(config):
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked slow too")
+    parser.addoption("--since", help="of the tests marked release, run those whose code has changed since this commit")
 
 
 @pytest.hookimpl(trylast=True)  # after -m and -k
@@ -85,7 +87,27 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if "slow" in item.keywords:
                 item.add_marker(skip)
+    if (since := config.getoption("--since")) and (changed := _changed(since)) is not None:
+        left_out = [item for item in items if _is_unchanged(item, changed)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     _longest_first(items)
+
+
+def _changed(since):
+    """The files that differ from those of a commit; None for one that is not known here, so that all tests run."""
+    command = ["git", "diff", "--name-only", since, "--"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return found.stdout.splitlines() if found.returncode == 0 else None
+
+
+def _is_unchanged(item, changed):
+    """Whether a test is marked release, and neither it nor what it names is among the changed files."""
+    marker = item.get_closest_marker("release")
+    if marker is None:
+        return False
+    paths = (str(item.path.relative_to(ROOT)), *marker.args)
+    return not any(name.removeprefix("keras_vit/").startswith(path) for name in changed for path in paths)
 
 
 def _longest_first(items):
@@ -94,7 +116,8 @@ def _longest_first(items):
     """
     seconds = collections.Counter()
     for item in items:
-        seconds[item.path] += 8 if "processes" in item.keywords else 2 if "extended" in item.keywords else 0.3
+        longer = {"processes", "release"} & {*item.keywords}
+        seconds[item.path] += 8 if longer else 2 if "extended" in item.keywords else 0.3
     items.sort(key=lambda item: -seconds[item.path])
 
 

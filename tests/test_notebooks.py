@@ -18,7 +18,7 @@ from keras_vit.serving.export import _check
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-pytestmark = pytest.mark.processes  # none is started, but whole trainings run
+pytestmark = pytest.mark.release("docs/notebooks", "fit", "runs", "configs")  # none is started, but whole trainings run
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 

@@ -23,7 +23,7 @@ from keras_vit.version import DISTRIBUTION, __version__
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Which other rooms each room may import: io <- data, layers, optim, distribution <- fit <- models <- what models answer
 # <- the rest.
-_LEARNT = "classification segmentation detection pretraining image_text"
+_LEARNT = "classification segmentation depth detection pretraining image_text"
 ALLOWED = {
     "io": "",
     "data": "io",
@@ -35,10 +35,11 @@ ALLOWED = {
     "prediction": "io data layers fit",
     "classification": "io layers fit models prediction",
     "segmentation": "io data layers fit models prediction",
+    "depth": "io data layers fit models prediction segmentation",
     "detection": "io data layers fit models prediction classification segmentation",
     "pretraining": "io layers fit models classification",
     "image_text": "io layers fit models prediction classification",
-    "answers": "io data layers fit models prediction classification segmentation detection",
+    "answers": "io data layers fit models prediction classification segmentation depth detection",
     "training": f"optim fit prediction {_LEARNT}",  # the public names of what trains
     "checkpoints": f"io layers fit models {_LEARNT}",
     "inspection": f"io data layers fit models {_LEARNT} answers",
@@ -57,6 +58,7 @@ DOORS = {
     ("fit/model.py", "keras_vit.prediction.images"): "Model.preprocess",
     ("fit/model.py", "keras_vit.classification.classify"): "Model.classify",
     ("models/classifier.py", "keras_vit.classification.classify"): "its type",
+    ("segmentation/segmentation_model.py", "keras_vit.depth.depth_model"): "files of depth from before DepthModel",
     ("models/multi_model.py", "keras_vit.answers.several"): "MultiModel.answer",
     ("checkpoints/save.py", "keras_vit.sharing"): "save to hf:// and kaggle://",
 }

@@ -94,9 +94,8 @@ KINDS = {  # {part of a name that pages load: its small model}
     "vit-mae": lambda: keras_vit.MaskedAutoencoder(
         "Ti/16", image_size=32, decoder_depth=1, decoder_width=16, decoder_heads=2, decoder_mlp_dim=16
     ),
-    "depth-anything": lambda: keras_vit.SegmentationModel(
-        "Ti/16", "dpt", 1, image_size=32, head_options={"width": 8, "depth": "relative"}
-    ),
+    "depth-anything": lambda: keras_vit.DepthModel("Ti/16", kind="relative", image_size=32, head_options={"width": 8}),
+    "runs/rooms": lambda: keras_vit.DepthModel("Ti/16", "linear", image_size=32),
     "runs/streets": lambda: segmenter(colors=[(0, 0, 200), (200, 0, 0)]),
     "runs/teacher": lambda: classifier(classes=10),
     "runs/x": lambda: keras_vit.ViT("Ti/4", image_size=8, channels=1, classes=10, preprocessing="decode(1)"),
@@ -163,8 +162,8 @@ def write_files():
     masks).
     """
     pathlib.Path("spiece.model").write_bytes(base64.b64decode(tokenizers()["siglip"]))
-    for i, name in enumerate(("cats.png", "cat.jpg", "dog.jpg", "street.jpg")):
-        Image.fromarray(pixels(4, 40)[i]).save(name)
+    for i, name in enumerate(("cats.png", "cat.jpg", "dog.jpg", "street.jpg", "room.jpg")):
+        Image.fromarray(pixels(5, 40)[i]).save(name)
     for folder in ("PHOTOS", "photos/cat", "photos/dog", "SCENES/images", "SCENES/masks"):
         pathlib.Path(folder).mkdir(parents=True)
         for i in range(5):

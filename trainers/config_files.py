@@ -88,6 +88,11 @@ def load_config(text):
             raise ValueError(
                 f'There is no config file "{name}".{did_you_mean(pathlib.Path(name).stem, config_names())}'
             )
+        if not name.endswith(".py"):
+            raise ValueError(
+                f'"{name}" is not a Python file, and a config is one. A run whose directory has a config.json goes on'
+                " with the command that started it, in the same --workdir."
+            )
         if pathlib.Path(name).resolve().parent != CONFIGS:
             return _call(_own(name), name, argument)
         name = pathlib.Path(name).stem

@@ -35,6 +35,9 @@ def check_kind(name: str, expected: str, model: Any = None) -> None:
     if not kinds or expected in kinds:
         return
     answer = find(kinds[0])
+    fitting = [part for part, each in model.parts.items() if expected in each.answers] if model is not None else ()
+    if fitting:
+        raise ValueError(f"{name} {answer.does}: add --load.key={fitting[0]}, the part for this.")
     if model is None and not answer.reads_exports:
         command = answer.command.format("MODEL")
         raise ValueError(f"{name} {answer.does}: {command}, with the model that it was exported from.")

@@ -104,7 +104,7 @@ def run(arguments: list[str], values: Any, answers: Callable[[str], Callable], s
         shown: see Shown.
         example: of a command line, for the message without images.
     """
-    from keras_vit.inference.mask_prediction import mask_names
+    from keras_vit.inference.image_files import file_names
     from keras_vit.io.logs import quiet
     from keras_vit.io.progress import shown as progress_shown
 
@@ -115,7 +115,7 @@ def run(arguments: list[str], values: Any, answers: Callable[[str], Callable], s
     model, *images = arguments
     with progress_shown(), quiet():
         paths = find(images)
-        names = mask_names(paths)
+        names = file_names(paths)
         folder = values.output
         there = [name for name, path in zip(names, paths) if folder and _same(os.path.join(folder, name), path)]
         if there:

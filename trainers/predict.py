@@ -1,5 +1,5 @@
-"""Runs a model over all images of a source, and writes its answers as Parquet or TFRecord files, masks as PNGs, or
-objects as Parquet and COCO's JSON.
+"""Runs a model over all images of a source, and writes its answers as Parquet or TFRecord files, masks as PNGs,
+objects as Parquet and COCO's JSON, or depths as PNGs.
 
     keras-vit predict --model=runs/photos --data=images:PHOTOS --output=answers
     keras-vit predict --model=dino/s16 --data=cifar10 --split=train,test --answers=features --output=features
@@ -13,6 +13,9 @@ A segmentation model writes masks: OUTPUT/SPLIT/NAME.png for every image, with c
 and classes.csv. --window=slide moves windows of the model's size over large images, --flips averages mirror images:
 
     keras-vit predict --model=runs/streets --data=images:PHOTOS --output=masks --window=slide
+
+A depth model writes depths: OUTPUT/SPLIT/NAME.png, 16 bits of millimetres, or NAME.npy, float32, if the depth is
+relative or the model's largest one above 65.5 m.
 
 A detector writes objects: Parquet files with a row for each (name, class, score, box in pixels; one row for an image
 without any), and OUTPUT/_SPLIT_coco.json, COCO's results, with the image and category ids of the data's COCO file:
@@ -41,8 +44,13 @@ _OF_ROWS = {"top_k": 5, "preprocess": None, "format": "parquet", "engine": None}
 _OF_FILES = {"rows_per_file": 10_000}
 _OF_MASKS = {"window": "whole", "flips": False}
 _OF_OBJECTS = dict.fromkeys(shared_flags.FINDING)
-_IGNORED = {"masks": _OF_ROWS | _OF_FILES | _OF_OBJECTS, "objects": _OF_ROWS | _OF_MASKS}
+_IGNORED = {
+    "masks": _OF_ROWS | _OF_FILES | _OF_OBJECTS,
+    "objects": _OF_ROWS | _OF_MASKS,
+    "depth": _OF_ROWS | _OF_FILES | _OF_MASKS | _OF_OBJECTS,
+}
 _IGNORED_BY_ROWS = _OF_MASKS | _OF_OBJECTS
+_OF_ONE_IMAGE = {"masks": "mask", "depth": "depth map"}  # files with an answer for an image
 _BATCH, _WINDOWS = 64, 8  # images of rows; windows of masks, images of objects
 
 
@@ -66,9 +74,9 @@ def _print(split, report, kind, folder):
     """Prints what was written and left out."""
     from keras_vit.io.suggest import counted
 
-    (now, before, total), masks = report.files, kind == "masks"
-    noun = "object" if kind == "objects" else "row"
-    what = counted(now, "mask") if masks else f"{counted(report.rows, noun)} in {counted(now, 'file')}"
+    (now, before, total), noun = report.files, _OF_ONE_IMAGE.get(kind)
+    masks, rows = noun is not None, "object" if kind == "objects" else "row"
+    what = counted(now, noun) if masks else f"{counted(report.rows, rows)} in {counted(now, 'file')}"
     parts = [f"{split}: wrote {what} of {total:,} to {folder}"]
     parts += [f"{before:,} existed already"] if before else []
     if report.broken:
@@ -128,6 +136,10 @@ def _mask_options(values):
     return {"batch_size": values.batch_size or _WINDOWS, **shared_flags.windows(values)}
 
 
+def _depth_options(values):
+    return {"batch_size": values.batch_size or _WINDOWS}
+
+
 def _object_options(values):
     few = {"batch_size": values.batch_size or _WINDOWS, "rows_per_file": values.rows_per_file}
     return {**few, **shared_flags.finding(values)}
@@ -135,7 +147,11 @@ def _object_options(values):
 
 # {kind of answer: (function of keras_vit.inference that writes files of its own, its arguments from the flags)}, and
 # what writes a row for each image.
-_WRITERS = {"masks": ("predict_masks", _mask_options), "objects": ("predict_objects", _object_options)}
+_WRITERS = {
+    "masks": ("predict_masks", _mask_options),
+    "objects": ("predict_objects", _object_options),
+    "depth": ("predict_depths", _depth_options),
+}
 _WRITE_ROWS = ("predict", _row_options)
 
 
@@ -208,8 +224,8 @@ def run():
     flags.string(
         "answers",
         None,
-        "classes, logits, features, or several joined by commas; or masks, or objects; by default classes, masks for a"
-        " segmentation model, or objects for a detector.",
+        "classes, logits, features, or several joined by commas; or masks, objects or depth; by default classes, or"
+        " what a segmentation model, a detector or a depth model gives.",
     )
     flags.integer("top_k", _OF_ROWS["top_k"], "Classes per image, at most.", lowest=1)
     flags.enum("format", _OF_ROWS["format"], ["parquet", "tfrecord"], "The kind of the files.")

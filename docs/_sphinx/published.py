@@ -32,13 +32,13 @@ _PYTHON = {
     "towers": [_FEATURES, _TUNE, 'model = keras_vit.load("{0}", text=True, tokenizer="tokenizer.json")  # both towers'],
     "segmentation": [_LOAD, 'model.segment("street.jpg").picture()'],
     "detection": [_LOAD, 'model.detect("street.jpg").picture()'],
-    "depth": [_LOAD, 'depth = model.predict(model.preprocess(["street.jpg"]))  # (1, h, w, 1)'],
+    "depth": [_LOAD, 'model.estimate("street.jpg").picture()'],
 }
 _SHELL = {
     "classifier": ["keras-vit classify {0} cat.jpg", _FINETUNE],
     "segmentation": ["keras-vit segment {0} PHOTOS --output=look"],
     "detection": ["keras-vit detect {0} PHOTOS --output=look"],
-    "depth": [],
+    "depth": ["keras-vit predict --model={0} --data=images:PHOTOS --output=depths"],
 }
 _STORES = {"gs://": "https://storage.googleapis.com/", "hf://": "https://huggingface.co/"}
 

@@ -1,7 +1,7 @@
 """Models with a dense head, for pixels or objects: from parsed checkpoints, at another size, with another encoder."""
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -10,12 +10,12 @@ from absl import logging
 from keras_vit.checkpoints.adapt import model_weights, variables
 from keras_vit.checkpoints.formats.parsed import Dense
 from keras_vit.checkpoints.transfer import LoadOptions, adapt, check_plain, describe
+from keras_vit.depth.depth_model import DepthModel
 from keras_vit.detection.detection_model import DetectionModel
 from keras_vit.detection.heads import detection_heads
 from keras_vit.models import Classifier
+from keras_vit.models.headed import HeadedModel
 from keras_vit.segmentation.segmentation_model import SegmentationModel
-
-_WithHead = TypeVar("_WithHead", SegmentationModel, DetectionModel)
 
 
 def encoder_options(options: LoadOptions) -> LoadOptions:
@@ -26,7 +26,7 @@ def encoder_options(options: LoadOptions) -> LoadOptions:
 
 
 def describe_adapted(
-    model: SegmentationModel | DetectionModel, options: LoadOptions, size: tuple[int, int], preprocessing: str | None
+    model: HeadedModel, options: LoadOptions, size: tuple[int, int], preprocessing: str | None
 ) -> None:
     """Names a model's classes and sets its preprocessing: the options', or one for images of `size` at that size."""
     own = preprocessing if model.image_size == tuple(size) else None
@@ -38,7 +38,7 @@ def _named(options):
     return {name: value for name, value in options.changes.items() if name == "name"}
 
 
-def moved(model: _WithHead, options: LoadOptions) -> _WithHead:
+def moved(model: HeadedModel, options: LoadOptions) -> HeadedModel:
     """A new model with the weights of `model`; the head stays as it is.
 
     Args:
@@ -53,20 +53,18 @@ def moved(model: _WithHead, options: LoadOptions) -> _WithHead:
     return new
 
 
-def head_variables(model: SegmentationModel | DetectionModel) -> dict[str, keras.Variable]:
+def head_variables(model: HeadedModel) -> dict[str, keras.Variable]:
     """{path without the model's name: variable} of the layers on the encoder."""
     return {v.path.removeprefix(f"{model.name}/"): v for layer in model.decoder.layers for v in layer.weights}
 
 
-def all_weights(model: SegmentationModel | DetectionModel) -> dict[str, np.ndarray]:
+def all_weights(model: HeadedModel) -> dict[str, np.ndarray]:
     """{path without the model's name: array} of encoder and heads, including layers that the heads do not read."""
     heads = {path: keras.ops.convert_to_numpy(v) for path, v in head_variables(model).items()}
     return {**model_weights(model.get_encoder()), **heads}
 
 
-def stored_encoder(
-    model: SegmentationModel | DetectionModel, path: Any, head: str
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def stored_encoder(model: HeadedModel, path: Any, head: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """(constructor arguments, weights) of the encoder in a `.keras` file, without the layers that its head skips.
 
     These are not in the file, and would have their initial values: the normalisation behind raw taps, an attention
@@ -99,8 +97,10 @@ def stored_encoder(
     return {**config, "variant": dataclasses.replace(spec, **changes)}, weights
 
 
-def with_head(encoder: Classifier, dense: Dense, options: LoadOptions) -> SegmentationModel | DetectionModel:
+def with_head(encoder: Classifier, dense: Dense, options: LoadOptions) -> HeadedModel:
     """The model of a file with a dense head, on an encoder; ValueError if the head does not suit its maps."""
+    if dense.options.get("depth"):
+        return DepthModel(encoder, dense.head, **DepthModel.constructor_arguments(dense.options), **_named(options))
     finds = dense.head in detection_heads.HEADS
     arguments: dict[str, Any] = {} if finds else {"colors": dense.colors, "auxiliary": dense.auxiliary}
     return (DetectionModel if finds else SegmentationModel)(

@@ -37,8 +37,8 @@ from keras_vit.io.tokenizer import Tokenizer
 from keras_vit.layers.arguments import as_named_now
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.models import Classifier, families
+from keras_vit.models.headed import HeadedModel
 from keras_vit.models.overrides import Answers
-from keras_vit.segmentation.segmentation_model import SegmentationModel
 
 _ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names", "key", "text", "tokenizer")
 _HINTS = {
@@ -137,9 +137,14 @@ def _from_arrays(contents, located, options, names=None, key=None):
 
 def _from_keras(path, options, names, key):
     """The model of a .keras file, adapted if anything is to change."""
-    if names is not None or key is not None:
-        raise ValueError(f'"{path}" is a .keras file, which knows its names: leave names and key out.')
+    if names is not None:
+        raise ValueError(f'"{path}" is a .keras file, which knows its names: leave names out.')
     model = keras_file.load(path)
+    if key is not None:
+        if key not in model.parts:
+            valid = f"its parts are {', '.join(model.parts)}" if model.parts else "it has one model, without parts"
+            raise ValueError(f'"{path}" has no part key="{key}": {valid}.')
+        model = model.parts[key]
     keeps = options.keeps_head(model.classes)
     if keeps and options.image_size is None:
         if options.class_names is None and not options.changes:
@@ -148,7 +153,7 @@ def _from_keras(path, options, names, key):
         if is_named and options.changes.keys() <= {"preprocessing"} and model.get_encoder() is model:
             describe(model, options.class_names, **options.changes)  # in place: also quantised, or with a custom head
             return model
-    if isinstance(model, (SegmentationModel, DetectionModel)):
+    if isinstance(model, HeadedModel):
         if keeps:
             return moved(model, options)
         if options.head != "keep":
@@ -241,7 +246,7 @@ def load(
             the names listed in docs/checkpoints.md, or (pattern, None) to leave arrays out; [] if no rule is needed.
             Requires what the arrays do not show: heads, mean, std, norm_first, mlp_activation, pool and epsilon.
         key: which state dict of several in the file, such as "model_ema", "state_dict.teacher", or the start of the
-            names of one of several models. None for the only one.
+            names of one of several models; of a MultiModel's file the name of a part. None for all there is.
         text: load the text encoder, too: a DualEncoder, of the files of SigLIP, SigLIP 2 and CLIP.
         tokenizer: of its texts: a Tokenizer, or the path of a tokenizer.json or its folder; None for a file next to
             the weights.

@@ -46,6 +46,7 @@ from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier, families
+from keras_vit.models.headed import HeadedModel
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.pretraining.masked_autoencoder import MaskedAutoencoder
 from keras_vit.segmentation.segmentation_model import SegmentationModel
@@ -382,7 +383,7 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
         return _masked_autoencoder(model, path)
     if format in dual.FORMATS and isinstance(model, DualEncoder):
         return _dual_encoder(model, path, format)
-    if format == "huggingface" and isinstance(model, (SegmentationModel, DetectionModel)):
+    if format == "huggingface" and isinstance(model, HeadedModel):
         return _with_head(model, path)
     if format == "mmsegmentation":
         return _mmsegmentation(model, path)

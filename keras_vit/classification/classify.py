@@ -9,7 +9,7 @@ import numpy as np
 from keras_vit.fit.checks.compiled import what_is
 from keras_vit.fit.losses import ACTIVATIONS
 from keras_vit.layers.arguments import integer
-from keras_vit.prediction.images import Preprocessor, listed, name_of
+from keras_vit.prediction.images import Preprocessor, item_name, listed
 
 
 class Prediction(NamedTuple):
@@ -64,7 +64,7 @@ def classify(model, x, top_k: int = 5, batch_size: int = 32, activation: str | N
     bar = keras.utils.Progbar(len(images), unit_name="image") if verbose and len(images) > batch_size else None
     for start in range(0, len(images), batch_size):
         numbered = enumerate(images[start : start + batch_size], start)
-        pixels = np.stack([prepare(item, name_of(item, i, single)) for i, item in numbered])
+        pixels = np.stack([prepare(item, item_name(item, i, single)) for i, item in numbered])
         outputs = np.asarray(model.predict_on_batch(prepare.range.of_bytes(pixels)), "float32")
         results += [_best(row, names, top_k) for row in keras.ops.convert_to_numpy(function(outputs))]
         if bar:

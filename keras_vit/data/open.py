@@ -7,6 +7,7 @@ from keras_vit.data.annotations.box_source import boxes
 from keras_vit.data.records.read import tfrecord
 from keras_vit.data.source_names import with_kind
 from keras_vit.data.sources.base import Source
+from keras_vit.data.sources.depth_files import depths
 from keras_vit.data.sources.digits import digits
 from keras_vit.data.sources.folder import folder, images
 from keras_vit.data.sources.masks import masks
@@ -20,14 +21,15 @@ _KINDS = {
     "images": lambda rest, split, data_dir, buffer: images(rest, split, data_dir),
     "masks": lambda rest, split, data_dir, buffer: masks(rest, split, data_dir),
     "boxes": lambda rest, split, data_dir, buffer: boxes(rest, split, data_dir),
+    "depth": lambda rest, split, data_dir, buffer: depths(rest, split, data_dir),
     "csv": lambda rest, split, data_dir, buffer: table("csv", rest, split, data_dir),
     "jsonl": lambda rest, split, data_dir, buffer: table("jsonl", rest, split, data_dir),
     "tfrecord": tfrecord,
 }
-_FOLDERS = ("folder", "images", "masks", "boxes")
+_FOLDERS = ("folder", "images", "masks", "boxes", "depth")
 _VALID = (
-    'a path, "digits", "folder:PATH", "images:PATH", "masks:PATH", "boxes:PATH", "csv:PATH", "jsonl:PATH",'
-    ' "tfrecord:PATH", or a name of tensorflow-datasets'
+    'a path, "digits", "folder:PATH", "images:PATH", "masks:PATH", "boxes:PATH", "depth:PATH",'
+    ' "csv:PATH", "jsonl:PATH", "tfrecord:PATH", or a name of tensorflow-datasets'
 )
 _VERSION = re.compile(r"[\d*]+\.[\d*]+\.[\d*]+|experimental_latest")
 
@@ -37,9 +39,9 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
 
     Args:
         text: str. "digits"; "folder:PATH"; "images:PATH", without classes; "masks:PATH", with class masks;
-            "boxes:PATH", with boxes of objects; "csv:PATH" or "jsonl:PATH"; "tfrecord:PATH", a folder or a glob; or a
-            tensorflow-datasets name, "cifar10", "cifar10:3.0.2". source_names.py infers the kind of a path without
-            one. Options follow a "?": "csv:PATH?label=breed".
+            "boxes:PATH", with boxes of objects; "depth:PATH", with depth maps; "csv:PATH" or "jsonl:PATH";
+            "tfrecord:PATH", a folder or a glob; or a tensorflow-datasets name, "cifar10", "cifar10:3.0.2".
+            source_names.py infers the kind of a path without one. Options follow a "?": "csv:PATH?label=breed".
         split: str. "train", "train[:90%]"...
         data_dir: str. Base of relative paths and folder of prepared tensorflow-datasets; None for the working directory
             and tensorflow-datasets' default. Paths may be in a bucket: gs://...

@@ -10,7 +10,7 @@ from absl import logging
 from keras_vit.data import open_source
 from keras_vit.data.sources.selection import subset
 from keras_vit.evaluation.classes import check_classes
-from keras_vit.evaluation.data import OnSource, source_of
+from keras_vit.evaluation.data import OnSource, open_data
 from keras_vit.evaluation.features import Embedder
 from keras_vit.evaluation.loss_and_metrics import check_head
 from keras_vit.evaluation.registry import Chart, Evaluation, Setting, register
@@ -102,7 +102,7 @@ class Calibration(OnSource):
         return subset(source, np.arange(0, source.size, 2)), subset(source, np.arange(1, source.size, 2))
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
-        setting, source, preprocess = source_of(self, setting)
+        setting, source, preprocess = open_data(self, setting)
         model = setting.model
         check_classes(model, source)
         if ends_in_probabilities(model):

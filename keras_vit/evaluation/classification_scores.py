@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.evaluation.classes import check_classes
-from keras_vit.evaluation.data import OnSource, source_of
+from keras_vit.evaluation.data import OnSource, open_data
 from keras_vit.evaluation.loss_and_metrics import (
     check_head,
     check_preprocessing,
@@ -144,7 +144,7 @@ class Classification(OnSource):
     flips: bool = False
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
-        setting, source, preprocess = source_of(self, setting)
+        setting, source, preprocess = open_data(self, setting)
         model = setting.model
         classes = model.output_shape[-1]
         check_classes(model, source)

@@ -11,7 +11,7 @@ from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.folder import folders_read_once
 from keras_vit.data.sources.selection import subset
 from keras_vit.data.usual_splits import usual_splits
-from keras_vit.evaluation.registry import Evaluator, Setting, name_of
+from keras_vit.evaluation.registry import Evaluator, Setting, evaluator_name
 from keras_vit.inspection import tiles
 
 
@@ -48,7 +48,7 @@ class OnSource(Evaluator):
     preprocess: str | None = None
 
 
-def source_of(evaluator: Any, setting: Setting, split: str = "test") -> tuple[Setting, Any, str]:
+def open_data(evaluator: Any, setting: Setting, split: str = "test") -> tuple[Setting, Any, str]:
     """(setting, source, preprocessing text) of an evaluator with the options source, split and preprocess.
 
     `split` is the default; a source without a test split uses its usual substitute.
@@ -64,11 +64,11 @@ def source_of(evaluator: Any, setting: Setting, split: str = "test") -> tuple[Se
             source, preprocess = open_source(evaluator.source, split, setting.data_dir), None
     elif evaluator.split is not None:
         raise ValueError(
-            f'The evaluator "{name_of(evaluator)}" has split="{evaluator.split}" but no source. Set source=, or'
+            f'The evaluator "{evaluator_name(evaluator)}" has split="{evaluator.split}" but no source. Set source=, or'
             " leave out split to use the run's evaluation data."
         )
     if source is None:
-        name = name_of(evaluator)
+        name = evaluator_name(evaluator)
         raise ValueError(f'The evaluator "{name}" needs data: set its source, {name}(source="..."), or pass --data.')
     return setting, source, evaluator.preprocess or preprocess or default_preprocessing(setting.model)
 

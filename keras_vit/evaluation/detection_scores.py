@@ -10,12 +10,12 @@ import numpy as np
 from keras_vit.data import ExampleErrors, evaluation_batches
 from keras_vit.data.objects import pack
 from keras_vit.evaluation.average_precision import AveragePrecision
-from keras_vit.evaluation.data import OnSource, source_of
+from keras_vit.evaluation.data import OnSource, open_data
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing
 from keras_vit.evaluation.matched_boxes import objects_found
 from keras_vit.evaluation.matched_classes import matched_objects
 from keras_vit.evaluation.registry import Evaluation, Setting, register
-from keras_vit.inspection.box_comparison import marks_of, sheet
+from keras_vit.inspection.box_comparison import match_marks, sheet
 from keras_vit.io.progress import stage
 
 
@@ -43,7 +43,7 @@ class _Example:
         kept = (self.labels >= 0) & (self.scores >= threshold)
         boxes, scores, labels = self.boxes[kept], self.scores[kept], self.labels[kept]
         objects = self.objects[self.objects[:, 4] >= 0]
-        return marks_of(objects, boxes, scores, labels, objects_found(objects, boxes, labels), names)
+        return match_marks(objects, boxes, scores, labels, objects_found(objects, boxes, labels), names)
 
 
 @register("detection")
@@ -80,7 +80,7 @@ class Detection(OnSource):
             raise ValueError(f"detection: threshold={self.threshold!r}: expected a score from 0 to 1, or None.")
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
-        setting, source, preprocess = source_of(self, setting)
+        setting, source, preprocess = open_data(self, setting)
         model = setting.model
         if not hasattr(model, "detections"):
             raise ValueError(

@@ -24,7 +24,7 @@ from keras_vit.models import taps
 DTYPES = ("float32", "float16")
 
 
-def encoder_of(model: keras.Model) -> keras.Model:
+def find_encoder(model: keras.Model) -> keras.Model:
     """The model to take features from: the result of `get_encoder`, or a plain Keras model itself."""
     return model.get_encoder() if hasattr(model, "get_encoder") else model
 
@@ -69,10 +69,10 @@ class Embedder:
             raise ValueError(f'Unknown dtype "{dtype}" for features. Valid: {", ".join(DTYPES)}.')
         self._doing, self._what = ("Embedding", "features") if output is None else ("Predicting", "outputs")
         if output is None:
-            model = encoder_of(model)
+            model = find_encoder(model)
             own = getattr(model, "features", None)
             output = taps.features(model) if own is None else own
-        preprocess = default_preprocessing(encoder_of(model)) if preprocess is None else preprocess
+        preprocess = default_preprocessing(find_encoder(model)) if preprocess is None else preprocess
         self._extractor = Model(model.input, output)
         self._extractor.jit_compile = model.jit_compile
         self._preprocess, self._batch_size, self._dtype, self._verbose = preprocess, batch_size, dtype, verbose
@@ -267,10 +267,10 @@ class FeatureEvaluator(Evaluator):
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         self.check_options()
-        preprocess = self.preprocess or default_preprocessing(encoder_of(setting.model))
+        preprocess = self.preprocess or default_preprocessing(find_encoder(setting.model))
         verbose = setting.verbose and setting.strategy.chief
         with setting.strategy.scope():
-            output = None if self.block is None else mean_of_block(encoder_of(setting.model), self.block)
+            output = None if self.block is None else mean_of_block(find_encoder(setting.model), self.block)
             embedder = Embedder(
                 setting.model, preprocess, setting.batch_size, self.dtype, verbose, output, errors=setting.errors
             )

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from keras_vit.evaluation.data import OnSource, sheet, source_of, spread_images
+from keras_vit.evaluation.data import OnSource, open_data, sheet, spread_images
 from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.pretraining.masked_model import MaskedModel, Reconstruction
 
@@ -55,7 +55,7 @@ class Reconstructions(OnSource):
             )
         if self.images < 1:
             raise ValueError(f"images={self.images}: expected 1 or more.")
-        setting, source, preprocess = source_of(self, setting)
+        setting, source, preprocess = open_data(self, setting)
         images = spread_images(source, preprocess, self.images)
 
         def evaluate():

@@ -112,6 +112,7 @@ _MODULES = {
     "calibration": "calibration",
     "classification": "classification_scores",
     "corruptions": "robustness.corruptions",
+    "depth": "depth_evaluation",
     "detection": "detection_scores",
     "few_shot": "shots",
     "knn": "knn",
@@ -156,7 +157,7 @@ def register(name: str) -> Callable[[type[Evaluator]], type[Evaluator]]:
     return add
 
 
-def name_of(evaluator: Evaluator) -> str:
+def evaluator_name(evaluator: Evaluator) -> str:
     """The registered name of an evaluator, or its class's if it has none."""
     names = (name for name, registered in EVALUATORS.items() if registered is type(evaluator))
     return next(names, type(evaluator).__name__)

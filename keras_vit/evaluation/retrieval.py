@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_vit.answers import check_answers
 from keras_vit.data.captions import image_and_tokens
-from keras_vit.evaluation.data import OnSource, source_of
+from keras_vit.evaluation.data import OnSource, open_data
 from keras_vit.evaluation.features import Embedder
 from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.image_text.zero_shot import LOAD_TEXTS, resolve_templates
@@ -84,7 +84,7 @@ class Retrieval(OnSource):
         model: Any = setting.model
         check_answers(model, "embeddings", LOAD_TEXTS)
         image_setting = dataclasses.replace(setting, model=model.image_encoder)
-        _, source, preprocess = source_of(self, image_setting)
+        _, source, preprocess = open_data(self, image_setting)
         select = image_and_tokens(model.tokens, source.class_names, resolve_templates(self.templates)[:1])
         with setting.strategy.scope():
             tower = model.tower("image")

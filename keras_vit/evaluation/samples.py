@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from keras_vit.evaluation.data import OnSource, sheet, source_of, spread_images
+from keras_vit.evaluation.data import OnSource, open_data, sheet, spread_images
 from keras_vit.evaluation.registry import Evaluation, register
 from keras_vit.pretraining.image_gpt import ImageGPT
 
@@ -48,7 +48,7 @@ class Samples(OnSource):
             raise ValueError(
                 f"count={self.count}, images={self.images}, completions={self.completions}: each must be 1 or more."
             )
-        setting, source, preprocess = source_of(self, setting)
+        setting, source, preprocess = open_data(self, setting)
         originals = spread_images(source, preprocess, self.images)
 
         def evaluate():

@@ -11,7 +11,7 @@ from keras_vit.answers import check_answers
 from keras_vit.data import ExampleErrors, evaluation_batches, image_and_label
 from keras_vit.data.sources.selection import subset
 from keras_vit.evaluation.boundaries import TOLERANCE, BoundaryScores, f_scores
-from keras_vit.evaluation.data import OnSource, source_of
+from keras_vit.evaluation.data import OnSource, open_data
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing, metrics_runner
 from keras_vit.evaluation.matched_classes import matched_masks
 from keras_vit.evaluation.own_size import count
@@ -69,7 +69,7 @@ def _rounded(values, defined):
     return [float(value) if there else None for value, there in zip(values, defined)]
 
 
-def _of_logits(setting):
+def _without_auxiliary(setting):
     """The setting's model, without auxiliary heads."""
     model = setting.model
     if not hasattr(model, "without_auxiliary"):
@@ -124,8 +124,8 @@ class Segmentation(OnSource):
             raise ValueError("segmentation: preprocess has no effect with a window: leave out one of them.")
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
-        setting, source, preprocess = source_of(self, setting)
-        model = _of_logits(setting)
+        setting, source, preprocess = open_data(self, setting)
+        model = _without_auxiliary(setting)
         select = image_and_mask if setting.select is image_and_label else setting.select
         setting = dataclasses.replace(setting, model=model, select=select)
         source, scored = matched_masks(model, source)

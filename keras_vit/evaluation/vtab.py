@@ -54,7 +54,7 @@ def missing(tasks: Mapping[str, VtabTask], data_dir: str | None) -> dict[str, st
     return found
 
 
-def evaluator_of(task: VtabTask, method: str, model: Any) -> Evaluator:
+def task_evaluator(task: VtabTask, method: str, model: Any) -> Evaluator:
     """The evaluator of a task by `method`, one of METHODS."""
     channels = model.input_shape[-1]
     if channels != 3:
@@ -65,7 +65,7 @@ def evaluator_of(task: VtabTask, method: str, model: Any) -> Evaluator:
 
 def measured(tasks: Mapping[str, VtabTask], method: str, setting: Setting) -> dict[str, dict[str, Any]]:
     """Evaluates tasks with available data by `method`, one of METHODS: {task: measures and details}."""
-    prepared = {name: evaluator_of(task, method, setting.model).prepare(setting) for name, task in tasks.items()}
+    prepared = {name: task_evaluator(task, method, setting.model).prepare(setting) for name, task in tasks.items()}
     results = {}
     with stage("Measuring the tasks", len(prepared), "tasks") as work:
         for name, evaluate in prepared.items():

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 from keras_vit.answers import check_answers
 from keras_vit.evaluation.classification_scores import Classification
-from keras_vit.evaluation.data import OnSource, source_of
+from keras_vit.evaluation.data import OnSource, open_data
 from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.image_text.zero_shot import LOAD_TEXTS, resolve_templates
 from keras_vit.io.paths import locate, read_text
 
 
-def names_of(class_names: str | tuple[str, ...] | None, source_names: tuple[str, ...]) -> tuple[str, ...]:
+def asked_class_names(class_names: str | tuple[str, ...] | None, source_names: tuple[str, ...]) -> tuple[str, ...]:
     """The names of a source's classes in texts: as given, the lines of a file, or the source's own.
 
     Raises:
@@ -50,8 +50,8 @@ class ZeroShot(OnSource):
         self.check_options()
         model = setting.model
         check_answers(model, "embeddings", LOAD_TEXTS)
-        _, source, _ = source_of(self, dataclasses.replace(setting, model=model.image_encoder))
-        names = names_of(self.class_names, source.class_names)
+        _, source, _ = open_data(self, dataclasses.replace(setting, model=model.image_encoder))
+        names = asked_class_names(self.class_names, source.class_names)
         fields = {name: getattr(self, name) for name in ("source", "split", "preprocess", "flips")}
 
         def evaluate():

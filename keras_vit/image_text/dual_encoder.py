@@ -185,13 +185,13 @@ class DualEncoder(CompositeModel):
         Raises:
             FileNotFoundError, ImportError, ValueError: as in `preprocess`.
         """
-        from keras_vit.prediction.images import Preprocessor, listed, name_of
+        from keras_vit.prediction.images import Preprocessor, item_name, listed
 
         items, single = listed(images)
         prepare, tower, found = Preprocessor(self.image_encoder), self.tower("image"), []
         for start in range(0, len(items), batch_size):
             numbered = enumerate(items[start : start + batch_size], start)
-            pixels = np.stack([prepare(item, name_of(item, i, single)) for i, item in numbered])
+            pixels = np.stack([prepare(item, item_name(item, i, single)) for i, item in numbered])
             found.append(np.asarray(tower.predict_on_batch(prepare.range.of_bytes(pixels)), "float32"))
         return np.concatenate(found)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit.answers import Column, bind
 from keras_vit.answers.answer import takes
-from keras_vit.evaluation.features import encoder_of
+from keras_vit.evaluation.features import find_encoder
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.fit.model import Model
 from keras_vit.io.suggest import did_you_mean
@@ -22,7 +22,7 @@ _OF_CLASSES = {"classes", "logits"}
 
 def _features(model):
     """Symbolic features (b, d) of a model, or of a pre-training model's encoder."""
-    encoder = encoder_of(model)
+    encoder = find_encoder(model)
     own = getattr(encoder, "features", None)
     return taps.features(encoder) if own is None else own
 
@@ -91,7 +91,7 @@ class AnswerRows:
         if "features" in kinds:
             outputs["features"] = _features(model)
         # An encoder may be a separate graph with the surrounding model's images.
-        self.model = Model(model.input if own else encoder_of(model).input, outputs)
+        self.model = Model(model.input if own else find_encoder(model).input, outputs)
         self.model.jit_compile = model.jit_compile
         self.model.check_pixels = model.check_pixels
         self._range = InputRange.of(self.model)

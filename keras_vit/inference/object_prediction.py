@@ -57,7 +57,7 @@ class Ids:
         return Column("split", "text"), *image, *size, *found, *numbers, Column("error", "text")
 
 
-def ids_of(source: Source, model: Any) -> Ids:
+def find_ids(source: Source, model: Any) -> Ids:
     """The ids in the annotation file of a COCO source; of other sources rows from 0, and classes from 1."""
     names, known = class_names(model), source.coco_ids
     own = tuple(range(1, len(names) + 1))
@@ -218,7 +218,7 @@ def predict_objects(
     check_answers(model, "objects")
     finder = Finder(model, batch_size, {"threshold": model.score_threshold, **finding})
     folder, about = os.path.expanduser(os.fspath(folder)), about or {}
-    files, ids = Shards(folder, split, _FORMAT.ending, source.size, rows_per_file), ids_of(source, model)
+    files, ids = Shards(folder, split, _FORMAT.ending, source.size, rows_per_file), find_ids(source, model)
     description = {**_description(finder, source, files, ids), **about}
     with owned_part(files, part):
         take_folder(files, description, free=tuple(about))

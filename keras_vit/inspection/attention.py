@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.inspection.calls import call_of, chosen, computing, converted
+from keras_vit.inspection.calls import call_arguments, chosen, computing, converted
 from keras_vit.inspection.window_maps import each_window_map, window_shares
 from keras_vit.layers import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.models import taps
@@ -44,7 +44,7 @@ def _weighing(model, blocks):
     """A function from image tensors to (block number, weights (b, k, n, n) float32) of `blocks`, or all, in turn."""
     _, layers = attention_blocks(model)
     numbers = chosen(len(layers), blocks)
-    compute = computing(model, {str(i): call_of(layers[i]) for i in numbers})
+    compute = computing(model, {str(i): call_arguments(layers[i]) for i in numbers})
 
     def each(images):
         calls = compute(images)
@@ -109,7 +109,7 @@ def _reading(model):
     encoder, blocks = attention_blocks(model)
     pool = next((layer for layer in encoder.layers if layer.name == "pool"), None)
     if isinstance(pool, AttentionPooling):
-        compute = computing(model, {"pool": call_of(pool)})
+        compute = computing(model, {"pool": call_arguments(pool)})
 
         def read(images):
             weights = ops.cast(pool.attention_weights(**compute(images)["pool"]), "float32")

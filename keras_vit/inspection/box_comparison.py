@@ -26,7 +26,7 @@ KINDS = {
 }
 
 
-def marks_of(
+def match_marks(
     objects: np.ndarray,
     boxes: np.ndarray,
     scores: np.ndarray,
@@ -63,7 +63,7 @@ def sheet(images: Any, marks: Sequence[Sequence[Mark]], columns: int = 2) -> np.
 
     Args:
         images: (n, h, w, c). Pixels 0..255.
-        marks: the marks of each image from `marks_of`.
+        marks: the marks of each image from `match_marks`.
         columns: images per row.
     """
     drawn = np.stack([draw(enlarged(image), own) for image, own in zip(images, marks)])

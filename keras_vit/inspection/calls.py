@@ -11,7 +11,7 @@ from keras_vit.fit.checks.inputs import check_images
 from keras_vit.models import taps
 
 
-def call_of(block: keras.layers.Layer) -> dict[str, Any]:
+def call_arguments(block: keras.layers.Layer) -> dict[str, Any]:
     """Symbolic arguments of a block's call: x (b, n, d), and its masks, including Keras' own."""
     call = block._inbound_nodes[0].arguments
     given = {**dict(zip(("x", "mask", "attention_mask"), call.args)), **call.kwargs}

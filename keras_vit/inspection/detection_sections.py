@@ -80,7 +80,7 @@ def confusion(matrix: Sequence[Sequence[int]], names: Sequence[str], threshold: 
 
 
 def examples(images: np.ndarray, marks: Sequence[Sequence[Mark]], note: str = "") -> str:
-    """Images (n, h, w, c) with their marks, from `inspection.detection.marks_of`; "" without images."""
+    """Images (n, h, w, c) with their marks, from `inspection.detection.match_marks`; "" without images."""
     if not len(images):
         return ""
     return section("Examples", embedded(figures.png(sheet(images, marks)), "examples"), note)

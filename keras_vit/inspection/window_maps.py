@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.inspection.calls import call_of, chosen, computing, converted
+from keras_vit.inspection.calls import call_arguments, chosen, computing, converted
 from keras_vit.models import taps
 
 
@@ -23,7 +23,7 @@ def window_blocks(model: keras.Model) -> list:
 def _inputs(model, numbers):
     """A function from image tensors to {block number: the block's input (b, h, w, d)}."""
     blocks = window_blocks(model)
-    compute = computing(model, {str(i): {"x": call_of(blocks[i])["x"]} for i in numbers})
+    compute = computing(model, {str(i): {"x": call_arguments(blocks[i])["x"]} for i in numbers})
     return lambda images: {int(i): call["x"] for i, call in compute(images).items()}
 
 

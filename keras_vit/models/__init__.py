@@ -31,6 +31,7 @@ __all__ = [
     "BiTSpec",
     "Classifier",
     "Contrastive",
+    "DepthModel",
     "DetectionModel",
     "Distilled",
     "DualEncoder",
@@ -67,6 +68,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from keras_vit.classification.distilled import Distilled as Distilled
+    from keras_vit.depth.depth_model import DepthModel as DepthModel
     from keras_vit.detection.detection_model import DetectionModel as DetectionModel
     from keras_vit.image_text.contrastive import Contrastive as Contrastive
     from keras_vit.image_text.dual_encoder import DualEncoder as DualEncoder
@@ -90,6 +92,7 @@ else:
         {
             "Contrastive": "keras_vit.image_text.contrastive",
             "DINO": "keras_vit.pretraining.dino_model",
+            "DepthModel": "keras_vit.depth.depth_model",
             "DetectionModel": "keras_vit.detection.detection_model",
             "Distilled": "keras_vit.classification.distilled",
             "DualEncoder": "keras_vit.image_text.dual_encoder",

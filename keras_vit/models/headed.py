@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Self
 import keras
 
 from keras_vit.layers.embedding.patches import pair
+from keras_vit.layers.pooling import TokenPooling
 from keras_vit.models import families, taps
 from keras_vit.models.checks import (
     check_count,
@@ -70,6 +71,18 @@ def decoder_maps(encoder: Classifier, decoder: Decoder) -> list:
         taps.normalised_map(encoder, i) if i in decoder.normalised else taps.feature_map(encoder, i)
         for i in decoder.taps
     ]
+
+
+def maps_for_head(encoder: Classifier, decoder: Decoder) -> list:
+    """The symbolic maps that a decoder's head takes, behind its neck: [(b, h, w, d), ...]."""
+    maps = decoder_maps(encoder, decoder)
+    if decoder.neck is None:
+        return maps
+    if not decoder.class_tokens:
+        return decoder.neck(maps)
+    outputs, policy = taps.block_outputs(encoder), encoder.dtype_policy
+    tokens = [TokenPooling(dtype=policy, name=f"readout_{i}")(outputs[n]) for i, n in enumerate(decoder.taps)]  # (b, d)
+    return decoder.neck(maps, tokens)
 
 
 class HeadedModel(ModelOfArguments):

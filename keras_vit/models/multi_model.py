@@ -53,8 +53,9 @@ def _moved(trunk, part, name):
     heads = {layer.name for layer in part.layers} - {layer.name for layer in trunk.layers}
     if not isinstance(part, HeadedModel) and (not isinstance(part, Classifier) or heads != {"head"}):
         raise ValueError(
-            f'MultiModel: the part "{name}" should be a linear classifier, a SegmentationModel or a DetectionModel, got'
-            f' "{part.name}", a {type(part).__name__} with the layers {", ".join(sorted(heads)[:5])} after the trunk.'
+            f'MultiModel: the part "{name}" should be a linear classifier, a SegmentationModel, DepthModel or'
+            f' DetectionModel, got "{part.name}", a {type(part).__name__} with the layers'
+            f" {', '.join(sorted(heads)[:5])} after the trunk."
         )
     _check_trunk(trunk, part.get_encoder(), name)
     if isinstance(part, HeadedModel):
@@ -104,8 +105,9 @@ class MultiModel(Model):
 
     Args:
         trunk: a ViT, BiT or Swin without a head.
-        parts: {name: model}. Linear classifiers, SegmentationModels and DetectionModels that were trained with the
-            trunk's weights frozen. Their heads are copied; another image size than the trunk's is adapted to it.
+        parts: {name: model}. Linear classifiers, SegmentationModels, DepthModels and DetectionModels that were trained
+            with the trunk's weights frozen. Their heads are copied; another image size than the trunk's is adapted to
+            it.
         name: of the model.
 
     Input: pixels 0..255 (b, height, width, channels). Output: {name: the part's outputs}.

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find
+from keras_vit.depth import depth_model
 from keras_vit.detection.heads import detection_heads
 from keras_vit.layers.embedding.patches import grid_size, pair
 from keras_vit.models.families import FAMILIES, find_spec
@@ -28,6 +29,8 @@ def _decoder(published: Published, encoder: Encoder) -> Decoder:
     head, classes, policy = str(published.head), published.classes or 1, keras.dtype_policies.get("float32")
     if head in detection_heads.HEADS:
         return detection_heads.make_detector(head, encoder, classes, policy, published.head_options)
+    if published.head_options.get("depth"):
+        return depth_model.HEADS[head](**published.head_options).decoder(encoder, 1, False, policy)
     return make_decoder(head, encoder, classes, classes > 1, policy, published.head_options)
 
 

@@ -124,7 +124,7 @@ def _image(item, channels, check_pixels):
     return _pixels(item, channels, check_pixels)
 
 
-def name_of(item, number, single):
+def item_name(item, number, single):
     """An image's name in messages."""
     if isinstance(item, (str, os.PathLike)):
         return f'"{os.fspath(item)}"'
@@ -214,7 +214,7 @@ def each_answer(answer: Callable[[Iterable], Iterable], x: Any, verbose: bool | 
     images, single = listed(x)
     shown = verbose and len(images) > batch_size
     bar, results = keras.utils.Progbar(len(images), unit_name="image") if shown else None, []
-    for found in answer((item, name_of(item, i, single)) for i, item in enumerate(images)):
+    for found in answer((item, item_name(item, i, single)) for i, item in enumerate(images)):
         results.append(found)
         if bar:
             bar.update(len(results))
@@ -229,6 +229,6 @@ def preprocess(model, x: Any):
         return pixels if found.is_bytes else keras.layers.Rescaling(found.factor, found.offset, dtype="float32")(pixels)
     images, single = listed(x)
     prepare = Preprocessor(model)
-    each = [prepare(item, name_of(item, i, single)) for i, item in enumerate(images)]
+    each = [prepare(item, item_name(item, i, single)) for i, item in enumerate(images)]
     pixels = prepare.range.of_bytes(np.stack(each) if each else np.zeros((0, *prepare.shape), "uint8"))
     return pixels[0] if single else pixels

@@ -157,7 +157,7 @@ def planned_data(
 
 
 @contextlib.contextmanager
-def of_evaluator(name: str) -> Iterator[None]:
+def naming_evaluator(name: str) -> Iterator[None]:
     """A context in which ValueErrors name the evaluator and how to leave it out."""
     try:
         yield
@@ -180,7 +180,7 @@ def evaluators(evals: Any) -> dict[str, Evaluator]:
             raise ValueError(f"config.evals.{name} is an evaluator, a section of its options, got {options!r}.")
         fields = {key: value for key, value in options.items() if key not in ("every", "evaluator")}
         result[name] = make_evaluator(options.get("evaluator", name), fields)
-        with of_evaluator(name):
+        with naming_evaluator(name):
             result[name].check_options()
     return result
 

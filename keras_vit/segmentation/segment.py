@@ -106,7 +106,7 @@ class Segmenter:
     def __post_init__(self):
         if self.model.classes == 1:
             raise ValueError(
-                f'"{self.model.name}" has one output per pixel, such as a depth, and no classes to choose from: use'
+                f'"{self.model.name}" has one output per pixel, and no classes to choose from: use'
                 " model.predict(model.preprocess(images)), (b, height, width, 1)."
             )
         integer(self.batch_size, "batch_size")

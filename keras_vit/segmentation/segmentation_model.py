@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import keras
 
 from keras_vit.layers.arguments import number
-from keras_vit.layers.pooling import TokenPooling
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import LogitsAtPixels
-from keras_vit.models import taps
-from keras_vit.models.headed import HeadedModel, Shared, decoder_maps
+from keras_vit.models.headed import HeadedModel, Shared, maps_for_head
 from keras_vit.segmentation.heads.eomt import MaskedAttention, mask_outputs
 from keras_vit.segmentation.heads.segmentation_heads import make_decoder
 from keras_vit.segmentation.mask_loss import MaskClassificationLoss
@@ -40,21 +38,11 @@ def _plain_colors(colors, classes):
     return tuple(tuple(int(c) for c in row) for row in rows)
 
 
-def _class_tokens(encoder, decoder):
-    """The class token of each map, [(b, d), ...], or [] where the neck does not take them."""
-    if not decoder.class_tokens:
-        return []
-    outputs, policy = taps.block_outputs(encoder), encoder.dtype_policy
-    return [TokenPooling(dtype=policy, name=f"readout_{i}")(outputs[n]) for i, n in enumerate(decoder.taps)]
-
-
 def _outputs(encoder, decoder):
     """The symbolic outputs: logits (b, height, width, classes), or a dict of these with auxiliary ones."""
     if decoder.joins:
         return mask_outputs(encoder, decoder)
-    maps, tokens = decoder_maps(encoder, decoder), _class_tokens(encoder, decoder)
-    if decoder.neck is not None:
-        maps = decoder.neck(maps, tokens) if decoder.class_tokens else decoder.neck(maps)
+    maps = maps_for_head(encoder, decoder)
     named = {"logits": decoder.head(maps)}
     named |= {f"auxiliary_{i}": layer([maps[place]]) for i, (place, layer) in enumerate(decoder.auxiliary)}
     at_pixels = {}
@@ -130,6 +118,11 @@ class SegmentationModel(HeadedModel):
         colors = _plain_colors(colors, classes)
 
         def make(facts, classes, policy, options):
+            if options.get("depth"):
+                raise ValueError(
+                    f'head_options={{"depth": "{options["depth"]}"}}: a SegmentationModel gives classes. Write'
+                    f' keras_vit.DepthModel(encoder, kind="{options["depth"]}").'
+                )
             return make_decoder(head, facts, classes, auxiliary > 0, policy, options)
 
         super().__init__(
@@ -148,17 +141,20 @@ class SegmentationModel(HeadedModel):
         self.colors, self.auxiliary = colors, auxiliary
         self.usual_loss = "SegmentationLoss" if classes > 1 else "SoftmaxCrossEntropy"
 
-    @property
-    def depth(self) -> str | None:
-        """The kind of depth that the model gives every pixel, "relative" or "metric"; None for classes."""
-        return self.head_options.get("depth")
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        if config["head_options"].get("depth"):  # of a file from before there was a DepthModel
+            from keras_vit.depth.depth_model import DepthModel
+
+            return DepthModel.from_config(DepthModel.config_from_segmentation(config))
+        return super().from_config(config, custom_objects)
 
     def _usual_answers(self) -> tuple[str, ...]:
-        return ("depth",) if self.depth else ("masks",) if self.classes > 1 else ("pixels",)
+        return ("masks",) if self.classes > 1 else ("pixels",)
 
     @property
     def mask_rules(self) -> MaskRules | None:
-        """The rules for masks; None for a single output, which may be a depth or a probability."""
+        """The rules for masks; None for a single output, a probability."""
         return MaskRules.of(self.classes, self.image_size) if self.classes > 1 else None
 
     def target_rules(self) -> Any:
@@ -286,11 +282,6 @@ class SegmentationModel(HeadedModel):
         return segment(self, x, verbose, batch_size=batch_size, probabilities=probabilities, **how)
 
     def classify(self, x, *args, **kwargs):
-        if self.depth:
-            raise ValueError(
-                f'"{self.name}" gives every pixel a depth, and no classes: use model.predict(model.preprocess(images)),'
-                " (b, height, width, 1)."
-            )
         raise ValueError(
             f'"{self.name}" gives every pixel a class, not the whole image: use model.segment(image), or predict for'
             " the logits (b, height, width, classes)."

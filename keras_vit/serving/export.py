@@ -64,7 +64,7 @@ def _check_place(path):
     check_folder(os.path.dirname(os.path.abspath(path)))
 
 
-def _format_of(path, format):
+def _choose_format(path, format):
     """The format, by the path's ending if it is None; ValueError for an ending that contradicts it."""
     ending = os.path.splitext(path)[1].lower()
     found = _BY_ENDING.get(ending, "tf_saved_model")
@@ -86,7 +86,7 @@ def _format_of(path, format):
 def _check(model, path, format):
     """(the export's path, with "~" expanded; its format), checked."""
     path = check_model_and_path("export", model, path)
-    format = _format_of(path, format)
+    format = _choose_format(path, format)
     if format not in FORMATS:
         raise ValueError(
             f'Unknown export format "{format}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}.'
@@ -133,7 +133,7 @@ def export_outputs(
         by_keras: Keras' method, which writes all formats but ONNX.
         path, format, options: its arguments; format None for the one of the path's ending.
     """
-    format = _format_of(os.fspath(path), format)
+    format = _choose_format(os.fspath(path), format)
     if format != "onnx":
         return by_keras(path, format=format, **options)
     given = [name for name, value in options.items() if value is not None and name != "verbose"]
@@ -220,7 +220,7 @@ def export(
     """
     if isinstance(model, keras.Model) and takes_texts(model):
         given = {"top_k": top_k, "activation": activation, "quantization": quantization, "threshold": threshold}
-        return export_texts(model, os.fspath(path), _format_of(os.fspath(path), format), given)
+        return export_texts(model, os.fspath(path), _choose_format(os.fspath(path), format), given)
     if isinstance(model, Model):
         model = model.without_auxiliary()
     place, format = _check(model, path, format)

@@ -102,7 +102,7 @@ def check(model: keras.Model, path: str, format: str) -> None:
         )
 
 
-def _of_dataset(dataset):
+def _dataset_pixels(dataset):
     """The pixels of a tf.data dataset of images or batches, with or without labels."""
     images = [np.asarray(keras.utils.unpack_x_y_sample_weight(element)[0]) for element in dataset]
     if not images:
@@ -121,7 +121,7 @@ def calibration_pixels(model: keras.Model, images: Any) -> np.ndarray:
         ValueError: for fewer than 16 images, another size, or pixels on another scale.
     """
     if hasattr(images, "element_spec"):
-        pixels = _of_dataset(images)
+        pixels = _dataset_pixels(images)
     else:
         pixels = np.asarray(model.preprocess(list(images)) if isinstance(images, (list, tuple)) else images)
     expected = (*model.image_size, model.channels)

@@ -30,7 +30,7 @@ def _drawn(run):
     return found
 
 
-def _of_images(run):
+def _sample_pictures(run):
     """The evaluators' latest pictures with images: reconstructions, samples."""
     found = {}
     for name in run.config.get("evals") or {}:
@@ -51,4 +51,4 @@ def pictures(run: Run | None, images: bool = False) -> dict[str, tuple[str, byte
     calibration = run.evaluation and run.evaluation.details.get("calibration")
     if calibration:
         found["calibration.png"] = "accuracy against confidence", figures.reliabilities({"evaluation": calibration})
-    return found | _drawn(run) | (_of_images(run) if images else {})
+    return found | _drawn(run) | (_sample_pictures(run) if images else {})

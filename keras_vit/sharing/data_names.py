@@ -19,7 +19,7 @@ _ON_THE_HUB = {
 }
 # Kind of local files -> the hub's name for such data sets.
 OWN = {
-    **dict.fromkeys(("folder", "images", "masks", "boxes"), "imagefolder"),
+    **dict.fromkeys(("folder", "images", "masks", "boxes", "depth"), "imagefolder"),
     **{"csv": "csv", "jsonl": "json", "tfrecord": "tfrecord"},
 }
 _PATH = re.compile(r"[/\\~]")
@@ -55,7 +55,7 @@ def names_a_file(text: str) -> bool:
     return bool(_PATH.search(text))
 
 
-def data_of(source: str, split: str | None) -> Data:
+def find_data(source: str, split: str | None) -> Data:
     """The data set of a source, given as in config.data.source."""
     split = None if split is None or names_a_file(split) else split
     kind = re.split("[:?]", source)[0]

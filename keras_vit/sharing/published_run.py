@@ -13,7 +13,7 @@ from keras_vit.io.json_files import read_json
 from keras_vit.io.lock import FILE as LOCK
 from keras_vit.runs.config import flat
 from keras_vit.runs.saving.rundir import RunDirectory
-from keras_vit.sharing.data_names import OWN, Data, data_of, is_public, model_name, names_a_file
+from keras_vit.sharing.data_names import OWN, Data, find_data, is_public, model_name, names_a_file
 from keras_vit.tasks import TASKS, find_task
 from keras_vit.tasks.task import OPTIONS
 
@@ -82,7 +82,7 @@ class Run:
     def data(self) -> Data | None:
         """Training data; None without a config."""
         data = self.config.get("data")
-        return data and data_of(data["source"], data["train"])
+        return data and find_data(data["source"], data["train"])
 
     @property
     def base(self) -> str | None:
@@ -103,18 +103,18 @@ class Run:
             measures = {
                 key: value for key, value in _measures(content).items() if key in logged or not logged and key != "step"
             }
-            data = self._data_of(name, options)
+            data = self._find_data(name, options)
             found.append(Measured(name, data, measures, content))
         return found
 
-    def _data_of(self, name, options):
+    def _find_data(self, name, options):
         """Data of an evaluator with these options, its own or the run's; None if unknown."""
         kind: Any = find_evaluator(options.get("evaluator", name))
         values = {**({field.name: field.default for field in dataclasses.fields(kind)} if kind else {}), **options}
         if values.get("source"):
-            return data_of(values["source"], values.get("test") or values.get("split"))
+            return find_data(values["source"], values.get("test") or values.get("split"))
         own = self.config["data"]
-        return data_of(own["source"], own["evaluation"]) if kind and "source" in values else None
+        return find_data(own["source"], own["evaluation"]) if kind and "source" in values else None
 
     def caption(self, name: str) -> str:
         """Caption of the pictures with images from an evaluator in `config.evals`; "" if it draws none."""
@@ -167,7 +167,7 @@ def _evaluation(path, config):
         config.get("data"),
     )
     source = content.get("data") or (data and data["source"])  # older files lack "data"
-    measured_on = data_of(source, content["split"]) if source and content.get("split") else None
+    measured_on = find_data(source, content["split"]) if source and content.get("split") else None
     return Measured("", measured_on, _measures(content), content)
 
 

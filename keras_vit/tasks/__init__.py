@@ -19,6 +19,7 @@ TASKS = {
     "masked_patches": "MaskedPatches",
     "segmentation": "Segmentation",
     "detection": "Detection",
+    "depth": "Depth",
     "image_text": "ImageText",
 }
 

@@ -8,6 +8,7 @@ from keras_vit.classification.distillation_losses import (
     TeacherAccuracy,
 )
 from keras_vit.classification.mixup import Cutmix, Mixup, MixupOrCutmix
+from keras_vit.depth.depth_losses import DepthL1, DepthScores, ScaleInvariantLogLoss
 from keras_vit.detection.dense_loss import DenseDetectionLoss
 from keras_vit.detection.grouped_loss import GroupedSetPredictionLoss
 from keras_vit.detection.region_loss import RegionLoss
@@ -47,6 +48,8 @@ __all__ = [
     "Agreement",
     "Cutmix",
     "DenseDetectionLoss",
+    "DepthL1",
+    "DepthScores",
     "DiceLoss",
     "EvaluateAverage",
     "FocalLoss",
@@ -68,6 +71,7 @@ __all__ = [
     "Preprocessing",
     "RectifiedAdam",
     "RegionLoss",
+    "ScaleInvariantLogLoss",
     "SceneMixup",
     "SegmentationCrossEntropy",
     "SegmentationLoss",

@@ -21,7 +21,10 @@ from keras_vit.training import (
     StochasticWeightAveraging,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore:The weights are")]
+pytestmark = [
+    pytest.mark.release("fit", "layers", "optim", "distribution"),
+    pytest.mark.filterwarnings("ignore:The weights are"),
+]
 X, Y = rows(16)
 FACTORS = (0.5, 2.0, 1.0, 0.0, 3.0)
 

@@ -11,7 +11,7 @@ from keras_vit.data import from_arrays, open_source
 from keras_vit.data.sources.selection import example_names
 from keras_vit.distribution import Strategy
 from keras_vit.evaluation import EVALUATORS, Evaluation, Evaluator, Setting, make_evaluator, parse_evaluators, register
-from keras_vit.evaluation.data import source_of
+from keras_vit.evaluation.data import open_data
 from keras_vit.runs import RunDirectory, run
 from trainers import config_files, evaluate
 
@@ -168,5 +168,5 @@ def test_data_without_a_split_test_is_split_as_a_run_splits_it(tmp_path):
     given = make_evaluator("ridge", {"source": text, "test": "train[:10%]"})._with_splits(None)
     assert (given.train, given.test) == ("train", "train[:10%]")
     evaluator = make_evaluator("classification", {"source": text, "preprocess": "decode"})
-    _, source, _ = source_of(evaluator, Setting(None))
+    _, source, _ = open_data(evaluator, Setting(None))
     assert example_names(source) == example_names(open_source(text, "train[80%:]"))

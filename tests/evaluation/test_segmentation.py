@@ -142,14 +142,14 @@ def shows(size=(9, 11)):
     return model
 
 
-def source_of(masks, predicted, **options):
+def open_data(masks, predicted, **options):
     images = np.repeat(predicted[..., None], 3, -1).astype("uint8")
     source = from_arrays(images, features={"mask": masks[..., None].astype("uint8")})
     return dataclasses.replace(source, class_names=NAMES, void=VOID, **options)
 
 
 def evaluate(masks, predicted, batch_size=2, **options):
-    source, size = source_of(masks, predicted), masks.shape[1:]
+    source, size = open_data(masks, predicted), masks.shape[1:]
     setting = Setting(shows(size), batch_size=batch_size, source=source, preprocess="decode")
     return make_evaluator("segmentation", options).prepare(setting)()
 
@@ -193,7 +193,7 @@ def test_measures_and_details_are_numpys():
 def test_an_evaluation_starts_from_nothing_and_sees_the_current_weights():
     masks, predicted = EDGE_CASES["rectangles"]
     model = shows()
-    setting = Setting(model, batch_size=2, source=source_of(masks, predicted), preprocess="decode")
+    setting = Setting(model, batch_size=2, source=open_data(masks, predicted), preprocess="decode")
     evaluate = make_evaluator("segmentation", {"pictures": 0}).prepare(setting)
     first, again = evaluate(), evaluate()
     assert first.measures == again.measures and first.details == again.details
@@ -215,10 +215,21 @@ def test_batches_make_no_difference_and_boundaries_may_be_left_out():
 
 
 @pytest.mark.extended
+def test_a_model_with_another_head_is_measured_like_a_segmentation_model():
+    """Its metrics get a weight per pixel, as in Keras."""
+    masks, predicted = EDGE_CASES["rectangles"]
+    model = shows()
+    model.weighs_examples = False
+    setting = Setting(model, batch_size=2, source=open_data(masks, predicted), preprocess="decode")
+    found = make_evaluator("segmentation", {"pictures": 0}).prepare(setting)()
+    assert found.measures == pytest.approx(evaluate(masks, predicted, pictures=0).measures)
+
+
+@pytest.mark.extended
 def test_the_picture_has_a_row_per_example_in_the_datas_colours():
     masks, predicted = blobs(5, size=(64, 80))
     colors = ((10, 20, 30), (200, 0, 0), (0, 200, 0), (0, 0, 200))
-    source = source_of(masks, predicted, colors=colors)
+    source = open_data(masks, predicted, colors=colors)
     setting = Setting(shows((64, 80)), batch_size=2, source=source, preprocess="decode")
     picture = make_evaluator("segmentation", {"pictures": 2}).prepare(setting)().pictures["examples"]
     assert picture.dtype == np.uint8 and picture.shape[1] == 4 * 80 + 3 * 8
@@ -241,7 +252,7 @@ def test_auxiliary_heads_are_left_out():
     masks, predicted = blobs(6, size=(16, 16))
     options = {"depth": 4, "width": 16, "heads": 2, "mlp_dim": 16, "head_options": {"width": 8}}
     model = keras_vit.SegmentationModel("Ti/8", "setr_naive", K, 16, auxiliary=0.4, class_names=NAMES, **options)
-    setting = Setting(model, batch_size=2, source=source_of(masks, predicted), preprocess="decode")
+    setting = Setting(model, batch_size=2, source=open_data(masks, predicted), preprocess="decode")
     evaluation = make_evaluator("segmentation", {}).prepare(setting)()
     best = model.without_auxiliary().predict(np.repeat(predicted[..., None], 3, -1).astype("uint8"), verbose=0)
     right = (best.argmax(-1) == masks)[masks != VOID].mean()
@@ -253,7 +264,7 @@ def test_windows_measure_masks_of_segment_at_their_own_size():
     masks, predicted = blobs(7, size=(20, 28))
     model = keras_vit.SegmentationModel("Ti/8", "linear", K, 16, class_names=NAMES, depth=1, width=16, heads=2)
     model.head.set_weights([np.random.default_rng(0).normal(size=w.shape) for w in model.head.get_weights()])
-    how, source = {"window": "slide", "flips": True}, source_of(masks, predicted)
+    how, source = {"window": "slide", "flips": True}, open_data(masks, predicted)
     evaluation = make_evaluator("segmentation", {**how, "tolerance": 0.05}).prepare(Setting(model, source=source))()
     images = np.repeat(predicted[..., None], 3, -1).astype("uint8")
     found = np.stack([each.classes.astype(int) for each in model.segment(list(images), **how)])

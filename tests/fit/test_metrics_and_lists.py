@@ -39,6 +39,9 @@ OF = {
     **dict.fromkeys(
         ("PairAccuracy", "SigmoidContrastive", "SoftmaxContrastive"), ([0, 0, 0], RNG.normal(size=(3, 2, 3)))
     ),
+    **dict.fromkeys(
+        ("DepthL1", "ScaleInvariantLogLoss"), ([[[1.0, 0.0]], [[2.0, 4.0]]], RNG.uniform(1, 5, (2, 1, 2, 1)))
+    ),
     "MaskClassificationLoss": ([[[0, 255]], [[2, 1]]], RNG.normal(size=(2, 4, 3 + 1 + 2))),
     "DenseDetectionLoss": (OBJECTS, RNG.normal(size=(2, 4, 8 + 3))),
     "SetPredictionLoss": (OBJECTS, RNG.normal(size=(2, 4, 4 + 3 + 1))),
@@ -53,7 +56,7 @@ def classes_of(base):
             and issubclass(getattr(training, name), base)]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [n for n in classes_of(keras.metrics.Metric) if n != "SegmentationScores"])
+@pytest.mark.parametrize("name", [n for n in classes_of(keras.metrics.Metric) if not n.endswith("Scores")])
 def test_metrics_take_nested_lists(name):
     y, predicted = OF[name]
     weights = np.linspace(0.5, 2.0, len(y))
@@ -78,7 +81,9 @@ def test_losses_take_nested_lists(name):
 def test_metrics_state_their_direction():
     """But for an entropy, of which neither more nor less is better."""
     stated = {name: getattr(getattr(training, name), "_direction", None) for name in classes_of(keras.metrics.Metric)}
-    assert stated.pop("TeacherEntropy") is None and set(stated.values()) == {"up"}
+    assert (stated.pop("TeacherEntropy"), stated.pop("DepthScores")) == (None, "down") and set(stated.values()) == {
+        "up"
+    }
     assert (ClassCounts._direction, CalibrationError._direction) == ("up", "down")
 
 

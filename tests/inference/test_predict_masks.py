@@ -11,7 +11,7 @@ from small_models import NAMED, every_weight, segmenting, write_pngs
 
 from keras_vit.data import ExampleErrors, from_arrays, open_source
 from keras_vit.data.whole_images import whole_images
-from keras_vit.inference import mask_prediction, predict, predict_masks
+from keras_vit.inference import image_files, mask_prediction, predict, predict_masks
 from keras_vit.io.mask_pictures import mask_png
 from keras_vit.prediction.images import Reader
 
@@ -50,7 +50,7 @@ def test_a_mask_has_the_name_and_size_of_its_image(whole, source):
 
 @pytest.mark.extended
 def test_a_mask_is_what_segment_returns(whole, model, source):
-    path = next(name for name in mask_prediction.names_at(source, range(6)) if name.endswith("a/0.png"))
+    path = next(name for name in image_files.names_at(source, range(6)) if name.endswith("a/0.png"))
     found = model.segment(path, window="slide", flips=True)
     mask = Image.open(whole[0] / "train" / "a" / "0.png")
     np.testing.assert_array_equal(np.asarray(mask), found.classes)
@@ -69,7 +69,7 @@ def test_a_table_names_the_classes(whole):
 def test_a_job_in_parts_that_was_stopped_ends_as_one_that_was_not(whole, model, source, tmp_path, monkeypatch):
     options = {"window": "slide", "flips": True}
     assert predict_masks(model, source, tmp_path, part=(1, 2), **options).files == (2, 0, 6)  # one is broken
-    write, done = mask_prediction.write_bytes, []
+    write, done = image_files.write_bytes, []
 
     def stop(path, data):
         if str(path).endswith(".png"):
@@ -79,7 +79,7 @@ def test_a_job_in_parts_that_was_stopped_ends_as_one_that_was_not(whole, model, 
         write(path, data)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(mask_prediction, "write_bytes", stop)
+        patch.setattr(image_files, "write_bytes", stop)
         predict_masks(model, source, tmp_path, **options)
     assert predict_masks(model, source, tmp_path, **options).files == (2, 3, 6)
     assert written(tmp_path) == written(whole[0])
@@ -119,7 +119,7 @@ def test_masks_open_with_the_classes_of_the_model(count, tmp_path, monkeypatch):
             if pixels is not None:
                 Image.fromarray(pixels).save(tmp_path / folder / name)
     paths = [str(tmp_path / "photos" / name) for name in ("a.jpg", "a.png")]
-    for name in mask_prediction.mask_names(paths):
+    for name in image_files.file_names(paths):
         (tmp_path / "found" / "train" / name).write_bytes(mask_png(expected, colors))
     (tmp_path / "found" / mask_prediction.CLASSES).write_bytes(mask_prediction.class_table(model))
     source = open_source(f"masks:{tmp_path}/photos?images={tmp_path}/photos&masks={tmp_path}/found/train", "train")
@@ -147,10 +147,10 @@ def test_a_broken_mask_costs_no_prediction(model, tmp_path):
 
 
 def test_images_that_differ_in_their_ending_keep_it():
-    assert mask_prediction.mask_names(["/p/x/1.jpg", "/p/y/1.png"]) == ["x/1.png", "y/1.png"]
-    assert mask_prediction.mask_names(["/p/1.jpg", "/p/1.png"]) == ["1.jpg.png", "1.png.png"]
-    assert mask_prediction.mask_names(["gs://b/p/1.jpg"]) == ["1.png"]
-    assert mask_prediction.mask_names(["p/a/../../1.jpg", "p/b.jpg"]) == ["1.png", "p/b.png"]
+    assert image_files.file_names(["/p/x/1.jpg", "/p/y/1.png"]) == ["x/1.png", "y/1.png"]
+    assert image_files.file_names(["/p/1.jpg", "/p/1.png"]) == ["1.jpg.png", "1.png.png"]
+    assert image_files.file_names(["gs://b/p/1.jpg"]) == ["1.png"]
+    assert image_files.file_names(["p/a/../../1.jpg", "p/b.jpg"]) == ["1.png", "p/b.png"]
 
 
 def test_a_classifier_has_no_masks(source, tmp_path):

@@ -97,7 +97,7 @@ def test_coco_results_have_the_ids_of_the_annotations(whole):
 
 @pytest.mark.extended
 def test_without_coco_ids_are_rows_and_classes_from_1(model, folder):
-    ids = object_prediction.ids_of(open_source(f"images:{folder}", "train"), model)
+    ids = object_prediction.find_ids(open_source(f"images:{folder}", "train"), model)
     assert ids.images is None and ids.categories == (1, 2, 3)
     columns = {column.name: column.kind for column in ids.columns}
     assert columns["image_id"] == "integer"
@@ -105,7 +105,7 @@ def test_without_coco_ids_are_rows_and_classes_from_1(model, folder):
 
 def test_classes_that_the_annotations_lack_bring_a_warning(source, caplog):
     other = detecting(class_names=["cat", "dog", "zebra"])
-    assert object_prediction.ids_of(source, other).categories == (1, 2, 3)
+    assert object_prediction.find_ids(source, other).categories == (1, 2, 3)
     assert "has no categories zebra" in caplog.text
 
 

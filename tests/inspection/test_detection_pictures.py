@@ -22,7 +22,7 @@ OBJECTS = np.array(
 def marks():
     """Of a found cat, a dog taken for a cat, a missed cat, a difficult one, and a false alarm."""
     boxes = np.array([OBJECTS[0, :4], OBJECTS[1, :4], [0.4, 0.1, 0.5, 0.2]])
-    return box_comparison.marks_of(
+    return box_comparison.match_marks(
         OBJECTS, boxes, np.array([0.9, 0.8, 0.7]), np.array([0, 0, 1]), np.array([0, 1, -1]), NAMES
     )
 

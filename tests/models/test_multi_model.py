@@ -40,8 +40,9 @@ def singles():
     boxes = keras_vit.DetectionModel(
         trunk.clone(), "dense", 3, class_names=NAMES, head_options=DETECTORS["dense"][0], score_threshold=0.1
     )
+    depth = keras_vit.DepthModel(trunk.clone(), "linear")
     label = noisy(keras_vit.ViT("Ti/8", classes=3, class_names=NAMES, **SIZES), 1)
-    return trunk, {"label": with_trunk(label, trunk), "masks": masks, "boxes": boxes}
+    return trunk, {"label": with_trunk(label, trunk), "masks": masks, "boxes": boxes, "depth": depth}
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,11 @@ def test_a_file_holds_it_whole(model, singles, tmp_path):
     assert_equal(loaded, singles)
     assert loaded.parts["boxes"].score_threshold == 0.1 and loaded.parts["label"].class_names == NAMES
     assert_equal(loaded.clone(), singles)
+    with eager():
+        part = keras_vit.load(tmp_path / "m.keras", key="depth")
+        np.testing.assert_array_equal(part.predict_on_batch(pixels(2)), model.predict_on_batch(pixels(2))["depth"])
+    with pytest.raises(ValueError, match='no part key="mask": its parts are label, masks, boxes, depth'):
+        keras_vit.load(tmp_path / "m.keras", key="mask")
 
 
 def test_a_service_answers_with_every_part(model):
@@ -80,7 +86,7 @@ def test_a_service_answers_with_every_part(model):
         [row] = client.post("/v1/models/m:predict?threshold=0.05", content=file.getvalue()).json()["predictions"]
         mask = client.post("/v1/models/m:mask", content=file.getvalue())
         about = client.get("/v1/models/m/metadata").json()
-    assert row.keys() == {"label", "masks", "boxes", "status"}
+    assert row.keys() == {"label", "masks", "boxes", "depth", "status"}
     assert sorted(row["label"]["classes"]) == sorted(NAMES) and row["boxes"]["size"] == [32, 48]
     assert Image.open(io.BytesIO(mask.content)).size == (48, 32)
     assert about["parts"]["boxes"]["threshold"] == 0.1 and about["answers"] == ["several"]
@@ -112,7 +118,7 @@ def test_a_file_for_another_engine_has_every_output(model, tmp_path):
     pytest.importorskip("ai_edge_litert")
     keras_vit.export(model, tmp_path / "m.tflite")
     outputs = json.loads((tmp_path / "m.tflite.json").read_text())["outputs"]
-    assert {"label_probabilities", "masks_ids", "boxes_boxes", "features"} <= outputs.keys()
+    assert {"label_probabilities", "masks_ids", "boxes_boxes", "depth_depth", "features"} <= outputs.keys()
 
 
 def test_a_page_shows_every_part(model):

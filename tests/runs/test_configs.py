@@ -223,6 +223,7 @@ def test_every_row_of_every_config_resolves_and_fits_its_model(name):
         ("digits_pretrain:B/16", '"digits_pretrain" takes no argument, got "B/16"'),
         ("augre:none", 'no config "augre". Did you mean "augreg"'),
         ("/none/own.py", "There is no config file"),
+        (str(pathlib.Path(__file__).parents[2] / "setup.cfg"), 'setup.cfg" is not a Python file'),
     ],
 )
 def test_names_and_choices_are_refused_with_what_is_valid(name, message):

@@ -8,6 +8,7 @@ import pytest
 from dense_head_arrays import CLASSES, GOLDENS, SIZES, WIDTH, fill, maps, sample, thinned
 
 import keras_vit
+from keras_vit.depth.depth_model import DPTDepth
 from keras_vit.layers.resizing import pool_to, resize_bilinear
 from keras_vit.models.heads.decoder import Encoder
 from keras_vit.planning import counting
@@ -76,7 +77,7 @@ def test_dpt_is_that_of_transformers(readout, size, goldens):
     if whole:
         np.testing.assert_allclose(found["auxiliary"], goldens[f"dpt_project/auxiliary/{size}"], atol=5e-5)
     else:
-        decoder = make_decoder("dpt", PLAIN, 1, False, FLOAT32, options | {"depth": "relative"})
+        decoder = DPTDepth(**options, depth="relative").decoder(PLAIN, 1, False, FLOAT32)
         depth = outputs(decoder, maps(SIZES[size]))["head"]
         np.testing.assert_allclose(depth, goldens[f"dpt_{readout}/depth/{size}"], atol=5e-5)
 
@@ -88,7 +89,7 @@ def test_depth_anything_is_that_of_transformers(depth, max_depth, size, goldens)
     encoder = Encoder(keras_vit.models.make_spec("S/14"), (14 * h, 14 * w))
     options = {"widths": (4, 6, 8, 10), "width": 6, "readout": "ignore", "exact_sizes": True, "normalised": True}
     options |= {"depth": depth, "max_depth": max_depth, "depth_width": 4}
-    found = outputs(make_decoder("dpt", encoder, 1, False, FLOAT32, options), maps((h, w)))
+    found = outputs(DPTDepth(**options).decoder(encoder, 1, False, FLOAT32), maps((h, w)))
     np.testing.assert_allclose(found["head"], goldens[f"depth_anything/{depth}/{size}"], atol=2e-5)
 
 
@@ -108,7 +109,6 @@ def test_heads_name_what_does_not_suit_them():
         ("dpt", no_token, {"readout": "add"}, 'readout="add" reads the class token, and this encoder has none'),
         ("dpt", PLAIN, {"readout": "sum"}, "Unknown readout 'sum'. Valid: project, add, ignore"),
         ("dpt", PLAIN, {"taps": (0, 1)}, "This head takes 4 taps, got 2"),
-        ("dpt", PLAIN, {"depth": "metric"}, 'depth="metric" is a single output: write classes=1'),
         ("dpt", bit, {}, 'The head "dpt" takes the maps of a ViT'),
         ("upernet", PLAIN, {"norm": "instance"}, "unknown norm 'instance'.* Valid: batch, group"),
     ):
@@ -163,7 +163,7 @@ def test_dpt_large_has_the_parameters_of_transformers():
 def test_depth_anything_v2_small_has_the_parameters_of_transformers():
     spec = keras_vit.models.make_spec("S/14", layer_scale=1.0, pool="token")
     options = {"width": 64, "readout": "ignore", "residual_bias": True, "exact_sizes": True, "depth": "relative"}
-    decoder = make_decoder("dpt", Encoder(spec, (518, 518)), 1, False, FLOAT32, options)
+    decoder = DPTDepth(**options).decoder(Encoder(spec, (518, 518)), 1, False, FLOAT32)
     encoder = counting.parameters(counting.layer_counts(spec, 518, None))
     unused = 2 * (9 * 64 * 64 + 64) + 384  # as above; and DINOv2's mask token
     assert encoder + parameters(decoder, (37, 37), 384) + unused == 24_785_089  # DepthAnythingForDepthEstimation

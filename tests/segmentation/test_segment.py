@@ -157,7 +157,7 @@ def test_arguments_out_of_range_are_refused(model, options, message):
 
 
 def test_a_model_of_one_output_has_no_classes():
-    with pytest.raises(ValueError, match="one output per pixel, such as a depth"):
+    with pytest.raises(ValueError, match="one output per pixel, and no classes"):
         keras_vit.SegmentationModel(
             "Ti/8", "linear", 1, image_size=SIZE, depth=1, width=16, heads=2, mlp_dim=16
         ).segment(pixels(*SIZE))

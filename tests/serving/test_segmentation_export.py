@@ -119,9 +119,9 @@ def test_litert_equals_keras(model, tmp_path):
 
 @pytest.fixture(scope="module")
 def depth_model():
-    options = {"depth": "metric", "max_depth": 3.0, "width": 8, "widths": (4, 4, 4, 4), "residual_norm": None}
+    options = {"width": 8, "widths": (4, 4, 4, 4)}
     size = {"image_size": (16, 24), "depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
-    return keras_vit.SegmentationModel("Ti/8", "dpt", 1, head_options=options, name="depth", **size)
+    return keras_vit.DepthModel("Ti/8", max_depth=3.0, head_options=options, **size)
 
 
 @pytest.mark.extended
@@ -166,7 +166,6 @@ def test_a_served_depth_is_the_models(depth_model, eagerly):
 
 def test_depth_has_no_classes(depth_model, tmp_path):
     for use, message in (
-        (lambda: depth_model.segment(pixels(1)), "one output per pixel, such as a depth"),
         (lambda: depth_model.classify(pixels(1)), "gives every pixel a depth, and no classes"),
         (
             lambda: keras_vit.export(depth_model, tmp_path / "m", top_k=2),

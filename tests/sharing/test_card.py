@@ -18,7 +18,7 @@ import keras_vit
 from keras_vit.planning.flops import forward_flops
 from keras_vit.sharing import share, write_folder
 from keras_vit.sharing.card import OWN_WORDS_END, _classes, own_words
-from keras_vit.sharing.data_names import data_of, model_name, on_the_hub
+from keras_vit.sharing.data_names import find_data, model_name, on_the_hub
 from keras_vit.sharing.published_run import read_run
 from keras_vit.sharing.shared_folder import check_output
 
@@ -279,7 +279,7 @@ def test_what_transformers_cannot_express_is_shared_for_timm(tmp_path):
     ],
 )
 def test_data_is_named_by_what_anybody_knows(source, split, expected):
-    data = data_of(source, split)
+    data = find_data(source, split)
     assert (data.name, data.kind, data.split, data.public) == expected
 
 

@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
+from PIL import Image
 from small_models import detecting, every_weight, segmenting, write_pngs
 
-from keras_vit import DualEncoder, MultiModel, SegmentationModel, TextEncoder
+from keras_vit import DepthModel, DualEncoder, MultiModel, SegmentationModel, TextEncoder
 from trainers import classify, detect, kinds, loading, predict, segment
 
 OF = {
@@ -13,14 +15,14 @@ OF = {
     "objects": "finds objects: keras-vit detect NAME IMAGES",
     "classes": "classifies whole images: keras-vit classify NAME IMAGES",
     "pixels": "has one output per pixel: keras-vit serve NAME",
-    "depth": "gives every pixel a depth, and no classes: keras-vit serve NAME",
+    "depth": "gives every pixel a depth, and no classes: keras-vit predict --model=NAME",
     "texts": 'compares images with texts: keras-vit classify NAME IMAGES --labels="a cat,a dog"',
     "features": "returns features: keras-vit predict --model=NAME .* --answers=features",
 }
 VERBS = {classify: "classes", segment: "masks", detect: "objects"}
 
 
-DEPTH = {"depth": "metric", "max_depth": 3.0, "width": 8, "widths": (4, 4, 4, 4), "residual_norm": None}
+DEPTH = {"width": 8, "widths": (4, 4, 4, 4)}
 
 
 def _dual_encoder():
@@ -37,7 +39,7 @@ def models():
         "objects": detecting(),
         "classes": every_weight(),
         "pixels": SegmentationModel("Ti/8", "linear", 1, **size),
-        "depth": SegmentationModel("Ti/8", "dpt", 1, head_options=DEPTH, **size),
+        "depth": DepthModel("Ti/8", head_options=DEPTH, **size),
         "texts": _dual_encoder(),
         "features": every_weight(classes=None),
     }
@@ -54,12 +56,25 @@ def test_the_verb_for_a_model(kind, verb, models, binary, monkeypatch, tmp_path)
         binary(verb, "NAME", tmp_path / "a.png")
 
 
-@pytest.mark.parametrize("kind", ["pixels", "depth", "texts"])
+@pytest.mark.parametrize("kind", ["pixels", "texts"])
 def test_predict_offers_features_where_answers_are_no_rows(kind, models, binary, monkeypatch, tmp_path):
     monkeypatch.setattr(loading, "load", lambda name: models[kind])
     write_pngs(tmp_path, 2)
     with pytest.raises(ValueError, match="request only features"):
         binary(predict, model="NAME", data=f"images:{tmp_path}", output=tmp_path / "out")
+
+
+@pytest.mark.extended
+def test_predict_writes_depths_in_millimetres(models, binary, monkeypatch, tmp_path):
+    monkeypatch.setattr(loading, "load", lambda name: models["depth"])
+    (tmp_path / "in").mkdir()
+    images = write_pngs(tmp_path / "in", 2)
+    for _ in range(2):  # the second resumes
+        binary(predict, model="NAME", data=f"images:{images}", output=tmp_path / "out")
+    written = sorted((tmp_path / "out" / "train").rglob("*.png"))
+    assert len(written) == 2 and np.asarray(Image.open(written[0])).dtype == np.uint16
+    with pytest.raises(ValueError, match="--window would be ignored"):
+        binary(predict, model="NAME", data=f"images:{images}", output=tmp_path / "out", window="slide")
 
 
 def test_predict_refuses_answers_of_other_models(models, binary, monkeypatch, tmp_path):
@@ -75,6 +90,8 @@ def test_predict_writes_each_part_of_a_multi_model(models, binary, monkeypatch, 
     model = MultiModel(trunk, {"street": models["masks"], "look": models["masks"].with_encoder(trunk.clone())})
     monkeypatch.setattr(loading, "load", lambda name: model)
     images = write_pngs(tmp_path, 2)
+    with pytest.raises(ValueError, match="NAME gives several answers: add --load.key=street"):
+        kinds.check_kind("NAME", "masks", model)
     binary(predict, model="NAME", data=f"images:{images}", output=tmp_path / "out", answers="street,features")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["features", "street"]
     assert len(list((tmp_path / "out" / "street").rglob("*.png"))) == 2

@@ -194,7 +194,7 @@ def test_what_is_put_in_place_is_on_the_disk_first(tmp_path, monkeypatch):
     assert any(name.endswith("dataset.json") for name in done)
 
 
-@pytest.mark.processes
+@pytest.mark.release("data/records", "io", "trainers/prepare.py")
 def test_a_killed_run_leaves_no_dataset_and_runs_again(tmp_path):
     script = (
         "import os, sys, numpy as np\n"

@@ -25,8 +25,9 @@ from keras_vit.checkpoints.formats.name_map import (
     torch_pointwise,
 )
 from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, check_agreement, colors_in, need, setting
-from keras_vit.segmentation.heads.dpt import DepthHead, DPTHead
-from keras_vit.segmentation.segmentation_model import SegmentationModel
+from keras_vit.depth.depth_model import DepthHead
+from keras_vit.models.headed import HeadedModel
+from keras_vit.segmentation.heads.dpt import DPTHead
 
 DPT, DEPTH_ANYTHING = "dpt", "depth_anything"  # model_type of config.json
 _PREFIXES = {"dpt.": "vit", "backbone.": "dinov2"}  # {prefix of the encoder: its type in formats/huggingface.py}
@@ -74,7 +75,7 @@ def _class_head_map(theirs: str, block: str, classifier: str) -> NameMap:
 def head_map(options: Mapping[str, Any], auxiliary: bool) -> NameMap:
     """{name: Entry} of neck, head and auxiliary head; `options` are those of the head "dpt"."""
     entries = _neck_map(options)
-    if options["depth"] is None:
+    if not options.get("depth"):
         entries |= _class_head_map("head.head", "head/conv", "head/classifier")
         if auxiliary:
             entries |= _class_head_map("auxiliary_head.head", "auxiliary_0/conv_0", "auxiliary_0/classifier")
@@ -169,7 +170,6 @@ def _options(config, arrays, kind, depth, is_backbone):
         "residual_bias": f"{unit}convolution1.bias" in arrays,
         "exact_sizes": kind == DEPTH_ANYTHING,
         "normalised": is_backbone and normed is not False,
-        "depth": None,
     }
     taps = _taps(config, depth)
     options |= {} if taps is None else {"taps": taps}
@@ -186,7 +186,7 @@ def _colors(config, classes):
 
 def _dense(config, arrays, kind, depth, is_backbone):
     options = _options(config, arrays, kind, depth, is_backbone)
-    is_depth = options["depth"] is not None
+    is_depth = "depth" in options
     classes = 1 if is_depth else need(arrays, "head.head.4.weight", 4).shape[0]
     has_auxiliary = "auxiliary_head.head.0.weight" in arrays
     auxiliary = float(_number(config, "auxiliary_loss_weight", 0.4)) if has_auxiliary else 0.0
@@ -231,11 +231,11 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     )
 
 
-def _head_options(model: SegmentationModel) -> dict[str, Any]:
+def _head_options(model: HeadedModel) -> dict[str, Any]:
     """The options of a model's head "dpt", as `head_map` takes them."""
     neck, head = model.decoder.neck, model.head
     unit = neck.fusions[0].unit
-    options = {"readout": neck.readout, "residual_norm": unit.norm, "residual_bias": unit.bias, "depth": None}
+    options = {"readout": neck.readout, "residual_norm": unit.norm, "residual_bias": unit.bias}
     options["exact_sizes"] = neck.exact_sizes
     if isinstance(head, DepthHead):
         options |= {"depth": head.depth, "depth_projection": head.projection}
@@ -269,11 +269,11 @@ def _depth_problems(model, options):
     yield head.projection and neck.width != 256, f"depth_projection=True with width={neck.width} (256)"
 
 
-def check(model: SegmentationModel) -> None:
+def check(model: HeadedModel) -> None:
     """ValueError, with each reason, for a model that none of the three classes of transformers expresses."""
     if model.head_name != "dpt":
         raise ValueError(
-            f'The format "huggingface" cannot express a segmentation model with the head "{model.head_name}", only with'
+            f'The format "huggingface" cannot express a dense model with the head "{model.head_name}", only with'
             ' "dpt" or "eomt", or "upernet" on a BEiT. format="keras" saves every model.'
         )
     huggingface.CAPABILITIES.check(model.get_encoder())
@@ -294,14 +294,14 @@ def check(model: SegmentationModel) -> None:
     refuse("huggingface", "model", problems)
 
 
-def name_map(model: SegmentationModel) -> NameMap:
+def name_map(model: HeadedModel) -> NameMap:
     """{name: Entry} of a model that `check` accepts."""
     prefix, spec = _prefix(model), dataclasses.asdict(model.spec)
     encoder = huggingface_names.name_map(spec, None, _PREFIXES[prefix])
-    return _encoder_map(encoder, prefix) | head_map(_head_options(model), model.auxiliary > 0)
+    return _encoder_map(encoder, prefix) | head_map(_head_options(model), bool(model.decoder.auxiliary))
 
 
-def _idle(model: SegmentationModel) -> dict[str, np.ndarray]:
+def _idle(model: HeadedModel) -> dict[str, np.ndarray]:
     """{name: array} of what belongs to the format and is read by nothing that this model computes."""
     options, width = _head_options(model), model.decoder.neck.width
     arrays = {}
@@ -317,7 +317,7 @@ def _idle(model: SegmentationModel) -> dict[str, np.ndarray]:
     return arrays
 
 
-def to_arrays(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def to_arrays(model: HeadedModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays of the file.
 
     Args:
@@ -342,7 +342,7 @@ def _backbone_config(model):
     return {"backbone_config": inner, "reassemble_hidden_size": model.spec.width, "patch_size": inner["patch_size"]}
 
 
-def to_config(model: SegmentationModel) -> dict[str, Any]:
+def to_config(model: HeadedModel) -> dict[str, Any]:
     """config.json of a model that `check` accepts."""
     neck, head, options = model.decoder.neck, model.head, _head_options(model)
     common = {
@@ -380,7 +380,7 @@ def to_config(model: SegmentationModel) -> dict[str, Any]:
     return {**outer, "architectures": [name], "model_type": DPT, **common, **own}
 
 
-def to_preprocessor(model: SegmentationModel) -> dict[str, Any]:
+def to_preprocessor(model: HeadedModel) -> dict[str, Any]:
     """preprocessor_config.json, of the processor that also resizes the answers."""
     written = config_json.preprocessor(model)
     is_plain = written["image_processor_type"] == "ViTImageProcessor"

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_vit.data.ops import orientation
 from keras_vit.data.ops.branches import outlined
-from keras_vit.data.ops.decode_mask import decode_mask, guarded_png, mask_of_size
+from keras_vit.data.ops.decode_mask import decode_mask, depth_of_size, guarded_png, mask_of_size
 from keras_vit.data.ops.gif import first_frame
 from keras_vit.data.ops.headers import LARGE, MAX_PIXELS, checked, head, product, within
 from keras_vit.data.ops.op_registry import op
@@ -259,8 +259,11 @@ def decode(channels=3, whole=False):
 
     def apply(example):
         image = decode_image(example["image"], channels, whole)
-        if "mask" not in example:
-            return {"image": image}
-        return {"image": image, "mask": mask_of_size(decode_mask(example["mask"]), tf.shape(image)[:2])}
+        result, size = {"image": image}, tf.shape(image)[:2]
+        if "mask" in example:
+            result["mask"] = mask_of_size(decode_mask(example["mask"]), size)
+        if "depth" in example:
+            result["depth"] = depth_of_size(example["depth"], size)
+        return result
 
     return apply

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_vit.data.ops.branches import outlined
 from keras_vit.data.ops.decode import decode, header, not_cut_short
-from keras_vit.data.ops.decode_mask import decode_mask, mask_of_size
+from keras_vit.data.ops.decode_mask import decode_mask, depth_of_size, mask_of_size
 from keras_vit.data.ops.geometry import moved_to_window, pair, random_resized_crop, resized_window, sampled_window
 from keras_vit.data.ops.op_registry import fused
 
@@ -60,10 +60,12 @@ def decode_and_crop(decode_arguments: dict[str, Any], crop_arguments: dict[str, 
         image = resized_window(tf.ensure_shape(window, (None, None, channels)), size, method)
         if "mask" in example:
             example = {**example, "mask": mask_of_size(decode_mask(example["mask"]), shape[:2])}
+        if "depth" in example:
+            example = {**example, "depth": depth_of_size(example["depth"], shape[:2])}
         return moved_to_window(example, image, shape, begin, extent, size)
 
     def separately(example, seed):
-        decoded = whole({key: example[key] for key in ("image", "mask") if key in example})
+        decoded = whole({key: example[key] for key in ("image", "mask", "depth") if key in example})
         return crop({**example, **decoded}, seed)
 
     def apply(example, seed):

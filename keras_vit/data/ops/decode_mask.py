@@ -148,3 +148,16 @@ def mask_of_size(mask: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
         return tf.image.resize(mask, size, method="nearest")
 
     return tf.cond(tf.reduce_all(own == size), lambda: mask, resized)
+
+
+def depth_of_size(depth: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Returns depths (h, w, 1) at the image's `size`, (2,) int32, to the nearest pixel: many are stored smaller.
+
+    Raises:
+        InvalidArgumentError: at run time, if the sides differ in proportion by more than a pixel.
+    """
+    own = tf.shape(depth)[:2]
+    apart = tf.abs(own[0] * size[1] - own[1] * size[0]) <= tf.reduce_max(tf.maximum(own, size))
+    message = ["The depth map and the image differ in proportions (height, width): the map has", own, "the image", size]
+    with tf.control_dependencies([tf.debugging.Assert(apart, message)]):
+        return tf.image.resize(depth, size, method="nearest")

@@ -1,8 +1,10 @@
-"""Resizing, cropping, flipping and shifting ops, which move an example's image, mask and boxes together.
+"""Resizing, cropping, flipping and shifting ops, which move an example's image, mask, depth and boxes together.
 
 - image: pixels (h, w, c).
 - mask: integers (h, w, 1), one per pixel, resampled to the nearest pixel. Padding is the example's "void", an integer,
   or else PADDING.
+- depth: float32 (h, w, 1), metres, 0 for void; moves as the mask, to the nearest pixel, so that no depths are mixed at
+  edges. Padding is 0. A zoom does not change metres.
 - boxes: float32 (m, 4), one per object: top, left, bottom, right as fractions of the image's height and width, as in
   tensorflow-datasets. Ops clip them to the window. A box outside keeps its row, with no area, so rows stay aligned
   with the objects' labels.
@@ -28,7 +30,7 @@ def pair(height: int, width: int | None) -> tuple[int, int]:
 
 
 def moved(example: dict[str, Any], image: tf.Tensor, move_mask: Callable, move_boxes: Callable) -> dict[str, Any]:
-    """Returns the new `image`, with the example's mask and boxes, if any, moved by the two functions.
+    """Returns the new `image`, with the example's mask, depth and boxes, if any, moved by the two functions.
 
     Raises:
         ValueError: if the mask is still encoded.
@@ -38,6 +40,8 @@ def moved(example: dict[str, Any], image: tf.Tensor, move_mask: Callable, move_b
         if example["mask"].dtype == tf.string:
             raise ValueError('The mask is still encoded: start the preprocessing with "decode".')
         result["mask"] = move_mask(example["mask"])
+    if "depth" in example:
+        result["depth"] = move_mask(example["depth"])
     if "boxes" in example:
         result["boxes"] = move_boxes(example["boxes"])
     return result
@@ -49,8 +53,9 @@ def padded(pixels: tf.Tensor, before, after, fill=PADDING) -> tf.Tensor:
     Args:
         pixels: image or mask.
         before, after: (2,) integers each. Rows and columns to add above and on the left, below and on the right.
-        fill: scalar. PADDING for images; `fill_of` for masks.
+        fill: scalar. PADDING for images; `fill_of` for masks, and PADDING for depths, which are floats.
     """
+    fill = PADDING if pixels.dtype.is_floating else fill
     margins = [[before[0], after[0]], [before[1], after[1]], [0, 0]]
     return tf.pad(pixels, margins, constant_values=tf.cast(fill, pixels.dtype))
 

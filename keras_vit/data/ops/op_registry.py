@@ -10,6 +10,7 @@ changes and says whether it is random.
   to a label.
 - An op on several keys maps a dict of the keys present in the example to a dict of the same keys, and so moves image,
   mask and boxes together.
+- An op that moves "mask" gets the example's "depth", too, which moves likewise.
 - With `reads=("void",)` the dict also contains these keys if the example has them; the op does not return them.
 - With `random=True` the function also takes a seed of (2,) integers, and must be a pure function of both.
 
@@ -116,11 +117,14 @@ def op(*keys: str, random: bool = False, refuses: tuple[str, ...] = (), reads: t
             f'Expected the keys that the op changes, like @op("image") or @op("image", "mask", "boxes"), got {keys}.'
         )
 
+    def with_depth(names):
+        return (*names, "depth") if "mask" in names else tuple(names)
+
     def register(factory):
         name = factory.__name__
         if name in OPS and OPS[name].factory.__module__ != factory.__module__:
             raise ValueError(f'The op "{name}" exists already, in {OPS[name].factory.__module__}. Choose another name.')
-        OPS[name] = Op(name, factory, keys, random, tuple(refuses), tuple(reads))
+        OPS[name] = Op(name, factory, with_depth(keys), random, with_depth(refuses), tuple(reads))
         return factory
 
     return register
@@ -140,7 +144,7 @@ def fused(first: str, second: str) -> Callable:
 
 
 def _check_shapes(example):
-    """Refuses examples without an image, and unsupported masks and boxes."""
+    """Refuses examples without an image, and unsupported masks, depths and boxes."""
     if "image" not in example:
         raise ValueError(f'An example needs an "image", but this one has only: {", ".join(example)}.')
     if "mask" in example and example["mask"].dtype != tf.string:
@@ -153,6 +157,10 @@ def _check_shapes(example):
                 f"The mask has {tuple(mask.shape[:2])} pixels, but the image has {tuple(image.shape[:2])}: save the"
                 " mask at the size of its image."
             )
+    if "depth" in example:
+        depth = example["depth"]
+        if depth.dtype != tf.float32 or not depth.shape.is_compatible_with((None, None, 1)):
+            raise ValueError(f'Expected "depth" as float32 (h, w, 1), got {depth.dtype.name} {tuple(depth.shape)}.')
     if "boxes" in example:
         boxes = example["boxes"]
         if boxes.dtype != tf.float32 or not boxes.shape.is_compatible_with((None, 4)):
@@ -220,7 +228,9 @@ class Preprocess:
             ValueError: if the example lacks a key or has a mask or boxes that an op cannot move, or random ops have no
                 seed.
         """
-        tensors = {key: tf.convert_to_tensor(example[key]) for key in ("image", "mask", "boxes") if key in example}
+        tensors = {
+            key: tf.convert_to_tensor(example[key]) for key in ("image", "mask", "depth", "boxes") if key in example
+        }
         example = {**example, **tensors}
         _check_shapes(example)
         return self._apply(example, seed)

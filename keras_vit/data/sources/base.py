@@ -5,6 +5,7 @@
     boxes   (m, 4) float32, one per object: top, left, bottom, right as fractions of the image's height and width
     mask    encoded PNG bytes or integers (h, w, 1), one per pixel
     void    an integer of the mask's dtype: the value of pixels without a class
+    depth   (h, w, 1) float32 metres, 0 where void
     text, id, ...
 
 A source yields keys, and `read(key)` returns the example, so unreadable examples are caught one by one
@@ -209,7 +210,7 @@ class RandomAccess(Source):
         numbers = tf.data.Dataset.zip((tf.data.Dataset.range(self.size),))
 
         def encoded(number):
-            values = {key: value for key, value in self.lookup(number).items() if key in ("image", "mask")}
+            values = {key: value for key, value in self.lookup(number).items() if key in ("image", "mask", "depth")}
             return {key: value for key, value in values.items() if value.dtype == tf.string}
 
         read = tf.function(encoded, autograph=False).get_concrete_function(*numbers.element_spec)

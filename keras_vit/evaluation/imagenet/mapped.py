@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_vit.data.sources.selection import labels_of
-from keras_vit.evaluation.data import source_of
+from keras_vit.evaluation.data import open_data
 from keras_vit.evaluation.imagenet.class_map import CLASSES, class_map
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, metrics_runner
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
@@ -102,7 +102,7 @@ class Mapped(Evaluator):
         return group_of, [found[i] for i in used]
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
-        setting, source, preprocess = source_of(self, setting, "train")
+        setting, source, preprocess = open_data(self, setting, "train")
         model = setting.model
         if model.output_shape[-1] != CLASSES:
             raise ValueError(

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.sources.base import RandomAccess
-from keras_vit.evaluation.data import source_of
+from keras_vit.evaluation.data import open_data
 from keras_vit.evaluation.features import Embedder
 from keras_vit.evaluation.loss_and_metrics import check_head
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
@@ -132,7 +132,7 @@ class Real(Evaluator):
                 f"ReaL needs a model of ImageNet's {CLASSES} classes, got one with {model.output_shape[-1]}."
             )
         real = read_real(self.labels, setting.data_dir)
-        setting, opened, preprocess = source_of(self, setting, "validation")
+        setting, opened, preprocess = open_data(self, setting, "validation")
         source = with_names(opened)
         with setting.strategy.scope():
             verbose = setting.verbose and setting.strategy.chief

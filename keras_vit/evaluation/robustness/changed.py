@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from keras_vit.evaluation.classes import check_classes
-from keras_vit.evaluation.data import OnSource, source_of
+from keras_vit.evaluation.data import OnSource, open_data
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, metrics_runner
 from keras_vit.evaluation.registry import Evaluation, Setting
 from keras_vit.fit.losses import Accuracy, SoftmaxCrossEntropy
@@ -54,7 +54,7 @@ class Changed(OnSource):
         raise NotImplementedError
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
-        setting, source, preprocess = source_of(self, setting)
+        setting, source, preprocess = open_data(self, setting)
         changes = self.changes(setting.model)
         check_classes(setting.model, source)
         first = {row: text for (row, _), text in reversed(changes.items())}  # columns of a row differ only in strength

@@ -3,7 +3,7 @@
 import dataclasses
 
 from keras_vit.evaluation.classes import check_classes
-from keras_vit.evaluation.data import source_of
+from keras_vit.evaluation.data import open_data
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing
 from keras_vit.evaluation.registry import Chart, Evaluation, register
 from keras_vit.evaluation.robustness.changed import Changed, chosen, is_whole, means, numbers
@@ -106,7 +106,7 @@ class Occlusion(Changed):
     def prepare(self, setting):
         if self.order == "random":
             return super().prepare(setting)
-        setting, source, preprocess = source_of(self, setting)
+        setting, source, preprocess = open_data(self, setting)
         check_classes(setting.model, source)
         check_preprocessing(preprocess, source, setting.model)
         if not getattr(getattr(setting.model, "spec", None), "has_attention", False):

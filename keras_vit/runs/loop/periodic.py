@@ -12,7 +12,7 @@ from keras_vit.io.progress import stage
 from keras_vit.optim.wrappers import averaged, averaging
 from keras_vit.runs.loop.callbacks import StepCounter
 from keras_vit.runs.picture_files import write_charts, write_pixels
-from keras_vit.runs.prepare import of_evaluator
+from keras_vit.runs.prepare import naming_evaluator
 from keras_vit.runs.saving.rundir import RunDirectory
 
 
@@ -81,7 +81,7 @@ def periodics(
     """
     result = {}
     for name, evaluator in evaluators.items():
-        with of_evaluator(name):
+        with naming_evaluator(name):
             prepared = evaluator.prepare(setting)
         measure = functools.partial(_evaluate, prepared, name, rundir)
         result[name] = Periodic(measure, resolved["evals"][name]["every"], resolved["total"], start)

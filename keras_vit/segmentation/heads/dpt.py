@@ -1,6 +1,6 @@
-"""DPT (arXiv 2103.13413): maps reassembled at four sizes, fused from the deepest; for classes, and for depth.
+"""DPT (arXiv 2103.13413): maps reassembled at four sizes, fused from the deepest; here for classes.
 
-As in transformers' DPTForSemanticSegmentation, DPTForDepthEstimation and DepthAnythingForDepthEstimation. The 1x1
+As in transformers' DPTForSemanticSegmentation; depth/depth_model.py has the head for depth on the same neck. The 1x1
 convolutions come before the upsampling instead of after it, which gives the same at a quarter of the work.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import choice, flag, integer, integers, number
+from keras_vit.layers.arguments import choice, flag, integer, integers
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import resize_bilinear, resized_dtype
 from keras_vit.models.heads.decoder import Decoder, Encoder
@@ -27,7 +27,6 @@ from keras_vit.models.heads.parts import (
 )
 
 READOUTS = ("project", "add", "ignore")
-DEPTHS = ("relative", "metric")
 _EVEN = (0.25, 0.5, 0.75, 1.0)  # blocks 2, 5, 8 and 11 of ViT-B, 5, 11, 17 and 23 of ViT-L
 
 
@@ -239,58 +238,6 @@ class DPTHead(LayerOfParts):
         return keras.KerasTensor((b, 2 * h, 2 * w, self.classes), resized_dtype(self.variable_dtype))
 
 
-@serializable
-class DepthHead(LayerOfParts):
-    """DPT's head for depth: [..., (b, h, w, d)] -> depth (b, h', w', 1), not negative, of the finest map.
-
-    Args:
-        size: (h', w'), pixels; None for twice the map's (DPT).
-        width: channels before the last convolution.
-        projection: whether a convolution with ReLU comes first (`add_projection` of transformers' DPT).
-        depth: "relative", a ReLU, or "metric", a sigmoid.
-        max_depth: factor of the output.
-    """
-
-    def __init__(
-        self,
-        size: Sequence[int] | None = None,
-        width: int = 32,
-        projection: bool = False,
-        depth: str = "relative",
-        max_depth: float = 1.0,
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        self.size = None if size is None else integers(size, "DepthHead: size", (518, 518))
-        self.width, self.projection = integer(width, "DepthHead: width"), flag(projection, "DepthHead: projection")
-        self.depth = choice(depth, "DepthHead: depth", DEPTHS)
-        self.max_depth = number(max_depth, "DepthHead: max_depth")
-
-    def build(self, input_shapes):
-        shape, policy = input_shapes[-1], self.dtype_policy
-        d = shape[-1]
-        self.first = convolution(d, 3, policy, "projection") if self.projection else None
-        self.convolutions = [convolution(d // 2, 3, policy, "conv_0"), convolution(self.width, 3, policy, "conv_1")]
-        self.linear = keras.layers.Dense(1, dtype=policy.variable_dtype, name="linear")
-        if self.first is not None:
-            self.first.build(shape)
-        self.convolutions[0].build(shape)
-        size = (2 * shape[1], 2 * shape[2]) if self.size is None else self.size
-        self.convolutions[1].build((shape[0], *size, d // 2))
-        self.linear.build((shape[0], *size, self.width))
-
-    def call(self, maps):
-        x = maps[-1] if self.first is None else ops.relu(self.first(maps[-1]))
-        x = self.convolutions[0](x)
-        x = doubled(x) if self.size is None else resize_bilinear(x, self.size, aligned=True)
-        x = self.linear(ops.relu(self.convolutions[1](x)))
-        return self.max_depth * (ops.relu(x) if self.depth == "relative" else ops.sigmoid(x))
-
-    def compute_output_spec(self, maps):
-        b, h, w, _ = maps[-1].shape
-        return keras.KerasTensor((b, *(self.size or (2 * h, 2 * w)), 1), self.variable_dtype)
-
-
 def _default_widths(d):
     """Channels of the reassembled maps: those of the papers for ViT-S, B and L, of the same shares for others."""
     return (d // 4, d // 2, d, d) if d >= 1024 else (d // 8, d // 4, d // 2, d)
@@ -298,21 +245,17 @@ def _default_widths(d):
 
 @dataclasses.dataclass(frozen=True)
 class DPT:
-    """The options of DPT, for classes or, with `depth`, for depth.
+    """The options of DPT for classes.
 
     Attributes:
         taps: four blocks; None for 2, 5, 8 and 11 of 12.
         widths, width, exact_sizes: as in DPTNeck; widths None for the papers' shares of the encoder's width.
         readout: as in DPTNeck; None for "project" where tokens have a class token, else "ignore".
         norm: of the head's convolution, "batch" or "group".
-        residual_norm: of the residual units; "same" as `norm`, None without (depth).
+        residual_norm: of the residual units; "same" as `norm`, or None.
         residual_bias: as in ResidualUnit.
         normalised: whether each tap is taken after the encoder's last normalisation (Depth Anything).
         dropout: rate before the classifier.
-        depth: as in DepthHead; None for classes.
-        max_depth: as in DepthHead.
-        depth_width, depth_projection: width and projection of DepthHead. With exact_sizes the depth is computed at the
-            image's size.
     """
 
     taps: Sequence[int] | None = None
@@ -325,10 +268,6 @@ class DPT:
     exact_sizes: bool = False
     normalised: bool = False
     dropout: float = 0.1
-    depth: str | None = None
-    max_depth: float = 1.0
-    depth_width: int = 32
-    depth_projection: bool = False
 
     def __post_init__(self):
         flag(self.normalised, "normalised")
@@ -336,25 +275,24 @@ class DPT:
             choice(self.readout, "readout", READOUTS)
 
     def decoder(self, encoder: Encoder, classes: int, auxiliary: bool, policy: keras.DTypePolicy) -> Decoder:
-        """Its layers; see HEADS. One class for depth."""
+        """Its layers; see HEADS."""
+        below = self.below_head(encoder, policy)
+        head = DPTHead(classes, self.norm, self.dropout, dtype=policy, name="head")
+        other = FCNHead(classes, self.width, 1, self.norm, 0.1, dtype=policy, name="auxiliary_0")
+        return Decoder(head=head, auxiliary=((3, other),) if auxiliary else (), **below)
+
+    def below_head(self, encoder: Encoder, policy: keras.DTypePolicy) -> dict[str, Any]:
+        """Fields of a Decoder: taps and neck; ValueError for an encoder that does not suit them."""
         if not encoder.spec.has_tokens:
             raise ValueError('The head "dpt" takes the maps of a ViT: choose "upernet" or "linear" for this encoder.')
         taps, readout = encoder.taps_of_one_stride("dpt", self.taps, _EVEN), self._readout(encoder)
         spec: Any = encoder.spec
         widths = _default_widths(spec.width) if self.widths is None else self.widths
-        norm = self.residual_norm
-        if norm == "same":
-            norm = None if self.depth else self.norm
+        norm = self.norm if self.residual_norm == "same" else self.residual_norm
         options = {"norm": norm, "bias": self.residual_bias, "exact_sizes": self.exact_sizes, "dtype": policy}
         neck = DPTNeck(widths, self.width, readout, name="neck", **options)
-        head: keras.layers.Layer
-        if self.depth is None:
-            head = DPTHead(classes, self.norm, self.dropout, dtype=policy, name="head")
-            other = FCNHead(classes, self.width, 1, self.norm, 0.1, dtype=policy, name="auxiliary_0")
-        else:
-            head = self._depth_head(encoder, classes, auxiliary, policy)
-        others = ((3, other),) if auxiliary else ()
-        return Decoder(taps, head, neck, others, taps if self.normalised else (), class_tokens=readout != "ignore")
+        normalised = taps if self.normalised else ()
+        return {"taps": taps, "neck": neck, "normalised": normalised, "class_tokens": readout != "ignore"}
 
     def _readout(self, encoder):
         """The readout, "project" where tokens have a class token; ValueError for one without."""
@@ -363,12 +301,3 @@ class DPT:
         if readout != "ignore" and not has_token:
             raise ValueError(f'readout="{readout}" reads the class token, and this encoder has none: use "ignore".')
         return readout
-
-    def _depth_head(self, encoder, classes, auxiliary, policy):
-        if classes != 1 or auxiliary:
-            raise ValueError(
-                f'depth="{self.depth}" is a single output: write classes=1 and auxiliary=0, got classes={classes}.'
-            )
-        size = encoder.image_size if self.exact_sizes else None
-        projection = self.depth_projection
-        return DepthHead(size, self.depth_width, projection, self.depth, self.max_depth, dtype=policy, name="head")

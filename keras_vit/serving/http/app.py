@@ -178,7 +178,7 @@ def _signatures(app: FastAPI, service: Service) -> None:
         return await _answer(service, name, request, "encoded_attention")
 
 
-def _of_one_image(app: FastAPI, service: Service) -> None:
+def _add_image_addresses(app: FastAPI, service: Service) -> None:
     """Endpoints that take one image."""
 
     @app.post(
@@ -275,7 +275,7 @@ def application(
     http_errors.register(app)
     app.mount("/docs/files", StaticFiles(directory=swagger_ui_bundle.swagger_ui_path))
     _signatures(app, service)
-    _of_one_image(app, service)
+    _add_image_addresses(app, service)
     _texts(app, service)
     _unknown(app, service)
     _pages(app)

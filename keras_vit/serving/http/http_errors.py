@@ -20,7 +20,7 @@ def answer(status: int, reason: str, headers: Mapping[str, str] | None = None) -
     return JSONResponse({"error": shown}, status, headers or _HEADERS.get(status))
 
 
-def _of_address(request: Request, error):
+def _answer_address(request: Request, error):
     """An unknown address or method."""
     path = request.url.path
     if error.status_code == 404:
@@ -30,14 +30,14 @@ def _of_address(request: Request, error):
     return answer(error.status_code, f"{error.detail}: {path}.", error.headers)
 
 
-def _of_query(request: Request, error):
+def _answer_query(request: Request, error):
     """A query parameter of the wrong type."""
     return answer(
         422, " ".join(f"{found['loc'][-1]}={found.get('input')!r}: {found['msg']}." for found in error.errors())
     )
 
 
-def _of_ours(request: Request, error):
+def _answer_bug(request: Request, error):
     """A bug in this package; the server's log has the traceback."""
     return answer(500, f"The service failed: {type(error).__name__}. Its log says more.")
 
@@ -45,6 +45,6 @@ def _of_ours(request: Request, error):
 def register(app: FastAPI) -> None:
     """Makes an application answer all errors this way."""
     app.add_exception_handler(Refused, lambda request, refusal: answer(refusal.status, refusal.reason))
-    app.add_exception_handler(HTTPException, _of_address)
-    app.add_exception_handler(RequestValidationError, _of_query)
-    app.add_exception_handler(Exception, _of_ours)
+    app.add_exception_handler(HTTPException, _answer_address)
+    app.add_exception_handler(RequestValidationError, _answer_query)
+    app.add_exception_handler(Exception, _answer_bug)

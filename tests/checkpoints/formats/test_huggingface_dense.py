@@ -123,6 +123,15 @@ SMALL = {
 DINOV2 = {"layer_scale": 1.0}
 
 
+def model_with(variant, head, **arguments):
+    """A SegmentationModel, or with the option "depth" a DepthModel."""
+    options = arguments.get("head_options", {})
+    if "depth" not in options:
+        return keras_vit.SegmentationModel(variant, head, **arguments)
+    others = {name: value for name, value in arguments.items() if name not in ("classes", "head_options")}
+    return keras_vit.DepthModel(variant, head, **others, **keras_vit.DepthModel.constructor_arguments(options))
+
+
 @pytest.mark.parametrize(
     ("variant", "arguments", "unread", "published"),
     [
@@ -145,7 +154,7 @@ DINOV2 = {"layer_scale": 1.0}
 def test_published_sizes_have_the_published_parameters(variant, arguments, unread, published, without_values):
     """dense.md counts the parameters of a file; what no code reads is no weight of the model."""
     with without_values():
-        model = keras_vit.SegmentationModel(variant, head="dpt", **arguments)
+        model = model_with(variant, "dpt", **arguments)
         owners = (model.get_encoder(), *model.decoder.layers)
         count = sum(int(np.prod(v.shape)) for owner in owners for v in owner.trainable_weights)
         mapped = {path for entry in huggingface_dense.name_map(model).values() for path in entry.ours}
@@ -226,4 +235,4 @@ def test_models_that_transformers_does_not_have_are_refused_by_name(options, mes
     head_options |= options.get("head_options", {})
     given = {"head": "dpt", "classes": 3, **SIZE, **options, "head_options": head_options}
     with without_values(), pytest.raises(ValueError, match=message):
-        keras_vit.save(keras_vit.SegmentationModel("Ti/16", **given), tmp_path / "m", format="huggingface")
+        keras_vit.save(model_with("Ti/16", **given), tmp_path / "m", format="huggingface")

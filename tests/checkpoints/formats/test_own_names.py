@@ -283,7 +283,7 @@ def test_names_are_for_files_with_names_of_their_own(tiny, tmp_path):
     model = tiny()
     keras_vit.save(model, tmp_path / "m.keras")
     keras_vit.save(model, tmp_path / "m", "timm")
-    refused("leave names and key out", tmp_path / "m.keras", {"names": []})
+    refused("leave names out", tmp_path / "m.keras", {"names": []})
     with pytest.raises(ValueError, match="leave names out"):
         keras_vit.load(tmp_path / "m", names=[("a", "b")])
     with pytest.raises(ValueError, match="the format timm, which normalises first"):

@@ -1,0 +1,1 @@
+"""A depth for every pixel."""
