@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_vit.data import from_arrays
 from keras_vit.evaluation import Classification, Setting, make_evaluator
 from keras_vit.evaluation.classes import OTHER, REORDERED, SAME, compared
-from keras_vit.evaluation.classification_scores import ClassCounts, confused_pairs
+from keras_vit.evaluation.classification_scores import ClassCounts
 from keras_vit.evaluation.reliability import CalibrationError
 from keras_vit.io.class_names import synsets
 from keras_vit.io.json_files import json_text
@@ -119,29 +119,6 @@ def test_without_a_confusion_matrix_the_recalls_are_the_same():
     assert "confusion" not in counts[1].details() and np.sum(counts[0].details()["confusion"]) == weights.sum()
 
 
-def calibration_error(logits, labels, bins=15):
-    """The ECE by its definition, in float64."""
-    p = np.exp(logits.astype("float64"))
-    p /= p.sum(-1, keepdims=True)
-    confidence, right, error = p.max(-1), p.argmax(-1) == labels, 0.0
-    for i in range(bins):
-        inside = (confidence > i / bins) & (confidence <= (i + 1) / bins)
-        if inside.any():
-            error += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
-    return error
-
-
-@pytest.mark.extended
-def test_the_calibration_error_is_its_definition():
-    rng = np.random.default_rng(1)
-    logits, labels = 2 * rng.normal(size=(50, 7)).astype("float32"), rng.integers(0, 6, 50)
-    evaluation = evaluated(logits, labels)
-    assert evaluation.measures["ece"] == pytest.approx(calibration_error(logits, labels), abs=1e-6)
-    intervals = np.array(evaluation.details["calibration"])
-    assert intervals[:, 0].sum() == 50 and (intervals[:, 0] > 0).all() and (np.diff(intervals[:, 2]) > 0).all()
-    assert evaluation.measures["top1"] == pytest.approx((intervals[:, 0] * intervals[:, 1]).sum() / 50)
-
-
 def test_the_calibration_error_counts_no_padding_and_takes_certainty():
     metric, labels = CalibrationError(bins=4), np.array([0, 1, 0])
     logits = np.array([[99, -99], [99, -99], [0, 0]], "float32")  # confidences 1, 1 and, of weight 0, 0.5
@@ -176,8 +153,3 @@ def test_with_many_classes_the_most_confused_pairs_stand_for_the_matrix():
     assert (true, predicted) == (3, 998) and count >= 7
     text = json_text({"classes": [f"n{i:08d} some name" for i in range(n)], **details})
     assert len(text) < 100_000
-
-
-def test_confused_pairs_leave_out_what_is_right_or_never_happened():
-    assert confused_pairs([[5, 2, 0], [0, 1, 3], [0, 0, 9]]) == [[1, 2, 3], [0, 1, 2]]
-    assert confused_pairs([[5, 2, 0], [0, 1, 3], [0, 0, 9]], count=1) == [[1, 2, 3]]

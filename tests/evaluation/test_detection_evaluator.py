@@ -113,19 +113,6 @@ def test_an_unreadable_example_does_not_count(model):
     assert found.measures["examples"] == 2 and [row["objects"] for row in found.details["per_class"]] == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "option, message",
-    [
-        ({"limit": 101}, r"limit=101: expected a whole number from 1 to 100"),
-        ({"threshold": 30}, r"threshold=30: expected a score from 0 to 1, or None"),
-        ({"pictures": -1}, r"pictures=-1: expected a whole number, 0 or more"),
-    ],
-)
-def test_invalid_options_are_refused(option, message):
-    with pytest.raises(ValueError, match=message):
-        make_evaluator("detection", option)
-
-
 @pytest.mark.extended
 def test_data_without_objects_and_models_without_boxes_are_refused(model):
     with pytest.raises(ValueError, match=r"The 1 images of arrays have no objects to find"):

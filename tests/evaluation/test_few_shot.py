@@ -7,8 +7,7 @@ import pytest
 from keras_vit.data import evaluation_batches, from_arrays, open_source
 from keras_vit.data.sources.selection import read_labels, subset
 from keras_vit.evaluation import Embedder, few_shot
-from keras_vit.evaluation.data import default_preprocessing
-from keras_vit.evaluation.shots import draw, whole_numbers
+from keras_vit.evaluation.shots import draw
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +92,6 @@ def test_features_are_the_models_and_padding_is_left_out(tiny, pixels):
     assert batches == [3, 1]
     with pytest.raises(ValueError, match='Unknown dtype "int8" for features. Valid: float32, float16'):
         Embedder(model, "decode", 3, "int8")
-    with pytest.raises(ValueError, match=r"gives images of \(9, 9, 3\), the model takes \(8, 12, 3\)"):
-        Embedder(model, "decode|resize(9, 9)", 3)(source)
 
 
 @pytest.mark.extended
@@ -130,21 +127,6 @@ def test_models_built_on_a_vit_have_its_features(tiny, pixels):
         Embedder(vit.with_head(keras.layers.GRU(2), on="tokens"), "decode", 4)
 
 
-def test_without_a_text_of_its_own_the_model_gets_big_visions_resize(tiny):
-    assert (
-        default_preprocessing(tiny(image_size=224, variant="Ti/16")) == "decode(3)|resize(256)|central_crop(224, 224)"
-    )
-    assert default_preprocessing(tiny()) == "decode(3)|resize(9, 14)|central_crop(8, 12)"
-    assert default_preprocessing(tiny(preprocessing="decode|resize(8, 12)")) == "decode|resize(8, 12)"
-
-
-def test_shots_are_whole_numbers():
-    assert [whole_numbers(value, "shots") for value in ("1, 25", (1, 5), 3, [2])] == [(1, 25), (1, 5), (3,), (2,)]
-    for value in ("1,x", 0, (), (1, -1), 1.5):
-        with pytest.raises(ValueError, match="shots=.*expected integers above 0"):
-            whole_numbers(value, "shots")
-
-
 def folder_of(path, count=12):
     """Grey 4x4 PNGs of three classes: example i of a class is of the one value 20 * i."""
     import tensorflow as tf
@@ -174,20 +156,3 @@ def test_only_the_images_of_a_subset_are_read(tmp_path):
             path.unlink()
     np.testing.assert_array_equal(values_of(read), values)
     np.testing.assert_array_equal(read_labels(read), labels)
-
-
-def test_a_subset_keeps_what_messages_call_its_examples():
-    source = subset(open_source("digits", "test"), [3, 40])
-    assert source.example_name(np.int64(1)) == "digits, example 40"
-
-
-@pytest.mark.extended
-def test_a_subset_of_records_is_the_same_examples(shared_data):
-    source = open_source("cifar10", "test[100:400]", str(shared_data / "tensorflow_datasets"))
-    numbers = np.array([0, 7, 64, 299])
-    batches = list(evaluation_batches(source, "decode|resize(32, 32)", 300).as_numpy_iterator())
-    found = list(evaluation_batches(subset(source, numbers), "decode|resize(32, 32)", 3).as_numpy_iterator())
-    assert [list(weights) for _, _, weights in found] == [[1, 1, 1], [1, 0, 0]]
-    np.testing.assert_array_equal(np.concatenate([images for images, _, _ in found])[:4], batches[0][0][numbers])
-    np.testing.assert_array_equal(read_labels(source), batches[0][1])
-    np.testing.assert_array_equal(np.concatenate([labels for _, labels, _ in found])[:4], batches[0][1][numbers])

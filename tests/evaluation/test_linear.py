@@ -1,7 +1,6 @@
 """Ridge, logistic regression and nearest neighbours on features, against scikit-learn and the closed formula."""
 
 import logging
-import types
 
 import numpy as np
 import pytest
@@ -9,9 +8,7 @@ import pytest
 from keras_vit.data import open_source
 from keras_vit.evaluation import (
     FeatureSplits,
-    knn,
     knn_scores,
-    linear_probe,
     logistic_head,
     make_evaluator,
     ridge,
@@ -109,16 +106,6 @@ def test_a_class_without_examples_is_never_predicted():
     assert np.isneginf(found[:, [1, 3, 5]]).all()
 
 
-def test_heads_serve_the_features_as_they_are_kept():
-    """float16 features, as `extract` may keep them: the head is of their values."""
-    x, labels = clouds()
-    small = x.astype("float16")
-    np.testing.assert_array_equal(
-        scores(small, ridge_head(small, labels, 3)), scores(small.astype("float64"), ridge_head(small, labels, 3))
-    )
-    assert accuracy(small, labels, ridge_head(small, labels, 3)) == accuracy(x, labels, ridge_head(x, labels, 3))
-
-
 def test_a_sweep_takes_the_middle_of_what_is_best_on_the_fifth_and_fits_on_all(caplog):
     logging.getLogger("absl").propagate = True
     caplog.set_level("INFO", logger="absl")
@@ -173,18 +160,6 @@ def test_wrong_arguments_say_what_is_expected():
         knn_scores(x, labels, x, 3, k=1, temperature=0)
 
 
-def test_fits_that_take_long_are_announced(caplog):
-    logging.getLogger("absl").propagate = True
-    rng = np.random.default_rng(0)
-    with caplog.at_level("INFO", "absl"):
-
-        def fit(x, y):
-            return lambda l2: linear_probe.ridge_head(x, y, 2, l2)
-
-        linear_probe.sweep(fit, rng.normal(size=(10, 3)), np.arange(10) % 2, (1.0, 2.0), what="ridge")
-    assert caplog.records[0].getMessage() == "Fitting ridge."
-
-
 def test_a_test_on_images_that_were_fitted_is_refused_or_told(caplog):
     splits = {"source": "digits", "train": "train", "test": "train[:10%]"}
     with pytest.raises(ValueError, match="would be its own nearest neighbour. Use disjoint splits"):
@@ -201,32 +176,3 @@ def test_a_penalty_chosen_on_images_that_are_fitted_is_told(caplog):
     few_shot = make_evaluator("few_shot", {"source": "digits", "l2": (1, 10), "validation": "train[80%:]", "shots": 1})
     few_shot.check(FeatureSplits(None, open_source("digits", "train"), open_source("digits", "test")))
     assert "validation=train[80%:] shares images with train, so the penalty is chosen" in caplog.text
-
-
-def test_training_features_are_normalised_once(monkeypatch):
-    x, labels = clouds(60)
-    test, truth = clouds(1100, seed=1)
-    seen = []
-
-    def unit(features):
-        seen.append(len(features))
-        return features / np.linalg.norm(features, axis=-1, keepdims=True)
-
-    splits = types.SimpleNamespace(classes=3, test_source=types.SimpleNamespace(size=len(test)))
-    splits.train, splits.test = lambda: (x, labels), lambda: [(test, truth)]
-    monkeypatch.setattr(knn, "_unit", unit)
-    found = make_evaluator("knn", {"source": "digits"}).evaluate(splits)
-    assert seen == [60, 512, 512, 76]
-    expected = knn_scores(x, labels, test, 3).argmax(-1) == truth
-    assert found.measures["top1"] == pytest.approx(expected.mean())
-
-
-def test_a_sweep_of_ridge_whitens_once_for_all_penalties(monkeypatch):
-    x, labels = clouds(50)
-    seen, whitening = [], linear_probe._whitening
-    monkeypatch.setattr(linear_probe, "_whitening", lambda features: seen.append(len(features)) or whitening(features))
-    splits = types.SimpleNamespace(classes=3, train=lambda: (x, labels), test=lambda: [(x, labels)])
-    found = make_evaluator("ridge", {"source": "digits"}).evaluate(splits)
-    assert seen == [40, 50]
-    best = found.details["l2"]
-    assert found.measures["top1"] == accuracy(x, labels, ridge_head(x, labels, 3, best))

@@ -86,9 +86,31 @@ def test_text_names_evaluators_with_literal_options(brightness):
         ("knn(5)", "Cannot parse the evaluator"),
         ("knn|knn", "named twice"),
         ("|", "names no evaluator"),
+        ("calibration(bins=True)", "bins=True: expected a whole number above 0"),
+        ("calibration(bins=0)", "bins=0"),
+        ("calibration(fit='train')", 'fit="train" is a split of source=, which is missing'),
+        ("corruptions(names=('fogg',))", 'unknown name "fogg". Did you mean "fog"'),
+        ("corruptions(names=())", "names is empty"),
+        ("corruptions(names=3)", "names=3: expected names"),
+        ("corruptions(strengths=(0,))", "expected whole numbers from 1 to 5"),
+        ("corruptions(strengths=1.0)", "whole numbers from 1 to 5"),
+        ("shifts(pixels=(0,))", "whole numbers of pixels above 0"),
+        ("shuffled_patches(grids=1)", "at least 2"),
+        ("occlusion(shares=(0, 0.5))", "shares above 0"),
+        ("occlusion(seed='a')", "seed='a': expected a whole number"),
+        ("occlusion(patch=0)", "patch=0: expected a number of pixels above 0"),
+        ("occlusion(fill=300, order='salient')", "fill=300: expected a level from 0 to 255"),
+        ("occlusion(order='salty')", 'unknown order "salty". Did you mean "salient"'),
+        ("occlusion(order='salient', patch=8)", "leave out patch=8"),
+        ("segmentation(tolerance=5)", "a share of the diagonal"),
+        ("segmentation(pictures=-1)", "a whole number"),
+        ("segmentation(flips=True)", "need a window"),
+        ("detection(limit=101)", "limit=101: expected a whole number from 1 to 100"),
+        ("detection(threshold=30)", "threshold=30: expected a score from 0 to 1, or None"),
+        ("real()", "set labels=PATH"),
     ],
 )
-def test_wrong_text_is_a_clear_error(text, message):
+def test_wrong_text_and_options_are_clear_errors(text, message):
     with pytest.raises(ValueError, match=message):
         parse_evaluators(text)
 

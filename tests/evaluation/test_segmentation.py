@@ -247,16 +247,6 @@ def test_a_source_without_masks_and_one_that_is_all_void_are_refused():
         evaluate(np.full_like(masks, VOID), predicted)
 
 
-def test_options_are_checked():
-    for options, message in [
-        ({"tolerance": 5}, "a share of the diagonal"),
-        ({"pictures": -1}, "a whole number"),
-        ({"flips": True}, "need a window"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            make_evaluator("segmentation", options)
-
-
 @pytest.mark.extended
 def test_auxiliary_heads_are_left_out():
     masks, predicted = blobs(6, size=(16, 16))

@@ -1,4 +1,4 @@
-"""`after_update`: what a model does once after every update, here a moving average of its kernel; and `get_encoder`."""
+"""`after_update`: what a model does once after every update, here a moving average of its kernel."""
 
 import keras
 import numpy as np
@@ -103,8 +103,3 @@ def test_jax_does_the_same():
     np.testing.assert_allclose(average, averaged(kernels), atol=1e-6)
     np.testing.assert_allclose(executed, average, atol=1e-6)
     np.testing.assert_allclose(average, trained(2)[1], atol=1e-5)
-
-
-def test_a_model_is_its_own_encoder():
-    model = following()
-    assert model.get_encoder() is model

@@ -158,47 +158,36 @@ def test_rows_of_several_labels_are_refused_for_the_losss_own_weights(form, y):
     "given, text",
     [
         ({5: 1.0}, "unknown class 5. Expected 0 to 4 or one of the names ant, bee"),
-        ({-1: 1.0}, "unknown class -1"),
         ({0.5: 1.0}, "unknown class 0.5"),
         ({float("nan"): 1.0}, "unknown class nan"),
-        ({float("inf"): 1.0}, "unknown class inf"),
         ({"cot": 1.0}, "unknown class .cot.*cat"),
         ({2: 1.0, "cat": 2.0}, "class 2 twice"),
         ({0: -1.0}, r"class_weight\[0\] should be a finite number of at least 0, got -1.0"),
-        ({0: float("nan")}, "finite number"),
         ({0: float("inf")}, "finite number"),
         ({0: "2"}, "finite number"),
-        ({0: None}, "finite number"),
         ([1.0, 2.0], "5 numbers, one per class"),
         ([1.0, 2.0, 3.0, 4.0, -5.0], r"class_weight\[4\]"),
-        (np.ones((5, 1)), "5 numbers, one per class"),
         (2.0, "should be a dict"),
         ("inverse", '"balanced"; got .inverse'),
         (dict.fromkeys(range(5), 0), "0 for every class"),
     ],
 )
 def test_mistakes_are_refused(given, text):
-    for call in (classifier(names=NAMES).fit, classifier(names=NAMES).train_on_batch):
+    model = classifier(names=NAMES)
+    for call in (model.fit, model.train_on_batch):
         with pytest.raises(ValueError, match=text):
             call(X, Y, class_weight=given)
 
 
-def test_names_need_a_model_with_names():
-    with pytest.raises(ValueError, match="unknown class 'cat'. Expected 0 to 4.$"):
-        classifier().fit(X, Y, class_weight={"cat": 1.0})
-
-
 @pytest.mark.parametrize("form", FORMS[1:])
-def test_balanced_needs_all_labels(form):
+def test_balanced_needs_all_labels_of_every_class(form):
+    model = classifier()
     with pytest.raises(ValueError, match="needs all labels as an array"):
-        classifier().fit(*form(Y), class_weight="balanced")
+        model.fit(*form(Y), class_weight="balanced")
     with pytest.raises(ValueError, match="needs all labels as an array"):
-        classifier().train_on_batch(X, Y, class_weight="balanced")
-
-
-def test_balanced_needs_every_class():
+        model.train_on_batch(X, Y, class_weight="balanced")
     with pytest.raises(ValueError, match="at least one example of every class"):
-        classifier().fit(X, np.zeros(16, int), class_weight="balanced")
+        model.fit(X, np.zeros(16, int), class_weight="balanced")
 
 
 @pytest.mark.parametrize("form", FORMS)

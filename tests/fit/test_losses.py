@@ -37,6 +37,9 @@ def test_class_weights_scale_each_example():
         SoftmaxCrossEntropy(class_weights=(1, 2))(LABELS, LOGITS)
     with pytest.raises(ValueError, match="every class"):
         balanced_class_weights([3, 0])
+    for weights in ({0: 1.0, 1: 2.0}, "balanced", (1.0, -1.0)):
+        with pytest.raises(ValueError, match="one number per class"):
+            SoftmaxCrossEntropy(class_weights=weights)
 
 
 def test_class_weights_of_several_labels_are_their_mean_and_of_none_1():

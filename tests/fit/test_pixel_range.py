@@ -158,16 +158,6 @@ def test_normalising_twice_does_not_warn_where_the_pixels_are_right(tiny):
             model(front(inputs))
 
 
-def test_the_message_suggests_a_range_only_where_images_can_have_it(behind):
-    def message(factor):
-        with pytest.raises(ValueError) as error:
-            InputChecks.of(behind(layers.Rescaling(factor, name="front"))).arrays(FLOATS)
-        return str(error.value)
-
-    assert "Leave the layer front out. If they" in message(1 / 255)
-    assert "Leave the layer front out, or give images in [0, 1]. If they" in message(255.0)
-
-
 def test_normalising_layers_before_a_model_that_does_not(behind):
     front = layers.Normalization(mean=[123.0, 117, 104], variance=[3364.0, 3249, 3249])
     model = behind(front, mean=0, std=1)

@@ -1,4 +1,4 @@
-"""The field `attention` of a ViT: blocks, files, costs, inspection and refusals."""
+"""The field `attention` of a ViT: blocks, loading, costs and inspection."""
 
 import keras
 import numpy as np
@@ -62,16 +62,6 @@ def test_an_axial_block_shows_the_heads_of_rows_then_those_of_columns(axial, ima
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("name", ["windowed", "axial"])
-def test_a_file_keeps_the_pattern(name, images, tmp_path, request):
-    model = request.getfixturevalue(name)
-    keras_vit.save(model, tmp_path / "model.keras")
-    again = keras_vit.load(tmp_path / "model.keras")
-    assert again.spec == model.spec
-    np.testing.assert_array_equal(again(images), model(images))
-
-
-@pytest.mark.extended
 def test_trained_weights_take_another_pattern_but_not_axial(images, tmp_path):
     model = made("global")
     keras_vit.save(model, tmp_path / "model.keras")
@@ -82,16 +72,6 @@ def test_trained_weights_take_another_pattern_but_not_axial(images, tmp_path):
     np.testing.assert_array_equal(loaded(images), expected(images))
     with pytest.raises(ValueError, match="attention"):
         keras_vit.load(tmp_path / "model.keras", attention="axial")
-
-
-def test_another_image_size_has_more_windows(windowed, tmp_path):
-    keras_vit.save(windowed, tmp_path / "model.keras")
-    assert keras_vit.load(tmp_path / "model.keras", image_size=(20, 20)).grid == (5, 5)
-
-
-def test_a_format_of_another_library_refuses_a_pattern(windowed, tmp_path):
-    with pytest.raises(ValueError, match=r"attention='window\(2, global=\(1,\)\)' \(must be 'global'\)"):
-        keras_vit.save(windowed, tmp_path / "m", "timm")
 
 
 def products(block, n):
@@ -146,24 +126,6 @@ def test_an_image_gpt_with_a_pattern_sees_no_later_pixel_and_samples():
     for place in range(12):
         logits, cache = pixel_sampling.next_logits(model, place, colors[:, max(place - 1, 0)], cache)
         np.testing.assert_allclose(logits, expected[:, place], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"attention": "window(2, global=2)"}, r"the model has blocks 0 to 1, not \[2\]"),
-        ({"attention": "window(2)", "windows": 1, "global_blocks": (1,)}, "a pattern has global="),
-        ({"attention": "window(2)", "windows": 5}, "does not go with windows=5"),
-        ({"attention": "axial", "positions": "relative2d"}, 'use "rope2d" or positions that are added'),
-        ({"attention": "axial", "token_merging": 2}, "does not go with token_merging"),
-        ({"attention": "axial", "patch_dropout": 0.5}, "does not go with patch_dropout"),
-        ({"attention": "axial", "causal": True, "pool": "gap"}, "does not go with causal=True"),
-        ({"attention": "axial", "norm_first": False}, "does not go with norm_first=False"),
-    ],
-)
-def test_fields_that_do_not_go_with_a_pattern_are_refused(fields, message):
-    with pytest.raises(ValueError, match=message):
-        make_spec("Ti/4", depth=2, **fields)
 
 
 def test_models_that_need_all_patches_refuse_a_pattern(windowed):

@@ -1,4 +1,4 @@
-"""DINOv3's structure: published counts, its rescaling of coordinates in training, and the tasks on it."""
+"""DINOv3's structure: published counts, its rescaling of coordinates in training."""
 
 import numpy as np
 import pytest
@@ -55,8 +55,6 @@ def test_a_spec_of_this_structure_has_its_name():
 
 def test_key_bias_counts_only_among_biases():
     assert make_spec("DINOv3-S/16", qkv_bias=False) == make_spec("DINOv3-S/16", qkv_bias=False, key_bias=True)
-    with pytest.raises(ValueError, match='rope_rescale=2 has no effect: positions="learned"'):
-        make_spec("S/16", rope_rescale=2)
 
 
 def test_each_step_of_training_rescales_the_coordinates_of_all_blocks_alike(model):
@@ -88,11 +86,3 @@ def test_only_training_is_random(model):
     one, other = (np.asarray(model(images, training=True)) for _ in range(2))
     assert np.abs(one - other).max() > 1e-6
     np.testing.assert_array_equal(model(images), model(images))
-
-
-def test_it_segments_and_detects():
-    encoder, images = vit(classes=None, image_size=(32, 48), patch_size=8), np.zeros((1, 32, 48, 3))
-    assert keras_vit.SegmentationModel(encoder, "linear", 3)(images).shape == (1, 32, 48, 3)
-    head = {"scales": (2, 1), "width": 16, "convs": 1}
-    found = keras_vit.DetectionModel(encoder, classes=3, head_options=head)(images)
-    assert found["logits"].shape[::2] == (1, 3)

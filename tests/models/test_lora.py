@@ -180,10 +180,8 @@ def test_merging_rounds_nothing_under_mixed_precision(tiny):
 def test_other_formats_want_it_merged(tiny, tmp_path):
     model = tiny(depth=1)
     model.enable_lora(2)
-    for format, path in (("google", "m.npz"), ("timm", "t"), ("huggingface", "h")):
-        message = f'The format "{format}" needs plain kernels.*Write model.merge_lora\\(\\) first'
-        with pytest.raises(ValueError, match=message):
-            keras_vit.save(model, tmp_path / path, format)
+    with pytest.raises(ValueError, match=r'The format "timm" needs plain kernels.*Write model.merge_lora\(\) first'):
+        keras_vit.save(model, tmp_path / "t", "timm")
     with pytest.raises(ValueError, match="Another .* needs plain kernels"):
         transfer(model, head="drop")
 

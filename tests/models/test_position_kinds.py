@@ -153,50 +153,12 @@ def test_inspection_sees_the_attention_that_the_model_has(positions, at, tiny, p
     assert model.feature_map(-1).shape == (None, 2, 3, 16)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"positions": "none", "positions_at": "every"}, 'positions="none" has none. Leave positions_at at "stem"'),
-        (
-            {"positions": "relative", "positions_at": "shared"},
-            "needs a table that can be added at each block, learned, learned2d",
-        ),
-        ({"positions": "rope2d", "token_merging": 1}, "token_merging does not go with"),
-        ({"positions_at": "every", "patch_dropout": 0.5}, "patch_dropout does not go with"),
-        ({"positions": "rope2d", "position_std": 1.0}, "position_std=1.0 has no effect"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(options, message, tiny):
-    with pytest.raises(ValueError, match=message):
-        tiny(**options)
-
-
-def test_fewer_tokens_go_with_no_positions_and_with_those_at_the_stem(tiny, pixels):
-    for options in ({"token_merging": 1}, {"patch_dropout": 0.5}):
-        for positions in ("none", "learned2d"):
-            assert np.isfinite(tiny(positions=positions, depth=1, **options)(pixels)).all()
-
-
 def test_the_encoder_alone_needs_the_grid_where_its_blocks_do(tiny):
     spec, image = make_spec(tiny().spec, positions="rope2d"), keras.Input((8, 12, 3))
     with pytest.raises(ValueError, match=r'needs the grid \(h, w\) of the patches for positions="rope2d"'):
         encode(embed(image, spec), spec)
     own = keras_vit.Model(image, encode(embed(image, spec), spec, grid=(2, 3)))
     assert own.output.shape == (None, 7, 16)
-
-
-FORMATS = {"google": "model.npz", "timm": "folder", "huggingface": "folder"}
-
-
-@pytest.mark.parametrize(
-    ("positions", "at", "formats"),
-    [("rope2d", "stem", ["google"]), ("none", "stem", FORMATS), ("learned", "every", FORMATS)],
-)
-def test_other_libraries_formats_refuse_what_they_cannot_say(positions, at, formats, tiny, tmp_path):
-    model = tiny(positions=positions, positions_at=at, depth=1)
-    for name in formats:
-        with pytest.raises(ValueError, match='cannot express this model: positions.*format="keras" saves every model'):
-            keras_vit.save(model, tmp_path / FORMATS[name], name)
 
 
 def test_masks_and_mixed_precision(tiny):

@@ -112,7 +112,12 @@ TRAINED = {  # {what: (model, loss, targets)}
         MaskClassificationLoss(3),
         tf.TensorSpec((None, 16, 24), tf.int32),
     ),
-    **{head: (lambda head=head: detecting(head), HEADS[head].losses[0](), OBJECTS) for head in DETECTORS},
+    # RF-DETR's decoder is LW-DETR's.
+    **{
+        head: (lambda head=head: detecting(head), HEADS[head].losses[0](), OBJECTS)
+        for head in DETECTORS
+        if head != "rf_detr"
+    },
     "rows of labels": (every_weight, SoftmaxCrossEntropy(), tf.TensorSpec((None, 3))),
 }
 

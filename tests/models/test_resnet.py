@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit.layers import StdConv2D
-from keras_vit.models import BiT, BiTSpec, ViT, build
+from keras_vit.models import BiT, ViT, build
 from keras_vit.training import SoftmaxCrossEntropy
 
 # With 1000 classes; timm 1.0.31's counts of resnetv2_*_bit, which are those of the published files.
@@ -88,23 +88,13 @@ def test_fixed_padding_is_symmetric_and_same_padding_is_not():
 
 
 @pytest.mark.extended
-def test_bit_round_trips_and_refuses_mistakes(tmp_path):
+def test_bit_round_trips(tmp_path):
     model = tiny_bit(class_names=list("abcde"))
     x = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), dtype="uint8")
     model.save(tmp_path / "m.keras")
     for copy in (model.clone(), keras.saving.load_model(tmp_path / "m.keras"), keras_vit.load(tmp_path / "m.keras")):
         assert type(copy) is BiT and copy.get_config() == model.get_config()
         np.testing.assert_array_equal(copy(x), model(x))
-    for wrong, message in (
-        (lambda: build("R51x1"), 'Unknown BiT "R51x1".*R50x1'),
-        (lambda: build("R50x1", dropuot=0.1), 'Unknown argument "dropuot" of a BiT'),
-        (lambda: BiTSpec((1,), width_factor=0.3), "not a multiple of 32"),
-        (lambda: BiTSpec(()), "residual units per stage"),
-        (lambda: build("R50+Ti/8"), r'Unknown hybrid "R50\+Ti/8". Valid: R\+Ti/16'),
-        (lambda: build("R+Ti/16", image_size=48), "48x48 pixels is not divisible by patches of 32x32"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            wrong()
 
 
 @pytest.mark.extended

@@ -40,11 +40,6 @@ def test_an_evaluators_column_is_its_score():
     assert make_column("x", Evaluator(), {"examples": 3, "mean": 0.5}) == Column("x", "mean")
 
 
-def test_a_measure_that_is_not_there_is_refused():
-    with pytest.raises(ValueError, match='Did you mean "classification/top1"'):
-        first_column([TOP1], "classification/top2", RESULTS)
-
-
 def test_the_comparison_is_written_in_order(tmp_path, capsys):
     write_comparison(tmp_path, RESULTS, [TOP1, ECE], None, {"d": "too old"}, Strategy())
     content = json.loads((tmp_path / "models.json").read_text())

@@ -110,19 +110,6 @@ def test_a_broken_config_json_is_named(started, tmp_path, content):
         check_same_run(rundir, resolved)
 
 
-def test_options_that_a_newer_version_wrote_are_not_dropped_in_silence(started, tmp_path):
-    rundir, resolved = started(sharpness=0.5, flatness=None, versions={"keras_vit": "99.1.0"})
-    with pytest.raises(
-        ValueError,
-        match=(
-            f"{tmp_path}/config.json was written by keras_vit 99.1.0, and this is {keras_vit.__version__}.*options"
-            " sharpness. "
-        ),
-    ):
-        check_same_run(rundir, resolved)
-    check_same_run(*started(flatness=None, versions={"keras_vit": "99.1.0"}))
-
-
 def test_options_of_an_older_version_are_named(started, caplog):
     logging.getLogger("absl").propagate = True
     with caplog.at_level("WARNING"):
@@ -130,87 +117,110 @@ def test_options_of_an_older_version_are_named(started, caplog):
     assert "are unknown to this version and ignored: sharpness." in caplog.text
 
 
-def test_a_field_of_the_model_that_only_one_config_has_is_compared_too(started):
-    """--config.model.dropout=0.1 was given the first time and not the second."""
-    rundir, resolved = started(model_spec={"variant": {"depth": 4, "dropout": 0.1}})
-    with pytest.raises(ValueError, match=r"another config: model.dropout was 0.1, is 0.0. Use a new"):
-        check_same_run(rundir, resolved)
-
-
-@pytest.mark.parametrize("part", ["student", "encoder"])
-def test_the_spec_of_the_part_that_learns_is_compared_as_a_models(started, part):
-    def spec(drop_path):
-        return {
-            part: {"config": {"variant": {"drop_path": drop_path}}},
-            "teacher": {"config": {"variant": {"depth": 1 + drop_path}}},
-        }
-
-    rundir, resolved = started(model_spec=spec(0.2))
-    with pytest.raises(ValueError, match=r"another config: model.drop_path was 0.2, is 0.0. Use a new"):
-        check_same_run(rundir, {**resolved, "model_spec": spec(0.0)})
-
-
-def test_a_task_option_that_only_one_config_sets_is_compared_too(started, config):
-    """config.json has all options of the task; that of an older version has only those that were set, and resumes."""
+def test_all_options_of_a_task_are_written(config):
     config.task, config.objective = "masked_patches", {"mask_ratio": 0.25}
     task, source = find_task(config.task)(config), types.SimpleNamespace(size=8)
     prepared = prepare.Prepared(config, task, {}, source, source, {})
     written = training_run._describe(prepared, types.SimpleNamespace(get_config=dict), Strategy())["objective"]
     assert written == {"mask_ratio": 0.25, "target": "mean_colour"}
-    rundir, resolved = started(objective=written)
-    with pytest.raises(ValueError, match=r"another config: objective.mask_ratio was 0.25, is 0.5. Use a new"):
-        check_same_run(rundir, {**resolved, "objective": {"mask_ratio": 0.5, "target": "mean_colour"}})
-    rundir, resolved = started(objective={"mask_ratio": 0.25})
-    check_same_run(rundir, {**resolved, "objective": written})
-    rundir, resolved = started(objective={"alpha": 0.0})  # where None stands for another number
-    with pytest.raises(ValueError, match="objective.alpha was 0.0, is None"):
-        check_same_run(rundir, {**resolved, "objective": {"alpha": None}})
 
 
-@pytest.mark.parametrize("part", [None, "student", "encoder"])
-def test_a_run_does_not_resume_on_other_data(started, part):
-    """A folder that was renamed changes the order of the classes, which the head learned."""
-
-    def content(names, examples):
-        spec = {"class_names": names}
-        return {"model_spec": {part: {"config": spec}} if part else spec, "training_examples": examples}
-
-    rundir, resolved = started(**content(["ant", "bee", "cat"], 800))
-    check_same_run(rundir, {**resolved, **content(["ant", "bee", "cat"], 800)})
-    with pytest.raises(
-        ValueError, match="a run on other data: class 1 was 'bee', is 'cat'. Use the data it began with"
-    ):
-        check_same_run(rundir, {**resolved, **content(["ant", "cat", "wasp"], 800)})
-    with pytest.raises(ValueError, match="other data: there were 800 training examples, and are 1,801. Use the data"):
-        check_same_run(rundir, {**resolved, **content(["ant", "bee", "cat"], 1801)})
-    check_same_run(*started())  # of an earlier version, which did not write them
+def spec_of(part, spec):
+    """A run's description of its model, of which `part` learns, or the whole."""
+    return {part: {"config": spec}} if part else spec
 
 
-def test_a_run_does_not_resume_on_other_files(started):
-    """Version 0.4 split folders in another order, and recorded no files."""
-    data = {"source": "folder:photos", "train": "train[:80%]", "evaluation": "train[80%:]"}
-    files = {"training": "0000aaaa", "evaluation": "0000bbbb"}
-    rundir, resolved = started(data=data, files=files)
-    check_same_run(rundir, {**resolved, "data": data, "files": files})
-    with pytest.raises(ValueError, match="other data: the evaluation images have other names or another order"):
-        check_same_run(rundir, {**resolved, "data": data, "files": {**files, "evaluation": "0000cccc"}})
-    rundir, resolved = started(data=data)
-    with pytest.raises(ValueError, match=r"version of keras_vit \(0.3.0\) that split folders .* use a new --workdir"):
-        check_same_run(rundir, {**resolved, "data": data, "files": files})
+def dropout(rate):
+    return {"variant": {"depth": 4, "dropout": rate}}
 
 
-def test_micro_batches_may_change_without_batch_normalisation_only(started):
+PHOTOS = {"data": {"source": "folder:photos", "train": "train[:80%]", "evaluation": "train[80%:]"}}
+FILES = {"training": "0000aaaa", "evaluation": "0000bbbb"}
+MASKED = {"mask_ratio": 0.25, "target": "mean_colour"}
+ANIMALS = {"class_names": ["ant", "bee", "cat"]}
+NEWER = {"keras_vit": "99.1.0"}
+# {what: (of the run's config.json, of the config that it resumes with, the refusal)}
+CHANGES = {
+    "a field": ({"model_spec": dropout(0.1)}, {}, "another config: model.dropout was 0.1, is 0.0. Use a new"),
+    **{
+        f"a field of the {part}": (
+            {"model_spec": spec_of(part, dropout(0.2)) | {"teacher": {"config": {"variant": {"depth": 1}}}}},
+            {"model_spec": spec_of(part, dropout(0.0)) | {"teacher": {"config": {"variant": {"depth": 2}}}}},
+            "another config: model.dropout was 0.2, is 0.0. Use a new",
+        )
+        for part in ("student", "encoder")
+    },
+    "a task's option": (
+        {"objective": MASKED},
+        {"objective": {**MASKED, "mask_ratio": 0.5}},
+        "another config: objective.mask_ratio was 0.25, is 0.5. Use a new",
+    ),
+    "an option that was None": (
+        {"objective": {"alpha": 0.0}},
+        {"objective": {"alpha": None}},
+        "objective.alpha was 0.0, is None",
+    ),
+    **{
+        f"classes of {part}": (
+            {"model_spec": spec_of(part, ANIMALS)},
+            {"model_spec": spec_of(part, {"class_names": ["ant", "cat", "wasp"]})},
+            "a run on other data: class 1 was 'bee', is 'cat'. Use the data it began with",
+        )
+        for part in (None, "student", "encoder")
+    },
+    "examples": (
+        {"training_examples": 800},
+        {"training_examples": 1801},
+        "other data: there were 800 training examples, and are 1,801. Use the data",
+    ),
+    "files": (
+        {**PHOTOS, "files": FILES},
+        {**PHOTOS, "files": {**FILES, "evaluation": "0000cccc"}},
+        "other data: the evaluation images have other names or another order",
+    ),
+    "files of version 0.4, which split folders in another order": (
+        PHOTOS,
+        {**PHOTOS, "files": FILES},
+        r"version of keras_vit \(0.3.0\) that split folders .* use a new --workdir",
+    ),
+    "a newer version's option": (
+        {"sharpness": 0.5, "flatness": None, "versions": NEWER},
+        {},
+        f"config.json was written by keras_vit 99.1.0, and this is {keras_vit.__version__}.*options sharpness. ",
+    ),
+}
+SAME = {
+    "nothing": ({}, {}),
+    "a newer version's option that is off": ({"flatness": None, "versions": NEWER}, {}),
+    "an older version's options of a task": ({"objective": {"mask_ratio": 0.25}}, {"objective": MASKED}),
+    "micro-batches": ({"micro_batches": 2}, {}),
+    "files": ({**PHOTOS, "files": FILES}, {**PHOTOS, "files": FILES}),
+    "what an earlier version did not write": ({}, {"training_examples": 800, "files": FILES}),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_run_does_not_resume_with_what_changed(started, what):
+    was, now, message = CHANGES[what]
+    rundir, resolved = started(**was)
+    with pytest.raises(ValueError, match=message):
+        check_same_run(rundir, {**resolved, **now})
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_a_run_resumes_with_what_is_the_same(started, what):
+    was, now = SAME[what]
+    rundir, resolved = started(**was)
+    check_same_run(rundir, {**resolved, **now})
+
+
+def test_micro_batches_may_not_change_with_batch_normalisation(started):
     rundir, resolved = started(micro_batches=2)
-    check_same_run(rundir, resolved)
-    with pytest.raises(
-        ValueError, match="micro_batches was 2, is 1, and the model's batch normalisation sees one of them at a time"
-    ):
+    with pytest.raises(ValueError, match="micro_batches was 2, is 1, and the model's batch normalisation"):
         check_same_run(rundir, resolved, batch_statistics=True)
-    model = {
-        stem: keras_vit.ViT("Ti/4", image_size=16, depth=1, width=16, heads=2, mlp_dim=16, conv_stem=stem)
-        for stem in ((), (8, 8))
-    }
-    assert [bool(batch_normalizations(m)) for m in model.values()] == [False, True]
+    size = {"image_size": 16, "depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
+    for stem in ((), (8, 8)):
+        assert bool(batch_normalizations(keras_vit.ViT("Ti/4", conv_stem=stem, **size))) == bool(stem)
 
 
 def test_an_option_that_no_optimizer_of_the_two_reads_may_change(started):

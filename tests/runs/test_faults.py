@@ -5,7 +5,6 @@ In this process; runs in processes of their own are in test_kills.py.
 """
 
 import dataclasses
-import itertools
 import logging
 import os
 import resource
@@ -13,10 +12,10 @@ import signal
 import threading
 import types
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from interrupting import send, terminate, when
 from small_models import dense_on_images
 
 from keras_vit.distribution.strategy import Strategy
@@ -28,7 +27,7 @@ from keras_vit.runs.saving.checkpointing import NotSaved
 from keras_vit.runs.saving.run_state import Diverged
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.training import AdamW, SoftmaxCrossEntropy
-from trainers import config_files, flags
+from trainers import config_files
 from trainers import train as train_program
 
 
@@ -59,31 +58,6 @@ def warnings(caplog):
     logging.getLogger("absl").propagate = True
     with caplog.at_level("WARNING"):
         yield lambda: caplog.text
-
-
-def when(moment, do, count=None):
-    """A callback that calls do(model) at Keras' `moment`, such as "on_train_batch_begin": at the count-th one, or at
-    each.
-    """
-    callback, counter = keras.callbacks.Callback(), itertools.count(1)
-
-    def hook(*_, **__):
-        if count in (None, next(counter)):
-            do(callback.model)
-
-    setattr(callback, moment, hook)
-    return callback
-
-
-def send(number):
-    """Calls the signal's handler: a real signal could end this process and its tests. test_kills.py sends real ones."""
-    handler = signal.getsignal(number)
-    assert callable(handler) and handler is not signal.default_int_handler
-    handler(number, None)
-
-
-def terminate(model):
-    send(signal.SIGTERM)
 
 
 def saved(rundir, step):
@@ -248,19 +222,6 @@ def test_a_last_state_that_cannot_be_written_is_an_error(tmp_path, disk, ask):
         go(rundir, callbacks=[fill, *leave])
     disk(-1)  # pytest's own output may go to a file
     assert list(rundir.checkpoints()) == [4] and not list(tmp_path.rglob(".tmp-*"))
-
-
-@pytest.mark.parametrize(
-    "error", [Diverged("The loss is not finite.", "There is no checkpoint yet."), NotSaved("No space.")]
-)
-def test_a_binary_reports_them_without_a_traceback(monkeypatch, error):
-    def main():
-        raise error
-
-    monkeypatch.setattr(flags, "flags", types.SimpleNamespace(FLAGS=types.SimpleNamespace(debug=False)))
-    with pytest.raises(SystemExit) as end:
-        flags._report_errors(main, [], False)
-    assert end.value.code == f"Error: {error}"  # Python prints it, and the exit code is 1
 
 
 def fit(model, pixels, checkpoints, *callbacks):

@@ -1,6 +1,5 @@
 """Run directories: damaged checkpoints, metrics, atomic files. What ends a run is in test_faults.py."""
 
-import os
 import pathlib
 import shutil
 import types
@@ -12,7 +11,6 @@ import pytest
 from keras_vit.checkpoints.save import save_model
 from keras_vit.distribution import Strategy
 from keras_vit.io import atomic
-from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.runs.loop.train import fit_calls
 from keras_vit.runs.saving import run_state
 from keras_vit.runs.saving.rundir import RunDirectory
@@ -75,13 +73,6 @@ def test_another_configuration_in_the_same_directory_is_an_error(tiny, tmp_path)
         rundir.resume(other)
 
 
-def test_only_the_newest_checkpoints_are_kept(tiny, tmp_path):
-    model, rundir = compiled(tiny), RunDirectory(tmp_path)
-    for step in (1, 2, 3):
-        rundir.save(step, run_state.collect(model), keep=2)
-    assert list(rundir.checkpoints()) == [2, 3]
-
-
 def test_a_damaged_checkpoint_is_not_kept_instead_of_an_intact_one(tiny, tmp_path):
     model, rundir = compiled(tiny), RunDirectory(tmp_path)
     for step in (10, 20):
@@ -102,24 +93,6 @@ def test_metrics_of_repeated_steps_are_dropped_and_a_torn_line_is_skipped(tiny, 
         file.write('{"step": 2')
     rundir.resume(compiled(tiny))
     assert [r["step"] for r in rundir.metrics()] == [5, 10]
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
-    write_bytes(tmp_path / "a", b"old")
-    with pytest.raises(OSError, match="disk full"), replacing(tmp_path / "a") as temporary:
-        with open(temporary, "wb") as file:
-            file.write(b"half")
-        raise OSError("disk full")
-    assert [p.name for p in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_bytes() == b"old"
-
-
-def test_folders_are_replaced_whole(tmp_path):
-    for content in ("old", "new"):
-        with replacing(tmp_path / "folder") as temporary:
-            os.mkdir(temporary)
-            with open(os.path.join(temporary, content), "w") as file:
-                file.write(content)
-    assert os.listdir(tmp_path) == ["folder"] and os.listdir(tmp_path / "folder") == ["new"]
 
 
 @pytest.mark.parametrize(

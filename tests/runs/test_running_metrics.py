@@ -4,12 +4,11 @@ TensorBoard.
 
 import functools
 import json
-import signal
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from interrupting import terminate, when
 from small_models import dense_on_images
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
@@ -27,28 +26,8 @@ class Killed(Exception):
     """As kill -9: nothing is saved."""
 
 
-def kill():
+def kill(model):
     raise Killed
-
-
-def terminate():
-    """Calls the handler of SIGTERM: a real signal could end this process and its tests."""
-    handler = signal.getsignal(signal.SIGTERM)
-    assert callable(handler)
-    handler(signal.SIGTERM, None)
-
-
-def when(moment, do, count=1):
-    """A callback that calls do() at the count-th of Keras' moments, such as "on_train_batch_begin"."""
-    callback, calls = keras.callbacks.Callback(), []
-
-    def hook(*_, **__):
-        calls.append(1)
-        if len(calls) == count:
-            do()
-
-    setattr(callback, moment, hook)
-    return callback
 
 
 def go(folder, *callbacks, total=TOTAL, every=6):
@@ -136,11 +115,3 @@ def test_what_does_not_fit_is_left_out(cut, whole, tmp_path, monkeypatch, change
     assert records[-1]["step"] == TOTAL and np.isfinite(records[-1]["loss"])
     undisturbed = go(tmp_path / "whole", **options) if change == "every" else whole[0]
     assert records[-1]["loss"] != undisturbed[-1]["loss"]
-
-
-@pytest.mark.extended
-def test_they_are_beside_the_arrays_of_a_checkpoint(whole):
-    data = whole[1].checkpoints()[TOTAL].read_bytes()
-    arrays = run_state.from_bytes(data, "it")
-    assert {name.split("/")[0] for name in arrays} == {"model", "optimizer"}
-    assert run_state.running_in(data).since == 6 and run_state.running_in(run_state.to_bytes(arrays)) is None

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from keras_vit.distribution.strategy import Strategy
-from keras_vit.inspection import figures
-from keras_vit.runs.seeds import mean_and_deviation, run_seeds
+from keras_vit.runs.seeds import run_seeds
 from keras_vit.tasks import Classification
 from trainers import config_files
 
@@ -39,43 +38,12 @@ def test_three_seeds_end_in_mean_and_standard_deviation(tmp_path, capsys):
     assert seen == [5, 6, 7]  # all are finished
 
 
-def test_the_curves_are_of_the_score_as_it_is_shown(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(figures, "lines", lambda *arguments: drawn.append(arguments) or b"")
-
-    def run(config, workdir):
-        workdir.mkdir(parents=True)
-        (workdir / "metrics.jsonl").write_text(json.dumps({"step": 2, "val_accuracy": 0.5}))
-        return {"top1": 0.5, "loss": 1.0}
-
-    run_seeds(config_files.load_config("digits_pretrain"), tmp_path, run, ONE, SCORE, 2)
-    assert drawn == [({"seed 0": ((2,), (50.0,)), "seed 1": ((2,), (50.0,))}, "step", "top-1, %")]
-
-
-def test_a_seed_more_runs_only_that_one(tmp_path):
-    config, seen = config_files.load_config("digits_pretrain"), []
-
-    def run(config, workdir):
-        seen.append(config.seed)
-        return {"top1": 0.5, "loss": 1.0}
-
-    run_seeds(config, tmp_path, run, ONE, SCORE, 2)
-    run_seeds(config, tmp_path, run, ONE, SCORE, 3)
-    assert seen == [0, 1, 2]
-
-
 def test_one_seed_is_a_plain_run_and_none_an_error(tmp_path):
     config = config_files.load_config("digits_pretrain")
     assert run_seeds(config, tmp_path, lambda c, w: {"top1": 0.5}, ONE, SCORE, 1) == {"top1": 0.5}
     assert not (tmp_path / "runs.json").exists()
     with pytest.raises(ValueError, match="--runs must be 1 or more, got 0"):
         run_seeds(config, tmp_path, None, ONE, SCORE, 0)
-
-
-def test_measures_that_a_run_lacks_have_no_mean():
-    assert mean_and_deviation([{"top1": 1.0, "top5": 1.0}, {"top1": 0.0}]) == pytest.approx(
-        {"top1": 0.5, "top1_std": 0.5**0.5}
-    )
 
 
 def test_only_the_chief_writes(tmp_path):

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.io.progress import time_text
 from keras_vit.runs.loop import callbacks
 from keras_vit.runs.loop.callbacks import StepBar, StepLog
 
@@ -18,11 +17,6 @@ def said(caplog):
     logging.getLogger("absl").propagate = True
     with caplog.at_level("INFO", "absl"):
         yield lambda: [record.getMessage() for record in caplog.records]
-
-
-@pytest.mark.parametrize("seconds, text", [(12.9, "12 s"), (185, "3 min 5 s"), (7380, "2 h 3 min")])
-def test_times(seconds, text):
-    assert time_text(seconds) == text
 
 
 def test_a_line_after_seconds_and_then_one_a_minute_names_the_step_the_time_left_and_the_loss(said, monkeypatch):

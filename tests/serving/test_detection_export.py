@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import NAMED, detecting, eager, every_weight, pixels
+from small_models import NAMED, detecting, eager, pixels
 
 import keras_vit
 from keras_vit.answers import Boxes
@@ -130,25 +130,6 @@ def test_files_of_other_heads_find_the_same(head, ending, tmp_path):
     model = detecting(head)
     run = exported_file(model, tmp_path / f"m.{ending}", 0.002)
     assert_detections(model, run(pixels(2)), pixels(2), atol=1e-4, threshold=0.002)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"top_k": 2}, "choose by score, with threshold"),
-        ({"activation": "softmax"}, "are by sigmoid"),
-        ({"threshold": 2}, "threshold must be from 0 to 1"),
-        ({"limit": 0}, "limit"),
-    ],
-)
-def test_what_is_refused(model, tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        keras_vit.export(model, tmp_path / "m", **options)
-
-
-def test_a_classifier_has_no_options_of_detectors(tmp_path):
-    with pytest.raises(ValueError, match=r"iou, soft: .* classifies whole images.* Leave them out"):
-        keras_vit.export(every_weight(), tmp_path / "m", iou=0.5, soft=True)
 
 
 def detections(labels):

@@ -61,13 +61,6 @@ def test_without_a_threshold_it_is_the_models(client, model):
 
 
 @pytest.mark.extended
-def test_the_description_names_the_task(client):
-    metadata = client.get("/v1/models/cells/metadata").json()
-    assert metadata["threshold"] == 0.3
-    assert metadata["task"] == "detection" and "encoded_attention" in metadata["signatures"]
-
-
-@pytest.mark.extended
 def test_detectors_have_no_masks_and_their_own_activation(client, model):
     assert "does not give every pixel a class" in client.post("/v1/models/cells:mask", content=png((9, 7, 3))).text
     with pytest.raises(ValueError, match="are by sigmoid"):

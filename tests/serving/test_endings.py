@@ -27,7 +27,6 @@ def written(monkeypatch):
         ("m.onnx", None, "onnx"),
         ("M.ONNX", None, "onnx"),
         ("m.tflite", None, "litert"),
-        ("m", None, "tf_saved_model"),
         ("m.v1.2", None, "tf_saved_model"),
         ("m.onnx", "onnx", "onnx"),
     ],
@@ -44,9 +43,7 @@ def test_the_ending_chooses_the_format(tiny, tmp_path, written, path, given, for
         ("m.tflite", "onnx", 'format="onnx" writes a file that ends in .onnx, got'),
         ("m.keras", None, "ends in .keras, which is not an export format.*keras_vit.save writes .keras"),
         ("m.h5", "tf_saved_model", "ends in .h5, which is not an export format. Valid: a folder.*.onnx or .tflite"),
-        ("m.pb", None, "ends in .pb"),
         ("m.safetensors", None, "ends in .safetensors"),
-        ("m.mlpackage", None, "ends in .mlpackage"),
     ],
 )
 def test_an_ending_that_contradicts_the_format_is_refused(tiny, tmp_path, path, format, message):

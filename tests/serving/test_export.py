@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import signatures_of
+from small_models import detecting, segmenting, signatures_of
 
 import keras_vit
 from keras_vit.data import open_source
@@ -159,68 +159,8 @@ def test_probabilities_of_a_sigmoid_model(eagerly):
         np.testing.assert_allclose(out["probabilities"], tf.sigmoid(out["logits"]), atol=1e-6)
 
 
-def test_an_unknown_activation_is_refused(tmp_path):
-    with pytest.raises(ValueError, match='"tanh". Valid: softmax, sigmoid'):
-        keras_vit.export(digits_model(), tmp_path / "m", activation="tanh")
-    assert not (tmp_path / "m").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"top_k": 0}, "top_k must be a positive integer, got 0"),
-        ({"top_k": 3, "format": "onnx"}, 'top_k is for format="tf_saved_model"'),
-        ({"verbose": True, "format": "litert"}, 'verbose is for format="tf_saved_model"'),
-        (
-            {"classes": None, "activation": "sigmoid"},
-            'activation: "vit" has no classes and returns features',
-        ),
-    ],
-)
-def test_options_that_would_do_nothing_are_refused(options, message, tmp_path):
-    model = digits_model(classes=options.pop("classes", 10))
-    with pytest.raises(ValueError, match=message):
-        keras_vit.export(model, tmp_path / "m.onnx", **options)
-
-
-def test_mistakes_are_clear_errors(tmp_path):
-    with pytest.raises(ValueError, match="Valid: tf_saved_model, onnx, litert. keras_vit.save"):
-        keras_vit.export(digits_model(), tmp_path / "m", format="pickle")
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(ValueError, match="is a file; an export is a folder"):
-        keras_vit.export(digits_model(), tmp_path / "file")
-    with pytest.raises(ValueError, match='"gs://bucket/x" is in a bucket'):
-        keras_vit.export(digits_model(), "gs://bucket/x")
-    with pytest.raises(OSError, match='file" is a file'):
-        keras_vit.export(digits_model(), tmp_path / "file" / "x")
-
-
-def test_something_other_than_a_model_and_a_path_is_refused(tmp_path):
-    model, path = digits_model(), str(tmp_path / "m")
-    plain = keras.Sequential([keras.Input((8, 8, 1)), model])
-    vector = keras.Input((6,))
-    for arguments, message in [
-        ((path, model), r"export takes the model first: export\(model, '.*m'\)"),
-        (([model], path), "export expected a model of keras_vit, got a list. export takes one model"),
-        ((keras_vit.ViT, path), "got the class ViT, not a model made of it. .* then export that"),
-        ((plain, path), r"a plain keras Sequential. Build it as keras_vit.Model\(inputs, outputs\)\."),
-        ((model, None), "export expected a path, got None"),
-        (
-            (keras_vit.Model(vector, keras.layers.Dense(2)(vector)), path),
-            "one input of images .* got .* the input shape",
-        ),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            keras_vit.export(*arguments)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_model_of_pre_training_is_refused_and_its_encoder_is_not(tmp_path):
-    sizes = dict(depth=1, width=16, heads=2, mlp_dim=16, decoder_depth=1, decoder_width=16, decoder_heads=2)
-    mae = keras_vit.MaskedAutoencoder("Ti/8", image_size=16, **sizes)
-    with pytest.raises(ValueError, match=r"a MaskedAutoencoder, trains another model: export that one, .*get_encoder"):
-        keras_vit.export(mae, tmp_path / "mae")
-    _check(mae.get_encoder(), tmp_path / "features", "tf_saved_model")
+def test_the_encoder_of_a_model_of_pre_training_is_not_refused(tmp_path):
+    _check(masked().get_encoder(), tmp_path / "features", "tf_saved_model")
 
 
 def test_only_an_export_of_this_package_is_replaced(tmp_path):
@@ -275,3 +215,77 @@ def test_a_quantised_model_and_one_with_lora_serve_what_they_compute(mode, eager
     np.testing.assert_allclose(
         signatures["features"](x)["features"], keras.Model(model.input, model.features)(x), atol=1e-4
     )
+
+
+def digits(**options):
+    return lambda: digits_model(**options)
+
+
+def vector():
+    inputs = keras.Input((6,))
+    return keras_vit.Model(inputs, keras.layers.Dense(2)(inputs))
+
+
+def masked():
+    sizes = dict(depth=1, width=16, heads=2, mlp_dim=16, decoder_depth=1, decoder_width=16, decoder_heads=2)
+    return keras_vit.MaskedAutoencoder("Ti/8", image_size=16, **sizes)
+
+
+STATIC = {"format": "onnx", "quantization": "int8_static"}
+# (the model, the path, the options, the refusal)
+REFUSED = [
+    (digits(), "m", {"activation": "tanh"}, '"tanh". Valid: softmax, sigmoid'),
+    (digits(classes=None), "m", {"activation": "sigmoid"}, "has no classes and returns features"),
+    (digits(), "m", {"top_k": 0}, "top_k must be a positive integer, got 0"),
+    (digits(), "m.onnx", {"top_k": 3}, 'top_k is for format="tf_saved_model"'),
+    (digits(), "m.tflite", {"verbose": True}, 'verbose is for format="tf_saved_model"'),
+    (digits(), "m", {"format": "pickle"}, "Valid: tf_saved_model, onnx, litert. keras_vit.save"),
+    (digits(), "m", {"iou": 0.5, "soft": True}, "iou, soft: .* classifies whole images.* Leave them out"),
+    (digits(), "m", {"quantization": "int8_dynamic"}, "for format='onnx' or 'litert'"),
+    (digits(), "m.onnx", {"quantization": "int4"}, "Valid: int8_weights, int8_dynamic, int8_static"),
+    (digits(), "m.onnx", STATIC, "needs calibration"),
+    (digits(), "m.onnx", {**STATIC, "calibration": np.zeros((15, 8, 8, 1))}, "at least 16 images"),
+    (digits(), "m.onnx", {**STATIC, "calibration": np.zeros((16, 4, 8, 1))}, r"shape \(n, 8, 8, 1\)"),
+    (digits(), "m.onnx", {**STATIC, "calibration": np.linspace(0, 1, 1024).reshape(16, 8, 8, 1)}, "255"),
+    (
+        digits(),
+        "m.onnx",
+        {"quantization": "int8_dynamic", "calibration": np.zeros((16, 8, 8, 1))},
+        "Leave it out",
+    ),
+    (digits(dtype="mixed_bfloat16"), "m.onnx", {}, 'dtype="float32"'),
+    (digits(token_merging=1, pool="token"), "m.onnx", {}, "Token merging"),
+    (digits(token_merging=1, pool="token"), "m.tflite", {}, "Token merging"),
+    (masked, "m", {}, r"a MaskedAutoencoder, trains another model: export that one, .*get_encoder"),
+    (detecting, "m", {"top_k": 2}, "choose by score, with threshold"),
+    (detecting, "m", {"activation": "softmax"}, "are by sigmoid"),
+    (detecting, "m", {"threshold": 2}, "threshold must be from 0 to 1"),
+    (detecting, "m", {"limit": 0}, "limit"),
+    (segmenting, "m", {"top_k": 2}, "gives every pixel one class"),
+    (lambda: [vector()], "m", {}, "export expected a model of keras_vit, got a list. export takes one model"),
+    (lambda: keras_vit.ViT, "m", {}, "got the class ViT, not a model made of it. .* then export that"),
+    (lambda: keras.Sequential([keras.Input((8, 8, 1)), digits_model()]), "m", {}, "a plain keras Sequential. Build it"),
+    (vector, "m", {}, "one input of images .* got .* the input shape"),
+]
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(("make", "path", "options", "message"), REFUSED)
+def test_what_is_refused_before_any_work(make, path, options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        keras_vit.export(make(), tmp_path / path, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_places_where_nothing_can_be_written_are_refused(tmp_path):
+    model = digits_model()
+    (tmp_path / "file").write_text("x")
+    for given, message in (
+        ((model, tmp_path / "file"), "is a file; an export is a folder"),
+        ((model, tmp_path / "file" / "x"), 'file" is a file'),
+        ((model, "gs://bucket/x"), '"gs://bucket/x" is in a bucket'),
+        ((model, None), "export expected a path, got None"),
+        (("m", model), r"export takes the model first: export\(model, 'm'\)"),
+    ):
+        with pytest.raises((ValueError, OSError), match=message):
+            keras_vit.export(*given)

@@ -67,10 +67,3 @@ def test_static_int8_has_scales_in_the_file_and_returns_floats_whatever_the_head
     assert len(values) >= 2 * 6, "the values before and after each dense layer"
     found = run(tmp_path / "m.tflite", pixels(5))["outputs"]
     assert found.dtype == np.float32 and np.linalg.norm(found - model(pixels(5))) < 0.1 * np.linalg.norm(found)
-
-
-@pytest.mark.extended
-def test_what_litert_cannot_do_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="Token merging"):
-        keras_vit.export(every_weight(token_merging=1), tmp_path / "m.tflite", format="litert")
-    assert not list(tmp_path.iterdir())

@@ -148,30 +148,6 @@ def test_int8_has_every_kernel_in_bytes_and_nearly_the_same_logits(floats, tmp_p
 
 
 @pytest.mark.extended
-def test_wrong_options_are_refused_before_any_work(tmp_path):
-    model, path = every_weight(), tmp_path / "m.onnx"
-    for options, words in (
-        ({"quantization": "int4"}, "Valid: int8_weights, int8_dynamic, int8_static"),
-        ({"quantization": "int8_static"}, "needs calibration"),
-        ({"quantization": "int8_dynamic", "calibration": pixels(16)}, "Leave it out"),
-        ({"quantization": "int8_static", "calibration": pixels(15)}, "at least 16 images"),
-        ({"quantization": "int8_static", "calibration": pixels(16)[:, :8]}, r"shape \(n, 16, 24, 3\)"),
-        ({"quantization": "int8_static", "calibration": pixels(16) / 255}, "255"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            keras_vit.export(model, path, format="onnx", **options)
-    with pytest.raises(ValueError, match="for format='onnx' or 'litert'"):
-        keras_vit.export(model, tmp_path / "m", quantization="int8_dynamic")
-    with pytest.raises(ValueError, match=r"ends in \.onnx"):
-        keras_vit.export(model, tmp_path / "m.tflite", format="onnx")
-    with pytest.raises(ValueError, match='dtype="float32"'):
-        keras_vit.export(every_weight(dtype="mixed_bfloat16"), path, format="onnx")
-    with pytest.raises(ValueError, match="Token merging"):
-        keras_vit.export(every_weight(token_merging=1), path, format="onnx")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.extended
 def test_a_file_that_computes_something_else_replaces_nothing(tmp_path, monkeypatch):
     from keras_vit.serving import onnx_format
 

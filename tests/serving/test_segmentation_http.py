@@ -72,9 +72,3 @@ def test_a_mask_has_the_images_own_size(client, model):
 def test_what_is_refused(client, path, content, message):
     answer = client.post(f"/v1/models/{path}", content=content)
     assert answer.status_code in (400, 404) and message in answer.json()["error"]
-
-
-def test_the_description_has_the_colours(client):
-    metadata = client.get("/v1/models/streets/metadata").json()
-    assert metadata["task"] == "segmentation" and metadata["colors"] == COLORS
-    assert "encoded_attention" in metadata["signatures"]

@@ -55,12 +55,6 @@ def test_a_run_does_not_go_on_with_another_config(done):
         training_run.run(config, done.folder)
 
 
-def test_a_run_beyond_its_end_is_refused(tmp_path):
-    training_run.check_length(RunDirectory(tmp_path), 6, 6)
-    with pytest.raises(ValueError, match="contains a run at step 7, beyond the 6 steps"):
-        training_run.check_length(RunDirectory(tmp_path), 7, 6)
-
-
 def finetuned(done, **options):
     config = config_files.load_config("digits_finetune")
     config.update(init=str(done.folder), total="1 steps", evaluate="1 steps", checkpoint="1 steps", batch_size=8)
@@ -124,27 +118,6 @@ def test_every_training_option_trains(options, tmp_path, eagerly):
     short_runs.ended(config, tmp_path)
     [record] = RunDirectory(tmp_path).metrics()
     assert record["step"] == 2 and math.isfinite(record["loss"] + record["val_loss"])
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("loss.class_weights", "inverse", 'expected "balanced" or 10 numbers'),
-        ("total", "3 epoch s", "is not a duration"),
-        ("data.train_preprocess", "decode(1)|random_shft(1)", 'Did you mean "random_shift"'),
-        ("model.variant", "Tiny/2", "Unknown variant"),
-        (
-            "model.image_size",
-            16,
-            r"images of \(8, 8, 1\), the model takes \(16, 16, 1\): change --config.data.train_preprocess or",
-        ),
-    ],
-)
-def test_wrong_values_are_clear_errors(key, value, message, tmp_path):
-    """Those that a plan refuses too are in planning/test_dry_run.py."""
-    with pytest.raises(ValueError, match=message):
-        training_run.run(short_runs.small(**{key: value}), tmp_path)
-    assert not (tmp_path / "config.json").exists()
 
 
 def of_photos(photos, size=32, **options):
@@ -260,3 +233,23 @@ def test_a_config_chooses_the_mixing(tiny):
     assert mixing(0.2, None) == Mixup(0.2, 5, 7)
     assert mixing(None, 1.0) == Cutmix(1.0, 5, 7)
     assert mixing(0.8, 1.0) == MixupOrCutmix(0.8, 1.0, 5, 7)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("data.train_preprocess", "decode(1)|random_shft(1)", 'Did you mean "random_shift"'),
+        ("model.image_size", 16, r"images of \(8, 8, 1\), the model takes \(16, 16, 1\): change --config.data.train_p"),
+    ],
+)
+def test_wrong_values_are_clear_errors(key, value, message, tmp_path):
+    """Those that a plan refuses too are in runs/test_prepared.py."""
+    with pytest.raises(ValueError, match=message):
+        training_run.run(short_runs.small(**{key: value}), tmp_path)
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_a_run_beyond_its_end_is_refused(tmp_path):
+    training_run.check_length(RunDirectory(tmp_path), 6, 6)
+    with pytest.raises(ValueError, match="contains a run at step 7, beyond the 6 steps"):
+        training_run.check_length(RunDirectory(tmp_path), 7, 6)

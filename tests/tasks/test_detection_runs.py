@@ -13,10 +13,9 @@ from PIL import Image
 import keras_vit
 from keras_vit.data import from_arrays, usual_splits
 from keras_vit.data.splits import split_range
-from keras_vit.distribution import Strategy
 from keras_vit.evaluation.registry import Evaluation
 from keras_vit.planning import dry_run
-from keras_vit.runs import prepare, run_sweep
+from keras_vit.runs import prepare
 from keras_vit.tasks import find_task
 from trainers import config_files, detect, evaluate
 
@@ -143,19 +142,6 @@ def test_the_binaries_evaluate_it_and_draw_what_it_finds(done, binary, tmp_path)
     with pytest.raises(ValueError, match="has no classes and returns features|classifies whole images"):
         keras_vit.ViT("Ti/8", image_size=16, depth=1, width=8, heads=1, mlp_dim=8).save(tmp_path / "vit.keras")
         binary(detect, tmp_path / "vit.keras", tmp_path / "wide.png", output=tmp_path / "look")
-
-
-def test_a_sweep_ranks_by_ap(tmp_path, capsys):
-    config, found = small(), {1e-4: 0.3, 1e-2: 0.5}
-    config.data.update(dev_train="train[:12]", dev_evaluation="train[12:16]")
-
-    def measured(config, workdir):
-        return {"ap": found[config.optimizer.learning_rate], "loss": 1.0, "examples": 4}
-
-    score = find_task(config.task).score
-    best = run_sweep(config, "optimizer.learning_rate=1e-4,1e-2", tmp_path, measured, Strategy(), score)
-    assert best["point"] == {"optimizer.learning_rate": 1e-2}
-    assert "| 0.01 | 50.00 | 1.0000 | best |" in capsys.readouterr().out
 
 
 @pytest.mark.extended

@@ -19,9 +19,8 @@ from keras_vit.data import from_arrays, usual_splits
 from keras_vit.data.mask_pixels import count_pixels
 from keras_vit.data.splits import split_range
 from keras_vit.distribution import Strategy, strategy
-from keras_vit.evaluation import Evaluation
 from keras_vit.planning import dry_run
-from keras_vit.runs import RunDirectory, prepare, run_sweep
+from keras_vit.runs import RunDirectory, prepare
 from keras_vit.segmentation.pixel_losses import pixel_class_weights
 from keras_vit.tasks import find_task
 from trainers import config_files, evaluate
@@ -158,15 +157,6 @@ def test_a_file_of_a_model_is_evaluated_as_what_it_is(done, binary, tmp_path):
     assert f"mIoU {done.measures['miou']:.2%}" in binary(evaluate, batch_size=8, **given)
 
 
-@pytest.mark.extended
-def test_with_a_window_the_report_shows_the_examples_that_were_measured(done):
-    pictures = {"examples": np.zeros((8, 8, 3), "uint8")}
-    evaluation = Evaluation({"miou": 0.5}, {"window": "whole", "flips": False}, pictures=pictures)
-    page = "".join(task_of(done.config).report(done.model, evaluation, ([], []), []))
-    assert "original size, resized" in page and 'class="compared"' not in page
-    assert page.count('class="sheet" alt="examples"') == 1
-
-
 @functools.cache
 def two():
     """MirroredStrategy on two devices. A process can have only one."""
@@ -195,19 +185,6 @@ def test_two_replicas_end_where_one_device_does(tmp_path):
         assert one[name] == pytest.approx(both[name], rel=1e-3), name
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-3)
-
-
-def test_a_sweep_ranks_by_miou(config, tmp_path, capsys):
-    config.data.update(dev_train="train[:12]", dev_evaluation="train[12:16]")
-    found = {1e-4: 0.3, 1e-2: 0.5}
-
-    def measured(config, workdir):
-        return {"miou": found[config.optimizer.learning_rate], "loss": 1.0, "examples": 4}
-
-    score = find_task(config.task).score
-    best = run_sweep(config, "optimizer.learning_rate=1e-4,1e-2", tmp_path, measured, Strategy(), score)
-    assert best["point"] == {"optimizer.learning_rate": 1e-2}
-    assert "mIoU" in (printed := capsys.readouterr().out) and "| 0.01 | 50.00 | 1.0000 | best |" in printed
 
 
 @pytest.mark.extended
@@ -265,18 +242,6 @@ def test_a_head_that_would_be_wrong_is_not_kept(done, tmp_path):
         task_of(config).model(source)
 
 
-def test_eomt_refuses_the_options_of_other_losses():
-    for options, text in (
-        (
-            {"objective.dice": 1.0, "loss.class_weights": "log"},
-            "config.objective.dice, config.loss.class_weights would",
-        ),
-        ({"objective.auxiliary": 0.0}, "set objective.auxiliary=1.0"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            task_of(small("eomt", **options)).check_config()
-
-
 @pytest.mark.extended
 @pytest.mark.parametrize("head", [*config_files.packaged("segmentation").HEADS])
 def test_every_row_of_the_recipe_gives_a_class_for_every_pixel(head):
@@ -295,18 +260,6 @@ def test_the_backbone_can_be_frozen(config):
     assert {v.path.split("/")[0] for v in model.trainable_variables} == {"head"}
 
 
-def test_the_head_learns_faster_and_lower_layers_more_slowly(config):
-    from keras_vit.optim.optimizers import layer_multipliers
-
-    model = task_of(config).build(in_memory("masks:scenes", "train"))
-    paths = [v.path for v in model.trainable_variables]
-    rates = dict(zip(paths, layer_multipliers(paths, 0.5, 10.0)))
-    expected = {"patch_encoder": 0.125, "block_00": 0.25, "block_01": 0.5, "head": 10.0}
-    assert {name: {rate for path, rate in rates.items() if f"{name}/" in f"/{path}"} for name in expected} == {
-        name: {rate} for name, rate in expected.items()
-    }
-
-
 def test_class_weights_are_by_pixels(config):
     source, (_, numbers) = in_memory("masks:scenes", "train"), drawn()
     counts, every = count_pixels(source), np.bincount(numbers.ravel())[:3]  # 3 is void
@@ -318,30 +271,28 @@ def test_class_weights_are_by_pixels(config):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("row", "options", "message"),
     [
-        ({"mixup": 0.2}, "Segmentation does not use some options.*mixup=None"),
-        ({"cutmix": 1.0}, "cutmix=None"),
-        ({"loss.name": "sigmoid"}, "loss.name=softmax"),
-        ({"head": "probe"}, 'Unknown config.head="probe"'),
-        ({"loss.label_smoothing": 1.5}, "--config.objective or --config.loss: label_smoothing"),
+        ("linear", {"mixup": 0.2, "cutmix": 1.0}, "Segmentation does not use some options.*mixup=None.*cutmix=None"),
+        ("linear", {"loss.name": "sigmoid"}, "loss.name=softmax"),
+        ("linear", {"head": "probe"}, 'Unknown config.head="probe"'),
+        ("linear", {"loss.label_smoothing": 1.5}, "--config.objective or --config.loss: label_smoothing"),
+        (
+            "linear",
+            {"objective.cross_entropy": 0.0, "objective.dice": 0.0},
+            "--config.objective or --config.loss: Expected weights",
+        ),
+        (
+            "eomt",
+            {"objective.dice": 1.0, "loss.class_weights": "log"},
+            "config.objective.dice, config.loss.class_weights would",
+        ),
+        ("eomt", {"objective.auxiliary": 0.0}, "set objective.auxiliary=1.0"),
     ],
 )
-def test_options_that_it_would_ignore_are_refused(config, options, message):
-    config.update_from_flattened_dict(options)
+def test_options_that_it_would_ignore_are_refused(row, options, message):
     with pytest.raises(ValueError, match=message):
-        task_of(config).check_config()
-
-
-def test_unknown_options_and_losses_without_weight_are_refused(config):
-    with config.unlocked():
-        config.objective.dicee = 1.0
-    with pytest.raises(ValueError, match='no option "dicee".*Did you mean "dice"'):
-        task_of(config)
-    del config.objective["dicee"]
-    config.objective.cross_entropy = config.objective.dice = 0.0
-    with pytest.raises(ValueError, match="--config.objective or --config.loss: Expected weights"):
-        task_of(config).check_config()
+        task_of(small(row, **options)).check_config()
 
 
 def test_data_without_masks_and_other_classes_are_refused(config):

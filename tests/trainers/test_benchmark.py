@@ -2,10 +2,8 @@
 
 import ast
 import functools
-import http.server
 import importlib
 import importlib.util
-import json
 import os
 import pathlib
 import re
@@ -25,19 +23,14 @@ from benchmarks import (
     attention,
     cheaper,
     equal_time,
-    gpu,
     gpu_attention,
     input,
     ops,
     scaling,
     serve,
-    slices_tensorflow,
-    startup,
     where,
 )
 from benchmarks.own_process import in_own_process
-from keras_vit.planning.slice.hlo import Cost, Instruction
-from keras_vit.planning.slice.layer_costs import group_of
 
 SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 4, "repeats": 1, "images": 8}
 
@@ -69,34 +62,6 @@ def test_the_input_is_compared_with_decoding_alone_and_the_memory_watched(few, c
     assert len(held) == 3 and min(held) > 100
 
 
-def test_a_python_without_torchvision_is_a_clear_error(few):
-    with pytest.raises(ValueError, match="It needs torch and torchvision"):
-        input.Torchvision(sys.executable, few, 16)
-
-
-@pytest.mark.extended
-def test_pixels_are_no_input():
-    with pytest.raises(ValueError, match='"digits" holds pixels'):
-        input.read("digits", None)
-
-
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        ("vit_1/block_00_1/mlp_1/hidden_1/MatMul", ("MLP", "forward")),
-        ("gradient_tape/vit_1/block_10_1/mlp_1/out_1/MatMul/MatMul", ("MLP", "backward")),
-        ("vit/block_03/moments/mean", ("normalisation", "forward")),
-        ("gradient_tape/vit_1/block_00_1/transpose/transpose", ("head copies", "backward")),
-        ("vit_1/block_00_1/dropout_1/stateless_dropout/GreaterEqual", ("dropout", "forward")),
-        ("vit_1/block_00_1/Softmax", ("attention", "forward")),
-        ("adamw/Sum_26", ("optimizer", "")),
-    ],
-)
-def test_the_parts_of_tensorflows_program_are_told_by_its_names(name, part):
-    instruction = Instruction("fusion.1", "fusion", (), (), slices_tensorflow.op_name(name), 1)
-    assert group_of(Cost(instruction, 0.0, 1.0, 1), "adamw") == part
-
-
 @pytest.mark.extended
 def test_every_op_has_its_time(few, capsys, monkeypatch):
     monkeypatch.setattr(ops, "OPS", ("random_flip", "solarize(1)"))
@@ -126,9 +91,6 @@ def test_fewer_tokens_are_compared_with_the_whole_model(fewer, tiny, photos, tmp
     assert [row[0] for row in found.values()] == ["25", "21", "13"]  # tokens after the last block
     assert found["whole"][3] == "1.00" and all(0 <= int(row[4]) <= 20 for row in found.values())
     assert output.read_bytes().startswith(b"\x89PNG")
-    flags.data = None
-    with pytest.raises(ValueError, match="Give --checkpoint and --data, or --variant"):
-        cheaper.main()
 
 
 @pytest.mark.extended
@@ -167,11 +129,6 @@ def test_costs_of_attention_are_measured_and_drawn_as_far_as_memory_reaches(tmp_
     assert output.read_bytes().startswith(b"\x89PNG")
 
 
-def test_kinds_of_attention_have_about_as_many_parameters():
-    counts = [attention.counted(*attention.case(kind), 224)[0] for kind in attention.KINDS]
-    assert max(counts) < 1.15 * min(counts)
-
-
 def test_every_point_of_the_sweeps_is_a_model(without_values):
     from keras_vit.models.families import find_spec
     from keras_vit.planning import model_counts
@@ -196,43 +153,6 @@ def test_what_the_benchmarks_import_is_there():
                     assert found, f"{path.name}: {node.module} has no {alias.name}"
 
 
-def test_every_kind_of_operation_is_found_by_its_name():
-    """Names as TensorFlow's profiler has them."""
-    named = {
-        "vit_1/block_00_1/mlp_1/Gelu/mul_1:_MklNativeFusedMatMul": "products of dense layers and patches",
-        "gradient_tape/vit_1/patch_encoder_1/convolution/Conv2DBackpropFilter:_MklNativeConv2DBackpropFilter": (
-            "products of dense layers and patches"
-        ),
-        "vit_1/block_00_1/ArithmeticOptimizer/FoldTransposeIntoMatMul_MatMul:_MklBatchMatMulV2": (
-            "products of attention"
-        ),
-        "StatefulPartitionedCall/gradient_tape/vit_1/block_11_1/mul_1:Mul": "softmax",
-        "StatefulPartitionedCall/gradient_tape/vit_1/block_11_1/mul/Mul:Mul": "the rest",
-        "vit_1/block_00_1/Softmax:_MklSoftmax": "softmax",
-        "vit_1/block_00_1/mlp_norm_1/Rsqrt:Rsqrt": "layer normalisation",
-        "StatefulPartitionedCall/norm_gradient_3/mul_2:Mul": "layer normalisation",
-        "vit_1/normalization_1/sub:Sub": "the rest",
-        "CpuExecutable::ExecuteAsyncOnStream": "compiled by XLA: GELU and layer normalisation",
-        "StatefulPartitionedCall/adamw/ResourceApplyAdam_7:ResourceApplyAdam": "optimizer",
-        "StatefulPartitionedCall/gradient_tape/vit_1/head_1/BiasAdd/BiasAddGrad:BiasAddGrad": "gradients of biases",
-        "StatefulPartitionedCall/vit_1/block_00_1/transpose_3:_MklTranspose": "copies of heads",
-        "StatefulPartitionedCall/AddN_3:AddN": "sums",
-    }
-    assert {name: where.kind_of(name) for name in named} == named
-
-
-def test_shares_are_of_the_medians_over_steps():
-    steps = [{"a:Softmax": 1.0, "b:AddN": 3.0}, {"a:Softmax": 1.0, "b:AddN": 3.0}, {"a:Softmax": 9.0, "b:AddN": 3.0}]
-    found = where.shares(steps)
-    assert found == {"sums": 0.75, "softmax": 0.25}
-    table = where.markdown({"float32, forward": found}, {"float32, forward": "5 ms, 0.90"}).splitlines()
-    assert table[0] == "|  | float32, forward |" and table[2:5] == [
-        "| whole, of the products' rate | 5 ms, 0.90 |",
-        "| sums | 75.0 |",
-        "| softmax | 25.0 |",
-    ]
-
-
 def test_a_trace_has_the_operations_of_a_step(eagerly):
     import tensorflow as tf
 
@@ -245,69 +165,11 @@ def test_a_trace_has_the_operations_of_a_step(eagerly):
     assert min(names.values()) >= 0
 
 
-def test_the_cases_of_a_gpu_are_read_or_refused():
-    assert gpu.read_cases("B/16:256,L/16:128") == [("B/16", 256), ("L/16", 128)]
-    with pytest.raises(ValueError, match='such as B/16:256,L/16:128. Got "B/16"'):
-        gpu.read_cases("L/16:128,B/16")
-
-
-def test_a_card_is_held_to_what_its_maker_states():
-    assert gpu.stated("NVIDIA H100 PCIe") == 756e12
-    assert gpu.stated("NVIDIA H100 80GB HBM3") == 989e12
-    assert gpu.stated("cpu") is None
-
-
-def test_each_case_of_a_gpu_is_measured_in_a_process_of_its_own(monkeypatch, capsys):
-    """JAX tells the most memory that a process has held, and a process that has touched the card keeps most of it."""
-    case = {"flops": 1e12, "on the card": 0.2, "from the host": 0.2}
-    card = gpu.Card("NVIDIA L4", "0.8", "3.11", 100e12)
-    answers = {
-        gpu.measured_card: lambda rounds: card,
-        gpu.training: lambda variant, batch, steps, rounds, cudnn: (
-            case | {"variant": variant, "batch": batch, "cudnn": cudnn, "bytes": batch * 2**30}
-        ),
-    }
-    monkeypatch.setattr(gpu, "in_own_process", lambda function, *arguments: answers[function](*arguments))
-    values = {"cases": "B/16:2,Ti/16:1", "steps": 1, "rounds": 1, "torch_python": ""}
-    monkeypatch.setattr(gpu.flags, "FLAGS", types.SimpleNamespace(**values))
-    monkeypatch.setitem(sys.modules, "jax", None)  # importing it here would fail
-    gpu.main()
-    first, *_, large, by_cudnn, small, _ = capsys.readouterr().out.splitlines()
-    assert "NVIDIA L4: products in bfloat16 reach 100 TFLOP/s; the maker states 121" in first
-    assert large.split("|")[6].strip() == "2.00" and small.split("|")[6].strip() == "1.00"
-    assert large.startswith("| B/16, batch 2, XLA |") and by_cudnn.startswith("| B/16, batch 2, cuDNN |")
-
-
 @pytest.mark.processes
 def test_a_measurement_runs_in_a_process_of_its_own():
     assert in_own_process(os.getpid) != os.getpid()
     with pytest.raises(ZeroDivisionError):
         in_own_process(divmod, 1, 0)
-
-
-def test_the_row_of_a_gpu_has_both_shares_and_why_timm_did_not_run():
-    found = {"variant": "B/16", "batch": 10, "flops": 100e12, "on the card": 0.2, "from the host": 0.25}
-    found |= {"cudnn": "off", "bytes": 3 * 2**30, "timm": {"seconds": 0.3}}
-    cells = [cell.strip() for cell in gpu.row(found, 1000e12, 800e12).split("|")[1:-1]]
-    assert cells == ["B/16, batch 10, XLA", "50", "40", "0.500", "0.625", "3.00", "1.50"]
-    assert gpu.row(found | {"bytes": None, "timm": {"error": "no torch"}}, None, 800e12).endswith("| no torch |")
-
-
-def test_the_start_is_a_table_of_phases_with_a_column_for_each_process():
-    """The sum leaves out what comes after the first of its kind; a process without the folder of programs does not get
-    it.
-    """
-    environments = startup.columns(["tensorflow", "jax"], "programs")
-    assert [startup.CACHE in environment for environment in environments.values()] == [False, False, True, True]
-    phases = {"import jax": [2.0, 1.0], "build": [9.0, 4.0], "second prediction": [7.0, 5.0]}
-    rows = startup.table({"one": phases, "other": phases}, wall=False).splitlines()
-    assert rows[2:] == [
-        "| import the engine | 1.00 | 1.00 |",
-        "| build | 4.00 | 4.00 |",
-        "| second prediction | 5.00 | 5.00 |",
-        "| until the first training step is done | 5.0 | 5.0 |",
-    ]
-    assert "| build | 9.00 | 9.00 |" in startup.table({"one": phases, "other": phases}, wall=True)
 
 
 def on_jax():
@@ -338,13 +200,6 @@ def test_the_benchmarks_of_a_gpu_run_on_jax():
         assert seconds > 0 and memory > 0
 
 
-def test_equal_times_are_rows_of_means_and_of_each_seed():
-    curves = [[(0.0, 0.1), (2.0, 0.5), (4.0, 0.7)], [(0.0, 0.1), (2.2, 0.6), (4.4, 0.8)]]
-    shown = equal_time.row("axial", 1000, 2e6, curves, 10, [2.0])
-    assert shown == "| `axial` | 1,000 | 2 | 210.00 | 20 | 55.0 | 70.0, 80.0 |"
-    assert gpu_attention.cell((0.0123, 5e6)) == "12.3, 5" and gpu_attention.cell("out of memory") == "-"
-
-
 def test_a_request_is_repeated_under_overload_and_another_status_ends_in_a_sentence():
     answers = [(503, {"Retry-After": "0"}, {"error": "Try again."}), (400, {}, {"error": "It is junk."})]
     load = serve.Load(types.SimpleNamespace(post=lambda body: answers.pop(0)), [], [], 100)
@@ -353,30 +208,6 @@ def test_a_request_is_repeated_under_overload_and_another_status_ends_in_a_sente
     answers.append((200, {}, {}))
     with pytest.raises(ValueError, match="junk: expected status 400, got 200"):
         load.ask_garbage("junk", b"")
-
-
-def test_a_running_service_is_timed_with_json():
-    class Service(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            found.append((self.path, *body["instances"][0]))
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b'{"predictions": [{"status": "ok"}]}')
-
-        def log_message(self, *_):
-            pass
-
-    found, values = [], types.SimpleNamespace(clients=2, compared=4)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
-        threading.Thread(target=server.serve_forever).start()
-        model = serve.Model(f"http://127.0.0.1:{server.server_port}/v1/models/digits")
-        told = serve.timed(model, [b"image"], None, values)
-        server.shutdown()
-    assert re.fullmatch(r"[\d.]+ requests/s, p50 \d+ ms, p95 \d+ ms, p99 \d+ ms", told)
-    assert found == [("/v1/models/digits:predict", "b64")] * 6
-    with pytest.raises(ValueError, match="expected http://HOST:PORT/v1/models/NAME"):
-        serve.Model("localhost:8501")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -9,8 +9,6 @@ from trainers import export
 @pytest.mark.parametrize(
     ["output", "format", "expected"],
     [
-        ("m", None, ("export", "tf_saved_model")),
-        ("m.onnx", None, ("export", "onnx")),
         ("m.TFLITE", None, ("export", "litert")),
         ("m.npz", None, ("save", "google")),
         ("m.keras", None, ("save", "keras")),

@@ -100,16 +100,3 @@ def test_predict_writes_masks(file, photos, tmp_path, binary):
 def test_what_predict_refuses(options, message, file, photos, tmp_path, binary):
     with pytest.raises(ValueError, match=message):
         binary(predict, model=str(file), data=f"images:{photos}", output=tmp_path, **options)
-
-
-def test_classify_says_which_command_to_run(file, photos, binary):
-    with pytest.raises(ValueError, match=r"keras-vit segment .*streets.keras IMAGES --output=FOLDER"):
-        binary(classify, file, photos)
-
-
-@pytest.mark.extended
-def test_a_classifier_has_no_masks(photos, tmp_path, binary):
-    keras_vit.save(every_weight(), tmp_path / "classifier.keras")
-    with pytest.raises(ValueError, match="classifies whole images. Valid for this model"):
-        model = str(tmp_path / "classifier.keras")
-        binary(predict, model=model, data=f"images:{photos}", output=tmp_path, answers="masks")

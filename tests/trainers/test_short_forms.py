@@ -7,7 +7,7 @@ import pytest
 from interpreters import ROOT
 
 from keras_vit.data.ops.op_registry import OPS
-from trainers import config_files, flags, short_forms
+from trainers import flags, short_forms
 
 
 def given(monkeypatch, *argv, for_own_data="folder_finetune"):
@@ -74,11 +74,6 @@ def test_every_op_with_a_size_follows(name):
 def test_what_short_forms_refuse(argv, message, monkeypatch):
     with pytest.raises(SystemExit, match=f"^keras-vit finetune: {message}"):
         given(monkeypatch, *argv.split())
-
-
-def test_every_row_sets_a_key():
-    keys = config_files.flat_values(config_files.packaged("lib.common").base())
-    assert {row.key for row in short_forms.SHORT_FORMS} <= keys.keys()
 
 
 def test_timms_flags_are_those_of_the_page():
