@@ -159,6 +159,11 @@ class Answer:
         return {"classes": classes, "class_names": None if names is None else list(names), "activation": None}
 
     @classmethod
+    def sentence(cls, metadata: dict[str, Any]) -> str:
+        """What a model does, for its card, from the metadata; "" where the name of its class says it."""
+        return ""
+
+    @classmethod
     def notes(cls, metadata: dict[str, Any]) -> Iterator[str]:
         """Sentences on the outputs for an export's README.md, from its metadata."""
         yield from ()

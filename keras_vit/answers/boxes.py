@@ -12,6 +12,7 @@ import numpy as np
 from keras_vit.answers.answer import Answer, Entry, Refusal, as_float32, register
 from keras_vit.answers.classes import scores_note
 from keras_vit.detection.detect import Detections, class_names, in_image, shown_text, visible
+from keras_vit.io.suggest import counted
 
 LEAST_SCORE = 0.05  # of objects that a service computes; requests choose among them
 
@@ -96,6 +97,10 @@ class Boxes(Answer):
         layer = self._layer(self._threshold)
         finding = {name: getattr(layer, name) for name in ("threshold", "iou", "limit", "soft", "across_classes")}
         return {**super().about(), "activation": self.activation, "task": self.task, **finding}
+
+    @classmethod
+    def sentence(cls, metadata: dict[str, Any]) -> str:
+        return f"It finds objects of {counted(metadata['classes'], 'class')}."
 
     @classmethod
     def notes(cls, metadata: dict[str, Any]) -> Iterator[str]:

@@ -70,6 +70,11 @@ class Classes(Answer):
         return {**super().about(), "activation": self.activation}
 
     @classmethod
+    def sentence(cls, metadata: dict[str, Any]) -> str:
+        count = metadata["classes"]
+        return f"It classifies {count:,} classes." if count > 1 else "It returns the probability of one class."
+
+    @classmethod
     def notes(cls, metadata: dict[str, Any]) -> Iterator[str]:
         yield scores_note(metadata, "Probabilities")
 

@@ -39,6 +39,10 @@ class Depth(Answer):
         return {**super().about(), "classes": None, "task": self.task, "depth": self.model.kind}
 
     @classmethod
+    def sentence(cls, metadata: dict[str, Any]) -> str:
+        return f"It gives every pixel a {metadata['depth']} depth."
+
+    @classmethod
     def notes(cls, metadata: dict[str, Any]) -> Iterator[str]:
         height, width = metadata["image_size"]
         unit = ", in metres" if metadata["depth"] == "metric" else ", larger is nearer"

@@ -71,6 +71,10 @@ class Masks(Answer):
         return {**super().about(), **own, "colors": self.colors, "void": void_value(self.model.classes)}
 
     @classmethod
+    def sentence(cls, metadata: dict[str, Any]) -> str:
+        return f"It gives every pixel one of {metadata['classes']:,} classes."
+
+    @classmethod
     def notes(cls, metadata: dict[str, Any]) -> Iterator[str]:
         height, width = metadata["image_size"]
         yield scores_note(metadata, "Probabilities")

@@ -39,5 +39,9 @@ class Pixels(Answer):
         return {**super().about(), "activation": self.activation}
 
     @classmethod
+    def sentence(cls, metadata: dict[str, Any]) -> str:
+        return "It gives every pixel the probability of one class."
+
+    @classmethod
     def notes(cls, metadata: dict[str, Any]) -> Iterator[str]:
         yield scores_note(metadata, "Probabilities")

@@ -89,6 +89,13 @@ class Several(Answer):
         return {**super().about(), "parts": parts}
 
     @classmethod
+    def sentence(cls, metadata: dict[str, Any]) -> str:
+        parts = {
+            name: find(about["answer"]).sentence({**metadata, **about}) for name, about in metadata["parts"].items()
+        }
+        return " ".join(f"Its part {name} {text.removeprefix('It ')}" for name, text in parts.items() if text)
+
+    @classmethod
     def notes(cls, metadata: dict[str, Any]) -> Iterator[str]:
         for name, about in metadata["parts"].items():
             for note in find(about["answer"]).notes({**metadata, **about}):

@@ -111,26 +111,15 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return [f"| {' | '.join(head)} |", f"|{'-|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
-def _classes_in_words(facts):
-    """A sentence on the model's classes; "" if it has none."""
-    count, task = facts.model["classes"], facts.model.get("task")
-    if count is None:
-        return ""
-    if task == "detection":
-        return f" It finds objects of {counted(count, 'class')}."
-    if task == "segmentation":
-        return f" It gives every pixel one of {count:,} classes."
-    return f" It classifies {count:,} classes." if count > 1 else " It returns the probability of one class."
-
-
 def _summary(facts):
     """The first paragraph."""
     height, width = facts.model["image_size"]
     what = facts.family.title if facts.is_plain else facts.kind
     encoder = " It is used to train its encoder." if facts.pretrains else ""
     trained = f" Trained on {_plain(facts.run.data)}." if facts.run and facts.run.data else ""
+    does = " ".join(["", *(find(kind).sentence(facts.model) for kind in facts.model["answers"])]).rstrip()
     return [
-        f"{what} for images of {height} x {width} pixels.{_classes_in_words(facts)}{encoder}{trained}",
+        f"{what} for images of {height} x {width} pixels.{does}{encoder}{trained}",
         "",
     ]
 

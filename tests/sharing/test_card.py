@@ -232,17 +232,28 @@ def test_a_model_of_one_class_does_not_tell_classes_apart(tmp_path):
     assert "It returns the probability of one class." in (tmp_path / "one" / "README.md").read_text()
 
 
+def _estimating():
+    return keras_vit.DepthModel("Ti/8", "linear", image_size=16, depth=1, width=16, heads=2, mlp_dim=16)
+
+
+def _joined():
+    model = segmenting()
+    return keras_vit.MultiModel(model.get_encoder(), {"street": model})
+
+
 @pytest.mark.parametrize(
     ("model", "task", "classes", "code"),
     [
         (detecting, "object-detection", "finds objects of 3 classes", "model.detect("),
         (segmenting, "image-segmentation", "gives every pixel one of 3 classes", "model.segment("),
+        (_estimating, "depth-estimation", "It gives every pixel a metric depth.", "model.estimate("),
+        (_joined, None, "Its part street gives every pixel one of 3 classes.", "model.answer("),
     ],
 )
 def test_a_model_with_a_head_is_shared_with_its_task(tmp_path, model, task, classes, code):
     write_folder(model(), tmp_path / "shared", ADDRESS, "mit")
     front, body = front_matter_of((tmp_path / "shared" / "README.md").read_text())
-    assert front["pipeline_tag"] == task and classes in body and code in body
+    assert front.get("pipeline_tag") == task and classes in body and code in body
     assert "classify" not in body and "get_encoder" not in body
 
 
