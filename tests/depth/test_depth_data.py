@@ -85,6 +85,25 @@ def test_a_table_has_paths_or_bytes(tmp_path):
         np.testing.assert_array_equal(example["depth"][..., 0], METRES)
 
 
+def test_what_is_no_pair_is_said_and_what_is_no_map_is_named(tmp_path, caplog):
+    for name in "ab":
+        save(tmp_path / "images" / f"{name}.png", RGB)
+    save(tmp_path / "depth" / "a.npy", METRES)
+    assert open_source(f"depth:{tmp_path}", "train").size == 1
+    assert f"left out 1 file without an image or a map, such as {tmp_path}/images/b.png" in caplog.text
+    (tmp_path / "t.csv").write_text("image,depth\nimages/a.png,\n")
+    (tmp_path / "u.csv").write_text("image,depth\nimages/a.png,depth/none.npy\n")
+    Image.fromarray(RGB).convert("P").save(tmp_path / "images" / "b.png")
+    (tmp_path / "v.csv").write_text("image,depth\nimages/a.png,images/b.png\n")
+    for table, message in (
+        ("t", "example 0: expected an image and"),
+        ("u", "none.npy"),
+        ("v", "b.png: .*uint8 .4, 6, 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_source(f"depth:{tmp_path}/{table}.csv", "train")
+
+
 @pytest.mark.parametrize(
     "text",
     ["resize(8, 12)", "random_resized_crop(8, 12)", "random_scale(0.5, 3)|pad_to(20, 30)", "random_crop(4, 6, 2)",

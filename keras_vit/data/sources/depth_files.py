@@ -106,6 +106,10 @@ def _in_folder(root):
             f'"{root}": expected images with depth maps of the same names, such as images/a.jpg and depth/a.png, or'
             f" a.png and a_depth.npy beside it; found {counted(len(images), 'image')} and {counted(len(maps), 'map')}."
         )
+    alone = [group[key][1] for group, other in ((images, maps), (maps, images)) for key in group.keys() - other.keys()]
+    if alone:
+        count = counted(len(alone), "file")
+        logging.warning("%s: left out %s without an image or a map, such as %s.", root, count, min(alone))
     found = []
     for key in both:
         (split, image), (other, depth) = images[key], maps[key]
@@ -131,12 +135,10 @@ def _in_table(path):
         return value if isinstance(value, bytes) else os.fsencode(os.path.join(os.path.dirname(path), value))
 
     rows = table.to_pylist()
+    for number, row in enumerate(rows):
+        if not (row["image"] and row["depth"]):
+            raise ValueError(f'"{path}", example {number}: expected an image and a depth map, and one is empty.')
     return [_Pair(cell(row["image"]), cell(row["depth"]), b"", canonical(row.get("split") or "train")) for row in rows]
-
-
-def _content(cell):
-    """The bytes of a file by its path, or as they are."""
-    return cell if _is_content(cell) else _read(cell)
 
 
 def _is_content(cell):
@@ -156,7 +158,8 @@ def stored_depths(encoded: bytes) -> np.ndarray:
         from PIL import Image
 
         try:
-            values = np.asarray(Image.open(io.BytesIO(encoded), formats=("PNG", "TIFF")))
+            image = Image.open(io.BytesIO(encoded), formats=("PNG", "TIFF"))
+            values = np.asarray(image.convert("RGB") if image.mode == "P" else image)  # a palette: a picture of depths
         except OSError as error:
             raise ValueError(f"Expected a depth map as .npy, PNG or TIFF: {error}.") from None
     if values.ndim == 3 and values.shape[-1] == 1:
@@ -173,6 +176,18 @@ def as_metres(encoded: bytes, mask: bytes, scale: float) -> np.ndarray:
     if mask:
         valid &= stored_depths(mask) > 0
     return np.where(valid, metres, np.float32(0))[..., None]
+
+
+def _sample(pairs):
+    """Some maps as stored; an error names the file."""
+    found = []
+    for pair in spread(pairs, _SAMPLE):
+        name = "a row's depth" if _is_content(pair.depth) else os.fsdecode(pair.depth)
+        try:
+            found.append(stored_depths(pair.depth if _is_content(pair.depth) else _read(pair.depth)))
+        except (ValueError, tf.errors.NotFoundError) as error:
+            raise ValueError(f"{name}: {error}") from None
+    return found
 
 
 def _scale_of(title, pairs, given, sample):
@@ -261,7 +276,7 @@ def depths(path: str, split: str = "train", data_dir: str | None = None) -> Rand
             pairs = _in_folder(root)
     asked = find_split(f'"{root}"', split, dict.fromkeys(pair.split for pair in pairs))
     own = [pair for pair in pairs if pair.split == asked]
-    sample = [stored_depths(_content(pair.depth)) for pair in spread(own, _SAMPLE)]
+    sample = _sample(own)
     scale = _scale_of(title, own, chosen["scale"], sample)
     _report(title, asked, own, scale, sample)
     return source_of_depths(title, take_slice(split, fixed_shuffle(own)), scale)
