@@ -179,7 +179,7 @@ def test_long_headers_are_not_read_by_pillow(monkeypatch):
     padded = b"\xff\xd8" + b"\xff" * 1_000_000 + jpeg.getvalue()[3:]
     at = gif.index(struct.pack("<BHHHH", 0x2C, 0, 0, 1500, 1500))
     commented = gif[:at] + b"!\xfe" + (b"\xff" + b"c" * 255) * 4_000 + b"\0" + gif[at:]
-    monkeypatch.setattr(sizes_module, "opened", lambda *_: pytest.fail("read by Pillow"))
+    monkeypatch.setattr(sizes_module, "open_with_pillow", lambda *_: pytest.fail("read by Pillow"))
     for image, words in ((padded, "300 x 200"), (commented, "1500 x 1500")):
         with pytest.raises(Refused, match=f"It has {words} pixels, of 0.01 million at most"):
             check_size(image, 0.01)

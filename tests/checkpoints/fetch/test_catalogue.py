@@ -13,6 +13,7 @@ from keras_vit.checkpoints.fetch import catalogue
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find, list_models
 from keras_vit.checkpoints.fetch.download import https_address
 from keras_vit.data.ops.op_registry import parse
+from keras_vit.depth.depth_model import DPTDepth
 from keras_vit.detection.heads import detection_heads
 from keras_vit.segmentation.heads import segmentation_heads
 
@@ -143,13 +144,15 @@ HEADS = {"dpt": "dpt", "depth-anything-v2": "dpt", "yolos": "yolos", "rf-detr": 
 
 def test_models_of_pixels_and_objects_name_a_head_and_its_options():
     assert {model.family: model.head for model in CATALOGUE.values() if model.head} == HEADS
+    depth_options = {field.name for field in dataclasses.fields(DPTDepth)}
     for model in CATALOGUE.values():
         if model.head in detection_heads.HEADS:
             valid = detection_heads.HEADS[model.head].options()
             assert (model.classes, model.labels) == (91, "coco")
         else:
-            valid = segmentation_heads.head_options("dpt") if model.head else ()
-            assert (model.classes == 1) == (model.head_options.get("depth") is not None)
+            of_depth = "depth" in model.head_options
+            valid = depth_options if of_depth else segmentation_heads.head_options("dpt") if model.head else ()
+            assert (model.classes == 1) == of_depth
         assert model.head_options.keys() <= set(valid)
     assert find("yolos/tiny").image_size == (800, 1328)
 
