@@ -46,8 +46,8 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# TIERS=all runs all tiers in one session, as CI does: each session imports and collects everything once per worker. Of the tests for
-# releases CI runs those whose code has changed since all of them passed, at the commit in .ci/released.
+# TIERS=all runs all tiers in one session, as CI does: each session imports and collects everything once per worker. It skips
+# tests marked `release` whose code has not changed since the commit in .ci/released, where all of them passed.
 TIERS ?= quick
 test: lint
 	$(BIN)/python -m pytest $(PARALLEL) $(if $(filter all,$(TIERS)),--since=$(shell cat .ci/released),-m "not extended and not processes and not release")

@@ -106,7 +106,9 @@ def _is_unchanged(item, changed):
     marker = item.get_closest_marker("release")
     if marker is None:
         return False
-    paths = (str(item.path.relative_to(ROOT)), *marker.args)
+    path = item.path.relative_to(ROOT)
+    own = path if path.parent.name == "tests" else path.parent  # with the programs that its processes run
+    paths = (str(own), "setup.cfg", "tests/conftest.py", "tests/interpreters.py", *marker.args)
     return not any(name.removeprefix("keras_vit/").startswith(path) for name in changed for path in paths)
 
 

@@ -160,7 +160,7 @@ class Answer:
 
     @classmethod
     def sentence(cls, metadata: dict[str, Any]) -> str:
-        """What a model does, for its card, from the metadata; "" where the name of its class says it."""
+        """A sentence about a model for its card, from the metadata; "" if there is nothing to add."""
         return ""
 
     @classmethod

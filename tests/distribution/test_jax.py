@@ -32,7 +32,7 @@ from keras_vit.training import (
     WarmupSchedule,
 )
 
-pytestmark = pytest.mark.release("fit", "layers", "optim", "distribution")
+pytestmark = pytest.mark.release("fit", "layers", "models", "optim", "distribution")
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from keras_vit.layers import Dropout
 from keras_vit.runs.saving import run_state
 from keras_vit.training import SoftmaxCrossEntropy
 
-pytestmark = pytest.mark.release("fit", "layers", "optim", "distribution")
+pytestmark = pytest.mark.release("fit", "layers", "models", "optim", "distribution")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import keras_vit
 from keras_vit.distribution import strategy
 from keras_vit.training import AdamW, Agreement, DINOLoss, SoftDistillation, StudentAccuracy, TeacherEntropy
 
-pytestmark = pytest.mark.release("fit", "layers", "optim", "distribution", "classification", "pretraining")
+pytestmark = pytest.mark.release("fit", "layers", "models", "optim", "distribution", "classification", "pretraining")
 COMPILED = keras.backend.backend() == "jax"
 FIELDS = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
 CASES = {"distilled": 1, "dino": 2}  # micro-batches

@@ -17,7 +17,7 @@ from keras_vit.fit.stepping.feeding import Topology, check_scope, feed, find_top
 from keras_vit.training import Accuracy, AdamW, Mixup, SoftmaxCrossEntropy
 
 # These tests start no processes, but compile whole programs, which takes as long.
-pytestmark = pytest.mark.release("fit", "layers", "optim", "distribution", "benchmarks/tpu_program.py")
+pytestmark = pytest.mark.release("fit", "layers", "models", "optim", "distribution", "benchmarks/tpu_program.py")
 
 BATCH = 8  # per replica
 IMAGES = tf.TensorSpec((BATCH, 8, 12, 3), "uint8")

@@ -22,7 +22,7 @@ from keras_vit.training import (
 )
 
 pytestmark = [
-    pytest.mark.release("fit", "layers", "optim", "distribution"),
+    pytest.mark.release("fit", "layers", "models", "optim", "distribution"),
     pytest.mark.filterwarnings("ignore:The weights are"),
 ]
 X, Y = rows(16)

@@ -16,7 +16,7 @@ import keras_vit
 from keras_vit.data import open_source
 from keras_vit.inference import predict
 
-pytestmark = pytest.mark.release("inference", "io", "trainers/predict.py")
+pytestmark = pytest.mark.release("data", "inference", "io", "trainers/predict.py")
 IMAGES = 8
 SIZES = ["--batch_size=1", "--rows_per_file=1", "--answers=classes,features"]  # a file for each
 

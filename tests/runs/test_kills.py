@@ -20,7 +20,7 @@ from interpreters import ROOT, Fork, wait_for
 from keras_vit.io.lock import FILE
 from keras_vit.runs.saving.rundir import RunDirectory
 
-pytestmark = pytest.mark.release("fit", "runs", "io", "optim", "trainers")
+pytestmark = pytest.mark.release("data", "fit", "runs", "io", "optim", "trainers")
 
 EVERY = 20  # steps from one checkpoint to the next
 # The digits, with a small model, dropout, averages, mixup and every shipped augmentation.

@@ -16,7 +16,7 @@ from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
 from keras_vit.checkpoints.formats.huggingface_config import ACTIVATIONS, SIZES, VERSION, dinov2_mlp_ratio, is_named
 from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack, same, spellings
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, grid, heads, hint_grid, pixels
-from keras_vit.checkpoints.formats.settings import facts_of, setting, stated_pair
+from keras_vit.checkpoints.formats.settings import model_facts, setting, stated_pair
 from keras_vit.checkpoints.formats.shown import Shown, need, renamed
 
 BLOCK = Names(
@@ -424,7 +424,7 @@ def to_config(model: Any) -> dict[str, Any]:
     """config.json."""
     spec, kind = model.spec, model_type(model.spec)
     architecture = _architecture(kind, model.classes is not None)
-    inner = SIZES.written(facts_of(model, act=huggingface_config.hidden_act(spec)))
+    inner = SIZES.written(model_facts(model, act=huggingface_config.hidden_act(spec)))
     if kind == "siglip_vision_model":
         inner |= {"intermediate_size": spec.mlp_dim, "vision_use_head": spec.pool == "map"}
     elif kind == "clip_vision_model":  # attention in SigLIP and CLIP always has the biases

@@ -15,8 +15,8 @@ from keras_vit.checkpoints.formats.parsed import HALF, Dense, ParsedCheckpoint, 
 from keras_vit.checkpoints.formats.settings import (
     Settings,
     check_agreement,
-    facts_of,
     four_blocks,
+    model_facts,
     setting,
     stated_pair,
 )
@@ -194,7 +194,7 @@ def to_arrays(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> di
 def to_config(model: SegmentationModel) -> dict[str, Any]:
     """config.json of a model that `check` accepts."""
     spec, others = model.spec, [layer for _, layer in model.decoder.auxiliary]
-    facts = facts_of(model, act=huggingface_config.hidden_act(spec), scale=spec.layer_scale or 0.0, **_FIXED)
+    facts = model_facts(model, act=huggingface_config.hidden_act(spec), scale=spec.layer_scale or 0.0, **_FIXED)
     facts |= {"pools": not spec.final_norm, "relative": True, "stages": [i + 2 for i in model.decoder.taps]}
     facts |= {"bins": model.head.bins, "auxiliary": bool(others)}
     weight = {"auxiliary_channels": others[0].width, "auxiliary_loss_weight": model.auxiliary} if others else {}

@@ -11,7 +11,7 @@ from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
 from keras_vit.checkpoints.formats.huggingface import PROJECTIONS, WORDS, Spelling, in_section, read_fields
 from keras_vit.checkpoints.formats.name_map import pack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, any_size
-from keras_vit.checkpoints.formats.settings import Settings, check_agreement, facts_of, setting, stated_pair
+from keras_vit.checkpoints.formats.settings import Settings, check_agreement, model_facts, setting, stated_pair
 from keras_vit.checkpoints.formats.shown import Shown, renamed
 
 _KIND = "dinov3_vit"
@@ -130,7 +130,7 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
 def to_config(model: Any) -> dict[str, Any]:
     """config.json."""
     spec, gated = model.spec, model.spec.mlp_form == "swiglu"
-    facts = facts_of(
+    facts = model_facts(
         model,
         act="silu" if gated else huggingface_config.hidden_act(spec),
         gated=gated,

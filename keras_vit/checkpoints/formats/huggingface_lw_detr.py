@@ -20,7 +20,7 @@ from keras_vit.checkpoints.formats.settings import (
     Settings,
     check_agreement,
     check_implemented,
-    facts_of,
+    model_facts,
     setting,
     stated_pair,
 )
@@ -280,7 +280,7 @@ def to_arrays(model: Any, weights: Mapping[str, np.ndarray]) -> dict[str, np.nda
 def _to_backbone(model):
     """backbone_config."""
     kind, spec, stages = model.head_name, model.spec, [i + 1 for i in model.decoder.taps]
-    facts = facts_of(model, ratio=spec.mlp_dim // spec.width, act="gelu", stages=stages)
+    facts = model_facts(model, ratio=spec.mlp_dim // spec.width, act="gelu", stages=stages)
     shared = {**_BACKBONE.written(facts), "out_features": [f"stage{i}" for i in stages]}
     if kind == RF:
         own = {"num_windows": spec.windows, "layerscale_value": spec.layer_scale, "use_mask_token": False}

@@ -25,8 +25,8 @@ from keras_vit.checkpoints.formats.settings import (
     check_agreement,
     check_implemented,
     constants,
-    facts_of,
     four_blocks,
+    model_facts,
     section,
     setting,
     stated_pair,
@@ -208,7 +208,7 @@ def to_arrays(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> di
 def _backbone(model):
     """The config of the backbone."""
     spec, taps = model.spec, model.decoder.taps
-    facts = facts_of(
+    facts = model_facts(
         model, size=model.image_size, patch=spec.patch_size[0], ratio=spec.mlp_dim // spec.width, taps=taps
     )
     facts |= {"class_token": bool(spec.class_token), "normed": bool(model.decoder.normalised)}

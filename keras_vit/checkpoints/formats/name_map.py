@@ -209,7 +209,7 @@ class Names:
         return type(self)([*self.rows, *other.rows], {**self.stored, **other.stored})
 
     def spelled(self, **words: Any) -> Self:
-        """The table with a text or number in the place of each {word}, and without lines with a word that is None."""
+        """The table with each {word} replaced by its text or number; a word that is None drops its lines."""
         none = tuple(f"{{{word}}}" for word, text in words.items() if text is None)
 
         def filled(text):

@@ -133,7 +133,7 @@ def four_blocks(config: Mapping, name: str, least: int, most: int) -> list[int] 
     )
 
 
-def facts_of(model: Any, **others: Any) -> dict[str, Any]:
+def model_facts(model: Any, **others: Any) -> dict[str, Any]:
     """What configs state of a model: the fields of its spec, image_size, channels and classes, and `others`."""
     sizes = {"image_size": model.image_size, "channels": model.channels, "classes": model.classes}
     return {**vars(model.spec), **sizes, **others}

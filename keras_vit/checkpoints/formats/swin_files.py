@@ -17,7 +17,7 @@ from keras_vit.checkpoints.formats.settings import (
     check_agreement,
     check_implemented,
     constants,
-    facts_of,
+    model_facts,
     plain_pair,
     section,
     setting,
@@ -319,7 +319,7 @@ def _facts(model):
     heads = tuple(model.spec.heads * 2**stage for stage in range(len(model.spec.depths)))
     windows = model.spec.pretrained_windows if model.spec.version == "v2" else None
     pretrained = {} if windows is None else {"pretrained_window_sizes": list(map(plain_pair, windows))}
-    return facts_of(model, stage_heads=heads), pretrained
+    return model_facts(model, stage_heads=heads), pretrained
 
 
 def to_timm_config(model: Any) -> dict[str, Any]:

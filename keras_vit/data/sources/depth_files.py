@@ -159,9 +159,11 @@ def stored_depths(encoded: bytes) -> np.ndarray:
 
         try:
             image = Image.open(io.BytesIO(encoded), formats=("PNG", "TIFF"))
-            values = np.asarray(image.convert("RGB") if image.mode == "P" else image)  # a palette: a picture of depths
+            values = np.asarray(image)
         except OSError as error:
             raise ValueError(f"Expected a depth map as .npy, PNG or TIFF: {error}.") from None
+        if image.mode == "P":
+            raise ValueError("Expected a depth map (h, w) of numbers, got an image with a palette of colours.")
     if values.ndim == 3 and values.shape[-1] == 1:
         values = values[..., 0]
     if values.ndim != 2 or values.dtype.kind not in "iuf":
