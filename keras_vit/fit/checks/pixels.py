@@ -1,7 +1,7 @@
 """The pixels that a model's inputs expect, and whether those it gets are on that scale.
 
-Layers before a normalisation that move pixels keep their range; Rescaling, Normalization and arithmetic with constants
-change it by a factor and an offset per channel; behind any other layer the range is unknown.
+Layers before a normalisation are run on constant images. What they do to pixels is a factor and an offset per channel;
+behind layers that learn, or do something else, the range is unknown.
 """
 
 import contextlib
@@ -20,22 +20,8 @@ from keras_vit.layers.normalization import PixelNormalization
 
 _PIXEL_STD = 10.0  # pixels 0..255 have a larger standard deviation
 _NORMALISED = (1 / 255, 2 / 255)  # the factors from pixels 0..255 to [0, 1] and [-1, 1]
-# Layers and operations of Keras that move, blend or repeat pixels, by their names: not every version has all.
-_KEEPING = frozenset(
-    "Identity Dropout SpatialDropout2D GaussianNoise Reshape Permute ZeroPadding2D Cropping2D UpSampling2D"
-    " MaxPooling2D AveragePooling2D Resizing CenterCrop RandomCrop RandomFlip RandomTranslation RandomRotation"
-    " RandomZoom RandomShear RandomPerspective RandomErasing RandomElasticTransform RandomGaussianBlur RandomBrightness"
-    " RandomContrast RandomHue RandomSaturation RandomSharpness RandomColorDegeneration RandomColorJitter"
-    " RandomGrayscale RandomInvert RandomPosterization Solarization AutoContrast Equalization CLAHE RandAugment AugMix"
-    " MaxNumBoundingBoxes Preprocessing Concatenate Average Maximum Minimum"
-    " Cast Copy StopGradient Transpose Swapaxes Moveaxis Squeeze ExpandDims Stack Repeat Tile BroadcastTo GetItem Flip"
-    " Fliplr Flipud Rot90 Roll Pad Resize CropImages PadImages AffineTransform PerspectiveTransform ElasticTransform"
-    " GaussianBlur ScaleAndTranslate RGBToGrayscale Round Clip".split()
-)
-# Of these, layers that only blur or erase: a wrong `value_range` does little.
-_MILD = ("RandomErasing", "RandomElasticTransform", "RandomGaussianBlur")
-_ARITHMETIC = ("Add", "Subtract", "Multiply", "Divide", "TrueDivide", "Negative")
-_CHAINS = (keras.Sequential, getattr(keras.layers, "Pipeline", keras.Sequential))  # of layers, one after the other
+_CONSTANTS = np.array([0.0, 1.0, 255.0])  # the pixels of images that show what layers do
+_MILD = ("RandomErasing", "RandomElasticTransform", "RandomGaussianBlur")  # a wrong `value_range` does little
 _NORMALISING = (PixelNormalization, PaletteEncoder)
 
 
@@ -47,7 +33,7 @@ class Path:
         place: number of the input.
         factor, offset: a scalar, or (c,) at the end of the path.
         layers: names of the layers that change the range.
-        declared: (name, low, high) of each layer that clips to a range, as numbers at the end of the path.
+        declared: (name, low, high) of each layer with a `value_range`, as numbers at the end of the path.
     """
 
     place: int
@@ -60,12 +46,6 @@ class Path:
     def rescales(self) -> bool:
         """Whether the range at its end is another one."""
         return not (np.allclose(self.factor, 1, 1e-6) and np.allclose(self.offset, 0, atol=1e-6))
-
-    def then(self, factor, offset, name: str) -> "Path":
-        """The path with a further layer, which maps x to factor * x + offset."""
-        factor, offset = np.asarray(factor, "float64"), np.asarray(offset, "float64")
-        declared = tuple((layer, *_span(low, high, factor, offset)) for layer, low, high in self.declared)
-        return Path(self.place, factor * self.factor, factor * self.offset + offset, (*self.layers, name), declared)
 
     def equals(self, other: "Path") -> bool:
         """Whether another path does the same to the same input."""
@@ -142,15 +122,76 @@ class Normalisation:
         factor = np.abs(self.path.factor)
         if self.is_identity or not self.of_bytes or 255 * factor.max() > _PIXEL_STD:
             return False
-        usual = any(np.allclose(factor, each, rtol=1e-3) for each in _NORMALISED)
+        usual = any(np.allclose(factor, each, rtol=4e-3) for each in _NORMALISED)
         return usual or bool(np.max(self.path.offset) < -1e-3)  # 16-bit images have a small factor and start at 0
 
 
 PIXELS = Normalisation(np.array([127.5]), np.array([127.5]))  # of 0..255 to [-1, 1]
 
 
-def _nodes(model) -> list:
-    return [node for level in getattr(model, "_nodes_by_depth", {}).values() for node in level]
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """What layers make of images with the constant pixels _CONSTANTS.
+
+    Attributes:
+        images: (3, ..., c).
+        layers: names of the layers that change the range.
+        declared: (name, value_range, its input's factor and offset) of each layer with a `value_range`.
+        hidden_by: name of a layer behind which the pixels are unknown, or None.
+    """
+
+    images: Any
+    layers: tuple[str, ...] = ()
+    declared: tuple[tuple[str, Any, Any], ...] = ()
+    hidden_by: str | None = None
+
+    def affine(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """(factor, offset), each (c,), from the pixels of the input to those here; None if they are not affine."""
+        images = keras.ops.convert_to_numpy(keras.ops.cast(self.images, "float32")).astype("float64")
+        zero, one, most = np.median(images.reshape(3, -1, images.shape[-1]), axis=1)  # padding leaves the median
+        factor = (most - zero) / 255
+        is_affine = np.abs(zero + factor - one) <= 0.01 * np.abs(most - zero)
+        return (_rounded(factor), _rounded(zero)) if is_affine.all() else None
+
+    def through(self, operation, args, kwargs) -> "list[_Seen]":
+        """The outputs of an operation, or of a layer, on these images."""
+        name, is_layer = operation.name, isinstance(operation, keras.Layer)
+        hidden = dataclasses.replace(self, hidden_by=self.hidden_by or name)
+        if self.hidden_by or is_layer and _learns(operation):
+            return [hidden]
+        try:
+            found = operation(*args, **(kwargs | {"training": False} if is_layer else kwargs))
+            outputs = [dataclasses.replace(self, images=images) for images in keras.tree.flatten(found)]
+            before, after = self.affine(), outputs[0].affine()
+        except Exception:  # any layer may stand here, for other images than these
+            return [hidden]
+        if before is None or after is None:
+            return [hidden]
+        layers = self.layers if _same_range(before, after) else (*self.layers, name)
+        parts = [part for part in operation._flatten_layers() if hasattr(part, "value_range")] if is_layer else []
+        declared = [(part.name, part.value_range, before) for part in parts if type(part).__name__ not in _MILD]
+        return [dataclasses.replace(each, layers=layers, declared=(*self.declared, *declared)) for each in outputs]
+
+
+def _rounded(numbers) -> np.ndarray:
+    """Numbers to six digits: layers compute in float32."""
+    return np.array([float(f"{number:.6g}") for number in np.atleast_1d(numbers)])
+
+
+def _same_range(a, b) -> bool:
+    """Whether two (factor, offset) of any channels reach from the same pixels to the same."""
+    return all(np.allclose((x.min(), x.max()), (y.min(), y.max()), 1e-4, 1e-4) for x, y in zip(a, b))
+
+
+def _learns(layer) -> bool:
+    """Whether a layer has weights, other than the statistics of keras.layers.Normalization."""
+    fixed = [part for part in layer._flatten_layers() if isinstance(part, keras.layers.Normalization)]
+    return len(layer.weights) > sum(len(part.weights) for part in fixed)
+
+
+def _normalises(layer) -> bool:
+    """Whether a layer is a normalisation of pixels, or contains one."""
+    return any(isinstance(part, _NORMALISING) for part in layer._flatten_layers())
 
 
 def _graph(operation):
@@ -162,170 +203,124 @@ def _graph(operation):
     return operation if isinstance(operation, keras.Model) and hasattr(operation, "_nodes_by_depth") else None
 
 
-def _per_channel(values) -> np.ndarray | None:
-    """Numbers of any shape as (1,) or (c,) float64; None for others than one, or one per channel on the last axis."""
-    values = np.asarray(values, "float64")
-    return values.reshape(-1) if values.size in (1, *values.shape[-1:]) else None
+def _constant(inputs, place) -> dict[int, _Seen]:
+    """{id of an input of a model: its images}, constant ones for number `place`, zeros for the others."""
+    found = {}
+    for i, tensor in enumerate(inputs):
+        shape = [3, *(side or 224 for side in tensor.shape[1:])]
+        dtype = "float32" if "float" in tensor.dtype else tensor.dtype
+        pixels = (_CONSTANTS * (i == place)).astype(dtype).reshape([3] + [1] * len(shape[1:]))
+        found[id(tensor)] = _Seen(np.broadcast_to(pixels, shape))
+    return found
 
 
-def _through_normalization(layer, path):
-    """`path` through keras.layers.Normalization; its name for statistics that are not one per channel, or missing."""
-    mean, variance = getattr(layer, "mean", None), getattr(layer, "variance", None)
-    if mean is None or variance is None:
-        return layer.name
-    mean, variance = (_per_channel(keras.ops.convert_to_numpy(x)) for x in (mean, variance))
-    if mean is None or variance is None:
-        return layer.name
-    std = np.maximum(np.sqrt(variance), keras.config.epsilon())
-    return path.then(std, mean, layer.name) if layer.invert else path.then(1 / std, -mean / std, layer.name)
+def _nodes(tensors, seen, found: dict) -> dict:
+    """`found` with the nodes of a graph that compute symbolic tensors from those seen, in the order of their work."""
+    for tensor in tensors:
+        operation, number, _ = tensor._keras_history
+        node = operation._inbound_nodes[number]
+        if id(tensor) not in seen and node not in found:
+            _nodes(node.input_tensors, seen, found)
+            found[node] = None
+    return found
 
 
-def _through(layer, path) -> Path | str:
-    """The path through a layer, or the name of the layer that it cannot be followed through."""
-    if (graph := _graph(layer)) is not None:
-        inner = _path(graph.inputs, graph.outputs[0]) if len(graph.outputs) == len(graph.inputs) == 1 else layer.name
-        return _joined(path, inner)
-    if isinstance(layer, keras.layers.TimeDistributed):
-        return _through(layer.layer, path)
-    if isinstance(layer, _CHAINS):
-        for part in layer.layers:
-            path = _through(part, path)
-            if isinstance(path, str):
-                return path
-        return path
-    if isinstance(layer, keras.layers.Rescaling):
-        return path.then(layer.scale, layer.offset, layer.name)
-    if isinstance(layer, keras.layers.Normalization):
-        return _through_normalization(layer, path)
-    if isinstance(layer, PixelNormalization):
-        return path.then(1 / np.asarray(layer.std), -np.asarray(layer.mean) / np.asarray(layer.std), layer.name)
-    kind = type(layer)
-    if kind.__name__ not in _KEEPING or kind.__module__.split(".")[0] not in ("keras", "keras_vit"):
-        return layer.name
-    value_range = (layer.x_min, layer.x_max) if kind.__name__ == "Clip" else getattr(layer, "value_range", None)
-    if value_range is None or kind.__name__ in _MILD:
-        return path
-    low, high = (float(np.min(end)) for end in value_range)
-    return dataclasses.replace(path, declared=(*path.declared, (layer.name, low, high)))
+def _sources(tensors) -> list:
+    """The inputs of the graph of symbolic tensors; Keras' get_source_inputs looks at each way through sums anew."""
+    return [tensor for node in _nodes(tensors, {}, {}) if not node.input_tensors for tensor in node.output_tensors]
 
 
-def _joined(outer: Path | str, inner: Path | str) -> Path | str:
-    """The path `inner` of a nested model behind `outer`."""
-    if isinstance(outer, str) or isinstance(inner, str):
-        return outer if isinstance(outer, str) else inner
-    joined = outer
-    if inner.layers:
-        joined = outer.then(inner.factor, inner.offset, "")
-        joined = dataclasses.replace(joined, layers=(*outer.layers, *inner.layers))
-    return dataclasses.replace(joined, declared=(*joined.declared, *inner.declared))
+def _see(tensors, seen: dict[int, _Seen]) -> list[_Seen]:
+    """What is seen of symbolic tensors, {id: _Seen} of those before them, to which it is added."""
+    for node in _nodes(tensors, seen, {}):
+        sources = [seen[id(tensor)] for tensor in node.input_tensors]
+        first = next((source for source in sources if source.hidden_by), sources[0])
+        args, kwargs = node.arguments.fill_in({key: each.images for key, each in seen.items()})
+        outputs = first.through(node.operation, args, kwargs)
+        outputs *= len(node.output_tensors) // len(outputs)
+        seen |= {id(tensor): output for tensor, output in zip(node.output_tensors, outputs)}
+    return [seen[id(tensor)] for tensor in tensors]
 
 
-def _through_arithmetic(node, path) -> Path | str:
-    """The path through an operation of _ARITHMETIC; its name unless the other operand is one constant per channel."""
-    kind, name = type(node.operation).__name__, node.operation.name
-    if kind == "Negative":
-        return path.then(-1, 0, name)
-    first, second = [*node.arguments.args, *node.arguments.kwargs.values()][:2]
-    is_first = isinstance(first, keras.KerasTensor)
-    constant = second if is_first else first
-    if isinstance(constant, keras.KerasTensor):
-        return name
-    constant = _per_channel(keras.ops.convert_to_numpy(constant))
-    if constant is None:
-        return name
-    if kind == "Multiply":
-        return path.then(constant, 0, name)
-    if kind in ("Divide", "TrueDivide"):
-        return path.then(1 / constant, 0, name) if is_first and constant.all() else name
-    sign = -1 if kind == "Subtract" else 1
-    return path.then(1, sign * constant, name) if is_first else path.then(sign, constant, name)
-
-
-def _is_followed(operation) -> bool:
-    """Whether the path through an operation that runs no graph may be known."""
-    kinds = (keras.layers.Rescaling, keras.layers.Normalization, PixelNormalization, *_CHAINS)
-    name = type(operation).__name__
-    return isinstance(operation, kinds) or name in _KEEPING or name in _ARITHMETIC
-
-
-def _path(inputs, tensor) -> Path | str:
-    """The path from one of `inputs` to a tensor in their graph, or the name of the layer that hides it."""
-    places = [i for i, own in enumerate(inputs) if own is tensor]
-    if places:
-        return Path(places[0])
-    operation, number, index = tensor._keras_history
-    node, graph = operation._inbound_nodes[number], _graph(operation)
-    if graph is not None and len(graph.inputs) == len(node.input_tensors):
-        inner = _path(graph.inputs, graph.outputs[index])
-        return inner if isinstance(inner, str) else _joined(_path(inputs, node.input_tensors[inner.place]), inner)
-    if not node.input_tensors or not _is_followed(operation):
-        return operation.name
-    paths: list[Path] = []
-    for source in node.input_tensors:
-        path = _path(inputs, source)
-        if isinstance(path, str):
-            return path
-        if paths and not path.equals(paths[0]):
-            return operation.name
-        paths.append(path)
-    is_arithmetic = type(operation).__name__ in _ARITHMETIC and not isinstance(operation, keras.Layer)
-    return _through_arithmetic(node, paths[0]) if is_arithmetic else _through(operation, paths[0])
-
-
-def _found(model, paths: Sequence[Path | str]) -> Iterator[Normalisation | str]:
-    """The normalisations in a functional model with inputs at these paths; a layer's name for a hidden one."""
-    for node in _nodes(model):
-        operation = node.operation
-        if not isinstance(operation, keras.Layer) or not _normalises(operation):
+def _found(graph, seen: dict[int, _Seen], place) -> Iterator[Normalisation | str]:
+    """The normalisations in a functional model with these inputs, {id: _Seen}; a layer's name for a hidden one."""
+    for node in [node for level in graph._nodes_by_depth.values() for node in level]:
+        layer = node.operation
+        if not isinstance(layer, keras.Layer) or not _normalises(layer):
             continue
-        inner = [_path(model.inputs, tensor) for tensor in node.input_tensors]
-        whole = [path if isinstance(path, str) else _joined(paths[path.place], path) for path in inner]
-        graph = _graph(operation)
-        if graph is not None and len(graph.inputs) == len(whole):
-            yield from _found(graph, whole)
-        elif isinstance(operation, _NORMALISING):
-            yield whole[0] if isinstance(whole[0], str) else _normalisation(operation, whole[0])
-        elif not type(operation).__module__.startswith("keras_vit."):  # which check their layers
-            yield operation.name
+        sources, inner = _see(node.input_tensors, seen), _graph(layer)
+        hidden = next((source.hidden_by for source in sources if source.hidden_by), None)
+        if hidden:
+            yield hidden
+        elif inner is not None and len(inner.inputs) == len(sources):
+            if isinstance(layer, keras.layers.TimeDistributed):
+                sources = [dataclasses.replace(each, images=each.images[:, 0]) for each in sources]
+            yield from _found(inner, {id(tensor): each for tensor, each in zip(inner.inputs, sources)}, place)
+        elif isinstance(layer, _NORMALISING):
+            yield _normalisation(layer, sources[0], place)
+        elif not type(layer).__module__.startswith("keras_vit."):  # which check their layers
+            yield layer.name
 
 
-def _normalises(layer):
-    """Whether a layer is a normalisation of pixels, or contains one."""
-    return any(isinstance(part, _NORMALISING) for part in layer._flatten_layers())
-
-
-def _normalisation(layer, path):
+def _normalisation(layer, seen, place) -> Normalisation:
+    """The normalisation by a layer of what is seen of constant images."""
+    path = Path(place)
+    if seen.layers or seen.declared:
+        factor, offset = seen.affine()
+        declared = tuple(_at_end(*each, factor, offset) for each in seen.declared)
+        path = Path(place, factor, offset, seen.layers, declared)
     if isinstance(layer, PaletteEncoder):
         return dataclasses.replace(PIXELS, path=path)
     return Normalisation(np.asarray(layer.mean), np.asarray(layer.std), path)
 
 
+def _at_end(name, value_range, before, factor, offset) -> tuple[str, float, float]:
+    """A layer's `value_range`, from the (factor, offset) of its input to those of a later place."""
+    low, high = ((float(np.min(end)) - before[1]) / before[0] for end in value_range)
+    return name, *_span(low, high, factor, offset)
+
+
+def _eagerly():
+    """A context outside the graph of TensorFlow that is being traced."""
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    import tensorflow as tf
+
+    return tf.init_scope()
+
+
 def normalisations(model: keras.Model) -> tuple[dict[int, list[Normalisation]], str | None]:
     """({number of an input: its normalisations}, name of a layer that hides one from the inputs, or None)."""
-    graph = _graph(model)
-    found = [] if graph is None else list(_found(graph, [Path(i) for i in range(len(graph.inputs))]))
+    graph, hidden = _graph(model), None
     of_inputs: dict[int, list[Normalisation]] = {}
-    for one in found:
-        if not isinstance(one, str):
-            others = of_inputs.setdefault(one.path.place, [])
-            others += [one] if not any(map(one.equals, others)) else []
-    return of_inputs, next((one for one in found if isinstance(one, str)), None)
+    for place, image in enumerate(graph.inputs if graph is not None else ()):
+        if len(image.shape) not in (4, 5):
+            continue
+        with _eagerly():
+            found = list(_found(graph, _constant(graph.inputs, place), place))
+        for one in found:
+            if isinstance(one, str):
+                hidden = hidden or one
+            elif one.path.factor.any():
+                others = of_inputs.setdefault(place, [])
+                others += [one] if not any(map(one.equals, others)) else []
+    return of_inputs, hidden
 
 
 def doubly_normalised(model: keras.Model, tensors: Sequence[keras.KerasTensor]) -> Normalisation | None:
     """The first normalisation of a model that repeats one of the layers before `tensors`, its symbolic inputs, or None.
 
-    Its path starts at the first input of those layers.
+    Its path starts at an input of those layers.
     """
-    fronts = [_path(keras.utils.get_source_inputs(tensor), tensor) for tensor in tensors]
-    if not any(isinstance(front, Path) and front.rescales for front in fronts):
+    graph, inputs = _graph(model), _sources(tensors)
+    if graph is None or all(any(tensor is each for each in inputs) for tensor in tensors):
         return None
-    found, _ = normalisations(model)
-    for i, front in enumerate(fronts):
-        for scale in found.get(i, ()):
-            path = _joined(front, scale.path)
-            if isinstance(path, Path) and (whole := dataclasses.replace(scale, path=path)).is_double:
-                return whole
+    with _eagerly():
+        for place in range(len(inputs)):
+            sources = _see(tensors, _constant(inputs, place))
+            for one in _found(graph, {id(tensor): each for tensor, each in zip(graph.inputs, sources)}, place):
+                if isinstance(one, Normalisation) and one.is_double:
+                    return one
     return None
 
 
@@ -362,7 +357,7 @@ class InputRange:
     def from_scale(cls, scale: Normalisation | None) -> "InputRange":
         """The range that a normalisation expects of its input; 0..255 if it says nothing."""
         low, high = (scale and scale.expected) or (np.asarray(0.0), np.asarray(255.0))
-        return cls(np.round((high - low) / 255, 12), np.round(low, 9))
+        return cls(_rounded((high - low) / 255), np.round(low, 6))
 
     @property
     def is_bytes(self) -> bool:
