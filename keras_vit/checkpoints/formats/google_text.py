@@ -98,15 +98,16 @@ def check(model: Any) -> None:
     google.CAPABILITIES.check(model.image_encoder)
 
 
-def to_arrays(model: Any, image: Mapping[str, np.ndarray], text: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of the .npz, of a model that `check` accepts; `image` and `text` are the weights of its encoders."""
+def write(model: Any, weights: Mapping[str, Mapping]) -> tuple[dict[str, np.ndarray], dict]:
+    """(arrays of the .npz, {}) of a model; `weights` are {"image": {path: array}, "text": {path: array}}."""
+    check(model)
     spec = vars(model.image_encoder.spec)
-    images = google.published_names(pack(google.name_map(spec, None), image), spec)
-    texts = pack(name_map(vars(model.text_encoder.text_spec)), text)
+    images = google.published_names(pack(google.name_map(spec, None), weights["image"]), spec)
+    texts = pack(name_map(vars(model.text_encoder.text_spec)), weights["text"])
     similarity = model.get_layer("similarity")
     arrays = {f"params/img/{name}": array for name, array in images.items()}
     arrays |= {f"params/txt/{name.replace('Transformer/', 'Encoder_0/')}": array for name, array in texts.items()}
     arrays["params/t"] = np.asarray(similarity.log_scale, "float32").reshape(1)
     if similarity.bias is not None:
         arrays["params/b"] = np.asarray(similarity.offset, "float32").reshape(1)
-    return arrays
+    return arrays, {}

@@ -254,11 +254,6 @@ def _problems(model: HeadedModel, options: Mapping[str, Any]) -> Iterator[tuple[
 
 def check(model: HeadedModel) -> None:
     """ValueError, with each reason, for a model that none of the three classes of transformers expresses."""
-    if model.head_name != "dpt":
-        raise ValueError(
-            f'The format "huggingface" cannot express a dense model with the head "{model.head_name}", only with'
-            ' "dpt" or "eomt", or "upernet" on a BEiT. format="keras" saves every model.'
-        )
     huggingface.CAPABILITIES.check(model.get_encoder())
     refuse("huggingface", "model", _problems(model, _head_options(model)))
 
@@ -286,9 +281,14 @@ def _idle(model: HeadedModel) -> dict[str, np.ndarray]:
     return arrays
 
 
-def to_arrays(model: HeadedModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of the file, of a model that `check` accepts; `weights`, {path: array}, of encoder, neck and heads."""
-    return batch_norm_counters({**pack(name_map(model), weights), **_idle(model)})
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, {config file: content}) of a model; ValueError for one that the format cannot express."""
+    check(model)
+    files = huggingface_config.files(model, to_config(model))
+    processor = files["preprocessor_config.json"]
+    if processor["image_processor_type"] == "ViTImageProcessor":
+        processor["image_processor_type"] = "DPTImageProcessor"  # which also resizes the answers
+    return batch_norm_counters({**pack(name_map(model), weights), **_idle(model)}), files
 
 
 def _backbone_config(model, encoder):
@@ -339,10 +339,3 @@ def to_config(model: HeadedModel) -> dict[str, Any]:
     else:
         name, own["add_projection"] = "DPTForDepthEstimation", head.projection
     return {**outer, "architectures": [name], "model_type": DPT, **common, **own}
-
-
-def to_preprocessor(model: HeadedModel) -> dict[str, Any]:
-    """preprocessor_config.json, of the processor that also resizes the answers."""
-    written = huggingface_config.to_preprocessor(model)
-    is_plain = written["image_processor_type"] == "ViTImageProcessor"
-    return {**written, "image_processor_type": "DPTImageProcessor"} if is_plain else written

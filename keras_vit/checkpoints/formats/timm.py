@@ -369,7 +369,7 @@ def _fold_token_positions(weights, spec):
 
 
 def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    """(arrays, {config file: content}) of a model; ValueError for one that the format cannot express."""
     CAPABILITIES.check(model)
     spec, missing_rows = model.spec, 0
     # timm's positions cover the patches alone with registers, and in DeiT III and FlexiViT, with zero rows here.
@@ -377,4 +377,4 @@ def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.n
     if spec.registers or (rows.size and not rows.any()):
         weights, missing_rows = _fold_token_positions(weights, spec), spec.positioned
     arrays = pack(name_map(vars(spec), model.classes, missing_rows), weights)
-    return arrays, to_config(model, bool(missing_rows))
+    return arrays, {"config.json": to_config(model, bool(missing_rows))}

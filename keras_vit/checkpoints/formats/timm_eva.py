@@ -62,11 +62,12 @@ PE_POOL_HEADS = 8  # of Perception Encoder's MAP pool
 IMAGE_SIZE = 256  # of timm's files without a config.json
 
 
-def find_structure(spec: Any) -> str | None:
-    """The row of CAPABILITIES for a spec; None if timm builds its model from another class."""
-    if spec.positions == "rope2d":
-        return "dinov3"
-    return {"rope2d_cells": "eva02", "rope2d_cells1": "pe"}.get(spec.rope)
+ROTARY = {"rope2d": "dinov3", "rope2d_cells": "eva02", "rope2d_cells1": "pe"}  # {rotation: row of CAPABILITIES}
+
+
+def find_structure(spec: Any) -> str:
+    """The row of CAPABILITIES for a spec with rotations."""
+    return ROTARY[spec.rope or spec.positions]
 
 
 def _rules(model):
@@ -236,11 +237,11 @@ def to_config(model: Any) -> dict[str, Any]:
 
 
 def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    """(arrays, {config file: content}) of a model; ValueError for one that the format cannot express."""
     spec, structure = model.spec, find_structure(model.spec)
     CAPABILITIES[structure].check(model)
     # The gate and values of SwiGLU are apart; query, key and value; or the biases of query and value alone.
     apart = spec.mlp_form == "swiglu" if structure == "dinov3" else spec.hidden_norm
     pair = spec.qkv_bias and not spec.key_bias and not spec.hidden_norm
     entries = EVA_NAMES.map(vars(spec), classes=model.classes, apart=apart, separate=spec.hidden_norm, pair=pair)
-    return pack(entries, weights), to_config(model)
+    return pack(entries, weights), {"config.json": to_config(model)}
