@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.formats import huggingface, huggingface_config
-from keras_vit.checkpoints.formats.capabilities import refuse
 from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack, same
 from keras_vit.checkpoints.formats.parsed import heads
-from keras_vit.checkpoints.formats.parsed_text import ParsedText, scalar
+from keras_vit.checkpoints.formats.parsed_text import ParsedText, check_texts, scalar
 from keras_vit.checkpoints.formats.questions import Options
 from keras_vit.checkpoints.formats.settings import Settings, check_agreement, section, setting
 from keras_vit.checkpoints.formats.shown import Shown, need
@@ -132,18 +131,13 @@ def check(model: Any) -> None:
     """ValueError, with each reason, for a DualEncoder that neither SiglipModel nor CLIPModel expresses."""
     text, clip = model.text_encoder.text_spec, _is_clip(model)
     expected = {"outputs_bias": not clip, "causal": clip, "pool": "end" if clip else "last"}
-    problems = [
-        (getattr(text, name) != value, f"{name}={getattr(text, name)!r} of the text encoder ({value!r})")
-        for name, value in expected.items()
-    ]
     activation = "softmax" if clip else "sigmoid"
-    problems += [
+    problems = [
         (text.outputs is None, "a text encoder without outputs"),
-        (not model.image_encoder.spec.has_tokens, "an image encoder without attention"),
         ((model.projection is not None) != clip, f"projection={model.projection} (CLIP has one, SigLIP none)"),
         (model.activation != activation, f'activation="{model.activation}" ("{activation}")'),
     ]
-    refuse("huggingface", "DualEncoder", problems)
+    check_texts("huggingface", model, expected, problems)
     huggingface.CAPABILITIES.check(model.image_encoder)
 
 
