@@ -15,7 +15,7 @@ from docstrings import escaped, markdown
 from layout import ROOT, table
 
 from keras_vit import evaluation
-from keras_vit.checkpoints import parse
+from keras_vit.checkpoints.formats.recognise import FORMATS
 from keras_vit.checkpoints.save import FORMATS as WRITTEN
 from keras_vit.data.ops.op_registry import OPS
 from keras_vit.evaluation.data import OnSource
@@ -117,8 +117,8 @@ def ops() -> str:
 
 def formats() -> str:
     read = [
-        [f"`{name}`", escaped(inspect.getdoc(module).partition("\n\n")[0].replace("\n", " "))]
-        for name, module in parse.FORMATS.items()
+        [f"`{name}`", escaped(inspect.getdoc(row.module).partition("\n\n")[0].replace("\n", " "))]
+        for name, row in FORMATS.items()
     ]
     files = [[f"`{name}`", f"`{row.suffix}`", row.engine] for name, row in single_file.FILES.items()]
     written = ", ".join(f"`{name}`" for name in WRITTEN)

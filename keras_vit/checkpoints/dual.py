@@ -1,18 +1,16 @@
-"""Dual encoders from files of both towers, and back: the image encoder takes the way of any other ViT."""
+"""Dual encoders from files of both towers: the image encoder takes the way of any other ViT."""
 
 import dataclasses
 import pathlib
 from typing import Any
 
-from keras_vit.checkpoints.adapt import assign_file, model_weights
+from keras_vit.checkpoints.adapt import assign_file
 from keras_vit.checkpoints.formats import google_text, huggingface_text
 from keras_vit.checkpoints.formats.parsed_text import ParsedText
 from keras_vit.checkpoints.reading.files import FileContents
 from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.tokenizer import FILE, Tokenizer
 from keras_vit.models import Classifier, TextEncoder, make_text_spec
-
-FORMATS = {"google": google_text, "huggingface": huggingface_text}
 
 
 def split(contents: FileContents) -> tuple[FileContents, ParsedText]:
@@ -21,7 +19,7 @@ def split(contents: FileContents) -> tuple[FileContents, ParsedText]:
     Raises:
         ValueError: if the file does not contain both encoders.
     """
-    form = next((form for form in FORMATS.values() if form.matches(contents.arrays)), None)
+    form = next((form for form in (google_text, huggingface_text) if form.matches(contents.arrays)), None)
     if form is None:
         raise ValueError(
             f'"{contents.path}" does not contain a text encoder next to the image encoder: leave text=True out.'
@@ -67,15 +65,3 @@ def join(image: Classifier, parsed: ParsedText, path: pathlib.Path, tokenizer: A
     if parsed.bias is not None:
         similarity.offset.assign(parsed.bias)
     return model
-
-
-def to_arrays(model: DualEncoder, format: str) -> dict[str, Any]:
-    """{name: array} of a dual encoder's file in a format; ValueError for fields that it does not express."""
-    form = FORMATS[format]
-    form.check(model)
-    return form.to_arrays(model, model_weights(model.image_encoder), model_weights(model.text_encoder))
-
-
-def tokenizer_files(model: DualEncoder) -> dict[str, str]:
-    """{file: content} of the tokenizer, for a folder."""
-    return {} if model.tokenizer is None else {FILE: model.tokenizer.data}

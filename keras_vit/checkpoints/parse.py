@@ -5,31 +5,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.checkpoints.formats import (
-    bit_files,
-    google,
-    huggingface,
-    huggingface_beit,
-    huggingface_dense,
-    huggingface_dinov3,
-    huggingface_eomt,
-    huggingface_lw_detr,
-    huggingface_yolos,
-    keras_layers,
-    mae,
-    mmsegmentation,
-    own_names,
-    swin_files,
-    timm,
-    timm_config,
-    timm_eva,
-    vit_pytorch,
-)
+from keras_vit.checkpoints.formats import keras_layers, own_names, timm, timm_config, vit_pytorch
 from keras_vit.checkpoints.formats.common_names import is_vit
 from keras_vit.checkpoints.formats.name_map import summary
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.formats.questions import MEANINGS, Options, Unanswered
-from keras_vit.checkpoints.formats.recognise import recognise, unwrapped
+from keras_vit.checkpoints.formats.recognise import FORMATS, recognise, unwrapped
 from keras_vit.checkpoints.locate import Located
 from keras_vit.checkpoints.reading import metadata, notes
 from keras_vit.checkpoints.reading.files import FileContents
@@ -37,24 +18,6 @@ from keras_vit.models import families
 from keras_vit.models.fields import WEIGHTS, named
 
 _TIMM_ATTENTION = re.compile(r"(?:^|\.)blocks\.\d+\.(?:\d+\.)?attn\.")  # DINOv2's blocks are in chunks
-FORMATS = {  # names as in `recognise`
-    "bit": bit_files,
-    "google": google,
-    "vit_pytorch": vit_pytorch,
-    "swin": swin_files,
-    "mae": mae,
-    "mmsegmentation": mmsegmentation,
-    "huggingface_beit": huggingface_beit,
-    "huggingface_dense": huggingface_dense,
-    "huggingface_eomt": huggingface_eomt,
-    "huggingface_lw_detr": huggingface_lw_detr,
-    "huggingface_yolos": huggingface_yolos,
-    "huggingface_dinov3": huggingface_dinov3,
-    "huggingface": huggingface,
-    "own_names": own_names,
-    "timm_eva": timm_eva,
-    "timm": timm,
-}
 _ANY_ORDER = (own_names, vit_pytorch, keras_layers, timm)  # the names in other files are of code that normalises first
 
 
@@ -83,7 +46,8 @@ def _form(contents, options):
     if options.get("names") is not None:
         return own_names
     names = set(contents.arrays)
-    form = FORMATS.get(recognise(names) or "")
+    row = FORMATS.get(recognise(names) or "")
+    form = row and row.module
     unknown = form is None or (form is timm and not any(map(_TIMM_ATTENTION.search, names)))
     if unknown and is_vit({name: array.ndim for name, array in contents.arrays.items()}):
         return own_names

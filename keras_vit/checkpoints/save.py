@@ -13,32 +13,13 @@ import keras
 import numpy as np
 import safetensors.numpy
 
-from keras_vit.checkpoints import dual
 from keras_vit.checkpoints.adapt import model_weights
 from keras_vit.checkpoints.dense_models import all_weights
-from keras_vit.checkpoints.formats import (
-    bit_files,
-    google,
-    huggingface,
-    huggingface_beit,
-    huggingface_config,
-    huggingface_dense,
-    huggingface_dinov3,
-    huggingface_eomt,
-    huggingface_lw_detr,
-    huggingface_text,
-    huggingface_yolos,
-    mae,
-    mmsegmentation,
-    name_map,
-    swin_files,
-    timm,
-    timm_eva,
-)
+from keras_vit.checkpoints.formats.name_map import summary
+from keras_vit.checkpoints.formats.recognise import writers
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.torch_writer import save_state_dict
 from keras_vit.checkpoints.transfer import check_plain
-from keras_vit.detection.detection_model import DetectionModel
 from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.io.suggest import did_you_mean
@@ -46,7 +27,6 @@ from keras_vit.models import Classifier, families
 from keras_vit.models.headed import HeadedModel
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.pretraining.masked_autoencoder import MaskedAutoencoder
-from keras_vit.segmentation.segmentation_model import SegmentationModel
 
 FORMATS = ("keras", "google", "timm", "huggingface", "mmsegmentation")
 _BY_ENDING = {".keras": "keras", ".npz": "google", ".pth": "mmsegmentation"}
@@ -91,118 +71,55 @@ def save_model(model, path: str | os.PathLike) -> None:
             model.save(temporary)
 
 
-def _recorded(model, arrays, arguments=None, labels=True):
-    """The metadata of a model's file, as text; `arguments` None for the model's own."""
-    arguments = model.arguments() if arguments is None else arguments
+def _recorded(model, arrays, format, labels=True):
+    """The metadata of a model's file, as text: those of its encoder; None for two encoders."""
+    if isinstance(model, DualEncoder):
+        return None
+    arguments = model.arguments() if isinstance(model, Classifier) else model.get_encoder().arguments()
+    variant = arguments["variant"]
+    if isinstance(model, HeadedModel):
+        arguments["preprocessing"] = model.preprocessing
+    if isinstance(model, MaskedAutoencoder):  # the file contains a position table of any kind
+        arguments["variant"] = {**variant, "positions": "learned"}
+    if format == "mmsegmentation":
+        arguments["variant"] = {**variant, "final_norm": bool(model.decoder.normalised)}
     return metadata.write(families.find(model.spec).name, arguments, arrays, model.activation, labels)
 
 
-def _timm_vit(model, weights):
-    form = timm_eva if timm_eva.find_structure(model.spec) else timm
-    return form.write(model, weights)
-
-
-def _huggingface_vit(model, weights):
-    form = huggingface_dinov3 if model.spec.positions == "rope2d" else huggingface
-    return form.write(model, weights)
-
-
-# {format: {family: function of a model and its weights, which returns the file's arrays and its config or None}}.
-_WRITERS = {
-    "google": {"ViT": google.write, "BiT": bit_files.write_google},
-    "timm": {"ViT": _timm_vit, "BiT": bit_files.write_timm, "Swin": swin_files.write_timm},
-    "huggingface": {"ViT": _huggingface_vit, "Swin": swin_files.write_huggingface},
-}
+def _kinds(model):
+    """What `writers` calls a model, the most specific name first: its head, or its family with rotary positions."""
+    if isinstance(model, HeadedModel):
+        return [model.head_name]
+    if not isinstance(model, Classifier):
+        return [cls.__name__ for cls in type(model).__mro__]
+    family, rotations = families.find(model.spec).name, getattr(model.spec, "inner_positions", None)
+    return [f"{family} of {rotations}", family] if rotations else [family]
 
 
 def _packed(model, format):
-    """(arrays, config.json or None) of a model's file; ValueError if the format does not support its family."""
-    name = families.find(model.spec).name
-    if name not in _WRITERS[format]:
-        others = " or ".join(f'format="{other}"' for other, writers in _WRITERS.items() if name in writers)
+    """(arrays, {config file: content}) of a model's file; ValueError if the format does not support its kind."""
+    check_plain(model, f'The format "{format}"')
+    kinds, packers = _kinds(model), writers(format)
+    kind = next((kind for kind in kinds if kind in packers), None)
+    if kind is None:
+        others = " or ".join(f'format="{name}"' for name in FORMATS if {*kinds} & writers(name).keys())
         raise ValueError(
-            f'The format "{format}" cannot express this model: a {name}{f" (use {others})" if others else ""}.'
-            ' format="keras" saves every model.'
+            f'The format "{format}" cannot express this {type(model).__name__} ({kinds[0]}), only'
+            f' {", ".join(packers)}{f" (use {others})" if others else ""}. format="keras" saves every model.'
         )
-    return _WRITERS[format][name](model, model_weights(model))
+    if isinstance(model, DualEncoder):
+        weights = {"image": model_weights(model.image_encoder), "text": model_weights(model.text_encoder)}
+        return packers[kind](model, weights)
+    return packers[kind](model, (all_weights if isinstance(model, HeadedModel) else model_weights)(model))
 
 
-def _google(model, path):
-    """Writes the .npz at `path`."""
-    arrays, _ = _packed(model, "google")
-    comment, without_names = (_recorded(model, arrays, labels=labels).encode() for labels in (True, False))
-    comment = comment if len(comment) <= _LONGEST_COMMENT else without_names
+def _google(path, arrays, recorded):
+    """Writes the .npz; `recorded` are its metadata with class names and without, of which the first that fits goes."""
+    comment = next((text.encode() for text in recorded if text and len(text.encode()) <= _LONGEST_COMMENT), b"")
     with replacing(path) as temporary:
         np.savez(temporary, **arrays)
         with zipfile.ZipFile(temporary, "a") as archive:
             archive.comment = comment
-
-
-def _folder(model, path, format):
-    """Writes the folder for `timm.create_model("local-dir:PATH")`, or for Hugging Face's `from_pretrained(PATH)`."""
-    arrays, config = _packed(model, format)
-    configs = {"config.json": config}
-    if format == "huggingface":
-        configs["preprocessor_config.json"] = huggingface_config.to_preprocessor(model)
-    _write_folder(path, arrays, _recorded(model, arrays), configs)
-
-
-def _masked_autoencoder(model, path):
-    """Writes the folder for ViTMAEForPreTraining.from_pretrained(PATH)."""
-    arrays, config = mae.write(model, model_weights(model))
-    configs = {"config.json": config, "preprocessor_config.json": huggingface_config.to_preprocessor(model)}
-    # The file contains a position table of any kind.
-    arguments = model.get_encoder().arguments()
-    arguments["variant"] = {**arguments["variant"], "positions": "learned"}
-    _write_folder(path, arrays, _recorded(model, arrays, arguments), configs)
-
-
-def _mmsegmentation(model, path):
-    """Writes the .pth with `state_dict` and `meta`, from which mmsegmentation's init_model builds the same model."""
-    if not isinstance(model, SegmentationModel):
-        raise ValueError(
-            f'The format "mmsegmentation" is for a SegmentationModel, got a {type(model).__name__}. Use "timm" for a'
-            " ViT alone, which mmsegmentation's VisionTransformer does not read."
-        )
-    mmsegmentation.check(model)
-    arrays, arguments = mmsegmentation.to_arrays(model, all_weights(model)), model.get_encoder().arguments()
-    variant = {**arguments["variant"], "final_norm": bool(model.decoder.normalised)}
-    arguments = {**arguments, "variant": variant, "preprocessing": model.preprocessing}
-    meta = {**mmsegmentation.to_meta(model), "keras_vit": _recorded(model, arrays, arguments)}
-    with replacing(path) as temporary:
-        save_state_dict(temporary, arrays, meta)
-
-
-def _with_head(model, path):
-    """Writes the folder for Hugging Face's class of models with that head."""
-    forms = {"upernet": huggingface_beit, "eomt": huggingface_eomt, "yolos": huggingface_yolos}
-    forms |= dict.fromkeys(("lw_detr", "rf_detr"), huggingface_lw_detr)
-    if isinstance(model, DetectionModel) and model.head_name not in forms:
-        raise ValueError(
-            f'The format "huggingface" cannot express the head "{model.head_name}", of detectors only "yolos",'
-            ' "lw_detr" and "rf_detr".'
-            ' format="keras" saves every model.'
-        )
-    form = forms.get(model.head_name, huggingface_dense)
-    form.check(model)
-    arrays = form.to_arrays(model, all_weights(model))
-    configs = {"config.json": form.to_config(model), "preprocessor_config.json": form.to_preprocessor(model)}
-    arguments = {**model.get_encoder().arguments(), "preprocessing": model.preprocessing}
-    _write_folder(path, arrays, _recorded(model, arrays, arguments), configs)
-
-
-def _dual_encoder(model, path, format):
-    """Writes both towers: an .npz of big_vision, or a folder for SiglipModel or CLIPModel.from_pretrained(PATH)."""
-    arrays = dual.to_arrays(model, format)
-    if format == "google":
-        with replacing(path) as temporary:
-            np.savez(temporary, **arrays)
-        return
-    configs = {
-        "config.json": huggingface_text.to_config(model),
-        "preprocessor_config.json": huggingface_config.to_preprocessor(model.image_encoder),
-    }
-    _write_folder(path, arrays, None, {**configs, **dual.tokenizer_files(model)})
 
 
 def _write_folder(
@@ -218,8 +135,7 @@ def _write_folder(
     others = set(os.listdir(path)) - expected if os.path.isdir(path) else set()
     if others:
         raise ValueError(
-            f'"{path}" contains other files, which would be lost: {name_map.summary(others)}. Pass a new or an empty'
-            " folder."
+            f'"{path}" contains other files, which would be lost: {summary(others)}. Pass a new or an empty folder.'
         )
     with replacing(path) as temporary:
         os.makedirs(temporary)
@@ -294,18 +210,11 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
     format = _choose_format(path, format)
     if format == "keras":
         return save_model(model, path)
-    check_plain(model, f'The format "{format}"')
-    if format == "huggingface" and isinstance(model, MaskedAutoencoder):
-        return _masked_autoencoder(model, path)
-    if format in dual.FORMATS and isinstance(model, DualEncoder):
-        return _dual_encoder(model, path, format)
-    if format == "huggingface" and isinstance(model, HeadedModel):
-        return _with_head(model, path)
+    arrays, configs = _packed(model, format)
+    recorded = _recorded(model, arrays, format)
+    if format == "google":
+        return _google(path, arrays, (recorded, recorded and _recorded(model, arrays, format, labels=False)))
     if format == "mmsegmentation":
-        return _mmsegmentation(model, path)
-    if not isinstance(model, Classifier):
-        raise ValueError(
-            f'The format "{format}" is for a {families.any_name()}, got a {type(model).__name__} built on one. Use'
-            f' "keras", or save the {families.any_name()}.'
-        )
-    return _google(model, path) if format == "google" else _folder(model, path, format)
+        with replacing(path) as temporary:
+            return save_state_dict(temporary, arrays, {**configs, "keras_vit": recorded})
+    return _write_folder(path, arrays, recorded, configs)

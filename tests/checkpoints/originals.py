@@ -164,6 +164,19 @@ TINY = {
 }
 HF_SWIN_T = dict(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24), statistics=IMAGENET)
 HF_SWIN_B = dict(embed_dim=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32), statistics=IMAGENET)
+
+
+def timm_sized(side, architecture):
+    """A case: a model of timm at another image size than its own."""
+    return timm_model, side, dict(architecture=architecture, img_size=side)
+
+
+def hf_swin(sizes, side, window, version=""):
+    """A case: a Swin of transformers."""
+    model = f"Swin{version}ForImageClassification"
+    return huggingface, side, dict(sizes, model=model, window_size=window, image_size=side)
+
+
 VIT_FILES = {
     "b16": "ViT-B_16",
     "l16": "ViT-L_16",
@@ -182,31 +195,15 @@ FULL = {
     "bv_b16_map_scanned": (big_vision, 224, dict(variant="B/16", pool_type="map", scan=True)),
     "timm_vit_b16": (timm_model, 224, dict(architecture="vit_base_patch16_224")),
     "timm_deit_b16_distilled": (timm_model, 224, dict(architecture="deit_base_distilled_patch16_224")),
-    "timm_dinov2_b14_reg4": (timm_model, 224, dict(architecture="vit_base_patch14_reg4_dinov2", img_size=224)),
-    "timm_dinov3_s": (timm_model, 256, dict(architecture="vit_small_patch16_dinov3_qkvb", img_size=256)),
-    "timm_dinov3_s_wide": (
-        timm_model,
-        (160, 224),
-        dict(architecture="vit_small_patch16_dinov3_qkvb", img_size=(160, 224)),
-    ),
-    "timm_dinov3_s_plus": (timm_model, 256, dict(architecture="vit_small_plus_patch16_dinov3", img_size=256)),
-    "timm_dinov3_s_plus_wide": (
-        timm_model,
-        (160, 224),
-        dict(architecture="vit_small_plus_patch16_dinov3_qkvb", img_size=(160, 224)),
-    ),
+    "timm_dinov2_b14_reg4": timm_sized(224, "vit_base_patch14_reg4_dinov2"),
+    "timm_dinov3_s": timm_sized(256, "vit_small_patch16_dinov3_qkvb"),
+    "timm_dinov3_s_wide": timm_sized((160, 224), "vit_small_patch16_dinov3_qkvb"),
+    "timm_dinov3_s_plus": timm_sized(256, "vit_small_plus_patch16_dinov3"),
+    "timm_dinov3_s_plus_wide": timm_sized((160, 224), "vit_small_plus_patch16_dinov3_qkvb"),
     "timm_pe_core_ti": (timm_model, 384, dict(architecture="vit_pe_core_tiny_patch16_384")),
-    "timm_pe_core_ti_wide": (
-        timm_model,
-        (160, 224),
-        dict(architecture="vit_pe_core_tiny_patch16_384", img_size=(160, 224)),
-    ),
+    "timm_pe_core_ti_wide": timm_sized((160, 224), "vit_pe_core_tiny_patch16_384"),
     "timm_eva02_ti": (timm_model, 224, dict(architecture="eva02_tiny_patch14_224")),
-    "timm_eva02_ti_wide": (
-        timm_model,
-        (140, 196),
-        dict(architecture="eva02_tiny_patch14_224", img_size=(140, 196)),
-    ),
+    "timm_eva02_ti_wide": timm_sized((140, 196), "eva02_tiny_patch14_224"),
     "hf_dinov3_s_plus": (
         huggingface,
         (160, 224),
@@ -218,32 +215,16 @@ FULL = {
     "timm_bit_50x1": (timm_model, 224, dict(architecture="resnetv2_50x1_bit")),
     "timm_swin_t": (timm_model, 224, dict(architecture="swin_tiny_patch4_window7_224")),
     "timm_swin_b_384": (timm_model, 384, dict(architecture="swin_base_patch4_window12_384")),
-    "timm_swin_t_232": (timm_model, 232, dict(architecture="swin_tiny_patch4_window7_224", img_size=232)),
+    "timm_swin_t_232": timm_sized(232, "swin_tiny_patch4_window7_224"),
     "timm_swinv2_t": (timm_model, 256, dict(architecture="swinv2_tiny_window8_256")),
     "timm_swinv2_b": (timm_model, 256, dict(architecture="swinv2_base_window12to16_192to256")),
-    "timm_swinv2_t_248": (timm_model, 248, dict(architecture="swinv2_tiny_window8_256", img_size=248)),
-    "hf_swin_t": (huggingface, 224, dict(HF_SWIN_T, model="SwinForImageClassification", window_size=7, image_size=224)),
-    "hf_swin_b": (huggingface, 224, dict(HF_SWIN_B, model="SwinForImageClassification", window_size=7, image_size=224)),
-    "hf_swin_t_232": (
-        huggingface,
-        232,
-        dict(HF_SWIN_T, model="SwinForImageClassification", window_size=7, image_size=232),
-    ),
-    "hf_swinv2_t": (
-        huggingface,
-        256,
-        dict(HF_SWIN_T, model="Swinv2ForImageClassification", window_size=8, image_size=256),
-    ),
-    "hf_swinv2_b": (
-        huggingface,
-        256,
-        dict(HF_SWIN_B, model="Swinv2ForImageClassification", window_size=16, image_size=256),
-    ),
-    "hf_swinv2_t_248": (
-        huggingface,
-        248,
-        dict(HF_SWIN_T, model="Swinv2ForImageClassification", window_size=8, image_size=248),
-    ),
+    "timm_swinv2_t_248": timm_sized(248, "swinv2_tiny_window8_256"),
+    "hf_swin_t": hf_swin(HF_SWIN_T, 224, 7),
+    "hf_swin_b": hf_swin(HF_SWIN_B, 224, 7),
+    "hf_swin_t_232": hf_swin(HF_SWIN_T, 232, 7),
+    "hf_swinv2_t": hf_swin(HF_SWIN_T, 256, 8, "v2"),
+    "hf_swinv2_b": hf_swin(HF_SWIN_B, 256, 16, "v2"),
+    "hf_swinv2_t_248": hf_swin(HF_SWIN_T, 248, 8, "v2"),
     "hf_vit_b16": (huggingface, 224, dict(model="ViTForImageClassification")),
 }
 

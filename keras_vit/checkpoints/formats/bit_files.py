@@ -142,13 +142,13 @@ def to_config(model: Any) -> dict[str, Any]:
     return timm_config.description(model, f"resnetv2_{_timm_size(model.spec)}_bit", {}, features)
 
 
-def write_google(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], None]:
-    """(arrays of the .npz, None) of a model; ValueError for one that the format cannot express."""
+def write_google(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict]:
+    """(arrays of the .npz, {}) of a model; ValueError for one that the format cannot express."""
     CAPABILITIES["google"].check(model)
-    return pack(name_map(model.spec.units, model.classes, "google"), weights), None
+    return pack(name_map(model.spec.units, model.classes, "google"), weights), {}
 
 
 def write_timm(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    """(arrays, {config file: content}) of a model; ValueError for one that the format cannot express."""
     CAPABILITIES["timm"].check(model)
-    return pack(name_map(model.spec.units, model.classes, "timm"), weights), to_config(model)
+    return pack(name_map(model.spec.units, model.classes, "timm"), weights), {"config.json": to_config(model)}

@@ -5,7 +5,7 @@ import itertools
 import re
 from collections.abc import Mapping
 
-from keras_vit.checkpoints.formats.recognise import LONGEST_NAME
+from keras_vit.checkpoints.formats.name_map import LONGEST_NAME
 
 _DEEPEST = 4  # numbered modules within another that may be the blocks
 _PARAMETER = re.compile(r"(.*)\.(weight|bias)$")

@@ -274,7 +274,7 @@ def published_names(arrays: Mapping[str, np.ndarray], spec: Mapping) -> dict[str
     return {classic(name): np.asarray(a, "float32") for name, a in arrays.items()}
 
 
-def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], None]:
-    """(arrays of the .npz, None) of a model; ValueError for one that the format cannot express."""
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict]:
+    """(arrays of the .npz, {}) of a model; ValueError for one that the format cannot express."""
     CAPABILITIES.check(model)
-    return published_names(pack(name_map(vars(model.spec), model.classes), weights), vars(model.spec)), None
+    return published_names(pack(name_map(vars(model.spec), model.classes), weights), vars(model.spec)), {}

@@ -8,7 +8,7 @@ import numpy as np
 from keras_vit.checkpoints.formats import google
 from keras_vit.checkpoints.formats.capabilities import refuse
 from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack
-from keras_vit.checkpoints.formats.parsed_text import ParsedText, scalar
+from keras_vit.checkpoints.formats.parsed_text import ParsedText, check_texts, scalar
 from keras_vit.checkpoints.formats.shown import Shown, need, renamed
 
 _PREFIXES = ("params/", "opt/target/", "")
@@ -83,30 +83,22 @@ def _unconventional(spec):
 
 def check(model: Any) -> None:
     """ValueError, with each reason, for a DualEncoder that big_vision's two towers do not express."""
-    text = model.text_encoder.text_spec
     expected = {"outputs_bias": True, "causal": False, "pool": "last", "mlp_activation": "gelu_tanh", "epsilon": 1e-6}
-    problems = [
-        (getattr(text, name) != value, f"{name}={getattr(text, name)!r} of the text encoder ({value!r})")
-        for name, value in expected.items()
-    ]
-    problems += [
-        (model.projection is not None, f"projection={model.projection}"),
-        (not model.image_encoder.spec.has_tokens, "an image encoder without attention"),
-    ]
-    refuse("google", "DualEncoder", problems)
+    check_texts("google", model, expected, [(model.projection is not None, f"projection={model.projection}")])
     refuse("google", "DualEncoder", ((True, what) for what in _unconventional(model.image_encoder.spec)))
     google.CAPABILITIES.check(model.image_encoder)
 
 
-def to_arrays(model: Any, image: Mapping[str, np.ndarray], text: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of the .npz, of a model that `check` accepts; `image` and `text` are the weights of its encoders."""
+def write(model: Any, weights: Mapping[str, Mapping]) -> tuple[dict[str, np.ndarray], dict]:
+    """(arrays of the .npz, {}) of a model; `weights` are {"image": {path: array}, "text": {path: array}}."""
+    check(model)
     spec = vars(model.image_encoder.spec)
-    images = google.published_names(pack(google.name_map(spec, None), image), spec)
-    texts = pack(name_map(vars(model.text_encoder.text_spec)), text)
+    images = google.published_names(pack(google.name_map(spec, None), weights["image"]), spec)
+    texts = pack(name_map(vars(model.text_encoder.text_spec)), weights["text"])
     similarity = model.get_layer("similarity")
     arrays = {f"params/img/{name}": array for name, array in images.items()}
     arrays |= {f"params/txt/{name.replace('Transformer/', 'Encoder_0/')}": array for name, array in texts.items()}
     arrays["params/t"] = np.asarray(similarity.log_scale, "float32").reshape(1)
     if similarity.bias is not None:
         arrays["params/b"] = np.asarray(similarity.offset, "float32").reshape(1)
-    return arrays
+    return arrays, {}

@@ -444,10 +444,10 @@ def to_config(model: Any) -> dict[str, Any]:
 
 
 def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    """(arrays, {config file: content}) of a model; ValueError for one that the format cannot express."""
     CAPABILITIES.check(model)
     kind = model_type(model.spec)
     arrays = pack(IN_FILES[kind].map(vars(model.spec), model.classes), weights)
     if kind.startswith("dinov2"):  # a token for masked training is part of the format
         arrays[f"{kind}.embeddings.mask_token"] = np.zeros((1, model.spec.width), "float32")
-    return arrays, to_config(model)
+    return arrays, huggingface_config.files(model, to_config(model))

@@ -185,10 +185,11 @@ def check(model: SegmentationModel) -> None:
     refuse("huggingface", "model", problems)
 
 
-def to_arrays(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of the file of a model that `check` accepts; `weights`, {path: array}, of encoder, neck and heads."""
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, {config file: content}) of a model; ValueError for one that the format cannot express."""
+    check(model)
     entries = _encoder_map(vars(model.spec)) | _head_map(model.head.bins, model.auxiliary > 0)
-    return batch_norm_counters(pack(entries, weights))
+    return batch_norm_counters(pack(entries, weights)), huggingface_config.files(model, to_config(model))
 
 
 def to_config(model: SegmentationModel) -> dict[str, Any]:
@@ -201,6 +202,3 @@ def to_config(model: SegmentationModel) -> dict[str, Any]:
     header = {"architectures": ["BeitForSemanticSegmentation"], "model_type": "beit"}
     header["transformers_version"] = huggingface_config.VERSION
     return {**header, **_CONFIG.written(facts), **weight, **huggingface_config.to_labels(model)}
-
-
-to_preprocessor = huggingface_config.to_preprocessor

@@ -229,6 +229,11 @@ def to_preprocessor(model: Any, kind: str | None = None) -> dict[str, Any]:
     }
 
 
+def files(model: Any, config: Mapping[str, Any], kind: str | None = None) -> dict[str, Any]:
+    """{config file: content} of a model with this config.json; `kind` as in `to_preprocessor`."""
+    return {"config.json": config, "preprocessor_config.json": to_preprocessor(model, kind)}
+
+
 def activation(config: Mapping[str, Any]) -> str | None:
     """From logits to probabilities, by problem_type; None if unstated or not for classes."""
     stated = setting(config, "problem_type", str)

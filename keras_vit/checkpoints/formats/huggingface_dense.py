@@ -14,7 +14,7 @@ from keras_vit.checkpoints.formats import huggingface, huggingface_config
 from keras_vit.checkpoints.formats.capabilities import refuse
 from keras_vit.checkpoints.formats.name_map import NameMap, Names, batch_norm_counters, pack
 from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, colors_in
-from keras_vit.checkpoints.formats.settings import check_agreement, check_implemented, section, setting
+from keras_vit.checkpoints.formats.settings import check_agreement, check_implemented, four_blocks, section, setting
 from keras_vit.checkpoints.formats.shown import need
 from keras_vit.depth.depth_model import DepthHead
 from keras_vit.models.headed import HeadedModel
@@ -96,22 +96,13 @@ def _taps(config: Mapping[str, Any], depth: int) -> tuple[int, ...] | None:
         return None
     backbone = setting(config, "backbone_config", dict)
     if backbone is None:
-        numbers = setting(config, "backbone_out_indices", list)
-        numbers = _TAPS if numbers is None else numbers
-    else:  # stage 0 is what enters the first block
-        stages = setting(backbone, "out_indices", list)
-        if stages is None:
-            named = setting(backbone, "out_features", list) or []
-            stages = [
-                int(match[1]) for match in (re.fullmatch(r"stage(\d{1,6})", str(name)) for name in named) if match
-            ]
-        numbers = [i - 1 if type(i) is int else i for i in stages]
-    if not all(type(i) is int and 0 <= i < depth for i in numbers) or len({*numbers}) != 4 or len(numbers) != 4:
-        raise ValueError(
-            f"The config should name four of the {depth} blocks, in backbone_out_indices, from 0, or in the backbone's"
-            f" out_indices, from 1; it names, from 0, {list(numbers)[:50]}."
-        )
-    return tuple(sorted(numbers))
+        config = {"backbone_out_indices": config.get("backbone_out_indices") or list(_TAPS)}
+        return tuple(four_blocks(config, "backbone_out_indices", 0, depth - 1))
+    if backbone.get("out_indices") is None:
+        named = [re.fullmatch(r"stage(\d{1,6})", str(name)) for name in setting(backbone, "out_features", list) or ()]
+        backbone = {"out_indices": [int(match[1]) for match in named if match]}
+    # Stage 0 is what enters the first block.
+    return tuple(i - 1 for i in four_blocks(backbone, "out_indices", 1, depth))
 
 
 def _number(config, name, default):
@@ -254,11 +245,6 @@ def _problems(model: HeadedModel, options: Mapping[str, Any]) -> Iterator[tuple[
 
 def check(model: HeadedModel) -> None:
     """ValueError, with each reason, for a model that none of the three classes of transformers expresses."""
-    if model.head_name != "dpt":
-        raise ValueError(
-            f'The format "huggingface" cannot express a dense model with the head "{model.head_name}", only with'
-            ' "dpt" or "eomt", or "upernet" on a BEiT. format="keras" saves every model.'
-        )
     huggingface.CAPABILITIES.check(model.get_encoder())
     refuse("huggingface", "model", _problems(model, _head_options(model)))
 
@@ -286,9 +272,14 @@ def _idle(model: HeadedModel) -> dict[str, np.ndarray]:
     return arrays
 
 
-def to_arrays(model: HeadedModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of the file, of a model that `check` accepts; `weights`, {path: array}, of encoder, neck and heads."""
-    return batch_norm_counters({**pack(name_map(model), weights), **_idle(model)})
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, {config file: content}) of a model; ValueError for one that the format cannot express."""
+    check(model)
+    files = huggingface_config.files(model, to_config(model))
+    processor = files["preprocessor_config.json"]
+    if processor["image_processor_type"] == "ViTImageProcessor":
+        processor["image_processor_type"] = "DPTImageProcessor"  # which also resizes the answers
+    return batch_norm_counters({**pack(name_map(model), weights), **_idle(model)}), files
 
 
 def _backbone_config(model, encoder):
@@ -339,10 +330,3 @@ def to_config(model: HeadedModel) -> dict[str, Any]:
     else:
         name, own["add_projection"] = "DPTForDepthEstimation", head.projection
     return {**outer, "architectures": [name], "model_type": DPT, **common, **own}
-
-
-def to_preprocessor(model: HeadedModel) -> dict[str, Any]:
-    """preprocessor_config.json, of the processor that also resizes the answers."""
-    written = huggingface_config.to_preprocessor(model)
-    is_plain = written["image_processor_type"] == "ViTImageProcessor"
-    return {**written, "image_processor_type": "DPTImageProcessor"} if is_plain else written

@@ -144,10 +144,10 @@ def to_config(model: Any) -> dict[str, Any]:
 
 
 def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    """(arrays, {config file: content}) of a model; ValueError for one that the format cannot express."""
     CAPABILITIES.check(model)
     arrays, width = pack(SPELLED.map(vars(model.spec)), weights), model.spec.width
     if not model.spec.registers:
         arrays["embeddings.register_tokens"] = np.zeros((1, 0, width), "float32")
     arrays["embeddings.mask_token"] = np.zeros((1, 1, width), "float32")  # of masked training
-    return arrays, to_config(model)
+    return arrays, huggingface_config.files(model, to_config(model))

@@ -121,14 +121,16 @@ def check(model: SegmentationModel) -> None:
     huggingface.CAPABILITIES.check(_as_dinov2(model))
 
 
-def to_arrays(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of the file, of a model that `check` accepts; `weights` are those of encoder, neck and head."""
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, {config file: content}) of a model; ValueError for one that the format cannot express."""
+    check(model)
     entries = _SPELLED.map(vars(model.spec)) | _head_map(model.decoder.head.scales)
     arrays = pack(entries, {path: a for path, a in weights.items() if not path.endswith("/step")})
     tokens = arrays.pop(_REGISTERS)
     weight = np.append(np.ones(model.classes, "float32"), np.float32(0.1))
     idle = {_IDLE[0]: weight, _MASKED: np.zeros(len(model.decoder.taps), "float32")}
-    return {**arrays, _CLASS: tokens[:, :1].copy(), _REGISTERS: tokens[:, 1:].copy(), **idle}
+    arrays |= {_CLASS: tokens[:, :1].copy(), _REGISTERS: tokens[:, 1:].copy(), **idle}
+    return arrays, huggingface_config.files(model, to_config(model), "EomtImageProcessor")
 
 
 def to_config(model: SegmentationModel) -> dict[str, Any]:
@@ -139,8 +141,3 @@ def to_config(model: SegmentationModel) -> dict[str, Any]:
     encoder = huggingface.to_config(_as_dinov2(model))
     del encoder["qkv_bias"]  # always
     return {**encoder, **own, **huggingface_config.to_labels(model)}
-
-
-def to_preprocessor(model: SegmentationModel) -> dict[str, Any]:
-    """preprocessor_config.json."""
-    return huggingface_config.to_preprocessor(model, "EomtImageProcessor")

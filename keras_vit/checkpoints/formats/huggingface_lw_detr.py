@@ -267,14 +267,16 @@ def check(model: Any) -> None:
     refuse("huggingface", kind, problems)
 
 
-def to_arrays(model: Any, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of the file, of a model that `check` accepts; `weights` are those of encoder, neck and head."""
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, {config file: content}) of a model; ValueError for one that the format cannot express."""
+    check(model)
     kind, neck = model.head_name, model.decoder.neck
     options = {"scales": neck.scales, "blocks": neck.blocks, "norm": neck.norm, "layers": model.head.layers}
     options["groups"] = model.head.groups
     spec, taps = vars(model.spec), model.decoder.taps
     entries = _encoder_map(kind, spec) | _head_map(kind, spec["width"], len(taps), options)
-    return batch_norm_counters(pack(entries, weights))
+    files = huggingface_config.files(model, to_config(model), "DetrImageProcessor")
+    return batch_norm_counters(pack(entries, weights)), files
 
 
 def _to_backbone(model):
@@ -303,8 +305,3 @@ def to_config(model: Any) -> dict[str, Any]:
         **_CONFIG.written({**facts, "blocks": neck.blocks, "width": neck.width}),
         **huggingface_config.to_labels(model),
     }
-
-
-def to_preprocessor(model: Any) -> dict[str, Any]:
-    """preprocessor_config.json."""
-    return huggingface_config.to_preprocessor(model, "DetrImageProcessor")

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints.formats import huggingface, huggingface_config
-from keras_vit.checkpoints.formats.capabilities import refuse
 from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack, same
 from keras_vit.checkpoints.formats.parsed import heads
-from keras_vit.checkpoints.formats.parsed_text import ParsedText, scalar
+from keras_vit.checkpoints.formats.parsed_text import ParsedText, check_texts, scalar
 from keras_vit.checkpoints.formats.questions import Options
 from keras_vit.checkpoints.formats.settings import Settings, check_agreement, section, setting
 from keras_vit.checkpoints.formats.shown import Shown, need
+from keras_vit.io.tokenizer import FILE
 
 _ANCHOR = "text_model.embeddings.token_embedding.weight"
 _HEADS = ("text_projection.weight", "text_model.head.weight")
@@ -131,32 +131,31 @@ def check(model: Any) -> None:
     """ValueError, with each reason, for a DualEncoder that neither SiglipModel nor CLIPModel expresses."""
     text, clip = model.text_encoder.text_spec, _is_clip(model)
     expected = {"outputs_bias": not clip, "causal": clip, "pool": "end" if clip else "last"}
-    problems = [
-        (getattr(text, name) != value, f"{name}={getattr(text, name)!r} of the text encoder ({value!r})")
-        for name, value in expected.items()
-    ]
     activation = "softmax" if clip else "sigmoid"
-    problems += [
+    problems = [
         (text.outputs is None, "a text encoder without outputs"),
-        (not model.image_encoder.spec.has_tokens, "an image encoder without attention"),
         ((model.projection is not None) != clip, f"projection={model.projection} (CLIP has one, SigLIP none)"),
         (model.activation != activation, f'activation="{model.activation}" ("{activation}")'),
     ]
-    refuse("huggingface", "DualEncoder", problems)
+    check_texts("huggingface", model, expected, problems)
     huggingface.CAPABILITIES.check(model.image_encoder)
 
 
-def to_arrays(model: Any, image: Mapping[str, np.ndarray], text: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of the file, of a model that `check` accepts; `image` and `text` are the weights of its encoders."""
+def write(model: Any, weights: Mapping[str, Mapping]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, {config file: content}) of a model; `weights` are {"image": {path: array}, "text": {path: array}}."""
+    check(model)
     clip, spec = _is_clip(model), model.image_encoder.spec
-    arrays = pack(huggingface.IN_FILES[huggingface.model_type(spec)].map(vars(spec)), image)
-    arrays |= pack(name_map(vars(model.text_encoder.text_spec), clip), text)
+    arrays = pack(huggingface.IN_FILES[huggingface.model_type(spec)].map(vars(spec)), weights["image"])
+    arrays |= pack(name_map(vars(model.text_encoder.text_spec), clip), weights["text"])
     similarity = model.get_layer("similarity")
     scale = np.asarray(similarity.log_scale, "float32")
     if clip:
         kernel = np.asarray(model.get_layer("image_projection").kernel)
-        return {**arrays, _IMAGE_HEAD: np.ascontiguousarray(kernel.T), _SCALE: scale}
-    return {**arrays, _SCALE: scale.reshape(1), _BIAS: np.asarray(similarity.offset, "float32").reshape(1)}
+        arrays |= {_IMAGE_HEAD: np.ascontiguousarray(kernel.T), _SCALE: scale}
+    else:
+        arrays |= {_SCALE: scale.reshape(1), _BIAS: np.asarray(similarity.offset, "float32").reshape(1)}
+    tokenizer = {} if model.tokenizer is None else {FILE: model.tokenizer.data}
+    return arrays, {**huggingface_config.files(model.image_encoder, to_config(model)), **tokenizer}
 
 
 def to_config(model: Any) -> dict[str, Any]:

@@ -116,8 +116,9 @@ def check(model: Any) -> None:
     huggingface.CAPABILITIES.check(_as_vit(model))
 
 
-def to_arrays(model: Any, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of the file, of a model that `check` accepts; `weights` are those of encoder, neck and head."""
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, {config file: content}) of a model; ValueError for one that the format cannot express."""
+    check(model)
     spec = vars(model.spec)
     tables = 1 if spec["positions_at"] == "stem" else spec["depth"]
     found = pack(_encoder_map(spec) | _head_map(tables), weights)
@@ -126,7 +127,8 @@ def to_arrays(model: Any, weights: Mapping[str, np.ndarray]) -> dict[str, np.nda
         for i in range(tables)
     ]
     found |= {_TOKENS: found[_TOKENS][None], _TABLE: rows[0]}
-    return found if tables == 1 else {**found, _MIDDLE[0]: np.stack(rows[1:])}
+    found |= {_MIDDLE[0]: np.stack(rows[1:])} if tables > 1 else {}
+    return found, huggingface_config.files(model, to_config(model), "YolosImageProcessor")
 
 
 def to_config(model: Any) -> dict[str, Any]:
@@ -134,8 +136,3 @@ def to_config(model: Any) -> dict[str, Any]:
     own = {"architectures": ["YolosForObjectDetection"], "model_type": YOLOS, "image_size": list(model.image_size)}
     own |= _CONFIG.written({"tokens": model.decoder.neck.count, "middle": model.spec.positions_at == "every"})
     return {**huggingface.to_config(_as_vit(model)), **own, **huggingface_config.to_labels(model)}
-
-
-def to_preprocessor(model: Any) -> dict[str, Any]:
-    """preprocessor_config.json."""
-    return huggingface_config.to_preprocessor(model, "YolosImageProcessor")

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats import huggingface, timm
+from keras_vit.checkpoints.formats import huggingface, huggingface_config, timm
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
 from keras_vit.checkpoints.formats.huggingface_config import is_named
 from keras_vit.checkpoints.formats.name_map import NameMap, Names, pack
 from keras_vit.checkpoints.formats.parsed import Decoder, ParsedCheckpoint
 from keras_vit.checkpoints.formats.questions import Options
-from keras_vit.checkpoints.formats.recognise import recognise
 from keras_vit.checkpoints.formats.settings import Settings, check_agreement, setting
 from keras_vit.checkpoints.formats.shown import depth, need
 from keras_vit.layers.embedding.patches import grid_size
@@ -86,7 +85,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     """Parses the encoder, with learned positions, and the decoder; arguments and errors as in timm.parse."""
     decoder, encoder = _split(contents.arrays)
     inner = dataclasses.replace(contents, arrays=encoder)
-    form = huggingface if recognise(encoder) == "huggingface" else timm
+    form = huggingface if any("embeddings.patch_embeddings." in name for name in encoder) else timm
     kept = options.get("head", "keep") == "keep"
     parsed = form.parse(inner, options.replaced(pool=options.get("pool") or "token") if kept else options)
     words = huggingface.spelling(encoder)["vit"].words if form is huggingface else None
@@ -150,7 +149,7 @@ def to_config(model: Any) -> dict[str, Any]:
 
 
 def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays, config.json) of a MaskedAutoencoder; ValueError for one that Hugging Face's class cannot express."""
+    """(arrays, {config file: content}) of a MaskedAutoencoder; ValueError for one that ViTMAE cannot express."""
     CAPABILITIES.check(model.get_encoder())
     fields = {"decoder_positions": model.decoder_positions, "decoder_depth": model.decoder_depth}
     spelled = huggingface.IN_FILES["vit"]
@@ -165,4 +164,4 @@ def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.n
         name: fixed_table(kind, model.grid, 1, width) for name, (kind, width) in tables.items() if kind != "learned"
     }
     arrays = pack({name: entry for name, entry in entries.items() if name not in fixed}, weights)
-    return {**arrays, **fixed}, to_config(model)
+    return {**arrays, **fixed}, huggingface_config.files(model, to_config(model))

@@ -34,6 +34,7 @@ from keras_vit.checkpoints.formats.settings import (
 from keras_vit.checkpoints.formats.shown import Shown, need
 from keras_vit.segmentation.segmentation_model import SegmentationModel
 
+HEADS = tuple(mmsegmentation_heads.AUXILIARY)
 _NAMES = Names(
     """
     backbone.patch_embed.projection  patch_encoder                              convolution
@@ -177,11 +178,6 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
 
 def check(model: SegmentationModel) -> None:
     """ValueError, with each reason, for a model that mmsegmentation does not have."""
-    if model.head_name not in mmsegmentation_heads.AUXILIARY:
-        raise ValueError(
-            f'The format "mmsegmentation" cannot express a segmentation model with the head "{model.head_name}", only'
-            f' with {", ".join(mmsegmentation_heads.AUXILIARY)}. format="keras" saves every model.'
-        )
     CAPABILITIES.check(model.get_encoder())
     taps, owners = list(model.decoder.taps), [layer for layer in model.decoder.layers if hasattr(layer, "norm")]
     problems = [
@@ -191,8 +187,9 @@ def check(model: SegmentationModel) -> None:
     refuse("mmsegmentation", "model", problems)
 
 
-def to_arrays(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The `state_dict` of a model that `check` accepts; `weights`, {path: array}, are those of encoder and heads."""
+def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(`state_dict`, `meta`) of a model; ValueError for one that mmsegmentation does not have."""
+    check(model)
     spec, is_normed = model.spec, bool(model.decoder.normalised)
     if not is_normed:  # no code reads them
         weights = {path: a for path, a in weights.items() if not path.startswith("encoder_norm/")}
@@ -202,7 +199,7 @@ def to_arrays(model: SegmentationModel, weights: Mapping[str, np.ndarray]) -> di
     arrays = pack(entries, weights)
     if not spec.class_token:
         arrays["backbone.cls_token"] = np.zeros((1, 1, spec.width), "float32")
-    return batch_norm_counters(arrays)
+    return batch_norm_counters(arrays), to_meta(model)
 
 
 def _backbone(model):

@@ -207,15 +207,19 @@ def _common(kind, width, index, classes, dropout, inputs):
     }
 
 
+def _upsampling(model, place, layer):
+    """The section of a SETR head, naive or PUP, on the map number `place`."""
+    own = _common("SETRUPHead", layer.width, place, model.classes, layer.dropout, model.spec.width)
+    sizes = {"num_convs": layer.convs, "up_scale": layer.scale, "kernel_size": layer.kernel_size}
+    return {**own, **sizes, "norm_layer": {"type": "LN", "eps": 1e-6}}
+
+
 def _auxiliary(model, place, layer):
     """The section of an auxiliary head on the map number `place`."""
-    d, norm = model.spec.width, {"type": "LN", "eps": 1e-6}
     weight = {"loss_decode": {"type": "CrossEntropyLoss", "use_sigmoid": False, "loss_weight": model.auxiliary}}
     if isinstance(layer, UpsamplingHead):
-        own = _common("SETRUPHead", layer.width, place, model.classes, layer.dropout, d)
-        sizes = {"num_convs": layer.convs, "up_scale": layer.scale, "kernel_size": layer.kernel_size}
-        return {**own, **sizes, "norm_layer": norm, **weight}
-    inputs = getattr(model.decoder.neck, "width", None) or d
+        return {**_upsampling(model, place, layer), **weight}
+    inputs = getattr(model.decoder.neck, "width", None) or model.spec.width
     width = layer.width if layer.convs else inputs
     own = _common("FCNHead", width, place, model.classes, layer.dropout, inputs)
     size = {"kernel_size": 3 if layer.convs else 1}
@@ -246,9 +250,7 @@ def describe(model: SegmentationModel) -> dict[str, Any]:
         own = _common("SETRMLAHead", 4 * head.width, [0, 1, 2, 3], model.classes, dropout, inputs)
         own |= {"mla_channels": head.width, "up_scale": 4}
     else:
-        own = _common("SETRUPHead", head.width, 3, model.classes, dropout, d)
-        own |= {"num_convs": head.convs, "up_scale": head.scale, "kernel_size": head.kernel_size}
-        own["norm_layer"] = {"type": "LN", "eps": 1e-6}
+        own = _upsampling(model, 3, head)
     others = [_auxiliary(model, place, layer) for place, layer in model.decoder.auxiliary]
     if others:
         sections["auxiliary_head"] = others[0] if model.head_name == "upernet" else others

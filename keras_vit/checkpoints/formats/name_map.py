@@ -15,6 +15,8 @@ import numpy as np
 
 from keras_vit.models.spec import ViTSpec
 
+LONGEST_NAME = 500  # characters: a longer name could make a pattern search for hours
+
 
 @dataclasses.dataclass(frozen=True)
 class Entry:

@@ -15,10 +15,9 @@ import numpy as np
 
 from keras_vit.checkpoints.formats import asked, timm
 from keras_vit.checkpoints.formats.common_names import timm_names
-from keras_vit.checkpoints.formats.name_map import summary
+from keras_vit.checkpoints.formats.name_map import LONGEST_NAME, summary
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.formats.questions import Options
-from keras_vit.checkpoints.formats.recognise import LONGEST_NAME
 
 
 def _is_rule(rule):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.checkpoints.formats.capabilities import Problems, refuse
 from keras_vit.checkpoints.formats.name_map import NameMap
 
 
@@ -31,6 +32,20 @@ class ParsedText:
     log_scale: float
     bias: float | None
     image: Mapping[str, np.ndarray]
+
+
+def check_texts(format: str, model: Any, expected: Mapping[str, Any], problems: Problems) -> None:
+    """ValueError, with each reason, for a DualEncoder with other texts than a format expresses.
+
+    Args:
+        format: its name in keras_vit.save.
+        expected: {field of the text encoder's spec: its only value}.
+        problems: as in capabilities.refuse.
+    """
+    own = vars(model.text_encoder.text_spec)
+    wrong = [(own[name] != x, f"{name}={own[name]!r} of the text encoder ({x!r})") for name, x in expected.items()]
+    without = (not model.image_encoder.spec.has_tokens, "an image encoder without attention")
+    refuse(format, "DualEncoder", [*wrong, without, *problems])
 
 
 def scalar(arrays: Mapping[str, np.ndarray], name: str) -> float:

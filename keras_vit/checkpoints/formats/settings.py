@@ -122,15 +122,14 @@ def check_implemented(config: Mapping, implemented: Mapping[str, Any], where: st
 
 
 def four_blocks(config: Mapping, name: str, least: int, most: int) -> list[int] | None:
-    """config[name], four numbers of blocks in rising order; None if missing. ValueError for anything else."""
+    """The four numbers of blocks in config[name], in rising order; None if missing. ValueError for anything else."""
     stated = setting(config, name, list)
-    numbers = stated if stated is not None and all(type(i) is int for i in stated) else []
-    valid = len(numbers) == 4 and numbers == sorted(set(numbers)) and least <= numbers[0] <= numbers[3] <= most
-    if stated is None or valid:
-        return stated
-    raise ValueError(
-        f'"{name}" in the config should be four numbers of blocks from {least} to {most}, in order, got {stated[:50]}.'
-    )
+    if stated is None:
+        return None
+    numbers = sorted(set(stated)) if all(type(i) is int for i in stated) else []
+    if len(stated) == len(numbers) == 4 and least <= numbers[0] <= numbers[3] <= most:
+        return numbers
+    raise ValueError(f'"{name}" in the config should be four blocks from {least} to {most}, got {stated[:50]}.')
 
 
 def model_facts(model: Any, **others: Any) -> dict[str, Any]:

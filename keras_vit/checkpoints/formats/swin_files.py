@@ -347,12 +347,13 @@ def to_huggingface_config(model: Any) -> dict[str, Any]:
 
 
 def write_timm(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    """(arrays, {config file: content}) of a model; ValueError for one that the format cannot express."""
     CAPABILITIES["timm"].check(model)
-    return pack(name_map(model.spec, model.classes, "timm"), weights), to_timm_config(model)
+    return pack(name_map(model.spec, model.classes, "timm"), weights), {"config.json": to_timm_config(model)}
 
 
 def write_huggingface(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    """(arrays, {config file: content}) of a model; ValueError for one that the format cannot express."""
     CAPABILITIES["huggingface"].check(model)
-    return pack(name_map(model.spec, model.classes, "huggingface"), weights), to_huggingface_config(model)
+    arrays = pack(name_map(model.spec, model.classes, "huggingface"), weights)
+    return arrays, huggingface_config.files(model, to_huggingface_config(model))

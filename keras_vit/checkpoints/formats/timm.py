@@ -7,26 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.checkpoints.formats import timm_config
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
 from keras_vit.checkpoints.formats.name_map import Entry, NameMap, Names, pack, transposed
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, grid, heads, hint_grid, is_grid, pixels
-from keras_vit.checkpoints.formats.settings import check_agreement, plain_pair, section, setting
+from keras_vit.checkpoints.formats.settings import check_agreement, section, setting
 from keras_vit.checkpoints.formats.shown import Shown, need, renamed, rewriter
-from keras_vit.checkpoints.formats.timm_config import (
-    ACTIVATIONS,
-    POOLS,
-    activation,
-    check_architecture,
-    description,
-    input_size,
-    is_named,
-    label_names,
-    look_alikes,
-    normalisation,
-    pool,
-    preprocessing,
-    stated_rows,
-)
 from keras_vit.models.spec import token_stride
 
 
@@ -189,7 +175,7 @@ CAPABILITIES = Capabilities(
         "stem": (None, *HYBRIDS),
         "stem_width": (64,),
         # In config.json:
-        "mlp_activation": tuple(dict.fromkeys(ACTIVATIONS.values())),
+        "mlp_activation": tuple(dict.fromkeys(timm_config.ACTIVATIONS.values())),
         **any_of("mean std"),
         # Convention, not in the files; this package's metadata override it.
         **any_of("epsilon"),
@@ -252,18 +238,18 @@ def _heads(arrays, config, inner):
 
 def _fields(shown, config, options):
     """The fields of the spec, without normalisation and positions."""
-    fields, certain = shown.vit_fields() | {"pre_norm": False}, is_named(config)
+    fields, certain = shown.vit_fields() | {"pre_norm": False}, timm_config.is_named(config)
     inner = shown.shape("block_00/attention/query/kernel")[1]
     k, head_dim = heads(fields["width"], options, _heads(shown.arrays, config, inner), inner, certain)
     fields |= {
         "heads": k,
         "head_dim": head_dim,
-        "mlp_activation": "gelu" if fields["mlp_form"] == "swiglu" else activation(config, options),
+        "mlp_activation": "gelu" if fields["mlp_form"] == "swiglu" else timm_config.activation(config, options),
         "norm_first": options.value("norm_first", True, certain=certain),
         "epsilon": options.value("epsilon", CONVENTIONS["epsilon"], certain=certain),
         **shown.stem_fields(r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\."),
     }
-    return {**fields, "pool": pool(shown, fields, config, options)}
+    return {**fields, "pool": timm_config.pool(shown, fields, config, options)}
 
 
 def in_timm(
@@ -293,18 +279,18 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
         ValueError: if the file is not in this format after all.
     """
     config = contents.config
-    check_architecture(config)
+    timm_config.check_architecture(config)
     arrays, dropped = in_timm(contents.arrays, _ALIASES, _DROPPED)
     shown = Shown(VIT_NAMES, arrays)
     fields, classes, channels = _fields(shown, config, options), shown.classes, shown.channels
-    fields |= normalisation(config, channels, options)
-    stride, stated = token_stride(fields["patch_size"], fields.get("stem")), input_size(config)
+    fields |= timm_config.normalisation(config, channels, options)
+    stride, stated = token_stride(fields["patch_size"], fields.get("stem")), timm_config.input_size(config)
     hint = hint_grid(options, stride, stated)
     _fold_registers(arrays, fields, hint)
     shape, missing_rows = _grid(arrays, fields, hint, options)
     size = pixels(shape, stride)
     fits = stated is not None and tuple(s // t for s, t in zip(stated, stride)) == shape
-    rows = stated_rows(config, fields, stated if fits else size, classes, channels)
+    rows = timm_config.stated_rows(config, fields, stated if fits else size, classes, channels)
     registers = setting(section(config, "model_args"), "reg_tokens", int)
     check_agreement([*rows, ("reg_tokens", registers, fields["registers"])])
     return ParsedCheckpoint(
@@ -315,11 +301,11 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
         arrays,
         classes,
         channels,
-        class_names=label_names(config, classes),
+        class_names=timm_config.label_names(config, classes),
         dropped=dropped,
-        assumptions=list(look_alikes(contents.arrays, config)),
+        assumptions=list(timm_config.look_alikes(contents.arrays, config)),
         resample="timm",
-        preprocessing=preprocessing(config),
+        preprocessing=timm_config.preprocessing(config),
     )
 
 
@@ -337,26 +323,15 @@ def _architecture(spec):
 def to_config(model: Any, no_embed_class: bool) -> dict[str, Any]:
     """timm's config.json; with `no_embed_class` the position table covers the patches only."""
     spec = model.spec
-    arguments = {
-        "img_size": list(model.image_size),
-        "embed_dim": spec.width,
-        "depth": spec.depth,
-        "num_heads": spec.heads,
-        # timm rounds width * ratio down; the extra half keeps rounding errors from losing a unit.
-        "mlp_ratio": (spec.mlp_dim * (2 if spec.mlp_form == "swiglu" else 1) + 0.5) / spec.width,
-        "qkv_bias": spec.qkv_bias,
-        "global_pool": POOLS[spec.pool],
-        "class_token": spec.class_token,
-        "no_embed_class": no_embed_class,
-        "fc_norm": spec.fc_norm,
-    }
-    if spec.stem is None:
-        arguments["patch_size"] = plain_pair(spec.patch_size)
+    arguments = {"no_embed_class": no_embed_class, "fc_norm": spec.fc_norm}
     optional = {"reg_tokens": spec.registers, "init_values": spec.layer_scale, "qk_norm": spec.qk_norm}
     arguments |= {name: value for name, value in optional.items() if value}
     if spec.mlp_activation != "gelu" and spec.mlp_form == "plain":
         arguments["act_layer"] = spec.mlp_activation
-    return description(model, _architecture(spec), arguments, spec.width, POOLS[spec.pool])
+    config = timm_config.of_vit(model, _architecture(spec), arguments, 2 if spec.mlp_form == "swiglu" else 1)
+    if spec.stem is not None:
+        del config["model_args"]["patch_size"]
+    return config
 
 
 def _fold_token_positions(weights, spec):
@@ -369,7 +344,7 @@ def _fold_token_positions(weights, spec):
 
 
 def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    """(arrays, {config file: content}) of a model; ValueError for one that the format cannot express."""
     CAPABILITIES.check(model)
     spec, missing_rows = model.spec, 0
     # timm's positions cover the patches alone with registers, and in DeiT III and FlexiViT, with zero rows here.
@@ -377,4 +352,4 @@ def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.n
     if spec.registers or (rows.size and not rows.any()):
         weights, missing_rows = _fold_token_positions(weights, spec), spec.positioned
     arrays = pack(name_map(vars(spec), model.classes, missing_rows), weights)
-    return arrays, to_config(model, bool(missing_rows))
+    return arrays, {"config.json": to_config(model, bool(missing_rows))}

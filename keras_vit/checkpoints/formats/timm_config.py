@@ -7,7 +7,15 @@ from typing import Any
 from keras_vit.checkpoints.formats import parsed
 from keras_vit.checkpoints.formats.evaluation_steps import METHODS, UsualSteps, steps_to_write, unit_constants
 from keras_vit.checkpoints.formats.parsed import IMAGENET_MEAN, IMAGENET_STD
-from keras_vit.checkpoints.formats.settings import Settings, check_agreement, constants, section, setting, stated_pair
+from keras_vit.checkpoints.formats.settings import (
+    Settings,
+    check_agreement,
+    constants,
+    model_facts,
+    section,
+    setting,
+    stated_pair,
+)
 from keras_vit.checkpoints.formats.shown import Shown
 
 # Architectures with the tanh form of GELU in timm.
@@ -26,6 +34,18 @@ _ARGUMENTS = Settings(
     class_token  class_token  bool
     in_chans     channels     int
     qkv_bias     qkv_bias     bool
+    """
+)
+_WRITTEN = Settings(
+    """
+    img_size     image_size   numbers
+    embed_dim    width        int
+    depth        depth        int
+    patch_size   patch_size   pair
+    num_heads    heads        int
+    class_token  class_token  bool
+    qkv_bias     qkv_bias     bool
+    global_pool  pooling      text
     """
 )
 # Architectures that may have a ViT's arrays but compute something unsupported.
@@ -175,6 +195,15 @@ def description(
         "model_args": {**arguments, **({} if model.channels == 3 else {"in_chans": model.channels})},
         "pretrained_cfg": {"input_size": size, **evaluation, **labels, "mean": mean, "std": std, **names},
     }
+
+
+def of_vit(model: Any, architecture: str, arguments: Mapping[str, Any], factor: int = 1) -> dict[str, Any]:
+    """`description` of a ViT or Eva, with the arguments that both have; `factor` is that of mlp_dim in mlp_ratio."""
+    spec, pooling = model.spec, POOLS[model.spec.pool]
+    # timm rounds width * ratio down; the extra half keeps rounding errors from losing a unit.
+    ratio = {"mlp_ratio": (factor * spec.mlp_dim + 0.5) / spec.width}
+    common = _WRITTEN.written(model_facts(model, pooling=pooling))
+    return description(model, architecture, {**common, **ratio, **arguments}, spec.width, pooling)
 
 
 def check_architecture(config: Mapping[str, Any]) -> None:

@@ -11,23 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.checkpoints.formats import timm_config
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of
 from keras_vit.checkpoints.formats.name_map import pack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, any_size, known_heads, table_size
-from keras_vit.checkpoints.formats.settings import check_agreement, plain_pair, section, setting, stated_pair
+from keras_vit.checkpoints.formats.settings import check_agreement, section, setting, stated_pair
 from keras_vit.checkpoints.formats.shown import Shown, need
 from keras_vit.checkpoints.formats.timm import EVA_NAMES, in_timm
-from keras_vit.checkpoints.formats.timm_config import (
-    POOLS,
-    description,
-    input_size,
-    is_named,
-    label_names,
-    normalisation,
-    pool,
-    preprocessing,
-    stated_rows,
-)
 
 # DINOv3's own names, and timm's.
 _ALIASES = [
@@ -62,11 +52,12 @@ PE_POOL_HEADS = 8  # of Perception Encoder's MAP pool
 IMAGE_SIZE = 256  # of timm's files without a config.json
 
 
-def find_structure(spec: Any) -> str | None:
-    """The row of CAPABILITIES for a spec; None if timm builds its model from another class."""
-    if spec.positions == "rope2d":
-        return "dinov3"
-    return {"rope2d_cells": "eva02", "rope2d_cells1": "pe"}.get(spec.rope)
+ROTARY = {"rope2d": "dinov3", "rope2d_cells": "eva02", "rope2d_cells1": "pe"}  # {rotation: row of CAPABILITIES}
+
+
+def find_structure(spec: Any) -> str:
+    """The row of CAPABILITIES for a spec with rotations."""
+    return ROTARY[spec.rope or spec.positions]
 
 
 def _rules(model):
@@ -114,7 +105,7 @@ def _kind(arrays):
 
 def _fields(shown, kind, config, options):
     """The fields of the spec, without the normalisation."""
-    arguments, certain, fields = section(config, "model_args"), is_named(config), shown.vit_fields()
+    arguments, certain, fields = section(config, "model_args"), timm_config.is_named(config), shown.vit_fields()
     width = fields["width"]
     usual = max(width // (_PE_HEAD_WIDTHS if kind == "pe" else HEAD_WIDTHS).get(width, 64), 1)
     stated = setting(arguments, "num_heads", int)
@@ -129,7 +120,7 @@ def _fields(shown, kind, config, options):
     }
     if fields["mlp_form"] == "plain":
         fields["mlp_activation"] = options.value("mlp_activation", "gelu", certain=certain)
-    fields["pool"] = pool(shown, fields, config, options)
+    fields["pool"] = timm_config.pool(shown, fields, config, options)
     if "rope" in fields:
         stated = (stated_pair(arguments, "ref_feat_shape") or (None,))[0]
         fields["rope_grid"] = options.value("rope_grid", _rope_grid(kind, fields), stated, certain)
@@ -161,9 +152,9 @@ def _check(config, kind, rows, registers):
 
 def _image_size(arrays, fields, config, options):
     """(height, width) of the checkpoint's images: by its table of positions, or else as stated."""
-    stated = input_size(config)
+    stated = timm_config.input_size(config)
     if "pos_embed" not in arrays:
-        return any_size(stated, options, IMAGE_SIZE, is_named(config))
+        return any_size(stated, options, IMAGE_SIZE, timm_config.is_named(config))
     rows = need(arrays, "pos_embed", 3).shape[1] - int(fields["class_token"])
     return table_size(rows, fields["patch_size"], stated, options)
 
@@ -178,10 +169,10 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
     spelled["masked"] = is_original and "blocks.0.attn.qkv.bias" in arrays
     shown, kind = Shown(EVA_NAMES, arrays), _kind(arrays)
     fields, classes, channels = _fields(shown, kind, config, options), shown.classes, shown.channels
-    fields |= normalisation(config, channels, options)
+    fields |= timm_config.normalisation(config, channels, options)
     fields["key_bias"] = (fields["key_bias"] and not spelled["masked"]) or not fields["qkv_bias"]
     size = _image_size(arrays, fields, config, options)
-    _check(config, kind, stated_rows(config, fields, size, classes, channels), fields["registers"])
+    _check(config, kind, timm_config.stated_rows(config, fields, size, classes, channels), fields["registers"])
     return ParsedCheckpoint(
         "ViT",
         fields,
@@ -190,10 +181,10 @@ def parse(contents: Any, options: Any) -> ParsedCheckpoint:
         arrays,
         classes,
         channels,
-        class_names=label_names(config, classes),
+        class_names=timm_config.label_names(config, classes),
         dropped=dropped,
         resample="timm",
-        preprocessing=preprocessing(config),
+        preprocessing=timm_config.preprocessing(config),
     )
 
 
@@ -208,19 +199,10 @@ def to_config(model: Any) -> dict[str, Any]:
     """timm's config.json."""
     spec, dinov3 = model.spec, model.spec.positions == "rope2d"
     arguments = {
-        "img_size": list(model.image_size),
-        "patch_size": plain_pair(spec.patch_size),
-        "embed_dim": spec.width,
-        "depth": spec.depth,
-        "num_heads": spec.heads,
-        "mlp_ratio": (spec.mlp_dim + 0.5) / spec.width,  # timm rounds width * ratio down
         "swiglu_mlp": spec.mlp_form == "swiglu",
         "swiglu_align_to": 1 if dinov3 else 0,
-        "qkv_bias": spec.qkv_bias,
         "init_values": spec.layer_scale,
-        "class_token": spec.class_token,
         "num_reg_tokens": spec.registers,
-        "global_pool": POOLS[spec.pool],
         "use_fc_norm": spec.fc_norm,
     }
     if not dinov3:
@@ -229,18 +211,18 @@ def to_config(model: Any) -> dict[str, Any]:
         arguments |= {"scale_mlp": spec.hidden_norm, "qkv_fused": not spec.hidden_norm}
     if spec.pool == "map":
         arguments |= {"attn_pool_num_heads": spec.pool_heads or spec.heads}
-        arguments["attn_pool_mlp_ratio"] = arguments["mlp_ratio"]
+        arguments["attn_pool_mlp_ratio"] = (spec.mlp_dim + 0.5) / spec.width
     if spec.rope_rescale > 1:
         arguments["rope_rescale_coords"] = spec.rope_rescale
-    return description(model, _architecture(spec), arguments, spec.width, POOLS[spec.pool])
+    return timm_config.of_vit(model, _architecture(spec), arguments)
 
 
 def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays, config.json) of a model; ValueError for one that the format cannot express."""
+    """(arrays, {config file: content}) of a model; ValueError for one that the format cannot express."""
     spec, structure = model.spec, find_structure(model.spec)
     CAPABILITIES[structure].check(model)
     # The gate and values of SwiGLU are apart; query, key and value; or the biases of query and value alone.
     apart = spec.mlp_form == "swiglu" if structure == "dinov3" else spec.hidden_norm
     pair = spec.qkv_bias and not spec.key_bias and not spec.hidden_norm
     entries = EVA_NAMES.map(vars(spec), classes=model.classes, apart=apart, separate=spec.hidden_norm, pair=pair)
-    return pack(entries, weights), to_config(model)
+    return pack(entries, weights), {"config.json": to_config(model)}

@@ -22,21 +22,9 @@ _MODELS = ("Functional", "Sequential", "Model")
 _IDENTITIES = re.compile(
     r"Random\w+|\w*Dropout\w*|GaussianNoise|AlphaDropout|ActivityRegularization|Identity|RandAugment|AugMix|CutMix|MixUp"
 )
-_OPERATIONS = (
-    *(
-        "Add",
-        "Concatenate",
-        "ExtractPatches",
-        "Gelu",
-        "GetItem",
-        "Mean",
-        "Relu",
-        "Reshape",
-        "Sigmoid",
-        "Silu",
-        "Softmax",
-    ),
-    *("SlicingOpLambda", "TFOpLambda", "Tanh"),
+_OPERATIONS = set(
+    "Add Concatenate ExtractPatches Gelu GetItem Mean Relu Reshape Sigmoid Silu SlicingOpLambda Softmax TFOpLambda"
+    " Tanh".split()
 )
 # The places of arrays in a .keras file, for the names in an .h5 file.
 _PLACES = {"kernel": "0", "gamma": "0", "mean": "0", "embeddings": "0", "bias": "1", "beta": "1", "variance": "1"}

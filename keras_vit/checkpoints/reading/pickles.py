@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pickletools import anyobject, genops, opcodes
 from typing import Any, BinaryIO
 
-from keras_vit.checkpoints.formats.recognise import LONGEST_NAME
+from keras_vit.checkpoints.formats.name_map import LONGEST_NAME
 
 _EMPTY = {
     "NONE": lambda: None,

@@ -52,7 +52,7 @@ def test_a_model_that_the_format_cannot_express_is_refused(tmp_path):
     with pytest.raises(ValueError, match="cannot express this YOLOS: registers=2"):
         keras_vit.save(model, tmp_path / "copy", format="huggingface")
     dense = keras_vit.DetectionModel("Ti/8", head_options={"width": 8, "scales": (1,)}, **sizes)
-    with pytest.raises(ValueError, match='the head "dense", of detectors only "yolos"'):
+    with pytest.raises(ValueError, match=r"cannot express this DetectionModel \(dense\), only .*yolos"):
         keras_vit.save(dense, tmp_path / "copy", format="huggingface")
 
 
