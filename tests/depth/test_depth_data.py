@@ -95,13 +95,26 @@ def test_what_is_no_pair_is_said_and_what_is_no_map_is_named(tmp_path, caplog):
     (tmp_path / "u.csv").write_text("image,depth\nimages/a.png,depth/none.npy\n")
     Image.fromarray(RGB).convert("P").save(tmp_path / "images" / "b.png")
     (tmp_path / "v.csv").write_text("image,depth\nimages/a.png,images/b.png\n")
+    (tmp_path / "damaged.png").write_bytes((tmp_path / "images" / "a.png").read_bytes()[:40])
+    (tmp_path / "w.csv").write_text("image,depth\nimages/a.png,damaged.png\n")
     for table, message in (
         ("t", "example 0: expected an image and"),
         ("u", "none.npy"),
         ("v", "b.png: .*a palette of colours"),
+        ("w", "damaged.png: .*the file is damaged"),
     ):
         with pytest.raises(ValueError, match=message):
             open_source(f"depth:{tmp_path}/{table}.csv", "train")
+
+
+def test_floats_that_are_no_metres_are_noticed(tmp_path, caplog):
+    save(tmp_path / "rgb" / "a.png", RGB)
+    save(tmp_path / "depth" / "a.npy", METRES * 1000)
+    open_source(f"depth:{tmp_path}", "train")
+    assert "half of the depths are above 500 m" in caplog.text
+    caplog.clear()
+    open_source(f"depth:{tmp_path}?scale=0.001", "train")
+    assert "above 500 m" not in caplog.text
 
 
 @pytest.mark.parametrize(

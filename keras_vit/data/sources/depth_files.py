@@ -6,8 +6,8 @@ x_depth.npy and x_depth_mask.npy). A table (.parquet, .csv, .jsonl) has paths, r
 files' bytes, also as datasets' {"bytes", "path"}.
 
 A map is .npy, PNG or TIFF. Floats are metres. Integers are millimetres in NYU's layout and 1/256 m in KITTI's;
-elsewhere "depth:PATH?scale=0.001" has to say how many metres a unit is. Zeros, negative numbers, NaN and infinity are
-void, and 0 in the example's "depth", (h, w, 1) float32 metres.
+elsewhere "depth:PATH?scale=0.001" has to say how many metres a unit is; a scale applies to floats, too. Zeros, negative
+numbers, NaN and infinity are void, and 0 in the example's "depth", (h, w, 1) float32 metres.
 """
 
 import io
@@ -36,6 +36,7 @@ _DEPTH_MARKS = ("sync_depth_", "depth_", "_depth", "-depth", ".depth")
 _IMAGE_MARKS = ("rgb_", "color_", "image_", "img_", "_rgb", "_color", "_image")
 _MASK = "_depth_mask"  # DIODE: 1 where the depth is valid
 _SAMPLE = 16  # maps to look at before training
+_FAR = 500  # metres
 _UNITS = "?scale=0.001 for millimetres, 0.00390625 for KITTI's 1/256 m, 0.0002 for TUM's 1/5000 m"
 
 
@@ -105,6 +106,7 @@ def _in_folder(root):
         raise ValueError(
             f'"{root}": expected images with depth maps of the same names, such as images/a.jpg and depth/a.png, or'
             f" a.png and a_depth.npy beside it; found {counted(len(images), 'image')} and {counted(len(maps), 'map')}."
+            f" A folder of maps is called {', '.join(sorted(_DEPTH_FOLDERS))}; a table pairs files of any name."
         )
     alone = [group[key][1] for group, other in ((images, maps), (maps, images)) for key in group.keys() - other.keys()]
     if alone:
@@ -150,18 +152,29 @@ def _read(path):
         return file.read()
 
 
+def _what_is(encoded):
+    """What stands where a map should, in words."""
+    if not encoded:
+        return "the file is empty"
+    whole = encoded.startswith((b"\x89PNG", b"II*", b"MM\0*"))
+    return "the file is damaged: copy it again, or remove it with its image" if whole else "the file is none of them"
+
+
 def stored_depths(encoded: bytes) -> np.ndarray:
     """The numbers of a map as stored, (h, w); ValueError for a file that is none."""
     if encoded[:6] == b"\x93NUMPY":
-        values = np.load(io.BytesIO(encoded), allow_pickle=False)
+        try:
+            values = np.load(io.BytesIO(encoded), allow_pickle=False)
+        except ValueError as error:
+            raise ValueError(f"Expected a depth map (h, w) of numbers as .npy: {error}.") from None
     else:
         from PIL import Image
 
         try:
             image = Image.open(io.BytesIO(encoded), formats=("PNG", "TIFF"))
             values = np.asarray(image)
-        except OSError as error:
-            raise ValueError(f"Expected a depth map as .npy, PNG or TIFF: {error}.") from None
+        except OSError:
+            raise ValueError(f"Expected a depth map as .npy, PNG or TIFF; {_what_is(encoded)}.") from None
         if image.mode == "P":
             raise ValueError("Expected a depth map (h, w) of numbers, got an image with a palette of colours.")
     if values.ndim == 3 and values.shape[-1] == 1:
@@ -223,6 +236,13 @@ def _report(title, split, pairs, scale, sample):
     known = metres[np.isfinite(metres) & (metres > 0)]
     if not known.size:
         raise ValueError(f"{title}, {split}: none of {counted(len(sample), 'map')} has a depth above 0.")
+    if np.median(known) > _FAR:
+        logging.warning(
+            "%s: half of the depths are above %d m. If they are millimetres, write ?scale=0.001 (%s).",
+            title,
+            _FAR,
+            _UNITS,
+        )
     log_once(
         logging.INFO,
         f"{title}, {split}: {counted(len(pairs), 'pair')} of image and depth; {known.min():.2f} to {known.max():.2f} m,"
