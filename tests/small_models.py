@@ -10,6 +10,8 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 import keras_vit
 from keras_vit.training import SoftmaxCrossEntropy
 
+COMPILED = keras.backend.backend() == "jax"  # which otherwise compiles each operation apart
+
 
 def run_eagerly(on):
     """Runs TensorFlow's functions eagerly, or no longer.

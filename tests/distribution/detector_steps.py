@@ -4,7 +4,7 @@ import contextlib
 
 import keras
 import numpy as np
-from small_models import eager
+from small_models import COMPILED, eager
 
 import keras_vit
 
@@ -36,6 +36,5 @@ def losses(strategy, head="dense"):
             kept = [v for v in model.variables if "seed" not in v.path]
             for variable in kept:
                 variable.assign(rng.normal(size=variable.shape) * 0.1)
-            compiled = keras.backend.backend() == "jax"  # which otherwise compiles each operation apart
-            model.compile(keras_vit.training.Momentum(0.05), model.head_row.losses[0](), jit_compile=compiled)
+            model.compile(keras_vit.training.Momentum(0.05), model.head_row.losses[0](), jit_compile=COMPILED)
         return model.fit(*data(), batch_size=4, epochs=2, shuffle=False, verbose=0).history["loss"]

@@ -4,7 +4,7 @@ import contextlib
 
 import keras
 import numpy as np
-from small_models import eager
+from small_models import COMPILED, eager
 
 import keras_vit
 from keras_vit.data import evaluation_batches, from_arrays
@@ -43,7 +43,7 @@ def evaluated(strategy, batch=4):
     with eager() if one else contextlib.nullcontext():
         with strategy.scope():
             made, metrics = model(), [SegmentationScores(K), BoundaryScores(K, tolerance=0.15)]
-            made.compile(loss=SegmentationCrossEntropy(), weighted_metrics=metrics, jit_compile=False)
+            made.compile(loss=SegmentationCrossEntropy(), weighted_metrics=metrics, jit_compile=COMPILED)
         source = from_arrays(images, np.arange(IMAGES))
 
         def select(example):

@@ -14,7 +14,7 @@ from jax_executions import run_in_executions, steps_of_executions
 from jax_memory import contrastive_memory
 from segmentation_scores import by_numpy, evaluated
 from small_detectors import measured
-from small_models import data, dense_on_rows, eager, rows
+from small_models import COMPILED, data, dense_on_rows, eager, rows
 from small_transformers import with_windows
 
 import keras_vit
@@ -139,7 +139,7 @@ def stem_statistics(path):
     """
     x, y = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype="uint8"), np.arange(8) % 5
     model = keras_vit.load(path)
-    model.compile(Muon(1e-3), SoftmaxCrossEntropy(), jit_compile=False)
+    model.compile(Muon(1e-3), SoftmaxCrossEntropy(), jit_compile=COMPILED)
     loss = model.fit(x, y, batch_size=8, verbose=0).history["loss"][0]
     return [loss, *np.asarray(model.get_layer("stem_norm1").moving_variance).tolist()]
 

@@ -6,14 +6,13 @@ import keras
 import numpy as np
 import pytest
 from interpreters import Interpreter
-from small_models import data, eager
+from small_models import COMPILED, data, eager
 
 import keras_vit
 from keras_vit.distribution import strategy
 from keras_vit.training import AdamW, Agreement, DINOLoss, SoftDistillation, StudentAccuracy, TeacherEntropy
 
 pytestmark = pytest.mark.release("fit", "layers", "models", "optim", "distribution", "classification", "pretraining")
-COMPILED = keras.backend.backend() == "jax"
 FIELDS = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
 CASES = {"distilled": 1, "dino": 2}  # micro-batches
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import short_runs
 from interpreters import Interpreter
-from small_models import distance, eager
+from small_models import COMPILED, distance, eager
 
 import keras_vit
 from keras_vit.data import from_arrays, open_source, training_batches
@@ -74,7 +74,8 @@ def trained(name, scope, **compiled):
     with scope.scope():
         model = task.build(source)
         optimizer = AdamW(1e-3, decay=0.1, epsilon=1e-3, global_clipnorm=1.0)
-        model.compile(optimizer, task.loss(source), weighted_metrics=task.metrics(model), jit_compile=False, **compiled)
+        compiled = {"jit_compile": COMPILED, **compiled}
+        model.compile(optimizer, task.loss(source), weighted_metrics=task.metrics(model), **compiled)
     rng = np.random.default_rng(1)  # the same on each backend
     model.set_weights(
         [0.2 * rng.normal(size=weight.shape) + 1.0 * (weight == 1).all() for weight in model.get_weights()]
