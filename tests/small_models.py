@@ -166,7 +166,7 @@ def dense_on_rows(optimizer, dtype="float32", **compiled):
     model = keras_vit.Model(inputs, x)
     rng = np.random.default_rng(1)
     model.set_weights([rng.normal(size=w.shape) / 2 for w in model.get_weights()])
-    model.compile(optimizer, SoftmaxCrossEntropy(), **{"jit_compile": False, **compiled})
+    model.compile(optimizer, SoftmaxCrossEntropy(), **{"jit_compile": COMPILED, **compiled})
     return model
 
 

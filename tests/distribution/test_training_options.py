@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from interpreters import Interpreter
-from small_models import dense_on_rows, rows
+from small_models import COMPILED, dense_on_rows, rows
 
 import keras_vit
 from keras_vit.distribution import strategy
@@ -37,7 +37,7 @@ def chosen(name):
 def model(name, optimizer):
     with chosen(name).scope():
         made = dense_on_rows(optimizer())
-        made.compile(made.optimizer, SoftmaxCrossEntropy(), weighted_metrics=[Accuracy()], jit_compile=False)
+        made.compile(made.optimizer, SoftmaxCrossEntropy(), weighted_metrics=[Accuracy()], jit_compile=COMPILED)
     return made
 
 
@@ -107,7 +107,7 @@ def statistics_of_16_bits(name):
         inputs = keras.Input((2, 2, 6))
         x = keras_vit.layers.BatchNormalization(0.5, dtype="bfloat16", name="norm")(inputs)
         made = keras_vit.Model(inputs, keras.layers.Dense(5)(keras.layers.Flatten(dtype="bfloat16")(x)))
-        made.compile(Momentum(0.01), SoftmaxCrossEntropy(), jit_compile=False)
+        made.compile(Momentum(0.01), SoftmaxCrossEntropy(), jit_compile=COMPILED)
     images = np.random.default_rng(0).normal(2.0, 3.0, (16, 2, 2, 6)).astype("float32")
     loss = made.fit(images, Y, batch_size=8, shuffle=False, verbose=0).history["loss"][0]
     return [float(np.isfinite(loss)), *np.asarray(made.get_layer("norm").moving_variance).tolist()]
