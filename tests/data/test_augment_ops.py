@@ -177,6 +177,7 @@ def test_random_erasing_fills_one_rectangle_of_the_size_it_says(mode):
         assert erased.sum() >= height * width * 0.99
     assert 0.09 < min(shares) < 0.15 and 0.25 < max(shares) < 0.31
     assert 0.45 < min(ratios) < 0.8 and 1.25 < max(ratios) < 2.1
+    assert abs(np.corrcoef(shares, ratios)[0, 1]) < 0.4
     one_colour = [len(np.unique(pixels, axis=0)) == 1 for pixels in inside]
     assert all(one_colour) if mode != "pixel" else not any(one_colour)
     values = np.concatenate(inside) if mode == "pixel" else np.stack([pixels[0] for pixels in inside])

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_vit.data import from_arrays
 from keras_vit.evaluation import Classification, Setting, make_evaluator
 from keras_vit.evaluation.classes import OTHER, REORDERED, SAME, compared
-from keras_vit.evaluation.classification_scores import ClassCounts
+from keras_vit.evaluation.classification_scores import ClassCounts, both_ways
 from keras_vit.evaluation.reliability import CalibrationError
 from keras_vit.io.class_names import synsets
 from keras_vit.io.json_files import json_text
@@ -81,6 +81,7 @@ def test_with_flips_the_logits_are_the_mean_of_both_ways():
     values, bias = pixels.reshape(30, 2) / 255, model.get_weights()[1]
     for evaluation, x in ((plain, values), (both, (values + values[:, ::-1]) / 2)):
         assert evaluation.measures["top1"] == np.mean((x @ kernel + bias).argmax(-1) == labels)
+    np.testing.assert_allclose(both_ways(model)(pixels), x @ kernel + bias, rtol=1e-4, atol=1e-4)
     assert both.details["flips"] is True and "flips" not in plain.details
 
 

@@ -37,7 +37,7 @@ def test_it_shows_the_same_patches_each_time(setting):
 def test_the_measure_is_of_hidden_pixels_alone():
     images = np.full((1, 4, 4, 1), 100, "uint8")
     hidden, painted = images.copy(), images.copy()
-    hidden[:, :2], painted[:, :2] = 128, 110
+    hidden[:, :2, :3], painted[:, :2, :3] = 128, 110
     assert signal_to_noise(Reconstruction(images, hidden, painted)) == pytest.approx(10 * np.log10(255**2 / 100))
     assert picture(Reconstruction(images, hidden, painted)).shape == (3 * 64 + 4, 64, 3)
 

@@ -91,6 +91,11 @@ def test_the_count_is_of_the_products_of_the_graph(attention):
     assert rows == {name: products(block, 17) for name, block in blocks.items()}
 
 
+def test_each_window_has_its_own_tokens_before_the_patches():
+    spec = make_spec("S/16", windows=2, registers=3)
+    assert (spec.window_prefix, spec.prefix) == (4, 16)
+
+
 def test_windows_and_axes_cost_less():
     names = ("global", "window(16)", "axial")
     flops = {name: forward_flops(make_spec("B/16", attention=name), (1024, 1024)) for name in names}

@@ -47,6 +47,9 @@ def test_pixels_on_other_scales_are_refused_in_a_dataset_too(tiny):
         x = np.where(np.arange(30)[:, None] > 3, x, 0)
         with pytest.raises(tf.errors.InvalidArgumentError, match="look normalised|negative pixels|look like 16-bit"):
             list(datasets(x))
+    bright[0, 0, 0] = 255
+    [first, _] = datasets(bright.astype("uint16"))  # of 8 bits
+    np.testing.assert_array_equal(first, model.preprocess(bright[0]))
     [first, _] = datasets(bright.astype("uint16") * 257)  # 16 bits by their high 8, as an array is
     np.testing.assert_array_equal(first, model.preprocess(bright[0].astype("uint16") * 257))
     layer = Preprocessing(TEXT, check_pixels=False)
