@@ -35,6 +35,15 @@ def transformers():
     return distances
 
 
+def ragged_in_eager_steps():
+    """{micro-batches: distance of two replicas that run eagerly from one device}, with 3 and 2 examples at the end."""
+    x, y, sgd = *rows(13), functools.partial(keras.optimizers.SGD, 0.1)
+    with eager():
+        one = trained(strategy("one"), sgd, x, y, make=dense)
+    options = {"make": dense, "run_eagerly": True}
+    return {parts: distance(one, trained(two(), sgd, x, y, micro_batches=parts, **options)) for parts in (1, 2)}
+
+
 def with_texts(chosen, optimizer, **compiled):
     """A tiny dual encoder, trained on pairs."""
     keras.utils.set_random_seed(0)

@@ -14,7 +14,7 @@ import pytest
 from as_one_device import CASE, DEPTH, assert_as_one_device, hold
 from detector_steps import losses
 from interpreters import Fork, Interpreter, wait_for
-from replica_models import divided_by_weights, pairs, transformers
+from replica_models import divided_by_weights, pairs, ragged_in_eager_steps, transformers
 from replica_optimizers import OPTIMIZERS, overflows, stock_optimizers, wrapped_optimizers
 from segmentation_scores import by_numpy, evaluated
 from small_detectors import measured
@@ -188,6 +188,11 @@ def many_steps():
 
 def test_an_epoch_runs_its_steps_and_no_more(replicas):
     replicas.run(many_steps)
+
+
+def test_examples_of_a_ragged_batch_weigh_the_same_in_eager_steps(replicas):
+    found = replicas.run(ragged_in_eager_steps)
+    assert max(found.values()) < 1e-5, found
 
 
 def test_lookahead_and_averages_on_two_replicas_end_where_one_device_does(replicas):

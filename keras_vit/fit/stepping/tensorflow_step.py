@@ -25,6 +25,11 @@ def _rows(x):
     return first.shape[0] if first.shape[0] is not None else tf.shape(first)[0]
 
 
+def _is_static(n):
+    """Whether a number of examples is that of every replica: in eager steps every shape is known, and differs."""
+    return isinstance(n, int) and not tf.executing_eagerly()
+
+
 def _gradients(model, x, y, weights, share):
     """(gradients of `share` x the loss of some examples, results of the user's compute_metrics); updates the metrics.
 
@@ -48,7 +53,7 @@ def _accumulated(model, batch, share_of):
     Part i has the rows i, i + parts, i + 2 parts...
     """
     parts, n = model.micro_batches, _rows(batch)
-    static = isinstance(n, int)
+    static = _is_static(n)
     if static and n % parts:
         raise ValueError(
             f"A replica's batch of {n} cannot be split into {parts} micro-batches: choose a divisor of {n}."
@@ -80,7 +85,7 @@ def _share(model, n, weights):
         return lambda rows, _: 1.0
     if weights is not None and divides_by_weights(model.loss):
         return _share_by_weight(model, weights)
-    if isinstance(n, int):  # static shapes: all replicas have the same number
+    if _is_static(n):  # all replicas have the same number
         return lambda rows, _: rows / n
     total = sum_over_replicas([tf.cast(n, "float32")])[0]
     return lambda rows, _: tf.math.divide_no_nan(tf.cast(rows, "float32") * replicas(), total)
