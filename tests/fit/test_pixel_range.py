@@ -13,6 +13,7 @@ from small_models import data
 import keras_vit
 from keras_vit.fit.checks.inputs import InputChecks
 from keras_vit.fit.checks.marked import plain_errors
+from keras_vit.fit.checks.pixels import InputRange
 
 X, Y = data(8)
 FLOATS = X.astype("float32")
@@ -209,6 +210,9 @@ def test_each_of_many_sums_is_seen_once(behind):
 def test_inputs_of_other_shapes_and_names(behind, vit):
     grey = behind(lambda x: layers.Concatenate()([x, x, x]), shape=(8, 12, 1))
     refused(grey, FLOATS[..., :1] / 255, "look normalised")
+    bright = behind(lambda x: layers.Concatenate()([layers.Rescaling(255.0)(x)] * 3), shape=(8, 12, 1))
+    assert InputRange.of(bright).of_bytes(X[..., :1]).shape == X[..., :1].shape
+    check(bright, FLOATS[..., :1] / 255)
     frames = keras.Input((2, 8, 12, 3))
     video = keras_vit.Model(frames, layers.TimeDistributed(vit())(frames))
     refused(video, np.stack([FLOATS, FLOATS], 1) / 255, "look normalised")

@@ -146,12 +146,14 @@ class _Seen:
     hidden_by: str | None = None
 
     def affine(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """(factor, offset), each (c,), from the pixels of the input to those here; None if they are not affine."""
+        """(factor, offset) from the pixels of the input to those here, numbers or (c,); None if they are not affine."""
         images = keras.ops.convert_to_numpy(keras.ops.cast(self.images, "float32")).astype("float64")
         zero, one, most = np.median(images.reshape(3, -1, images.shape[-1]), axis=1)  # padding leaves the median
         factor = (most - zero) / 255
-        is_affine = np.abs(zero + factor - one) <= 0.01 * np.abs(most - zero)
-        return (_rounded(factor), _rounded(zero)) if is_affine.all() else None
+        if not (np.abs(zero + factor - one) <= 0.01 * np.abs(most - zero)).all():
+            return None
+        effect = np.stack([_rounded(factor), _rounded(zero)])
+        return tuple(effect[:, 0] if (effect == effect[:, :1]).all() else effect)
 
     def through(self, operation, args, kwargs) -> "list[_Seen]":
         """The outputs of an operation, or of a layer, on these images."""
@@ -168,7 +170,8 @@ class _Seen:
         if before is None or after is None:
             return [hidden]
         layers = self.layers if _same_range(before, after) else (*self.layers, name)
-        parts = [part for part in operation._flatten_layers() if hasattr(part, "value_range")] if is_layer else []
+        followed = operation._flatten_layers() if is_layer and before[0].all() else ()
+        parts = [part for part in followed if hasattr(part, "value_range")]
         declared = [(part.name, part.value_range, before) for part in parts if type(part).__name__ not in _MILD]
         return [dataclasses.replace(each, layers=layers, declared=(*self.declared, *declared)) for each in outputs]
 
