@@ -221,7 +221,7 @@ def test_a_keras_file_holds_it_and_no_exchange_format_does(model, images, tmp_pa
     assert isinstance(loaded, Mixer) and loaded.spec == model.spec and loaded.class_names == tuple("abcde")
     np.testing.assert_array_equal(loaded.predict(images, verbose=0), model.predict(images, verbose=0))
     for format, path in (("google", "m.npz"), ("timm", "m"), ("huggingface", "m")):
-        with pytest.raises(ValueError, match=f'format "{format}" cannot express this model: a Mixer. format="keras"'):
+        with pytest.raises(ValueError, match=f'format "{format}" cannot express this .*Mixer.*format="keras"'):
             keras_vit.save(model, tmp_path / path, format)
     headed = model.with_head(keras.layers.Dense(2, name="two"), on="feature_map")
     keras_vit.save(headed, tmp_path / "headed.keras")
