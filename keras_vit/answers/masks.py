@@ -14,7 +14,7 @@ from keras_vit.answers.answer import Answer, Entry, as_float32, register
 from keras_vit.answers.classes import scores_note
 from keras_vit.classification.classify import probability_function
 from keras_vit.io.mask_pictures import mask_png, overlay
-from keras_vit.io.void import void_value
+from keras_vit.io.target_values import void_value
 from keras_vit.segmentation.segment import Segmenter, names_and_colors, whole_text
 
 

@@ -1,6 +1,6 @@
 """Objects in batches: the boxes of each image as the same number of rows, of which the last ones are padding.
 
-A row has the COLUMNS of io/object_rows.py. A training target for detection is (b, m, 7) float32.
+A row has the COLUMNS of io/target_values.py. A training target for detection is (b, m, 7) float32.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from keras_vit.data.annotations.image_size import upright_size
 from keras_vit.data.sources.base import Source
-from keras_vit.io.object_rows import COLUMNS, DIFFICULT, OBJECT, PADDING_ROW
 from keras_vit.io.suggest import listed
+from keras_vit.io.target_values import COLUMNS, DIFFICULT, OBJECT, PADDING_ROW
 
 _KEYS = ("boxes", "labels", "crowd", "area")
 

@@ -13,7 +13,7 @@ from keras import ops
 from keras_vit.detection.assignment import center_sampled, inside, task_aligned
 from keras_vit.detection.object_rules import ObjectRules
 from keras_vit.fit.losses import Loss, as_tensors, concrete
-from keras_vit.io.object_rows import KIND, LABEL
+from keras_vit.io.target_values import KIND, LABEL
 from keras_vit.layers.arguments import choice, integer, number
 from keras_vit.layers.boxes import areas, giou, iou
 from keras_vit.layers.registration import serializable

@@ -1,6 +1,6 @@
 """Refuses objects that a detector would learn wrongly: of another form, outside the classes, in pixels.
 
-Objects are rows as in io/object_rows.py.
+Objects are rows as in io/target_values.py.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.fit.checks.targets import TargetRules
-from keras_vit.io.object_rows import COLUMNS, CROWD, DIFFICULT, KIND, LABEL, OBJECT, PADDING
+from keras_vit.io.target_values import COLUMNS, CROWD, DIFFICULT, KIND, LABEL, OBJECT, PADDING
 
 _ROUNDING = 0.01  # by which a box may leave the image
 

@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_vit.classification.mixup import mix, mixup_share, step_seed, swap_neighbours
 from keras_vit.fit.mixing import Neighbours
-from keras_vit.io.object_rows import PADDING_ROW
+from keras_vit.io.target_values import PADDING_ROW
 from keras_vit.layers.dropout import FixedSeed, fold_in
 from keras_vit.layers.registration import serializable
 

@@ -23,7 +23,7 @@ from keras_vit.evaluation.matched_boxes import (
     overlaps,
     voc_parts,
 )
-from keras_vit.io.object_rows import AREA, KIND, LABEL
+from keras_vit.io.target_values import AREA, KIND, LABEL
 
 RECALLS = np.linspace(0, 1, 101)
 SIZES = {"all": (0, 1e10), "small": (0, 32**2), "medium": (32**2, 96**2), "large": (96**2, 1e10)}  # pixels, inclusive

@@ -15,7 +15,7 @@ from keras_vit.data.sources.base import Source
 from keras_vit.evaluation.classes import SAME, check_class_count, compared
 from keras_vit.io.logs import log_once
 from keras_vit.io.suggest import listed
-from keras_vit.io.void import void_value
+from keras_vit.io.target_values import void_value
 
 _SHOWN = 10  # classes in messages
 _OF_OBJECTS = ("boxes", "labels", "crowd", "area")

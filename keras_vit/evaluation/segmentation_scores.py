@@ -17,7 +17,7 @@ from keras_vit.evaluation.matched_classes import matched_masks
 from keras_vit.evaluation.own_size import count
 from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.inspection.mask_comparison import comparison, palette, side_by_side, with_legend
-from keras_vit.io.void import void_value
+from keras_vit.io.target_values import void_value
 from keras_vit.segmentation.pixel_losses import SegmentationCrossEntropy
 from keras_vit.segmentation.scores import SegmentationScores, class_scores, mean_where, scores
 from keras_vit.segmentation.segment import Segmenter

@@ -17,6 +17,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.fit.symbolic import nodes
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.models import families
 from keras_vit.models.without_values import without_values
@@ -135,23 +136,6 @@ def _symbolic(values):
     return [each for each in keras.tree.flatten(values) if isinstance(each, keras.KerasTensor)]
 
 
-def _nodes(inputs, outputs):
-    """The nodes between symbolic tensors, each after those that it reads."""
-    known, found = {id(tensor) for tensor in inputs}, {}
-    waiting = [(tensor, False) for tensor in reversed(outputs)]
-    while waiting:
-        tensor, is_read = waiting.pop()
-        history = getattr(tensor, "_keras_history", None)
-        if id(tensor) in known or history is None or history.operation is None:
-            continue
-        node = history.operation._inbound_nodes[history.node_index]
-        if is_read:
-            found[id(node)] = node
-        elif id(node) not in found:
-            waiting += [(tensor, True), *((each, False) for each in reversed(node.input_tensors))]
-    return list(found.values())
-
-
 @contextlib.contextmanager
 def _symbolic_weights(layer):
     """A context in which a layer's own weights are symbolic: what is computed from them needs no values."""
@@ -213,7 +197,7 @@ class _Walk:
         outputs = _outputs(layer, arguments, options)
         if outputs is None:
             return None
-        for node in _nodes(_symbolic((arguments, options)), outputs):
+        for node in nodes(outputs, {id(tensor) for tensor in _symbolic((arguments, options))}):
             self._visit(node, prefix, row)
         return [self._array(tensor) for tensor in outputs]
 

@@ -34,7 +34,7 @@ from keras_vit.fit.model import Model
 from keras_vit.io.json_files import read_json
 from keras_vit.io.logs import quiet
 from keras_vit.io.suggest import counted
-from keras_vit.io.void import VOID
+from keras_vit.io.target_values import VOID
 from keras_vit.models.finetuning.whitening import first_layer
 from keras_vit.models.without_values import without_values
 from keras_vit.runs.config import check_config, odd_sizes, resolve

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_vit.io.void import VOID
+from keras_vit.io.target_values import VOID
 from keras_vit.layers.arguments import integer, number
 from keras_vit.layers.registration import serializable
 from keras_vit.models.matching import match

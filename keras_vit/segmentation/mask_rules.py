@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.fit.checks.targets import TargetRules
-from keras_vit.io.void import void_value
+from keras_vit.io.target_values import void_value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from keras import ops
 
 from keras_vit.fit.losses import Loss, as_tensors, balanced_class_weights, checked_class_weights, concrete
-from keras_vit.io.void import VOID
+from keras_vit.io.target_values import VOID
 from keras_vit.layers.registration import serializable
 from keras_vit.segmentation.mask_rules import MaskRules
 

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.fit.losses import as_tensors, concrete
-from keras_vit.io.void import VOID
+from keras_vit.io.target_values import VOID
 from keras_vit.layers.backend import count_values
 from keras_vit.layers.registration import serializable
 from keras_vit.segmentation.mask_rules import MaskRules

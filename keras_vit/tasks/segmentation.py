@@ -14,7 +14,7 @@ from keras_vit.data.sources.base import Source
 from keras_vit.inspection import figures, html_report, segmentation_sections
 from keras_vit.io.durations import resolve_steps
 from keras_vit.io.mask_pictures import palette
-from keras_vit.io.void import VOID
+from keras_vit.io.target_values import VOID
 from keras_vit.segmentation.mask_loss import MaskClassificationLoss
 from keras_vit.segmentation.pixel_losses import SegmentationLoss, pixel_class_weights
 from keras_vit.segmentation.scores import SegmentationScores

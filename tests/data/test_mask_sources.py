@@ -28,7 +28,7 @@ from mask_files import (
 
 from keras_vit.data.errors import reason
 from keras_vit.data.sources.mask_files import Mapping, class_mapper
-from keras_vit.io.void import void_value
+from keras_vit.io.target_values import void_value
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -22,9 +22,9 @@ from keras_vit.data.annotations.schema import Annotations, Layout
 from keras_vit.data.sources.base import CocoIds, RandomAccess
 from keras_vit.data.sources.folder import check_folder
 from keras_vit.data.sources.tree import describe_ignored
-from keras_vit.io.object_rows import CROWD, DIFFICULT
 from keras_vit.io.paths import locate, split_options
 from keras_vit.io.suggest import counted, listed
+from keras_vit.io.target_values import CROWD, DIFFICULT
 
 OPTIONS = ("images", "classes", "units", "box")
 _SHOWN = 30  # classes in the report

@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_vit.data.annotations import schema
 from keras_vit.data.annotations.image_size import annotated_size
 from keras_vit.data.annotations.schema import AnnotatedImage, Ignored, Region
-from keras_vit.io.object_rows import CROWD, DIFFICULT, OBJECT
+from keras_vit.io.target_values import CROWD, DIFFICULT, OBJECT
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from keras_vit.data.sources.mask_tables import is_void_name
 from keras_vit.data.splits import spread
 from keras_vit.io.paths import in_threads, locate, split_options
 from keras_vit.io.suggest import counted, did_you_mean, listed
-from keras_vit.io.void import void_value
+from keras_vit.io.target_values import void_value
 
 OPTIONS = ("background", "images", "classes", "ignore")
 BACKGROUND = "background"

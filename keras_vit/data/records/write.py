@@ -37,10 +37,10 @@ from keras_vit.data.sources.repeated_images import real_paths
 from keras_vit.data.sources.written_table import image_files
 from keras_vit.io.atomic import sync_all, write_bytes
 from keras_vit.io.lock import owned
-from keras_vit.io.object_rows import CROWD, DIFFICULT, PADDING
 from keras_vit.io.paths import locate
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted
+from keras_vit.io.target_values import CROWD, DIFFICULT, PADDING
 
 
 def _shrunk(image, side):

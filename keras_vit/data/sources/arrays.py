@@ -11,7 +11,7 @@ from keras_vit.data.ops.decode_mask import is_png, png_bits
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.image_files import in_known_format
 from keras_vit.data.sources.mask_files import identity_mapping, with_classes
-from keras_vit.io.void import void_value
+from keras_vit.io.target_values import void_value
 
 
 def _check_pixels(images, name):

@@ -25,7 +25,7 @@ from keras_vit.data.ops.decode_mask import (
 )
 from keras_vit.data.sources.base import RandomAccess, Records
 from keras_vit.data.sources.image_files import HEAD, format_from_bytes, open_with_pillow, source_of_files
-from keras_vit.io.void import void_value
+from keras_vit.io.target_values import void_value
 
 COLOR = 1 << 24  # added to a colour's 0xRRGGBB, to distinguish it from a grey value or an index
 _LOSSY = ("JPEG", "AVIF", "HEIC", "JPEG 2000")

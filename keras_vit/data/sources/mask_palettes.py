@@ -13,7 +13,7 @@ from keras_vit.data.sources.mask_files import COLOR, INDEX, OF_COLOR, OF_LEVEL, 
 from keras_vit.data.sources.mask_tables import Table, palette_of_voc
 from keras_vit.data.sources.mask_values import Found
 from keras_vit.io.suggest import listed
-from keras_vit.io.void import VOID
+from keras_vit.io.target_values import VOID
 
 READINGS = {"": "", "index": INDEX, "colors": OF_COLOR}  # of the option palette=
 _VOC_VOID = 0xE0E0C0

@@ -18,7 +18,7 @@ from keras_vit.data.sources.image_files import read_header
 from keras_vit.data.sources.mask_files import COLOR, Mapping, decode_stored, encode_color, in_png, rgb, value_text
 from keras_vit.data.sources.mask_tables import Table, is_void_name
 from keras_vit.io.suggest import did_you_mean, listed
-from keras_vit.io.void import VOID, void_value
+from keras_vit.io.target_values import VOID, void_value
 
 _MOST_VALUES = 1000  # classes without names, at most
 STORED, UPRIGHT, UNCLEAR = "stored", "upright", "unclear"

@@ -12,7 +12,7 @@ meaning of stored values (mask_values.py). "masks:PATH?images=photos&masks=drawn
 
 COCO, LabelMe and YOLO annotations in the folder are drawn as masks (data/annotations), unless masks= names a folder, or
 they are boxes next to masks.
-The resulting masks contain class numbers from 0, in the order of `class_names`, and `void` (io/void.py).
+The resulting masks contain class numbers from 0, in the order of `class_names`, and `void` (io/target_values.py).
 """
 
 import dataclasses

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.fit import symbolic
 from keras_vit.fit.checks.marked import filled_in
 from keras_vit.layers.embedding.palette_encoder import PaletteEncoder
 from keras_vit.layers.normalization import PixelNormalization
@@ -207,9 +208,12 @@ def _graph(operation):
 
 
 def _constant(inputs, place) -> dict[int, _Seen]:
-    """{id of an input of a model: its images}, constant ones for number `place`, zeros for the others."""
+    """{id of an input of a model: its images}, constant ones for number `place`, zeros for the others, texts hidden."""
     found = {}
     for i, tensor in enumerate(inputs):
+        if tensor.dtype == "string":
+            found[id(tensor)] = _Seen(None, hidden_by=tensor.name)
+            continue
         shape = [3, *(side or 224 for side in tensor.shape[1:])]
         dtype = "float32" if "float" in tensor.dtype else tensor.dtype
         pixels = (_CONSTANTS * (i == place)).astype(dtype).reshape([3] + [1] * len(shape[1:]))
@@ -217,25 +221,9 @@ def _constant(inputs, place) -> dict[int, _Seen]:
     return found
 
 
-def _nodes(tensors, seen, found: dict) -> dict:
-    """`found` with the nodes of a graph that compute symbolic tensors from those seen, in the order of their work."""
-    for tensor in tensors:
-        operation, number, _ = tensor._keras_history
-        node = operation._inbound_nodes[number]
-        if id(tensor) not in seen and node not in found:
-            _nodes(node.input_tensors, seen, found)
-            found[node] = None
-    return found
-
-
-def _sources(tensors) -> list:
-    """The inputs of the graph of symbolic tensors; Keras' get_source_inputs looks at each way through sums anew."""
-    return [tensor for node in _nodes(tensors, {}, {}) if not node.input_tensors for tensor in node.output_tensors]
-
-
 def _see(tensors, seen: dict[int, _Seen]) -> list[_Seen]:
     """What is seen of symbolic tensors, {id: _Seen} of those before them, to which it is added."""
-    for node in _nodes(tensors, seen, {}):
+    for node in symbolic.nodes(tensors, seen):
         sources = [seen[id(tensor)] for tensor in node.input_tensors]
         first = next((source for source in sources if source.hidden_by), sources[0])
         args, kwargs = node.arguments.fill_in({key: each.images for key, each in seen.items()})
@@ -270,15 +258,16 @@ def _normalisation(layer, seen, place) -> Normalisation:
     path = Path(place)
     if seen.layers or seen.declared:
         factor, offset = seen.affine()
-        declared = tuple(_at_end(*each, factor, offset) for each in seen.declared)
+        declared = tuple(_at_end(each, factor, offset) for each in seen.declared)
         path = Path(place, factor, offset, seen.layers, declared)
     if isinstance(layer, PaletteEncoder):
         return dataclasses.replace(PIXELS, path=path)
     return Normalisation(np.asarray(layer.mean), np.asarray(layer.std), path)
 
 
-def _at_end(name, value_range, before, factor, offset) -> tuple[str, float, float]:
-    """A layer's `value_range`, from the (factor, offset) of its input to those of a later place."""
+def _at_end(declared, factor, offset) -> tuple[str, float, float]:
+    """A layer's declared range, from the (factor, offset) of its input to those of a later place."""
+    name, value_range, before = declared
     low, high = ((float(np.min(end)) - before[1]) / before[0] for end in value_range)
     return name, *_span(low, high, factor, offset)
 
@@ -315,7 +304,7 @@ def doubly_normalised(model: keras.Model, tensors: Sequence[keras.KerasTensor]) 
 
     Its path starts at an input of those layers.
     """
-    graph, inputs = _graph(model), _sources(tensors)
+    graph, inputs = _graph(model), symbolic.sources(tensors)
     if graph is None or all(any(tensor is each for each in inputs) for tensor in tensors):
         return None
     with _eagerly():
