@@ -15,11 +15,11 @@ from trainers import config_files
 SMALL = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
 
 
-def small(task="classification", **options):
-    """The config of the digits for a tiny model: evaluations and checkpoints at 2 and 4. No mixup and smoothing, which
-    not every task takes.
+def small(task="classification", name="digits_pretrain", **options):
+    """A config, that of the digits, for a tiny model: evaluations and checkpoints at 2 and 4. No mixup and smoothing,
+    which not every task takes.
     """
-    config = config_files.load_config("digits_pretrain")
+    config = config_files.load_config(name)
     config.update(total="4 steps", evaluate="2 steps", checkpoint="2 steps", batch_size=16, jit_compile=False)
     config.update(task=task, mixup=None)
     config.loss.label_smoothing = 0.0

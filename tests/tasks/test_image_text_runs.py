@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
 
 def small(folder, **options):
     """A config of the table with a frozen image encoder."""
-    config = short_runs.small("image_text", init=str(folder / "image.keras"))
+    config = short_runs.small("image_text", "lit", init=str(folder / "image.keras"))
     config.update(batch_size=8, evaluate="4 steps")
     config.model.update(channels=3, image_size=8, patch_size=4)
     config.data.update(source=f"jsonl:{folder}/pairs.jsonl", train="train[:12]", evaluation="train[12:]")
