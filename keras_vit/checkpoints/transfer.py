@@ -12,7 +12,7 @@ from keras_vit.checkpoints.formats.evaluation_steps import for_channels
 from keras_vit.checkpoints.resample import adapt_constants
 from keras_vit.fit.model import Model, describe_input
 from keras_vit.io.class_names import DATA_SETS
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.layers.dense import dense_config
 from keras_vit.layers.embedding.patches import grid_size, pair
 from keras_vit.models import Classifier, families, taps
@@ -100,8 +100,7 @@ def _classifier_in(model, head):
 
 
 def _check_head(head, classes, old):
-    if head not in HEADS:
-        raise ValueError(f'Unknown head "{head}".{did_you_mean(head, HEADS)} Valid: {", ".join(HEADS)}.')
+    check_known(head, "head", HEADS)
     if head != "reset" and classes is not None and classes != old:
         raise ValueError(f'head="{head}" cannot have {classes} classes: the model has {old}. Use head="reset".')
     if head == "reset" and classes is None:

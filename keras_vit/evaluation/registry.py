@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_vit.data import ExampleErrors, image_and_label
 from keras_vit.distribution import Strategy
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known, did_you_mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +171,7 @@ def make_evaluator(name: str, options: dict[str, Any]) -> Evaluator:
     """
     evaluator: Any = find_evaluator(name)
     if evaluator is None:
-        raise ValueError(f'Unknown evaluator "{name}".{did_you_mean(name, _names())} Valid: {", ".join(_names())}.')
+        check_known(name, "evaluator", _names())
     valid = [field.name for field in dataclasses.fields(evaluator)]
     for option in options:
         if option not in valid:

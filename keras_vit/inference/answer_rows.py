@@ -11,7 +11,7 @@ from keras_vit.answers.answer import takes
 from keras_vit.evaluation.features import find_encoder
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.fit.model import Model
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.models import taps
 from keras_vit.prediction.images import encoder_advice
 from keras_vit.serving.openvino_engine import runner
@@ -31,8 +31,7 @@ def check_kinds(model: keras.Model, kinds: Sequence[str]) -> None:
     """Raises ValueError for unknown answers, or answers that the model cannot give."""
     valid = tuple(dict.fromkeys((*KINDS, *model.answers)))
     for kind in kinds:
-        if kind not in valid:
-            raise ValueError(f'Unknown answer "{kind}".{did_you_mean(kind, valid)} Valid: {", ".join(valid)}.')
+        check_known(kind, "answer", valid)
     if not kinds or len(set(kinds)) < len(kinds):
         raise ValueError(f"Expected one or more of {', '.join(valid)}, each once, got {list(kinds)}.")
     if model.image_size is None:

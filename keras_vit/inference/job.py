@@ -17,7 +17,7 @@ from keras_vit.data.sources.selection import digest, names_at, subset
 from keras_vit.inference.shards import Shards, file_stem
 from keras_vit.inference.tables import FORMATS, Format
 from keras_vit.io.lock import owned
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 
 NO_LABEL = -1
 
@@ -29,8 +29,7 @@ def image_and_label(example: dict[str, Any]) -> tuple:
 
 def format_named(name: str) -> Format:
     """The Format of that name; ValueError if it is unknown."""
-    if name not in FORMATS:
-        raise ValueError(f'Unknown format "{name}".{did_you_mean(name, FORMATS)} Valid: {", ".join(FORMATS)}.')
+    check_known(name, "format", FORMATS)
     return FORMATS[name]
 
 

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 # Other libraries' names for our arguments, by our name. The first valid one of ours is meant.
 _ELSEWHERE = {
@@ -108,6 +109,18 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """' Did you mean "..."?' with the nearest valid name, or an empty string."""
     close = nearest(name, valid)
     return f' Did you mean "{close[0]}"?' if close else ""
+
+
+def check_known(name: Any, what: str, valid: Iterable[str], others: str = "") -> None:
+    """ValueError, with the nearest and all valid names, for an unknown one of `what`: "decay", "OWNER: decay", "config.decay=".
+
+    `others`, such as ", or None", goes on after the names.
+    """
+    if name not in valid:
+        owner, _, noun = what.rpartition(": ")
+        unknown = f"{owner}: unknown {noun}" if owner else f"Unknown {noun}"
+        unknown += "" if noun.endswith("=") else " "
+        raise ValueError(f'{unknown}"{name}".{did_you_mean(str(name), valid)} Valid: {", ".join(valid)}{others}.')
 
 
 def argument_hint(name: str, valid: Iterable[str]) -> str:

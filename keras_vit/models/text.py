@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_vit import layers
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known, did_you_mean
 from keras_vit.layers.blocks.mlp import ACTIVATIONS
 from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.pooling import EndPooling
@@ -78,9 +78,8 @@ def make_text_spec(variant: str | TextSpec | Mapping[str, Any], **overrides: Any
     Raises:
         ValueError: for an unknown variant or field, with the nearest valid name.
     """
-    if isinstance(variant, str) and variant not in TEXT_VARIANTS:
-        hint = did_you_mean(variant, TEXT_VARIANTS)
-        raise ValueError(f'Unknown text encoder "{variant}".{hint} Valid: {", ".join(TEXT_VARIANTS)}.')
+    if isinstance(variant, str):
+        check_known(variant, "text encoder", TEXT_VARIANTS)
     known = TEXT_VARIANTS[variant] if isinstance(variant, str) else variant
     fields = {**(dataclasses.asdict(known) if isinstance(known, TextSpec) else known), **overrides}
     names = [each.name for each in dataclasses.fields(TextSpec)]

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.layers.registration import serializable
 
 
@@ -67,8 +67,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         cooldown: int = 0,
     ):
         super().__init__()
-        if decay not in DECAYS:
-            raise ValueError(f'Unknown decay "{decay}".{did_you_mean(decay, DECAYS)} Valid: {", ".join(DECAYS)}.')
+        check_known(decay, "decay", DECAYS)
         if not 0 <= warmup <= total:
             raise ValueError(f"The warm-up must fit into the run: got warmup={warmup} of total={total} steps.")
         if peak < 0 or final < 0 or timescale <= 0 or cooldown < 0:

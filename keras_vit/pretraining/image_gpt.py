@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit.fit import checks
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.layers.arguments import is_integer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.positions.embeddings import KINDS
@@ -32,11 +32,8 @@ _FIELDS = {"causal": True, "class_token": True, "pool": "gap", "registers": 0, "
 
 def image_gpt_spec(variant: str | ViTSpec | Mapping[str, Any], colors: int, overrides: Mapping[str, Any]) -> ViTSpec:
     """An iGPT's ViTSpec; ValueError for an unknown variant, or a field that is fixed in every iGPT."""
-    if isinstance(variant, str) and "/" not in variant and variant not in VARIANTS:
-        hint = did_you_mean(variant, VARIANTS)
-        raise ValueError(
-            f'Unknown variant "{variant}" of ImageGPT.{hint} Valid: {", ".join(VARIANTS)}; or a ViT of patch size 1.'
-        )
+    if isinstance(variant, str) and "/" not in variant:
+        check_known(variant, "ImageGPT", VARIANTS, "; or a ViT of patch size 1")
     for name, value in _FIELDS.items():
         if overrides.get(name, value) != value:
             raise ValueError(f"{name}={overrides[name]!r}: an ImageGPT has {name}={value!r}. Leave it out.")

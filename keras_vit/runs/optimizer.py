@@ -1,6 +1,6 @@
 """The optimizer and learning-rate schedule of a resolved config."""
 
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.optim import AdamW, Lookahead, Momentum, Muon, RectifiedAdam, StochasticWeightAveraging, WarmupSchedule
 
 # name: (class, the keys of config.optimizer that it takes as arguments)
@@ -27,9 +27,7 @@ def check_options(options):
     Raises:
         ValueError: with these, and the valid names or defaults.
     """
-    if options.name not in OPTIMIZERS:
-        hint = did_you_mean(options.name, OPTIMIZERS)
-        raise ValueError(f'Unknown optimizer "{options.name}".{hint} Valid: {", ".join(OPTIMIZERS)}.')
+    check_known(options.name, "optimizer", OPTIMIZERS)
     if options.ema and options.swa is not None:
         raise ValueError(
             f"optimizer.ema={options.ema} and optimizer.swa={options.swa}: a run has only one kind of averaged weights."

@@ -11,7 +11,7 @@ from keras_vit.answers import bind
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.fit.model import Model
 from keras_vit.io.atomic import check_folder
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
 from keras_vit.prediction.preprocessing import check_preprocessing
@@ -87,11 +87,7 @@ def _check(model, path, format):
     """(the export's path, with "~" expanded; its format), checked."""
     path = check_model_and_path("export", model, path)
     format = _choose_format(path, format)
-    if format not in FORMATS:
-        raise ValueError(
-            f'Unknown export format "{format}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}.'
-            " keras_vit.save writes weights for other libraries."
-        )
+    check_known(format, "export format", FORMATS, ". keras_vit.save writes weights for other libraries")
     if format == "tf_saved_model":
         _check_place(path)
         InputRange.known(model)  # its signatures take image files

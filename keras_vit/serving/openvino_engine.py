@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_vit.fit.checks.inputs import check_images
 from keras_vit.fit.checks.pixels import InputRange
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.serving.same_outputs import check_float32, compare
 
 # OpenVINO's precision. By default it is bfloat16 wherever the processor has it.
@@ -57,11 +57,7 @@ def _openvino(engine):
     Raises:
         ValueError, ImportError: saying what to do instead.
     """
-    if engine not in ENGINES:
-        raise ValueError(
-            f'Unknown engine "{engine}".{did_you_mean(str(engine), ENGINES)} Valid: {", ".join(ENGINES)}, or None for'
-            " the one that Keras computes with."
-        )
+    check_known(engine, "engine", ENGINES, ", or None for the one that Keras computes with")
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
             f'engine="{engine}" reads the graphs of TensorFlow, and Keras computes with {keras.backend.backend()} here:'

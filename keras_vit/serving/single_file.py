@@ -19,7 +19,7 @@ from keras_vit.fit.checks.inputs import check_images
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.progress import stage
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.serving import export_description
 from keras_vit.serving.same_outputs import check_float32, compare
 
@@ -63,11 +63,8 @@ def check_quantization(format: str, quantization: str | None, calibration: Any) 
             f'quantization="{quantization}" is for format={" or ".join(map(repr, FILES))}, got format="{format}". For a'
             ' SavedModel, quantise the model: model.quantize("int8").'
         )
-    if quantization not in (None, *QUANTIZATIONS):
-        raise ValueError(
-            f'Unknown quantization "{quantization}".{did_you_mean(str(quantization), QUANTIZATIONS)} Valid:'
-            f" {', '.join(QUANTIZATIONS)}, or None for floats."
-        )
+    if quantization is not None:
+        check_known(quantization, "quantization", QUANTIZATIONS, ", or None for floats")
     if quantization == "int8_static" and calibration is None:
         raise ValueError(
             'quantization="int8_static" needs calibration: images like those that the model will see, 16 or more.'

@@ -3,7 +3,7 @@
 Source: huggingface.co/docs/hub/repositories-licenses. Licences of particular language models are left out.
 """
 
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 
 LICENCES = tuple(
     "apache-2.0 mit openrail openrail++ bigscience-openrail-m creativeml-openrail-m bigcode-openrail-m afl-3.0"
@@ -24,6 +24,5 @@ def checked(licence: str | None) -> str:
             " model. Check the licences of the training data and the initial model."
         )
     name = str(licence).lower()
-    if name not in LICENCES:
-        raise ValueError(f'Unknown licence "{licence}".{did_you_mean(name, LICENCES)} Valid: {", ".join(LICENCES)}.')
+    check_known(name, "licence", LICENCES)
     return name

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_vit.data import fit_palette, nearest_colors, sample_pixels
 from keras_vit.data.sources.base import Source
 from keras_vit.io.progress import stage
-from keras_vit.io.suggest import counted, did_you_mean
+from keras_vit.io.suggest import check_known, counted
 from keras_vit.pretraining.image_gpt import COLORS, ImageGPT
 from keras_vit.tasks.classification import spec_overrides, variant
 from keras_vit.tasks.task import Score, Task
@@ -30,9 +30,7 @@ class AutoregressiveOptions:
     palette: str = "kmeans"
 
     def __post_init__(self):
-        if self.palette not in PALETTES:
-            hint = did_you_mean(self.palette, PALETTES)
-            raise ValueError(f'Unknown config.objective.palette="{self.palette}".{hint} Valid: {", ".join(PALETTES)}.')
+        check_known(self.palette, "config.objective.palette=", PALETTES)
 
 
 class Autoregressive(Task):

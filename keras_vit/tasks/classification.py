@@ -15,7 +15,7 @@ from keras_vit.evaluation.linear_probe import probe_head
 from keras_vit.fit.losses import LOSSES, Accuracy, balanced_class_weights
 from keras_vit.inspection import html_report
 from keras_vit.io.progress import stage
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.models import build, families, freeze, freeze_all_but_head
 from keras_vit.tasks.task import OPTIONS, Score, Task, predict
 
@@ -134,8 +134,7 @@ class Classification(Task):
     def check_config(self):
         super().check_config()
         head = self.config.head
-        if head not in HEADS:
-            raise ValueError(f'Unknown config.head="{head}".{did_you_mean(head, HEADS)} Valid: {", ".join(HEADS)}.')
+        check_known(head, "config.head=", HEADS)
         if head == "probe" and self.config.loss.name != "softmax":
             raise ValueError(
                 f"--config.head=probe fits one class per image, but --config.loss.name={self.config.loss.name} is for"
@@ -235,9 +234,7 @@ class Classification(Task):
 
     def loss(self, source):
         options = self.config.loss
-        if options.name not in LOSSES:
-            hint = did_you_mean(options.name, LOSSES)
-            raise ValueError(f'Unknown loss "{options.name}".{hint} Valid: {", ".join(LOSSES)}.')
+        check_known(options.name, "loss", LOSSES)
         weights = class_weights(options.class_weights, source)
         return LOSSES[options.name](label_smoothing=options.label_smoothing, class_weights=weights)
 

@@ -11,7 +11,7 @@ from keras_vit.checkpoints import load
 from keras_vit.checkpoints.transfer import transfer
 from keras_vit.evaluation.classes import SAME, compared
 from keras_vit.evaluation.matched_classes import places
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.models import freeze
 from keras_vit.tasks.classification import adapted, check_resample, check_variant, loaded, model_arguments, variant
 from keras_vit.tasks.task import Task
@@ -54,8 +54,7 @@ class DenseTask(Task):
     def check_config(self) -> None:
         super().check_config()
         head = self.config.head
-        if head not in HEADS:
-            raise ValueError(f'Unknown config.head="{head}".{did_you_mean(head, HEADS)} Valid: {", ".join(HEADS)}.')
+        check_known(head, "config.head=", HEADS)
         check_resample(self.config)
 
     def check_same_classes(self, train: Any, held_out: Any) -> None:

@@ -13,7 +13,7 @@ from keras_vit.classification.distillation_losses import (
 )
 from keras_vit.classification.distilled import Distilled
 from keras_vit.inspection import html_report
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.models import Classifier
 from keras_vit.tasks.classification import Classification, class_weights
 from keras_vit.tasks.task import OPTIONS
@@ -56,11 +56,7 @@ class Distillation(Classification):
     def check_config(self):
         super().check_config()
         options = self.options
-        if options.kind not in KINDS:
-            raise ValueError(
-                f'Unknown config.objective.kind="{options.kind}".{did_you_mean(options.kind, KINDS)} Valid:'
-                f" {', '.join(KINDS)}."
-            )
+        check_known(options.kind, "config.objective.kind=", KINDS)
         if not options.teacher:
             raise ValueError(
                 "Distillation needs a teacher with the data's classes: set --config.objective.teacher to a run"

@@ -19,7 +19,7 @@ from keras_vit.image_text.contrastive_losses import PairAccuracy, SigmoidContras
 from keras_vit.image_text.dual_encoder import DualEncoder
 from keras_vit.image_text.zero_shot import resolve_templates
 from keras_vit.inspection import html_report
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.io.tokenizer import Tokenizer
 from keras_vit.models import TextEncoder, build, make_text_spec
 from keras_vit.tasks.classification import adapted, check_resample, loaded, model_arguments, variant
@@ -84,9 +84,7 @@ class ImageText(Task):
     def check_config(self) -> None:
         super().check_config()
         config, options = self.config, self.options
-        if config.loss.name not in LOSSES:
-            hint = did_you_mean(config.loss.name, LOSSES)
-            raise ValueError(f'Unknown loss "{config.loss.name}".{hint} Valid: {", ".join(LOSSES)}.')
+        check_known(config.loss.name, "loss", LOSSES)
         for key in ("batch_size", "micro_batches"):
             if (config[key] < 2) == (key == "batch_size"):
                 raise ValueError(

@@ -213,7 +213,7 @@ def test_the_papers_sizes_have_its_parameters(without_values):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: keras_vit.ImageGPT("iGPT-XS"), 'Unknown variant "iGPT-XS" of ImageGPT. Did you mean "iGPT-S"'),
+        (lambda: keras_vit.ImageGPT("iGPT-XS"), 'Unknown ImageGPT "iGPT-XS". Did you mean "iGPT-S"'),
         (lambda: keras_vit.ImageGPT("Ti/4"), "makes a token of each pixel: set patch_size=1"),
         (lambda: made(pool="map"), "pool='map': an ImageGPT has pool='gap'"),
         (lambda: made(positions="rope2d"), 'positions="rope2d".*an ImageGPT adds positions to its tokens'),

@@ -15,7 +15,7 @@ from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessin
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
 from keras_vit.fit.losses import Accuracy, SoftmaxCrossEntropy
 from keras_vit.fit.model import Model
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,9 +74,8 @@ class Mapped(Evaluator):
     preprocess: str | None = None
 
     def __post_init__(self):
-        if self.dataset is not None and self.dataset not in DATASETS:
-            hint = did_you_mean(str(self.dataset), DATASETS)
-            raise ValueError(f'mapped: unknown dataset "{self.dataset}".{hint} Valid: {", ".join(DATASETS)}.')
+        if self.dataset is not None:
+            check_known(self.dataset, "mapped: dataset", DATASETS)
         if self.dataset == "objectnet" and not self.mapping:
             raise ValueError("mapped: ObjectNet needs mapping=PATH, the path of its folder mappings.")
 

@@ -8,7 +8,7 @@ from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessin
 from keras_vit.evaluation.registry import Chart, Evaluation, register
 from keras_vit.evaluation.robustness.changed import Changed, chosen, is_whole, means, numbers
 from keras_vit.evaluation.robustness.salient import accuracies
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 
 SHIFTS = (1, 2, 4, 8, 16, 32)
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -77,11 +77,7 @@ class Occlusion(Changed):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.order not in ORDERS:
-            raise ValueError(
-                f'occlusion: unknown order "{self.order}".{did_you_mean(str(self.order), ORDERS)} Valid:'
-                f" {', '.join(ORDERS)}."
-            )
+        check_known(self.order, "occlusion: order", ORDERS)
         if self.order != "random" and self.patch is not None:
             raise ValueError(
                 f'occlusion: order="{self.order}" uses the model\'s own patches: leave out patch={self.patch}.'

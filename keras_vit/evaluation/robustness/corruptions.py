@@ -5,7 +5,7 @@ import dataclasses
 from keras_vit.data.ops.corruption.strengths import CORRUPTIONS, STANDARD, STRENGTHS
 from keras_vit.evaluation.registry import Chart, Evaluation, register
 from keras_vit.evaluation.robustness.changed import Changed, chosen, is_whole, means, numbers
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 
 # AlexNet's mean errors over the five strengths, the authors' divisors (hendrycks/robustness). Frost is omitted: ours
 # is different.
@@ -68,9 +68,7 @@ class Corruptions(Changed):
             raise ValueError(f"corruptions: names={self.names!r}: expected names, such as ('fog', 'snow').")
         names = tuple(self.names.split(",")) if isinstance(self.names, str) else tuple(self.names)
         for name in names:
-            if name not in CORRUPTIONS:
-                hint = did_you_mean(str(name), CORRUPTIONS)
-                raise ValueError(f'corruptions: unknown name "{name}".{hint} Valid: {", ".join(CORRUPTIONS)}.')
+            check_known(name, "corruptions: name", CORRUPTIONS)
         if not names:
             raise ValueError(f"corruptions: names is empty. Valid: {', '.join(CORRUPTIONS)}.")
         object.__setattr__(self, "names", names)

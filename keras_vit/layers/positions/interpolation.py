@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 
 
 def _align_corners(old, new):
@@ -78,10 +78,7 @@ METHODS: dict[str, Callable[[int, int], np.ndarray]] = {
 
 def check_method(method: str) -> None:
     """ValueError unless `method` is one of METHODS."""
-    if method not in METHODS:
-        raise ValueError(
-            f'Unknown resampling method "{method}".{did_you_mean(method, METHODS)} Valid: {", ".join(METHODS)}.'
-        )
+    check_known(method, "resampling method", METHODS)
 
 
 def resized(images: Any, size: tuple[int, int], method: str) -> Any:
