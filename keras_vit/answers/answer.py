@@ -24,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 import keras
 import numpy as np
 
-from keras_vit.io.suggest import did_you_mean, listed
+from keras_vit.io.suggest import check_known, listed
 from keras_vit.prediction.preprocessing import preprocessing_text
 
 
@@ -280,11 +280,7 @@ def register(answer: type[Answer]) -> type[Answer]:
 
 def find(kind: str) -> type[Answer]:
     """The class of a kind; ValueError for an unknown one."""
-    if kind not in ANSWERS:
-        raise ValueError(
-            f'Unknown answer "{kind}".{did_you_mean(kind, tuple(ANSWERS))} Valid: {", ".join(ANSWERS)}. For one of your'
-            " own, import the file that registers it first."
-        )
+    check_known(kind, "answer", ANSWERS, ". For one of your own, import the file that registers it first")
     return ANSWERS[kind]
 
 

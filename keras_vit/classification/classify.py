@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_vit.fit.checks.compiled import what_is
 from keras_vit.fit.losses import ACTIVATIONS
+from keras_vit.io.suggest import check_known
 from keras_vit.layers.arguments import integer
 from keras_vit.prediction.images import Preprocessor, item_name, listed
 
@@ -36,8 +37,7 @@ def probability_function(model: keras.Model, activation: str | None = None) -> C
             raise ValueError(f"The model's outputs are probabilities already: leave out activation={activation!r}.")
         return lambda outputs: outputs
     activation = activation or model.activation or ("sigmoid" if model.classes == 1 else "softmax")
-    if activation not in ACTIVATIONS:
-        raise ValueError(f'Unknown activation "{activation}". Valid: {", ".join(ACTIVATIONS)}.')
+    check_known(activation, "activation", ACTIVATIONS)
     if activation == "softmax" and model.classes == 1:
         raise ValueError('The softmax of a single class is always 1: use activation="sigmoid".')
     return keras.ops.softmax if activation == "softmax" else keras.ops.sigmoid

@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,10 +168,7 @@ STRATEGIES = {
 
 def check_name(name: str) -> None:
     """ValueError, with the nearest name, for an unknown strategy."""
-    if name not in STRATEGIES:
-        raise ValueError(
-            f'There is no strategy "{name}".{did_you_mean(name, STRATEGIES)} Valid: {", ".join(STRATEGIES)}.'
-        )
+    check_known(name, "strategy", STRATEGIES)
 
 
 def strategy(name: str = "one", *, tpu: str | None = None, model_parallel: int | None = None) -> Strategy:

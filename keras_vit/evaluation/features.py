@@ -19,6 +19,7 @@ from keras_vit.evaluation.loss_and_metrics import check_preprocessing
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
 from keras_vit.fit.model import Model
 from keras_vit.io.progress import stage
+from keras_vit.io.suggest import check_known
 from keras_vit.models import taps
 
 DTYPES = ("float32", "float16")
@@ -65,8 +66,7 @@ class Embedder:
         select: Callable = image_and_label,
         errors: ExampleErrors | None = None,
     ):
-        if dtype not in DTYPES:
-            raise ValueError(f'Unknown dtype "{dtype}" for features. Valid: {", ".join(DTYPES)}.')
+        check_known(dtype, "dtype of features", DTYPES)
         self._doing, self._what = ("Embedding", "features") if output is None else ("Predicting", "outputs")
         if output is None:
             model = find_encoder(model)

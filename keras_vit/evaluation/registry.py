@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_vit.data import ExampleErrors, image_and_label
 from keras_vit.distribution import Strategy
-from keras_vit.io.suggest import check_known, did_you_mean
+from keras_vit.io.suggest import check_known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,11 +174,7 @@ def make_evaluator(name: str, options: dict[str, Any]) -> Evaluator:
         check_known(name, "evaluator", _names())
     valid = [field.name for field in dataclasses.fields(evaluator)]
     for option in options:
-        if option not in valid:
-            raise ValueError(
-                f'The evaluator "{name}" has no option "{option}".{did_you_mean(option, valid)} Valid:'
-                f" {', '.join(valid)}."
-            )
+        check_known(option, f'The evaluator "{name}": option', valid)
     return evaluator(**options)
 
 

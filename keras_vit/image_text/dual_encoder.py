@@ -11,6 +11,7 @@ from absl import logging
 
 from keras_vit.fit.model import Model
 from keras_vit.image_text import zero_shot
+from keras_vit.io.suggest import check_known
 from keras_vit.io.tokenizer import FILE, Tokenizer
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.similarity import Similarity
@@ -34,8 +35,7 @@ def _check_towers(image, text, activation):
         )
     if not isinstance(text, TextEncoder):
         raise ValueError(f"DualEncoder expected a keras_vit.TextEncoder, got {text!r}.")
-    if activation not in STARTS:
-        raise ValueError(f"Unknown activation {activation!r}. Valid: {', '.join(STARTS)}.")
+    check_known(activation, "activation", STARTS)
 
 
 def _embedding(features, projection, policy, name):

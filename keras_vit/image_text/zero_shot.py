@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit.fit.model import Model
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.models.checks import output_policy, plain_names
 
 # {name: texts}. "clip7" are the seven that CLIP's authors chose for ImageNet, in their notebook on prompts.
@@ -38,12 +38,7 @@ def resolve_templates(templates: str | Sequence[str]) -> tuple[str, ...]:
     if isinstance(templates, str):
         if "{}" in templates:
             return (templates,)
-        if templates not in TEMPLATES:
-            hint = did_you_mean(templates, TEMPLATES)
-            raise ValueError(
-                f'Unknown templates "{templates}".{hint} Valid: {", ".join(TEMPLATES)}, or texts with {{}} for the'
-                ' label, such as "a photo of a {}.".'
-            )
+        check_known(templates, "templates", TEMPLATES, ', or texts with {} for the label, as in "a photo of a {}."')
         return TEMPLATES[templates]
     found = tuple(templates)
     wrong = [template for template in found if "{}" not in template]

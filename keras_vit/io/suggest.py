@@ -112,15 +112,18 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 
 
 def check_known(name: Any, what: str, valid: Iterable[str], others: str = "") -> None:
-    """ValueError, with the nearest and all valid names, for an unknown one of `what`: "decay", "OWNER: decay", "config.decay=".
+    """ValueError, with the nearest and all valid names, for an unknown name.
 
-    `others`, such as ", or None", goes on after the names.
+    Args:
+        what: of what it is a name: "decay", "OWNER: decay" or "config.decay=".
+        others: what else is valid, such as ", or None".
     """
-    if name not in valid:
+    if not isinstance(name, str) or name not in valid:
         owner, _, noun = what.rpartition(": ")
         unknown = f"{owner}: unknown {noun}" if owner else f"Unknown {noun}"
         unknown += "" if noun.endswith("=") else " "
-        raise ValueError(f'{unknown}"{name}".{did_you_mean(str(name), valid)} Valid: {", ".join(valid)}{others}.')
+        shown = f'"{name}"' if isinstance(name, str) else repr(name)
+        raise ValueError(f"{unknown}{shown}.{did_you_mean(str(name), valid)} Valid: {', '.join(valid)}{others}.")
 
 
 def argument_hint(name: str, valid: Iterable[str]) -> str:

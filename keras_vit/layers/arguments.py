@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 
 # Names and values of arguments in files of version 0.4 and before, and today's.
 _FORMER = {
@@ -90,10 +90,7 @@ def flag(value, what: str) -> bool:
 
 def choice(value, what: str, valid: Iterable[str]) -> str:
     """`value`, one of the names `valid`; ValueError, naming `what`, with the nearest name and all of them."""
-    if not isinstance(value, str) or value not in valid:
-        owner, _, name = what.rpartition(": ")
-        unknown = f"{owner}: unknown" if owner else "Unknown"
-        raise ValueError(f"{unknown} {name} {value!r}.{did_you_mean(value, valid)} Valid: {', '.join(valid)}.")
+    check_known(value, what, valid)
     return str(value)
 
 
@@ -116,7 +113,4 @@ def per_channel(value, what: str) -> int | float | tuple:
 
 def setting(name: str, *choices: str) -> str:
     """The environment variable `name`, one of the choices, by default the first; ValueError for any other value."""
-    value = os.environ.get(name, choices[0])
-    if value not in choices:
-        raise ValueError(f"{name}: unknown value {value!r}. Valid: {', '.join(choices)}.")
-    return value
+    return choice(os.environ.get(name, choices[0]), f"{name}: value", choices)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import keras
 
+from keras_vit.io.suggest import check_known
 from keras_vit.layers.convolutions import BottleneckUnit
 from keras_vit.layers.dense import LORA_WEIGHTS, Dense
 
@@ -40,10 +41,7 @@ def layers_to_quantize(model: keras.Model, mode: str | None, config, filters: Fi
     ValueError for an unsupported mode, or without such a layer.
     """
     mode = getattr(config, "mode", config) or mode
-    if mode not in MODES:
-        raise ValueError(
-            f"quantize: unknown mode {mode!r}. Valid: {', '.join(MODES)}; gptq and awq are for language models."
-        )
+    check_known(mode, "quantize: mode", MODES, "; gptq and awq are for language models")
     able = [
         layer
         for layer in model._flatten_layers()

@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_vit.fit import state
 from keras_vit.fit.model import Model, describe_input
+from keras_vit.io.suggest import check_known
 from keras_vit.layers.dense import apply_dense_config, dense_config
 from keras_vit.models import finetuning, taps
 from keras_vit.models.checks import SHARED_NAMES, check_count, plain_names, preprocessing_or_none
@@ -128,8 +129,7 @@ class Classifier(ModelOfArguments):
             "tokens": lambda: taps.tokens(self),
             "feature_map": lambda: taps.feature_map(self),
         }
-        if on not in inputs:
-            raise ValueError(f"with_head: unknown on={on!r}. Valid: {', '.join(inputs)}.")
+        check_known(on, "with_head: on=", inputs)
         model = Model(self.input, layer(inputs[on]()), name=name or self.name)
         if class_names is not None:
             class_names = plain_names(class_names)

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_vit import layers
-from keras_vit.io.suggest import check_known, did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.layers.blocks.mlp import ACTIVATIONS
 from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.pooling import EndPooling
@@ -84,10 +84,7 @@ def make_text_spec(variant: str | TextSpec | Mapping[str, Any], **overrides: Any
     fields = {**(dataclasses.asdict(known) if isinstance(known, TextSpec) else known), **overrides}
     names = [each.name for each in dataclasses.fields(TextSpec)]
     for name in fields:
-        if name not in names:
-            raise ValueError(
-                f'Unknown argument "{name}" of a TextEncoder.{did_you_mean(name, names)} Valid: {", ".join(names)}.'
-            )
+        check_known(name, "TextEncoder: argument", names)
     missing = [each.name for each in dataclasses.fields(TextSpec) if each.default is dataclasses.MISSING]
     if missing := [name for name in missing if name not in fields]:
         raise ValueError(f"A TextEncoder needs {', '.join(missing)}.")

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io import mask_pictures
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.layers.arguments import integer
 from keras_vit.prediction.images import Reader, each_answer
 from keras_vit.prediction.preprocessing import parse_preprocessing, preprocessing_text
@@ -110,9 +110,7 @@ class Segmenter:
                 " model.predict(model.preprocess(images)), (b, height, width, 1)."
             )
         integer(self.batch_size, "batch_size")
-        if self.window not in WAYS:
-            hint = did_you_mean(str(self.window), WAYS)
-            raise ValueError(f"Unknown window {self.window!r}.{hint} Valid: {', '.join(WAYS)}.")
+        check_known(self.window, "window", WAYS)
         if not 0 <= self.overlap < 1:
             raise ValueError(f"overlap is a share of a window, from 0 up to but not 1, got {self.overlap!r}.")
         if self.scale is not None and self.window != "slide":

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.tasks.task import Score, Task
 
 # {name of task and file: class}; a task is imported on first use.
@@ -64,11 +64,8 @@ def find_task(name: str) -> type[Task]:
     """
     place, colon, attribute = name.rpartition(":")
     if not colon:
-        if name not in TASKS:
-            raise ValueError(
-                f'Unknown task "{name}".{did_you_mean(name, TASKS)} Valid: {", ".join(TASKS)}; or your own class,'
-                ' "package.module:Class" or "path/to/file.py:Class".'
-            )
+        own = '; or your own class, "package.module:Class" or "path/to/file.py:Class"'
+        check_known(name, "task", TASKS, own)
         return getattr(importlib.import_module(f"{__name__}.{name}"), TASKS[name])
     task = getattr(_imported(place), attribute, None)
     if not isinstance(task, type) or not issubclass(task, Task):

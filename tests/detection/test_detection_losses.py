@@ -199,5 +199,5 @@ def test_options_come_back_and_wrong_ones_are_refused():
     config = keras.saving.serialize_keras_object(loss)
     assert keras.saving.deserialize_keras_object(config).get_config() == loss.get_config()
     assert ops.shape(packed(PREDICTED, LOGITS)) == (B, N, 4 + K)
-    with pytest.raises(ValueError, match=r"assignment 'centre'. Did you mean \"center\""):
+    with pytest.raises(ValueError, match=r'assignment "centre". Did you mean "center"'):
         DenseDetectionLoss("centre")

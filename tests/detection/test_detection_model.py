@@ -177,8 +177,8 @@ def test_targets_that_would_be_learned_wrongly_are_refused(trained, y, text):
 
 def test_wrong_arguments_and_losses_are_refused_by_name():
     for arguments, text in (
-        ({"head": "dens"}, "Unknown head 'dens'. Did you mean \"dense\"?"),
-        ({"head_options": {"scale": 2}}, 'The head "dense" has no option "scale". Did you mean "scales"?'),
+        ({"head": "dens"}, 'Unknown head "dens". Did you mean "dense"?'),
+        ({"head_options": {"scale": 2}}, 'The head "dense": unknown option "scale". Did you mean "scales"?'),
         ({"head_options": {"scales": (1, 2)}}, "scales should be powers of two from 4 down"),
         ({"head_options": {"scales": (0.125,)}}, "halve the grid of 4x6 patches to nothing"),
         ({"classes": None}, "classes must be the number of classes that objects can have"),

@@ -169,7 +169,7 @@ def test_the_plan_counts_the_cuts_and_the_layers_on_regions():
         ({"sides": ()}, r"sides should be one number or more, got \(\)"),
         ({"ratios": (0,)}, "ratios must be 1e-06 or more, got 0"),
         ({"proposals": 0}, "proposals must be"),
-        ({"taps": (1,)}, 'The head "frcnn" has no option "taps"'),
+        ({"taps": (1,)}, 'The head "frcnn": unknown option "taps"'),
     ],
 )
 def test_wrong_options_are_refused_by_name(options, text):

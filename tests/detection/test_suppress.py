@@ -139,7 +139,7 @@ def test_wrong_options_are_refused_by_name():
     for options, text in (
         ({"iou": 1.5}, "iou must be from 0 to 1, got 1.5"),
         ({"limit": 0}, "limit must be a positive integer"),
-        ({"activation": "relu"}, "Unknown activation 'relu'"),
+        ({"activation": "relu"}, 'Unknown activation "relu"'),
         ({"soft": "no"}, "soft must be True or False"),
     ):
         with pytest.raises(ValueError, match=text):

@@ -18,7 +18,7 @@ def test_set_distribution_on_tensorflow_is_refused(tiny, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("miror", {}, 'no strategy "miror". Did you mean "mirrored"'),
+        ("miror", {}, 'Unknown strategy "miror". Did you mean "mirrored"'),
         ("data", {}, "is for the jax backend; this is tensorflow. Here: one, mirrored, multiworker, tpu"),
         ("tpu", {}, "no TPU on this machine.*docs/tpu.md"),
         ("tpu", {"tpu": "grpc://127.0.0.1:9"}, 'The TPU "grpc://127.0.0.1:9" does not answer.*Check the name'),

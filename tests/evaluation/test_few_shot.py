@@ -90,7 +90,7 @@ def test_features_are_the_models_and_padding_is_left_out(tiny, pixels):
     np.testing.assert_array_equal(half, features.astype("float16"))
     batches = [len(batch) for batch, _ in Embedder(model, "decode", 3).batches(source)]
     assert batches == [3, 1]
-    with pytest.raises(ValueError, match='Unknown dtype "int8" for features. Valid: float32, float16'):
+    with pytest.raises(ValueError, match='Unknown dtype of features "int8". Valid: float32, float16'):
         Embedder(model, "decode", 3, "int8")
 
 

@@ -78,7 +78,7 @@ def test_text_names_evaluators_with_literal_options(brightness):
     ("text", "message"),
     [
         ("clasification", 'Unknown evaluator "clasification". Did you mean "classification"'),
-        ("few_shot(shot=1)", 'has no option "shot". Did you mean "shots"'),
+        ("few_shot(shot=1)", 'unknown option "shot". Did you mean "shots"'),
         ("few_shot(shots='1,x')", "shots='1,x': expected integers above 0"),
         ("knn(k=__import__('os'))", "Cannot parse the evaluator"),
         ("knn|few_shot(source=digits)", "Cannot parse the evaluator .few_shot.*quote strings: source='digits'"),

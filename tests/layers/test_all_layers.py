@@ -196,7 +196,7 @@ def test_every_public_layer_is_in_the_cases():
             lambda: layers.PatchEncoder(5, 16).build((None, 8, 12, 3)),
             "not divisible by patches of 5x5. The nearest size",
         ),
-        (lambda: layers.PatchEncoder(4, 16, form="fft"), "unknown form 'fft'. Valid: conv, dense"),
+        (lambda: layers.PatchEncoder(4, 16, form="fft"), 'unknown form "fft". Valid: conv, dense'),
         (lambda: layers.PatchEncoder(4, 16).build((None, None, None, 3)), "fixed size"),
         (lambda: layers.PatchEncoder((4, 4, 4), 16), "pair"),
         (lambda: layers.PaletteEncoder(1, 16), "colors must be an integer of 2 or more, got 1"),
@@ -210,7 +210,7 @@ def test_every_public_layer_is_in_the_cases():
         (lambda: layers.RotaryPositions((2, 3)).build((None, 2, 6, 6)), "divisible by 4, got 6"),
         (
             lambda: layers.MultiHeadSelfAttention(2, positions="rope", grid=2),
-            "unknown positions 'rope'. Did you mean \"rope2d\".* Valid: relative, relative2d, rope2d",
+            'unknown positions "rope". Did you mean "rope2d".* Valid: relative, relative2d, rope2d',
         ),
         (lambda: layers.TransformerBlock(2, 32, positions="rope2d"), "need the grid"),
         (
@@ -224,7 +224,7 @@ def test_every_public_layer_is_in_the_cases():
         (lambda: layers.AddPositionEmbs((2, 3), kind="sincos2d").build((None, 6, 18)), "divisible by 4"),
         (lambda: layers.MultiHeadSelfAttention(3).build((None, 6, 16)), "width of 16 does not divide into 3 heads"),
         (lambda: layers.MlpBlock(32, mlp_activation="fast"), "Valid: gelu, gelu_tanh"),
-        (lambda: layers.StdConv2D(8, padding="valid"), "unknown padding 'valid'. Valid: same, fixed"),
+        (lambda: layers.StdConv2D(8, padding="valid"), 'unknown padding "valid". Valid: same, fixed'),
         (lambda: layers.BottleneckUnit(24), "multiple of 32 for group normalisation, got 24"),
         (
             lambda: layers.ReducingBlock(2, 32, merged=3, prefix=1).build((None, 6, 16)),

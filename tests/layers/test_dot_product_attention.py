@@ -81,7 +81,7 @@ def test_by_default_cudnn_attends_without_masks(monkeypatch, used, options, argu
 
 
 def test_an_unknown_setting_is_an_error(monkeypatch):
-    with pytest.raises(ValueError, match=f"{SETTING}: unknown value 'yes'. Valid: check, on, off."):
+    with pytest.raises(ValueError, match=f'{SETTING}: unknown value "yes". Valid: check, on, off.'):
         results(monkeypatch, "yes", {})
 
 

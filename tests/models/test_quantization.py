@@ -139,7 +139,7 @@ def test_filters_choose_by_name_and_the_rest_can_follow(tiny):
 
 def test_what_cannot_be_quantised_or_changed_is_refused(tiny, tmp_path):
     model = tiny(depth=1)
-    with pytest.raises(ValueError, match="unknown mode 'gptq'. Valid: int8, int4, float8"):
+    with pytest.raises(ValueError, match='unknown mode "gptq". Valid: int8, int4, float8'):
         model.quantize("gptq")
     with pytest.raises(ValueError, match="filters='nothing' match none of head, hidden"):
         model.quantize("int8", filters="nothing")

@@ -139,7 +139,7 @@ def test_text_that_is_not_full_length_is_refused(model):
     ("variant", "fields", "message"),
     [
         ("SigLIP-X", {}, 'Unknown text encoder "SigLIP-X".*Valid: SigLIP-B'),
-        ("SigLIP-B", {"hieght": 3}, 'Unknown argument "hieght" of a TextEncoder'),
+        ("SigLIP-B", {"hieght": 3}, 'TextEncoder: unknown argument "hieght"'),
         ("SigLIP-B", {"end": 3}, 'end=3 has no effect with pool="last"'),
         ("CLIP-B", {"vocabulary": 40}, 'pool="end" needs end.* below 40, got 49407'),
         ("SigLIP-B", {"heads": 5}, "768 does not divide into 5 heads"),
@@ -154,7 +154,7 @@ def test_invalid_fields_are_refused(variant, fields, message):
 def test_other_models_and_templates_are_refused(model):
     with pytest.raises(ValueError, match="expected an image encoder without a head"):
         keras_vit.DualEncoder(keras_vit.ViT("B/8", image_size=16, classes=3, **SIZE), model.text_encoder)
-    with pytest.raises(ValueError, match="Unknown activation 'relu'. Valid: sigmoid, softmax"):
+    with pytest.raises(ValueError, match='Unknown activation "relu". Valid: sigmoid, softmax'):
         keras_vit.DualEncoder(model.image_encoder, model.text_encoder, activation="relu")
     with pytest.raises(ValueError, match="Templates should be texts with {} for the label, got 'a cat'"):
         zero_shot.resolve_templates(["a cat"])

@@ -50,7 +50,7 @@ def vit(**fields):
     [
         ({"panes": 1}, "panes must be an integer of 2 or more, got 1"),
         ({"panes": "2"}, "panes must be an integer of 2 or more, got '2'"),
-        ({"order": "hilbret"}, "Unknown order 'hilbret'. Did you mean \"hilbert\"? Valid: rows, hilbert."),
+        ({"order": "hilbret"}, 'Unknown order "hilbret". Did you mean "hilbert"? Valid: rows, hilbert.'),
         ({"order": None}, "Unknown order None"),
         ({"pane": 2}, 'Unknown argument "pane" of a ViT. Did you mean "panes"?'),
     ],
@@ -75,7 +75,7 @@ def test_a_config_takes_the_field(toy):
     assert config_files.apply_overrides(["--config.model.panes=4"], config) == []
     check_config(config)
     config.model.order = "columns"
-    with pytest.raises(ValueError, match="--config.model.order: Unknown order 'columns'. Valid: rows, hilbert"):
+    with pytest.raises(ValueError, match='--config.model.order: Unknown order "columns". Valid: rows, hilbert'):
         check_config(config)
 
 
@@ -133,5 +133,5 @@ def test_an_activation_and_an_mlp_are_a_row_each(monkeypatch, tmp_path):
     np.testing.assert_array_equal(keras_vit.load(tmp_path / "toy.keras")(IMAGES), model(IMAGES))
     with pytest.raises(ValueError, match="mlp_activation='squared_relu' .must be 'gelu' or 'gelu_tanh'"):
         keras_vit.save(model, tmp_path / "toy.npz")
-    with pytest.raises(ValueError, match="Unknown mlp_activation 'square_relu'. Did you mean \"squared_relu\""):
+    with pytest.raises(ValueError, match='Unknown mlp_activation "square_relu". Did you mean "squared_relu"'):
         vit(mlp_activation="square_relu")

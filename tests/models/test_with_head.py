@@ -226,7 +226,7 @@ def test_with_head_shares_the_weights_and_trains_them(vit):
         ((keras.layers.Dense(2, name="features"),), 'cannot have the name "features"'),
         ((keras.layers.Dense(2, name="block_head"),), 'cannot have the name "block_head"'),
         ((keras.layers.Dense(2, name="patch_encoder"),), 'cannot have the name "patch_encoder"'),
-        ((keras.layers.Dense(2), "logits"), "unknown on='logits'. Valid: features, tokens, feature_map"),
+        ((keras.layers.Dense(2), "logits"), 'unknown on="logits". Valid: features, tokens, feature_map'),
         ((keras.layers.Dense(2), "features", ["a"]), r"1 names for outputs of shape \(None, 2\)"),
     ],
 )

@@ -152,7 +152,7 @@ def test_other_encoders_and_a_grey_rectangle_without_class_token():
         ({"positions": "rope2d"}, 'positions="rope2d", positions_at="stem" are in the blocks'),
         ({"palette": 8, "patch_size": 1}, "a palette has no patches of pixels"),
         ({"image_size": 4}, "a single patch has none to predict from"),
-        ({"decoder_positions": "sincos"}, "unknown kind 'sincos'"),
+        ({"decoder_positions": "sincos"}, 'unknown kind "sincos"'),
     ],
 )
 def test_what_cannot_be_is_refused(arguments, message):

@@ -169,7 +169,7 @@ def test_perfect_logits_paint_the_patches_own_colours(monkeypatch):
 
 
 def test_unknown_targets_are_refused():
-    with pytest.raises(ValueError, match="Unknown target 'mean_color'. Did you mean \"mean_colour\""):
+    with pytest.raises(ValueError, match='Unknown target "mean_color". Did you mean "mean_colour"'):
         made("mean_color")
     with pytest.raises(ValueError, match="multiples of 4 pixels, got .6, 6."):
         MaskedPatchPredictor("Ti/6", 12, target="thumbnail", **SIZES)

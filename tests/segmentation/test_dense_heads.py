@@ -107,10 +107,10 @@ def test_heads_name_what_does_not_suit_them():
     bit = Encoder(keras_vit.BiTSpec((1, 1)), (64, 64))
     for head, encoder, options, text in (
         ("dpt", no_token, {"readout": "add"}, 'readout="add" reads the class token, and this encoder has none'),
-        ("dpt", PLAIN, {"readout": "sum"}, "Unknown readout 'sum'. Valid: project, add, ignore"),
+        ("dpt", PLAIN, {"readout": "sum"}, 'Unknown readout "sum". Valid: project, add, ignore'),
         ("dpt", PLAIN, {"taps": (0, 1)}, "This head takes 4 taps, got 2"),
         ("dpt", bit, {}, 'The head "dpt" takes the maps of a ViT'),
-        ("upernet", PLAIN, {"norm": "instance"}, "unknown norm 'instance'.* Valid: batch, group"),
+        ("upernet", PLAIN, {"norm": "instance"}, 'unknown norm "instance".* Valid: batch, group'),
     ):
         with pytest.raises(ValueError, match=text):
             make_decoder(head, encoder, 2, False, FLOAT32, options)

@@ -143,7 +143,7 @@ def test_a_preprocessing_that_crops_is_not_used(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"window": "slides"}, "Unknown window 'slides'. Did you mean \"slide\""),
+        ({"window": "slides"}, 'Unknown window "slides". Did you mean "slide"'),
         ({"overlap": 1.0, "window": "slide"}, "overlap is a share of a window"),
         ({"scale": 2}, 'scale is for window="slide"'),
         ({"scale": 0, "window": "slide"}, "scale is a positive factor"),

@@ -101,8 +101,8 @@ def test_a_file_loads_for_another_image_size(tmp_path):
 
 def test_wrong_arguments_are_refused_by_name():
     for arguments, text in (
-        ({"head": "liner"}, "Unknown head 'liner'. Did you mean \"linear\"?"),
-        ({"head_options": {"tap": (0,)}}, 'The head "linear" has no option "tap". Did you mean "taps"?'),
+        ({"head": "liner"}, 'Unknown head "liner". Did you mean "linear"?'),
+        ({"head_options": {"tap": (0,)}}, 'The head "linear": unknown option "tap". Did you mean "taps"?'),
         (
             {"head_options": {"taps": (2,)}},
             r"taps should be numbers of blocks, from 0 to 1, such as",

@@ -190,7 +190,7 @@ def test_crowds_and_difficult_objects_alone_are_refused_before_training(split, p
     ("options", "source", "message"),
     [
         ({"objective.head": "densee"}, {}, 'densee.*Did you mean "dense"'),
-        ({"objective.head": "yolos"}, {}, 'head_options: The head "yolos" has no option .*=detection:yolos has'),
+        ({"objective.head": "yolos"}, {}, 'head_options: The head "yolos": unknown option .*=detection:yolos has'),
         ({"objective.loss": {"assignment": "x"}}, {}, "config.objective.loss: .*assignment"),
         ({"objective.loss": {"top_k": 3}}, {}, "config.objective.loss: .*top_k"),
         ({"mixup": 0.2}, {}, "does not use some options of the config. Set --config.mixup=None"),

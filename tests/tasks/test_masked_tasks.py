@@ -191,7 +191,7 @@ def test_what_it_cannot_do_is_refused(tmp_path):
         with pytest.raises(ValueError, match=message):
             run(config, tmp_path / key)
     config = small("masked_patches", target="colour")
-    with pytest.raises(ValueError, match="Unknown target 'colour'. Did you mean \"mean_colour\""):
+    with pytest.raises(ValueError, match='Unknown target "colour". Did you mean "mean_colour"'):
         run(config, tmp_path / "target")
     with pytest.raises(ValueError, match='no option "mask_rate".*Did you mean "mask_ratio"'):
         find_task("masked_patches")(small("masked_patches", mask_rate=0.1))

@@ -95,7 +95,7 @@ def test_the_penalty_is_chosen_on_the_validation_split(run_probe):
     [
         ({"methods": "svm"}, 'Unknown method "svm". Valid: few_shot, knn, logistic, ridge'),
         ({"shots": "1,x"}, "shots='1,x': expected integers above 0"),
-        ({"dtype": "int8"}, 'Unknown dtype "int8" for features. Valid: float32, float16'),
+        ({"dtype": "int8"}, 'Unknown dtype of features "int8". Valid: float32, float16'),
         ({"shots": "500"}, "10 of 10 classes have fewer: 0 "),
         ({"preprocess": "decode(1)|resize(9, 9)"}, r"gives images of \(9, 9, 1\), the model takes \(8, 8, 1\)"),
     ],

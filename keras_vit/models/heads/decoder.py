@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import check_known
 from keras_vit.layers.arguments import is_integer
 
 
@@ -99,10 +99,7 @@ def option_names(head: type) -> tuple[str, ...]:
 def check_options(name: str, options: Iterable[str], valid: Sequence[str]) -> None:
     """Refuses options that the head `name` does not have: ValueError with the nearest."""
     for option in options:
-        if option not in valid:
-            raise ValueError(
-                f'The head "{name}" has no option "{option}".{did_you_mean(option, valid)} Valid: {", ".join(valid)}.'
-            )
+        check_known(option, f'The head "{name}": option', valid)
 
 
 def with_options(name: str, head: type, options: Mapping[str, Any]) -> Any:

@@ -255,7 +255,7 @@ def test_what_a_state_dict_does_not_say_must_be_told(tmp_path):
 
 def test_other_activations_are_refused(tmp_path):
     _, path, arguments = write("own_encoder", tmp_path)
-    with pytest.raises(ValueError, match="Unknown mlp_activation 'mish'.* Valid: gelu, gelu_tanh"):
+    with pytest.raises(ValueError, match='Unknown mlp_activation "mish".* Valid: gelu, gelu_tanh'):
         keras_vit.load(path, **{**arguments, "mlp_activation": "mish"})
     with pytest.raises(ValueError, match='no argument "activation". Did you mean "mlp_activation"'):
         keras_vit.load(path, **arguments, activation="relu")
