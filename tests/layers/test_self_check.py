@@ -82,7 +82,7 @@ def test_a_setting_replaces_the_comparison_and_without_a_device_nothing_is_compa
         assert in_a_program() == (used, [])
     monkeypatch.setenv(SETTING, "maybe")
     self_check.trusted.cache_clear()
-    with pytest.raises(ValueError, match="'maybe'. Valid: check, on, off"):
+    with pytest.raises(ValueError, match='"maybe". Valid: check, on, off'):
         in_a_program()
     monkeypatch.delenv(SETTING)
     monkeypatch.setattr(self_check, "local_gpus", lambda: [])

@@ -69,7 +69,7 @@ def samples(field):
     choices = list(field.metadata["kind"].choices)
     if not choices:
         return KINDS[field.metadata["kind"].words]
-    message = f"Unknown {field.name} '{choices[0]}x'. Did you mean \"{choices[0]}\"? Valid: {', '.join(choices)}."
+    message = f'Unknown {field.name} "{choices[0]}x". Did you mean "{choices[0]}"? Valid: {", ".join(choices)}.'
     return [(np.str_(choices[0]), choices[0])], [(f"{choices[0]}x", message), (3, f"Unknown {field.name} 3.")]
 
 
