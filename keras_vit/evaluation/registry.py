@@ -169,9 +169,8 @@ def make_evaluator(name: str, options: dict[str, Any]) -> Evaluator:
     Raises:
         ValueError: an unknown name or option (the message suggests a valid one), or an invalid value.
     """
+    check_known(name, "evaluator", _names())
     evaluator: Any = find_evaluator(name)
-    if evaluator is None:
-        check_known(name, "evaluator", _names())
     valid = [field.name for field in dataclasses.fields(evaluator)]
     for option in options:
         check_known(option, f'The evaluator "{name}": option', valid)

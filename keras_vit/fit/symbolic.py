@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 import keras
 
 
-def node_of(tensor: keras.KerasTensor):
+def producing_node(tensor: keras.KerasTensor):
     """The node that made a symbolic tensor; None for one that nothing made."""
     history = getattr(tensor, "_keras_history", None)
     operation = history and history.operation
@@ -17,7 +17,7 @@ def nodes(outputs: Iterable[keras.KerasTensor], known: Collection[int] = ()) -> 
     found, waiting = {}, [(tensor, False) for tensor in reversed(list(outputs))]
     while waiting:
         tensor, is_read = waiting.pop()
-        node = node_of(tensor)
+        node = producing_node(tensor)
         if id(tensor) in known or node is None:
             continue
         if is_read:
@@ -31,5 +31,5 @@ def sources(outputs: Iterable[keras.KerasTensor]) -> list[keras.KerasTensor]:
     """The inputs of the graph behind symbolic tensors; Keras' get_source_inputs looks at each way through sums anew."""
     outputs = list(outputs)
     used = [*outputs, *(tensor for node in nodes(outputs) for tensor in node.input_tensors)]
-    made_by = {id(tensor): (tensor, node_of(tensor)) for tensor in used}
+    made_by = {id(tensor): (tensor, producing_node(tensor)) for tensor in used}
     return [tensor for tensor, node in made_by.values() if node is None or not node.input_tensors]

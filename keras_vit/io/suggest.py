@@ -112,11 +112,11 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 
 
 def check_known(name: Any, what: str, valid: Iterable[str], others: str = "") -> None:
-    """ValueError, with the nearest and all valid names, for an unknown name.
+    """ValueError, with the nearest valid name and all of them, unless `name` is one of `valid`.
 
     Args:
-        what: of what it is a name: "decay", "OWNER: decay" or "config.decay=".
-        others: what else is valid, such as ", or None".
+        what: what is named, for the message: "decay", "OWNER: decay" or "config.decay=".
+        others: the end of the list of valid names, such as ", or None".
     """
     if not isinstance(name, str) or name not in valid:
         owner, _, noun = what.rpartition(": ")

@@ -1,6 +1,6 @@
 """What numbers in training targets mean: masks, and rows of objects. For sources, mixing, losses and measures."""
 
-VOID = 255  # of masks: the value of pixels without a class, which losses and measures ignore
+VOID = 255  # of masks: the value of pixels without a class, which losses and measures ignore and ops pad with
 _WIDE_VOID = 65535
 
 # Objects are rows of a batch (b, m, 7). Boxes are fractions of the image, classes numbered from 0, areas in pixels.

@@ -134,7 +134,7 @@ def prepared(name, tmp_path, request):
         config.init = str(tmp_path / "theirs" / "model.safetensors")
     elif name == "distillation":
         teacher = untrained("cifar10_scratch", tmp_path / "teacher.keras")
-        teacher.layers[-1].kernel.assign_add(np.ones((16, 6)))
+        teacher.layers[-1].kernel.assign_add(np.ones((16, 6)))  # a head of zeros is refused
         teacher.save(tmp_path / "teacher.keras")
         config.objective.teacher = str(tmp_path / "teacher.keras")
     elif name == "igpt_finetune":

@@ -144,10 +144,7 @@ def test_names_of_points_are_names_of_directories(config):
             'has batch_size twice in a part. List all of its values at once, "batch_size=A,B"',
         ),
         ("evals.knnn.k=5", 'point k=5: Unknown evaluator "knnn". Did you mean "knn"'),
-        (
-            "evals.few_shot.shot=5",
-            'The evaluator "few_shot": unknown option "shot". Did you mean "shots"',
-        ),
+        ("evals.few_shot.shot=5", 'point shot=5: The evaluator "few_shot": unknown option "shot". Did you mean'),
         ("evals.few_shot=5", "point few_shot=5: config.evals.few_shot is an evaluator, a section"),
         ("objective.mask_ratio=0.5", 'point mask_ratio=0.5: The task Classification has no option "mask_ratio"'),
         ("micro_batches=1,5", "point micro_batches=5: --config.micro_batches=5"),

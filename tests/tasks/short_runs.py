@@ -16,8 +16,8 @@ SMALL = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
 
 
 def small(task="classification", name="digits_pretrain", **options):
-    """A config, that of the digits, for a tiny model: evaluations and checkpoints at 2 and 4. No mixup and smoothing,
-    which not every task takes.
+    """A config, by default that of the digits, for a tiny model: evaluations and checkpoints at 2 and 4. No mixup and
+    smoothing, which not every task takes.
     """
     config = config_files.load_config(name)
     config.update(total="4 steps", evaluate="2 steps", checkpoint="2 steps", batch_size=16, jit_compile=False)

@@ -208,7 +208,10 @@ def _graph(operation):
 
 
 def _constant(inputs, place) -> dict[int, _Seen]:
-    """{id of an input of a model: its images}, constant ones for number `place`, zeros for the others, texts hidden."""
+    """{id of an input of a model: its images}: constant ones for number `place`, zeros for the others.
+
+    Texts are hidden.
+    """
     found = {}
     for i, tensor in enumerate(inputs):
         if tensor.dtype == "string":
