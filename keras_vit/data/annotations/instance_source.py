@@ -23,7 +23,7 @@ from keras_vit.data.annotations.box_source import BoxTarget
 from keras_vit.data.annotations.box_table import BoxTable, object_reader
 from keras_vit.data.annotations.mask_table import Table, make_table, mask_drawer
 from keras_vit.data.annotations.opening import open_split
-from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Ignored, Layout, Region
+from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Layout, Region
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.folder import check_folder
 from keras_vit.io.paths import locate, split_options
@@ -139,7 +139,7 @@ class InstanceTarget(BoxTarget):
         return parse
 
     def describe(self, title: str, table: InstanceTable, whole: Callable[[], RandomAccess], layout: Layout) -> str:
-        return super().describe(title, table.boxes, whole, layout) + f" ({layout.overlaps})"
+        return super().describe(title, table.boxes, whole, layout) + f"; overlaps: {layout.overlaps}"
 
 
 def instances(text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
