@@ -23,7 +23,7 @@ def images_alone(source: Source) -> Source:
     def parse(example):
         return {"image": example["image"]}
 
-    return dataclasses.replace(source, parse=parse, void=None, most_objects=None)
+    return dataclasses.replace(source, parse=parse, void=None, most_objects=None, outlined=False)
 
 
 def _serialised(example: dict[str, Any]) -> tuple:
