@@ -18,7 +18,7 @@ def _shares(parts, wholes):
 
 
 def _checked(segments, labels, classes, name):
-    """Segments (h, w) and labels (s,) as integers; ValueError for a number without a label or a label without a class."""
+    """Segments (h, w) and labels (s,) as integers; ValueError for a number without a label, a label without a class."""
     segments, labels = np.asarray(segments).astype("int64"), np.asarray(labels, "int64").reshape(-1)
     if segments.ndim != 2:
         raise ValueError(f"Expected {name} segments (h, w), got {segments.shape}.")
@@ -86,7 +86,7 @@ class PanopticQuality:
         self.images += 1
 
     def _count(self, both, true_areas, found_areas, void, labels, found_labels, crowd):
-        """Adds an image's pixels: in both segments (s, r), in true (s,) and found ones (r,), and of void in these (r,)."""
+        """Adds an image's pixels: in both (s, r), in true (s,) and found segments (r,), and of void in these (r,)."""
         countable = (true_areas > 0) & (labels >= 0)
         real = (found_areas > 0) & (found_labels >= 0)
         same = (labels[:, None] == found_labels) & (countable & ~crowd)[:, None] & real
