@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ def images_alone(source: Source) -> Source:
     def parse(example):
         return {"image": example["image"]}
 
-    return dataclasses.replace(source, parse=parse, void=None, most_objects=None)
+    return dataclasses.replace(source, parse=parse, void=None, most_objects=None, outlined=False)
 
 
 @functools.cache
