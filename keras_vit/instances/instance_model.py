@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 import keras
 
 from keras_vit.detection.heads.suppress import THRESHOLD, share
+from keras_vit.detection.object_rules import InstanceRules
 from keras_vit.fit import stepping
 from keras_vit.fit.losses import Loss
 from keras_vit.fit.model import Model
 from keras_vit.instances.heads.instance_heads import HEADS, Head, make_decoder
-from keras_vit.instances.instance_rules import InstanceRules
-from keras_vit.instances.selection import BestClasses, BestObjects
 from keras_vit.layers.arguments import number
 from keras_vit.layers.registration import serializable
 from keras_vit.models.headed import HeadedModel, Shared
@@ -190,10 +189,14 @@ class InstanceModel(HeadedModel):
         Args:
             limit: the largest number of objects in an image.
         """
+        from keras_vit.instances.selection import BestObjects
+
         return self._reading(limit, lambda: BestObjects(self.head_row.activation, limit, self.stuff_numbers))
 
     def queries(self) -> Model:
         """The model from pixels to the class and mask of each query; see BestClasses for the outputs."""
+        from keras_vit.instances.selection import BestClasses
+
         return self._reading(None, lambda: BestClasses(self.head_row.activation))
 
     def _reading(self, key, layer):
