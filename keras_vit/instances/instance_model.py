@@ -213,7 +213,9 @@ class InstanceModel(HeadedModel):
         self,
         x: Any,
         threshold: float | None = None,
-        limit: int = 100,
+        limit: int | None = None,
+        tiles: int | tuple[int, int] | None = None,
+        tile_overlap: float = 0.2,
         batch_size: int = 8,
         verbose: bool | int | str = "auto",
     ) -> "Instances | list[Instances]":
@@ -228,8 +230,12 @@ class InstanceModel(HeadedModel):
         Args:
             x: an image or several, as for `preprocess`.
             threshold: scores must be above it; None for `model.score_threshold`.
-            limit: the largest number of objects in an image.
-            batch_size: images at once.
+            limit: the largest number of objects in an image; None for 100, or 1,000 with tiles.
+            tiles: find small objects in large images: overlapping tiles of so many pixels of the image, or (height,
+                width), are seen one by one besides the whole image, and what they find is merged.
+            tile_overlap: the share of a tile that the next one sees again. Objects of up to this size are whole in
+                some tile.
+            batch_size: images, or tiles, at once.
             verbose: show progress; "auto" for more images than a batch.
 
         Returns:
@@ -243,8 +249,8 @@ class InstanceModel(HeadedModel):
         """
         from keras_vit.instances.found import detect
 
-        threshold = self.score_threshold if threshold is None else threshold
-        return detect(self, x, verbose, batch_size, threshold=threshold, limit=limit)
+        how = {"threshold": threshold, "limit": limit, "tiles": tiles, "tile_overlap": tile_overlap}
+        return detect(self, x, verbose, batch_size=batch_size, **how)
 
     def segment(
         self,
