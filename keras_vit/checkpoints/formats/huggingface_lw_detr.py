@@ -1,4 +1,4 @@
-"""Hugging Face's LW-DETR and RF-DETR: a ViT with windows, a projector and a deformable decoder.
+"""Hugging Face's LW-DETR and RF-DETR: a ViT with windows, a projector and a deformable decoder, with masks or without.
 
 Blocks after the last one that the projector reads compute nothing, and are left out.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from keras_vit.checkpoints.formats import huggingface, huggingface_config
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of, refuse
 from keras_vit.checkpoints.formats.huggingface_config import dinov2_mlp_ratio
-from keras_vit.checkpoints.formats.lw_detr_names import WORDS, decoder_map, projector_map
+from keras_vit.checkpoints.formats.lw_detr_names import MASKS, WORDS, decoder_map, mask_map, projector_map
 from keras_vit.checkpoints.formats.name_map import NameMap, batch_norm_counters, pack
 from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, grid, pixels
 from keras_vit.checkpoints.formats.settings import (
@@ -30,6 +30,7 @@ from keras_vit.layers.embedding.patches import grid_size, pair
 
 LW, RF = "lw_detr", "rf_detr"  # model_type, and our heads
 _CLASSES = {LW: "LwDetrForObjectDetection", RF: "RfDetrForObjectDetection"}
+_WITH_MASKS = "RfDetrForInstanceSegmentation"
 _SPELLED = {
     LW: huggingface.IN_FILES["vit"].but(
         "model.backbone.backbone.",
@@ -48,6 +49,7 @@ _RESAMPLE = {LW: "bicubic", RF: "timm"}
 _FIXED = {
     "activation_function": "silu",
     "decoder_activation_function": "relu",
+    "segmentation_head_activation_function": "gelu",
     "hidden_expansion": 0.5,
     "attention_bias": True,
     "batch_norm_eps": 1e-5,
@@ -98,7 +100,8 @@ def _encoder_map(kind: str, spec: Mapping[str, Any]) -> NameMap:
 def _head_map(kind: str, width: int, taps: int, options: Mapping[str, Any]) -> NameMap:
     """{name: Entry} of neck and head."""
     projector = (options["scales"], taps, options["blocks"], options["norm"] == "batch", width > 512)
-    return projector_map(WORDS[kind], *projector) | decoder_map(WORDS[kind], options["layers"], options["groups"])
+    entries = projector_map(WORDS[kind], *projector) | decoder_map(WORDS[kind], options["layers"], options["groups"])
+    return entries | mask_map(options["layers"]) if "mask_stride" in options else entries
 
 
 def _numbers(config, name):
@@ -146,15 +149,24 @@ def _head_options(kind, config, arrays, taps):
     stated = {fact: setting(config, key, int) for key, fact, _ in _CONFIG.rows if fact not in (*shown, "dropout")}
     if unknown := [key for key, fact, _ in _CONFIG.rows if stated.get(fact, 0) is None]:
         raise ValueError(f"config.json should have {unknown[0]}, an integer.")
+    with_masks = any(name.startswith(MASKS) for name in arrays)
     return {
         **shown,
         **stated,
+        **(_mask_options(config, arrays) if with_masks else {}),
         "taps": taps,
         "scales": tuple(map(float, scales or ())),
         "dropout": float(setting(config, "dropout", float, int) or 0.0),
         "norm": "batch" if kind == LW else "layer",
         "normalised": kind == RF,
     }
+
+
+def _mask_options(config, arrays):
+    """The options of the mask branch."""
+    hidden, width = need(arrays, f"{MASKS}query_features_block.layers.0.weight", 2).shape
+    check_implemented({"intermediate_size": hidden}, {"intermediate_size": 4 * width})
+    return {"mask_stride": setting(config, "mask_downsample_ratio", int) or 4}
 
 
 def _fields(kind, shown, backbone, options, blocks, windows, everywhere):
