@@ -127,7 +127,7 @@ class QueryDecoder(keras.layers.Layer):
         return ops.reshape(rows, (-1, groups, self.queries, 4 + self.classes))
 
     def decoded(self, maps: Any, training: bool = False) -> tuple[Any, list[Any]]:
-        """What all groups find: predictions (b, s, g, q, 4 + k), and the queries that predict them, s of (b, g*q, d)."""
+        """Predictions of all groups (b, s, g, q, 4 + k), and the queries that make them, s of (b, g*q, d)."""
         groups = self.groups if training else 1
         count, d = groups * self.queries, maps[0].shape[-1]
         proposed, logits, places = self.proposals(maps, groups=groups)  # (b, g, q, 4), (b, g, q, k), (b, g, q, d)

@@ -116,9 +116,9 @@ class GroupedNorm(keras.layers.Layer):
 
 @serializable
 class Proposals(keras.layers.Layer):
-    """The best places of maps: [(b, h, w, d), ...] -> boxes (b, g, q, 4), logits (b, g, q, k) and features (b, g, q, d).
+    """The best places of maps, best first: [(b, h, w, d), ...] -> boxes (b, g, q, 4), logits (b, g, q, k), features.
 
-    The best place is first. Boxes and logits are float32.
+    Boxes and logits are float32. Features (b, g, q, d) are those of which both are made.
 
     Args:
         classes: k.

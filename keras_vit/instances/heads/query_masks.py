@@ -19,7 +19,7 @@ from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import resize_bilinear
 from keras_vit.models.headed import decoder_maps
-from keras_vit.models.heads.decoder import Decoder, Encoder
+from keras_vit.models.heads.decoder import Decoder
 
 
 @serializable
@@ -152,7 +152,7 @@ def packed_masks(prediction: Any, queries: list, places: list) -> Any:
 
 
 def unpacked_masks(packed: Any, classes: int, places: int) -> tuple[Any, Any, Any]:
-    """What `packed_masks` was given: predictions (b, s, g, q, 4 + k), queries (b, s, g, q, d + 1), places (b, s, p, d + 1).
+    """What was packed: predictions (b, s, g, q, 4 + k), queries (b, s, g, q, d + 1) and places (b, s, p, d + 1).
 
     Args:
         packed: its result.
