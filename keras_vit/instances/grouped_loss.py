@@ -7,7 +7,6 @@ Letters: b images, s predictions (layers, then proposals), g groups, q queries, 
 p cells of the masks.
 """
 
-import math
 from typing import Any
 
 from keras import ops
@@ -35,7 +34,6 @@ class GroupedInstanceLoss(GroupedSetPredictionLoss):
 
     Args:
         classes: k.
-        grid: (h, w) of the masks, `model.mask_grid`.
         mask_weight, dice_weight: of the losses of masks, and in the cost of a match.
         class_weight, box_weight, giou_weight, class_cost, box_cost, giou_cost: as in GroupedSetPredictionLoss.
     """
@@ -43,7 +41,6 @@ class GroupedInstanceLoss(GroupedSetPredictionLoss):
     def __init__(
         self,
         classes: int,
-        grid: tuple[int, int],
         mask_weight: float = 5.0,
         dice_weight: float = 5.0,
         class_weight: float = 1.0,
@@ -56,41 +53,44 @@ class GroupedInstanceLoss(GroupedSetPredictionLoss):
         **kwargs: Any,
     ):
         super().__init__(class_weight, box_weight, giou_weight, class_cost, box_cost, giou_cost, name, **kwargs)
-        self.classes, self.grid = integer(classes, "GroupedInstanceLoss: classes"), tuple(grid)
+        self.classes = integer(classes, "GroupedInstanceLoss: classes")
         self.mask_weight = number(mask_weight, "GroupedInstanceLoss: mask_weight", least=0)
         self.dice_weight = number(dice_weight, "GroupedInstanceLoss: dice_weight", least=0)
 
-    def rules(self, prediction: Any) -> InstanceRules:
-        return InstanceRules(self.classes, grid=self.grid)
+    def rules(self, y: Any, prediction: Any) -> InstanceRules:
+        return InstanceRules(self.classes, grid=(1, y.shape[-1] - len(COLUMNS)))
 
     def per_target(self, y: Any, prediction: Any) -> Any:
         boxes, labels, is_object, is_crowd = unpack_targets(y)
-        prediction, queries, places = unpacked_masks(prediction, self.classes, math.prod(self.grid))
         masks = y[..., len(COLUMNS) :]  # (b, m, p)
+        prediction, queries, places = unpacked_masks(prediction, self.classes, masks.shape[-1])
         shares = ops.transpose(ops.where(is_object[..., None], masks, 0.0), (0, 2, 1))  # (b, p, m)
         counts = counted_cells(masks, is_object, is_crowd)  # (b, p)
-
-        def pairs(queries, i):
-            """The weighted losses of the masks of queries (b, n, d + 1) and each object: (b, n, m)."""
-            logits = ops.matmul(queries, ops.transpose(places[:, i], (0, 2, 1)))  # (b, n, p)
-            entropy, dice = pairwise_losses(logits, shares, counts)
-            return self.mask_weight * entropy + self.dice_weight * dice
-
-        (_, s, g, q, d), m = queries.shape, labels.shape[1]
-
-        def costs(i):
-            return ops.stop_gradient(pairs(ops.reshape(queries[:, i], (-1, g * q, d)), i))  # (b, g*q, m)
+        each = [(queries[:, i], places[:, i], shares, counts) for i in range(queries.shape[1])]  # of s predictions
+        costs = ops.stack([ops.stop_gradient(self._pairs(*factors)) for factors in each], axis=1)  # (b, s, g, q, m)
 
         def own_losses(found):
-            """The sum of the losses of the objects' own queries, (b, s, g, m) -> (b, s, g)."""
-            losses = []
-            for i in range(s):
-                index = ops.reshape(ops.maximum(found[:, i], 0), (-1, m))  # (b*g, m)
-                own = rows_at(ops.reshape(queries[:, i], (-1, q, d)), index)  # (b*g, m, d + 1)
-                each = ops.reshape(pairs(ops.reshape(own, (-1, g * m, d)), i), (-1, g, m, m))
-                is_own = ops.eye(m, dtype="bool") & (found[:, i] >= 0)[..., None]  # (b, g, m, m)
-                losses.append(ops.sum(ops.where(is_own, each, 0.0), axis=(2, 3)))
-            return ops.stack(losses, axis=1)
+            return ops.stack([self._matched(found[:, i], *factors) for i, factors in enumerate(each)], axis=1)
 
-        of_masks = ops.stack([costs(i) for i in range(s)], axis=1)  # (b, s, g*q, m)
-        return self._loss(boxes, labels, is_object, prediction, of_masks, own_losses)
+        return self._loss(boxes, labels, is_object, prediction, costs, own_losses)
+
+    def _pairs(self, queries, places, shares, counts):
+        """The weighted losses of the masks of queries (b, g, n, d + 1) and each object, (b, g, n, m).
+
+        Args:
+            queries, places: (b, p, d + 1), factors of the masks.
+            shares: (b, p, m), the share of each object in the pixels of each cell.
+            counts: (b, p), the share of pixels that count.
+        """
+        _, g, n, d = queries.shape
+        logits = ops.matmul(ops.reshape(queries, (-1, g * n, d)), ops.transpose(places, (0, 2, 1)))  # (b, g*n, p)
+        entropy, dice = pairwise_losses(logits, shares, counts)
+        return ops.reshape(self.mask_weight * entropy + self.dice_weight * dice, (-1, g, n, shares.shape[-1]))
+
+    def _matched(self, found, queries, *others):
+        """The sum of the losses of the objects' own queries: (b, g, m), -1 for none -> (b, g); others as in _pairs."""
+        (_, g, m), (q, d) = found.shape, queries.shape[2:]
+        index = ops.reshape(ops.maximum(found, 0), (-1, m))  # (b*g, m)
+        own = ops.reshape(rows_at(ops.reshape(queries, (-1, q, d)), index), (-1, g, m, d))
+        is_own = ops.eye(m, dtype="bool") & (found >= 0)[..., None]  # (b, g, m, m)
+        return ops.sum(ops.where(is_own, self._pairs(own, *others), 0.0), axis=(2, 3))

@@ -19,7 +19,7 @@ from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import resize_bilinear
 from keras_vit.models.headed import decoder_maps
-from keras_vit.models.heads.decoder import Decoder
+from keras_vit.models.heads.decoder import Decoder, Encoder
 
 
 @serializable
@@ -98,10 +98,10 @@ class MaskBranch(keras.layers.Layer):
 
 @serializable
 class QueryMaskDecoder(QueryDecoder):
-    """QueryDecoder with masks: [(b, h, w, d), ...] -> logits, boxes, masks and training's predictions, float32.
+    """QueryDecoder with masks: [(b, h', w', d), ...] -> logits, boxes, masks, and what PackedMasks takes.
 
-    Logits (b, q, k), boxes (b, q, 4) and mask logits (b, h, w, q) are those of the last layer, for the first group.
-    Predictions are as from `packed_masks`.
+    Logits (b, q, k), boxes (b, q, 4) and mask logits (b, h, w, q), float32, are those of the last layer, for the first
+    group.
 
     Args:
         size: (h, w) of the masks.
@@ -122,40 +122,47 @@ class QueryMaskDecoder(QueryDecoder):
         queries, places = self.masks(maps[0], queries, training=training)
         masks = ops.matmul(places[-2], ops.transpose(queries[-2][:, : self.queries], (0, 2, 1)))  # (b, p, q)
         masks = ops.cast(ops.reshape(masks, (-1, *self.size, self.queries)), "float32")
-        return *self._last(prediction), masks, packed_masks(prediction, queries, places)
+        return *self._last(prediction), masks, prediction, ops.stack(queries, axis=1), ops.stack(places, axis=1)
 
     def compute_output_spec(self, maps, training=False):
-        *found, prediction = super().compute_output_spec(maps, training=training)
-        b, s, _, q, c = prediction.shape
-        masks = keras.KerasTensor((b, *self.size, q), "float32")
-        rows = keras.KerasTensor((b, s, None, None, c + maps[0].shape[-1] + 1), "float32")
-        return *found, masks, rows
+        logits, boxes, prediction = super().compute_output_spec(maps, training=training)
+        (b, s, *_), (h, w), c = prediction.shape, self.size, maps[0].shape[-1] + 1
+        masks = keras.KerasTensor((b, h, w, self.queries), "float32")
+        factors = (keras.KerasTensor((b, s, n, c), self.compute_dtype) for n in (None, h * w))
+        return logits, boxes, masks, prediction, *factors
 
 
-def packed_masks(prediction: Any, queries: list, places: list) -> Any:
-    """One tensor of all that a loss needs of masks, (b, s, g, q + r, 4 + k + d + 1), float32; r = p / g, rounded up.
+@serializable
+class PackedMasks(keras.layers.Layer):
+    """One tensor of all that a loss needs: (b, s, g, q + r, 4 + k + d + 1), float32; r is p / g, rounded up.
 
-    Keras gives a loss one tensor, and masks of all groups would be larger by far than their factors. For each group it
-    has the rows of its queries, boxes and logits and factors, then a share of the rows of places.
-
-    Args:
-        prediction: (b, s, g, q, 4 + k).
-        queries, places: as from MaskBranch, n = g * q.
+    Keras gives a loss one tensor, and the masks of all groups would be larger by far than their factors: predictions
+    (b, s, g, q, 4 + k), queries (b, s, g*q, d + 1) and places (b, s, p, d + 1). For each group it has the rows of its
+    queries, boxes and logits and then factors, and its share of the rows of places.
     """
-    _, s, g, q, c = prediction.shape
-    rows, d = -(-places[0].shape[1] // g), places[0].shape[2]
-    factors = ops.cast(ops.reshape(ops.stack(queries, axis=1), (-1, s, g, q, d)), "float32")
-    maps = ops.cast(ops.stack(places, axis=1), "float32")  # (b, s, p, d + 1)
-    maps = ops.pad(maps, ((0, 0), (0, 0), (0, g * rows - maps.shape[2]), (0, 0)))
-    maps = ops.pad(ops.reshape(maps, (-1, s, g, rows, d)), ((0, 0),) * 4 + ((c, 0),))
-    return ops.concatenate([ops.concatenate([prediction, factors], axis=-1), maps], axis=3)
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**{"autocast": False, **kwargs})
+
+    def call(self, prediction, queries, places):
+        (_, s, _, q, c), (p, d) = prediction.shape, places.shape[2:]
+        g = ops.shape(prediction)[2] if prediction.shape[2] is None else prediction.shape[2]
+        factors = ops.reshape(ops.cast(queries, "float32"), (-1, s, g, q, d))
+        rows = -(-p // g)
+        maps = ops.pad(ops.cast(places, "float32"), ((0, 0), (0, 0), (0, g * rows - p), (0, 0)))
+        maps = ops.pad(ops.reshape(maps, (-1, s, g, rows, d)), ((0, 0),) * 4 + ((c, 0),))
+        return ops.concatenate([ops.concatenate([prediction, factors], axis=-1), maps], axis=3)
+
+    def compute_output_spec(self, prediction, queries, places):
+        (b, s, g, _, c), d = prediction.shape, places.shape[3]
+        return keras.KerasTensor((b, s, g, None, c + d), "float32")
 
 
 def unpacked_masks(packed: Any, classes: int, places: int) -> tuple[Any, Any, Any]:
     """What was packed: predictions (b, s, g, q, 4 + k), queries (b, s, g, q, d + 1) and places (b, s, p, d + 1).
 
     Args:
-        packed: its result.
+        packed: as from PackedMasks.
         classes: k.
         places: p.
     """
@@ -170,6 +177,7 @@ class RFDETRSeg(RFDETR):
     """The options of RF-DETR-Seg: those of RF-DETR, and the masks' grid.
 
     Attributes:
+        layers: of the decoder; 4 (N, S), 5 (M, L) or 6 (XL, 2XL).
         mask_stride: pixels of the image for a cell of the masks.
     """
 
@@ -180,13 +188,22 @@ class RFDETRSeg(RFDETR):
         super().__post_init__()
         integer(self.mask_stride, "mask_stride")
 
+    def decoder(self, encoder: Encoder, classes: int, auxiliary: bool, policy: keras.DTypePolicy) -> Decoder:  # type: ignore[override]
+        """Its layers; see instance_heads.HEADS. The auxiliary one packs what the loss needs."""
+        made = super().decoder(encoder, classes, policy)
+        packing = ((0, PackedMasks(dtype="float32", name="auxiliary_0")),) if auxiliary else ()
+        return dataclasses.replace(made, auxiliary=packing)
+
     def _head(self, encoder, classes, policy):
         size = tuple(max(1, side // self.mask_stride) for side in encoder.image_size)
         return QueryMaskDecoder(*self._form(classes), size=size, dtype=policy, name="head")
 
 
 def mask_outputs(encoder: Any, decoder: Decoder) -> dict[str, Any]:
-    """The symbolic outputs of a QueryMaskDecoder: logits, boxes, masks, and the input of the loss, "prediction"."""
+    """The symbolic outputs of a QueryMaskDecoder: logits, boxes and masks; for training "prediction", packed."""
     assert decoder.neck is not None, "RFDETR makes one"
-    found = decoder.head(decoder.neck(decoder_maps(encoder, decoder)))
-    return dict(zip(("logits", "boxes", "masks", "prediction"), found))
+    logits, boxes, masks, *rest = decoder.head(decoder.neck(decoder_maps(encoder, decoder)))
+    outputs = {"logits": logits, "boxes": boxes, "masks": masks}
+    for _, packing in decoder.auxiliary:
+        outputs["prediction"] = packing(*rest)
+    return outputs
