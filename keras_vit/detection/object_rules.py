@@ -27,6 +27,11 @@ class ObjectRules(TargetRules):
     classes: int
     most: int | None = None
 
+    @property
+    def width(self) -> int:
+        """The numbers in a row."""
+        return len(COLUMNS)
+
     def check_form(self, shape: tuple, dtype: Any) -> None:
         """Refuses targets of another shape than rows of seven numbers for each image, or that are not numbers; warns
         about more objects than the model can find.
@@ -55,7 +60,7 @@ class ObjectRules(TargetRules):
         self.check_form(targets.shape, targets.dtype)
         if weights is not None and np.shape(weights) == targets.shape[:1]:
             targets = targets[np.asarray(weights) != 0]
-        rows = targets.reshape(-1, len(COLUMNS))
+        rows = targets.reshape(-1, self.width)
         for wrong, text, values in self._faults(rows):
             if (found := values[wrong]).size:
                 raise ValueError(text.format(f"{found.min():g}", f"{found.max():g}"))
@@ -97,7 +102,7 @@ class ObjectRules(TargetRules):
         targets, found = tf.cast(targets, "float32"), []
         if weights is not None and weights.shape.rank == 1:
             targets = tf.boolean_mask(targets, weights != 0)
-        for wrong, text, values in self._faults(tf.reshape(targets, (-1, len(COLUMNS)))):
+        for wrong, text, values in self._faults(tf.reshape(targets, (-1, self.width))):
             values = tf.boolean_mask(values, wrong)
             found.append((tf.size(values) > 0, text, tf.reduce_min(values), tf.reduce_max(values)))
         return found

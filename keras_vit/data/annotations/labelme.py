@@ -17,6 +17,7 @@ import math
 import numpy as np
 
 from keras_vit.data.annotations import annotation_files, schema, sidecars
+from keras_vit.data.annotations.run_lengths import counted_runs
 from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Fault, Ignored, Layout, Region
 from keras_vit.io.suggest import counted, listed
 
@@ -99,9 +100,7 @@ def _mask_runs(text, points, size, name):
         raise Fault(f"{name}: a mask of {height} x {width} at {top}, {left} does not fit into its image of {size}")
     whole = np.zeros(size, bool)
     whole[top : top + height, left : left + width] = inside
-    flat = whole.T.reshape(-1)  # (h, w) -> (w * h)
-    bounds = np.flatnonzero(np.diff(flat)) + 1
-    counts = np.diff([0, *([0] if flat[0] else []), *bounds, flat.size])
+    counts = counted_runs(whole)
     return np.append(counts, [0] * (len(counts) % 2))
 
 

@@ -1,5 +1,6 @@
 """COCO's run lengths: alternating counts of pixels outside and inside a region, down the columns."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,35 @@ def decoded(text: str) -> list[int]:
     if shift:
         raise ValueError("the compressed run lengths are truncated")
     return counts
+
+
+def _characters(number):
+    """A number in groups of 5 bits, the lowest first; the last one has the sign."""
+    while True:
+        bits, number = number & (_MORE - 1), number >> _BITS
+        done = number == (-1 if bits & _SIGN else 0)
+        yield chr(_ZERO + bits + (0 if done else _MORE))
+        if done:
+            return
+
+
+def encoded(counts: Sequence[int]) -> str:
+    """Compresses counts as pycocotools does, the reverse of `decoded`."""
+    counts = [int(count) for count in counts]
+    steps = [count - (counts[i - 2] if i > 2 else 0) for i, count in enumerate(counts)]
+    return "".join(character for step in steps for character in _characters(step))
+
+
+def counted_runs(mask: np.ndarray) -> np.ndarray:
+    """The alternating counts of pixels outside and inside a mask (h, w) bool, down the columns: (n,) int64."""
+    flat = np.asarray(mask, bool).T.reshape(-1)  # (h, w) -> (w * h)
+    bounds = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+    return np.diff([0, *([0] if flat.size and flat[0] else []), *bounds, flat.size])
+
+
+def run_lengths(mask: np.ndarray) -> dict[str, Any]:
+    """A mask (h, w) bool in COCO's form, {"size": [h, w], "counts": text}, as pycocotools' `encode` gives it."""
+    return {"size": list(mask.shape), "counts": encoded(counted_runs(mask))}
 
 
 def runs(segmentation: dict[str, Any], name: str) -> tuple[np.ndarray, tuple[int, int]]:
