@@ -26,6 +26,7 @@ from keras_vit.checkpoints.formats.settings import (
 )
 from keras_vit.checkpoints.formats.shown import Shown, depth, need
 from keras_vit.checkpoints.resample import resample_positions
+from keras_vit.instances.heads.query_masks import QueryMaskDecoder, RFDETRSeg
 from keras_vit.layers.embedding.patches import grid_size, pair
 
 LW, RF = "lw_detr", "rf_detr"  # model_type, and our heads
@@ -244,7 +245,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         dropped=dropped,
         resample=_RESAMPLE[kind],
         preprocessing=huggingface_config.preprocessing(contents.preprocessor),
-        dense=Dense(head, classes, names, None, 0.0, entries, others, head=kind),
+        dense=Dense(head, classes, names, None, 0.0, entries, others, head=kind, instances="mask_stride" in head),
     )
 
 
@@ -254,6 +255,14 @@ _OWN = {
     RF: {"class_token": (True,), "pool": ("token", "gap", "token_gap", "mean")},
 }
 CAPABILITIES = {kind: Capabilities("huggingface", {**_SHARED, **own}) for kind, own in _OWN.items()}
+
+
+def _has_masks(model):
+    return isinstance(model.head, QueryMaskDecoder)
+
+
+def _mask_stride(model):
+    return RFDETRSeg(**model.head_options).mask_stride
 
 
 def check(model: Any) -> None:
@@ -284,7 +293,7 @@ def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.n
     check(model)
     kind, neck = model.head_name, model.decoder.neck
     options = {"scales": neck.scales, "blocks": neck.blocks, "norm": neck.norm, "layers": model.head.layers}
-    options["groups"] = model.head.groups
+    options |= {"groups": model.head.groups, **({"mask_stride": _mask_stride(model)} if _has_masks(model) else {})}
     spec, taps = vars(model.spec), model.decoder.taps
     entries = _encoder_map(kind, spec) | _head_map(kind, spec["width"], len(taps), options)
     files = huggingface_config.files(model, to_config(model), "DetrImageProcessor")
@@ -309,11 +318,16 @@ def to_config(model: Any) -> dict[str, Any]:
     kind, head, neck = model.head_name, model.head, model.decoder.neck
     facts = {fact: getattr(head, fact) for _, fact, _ in _CONFIG.rows if fact not in ("blocks", "width")}
     return {
-        "architectures": [_CLASSES[kind]],
+        "architectures": [_WITH_MASKS if _has_masks(model) else _CLASSES[kind]],
         "model_type": kind,
         "transformers_version": "5.24.0",  # the first release with both is later than the others' names
         "backbone_config": _to_backbone(model),
         **({"projector_scale_factors": list(neck.scales)} if kind == LW else {}),
         **_CONFIG.written({**facts, "blocks": neck.blocks, "width": neck.width}),
+        **(_masks_to_config(model) if _has_masks(model) else {}),
         **huggingface_config.to_labels(model),
     }
+
+
+def _masks_to_config(model):
+    return {"mask_downsample_ratio": _mask_stride(model), "intermediate_size": 4 * model.decoder.neck.width}
