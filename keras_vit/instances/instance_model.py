@@ -192,7 +192,9 @@ class InstanceModel(HeadedModel):
         """
         from keras_vit.instances.selection import BestObjects
 
-        return self._reading(limit, lambda: BestObjects(self.head_row.activation, limit, self.stuff_numbers))
+        return self._reading(
+            limit, lambda: BestObjects(self.head_row.activation, limit, self.stuff_numbers, name="best_objects")
+        )
 
     def queries(self) -> Model:
         """The model from pixels to the class and mask of each query; see BestClasses for the outputs."""
