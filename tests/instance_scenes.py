@@ -2,8 +2,8 @@
 
     python tests/instance_scenes.py FOLDER [SCENES]
 
-writes FOLDER/images/*.png and instances_train.json and instances_val.json, seven eighths and one eighth of the scenes.
-A mask is what is visible of a shape, as in COCO.
+writes FOLDER/train/*.png, FOLDER/val/*.png, instances_train.json and instances_val.json, seven eighths and one eighth
+of the scenes. A mask is what is visible of a shape, as in COCO.
 """
 
 import json
@@ -97,15 +97,15 @@ def _annotation(mask, label, number, image):
 def write(folder: str | pathlib.Path, scenes: int = 400, seed: int = 0, side: int = SIDE) -> None:
     """Writes scenes and their annotations."""
     folder, rng = pathlib.Path(folder), np.random.default_rng(seed)
-    (folder / "images").mkdir(parents=True, exist_ok=True)
     categories = [{"id": i, "name": name} for i, name in enumerate(CLASSES, 1)]
     parts = {"train": range(scenes - scenes // 8), "val": range(scenes - scenes // 8, scenes)}
     for split, numbers in parts.items():
         images, annotations = [], []
+        (folder / split).mkdir(parents=True, exist_ok=True)
         for number in numbers:
             pixels, masks, labels = scene(rng, side)
             name = f"{number:04}.png"
-            Image.fromarray(pixels).save(folder / "images" / name)
+            Image.fromarray(pixels).save(folder / split / name)
             images.append({"id": number, "file_name": name, "height": side, "width": side})
             for mask, label in zip(masks, labels):
                 annotations.append(_annotation(mask, label, len(annotations) + 1, number))
