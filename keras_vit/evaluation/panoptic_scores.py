@@ -4,8 +4,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import ClassVar
 
-import numpy as np
-
 from keras_vit.evaluation.data import OnSource
 from keras_vit.evaluation.outlined_scenes import OutlinedScenes, open_scenes
 from keras_vit.evaluation.own_size import nearest
