@@ -334,7 +334,8 @@ def test_modules_of_tests_have_names_of_their_own():
 # Questions about the kind of a model, in what stands above the answers.
 _QUESTIONS = re.compile(
     r"isinstance\([^()]*\b(\w+Model|Classifier|ViT|BiT|Swin|DualEncoder|TextEncoder|Masked\w+)\b"
-    r"|takes_texts\(|\"(classes|masks|objects|instances|depth|pixels|features|embeddings)\" (not )?in \w+(\.\w+)?\.answers"
+    r"|takes_texts\("
+    r"|\"(classes|masks|objects|instances|depth|pixels|features|embeddings)\" (not )?in \w+(\.\w+)?\.answers"
 )
 _ABOVE_ANSWERS = "keras_vit/serving keras_vit/inference keras_vit/inspection keras_vit/sharing trainers"
 

@@ -22,6 +22,10 @@ without any), and OUTPUT/_SPLIT_coco.json, COCO's results, with the image and ca
 
     keras-vit predict --model=runs/cells --data=boxes:CELLS --split=test --output=found --threshold=0.05
 
+A model of objects with masks writes these, too: run lengths in the column mask, and as segmentation in COCO's results.
+
+--tiles=640 finds small objects in large images by overlapping tiles of 640 pixels.
+
 A MultiModel writes the answers of each part, or of those in --answers, into the folder OUTPUT/PART.
 
 The same command resumes a job, with the same output bit for bit. --part=0/4, 1/4, 2/4 and 3/4 share the work of four
@@ -43,15 +47,17 @@ from . import flags, loading, shared_flags
 _OF_ROWS = {"top_k": 5, "preprocess": None, "format": "parquet", "engine": None}
 _OF_FILES = {"rows_per_file": 10_000}
 _OF_MASKS = {"window": "whole", "flips": False}
-_OF_OBJECTS = dict.fromkeys(shared_flags.FINDING)
+_OF_OBJECTS = {**dict.fromkeys(shared_flags.FINDING), "tiles": None, "tile_overlap": 0.2}
 _IGNORED = {
     "masks": _OF_ROWS | _OF_FILES | _OF_OBJECTS,
     "objects": _OF_ROWS | _OF_MASKS,
+    "instances": _OF_ROWS | _OF_MASKS,
     "depth": _OF_ROWS | _OF_FILES | _OF_MASKS | _OF_OBJECTS,
 }
 _IGNORED_BY_ROWS = _OF_MASKS | _OF_OBJECTS
+_OF_FOUND = ("objects", "instances")
 _OF_ONE_IMAGE = {"masks": "mask", "depth": "depth map"}  # files with an answer for an image
-_BATCH, _WINDOWS = 64, 8  # images of rows; windows of masks, images of objects
+_BATCH, _WINDOWS = 64, 8  # images of rows; windows of masks, images or tiles of objects
 
 
 def _part(text):
@@ -75,7 +81,7 @@ def _print(split, report, kind, folder):
     from keras_vit.io.suggest import counted
 
     (now, before, total), noun = report.files, _OF_ONE_IMAGE.get(kind)
-    masks, rows = noun is not None, "object" if kind == "objects" else "row"
+    masks, rows = noun is not None, "object" if kind in _OF_FOUND else "row"
     what = counted(now, noun) if masks else f"{counted(report.rows, rows)} in {counted(now, 'file')}"
     parts = [f"{split}: wrote {what} of {total:,} to {folder}"]
     parts += [f"{before:,} existed already"] if before else []
@@ -83,7 +89,7 @@ def _print(split, report, kind, folder):
         why = "" if masks else ': the column "error" says why'
         parts.append(f"{counted(len(report.broken), 'image')} cannot be read{why}")
     print(f"{'; '.join(parts)}.")
-    if kind == "objects" and now + before == total:
+    if kind in _OF_FOUND and now + before == total:
         from keras_vit.inference.object_prediction import results_path
 
         print(f"{split}: COCO's results: {results_path(folder, split)}")
@@ -142,7 +148,7 @@ def _depth_options(values):
 
 def _object_options(values):
     few = {"batch_size": values.batch_size or _WINDOWS, "rows_per_file": values.rows_per_file}
-    return {**few, **shared_flags.finding(values)}
+    return {**few, **shared_flags.finding(values), **shared_flags.tiles(values)}
 
 
 # {kind of answer: (function of keras_vit.inference that writes files of its own, its arguments from the flags)}, and
@@ -150,6 +156,7 @@ def _object_options(values):
 _WRITERS = {
     "masks": ("predict_masks", _mask_options),
     "objects": ("predict_objects", _object_options),
+    "instances": ("predict_objects", _object_options),
     "depth": ("predict_depths", _depth_options),
 }
 _WRITE_ROWS = ("predict", _row_options)
@@ -224,8 +231,8 @@ def run():
     flags.string(
         "answers",
         None,
-        "classes, logits, features, or several joined by commas; or masks, objects or depth; by default classes, or"
-        " what a segmentation model, a detector or a depth model gives.",
+        "classes, logits, features, or several joined by commas; or masks, objects, instances or depth; by default classes,"
+        " or what the model gives.",
     )
     flags.integer("top_k", _OF_ROWS["top_k"], "Classes per image, at most.", lowest=1)
     flags.enum("format", _OF_ROWS["format"], ["parquet", "tfrecord"], "The kind of the files.")
@@ -234,8 +241,8 @@ def run():
     flags.integer(
         "batch_size",
         None,
-        f"Images per batch, over all devices; by default {_BATCH}, {_WINDOWS} for objects, and for masks {_WINDOWS}"
-        " windows.",
+        f"Images per batch, over all devices; by default {_BATCH}, {_WINDOWS} (or tiles) for objects, and for masks"
+        f" {_WINDOWS} windows.",
         lowest=1,
     )
     flags.string("part", "0/1", "INDEX/COUNT: which share of the files this process writes.")
@@ -251,11 +258,13 @@ def run():
     flags.only_with("top_k", "answers", lambda answers: answers is None or "classes" in answers, "--answers=classes")
     shared_flags.define_windows()
     shared_flags.define_finding()
+    shared_flags.define_tiles()
     shared_flags.define_data_dir()
     shared_flags.define_strategy()
     shared_flags.define_beam()
     flags.only_with("engine", "strategy", lambda strategy: strategy == "one", "--strategy=one")
-    for name in ("part", "broken_limit", "strategy", "engine", "window", "flips", *shared_flags.FINDING):
+    here = ("part", "broken_limit", "strategy", "engine", "window", "flips")
+    for name in (*here, *shared_flags.FINDING, *shared_flags.TILES):
         flags.only_with(name, "beam", lambda beam: beam is None, "work without --beam")
     flags.launch(main, resumes=True, loads=True)
 

@@ -144,8 +144,8 @@ def _checked(number, masks):
         raise ValueError(f"Image {number}: expected masks (m, h, w), one per object, got {masks.shape}.")
     if masks.dtype != bool and not np.isin(masks, (0, 1)).all():
         raise ValueError(
-            f"Image {number}: expected masks of booleans, or of 0 and 1, got values from {masks.min()} to {masks.max()}."
-            " For a map of object numbers pass map == number for each object."
+            f"Image {number}: expected masks of booleans, or of 0 and 1, got {masks.min()} to {masks.max()}. For a map"
+            " of object numbers pass map == number for each object."
         )
     return masks.astype(bool)
 
@@ -162,7 +162,5 @@ def _box(mask):
 def _shares(mask, grid):
     """The share of each cell's pixels in a mask: (h, w) -> (h', w')."""
     (rows, tall), (columns, wide) = (_sampled(mask.shape[i], grid[i], np.arange) for i in (0, 1))
-    sampled = mask[rows][:, columns].reshape(
-        grid[0], tall, grid[1], wide
-    )  # (h' * tall, w' * wide) -> (h', tall, w', wide)
-    return sampled.mean((1, 3))
+    sampled = mask[rows][:, columns]  # (h' * tall, w' * wide)
+    return sampled.reshape(grid[0], tall, grid[1], wide).mean((1, 3))  # (h', tall, w', wide) -> (h', w')

@@ -42,7 +42,8 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
     Args:
         text: str. "digits"; "folder:PATH"; "images:PATH", without classes; "masks:PATH", with class masks;
             "boxes:PATH", with boxes of objects; "instances:PATH", with their outlines; "depth:PATH", with depth maps;
-            "csv:PATH" or "jsonl:PATH"; "tfrecord:PATH", a folder or a glob; or a tensorflow-datasets name, "cifar10", "cifar10:3.0.2".
+            "csv:PATH" or "jsonl:PATH"; "tfrecord:PATH", a folder or a glob; or a tensorflow-datasets name, "cifar10",
+            "cifar10:3.0.2".
             source_names.py infers the kind of a path without one. Options follow a "?": "csv:PATH?label=breed".
         split: str. "train", "train[:90%]"...
         data_dir: str. Base of relative paths and folder of prepared tensorflow-datasets; None for the working directory

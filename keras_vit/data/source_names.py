@@ -102,8 +102,7 @@ def with_kind(text: str, data_dir: str | os.PathLike | None = None) -> str:
 
 
 def match_kind(text: str, like: str, data_dir: str | os.PathLike | None = None) -> str:
-    """Gives a source without a kind the kind of the source `like` of a recipe or run, if that is masks, boxes, instances or
-    depth.
+    """Gives a source without a kind that of the source `like` of a recipe or run: masks, boxes, instances or depth.
 
     "SCENES" becomes "masks:SCENES" for `like` "masks:PATH", and "boxes:SCENES" for "boxes:PATH", even if it could be
     read as masks; other text stays.

@@ -139,7 +139,7 @@ class InstanceTarget(BoxTarget):
         return parse
 
     def describe(self, title: str, table: InstanceTable, whole: Callable[[], RandomAccess], layout: Layout) -> str:
-        return super().describe(title, table.boxes, whole, layout) + f" ({layout.overlaps})"
+        return super().describe(title, table.boxes, whole, layout) + f"; overlaps: {layout.overlaps}"
 
 
 def instances(text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
