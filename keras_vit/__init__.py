@@ -21,6 +21,7 @@ from keras_vit.detection.detection_model import DetectionModel
 from keras_vit.fit.model import Model
 from keras_vit.image_text.contrastive import Contrastive
 from keras_vit.image_text.dual_encoder import DualEncoder
+from keras_vit.instances.instance_model import InstanceModel
 from keras_vit.models import BiT, BiTSpec, NaFlexViT, Swin, SwinSpec, TextEncoder, TextSpec, ViT, ViTSpec
 from keras_vit.models.multi_model import MultiModel
 from keras_vit.pretraining.dino_model import DINO
@@ -40,6 +41,7 @@ __all__ = [
     "Distilled",
     "DualEncoder",
     "ImageGPT",
+    "InstanceModel",
     "MaskedAutoencoder",
     "MaskedPatchPredictor",
     "Model",

@@ -1,8 +1,8 @@
-"""Yields images at their original size, one by one, with masks or other targets."""
+"""Yields images at their original size, one by one, with masks or objects if there are any."""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,44 +24,46 @@ def images_alone(source: Source) -> Source:
     def parse(example):
         return {"image": example["image"]}
 
-    return dataclasses.replace(source, parse=parse, void=None, most_objects=None)
+    return dataclasses.replace(source, parse=parse, void=None, most_objects=None, outlined=False)
 
 
 @functools.cache
-def _with_pixels(select):
-    """A function of an example -> (its pixels, serialised so that all have one shape, its target)."""
+def _serialising(keys):
+    """A function that serializes an example's image and `keys`, "" where missing, as scalars of one shape."""
 
-    def selected(example):
-        return tf.io.serialize_tensor(example["image"]), select(example)
+    def select(example):
+        image = tf.io.serialize_tensor(example["image"])
+        missing = tf.constant("")
+        return image, {
+            key: tf.io.serialize_tensor(tf.cast(example[key], kind)) if key in example else missing
+            for key, kind in keys
+        }
 
-    return selected
+    return select
 
 
 def whole_examples(
-    source: Source, channels: int, errors: ExampleErrors, select: Callable[[dict[str, Any]], Any]
-) -> Iterator[tuple[int, np.ndarray, Any]]:
-    """Yields (position, pixels (h, w, c) uint8, target) of the readable examples, in order.
+    source: Source, channels: int, errors: ExampleErrors, **keys: Any
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """Yields (position, {"image": pixels (h, w, c) uint8, key: value ...}) of the readable examples, in order.
 
     Args:
         source: Source of images.
         channels: int. Channels of the pixels.
         errors: ExampleErrors. Receives the unreadable examples.
-        select: callable. Maps an example, a dict, to its target, a structure of tensors of fixed shapes.
+        **keys: dtype of each further key of an example to yield; examples without it have none.
     """
-
-    preprocess, selected = f"decode({channels}, whole=True)", _with_pixels(select)
-    batches = evaluation_batches(source, preprocess, _READ, errors=errors, select=selected)
+    select = _serialising(tuple(keys.items()))
+    batches = evaluation_batches(source, f"decode({channels}, whole=True)", _READ, errors=errors, select=select)
     positions = iter(range(source.size))
-    for images, targets, weights in batches.as_numpy_iterator():
-        for i, (image, weight, position) in enumerate(zip(images, weights, positions)):
+    for images, others, weights in batches:
+        for i, (weight, position) in enumerate(zip(weights.numpy(), positions)):
             if weight > 0:
-                pixels = tf.io.parse_tensor(image, tf.uint8).numpy()
-                yield position, pixels, tf.nest.map_structure(lambda values, i=i: values[i], targets)
-
-
-def _mask(example):
-    """Serializes a mask, or "" without one, so that all have one shape."""
-    return tf.io.serialize_tensor(tf.cast(example["mask"][..., 0], tf.int32)) if "mask" in example else tf.constant("")
+                example = {"image": tf.io.parse_tensor(images[i], tf.uint8).numpy()}
+                for key, kind in keys.items():
+                    if others[key][i] != b"":
+                        example[key] = tf.io.parse_tensor(others[key][i], kind).numpy()
+                yield position, example
 
 
 def whole_images(
@@ -69,7 +71,7 @@ def whole_images(
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
     """Yields (position, pixels (h, w, c) uint8, mask (h, w) int32 or None) of the readable examples, in order.
 
-    Arguments as in `whole_examples`; the source has masks or not.
+    Arguments as of `whole_examples`.
     """
-    for position, pixels, mask in whole_examples(source, channels, errors, _mask):
-        yield position, pixels, tf.io.parse_tensor(mask, tf.int32).numpy() if mask else None
+    for position, example in whole_examples(source, channels, errors, mask=tf.int32):
+        yield position, example["image"], example["mask"][..., 0] if "mask" in example else None

@@ -83,6 +83,14 @@ class ObjectLoss(Loss):
         """The number of classes k of a packed prediction."""
         raise NotImplementedError
 
+    def rules(self, prediction: Any) -> ObjectRules:
+        """The rules for the targets of a packed prediction."""
+        return ObjectRules(self.count_classes(prediction))
+
+    def per_target(self, y: Any, prediction: Any) -> Any:
+        """The loss of each image, (b,), of targets y (b, m, 7) and a prediction (b, n, c), both float32."""
+        return self.per_example(*unpack_targets(y), prediction)
+
     def per_example(self, boxes: Any, labels: Any, is_object: Any, is_crowd: Any, prediction: Any) -> Any:
         """The loss of each image, (b,).
 
@@ -102,14 +110,14 @@ class ObjectLoss(Loss):
         return super().__call__(y_true, y_pred, sample_weight)
 
     def call(self, y_true, y_pred):
-        prediction, rules = ops.cast(y_pred, "float32"), ObjectRules(self.count_classes(y_pred))
+        prediction, rules = ops.cast(y_pred, "float32"), self.rules(y_pred)
         rules.check_form(tuple(y_true.shape), "float32")
         values = concrete(y_true)
         if values is not None:
             rules.check(values)
-        labels = ops.cast(y_true, "float32")[..., LABEL]
-        wrong = ops.any((labels >= rules.classes) | (labels < -1), axis=1)  # (b,)
-        return ops.where(wrong, float("nan"), self.per_example(*unpack_targets(y_true), prediction))
+        y = ops.cast(y_true, "float32")
+        wrong = ops.any((y[..., LABEL] >= rules.classes) | (y[..., LABEL] < -1), axis=1)  # (b,)
+        return ops.where(wrong, float("nan"), self.per_target(y, prediction))
 
 
 @serializable

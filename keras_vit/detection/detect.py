@@ -60,20 +60,25 @@ class Detections:
 
     def picture(self) -> "Image.Image":
         """The image with boxes, names and scores, in the classes' colours: a Pillow image, to show or save."""
+        colors = palette(len(self.class_names))
+        return self._drawn(self.image, [colors[label] for label in self.labels])
+
+    def _drawn(self, image, colors):
+        """`picture` on `image`, with a colour for each object."""
         from PIL import Image
 
-        colors, words = palette(len(self.class_names)), [drawable(*pair[::-1]) for pair in enumerate(self.class_names)]
+        words = [drawable(name, number) for number, name in enumerate(self.class_names)]
         sides = np.tile(np.array(self.image.shape[:2], "float32"), 2)
         marks = [
-            Mark(box / sides, f"{words[label]} {score:.2f}", colors[label])
-            for box, score, label in zip(self.boxes, self.scores, self.labels)
+            Mark(box / sides, f"{words[label]} {score:.2f}", color)
+            for box, score, label, color in zip(self.boxes, self.scores, self.labels, colors)
         ]
-        return Image.fromarray(draw(self.image, marks[::-1]))  # the best last, over the others
+        return Image.fromarray(draw(image, marks[::-1]))  # the best last, over the others
 
     def __repr__(self):
         height, width = self.image.shape[:2]
         found = ", ".join(f"{name} {score:.0%}" for name, score, _ in list(self)[:5])
-        return f"Detections({height} x {width} pixels: {found or 'none'}{', ...' if len(self) > 5 else ''})"
+        return f"{type(self).__name__}({height} x {width} pixels: {found or 'none'}{', ...' if len(self) > 5 else ''})"
 
 
 def class_names(model: Any) -> tuple[str, ...]:

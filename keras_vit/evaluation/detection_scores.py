@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
+import tensorflow as tf
 
 from keras_vit.data import ExampleErrors, evaluation_batches
 from keras_vit.data.objects import pack
@@ -22,13 +23,8 @@ from keras_vit.inspection.box_comparison import match_marks, sheet
 from keras_vit.io.progress import stage
 from keras_vit.segmentation.segment import resized_image
 
+_KEYS = {"boxes": tf.float32, "labels": tf.int32, "crowd": tf.int32, "area": tf.float32}
 _SHOWN = 1024  # pixels of the longer side, at most, of pictures of large images
-
-
-@functools.cache
-def _packed(limit):
-    """A function of an example -> its objects (limit, 7)."""
-    return functools.partial(pack, limit=limit)
 
 
 @functools.cache
@@ -53,15 +49,17 @@ def _in_batches(model, batches, limit):
         number += len(images)
 
 
-def _by_tiles(finder, source, most, errors):
+def _by_tiles(finder, source, errors):
     """The same of whole images by tiles; the images returned are for pictures, resized."""
     pending, size = [], finder.model.image_size
     shown = [side * max(1, _SHOWN // max(size)) for side in size]
 
     def images():
-        for position, image, objects in whole_examples(source, finder.model.channels, errors, _packed(most)):
-            pending.append((position, objects))
-            yield image
+        for position, example in whole_examples(source, finder.model.channels, errors, **_KEYS):
+            boxes = example["boxes"]
+            objects = np.column_stack([boxes, *(example[key] for key in _KEYS if key != "boxes")])  # (m, 7)
+            pending.append((position, objects[(boxes[:, 2:] > boxes[:, :2]).all(-1)]))
+            yield example["image"]
 
     for found in finder.of_pixels(images()):
         (position, objects), own = pending.pop(0), found.image.shape[:2]
@@ -139,7 +137,7 @@ class Detection(OnSource):
             )
         source, numbers = matched_objects(model, source)
         way = self._whole if self.tiles is None else self._tiled
-        found = way(setting, source, preprocess, max(source.most_objects, 1))
+        found = way(setting, source, preprocess)
 
         def evaluate():
             errors = setting.errors or ExampleErrors()
@@ -149,9 +147,9 @@ class Detection(OnSource):
 
         return evaluate
 
-    def _whole(self, setting, source, preprocess, most):
+    def _whole(self, setting, source, preprocess):
         """A function of ExampleErrors -> what is found in images of the model's size, as of `_in_batches`."""
-        model, select = setting.model, _selecting(most)
+        model, select = setting.model, _selecting(max(source.most_objects, 1))
         check_preprocessing(preprocess, source, model, select)
 
         def found(errors):
@@ -160,14 +158,14 @@ class Detection(OnSource):
 
         return found
 
-    def _tiled(self, setting, source, preprocess, most):
+    def _tiled(self, setting, source, preprocess):
         """The same in whole images by tiles."""
         if setting.strategy.hosts > 1:
             raise ValueError("detection: tiles work only in a single process: leave them out.")
         options = {"threshold": 0.0, "limit": self.limit, "tiles": self.tiles, "tile_overlap": self.tile_overlap}
         with setting.strategy.scope():
             finder = Finder.of(setting.model, setting.batch_size, **options)
-        return lambda errors: _by_tiles(finder, source, most, errors)
+        return lambda errors: _by_tiles(finder, source, errors)
 
     def _collect(self, source, numbers, found, setting):
         """(AveragePrecision, [_Example]) of what is found in all examples.

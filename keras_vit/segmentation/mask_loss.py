@@ -7,7 +7,7 @@ Letters: b images, q queries, k classes and so targets, p cells of the predicted
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
@@ -72,6 +72,64 @@ def _on_grid(cells, size):
     return h, cells // h
 
 
+_WEIGHTS = ("class_weight", "mask_weight", "dice_weight", "no_object")
+
+
+class SetWeights(NamedTuple):
+    """The weights of the losses of classes, masks (binary cross-entropy) and dice, also in the cost of a match, and of
+    "no object" in the cross-entropy of classes.
+    """
+
+    classes: float = 2.0
+    masks: float = 5.0
+    dice: float = 5.0
+    no_object: float = 0.1
+
+
+def checked_weights(owner: str, *weights: Any) -> SetWeights:
+    """SetWeights in their order; ValueError, which names the loss `owner`, for a negative one or no number."""
+    return SetWeights(
+        *(number(value, f"{owner}: {name}", least=0) for name, value in zip(_WEIGHTS, weights, strict=True))
+    )
+
+
+def weights_config(weights: SetWeights) -> dict[str, float]:
+    """The arguments of a loss with these weights."""
+    return dict(zip(_WEIGHTS, weights))
+
+
+def set_loss(logits: Any, masks: Any, of_class: Any, shares: Any, counts: Any, there: Any, weights: SetWeights) -> Any:
+    """Matches predicted masks with targets; the loss of each image, (b,), in t targets.
+
+    The cross-entropy is the weighted mean over an image's queries, and mask losses are divided by the number of its own
+    targets, so that examples and replicas do not depend on each other; the papers divide by the batch's.
+
+    Args:
+        logits: (b, q, k + 1), "no object" last.
+        masks: logits (b, q, p).
+        of_class: (b, t, k) or (1, t, k), 1 for the class of each target, else 0.
+        shares: (b, p, t), the share of each target in the pixels of each cell.
+        counts: (b, p), the share of pixels that count.
+        there: (b, t) booleans, which targets are there.
+        weights: of the losses.
+    """
+    entropy, dice = pairwise_losses(masks, shares, counts)
+    cost = weights.masks * entropy + weights.dice * dice  # (b, q, t)
+    probability = ops.matmul(ops.softmax(logits, axis=-1)[..., :-1], ops.transpose(of_class, (0, 2, 1)))  # (b, q, t)
+    query_of = match(cost - weights.classes * probability, there)  # (b, t)
+    matched = ops.transpose(ops.one_hot(query_of, logits.shape[1], dtype="float32"), (0, 2, 1))  # (b, q, t)
+    targets = ops.maximum(ops.sum(matched, axis=(1, 2)), 1.0)  # (b,)
+    of_masks = ops.sum(matched * cost, axis=(1, 2)) / targets
+    return weights.classes * _class_loss(logits, ops.matmul(matched, of_class), weights.no_object) + of_masks
+
+
+def _class_loss(logits, matched, no_object):
+    """The weighted mean of the queries' cross-entropy, (b,), for the class that each matched, (b, q, k)."""
+    other = 1.0 - ops.sum(matched, axis=2, keepdims=True)  # (b, q, 1)
+    weighted = ops.concatenate([matched, no_object * other], axis=2)  # (b, q, k + 1)
+    return -ops.sum(weighted * ops.log_softmax(logits, axis=-1), axis=(1, 2)) / ops.sum(weighted, axis=(1, 2))
+
+
 @serializable
 class MaskClassificationLoss(PixelLoss):
     """Hungarian matching, then cross-entropy of classes, binary cross-entropy and dice loss of masks, for each image.
@@ -80,8 +138,7 @@ class MaskClassificationLoss(PixelLoss):
     y_pred (b, q, k + 1 + p): logits of the classes and "no object", then of the mask, row by row.
 
     Masks are compared on their whole grid, where the paper samples 12,544 points: at a stride of four that is an image
-    of 448 pixels. An image's mask losses are divided by its own number of targets, so that examples and replicas do
-    not depend on each other; the paper divides a batch's by the batch's.
+    of 448 pixels.
 
     Args:
         classes: k.
@@ -103,10 +160,7 @@ class MaskClassificationLoss(PixelLoss):
     ):
         super().__init__(None, void, name, **kwargs)
         self.classes = integer(classes, "MaskClassificationLoss: classes", least=2)
-        self.class_weight = number(class_weight, "MaskClassificationLoss: class_weight", least=0)
-        self.mask_weight = number(mask_weight, "MaskClassificationLoss: mask_weight", least=0)
-        self.dice_weight = number(dice_weight, "MaskClassificationLoss: dice_weight", least=0)
-        self.no_object = number(no_object, "MaskClassificationLoss: no_object", least=0)
+        self.weights = checked_weights(type(self).__name__, class_weight, mask_weight, dice_weight, no_object)
 
     def call(self, y_true, y_pred):
         rules = MaskRules(self.classes, tuple(y_true.shape[1:3]), self.void)
@@ -116,24 +170,10 @@ class MaskClassificationLoss(PixelLoss):
         classes, masks = logits[..., : self.classes + 1], logits[..., self.classes + 1 :]
         grid = _on_grid(masks.shape[-1], labels.shape[1:3])
         shares = class_shares(labels, counted, grid, self.classes)  # (b, p, k)
-        entropy, dice = pairwise_losses(masks, shares, ops.sum(shares, axis=2))
-        cost = self.mask_weight * entropy + self.dice_weight * dice  # (b, q, k)
-        probability = ops.softmax(classes, axis=-1)[..., :-1]
-        there = ops.sum(shares, axis=1) > 0  # (b, k)
-        query_of = match(cost - self.class_weight * probability, there)
-        matched = ops.transpose(ops.one_hot(query_of, logits.shape[1], dtype="float32"), (0, 2, 1))  # (b, q, k)
-        targets = ops.maximum(ops.sum(matched, axis=(1, 2)), 1.0)  # (b,)
-        of_masks = ops.sum(matched * cost, axis=(1, 2)) / targets
-        return self.class_weight * self._class_loss(classes, matched) + of_masks
-
-    def _class_loss(self, classes, matched):
-        """The weighted mean of the queries' cross-entropy, (b,)."""
-        other = 1.0 - ops.sum(matched, axis=2, keepdims=True)  # (b, q, 1)
-        weighted = ops.concatenate([matched, self.no_object * other], axis=2)  # (b, q, k + 1)
-        return -ops.sum(weighted * ops.log_softmax(classes, axis=-1), axis=(1, 2)) / ops.sum(weighted, axis=(1, 2))
+        of_class, there = ops.eye(self.classes)[None], ops.sum(shares, axis=1) > 0  # (1, k, k), (b, k)
+        return set_loss(classes, masks, of_class, shares, ops.sum(shares, axis=2), there, self.weights)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         del config["class_weights"]
-        names = ("classes", "class_weight", "mask_weight", "dice_weight", "no_object")
-        return {**config, **{name: getattr(self, name) for name in names}}
+        return {**config, "classes": self.classes, **weights_config(self.weights)}

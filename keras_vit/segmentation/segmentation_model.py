@@ -11,7 +11,7 @@ from keras_vit.layers.arguments import number
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.resizing import LogitsAtPixels
 from keras_vit.models.headed import HeadedModel, Shared, maps_for_head
-from keras_vit.segmentation.heads.eomt import MaskedAttention, mask_outputs
+from keras_vit.segmentation.heads.eomt import count_update, mask_outputs
 from keras_vit.segmentation.heads.segmentation_heads import make_decoder
 from keras_vit.segmentation.mask_loss import MaskClassificationLoss
 from keras_vit.segmentation.mask_rules import MaskRules
@@ -209,10 +209,7 @@ class SegmentationModel(HeadedModel):
             )
 
     def after_update(self) -> None:
-        """Counts the update, by which masked attention is annealed (heads/eomt.py)."""
-        for _, layer in self._decoder.auxiliary:
-            if isinstance(layer, MaskedAttention) and layer.steps is not None:
-                layer.update()
+        count_update(self._decoder)
 
     def without_auxiliary(self) -> "SegmentationModel":
         """The model with its logits alone, of the same layers; itself if it has no auxiliary heads."""

@@ -203,9 +203,18 @@ class SemanticMap(keras.layers.Layer):
         return ops.reshape(ops.log(ops.maximum(scores, _LEAST)), (-1, height, width, k))
 
 
+def prediction_rows(classes: Any, masks: Any) -> Any:
+    """Classes and masks in one row per query, for losses: (b, q, K + 1), (b, h', w', q) -> (b, q, K + 1 + h' * w'),
+    float32.
+    """
+    _, h, w, q = masks.shape
+    rows = ops.transpose(ops.reshape(masks, (-1, h * w, q)), (0, 2, 1))  # (b, q, h'*w')
+    return ops.concatenate([ops.cast(classes, "float32"), ops.cast(rows, "float32")], axis=-1)
+
+
 @serializable
 class Predictions(keras.layers.Layer):
-    """Classes and masks in one row per query, for training.MaskClassificationLoss: (b, q, K + 1 + h' * w'), float32."""
+    """`prediction_rows` as a layer, for training.MaskClassificationLoss."""
 
     returns = "logits"
 
@@ -213,40 +222,56 @@ class Predictions(keras.layers.Layer):
         super().__init__(**{"autocast": False, **kwargs})
 
     def call(self, classes, masks):
-        _, h, w, q = masks.shape
-        rows = ops.transpose(ops.reshape(masks, (-1, h * w, q)), (0, 2, 1))  # (b, q, h'*w')
-        return ops.concatenate([ops.cast(classes, "float32"), ops.cast(rows, "float32")], axis=-1)
+        return prediction_rows(classes, masks)
 
 
-def mask_outputs(encoder: Any, decoder: Decoder) -> Any:
-    """The symbolic outputs of EoMT on a ViT.
+def query_outputs(encoder: Any, decoder: Decoder) -> list[tuple[Any, Any]]:
+    """The symbolic (classes (b, q, K + 1), masks (b, h', w', q)) of each mask module: before each block with queries if
+    the decoder has auxiliary predictions, and after the last one.
 
     Args:
         encoder: the ViT, a Classifier.
         decoder: as `EoMT.decoder` returns it.
-
-    Returns:
-        Logits (b, height, width, K). With `decoder.auxiliary` a dict of these, "prediction" with the Predictions of the
-        last block, and "auxiliary_0"... with those before each block.
     """
     norm = encoder.get_layer(taps.family_in(encoder).encoded)
     blocks = [taps.blocks(encoder)[i] for i in decoder.taps]
     assert decoder.neck is not None, "EoMT makes one"
-    tokens = decoder.neck(blocks[0].input)
-    outputs = {}
+    tokens, found = decoder.neck(blocks[0].input), []
     for i, block in enumerate(blocks):
         masked = decoder.auxiliary[i][1] if decoder.auxiliary else None
         if masked is None:
             tokens = block(tokens)
             continue
-        classes, masks = decoder.head(norm(tokens))
-        outputs[f"auxiliary_{i}"] = Predictions(dtype="float32", name=f"prediction_{i}")(classes, masks)
-        tokens = block(tokens) if masked.steps is None else block(tokens, attention_mask=masked(masks))
-    classes, masks = decoder.head(norm(tokens))
-    logits = SemanticMap(encoder.image_size, dtype="float32", name="logits")(classes, masks)
+        found.append(decoder.head(norm(tokens)))
+        tokens = block(tokens) if masked.steps is None else block(tokens, attention_mask=masked(found[-1][1]))
+    return [*found, decoder.head(norm(tokens))]
+
+
+def auxiliary_outputs(before: list[tuple[Any, Any]]) -> dict[str, Any]:
+    """What losses compare of the mask modules before each block: "auxiliary_0"..."""
+    return {f"auxiliary_{i}": Predictions(dtype="float32", name=f"prediction_{i}")(*x) for i, x in enumerate(before)}
+
+
+def mask_outputs(encoder: Any, decoder: Decoder) -> Any:
+    """The symbolic outputs of EoMT for semantic segmentation; arguments as of `query_outputs`.
+
+    Returns:
+        Logits (b, height, width, K). With `decoder.auxiliary` a dict of these, "prediction" with the Predictions of the
+        last block, and `auxiliary_outputs`.
+    """
+    *before, last = query_outputs(encoder, decoder)
+    logits = SemanticMap(encoder.image_size, dtype="float32", name="logits")(*last)
     if not decoder.auxiliary:
         return logits
-    return {"logits": logits, "prediction": Predictions(dtype="float32", name="prediction")(classes, masks), **outputs}
+    prediction = Predictions(dtype="float32", name="prediction")(*last)
+    return {"logits": logits, "prediction": prediction, **auxiliary_outputs(before)}
+
+
+def count_update(decoder: Decoder) -> None:
+    """Counts an update of the training, by which masked attention is annealed."""
+    for _, layer in decoder.auxiliary:
+        if isinstance(layer, MaskedAttention) and layer.steps is not None:
+            layer.update()
 
 
 @dataclasses.dataclass(frozen=True)

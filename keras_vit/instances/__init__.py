@@ -1,0 +1,1 @@
+"""Objects with masks: models, losses, and what they find in an image."""

@@ -1,0 +1,249 @@
+"""Objects with masks in images of any size, for `InstanceModel.detect`.
+
+A mask stays a grid of logits, of the part of the image that the model saw, until it is asked for: then it is resized to
+the image's own pixels, half-pixel bilinear, inside the object's box alone.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keras_vit.data.annotations.run_lengths import run_lengths
+from keras_vit.detection.detect import Detections, class_names, letterboxes, shown_text, visible
+from keras_vit.detection.heads.suppress import share
+from keras_vit.detection.tiles import LIMIT, Tiling, merged, over_windows
+from keras_vit.fit.checks.pixels import InputRange
+from keras_vit.io.mask_pictures import palette, rgb
+from keras_vit.layers.arguments import integer
+from keras_vit.prediction.images import Reader, each_answer
+from keras_vit.prediction.preprocessing import parse_preprocessing
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+WHOLE = (0.0, 0.0, 1.0, 1.0)
+
+
+def _between(places: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(cell before, cell after, weight of the latter) of positions in cells, for `count` cells."""
+    places = np.clip(places - 0.5, 0, count - 1)
+    low = np.minimum(places.astype(int), max(count - 2, 0))
+    return low, np.minimum(low + 1, count - 1), (places - low).astype("float32")
+
+
+def sampled(grid: np.ndarray, frame: Any, size: tuple[int, int], rows: range, columns: range) -> np.ndarray:
+    """Logits of a part of an image, (rows, columns), from a grid (h', w') over its part `frame`.
+
+    Args:
+        grid: logits at the centres of its cells.
+        frame: top, left, bottom, right of the grid, as fractions of the image.
+        size: (height, width) of the image.
+        rows, columns: the pixels to return.
+    """
+    top, left, bottom, right = frame
+    y = ((np.array(rows) + 0.5) / size[0] - top) / (bottom - top) * grid.shape[0]
+    x = ((np.array(columns) + 0.5) / size[1] - left) / (right - left) * grid.shape[1]
+    (above, below, down), (before, after, across) = _between(y, grid.shape[0]), _between(x, grid.shape[1])
+    lines = grid[above] * (1 - down)[:, None] + grid[below] * down[:, None]  # (rows, w')
+    return lines[:, before] * (1 - across) + lines[:, after] * across
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Instances(Detections):
+    """The objects in an image with their masks, highest score first.
+
+    Attributes:
+        boxes, scores, labels, class_names, image: as in Detections.
+        grids: (d, h', w') float32. Logits of the masks.
+        frames: (d, 4) top, left, bottom, right of the part of the image that each grid covers, as fractions.
+    """
+
+    grids: np.ndarray
+    frames: np.ndarray
+
+    def _window(self, i):
+        """The rows and columns of the image that may belong to object `i`."""
+        height, width = self.image.shape[:2]
+        top, left, bottom, right = self.boxes[i].tolist()
+        margin_y, margin_x = (height / self.grids.shape[1] + 1, width / self.grids.shape[2] + 1)
+        rows = range(max(int(top - margin_y), 0), min(int(np.ceil(bottom + margin_y)), height))
+        return rows, range(max(int(left - margin_x), 0), min(int(np.ceil(right + margin_x)), width))
+
+    def part(self, i: int) -> tuple[slice, slice, np.ndarray]:
+        """Object `i` as (rows, columns, mask (rows, columns) bool): outside of these no pixel belongs to it."""
+        rows, columns = self._window(i)
+        inside = sampled(self.grids[i], self.frames[i], self.image.shape[:2], rows, columns) > 0
+        return slice(rows.start, rows.stop), slice(columns.start, columns.stop), inside
+
+    def mask(self, i: int) -> np.ndarray:
+        """The pixels of object `i`: (h, w) bool, at the image's own size."""
+        mask = np.zeros(self.image.shape[:2], bool)
+        rows, columns, inside = self.part(i)
+        mask[rows, columns] = inside
+        return mask
+
+    @property
+    def masks(self) -> np.ndarray:
+        """All masks, (d, h, w) bool: h * w bytes for each object."""
+        masks = np.zeros((len(self), *self.image.shape[:2]), bool)
+        for i in range(len(self)):
+            rows, columns, inside = self.part(i)
+            masks[i, rows, columns] = inside
+        return masks
+
+    def run_lengths(self) -> list[dict[str, Any]]:
+        """The masks in COCO's form: {"size": [h, w], "counts": text} of each."""
+        return [run_lengths(self.mask(i)) for i in range(len(self))]
+
+    def map(self) -> np.ndarray:
+        """The number of the best object at each pixel, from 1, and 0 where there is none: (h, w) int32."""
+        numbers = np.zeros(self.image.shape[:2], "int32")
+        for i in reversed(range(len(self))):
+            rows, columns, inside = self.part(i)
+            numbers[rows, columns][inside] = i + 1
+        return numbers
+
+    def picture(self, alpha: float = 0.5) -> "Image.Image":
+        """The image with masks, boxes, names and scores: a Pillow image, to show or save.
+
+        Each object has a colour of its own.
+
+        Args:
+            alpha: share of the colours in masks, 0 to 1.
+        """
+        colors = palette(len(self))
+        return self._drawn(shaded(self.image, self.map(), colors, alpha), colors)
+
+
+def shaded(image: np.ndarray, numbers: np.ndarray, colors: Any, alpha: float = 0.5) -> np.ndarray:
+    """An image (h, w, c) with objects (h, w), numbers from 1, in colours with a dark outline: (h, w, 3) uint8."""
+    pixels = rgb(image)
+    table = np.array([(0, 0, 0), *colors], "float32")
+    mixed = np.round((1 - alpha) * pixels + alpha * table[numbers]).astype("uint8")
+    shown = np.where((numbers > 0)[..., None], mixed, pixels)
+    edge = np.zeros(numbers.shape, bool)
+    edge[1:] |= numbers[1:] != numbers[:-1]
+    edge[:, 1:] |= numbers[:, 1:] != numbers[:, :-1]
+    shown[edge] = shown[edge] // 3
+    return shown
+
+
+@dataclasses.dataclass(frozen=True)
+class InstanceFinder:
+    """A model as a function from images of any kind and size to `Instances`; see InstanceModel.detect.
+
+    Attributes:
+        model: an InstanceModel.
+        batch_size: images, or tiles, at once.
+        threshold, limit: as in `InstanceModel.detect`.
+        tiling: tiles of large images; None to see each image as a whole.
+    """
+
+    model: Any
+    batch_size: int = 8
+    threshold: float = 0.0
+    limit: int = 100
+    tiling: Tiling | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        batch_size: int = 8,
+        threshold: float | None = None,
+        limit: int | None = None,
+        tiles: int | tuple[int, int] | None = None,
+        tile_overlap: float = 0.2,
+    ) -> "InstanceFinder":
+        """An InstanceFinder by the arguments of `InstanceModel.detect`, with its defaults.
+
+        Raises:
+            ValueError: for an argument out of range.
+        """
+        tiling = None if tiles is None else Tiling(tiles, tile_overlap)
+        threshold = model.score_threshold if threshold is None else threshold
+        return cls(model, batch_size, threshold, (LIMIT if tiling else 100) if limit is None else limit, tiling)
+
+    def __post_init__(self):
+        integer(self.batch_size, "batch_size")
+        share(self.threshold, "threshold")
+        self.model.finder(self.limit)  # refuses a limit out of range
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is found, for the description of a job."""
+        return {"threshold": self.threshold, "limit": self.limit}
+
+    def __call__(self, images: Iterable[tuple[Any, str]]) -> Iterator[Instances]:
+        """The Instances of (image, its name in messages), in order; reads images as it goes.
+
+        Raises:
+            FileNotFoundError: for a missing file.
+            ValueError: for anything but an image, which `name` names.
+        """
+        read = Reader(self.model)
+        return self.of_pixels(read(item, name) for item, name in images)
+
+    def of_pixels(self, images: Iterable[np.ndarray]) -> Iterator[Instances]:
+        """The same of pixels 0..255 (h, w, c) uint8 in the model's channels."""
+        find = functools.partial(self._found, parse_preprocessing(shown_text(self.model)), InputRange.known(self.model))
+        for image, found in over_windows(images, self.tiling, find, self.batch_size):
+            if len(found) == 1:
+                yield dataclasses.replace(found[0][1], image=image)
+            else:
+                yield self._merged(image, found)
+
+    def _found(self, preprocess, pixel_range, windows):
+        """The Instances in each window's pixels (h, w, c)."""
+        pixels = np.stack([preprocess.image(window).numpy() for window in windows])
+        outputs = self.model.finder(self.limit).predict_on_batch(pixel_range.of_bytes(pixels))
+        rows = {name: np.asarray(x) for name, x in outputs.items()}
+        for i, window in enumerate(windows):
+            yield instances(self.model, {name: x[i] for name, x in rows.items()}, window, self.threshold)
+
+    def _merged(self, image, found):
+        """The Instances in an image from those of its windows."""
+        size, sides = image.shape[:2], np.tile(np.array(image.shape[:2], "float32"), 2)
+        corners = np.array([window for window, _ in found], "float32")
+        owner = np.repeat(np.arange(len(found)), [len(answer) for _, answer in found])
+        boxes, scores, labels, grids, frames = (
+            np.concatenate([getattr(answer, name) for _, answer in found])
+            for name in ("boxes", "scores", "labels", "grids", "frames")
+        )
+        start, extent = np.tile(corners[owner, :2], 2), np.tile(corners[owner, 2:] - corners[owner, :2], 2)
+        boxes, frames = boxes + start, (frames * extent + start) / sides
+        kept = merged(boxes, scores, labels, corners[owner].astype(int), size, self.limit)
+        names = class_names(self.model)
+        return Instances(boxes[kept], scores[kept], labels[kept], names, image, grids[kept], frames[kept])
+
+
+def frame_of(text: str, size: tuple[int, int]) -> Any:
+    """The part of an image of this size that the preprocessing `text` shows, as fractions; a letterbox shows more."""
+    if not letterboxes(text):
+        return WHOLE
+    from keras_vit.data.ops.frame import frame
+
+    return frame(text, *size)
+
+
+def instances(model: Any, found: dict[str, np.ndarray], image: np.ndarray, threshold: float) -> Instances:
+    """The Instances in an image (h, w, c) with scores above a threshold, from the outputs of BestObjects for it:
+    "scores" (d,), "labels" (d,), "boxes" (d, 4) and "masks" (d, h', w').
+    """
+    kept = (found["labels"] >= 0) & (found["scores"] > threshold)
+    frame = np.array(frame_of(shown_text(model), image.shape[:2]), "float32")
+    start, extent = np.tile(frame[:2], 2), np.tile(frame[2:] - frame[:2], 2)
+    boxes = np.clip(found["boxes"][kept] * extent + start, 0.0, 1.0)
+    seen, sides = visible(boxes), np.tile(np.array(image.shape[:2], "float32"), 2)
+    scores, labels, grids = (found[name][kept][seen] for name in ("scores", "labels", "masks"))
+    frames = np.tile(frame, (len(grids), 1))
+    return Instances(boxes[seen] * sides, scores, labels, class_names(model), image, grids, frames)
+
+
+def detect(model: Any, x: Any, verbose: bool | int | str = "auto", **how: Any) -> Instances | list[Instances]:
+    """The objects in one image or a list; see InstanceModel.detect."""
+    finder = InstanceFinder.of(model, **how)
+    return each_answer(finder, x, verbose, finder.batch_size)

@@ -1,0 +1,1 @@
+"""Heads that find objects with masks."""
