@@ -13,6 +13,7 @@ from keras_vit.checkpoints.transfer import LoadOptions, adapt, check_plain, desc
 from keras_vit.depth.depth_model import DepthModel
 from keras_vit.detection.detection_model import DetectionModel
 from keras_vit.detection.heads import detection_heads
+from keras_vit.instances.instance_model import InstanceModel
 from keras_vit.models import Classifier
 from keras_vit.models.headed import HeadedModel
 from keras_vit.segmentation.segmentation_model import SegmentationModel
@@ -101,9 +102,11 @@ def with_head(encoder: Classifier, dense: Dense, options: LoadOptions) -> Headed
     """The model of a file with a dense head, on an encoder; ValueError if the head does not suit its maps."""
     if dense.options.get("depth"):
         return DepthModel(encoder, dense.head, **DepthModel.constructor_arguments(dense.options), **_named(options))
-    finds = dense.head in detection_heads.HEADS
-    arguments: dict[str, Any] = {} if finds else {"colors": dense.colors, "auxiliary": dense.auxiliary}
-    return (DetectionModel if finds else SegmentationModel)(
+    model: type[HeadedModel] = SegmentationModel
+    arguments: dict[str, Any] = {"colors": dense.colors, "auxiliary": dense.auxiliary}
+    if dense.instances or dense.head in detection_heads.HEADS:
+        model, arguments = InstanceModel if dense.instances else DetectionModel, {}
+    return model(
         encoder,
         head=dense.head,
         classes=dense.classes,

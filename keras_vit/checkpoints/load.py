@@ -30,6 +30,7 @@ from keras_vit.checkpoints.reading.files import read
 from keras_vit.checkpoints.transfer import LoadOptions, adapt, adapted, describe
 from keras_vit.detection.detection_model import DetectionModel
 from keras_vit.image_text.dual_encoder import DualEncoder
+from keras_vit.instances.instance_model import InstanceModel
 from keras_vit.io.class_names import DATA_SETS
 from keras_vit.io.logs import log_once
 from keras_vit.io.suggest import did_you_mean, nearest
@@ -209,7 +210,7 @@ def _check_arguments(changes):
 
 def _name_classes(model, located, contents):
     """Names the classes of a well-known data set, if the catalogue or the file names it as the training data."""
-    if model.class_names is not None or not isinstance(model, (Classifier, DetectionModel)):
+    if model.class_names is not None or not isinstance(model, (Classifier, DetectionModel, InstanceModel)):
         return
     labels = located.class_names
     if labels is None and contents.metadata is None and contents.kind != "keras":

@@ -83,8 +83,8 @@ class ObjectLoss(Loss):
         """The number of classes k of a packed prediction."""
         raise NotImplementedError
 
-    def rules(self, prediction: Any) -> ObjectRules:
-        """The rules for the targets of a packed prediction."""
+    def rules(self, y: Any, prediction: Any) -> ObjectRules:
+        """The rules for targets, of which the shape is known, and a packed prediction."""
         return ObjectRules(self.count_classes(prediction))
 
     def per_target(self, y: Any, prediction: Any) -> Any:
@@ -110,7 +110,7 @@ class ObjectLoss(Loss):
         return super().__call__(y_true, y_pred, sample_weight)
 
     def call(self, y_true, y_pred):
-        prediction, rules = ops.cast(y_pred, "float32"), self.rules(y_pred)
+        prediction, rules = ops.cast(y_pred, "float32"), self.rules(y_true, y_pred)
         rules.check_form(tuple(y_true.shape), "float32")
         values = concrete(y_true)
         if values is not None:

@@ -86,19 +86,36 @@ class GroupedSetPredictionLoss(ObjectLoss):
         return prediction.shape[-1] - 4
 
     def per_example(self, boxes: Any, labels: Any, is_object: Any, is_crowd: Any, prediction: Any) -> Any:
+        return self._loss(boxes, labels, is_object, prediction)
+
+    def _loss(self, boxes, labels, is_object, prediction, costs=None, more=None):
+        """The loss of each image, (b,); subclasses add costs of each match, (b, s, g, q, m), and losses of the matches:
+        `more` maps the query of each object or -1, (b, s, g, m), to (b, s, g).
+        """
         _, s, g, q, c = prediction.shape
+        m = labels.shape[1]
         count = ops.maximum(ops.sum(ops.cast(is_object, "float32"), axis=1), 1.0)  # (b,)
         boxes, labels, is_object = (ops.repeat(x, s * g, axis=0) for x in (boxes, labels, is_object))  # (b*s*g, m, ...)
-        losses = self._set_losses(boxes, labels, is_object, ops.reshape(prediction, (-1, q, c)))
-        return ops.sum(ops.reshape(losses, (-1, s * g)), axis=1) / (g * count)
+        prediction = ops.reshape(prediction, (-1, q, c))
+        of_matches = self._costs(boxes, labels, prediction)
+        if costs is not None:
+            of_matches = of_matches + ops.reshape(costs, (-1, q, m))
+        found = match(of_matches, is_object)  # (b*s*g, m), -1 for none
+        losses = ops.reshape(self._set_losses(boxes, labels, found, prediction), (-1, s, g))
+        if more is not None:
+            losses = losses + more(ops.reshape(found, (-1, s, g, m)))
+        return ops.sum(losses, axis=(1, 2)) / (g * count)
 
-    def _set_losses(self, boxes, labels, is_object, prediction):
-        """The sum of each set's losses, (b*s*g,), from predictions (b*s*g, q, 4 + k)."""
+    def _costs(self, boxes, labels, prediction):
+        """The cost of each match in each set, (b*s*g, q, m), from predictions (b*s*g, q, 4 + k)."""
+        hot = ops.one_hot(labels, prediction.shape[-1] - 4, dtype="float32")  # (b*s*g, m, k)
+        costs = ops.matmul(class_costs(prediction[..., 4:]), ops.transpose(hot, (0, 2, 1)))
+        return self.class_cost * costs + pair_losses(prediction[..., :4], boxes, self.box_cost, self.giou_cost)
+
+    def _set_losses(self, boxes, labels, found, prediction):
+        """The sum of each set's losses, (b*s*g,), for the query of each object, (b*s*g, m)."""
         predicted, logits = prediction[..., :4], prediction[..., 4:]
         hot = ops.one_hot(labels, logits.shape[-1], dtype="float32")  # (b*s*g, m, k)
-        costs = ops.matmul(class_costs(logits), ops.transpose(hot, (0, 2, 1)))  # (b*s*g, q, m)
-        costs = self.class_cost * costs + pair_losses(predicted, boxes, self.box_cost, self.giou_cost)
-        found = match(costs, is_object)  # (b*s*g, m), -1 for none
         matched = ops.transpose(ops.one_hot(found, predicted.shape[1], dtype="float32"), (0, 2, 1))  # (b*s*g, q, m)
         pairs = pair_losses(predicted, boxes, self.box_weight, self.giou_weight)
         overlap = ops.stop_gradient(iou(predicted[:, :, None], boxes[:, None])) * matched

@@ -57,7 +57,7 @@ class InstanceLoss(ObjectLoss):
         self.classes = integer(classes, "InstanceLoss: classes")
         self.weights = checked_weights("InstanceLoss", class_weight, mask_weight, dice_weight, no_object)
 
-    def rules(self, prediction: Any) -> InstanceRules:
+    def rules(self, y: Any, prediction: Any) -> InstanceRules:
         return InstanceRules(self.classes, grid=(1, prediction.shape[-1] - self.classes - 1))
 
     def per_target(self, y: Any, prediction: Any) -> Any:

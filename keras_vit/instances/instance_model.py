@@ -15,7 +15,7 @@ from keras_vit.instances.heads.instance_heads import HEADS, Head, make_decoder
 from keras_vit.layers.arguments import number
 from keras_vit.layers.registration import serializable
 from keras_vit.models.headed import HeadedModel, Shared
-from keras_vit.segmentation.heads.eomt import count_update, prediction_rows
+from keras_vit.segmentation.heads.eomt import count_update
 
 if TYPE_CHECKING:
     from keras_vit.instances.found import Instances
@@ -61,7 +61,8 @@ class InstanceModel(HeadedModel):
 
     Input: pixels 0..255, (b, height, width, channels). Output: {"logits" (b, q, classes + 1), "masks" (b, h', w', q)},
     float32: logits of the classes, "no object" last, and of masks on a grid of about a quarter of the pixels per side.
-    Some heads add "boxes" (b, q, 4). With auxiliary predictions also "auxiliary_0"..., for the loss.
+    Heads with sigmoid scores have logits (b, q, classes). Some heads add "boxes" (b, q, 4). With auxiliary predictions
+    also "auxiliary_0"... or "prediction", for the loss.
     Targets are (b, m, 7 + h' * w'), rows as of a DetectionModel and then the object's mask on this grid
     (`keras_vit.data.pack_masks`).
 
@@ -181,7 +182,7 @@ class InstanceModel(HeadedModel):
 
     def supervised(self, outputs: Any, y: Any = None) -> tuple[Any, list[tuple[float, Any]]]:
         others = [x for name, x in sorted(outputs.items()) if name.startswith("auxiliary_")]
-        return prediction_rows(outputs["logits"], outputs["masks"]), [(self.auxiliary, x) for x in others]
+        return self.head_row.prediction(outputs), [(self.auxiliary, x) for x in others]
 
     def finder(self, limit: int = 100) -> Model:
         """The model from pixels to its best objects, of the same layers; see BestObjects for the outputs.
@@ -191,7 +192,9 @@ class InstanceModel(HeadedModel):
         """
         from keras_vit.instances.selection import BestObjects
 
-        return self._reading(limit, lambda: BestObjects(self.head_row.activation, limit, self.stuff_numbers))
+        return self._reading(
+            limit, lambda: BestObjects(self.head_row.activation, limit, self.stuff_numbers, name="best_objects")
+        )
 
     def queries(self) -> Model:
         """The model from pixels to the class and mask of each query; see BestClasses for the outputs."""

@@ -4,6 +4,7 @@ from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find
 from keras_vit.depth.depth_model import DepthModel
 from keras_vit.detection.detection_model import DetectionModel
 from keras_vit.detection.heads import detection_heads
+from keras_vit.instances.instance_model import InstanceModel
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.models.families import FAMILIES, find_spec
 from keras_vit.models.without_values import without_values
@@ -22,6 +23,8 @@ def _dense_model(published, spec, size):
     head, classes, options = published.head, published.classes or 1, published.head_options
     if options.get("depth"):
         return DepthModel(spec, head, image_size=size, **DepthModel.constructor_arguments(options))
+    if "mask_stride" in options:
+        return InstanceModel(spec, head, classes, size, head_options=options)
     if head in detection_heads.HEADS:
         return DetectionModel(spec, head, classes, size, head_options=options)
     return SegmentationModel(spec, head, classes, size, head_options=options, auxiliary=float(classes > 1))

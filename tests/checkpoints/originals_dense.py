@@ -1,4 +1,4 @@
-"""Writes goldens/dense/*.json: tiny DPT, Depth Anything, BEiT, EoMT, YOLOS, LW- and RF-DETR, and what they answer.
+"""Writes goldens/dense/*.json: tiny DPT, Depth Anything, BEiT, EoMT, YOLOS, LW-, RF-DETR and -Seg, and their answers.
 
     pip install torch transformers        # in another environment
     python tests/checkpoints/originals_dense.py [NAME ...]
@@ -86,11 +86,11 @@ _QUERIES = {
 }
 
 
-def _rf_detr():
+def _rf_detr(kind="ObjectDetection", **options):
     sizes = {**_SIZES, "num_hidden_layers": 4, "mlp_ratio": 2, "image_size": 32, "patch_size": 4}
     backbone = transformers.RfDetrDinov2Config(**sizes, num_windows=2, out_features=["stage2", "stage3"])
-    config = transformers.RfDetrConfig(backbone_config=backbone, **_QUERIES, **_NAMES, c2f_num_blocks=2)
-    return transformers.RfDetrForObjectDetection(config)
+    config = transformers.RfDetrConfig(backbone_config=backbone, **_QUERIES, **_NAMES, c2f_num_blocks=2, **options)
+    return getattr(transformers, f"RfDetrFor{kind}")(config)
 
 
 def _lw_detr():
@@ -118,6 +118,7 @@ CASES = {  # {name: (model, sizes)}
     "yolos": (lambda: _yolos(image_size=[32, 48], use_mid_position_embeddings=False), ("32x48", "24x32")),
     "yolos_middle": (lambda: _yolos(image_size=[32, 32]), ("32x32", "24x40")),
     "rf_detr": (_rf_detr, ("32x32", "48x48")),
+    "rf_detr_seg": (lambda: _rf_detr("InstanceSegmentation", intermediate_size=64), ("32x32", "48x48")),
     "lw_detr": (_lw_detr, ("32x32", "48x48")),
 }
 
@@ -145,7 +146,10 @@ def _answer(model, x):
 
 
 def _kept(model, x):
-    """What a golden keeps of an answer: every third row and column (h, w, c), or logits and boxes, (q, c)."""
+    """What a golden keeps of an answer: every third row and column (h, w, c), or logits, boxes and the mask, (q, c)."""
+    if hasattr(model, "segmentation_head"):
+        found = model(x)
+        return torch.cat([found.logits, found.pred_boxes, found.pred_masks.flatten(2)], dim=-1)[0]
     if hasattr(model, "bbox_predictor") or hasattr(model, "bbox_embed"):
         found = model(x)
         return torch.cat([found.logits, found.pred_boxes], dim=-1)[0]

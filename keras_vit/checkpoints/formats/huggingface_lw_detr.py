@@ -1,4 +1,4 @@
-"""Hugging Face's LW-DETR and RF-DETR: a ViT with windows, a projector and a deformable decoder.
+"""Hugging Face's LW-DETR and RF-DETR: a ViT with windows, a projector and a deformable decoder, with masks or without.
 
 Blocks after the last one that the projector reads compute nothing, and are left out.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from keras_vit.checkpoints.formats import huggingface, huggingface_config
 from keras_vit.checkpoints.formats.capabilities import Capabilities, any_of, refuse
 from keras_vit.checkpoints.formats.huggingface_config import dinov2_mlp_ratio
-from keras_vit.checkpoints.formats.lw_detr_names import WORDS, decoder_map, projector_map
+from keras_vit.checkpoints.formats.lw_detr_names import MASKS, WORDS, decoder_map, mask_map, projector_map
 from keras_vit.checkpoints.formats.name_map import NameMap, batch_norm_counters, pack
 from keras_vit.checkpoints.formats.parsed import Dense, ParsedCheckpoint, grid, pixels
 from keras_vit.checkpoints.formats.settings import (
@@ -26,10 +26,12 @@ from keras_vit.checkpoints.formats.settings import (
 )
 from keras_vit.checkpoints.formats.shown import Shown, depth, need
 from keras_vit.checkpoints.resample import resample_positions
+from keras_vit.instances.heads.query_masks import QueryMaskDecoder, RFDETRSeg
 from keras_vit.layers.embedding.patches import grid_size, pair
 
 LW, RF = "lw_detr", "rf_detr"  # model_type, and our heads
 _CLASSES = {LW: "LwDetrForObjectDetection", RF: "RfDetrForObjectDetection"}
+_WITH_MASKS = "RfDetrForInstanceSegmentation"
 _SPELLED = {
     LW: huggingface.IN_FILES["vit"].but(
         "model.backbone.backbone.",
@@ -48,6 +50,7 @@ _RESAMPLE = {LW: "bicubic", RF: "timm"}
 _FIXED = {
     "activation_function": "silu",
     "decoder_activation_function": "relu",
+    "segmentation_head_activation_function": "gelu",
     "hidden_expansion": 0.5,
     "attention_bias": True,
     "batch_norm_eps": 1e-5,
@@ -98,7 +101,8 @@ def _encoder_map(kind: str, spec: Mapping[str, Any]) -> NameMap:
 def _head_map(kind: str, width: int, taps: int, options: Mapping[str, Any]) -> NameMap:
     """{name: Entry} of neck and head."""
     projector = (options["scales"], taps, options["blocks"], options["norm"] == "batch", width > 512)
-    return projector_map(WORDS[kind], *projector) | decoder_map(WORDS[kind], options["layers"], options["groups"])
+    entries = projector_map(WORDS[kind], *projector) | decoder_map(WORDS[kind], options["layers"], options["groups"])
+    return entries | mask_map(options["layers"]) if "mask_stride" in options else entries
 
 
 def _numbers(config, name):
@@ -146,15 +150,24 @@ def _head_options(kind, config, arrays, taps):
     stated = {fact: setting(config, key, int) for key, fact, _ in _CONFIG.rows if fact not in (*shown, "dropout")}
     if unknown := [key for key, fact, _ in _CONFIG.rows if stated.get(fact, 0) is None]:
         raise ValueError(f"config.json should have {unknown[0]}, an integer.")
+    with_masks = any(name.startswith(MASKS) for name in arrays)
     return {
         **shown,
         **stated,
+        **(_mask_options(config, arrays) if with_masks else {}),
         "taps": taps,
         "scales": tuple(map(float, scales or ())),
         "dropout": float(setting(config, "dropout", float, int) or 0.0),
         "norm": "batch" if kind == LW else "layer",
         "normalised": kind == RF,
     }
+
+
+def _mask_options(config, arrays):
+    """The options of the mask branch."""
+    hidden, width = need(arrays, f"{MASKS}query_features_block.layers.0.weight", 2).shape
+    check_implemented({"intermediate_size": hidden}, {"intermediate_size": 4 * width})
+    return {"mask_stride": setting(config, "mask_downsample_ratio", int) or 4}
 
 
 def _fields(kind, shown, backbone, options, blocks, windows, everywhere):
@@ -232,7 +245,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         dropped=dropped,
         resample=_RESAMPLE[kind],
         preprocessing=huggingface_config.preprocessing(contents.preprocessor),
-        dense=Dense(head, classes, names, None, 0.0, entries, others, head=kind),
+        dense=Dense(head, classes, names, None, 0.0, entries, others, head=kind, instances="mask_stride" in head),
     )
 
 
@@ -242,6 +255,14 @@ _OWN = {
     RF: {"class_token": (True,), "pool": ("token", "gap", "token_gap", "mean")},
 }
 CAPABILITIES = {kind: Capabilities("huggingface", {**_SHARED, **own}) for kind, own in _OWN.items()}
+
+
+def _has_masks(model):
+    return isinstance(model.head, QueryMaskDecoder)
+
+
+def _mask_stride(model):
+    return RFDETRSeg(**model.head_options).mask_stride
 
 
 def check(model: Any) -> None:
@@ -272,7 +293,7 @@ def write(model: Any, weights: Mapping[str, np.ndarray]) -> tuple[dict[str, np.n
     check(model)
     kind, neck = model.head_name, model.decoder.neck
     options = {"scales": neck.scales, "blocks": neck.blocks, "norm": neck.norm, "layers": model.head.layers}
-    options["groups"] = model.head.groups
+    options |= {"groups": model.head.groups, **({"mask_stride": _mask_stride(model)} if _has_masks(model) else {})}
     spec, taps = vars(model.spec), model.decoder.taps
     entries = _encoder_map(kind, spec) | _head_map(kind, spec["width"], len(taps), options)
     files = huggingface_config.files(model, to_config(model), "DetrImageProcessor")
@@ -297,11 +318,16 @@ def to_config(model: Any) -> dict[str, Any]:
     kind, head, neck = model.head_name, model.head, model.decoder.neck
     facts = {fact: getattr(head, fact) for _, fact, _ in _CONFIG.rows if fact not in ("blocks", "width")}
     return {
-        "architectures": [_CLASSES[kind]],
+        "architectures": [_WITH_MASKS if _has_masks(model) else _CLASSES[kind]],
         "model_type": kind,
         "transformers_version": "5.24.0",  # the first release with both is later than the others' names
         "backbone_config": _to_backbone(model),
         **({"projector_scale_factors": list(neck.scales)} if kind == LW else {}),
         **_CONFIG.written({**facts, "blocks": neck.blocks, "width": neck.width}),
+        **(_masks_to_config(model) if _has_masks(model) else {}),
         **huggingface_config.to_labels(model),
     }
+
+
+def _masks_to_config(model):
+    return {"mask_downsample_ratio": _mask_stride(model), "intermediate_size": 4 * model.decoder.neck.width}

@@ -1,4 +1,4 @@
-"""Names of LW-DETR and RF-DETR: the projector and the decoder in the two spellings of transformers' files.
+"""Names of LW-DETR and RF-DETR: projector, decoder and mask branch in the two spellings of transformers' files.
 
 RF-DETR's files have the names of Roboflow's code, LW-DETR's those of transformers. Both keep the weights of each query
 group in an array; ours are one.
@@ -30,6 +30,7 @@ WORDS = spellings(
     norm        bn                                norm
     """
 )
+MASKS = "segmentation_head."
 _CONV = Names(
     """
     {theirs}.conv    {ours}/conv  kernel
@@ -91,6 +92,21 @@ _DECODER = Names(
     """
 ).spelled(layer="{root}decoder.layers.{i}.", ours="head/layer_{i}")
 
+_MASKS = Names(
+    """
+    {root}blocks.{i}.dwconv.weight           {ours}/block_{i}/depthwise/kernel  depthwise
+    {root}blocks.{i}.dwconv.bias             {ours}/block_{i}/depthwise/bias    same
+    {root}blocks.{i}.norm                    {ours}/block_{i}/norm              norm
+    {root}blocks.{i}.pwconv1                 {ours}/block_{i}/dense             dense
+    {root}spatial_features_proj              {ours}/places                      pixelwise
+    {root}query_features_block.norm_in       {ours}/query_norm                  norm
+    {root}query_features_block.layers.0      {ours}/query_hidden                dense
+    {root}query_features_block.layers.2      {ours}/query_out                   dense
+    {root}query_features_proj                {ours}/query                       dense
+    {root}bias                               {ours}/bias                        same
+    """
+).spelled(root=MASKS, ours="head/masks")
+
 
 def projector_map(
     words: Mapping[str, str], scales: Sequence[float], taps: int, blocks: int, batch: bool, wide: bool
@@ -135,3 +151,8 @@ def decoder_map(words: Mapping[str, str], layers: int, groups: int) -> NameMap:
     for g in range(groups):
         entries |= _GROUP.spelled(g=g, **words).map(g=g, groups=groups)
     return entries
+
+
+def mask_map(layers: int) -> NameMap:
+    """{name: Entry} of RF-DETR-Seg's mask branch."""
+    return _MASKS.map(depth=layers)

@@ -51,7 +51,8 @@ class Dense:
         options: of the head.
         classes, class_names, colors, auxiliary: arguments of SegmentationModel; one class for depth.
         name_map, arrays: as in ParsedCheckpoint.
-        head: a row of segmentation.heads.segmentation_heads.HEADS.
+        head: a row of segmentation.heads.segmentation_heads.HEADS, or of another task's.
+        instances: whether the head is a row of instances.heads.instance_heads.HEADS.
     """
 
     options: dict
@@ -62,6 +63,7 @@ class Dense:
     name_map: NameMap
     arrays: dict[str, np.ndarray]
     head: str = "dpt"
+    instances: bool = False
 
 
 @dataclasses.dataclass

@@ -126,21 +126,32 @@ class QueryDecoder(keras.layers.Layer):
         rows = ops.concatenate([found, ops.cast(self.classifier(x), "float32")], axis=-1)
         return ops.reshape(rows, (-1, groups, self.queries, 4 + self.classes))
 
-    def call(self, maps, training=False):
+    def decoded(self, maps: Any, training: bool = False) -> tuple[Any, list[Any]]:
+        """Predictions of all groups (b, s, g, q, 4 + k), and the queries that make them, s of (b, g*q, d)."""
         groups = self.groups if training else 1
         count, d = groups * self.queries, maps[0].shape[-1]
-        proposed, logits = self.proposals(maps, groups=groups)  # (b, g, q, 4), (b, g, q, k)
+        proposed, logits, places = self.proposals(maps, groups=groups)  # (b, g, q, 4), (b, g, q, k), (b, g, q, d)
         boxes = moved(ops.reshape(ops.stop_gradient(proposed), (-1, count, 4)), self.boxes[:count])  # (b, g*q, 4)
         positions = _through(self.positions, ops.cast(box_waves(boxes, d), self.compute_dtype))
         positions = ops.cast(positions, self.compute_dtype)
         x = ops.cast(self.features[:count], self.compute_dtype) + ops.zeros_like(positions)  # (b, g*q, d)
-        found = []
+        queries, found = [], []
         for layer in self.stack:
             x = layer(x, positions, boxes, maps, groups=groups, training=training)
-            found.append(self._prediction(self.norm(x, training=training), boxes, groups))
-        last = found[-1][:, 0]  # (b, q, 4 + k)
+            queries.append(self.norm(x, training=training))
+            found.append(self._prediction(queries[-1], boxes, groups))
+        queries.append(ops.reshape(places, (-1, count, d)))
         found.append(ops.concatenate([_corners(proposed), logits], axis=-1))
-        return last[..., 4:], last[..., :4], ops.stack(found, axis=1)
+        return ops.stack(found, axis=1), queries
+
+    def call(self, maps, training=False):
+        prediction, _ = self.decoded(maps, training=training)
+        return *self._last(prediction), prediction
+
+    def _last(self, prediction):
+        """Logits and boxes of the last layer, for the first group."""
+        last = prediction[:, -2, 0]  # (b, q, 4 + k)
+        return last[..., 4:], last[..., :4]
 
     def compute_output_spec(self, maps, training=False):
         b, q, k = maps[0].shape[0], self.queries, self.classes
@@ -213,9 +224,15 @@ class LWDETR:
         _check(encoder, self.queries, scales)
         taps = encoder.taps_of_one_stride("lw_detr", self.taps, _QUARTERS if self.taps is None else (1.0,))
         neck = Projector(self.width, scales, self.blocks, self.norm, dtype=policy, name="neck")
-        form = (self.heads, self.map_heads, self.points, self.mlp_dim, self.dropout)
-        head = QueryDecoder(classes, self.queries, self.groups, self.layers, *form, dtype=policy, name="head")
-        return Decoder(taps, head, neck, normalised=taps if self.normalised else ())
+        return Decoder(taps, self._head(encoder, classes, policy), neck, normalised=taps if self.normalised else ())
+
+    def _form(self, classes):
+        """The arguments of QueryDecoder."""
+        sizes = (self.heads, self.map_heads, self.points, self.mlp_dim, self.dropout)
+        return (classes, self.queries, self.groups, self.layers, *sizes)
+
+    def _head(self, encoder, classes, policy):
+        return QueryDecoder(*self._form(classes), dtype=policy, name="head")
 
 
 @dataclasses.dataclass(frozen=True)

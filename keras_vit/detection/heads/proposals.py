@@ -116,7 +116,9 @@ class GroupedNorm(keras.layers.Layer):
 
 @serializable
 class Proposals(keras.layers.Layer):
-    """The best places of maps: [(b, h, w, d), ...] -> boxes (b, g, q, 4) and logits (b, g, q, k), best first, float32.
+    """The best places of maps, best first: [(b, h, w, d), ...] -> boxes (b, g, q, 4), logits (b, g, q, k), features.
+
+    Boxes and logits are float32. Features (b, g, q, d) are those of which both are made.
 
     Args:
         classes: k.
@@ -152,5 +154,5 @@ class Proposals(keras.layers.Layer):
         logits = ops.cast(self.classifier(x, groups=groups), "float32")  # (b, g, n, k)
         scores = ops.where(self.inside, ops.max(ops.stop_gradient(logits), axis=-1), float("-inf"))
         _, best = ops.top_k(ops.reshape(scores, (-1, n)), self.queries)  # (b*g, q)
-        chosen = (rows_at(ops.reshape(x, (-1, n, x.shape[-1])), best) for x in (boxes, logits))
-        return tuple(ops.reshape(x, (-1, groups, self.queries, x.shape[-1])) for x in chosen)
+        chosen = (rows_at(ops.reshape(y, (-1, n, y.shape[-1])), best) for y in (boxes, logits, x))
+        return tuple(ops.reshape(y, (-1, groups, self.queries, y.shape[-1])) for y in chosen)

@@ -6,10 +6,12 @@ from typing import Any
 
 import keras
 
+from keras_vit.instances.grouped_loss import GroupedInstanceLoss
+from keras_vit.instances.heads.query_masks import RFDETRSeg, mask_outputs
 from keras_vit.instances.instance_loss import InstanceLoss
 from keras_vit.layers.arguments import choice
 from keras_vit.models.heads.decoder import Decoder, Encoder, option_names, with_options
-from keras_vit.segmentation.heads.eomt import EoMT, auxiliary_outputs, query_outputs
+from keras_vit.segmentation.heads.eomt import EoMT, auxiliary_outputs, prediction_rows, query_outputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,12 +24,14 @@ class Head:
             predicts them, and "auxiliary_0"... for the loss if the decoder has auxiliary predictions.
         activation: from logits to scores: "softmax" with "no object" last, or "sigmoid".
         losses: classes of losses that train it, the usual one first.
+        prediction: outputs -> the loss's input; None without auxiliary predictions, if it is one of them.
     """
 
     form: type
     outputs: Callable[[Any, Decoder], dict[str, Any]]
     activation: str
     losses: tuple[type, ...]
+    prediction: Callable[[Mapping[str, Any]], Any]
 
     def options(self) -> tuple[str, ...]:
         """The names of the options."""
@@ -49,8 +53,17 @@ def _of_queries(encoder, decoder):
     return {"logits": logits, "masks": masks, **auxiliary_outputs(before)}
 
 
+def _rows(outputs):
+    return prediction_rows(outputs["logits"], outputs["masks"])
+
+
+def _packed(outputs):
+    return outputs.get("prediction")
+
+
 HEADS: dict[str, Head] = {
-    "eomt": Head(EoMTInstances, _of_queries, "softmax", (InstanceLoss,)),  # arXiv 2503.19108
+    "eomt": Head(EoMTInstances, _of_queries, "softmax", (InstanceLoss,), _rows),  # arXiv 2503.19108
+    "rf_detr": Head(RFDETRSeg, mask_outputs, "sigmoid", (GroupedInstanceLoss,), _packed),  # arXiv 2511.09554
 }
 
 
