@@ -68,8 +68,8 @@ def define_tiles():
     flags.integer(
         "tiles",
         None,
-        "Finds small objects in large images by overlapping tiles of so many pixels of the image, and returns up to"
-        " 1,000 of them; by default the image is seen as a whole.",
+        "Finds small objects in large images by overlapping tiles of so many pixels of the image, and up to 1,000 of"
+        " them; by default the image is seen as a whole.",
         lowest=1,
     )
     flags.number(

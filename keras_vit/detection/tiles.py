@@ -136,16 +136,19 @@ def merged(
         across_classes: whether boxes of other classes are compared, too.
     """
     boxes, scores, windows = np.asarray(boxes, "float64"), np.asarray(scores, "float64"), np.asarray(windows)
+    _, owner = np.unique(windows, axis=0, return_inverse=True)  # the window's number of each
     cut, areas = cut_by_border(boxes, windows, size), (boxes[:, 2:] - boxes[:, :2]).prod(-1)
-    left, seen = np.ones(len(boxes), bool), np.zeros(len(boxes), bool)
+    first, last = np.ascontiguousarray(boxes[:, :2].T), np.ascontiguousarray(boxes[:, 2:].T)  # (2, n)
+    left, visited = np.ones(len(boxes), bool), np.zeros(len(boxes), bool)
     for i in np.argsort(-scores * np.where(cut, TRUST, 1), kind="stable"):
-        seen[i] = True
+        visited[i] = True
         if not left[i]:
             continue
-        rival = left & (windows != windows[i]).any(-1) & ((labels == labels[i]) | across_classes)
-        others = np.flatnonzero(rival)
+        rival = left & (owner != owner[i]) & (first[0] < boxes[i, 2]) & (first[1] < boxes[i, 3])
+        rival &= (last[0] > boxes[i, 0]) & (last[1] > boxes[i, 1])
+        others = np.flatnonzero(rival & ((labels == labels[i]) | across_classes))
         shared = _shared(boxes[i], boxes[others])
-        same = ~seen[others] & (shared > iou * (areas[i] + areas[others] - shared))
+        same = ~visited[others] & (shared > iou * (areas[i] + areas[others] - shared))
         larger = (areas[others] < areas[i]) & (scores[i] >= TRUST * scores[others])
         fragment = cut[others] & (shared > INSIDE * areas[others]) & (larger | (scores[others] <= scores[i]))
         left[others[same | fragment]] = False

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from small_detectors import NAMES, SCALE, SIZE, detector, random_examples, written
+from small_scenes import NAMES as SEEN
+from small_scenes import drawn, seeing
 
 import keras_vit
 from keras_vit.data import from_arrays
@@ -101,6 +103,32 @@ def test_the_limit_leaves_out_further_detections(model):
 def test_pictures_show_examples_of_the_model_size_enlarged(model):
     pictures = evaluate(model, pictures=2).pictures
     assert list(pictures) == ["examples"] and pictures["examples"].shape[1] == 2 * 320 + 8
+
+
+@pytest.mark.extended
+def test_with_tiles_small_objects_of_large_images_are_measured_at_their_own_size():
+    size, boxes = (200, 300), [(0, 0, 9, 11), (92, 250, 101, 261), (60, 90, 190, 240)]
+    image = drawn([(box, 0, 0.8) for box in boxes], size)
+    features = {"boxes": np.array(boxes, "float32") / np.array([*size, *size], "float32")}
+    features |= {"labels": np.zeros(3, "int32"), "crowd": np.zeros(3, "int32")}
+    features |= {"area": np.array([99, 99, 19500], "float32"), "size": np.int32(size)}
+    source = from_arrays(image[None], features={name: value[None] for name, value in features.items()})
+    setting = Setting(seeing(), source=dataclasses.replace(source, class_names=SEEN, most_objects=3), batch_size=4)
+    plain, tiled = (
+        make_evaluator("detection", {"pictures": 1, **how}).prepare(setting)()
+        for how in ({"preprocess": "decode(3)|resize(64, 64, 'nearest', False)"}, {"tiles": 64, "tile_overlap": 0.25})
+    )
+    assert (plain.details["sizes"]["small"]["ar"], tiled.details["sizes"]["small"]["ar"]) == (0, 1)
+    assert tiled.measures["ap50"] == tiled.measures["ap_small"] == pytest.approx(1) and tiled.measures["examples"] == 1
+    assert (tiled.details["tiles"], tiled.details["tile_overlap"]) == (64, 0.25) and "tiles" not in plain.details
+    assert tiled.pictures["examples"].shape[1] == 1024
+    for options, text in (
+        ({"tiles": 0}, "tiles must be a positive integer, got 0"),
+        ({"tiles": 64, "tile_overlap": 1}, "tile_overlap is a share"),
+        ({"tiles": 64, "preprocess": "decode"}, "preprocess has no effect with tiles"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            make_evaluator("detection", options)
 
 
 @pytest.mark.extended

@@ -138,16 +138,37 @@ def test_another_threshold_in_the_folder_and_other_models_are_refused(whole, mod
 
 
 @pytest.mark.extended
+def test_a_job_with_tiles_resumes_and_refuses_others_in_its_folder(whole, model, source, folder, tmp_path):
+    how = {"rows_per_file": 2, "tiles": 16, **FINDING, "limit": 40}
+    assert predict_objects(model, source, tmp_path, part=(1, 2), **how).files == (1, 0, 3)
+    assert predict_objects(model, source, tmp_path, **how).files == (2, 1, 3)
+    own = [row["score"] for row in rows_of(tmp_path) if row["name"].endswith("b/1.png")]
+    found = model.detect(folder / "b" / "1.png", tiles=16, threshold=0.05, limit=40)
+    assert len(found) > 4
+    np.testing.assert_allclose(own, found.scores, atol=1e-6)
+    for other, words in (
+        ({"tiles": 20}, r"tiles.*16, 16.*now.*20, 20"),
+        ({"tile_overlap": 0.5}, r"tile_overlap.*0\.2.*0\.5"),
+        ({"tiles": None}, "tiles"),
+    ):
+        with pytest.raises(ValueError, match=f"contains rows of another job: .*{words}"):
+            predict_objects(model, source, tmp_path, **{**how, **other})
+    with pytest.raises(ValueError, match="contains rows of another job"):
+        predict_objects(model, source, whole[0], rows_per_file=2, tiles=16, **FINDING)
+
+
+@pytest.mark.extended
 def test_the_command_writes_objects_by_default(model, folder, tmp_path, binary):
     model.save(tmp_path / "cells.keras")
     given = {"model": str(tmp_path / "cells.keras"), "data": f"boxes:{folder}", "output": tmp_path / "found"}
-    printed = binary(predict, **given, threshold=0.05, limit=5)
+    printed = binary(predict, **given, threshold=0.05, limit=5, tiles=32)  # no image is larger
     assert "train: wrote 19 objects in 1 file of 1" in printed and "1 image cannot be read" in printed
     assert printed.endswith("_train_coco.json\n")
     for options, message in (
         ({"format": "tfrecord"}, "--format would be ignored: it is not for --answers=objects"),
         ({"answers": "classes"}, "Valid for this model: objects, features"),
         ({"answers": "features", "soft": True}, "--soft would be ignored: it is not for --answers=features"),
+        ({"answers": "features", "tiles": 32}, "--tiles would be ignored: it is not for --answers=features"),
     ):
         with pytest.raises(ValueError, match=message):
             binary(predict, **given, **options)
