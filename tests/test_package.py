@@ -23,7 +23,7 @@ from keras_vit.version import DISTRIBUTION, __version__
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Which other rooms each room may import: io <- data, layers, optim, distribution <- fit <- models <- what models answer
 # <- the rest.
-_LEARNT = "classification segmentation depth detection pretraining image_text"
+_LEARNT = "classification segmentation depth detection instances pretraining image_text"
 ALLOWED = {
     "io": "",
     "data": "io",
@@ -37,9 +37,10 @@ ALLOWED = {
     "segmentation": "io data layers fit models prediction",
     "depth": "io data layers fit models prediction segmentation",
     "detection": "io data layers fit models prediction classification segmentation",
+    "instances": "io data layers fit models prediction segmentation detection",
     "pretraining": "io layers fit models classification",
     "image_text": "io layers fit models prediction classification",
-    "answers": "io data layers fit models prediction classification segmentation depth detection",
+    "answers": "io data layers fit models prediction classification segmentation depth detection instances",
     "training": f"optim fit prediction {_LEARNT}",  # the public names of what trains
     "checkpoints": f"io layers fit models {_LEARNT}",
     "inspection": f"io data layers fit models {_LEARNT} answers",
@@ -333,7 +334,8 @@ def test_modules_of_tests_have_names_of_their_own():
 # Questions about the kind of a model, in what stands above the answers.
 _QUESTIONS = re.compile(
     r"isinstance\([^()]*\b(\w+Model|Classifier|ViT|BiT|Swin|DualEncoder|TextEncoder|Masked\w+)\b"
-    r"|takes_texts\(|\"(classes|masks|objects|depth|pixels|features|embeddings)\" (not )?in \w+(\.\w+)?\.answers"
+    r"|takes_texts\("
+    r"|\"(classes|masks|objects|instances|depth|pixels|features|embeddings)\" (not )?in \w+(\.\w+)?\.answers"
 )
 _ABOVE_ANSWERS = "keras_vit/serving keras_vit/inference keras_vit/inspection keras_vit/sharing trainers"
 

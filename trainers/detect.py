@@ -2,10 +2,11 @@
 
     keras-vit detect runs/cells photo.jpg --output=look
     keras-vit detect runs/cells PHOTOS "more/**/*.png" --threshold=0.5 --csv > boxes.csv
+    keras-vit detect runs/cells slide.png --tiles=640 --output=look
 
 The model is a run directory or a checkpoint of a detector. Images are files, folders and patterns. With --output each
 picture, OUTPUT/NAME.png, shows the image with boxes, names and scores. Boxes in CSV and JSON, top, left, bottom and
-right, are in pixels of the upright image.
+right, are in pixels of the upright image. --tiles finds small objects in large images by overlapping tiles.
 What is found goes to standard output, problems to standard error; the exit code is 1 if an image cannot be read.
 """
 
@@ -24,7 +25,8 @@ def _finder(name, values):
     with stage(f"Loading {name}"):
         model = loading.load(name)
     kinds.check_kind(name, "objects", model)
-    return Finder(model, 1, {"threshold": model.score_threshold, **shared_flags.finding(values)})
+    batch_size = 8 if values.tiles else 1
+    return Finder.of(model, batch_size, **shared_flags.finding(values), **shared_flags.tiles(values))
 
 
 def _line(found):
@@ -56,6 +58,7 @@ def main(arguments):
 def run():
     pictures.define_output("object")
     shared_flags.define_finding()
+    shared_flags.define_tiles()
     flags.launch(main, takes="MODEL IMAGE [IMAGE ...]", loads=True)
 
 

@@ -22,6 +22,8 @@ without any), and OUTPUT/_SPLIT_coco.json, COCO's results, with the image and ca
 
     keras-vit predict --model=runs/cells --data=boxes:CELLS --split=test --output=found --threshold=0.05
 
+--tiles=640 finds small objects in large images by overlapping tiles of 640 pixels.
+
 A MultiModel writes the answers of each part, or of those in --answers, into the folder OUTPUT/PART.
 
 The same command resumes a job, with the same output bit for bit. --part=0/4, 1/4, 2/4 and 3/4 share the work of four
@@ -43,7 +45,7 @@ from . import flags, loading, shared_flags
 _OF_ROWS = {"top_k": 5, "preprocess": None, "format": "parquet", "engine": None}
 _OF_FILES = {"rows_per_file": 10_000}
 _OF_MASKS = {"window": "whole", "flips": False}
-_OF_OBJECTS = dict.fromkeys(shared_flags.FINDING)
+_OF_OBJECTS = {**dict.fromkeys(shared_flags.FINDING), "tiles": None, "tile_overlap": 0.2}
 _IGNORED = {
     "masks": _OF_ROWS | _OF_FILES | _OF_OBJECTS,
     "objects": _OF_ROWS | _OF_MASKS,
@@ -51,7 +53,7 @@ _IGNORED = {
 }
 _IGNORED_BY_ROWS = _OF_MASKS | _OF_OBJECTS
 _OF_ONE_IMAGE = {"masks": "mask", "depth": "depth map"}  # files with an answer for an image
-_BATCH, _WINDOWS = 64, 8  # images of rows; windows of masks, images of objects
+_BATCH, _WINDOWS = 64, 8  # images of rows; windows of masks, images or tiles of objects
 
 
 def _part(text):
@@ -142,7 +144,7 @@ def _depth_options(values):
 
 def _object_options(values):
     few = {"batch_size": values.batch_size or _WINDOWS, "rows_per_file": values.rows_per_file}
-    return {**few, **shared_flags.finding(values)}
+    return {**few, **shared_flags.finding(values), **shared_flags.tiles(values)}
 
 
 # {kind of answer: (function of keras_vit.inference that writes files of its own, its arguments from the flags)}, and
@@ -234,8 +236,8 @@ def run():
     flags.integer(
         "batch_size",
         None,
-        f"Images per batch, over all devices; by default {_BATCH}, {_WINDOWS} for objects, and for masks {_WINDOWS}"
-        " windows.",
+        f"Images per batch, over all devices; by default {_BATCH}, {_WINDOWS} (or tiles) for objects, and for masks"
+        f" {_WINDOWS} windows.",
         lowest=1,
     )
     flags.string("part", "0/1", "INDEX/COUNT: which share of the files this process writes.")
@@ -251,11 +253,13 @@ def run():
     flags.only_with("top_k", "answers", lambda answers: answers is None or "classes" in answers, "--answers=classes")
     shared_flags.define_windows()
     shared_flags.define_finding()
+    shared_flags.define_tiles()
     shared_flags.define_data_dir()
     shared_flags.define_strategy()
     shared_flags.define_beam()
     flags.only_with("engine", "strategy", lambda strategy: strategy == "one", "--strategy=one")
-    for name in ("part", "broken_limit", "strategy", "engine", "window", "flips", *shared_flags.FINDING):
+    here = ("part", "broken_limit", "strategy", "engine", "window", "flips")
+    for name in (*here, *shared_flags.FINDING, *shared_flags.TILES):
         flags.only_with(name, "beam", lambda beam: beam is None, "work without --beam")
     flags.launch(main, resumes=True, loads=True)
 

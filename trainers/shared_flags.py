@@ -60,6 +60,33 @@ def finding(values):
     return {name: value for name, value in given.items() if value is not None}
 
 
+TILES = ("tiles", "tile_overlap")
+
+
+def define_tiles():
+    """The flags of detectors that look at large images by tiles; `tiles` has their values."""
+    flags.integer(
+        "tiles",
+        None,
+        "Finds small objects in large images by overlapping tiles of so many pixels of the image, and returns up to 1,000"
+        " of them; by default the image is seen as a whole.",
+        lowest=1,
+    )
+    flags.number(
+        "tile_overlap",
+        0.2,
+        "The share of a tile's sides that the next one sees again; smaller objects are whole in some tile.",
+        lowest=0,
+        highest=0.9,
+    )
+    flags.only_with("tile_overlap", "tiles", bool, "--tiles=PIXELS")
+
+
+def tiles(values):
+    """The values of define_tiles' flags, as arguments of `DetectionModel.detect`."""
+    return {name: getattr(values, name) for name in TILES}
+
+
 def define_broken_limit():
     flags.integer("broken_limit", 100, "The largest number of unreadable images.", lowest=0)
 

@@ -1,11 +1,24 @@
 """What models answer: one file for each kind."""
 
-from keras_vit.answers.answer import ANSWERS, Answer, Column, Entry, Look, bind, check_answers, does, find, register
+from keras_vit.answers.answer import (
+    ANSWERS,
+    Answer,
+    Column,
+    Entry,
+    Look,
+    bind,
+    check_answers,
+    does,
+    find,
+    object_finder,
+    register,
+)
 from keras_vit.answers.boxes import Boxes
 from keras_vit.answers.classes import Classes
 from keras_vit.answers.depth import Depth
 from keras_vit.answers.embeddings import Embeddings
 from keras_vit.answers.features import Features
+from keras_vit.answers.instances import InstanceMasks
 from keras_vit.answers.masks import Masks
 from keras_vit.answers.outputs import Outputs
 from keras_vit.answers.pixels import Pixels
@@ -21,6 +34,7 @@ __all__ = [
     "Embeddings",
     "Entry",
     "Features",
+    "InstanceMasks",
     "Look",
     "Masks",
     "Outputs",
@@ -30,5 +44,6 @@ __all__ = [
     "check_answers",
     "does",
     "find",
+    "object_finder",
     "register",
 ]

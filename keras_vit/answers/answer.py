@@ -94,6 +94,7 @@ class Answer:
         title, reading: title of the answer's pictures, "" for none, and how to read them.
         classified: what has a class each, in the plural.
         refused: {option of other kinds: why this one does not take it}.
+        finds_objects: whether `finder` makes functions from images to objects.
     """
 
     kind: ClassVar[str]
@@ -111,9 +112,15 @@ class Answer:
     reading: ClassVar[str] = ""
     classified: ClassVar[str] = "images"
     refused: ClassVar[dict[str, str]] = {}
+    finds_objects: ClassVar[bool] = False
 
     def __init__(self, model: Any):
         self.model = model
+
+    @staticmethod
+    def finder(model: Any, batch_size: int = 8, **finding: Any) -> Any:
+        """A function from images to the objects in each, with `of_pixels` as detection.detect.Finder has."""
+        raise NotImplementedError
 
     @classmethod
     def options(cls) -> tuple[str, ...]:
@@ -300,6 +307,24 @@ def check_answers(model: Any, kind: str, fix: str = "") -> None:
     """Raises ValueError, which ends with `fix`, unless the model gives answers of this kind."""
     if kind not in getattr(model, "answers", ()):
         raise ValueError(f'"{model.name}" {does(model)}: it does not give {kind}.{fix and f" {fix}"}')
+
+
+def object_finder(model: Any, batch_size: int = 8, **finding: Any) -> Any:
+    """A function from images to the objects in each, such as detection.detect.Finder, by the model's own answer.
+
+    Args:
+        model: a keras_vit.Model.
+        batch_size: images, or tiles, at once.
+        **finding: the other arguments of the model's `detect`.
+
+    Raises:
+        ValueError: for a model that finds no objects, or an argument that it does not take or that is out of range.
+    """
+    kinds = [find(kind) for kind in getattr(model, "answers", ())]
+    found = next((kind for kind in kinds if kind.finds_objects), None)
+    if found is None:
+        raise ValueError(f'"{model.name}" {does(model)}: it finds no objects.')
+    return found.finder(model, batch_size, **finding)
 
 
 def bind(model: Any, **options: Any) -> tuple[Answer, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_vit.answers.answer import Answer, Entry, Refusal, as_float32, register
 from keras_vit.answers.classes import scores_note
-from keras_vit.detection.detect import Detections, class_names, in_image, shown_text, visible
+from keras_vit.detection.detect import Detections, Finder, class_names, in_image, shown_text, visible
 from keras_vit.io.suggest import counted
 
 LEAST_SCORE = 0.05  # of objects that a service computes; requests choose among them
@@ -37,7 +37,7 @@ class Boxes(Answer):
     kind, task, hub_task = "objects", "detection", "object-detection"
     example = 'model.detect("photo.jpg")  # names, scores and boxes'
     does, command = "finds objects", "keras-vit detect {} IMAGES --output=FOLDER"
-    needs_size, classified, title = True, "objects", "objects"
+    needs_size, classified, title, finds_objects = True, "objects", "objects", True
     reading = "the objects with scores above the model's threshold; their numbers are below each image."
     refused: ClassVar[dict[str, str]] = {"top_k": "finds objects, each of one class: choose by score, with threshold"}
 
@@ -62,6 +62,11 @@ class Boxes(Answer):
         self._threshold = model.score_threshold if threshold is None else threshold
         self._suppress = self._suppression(self._threshold)
         self.names = class_names(model)
+
+    @staticmethod
+    def finder(model: Any, batch_size: int = 8, **finding: Any) -> Any:
+        """A function from images to the objects in each; arguments as of the model's `detect`."""
+        return Finder.of(model, batch_size, **finding)
 
     def _layer(self, threshold):
         return self.model.finder(threshold=threshold, **self._options).get_layer("suppression")

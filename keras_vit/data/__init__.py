@@ -3,6 +3,7 @@
 from keras_vit.data.any_aspect import to_patches
 from keras_vit.data.batches import evaluation_batches, image_and_label, training_batches
 from keras_vit.data.errors import ExampleErrors
+from keras_vit.data.instances import pack_masks
 from keras_vit.data.objects import pack_objects
 from keras_vit.data.open import open_source
 from keras_vit.data.ops.op_registry import parse
@@ -17,6 +18,7 @@ __all__ = [
     "image_and_label",
     "nearest_colors",
     "open_source",
+    "pack_masks",
     "pack_objects",
     "parse",
     "sample_pixels",

@@ -17,6 +17,34 @@ from keras_vit.io.target_values import COLUMNS, DIFFICULT, OBJECT, PADDING_ROW
 _KEYS = ("boxes", "labels", "crowd", "area")
 
 
+def object_rows(example: dict[str, Any]) -> tf.Tensor:
+    """The objects of an example as rows (m, 7) float32, in tf.data.
+
+    Raises:
+        ValueError: if a key is missing.
+    """
+    missing = [key for key in _KEYS if key not in example]
+    if missing:
+        raise ValueError(f"Objects need {listed(list(_KEYS))}; the example has no {listed(missing)}: {list(example)}.")
+    columns = [example["boxes"], *(example[key][:, None] for key in _KEYS[1:])]
+    return tf.concat([tf.cast(column, tf.float32) for column in columns], 1)
+
+
+def padded(rows: tf.Tensor, limit: int) -> tf.Tensor:
+    """Rows (m, n), of which those with a positive area come first, in their order, then padding: (limit, n).
+
+    Raises:
+        InvalidArgumentError: at run time, for more objects than `limit`.
+    """
+    rows = rows[(rows[:, 2] > rows[:, 0]) & (rows[:, 3] > rows[:, 1])]
+    count, width = tf.shape(rows)[0], rows.shape[1]
+    message = ["The image has", count, "objects, more than the limit of", limit, "in a batch: raise the limit."]
+    with tf.control_dependencies([tf.debugging.Assert(count <= limit, message)]):
+        row = tf.constant([[*PADDING_ROW, *[0.0] * (width - len(COLUMNS))]])
+        padding = tf.tile(row, [tf.maximum(limit - count, 0), 1])
+        return tf.ensure_shape(tf.concat([rows, padding], 0), (limit, width))
+
+
 def pack(example: dict[str, Any], limit: int) -> tf.Tensor:
     """The objects of an example as rows (limit, 7) float32, in tf.data.
 
@@ -34,17 +62,7 @@ def pack(example: dict[str, Any], limit: int) -> tf.Tensor:
         ValueError: if a key is missing.
         InvalidArgumentError: at run time, for more objects than `limit`.
     """
-    missing = [key for key in _KEYS if key not in example]
-    if missing:
-        raise ValueError(f"Objects need {listed(list(_KEYS))}; the example has no {listed(missing)}: {list(example)}.")
-    columns = [example["boxes"], *(example[key][:, None] for key in _KEYS[1:])]
-    rows = tf.concat([tf.cast(column, tf.float32) for column in columns], 1)  # (m, 7)
-    rows = rows[(rows[:, 2] > rows[:, 0]) & (rows[:, 3] > rows[:, 1])]
-    count = tf.shape(rows)[0]
-    message = ["The image has", count, "objects, more than the limit of", limit, "in a batch: raise the limit."]
-    with tf.control_dependencies([tf.debugging.Assert(count <= limit, message)]):
-        padding = tf.tile(tf.constant([PADDING_ROW]), [tf.maximum(limit - count, 0), 1])
-        return tf.ensure_shape(tf.concat([rows, padding], 0), (limit, len(COLUMNS)))
+    return padded(object_rows(example), limit)
 
 
 def complete(example: dict[str, Any]) -> dict[str, Any]:
@@ -104,20 +122,38 @@ def pack_objects(
     """
     if len(boxes) != len(labels):
         raise ValueError(f"Expected boxes and labels of the same images, got {len(boxes)} and {len(labels)}.")
-    rows = [_rows(i, boxes[i], labels[i], crowd, area) for i in range(len(boxes))]
+    return padded_arrays([rows_of_image(i, boxes[i], labels[i], crowd, area) for i in range(len(boxes))], limit)
+
+
+def padded_arrays(rows: Sequence[np.ndarray], limit: int | None) -> np.ndarray:
+    """The rows (m, n) of each image, of which those with a positive area are kept, and padding: (b, limit, n).
+
+    Raises:
+        ValueError: for more objects than `limit`.
+    """
+    rows = [found[(found[:, 2] > found[:, 0]) & (found[:, 3] > found[:, 1])] for found in rows]
     most = max(map(len, rows), default=0)
     limit = most if limit is None else limit
     if most > limit:
         number = next(i for i, image_rows in enumerate(rows) if len(image_rows) > limit)
         raise ValueError(f"Image {number} has {len(rows[number])} objects, more than limit={limit}: raise the limit.")
-    packed = np.tile(np.array(PADDING_ROW, "float32"), (len(rows), limit, 1))  # (b, m, 7)
+    width = rows[0].shape[1] if rows else len(COLUMNS)
+    row = np.zeros(width, "float32")
+    row[: len(COLUMNS)] = PADDING_ROW
+    packed = np.tile(row, (len(rows), limit, 1))  # (b, m, n)
     for i, image_rows in enumerate(rows):
         packed[i, : len(image_rows)] = image_rows
     return packed
 
 
-def _rows(number, boxes, labels, crowd, area):
-    """(m, 7) of one image, without boxes that have no area."""
+def rows_of_image(
+    number: int,
+    boxes: Sequence[Any],
+    labels: Sequence[Any],
+    crowd: Sequence[Any] | None,
+    area: Sequence[Any] | None,
+) -> np.ndarray:
+    """The rows (m, 7) of image `number`; crowd and area are those of all images. Raises ValueError, as pack_objects."""
     boxes = np.asarray(boxes, "float32").reshape(-1, 4) if not len(boxes) else np.asarray(boxes, "float32")
     if boxes.ndim != 2 or boxes.shape[1] != 4:
         raise ValueError(f"Image {number}: expected boxes (m, 4), got {boxes.shape}.")
@@ -131,5 +167,4 @@ def _rows(number, boxes, labels, crowd, area):
             raise ValueError(f"Image {number}: {len(boxes)} boxes need {name} ({len(boxes)},), got {np.shape(values)}.")
     if len(boxes) and np.min(labels) < 0:
         raise ValueError(f"Image {number}: the label {np.min(labels)}; classes are numbered from 0.")
-    rows = np.column_stack([boxes, *(np.asarray(values, "float32") for values in further)])
-    return rows[(boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])]
+    return np.column_stack([boxes, *(np.asarray(values, "float32") for values in further)])

@@ -4,6 +4,7 @@ import os
 import re
 
 from keras_vit.data.annotations.box_source import boxes
+from keras_vit.data.annotations.instance_source import instances
 from keras_vit.data.records.read import tfrecord
 from keras_vit.data.source_names import with_kind
 from keras_vit.data.sources.base import Source
@@ -21,15 +22,16 @@ _KINDS = {
     "images": lambda rest, split, data_dir, buffer: images(rest, split, data_dir),
     "masks": lambda rest, split, data_dir, buffer: masks(rest, split, data_dir),
     "boxes": lambda rest, split, data_dir, buffer: boxes(rest, split, data_dir),
+    "instances": lambda rest, split, data_dir, buffer: instances(rest, split, data_dir),
     "depth": lambda rest, split, data_dir, buffer: depths(rest, split, data_dir),
     "csv": lambda rest, split, data_dir, buffer: table("csv", rest, split, data_dir),
     "jsonl": lambda rest, split, data_dir, buffer: table("jsonl", rest, split, data_dir),
     "tfrecord": tfrecord,
 }
-_FOLDERS = ("folder", "images", "masks", "boxes", "depth")
+_FOLDERS = ("folder", "images", "masks", "boxes", "instances", "depth")
 _VALID = (
-    'a path, "digits", "folder:PATH", "images:PATH", "masks:PATH", "boxes:PATH", "depth:PATH",'
-    ' "csv:PATH", "jsonl:PATH", "tfrecord:PATH", or a name of tensorflow-datasets'
+    'a path, "digits", "folder:PATH", "images:PATH", "masks:PATH", "boxes:PATH", "instances:PATH",'
+    ' "depth:PATH", "csv:PATH", "jsonl:PATH", "tfrecord:PATH", or a name of tensorflow-datasets'
 )
 _VERSION = re.compile(r"[\d*]+\.[\d*]+\.[\d*]+|experimental_latest")
 
@@ -39,8 +41,9 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
 
     Args:
         text: str. "digits"; "folder:PATH"; "images:PATH", without classes; "masks:PATH", with class masks;
-            "boxes:PATH", with boxes of objects; "depth:PATH", with depth maps; "csv:PATH" or "jsonl:PATH";
-            "tfrecord:PATH", a folder or a glob; or a tensorflow-datasets name, "cifar10", "cifar10:3.0.2".
+            "boxes:PATH", with boxes of objects; "instances:PATH", with their outlines; "depth:PATH", with depth maps;
+            "csv:PATH" or "jsonl:PATH"; "tfrecord:PATH", a folder or a glob; or a tensorflow-datasets name, "cifar10",
+            "cifar10:3.0.2".
             source_names.py infers the kind of a path without one. Options follow a "?": "csv:PATH?label=breed".
         split: str. "train", "train[:90%]"...
         data_dir: str. Base of relative paths and folder of prepared tensorflow-datasets; None for the working directory

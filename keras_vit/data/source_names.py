@@ -5,7 +5,7 @@ import itertools
 import os
 import re
 
-KINDS = ("folder", "images", "masks", "boxes", "depth", "csv", "jsonl", "tfrecord")
+KINDS = ("folder", "images", "masks", "boxes", "instances", "depth", "csv", "jsonl", "tfrecord")
 _ENDINGS = re.compile(r"\.(?:(csv|tsv)|(jsonl)|(tfrecords?(?:-\d+-of-\d+)?))$", re.IGNORECASE)
 _TFDS = "~/tensorflow_datasets"
 # Folders of images and of masks, which may contain splits.
@@ -102,12 +102,13 @@ def with_kind(text: str, data_dir: str | os.PathLike | None = None) -> str:
 
 
 def match_kind(text: str, like: str, data_dir: str | os.PathLike | None = None) -> str:
-    """Gives a source without a kind the kind of the source `like` of a recipe or run, if that is masks, boxes or depth.
+    """Gives a source without a kind that of the source `like` of a recipe or run: masks, boxes, instances or depth.
 
     "SCENES" becomes "masks:SCENES" for `like` "masks:PATH", and "boxes:SCENES" for "boxes:PATH", even if it could be
     read as masks; other text stays.
     """
     kind = like.partition(":")[0]
     others = {"masks": ("folder", "images"), "boxes": ("folder", "images", "masks", "csv")}
+    others["instances"] = ("folder", "images", "masks", "boxes")
     others = {**others, "depth": ("folder", "images", "masks", "csv", "jsonl")}.get(kind, ())
     return f"{kind}:{text}" if with_kind(text, data_dir) in [f"{other}:{text}" for other in others] else text

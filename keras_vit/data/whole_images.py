@@ -1,6 +1,7 @@
-"""Yields images at their original size, one by one, with masks if there are any."""
+"""Yields images at their original size, one by one, with masks or objects if there are any."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,13 +24,46 @@ def images_alone(source: Source) -> Source:
     def parse(example):
         return {"image": example["image"]}
 
-    return dataclasses.replace(source, parse=parse, void=None, most_objects=None)
+    return dataclasses.replace(source, parse=parse, void=None, most_objects=None, outlined=False)
 
 
-def _serialised(example: dict[str, Any]) -> tuple:
-    """Serializes an image and its mask, or "", as scalars, so that all examples have one shape."""
-    mask = tf.io.serialize_tensor(tf.cast(example["mask"][..., 0], tf.int32)) if "mask" in example else tf.constant("")
-    return tf.io.serialize_tensor(example["image"]), mask
+@functools.cache
+def _serialising(keys):
+    """A function that serializes an example's image and `keys`, "" where missing, as scalars of one shape."""
+
+    def select(example):
+        image = tf.io.serialize_tensor(example["image"])
+        missing = tf.constant("")
+        return image, {
+            key: tf.io.serialize_tensor(tf.cast(example[key], kind)) if key in example else missing
+            for key, kind in keys
+        }
+
+    return select
+
+
+def whole_examples(
+    source: Source, channels: int, errors: ExampleErrors, **keys: Any
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """Yields (position, {"image": pixels (h, w, c) uint8, key: value ...}) of the readable examples, in order.
+
+    Args:
+        source: Source of images.
+        channels: int. Channels of the pixels.
+        errors: ExampleErrors. Receives the unreadable examples.
+        **keys: dtype of each further key of an example to yield; examples without it have none.
+    """
+    select = _serialising(tuple(keys.items()))
+    batches = evaluation_batches(source, f"decode({channels}, whole=True)", _READ, errors=errors, select=select)
+    positions = iter(range(source.size))
+    for images, others, weights in batches:
+        for i, (weight, position) in enumerate(zip(weights.numpy(), positions)):
+            if weight > 0:
+                example = {"image": tf.io.parse_tensor(images[i], tf.uint8).numpy()}
+                for key, kind in keys.items():
+                    if others[key][i] != b"":
+                        example[key] = tf.io.parse_tensor(others[key][i], kind).numpy()
+                yield position, example
 
 
 def whole_images(
@@ -37,15 +71,7 @@ def whole_images(
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
     """Yields (position, pixels (h, w, c) uint8, mask (h, w) int32 or None) of the readable examples, in order.
 
-    Args:
-        source: Source of images, with or without masks.
-        channels: int. Channels of the pixels.
-        errors: ExampleErrors. Receives the unreadable examples.
+    Arguments as of `whole_examples`.
     """
-    batches = evaluation_batches(source, f"decode({channels}, whole=True)", _READ, errors=errors, select=_serialised)
-    positions = iter(range(source.size))
-    for images, masks, weights in batches:
-        for image, mask, weight, position in zip(images.numpy(), masks.numpy(), weights.numpy(), positions):
-            if weight > 0:
-                pixels = tf.io.parse_tensor(image, tf.uint8).numpy()
-                yield position, pixels, tf.io.parse_tensor(mask, tf.int32).numpy() if mask else None
+    for position, example in whole_examples(source, channels, errors, mask=tf.int32):
+        yield position, example["image"], example["mask"][..., 0] if "mask" in example else None

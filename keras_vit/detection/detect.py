@@ -1,11 +1,13 @@
 """Objects in images of any size, for `DetectionModel.detect`."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from keras_vit.detection.tiles import IOU, LIMIT, Tiling, merged, over_windows
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.box_pictures import Mark, draw
 from keras_vit.io.mask_pictures import drawable, palette
@@ -110,31 +112,42 @@ def visible(boxes: np.ndarray) -> np.ndarray:
     return np.asarray((boxes[:, 2:] > boxes[:, :2]).all(-1))
 
 
-def batches_of(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of at most `size` items, in order."""
-    batch = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
 @dataclasses.dataclass(frozen=True)
 class Finder:
     """A model as a function from images of any kind and size to `Detections`; see DetectionModel.detect.
 
     Attributes:
         model: a DetectionModel.
-        batch_size: images at once.
+        batch_size: images, or tiles, at once.
         options: of `model.detections`.
+        tiling: tiles of large images; None to see each image as a whole.
     """
 
     model: Any
     batch_size: int = 8
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    tiling: Tiling | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        batch_size: int = 8,
+        threshold: float | None = None,
+        limit: int | None = None,
+        tiles: int | tuple[int, int] | None = None,
+        tile_overlap: float = 0.2,
+        **options: Any,
+    ) -> "Finder":
+        """A Finder by the arguments of `DetectionModel.detect`, with its defaults.
+
+        Raises:
+            ValueError: for an argument out of range.
+        """
+        tiling = None if tiles is None else Tiling(tiles, tile_overlap)
+        threshold = model.score_threshold if threshold is None else threshold
+        limit = (LIMIT if tiling else 100) if limit is None else limit
+        return cls(model, batch_size, {"threshold": threshold, "limit": limit, **options}, tiling)
 
     def __post_init__(self):
         integer(self.batch_size, "batch_size")
@@ -152,21 +165,43 @@ class Finder:
 
     def of_pixels(self, images: Iterable[np.ndarray]) -> Iterator[Detections]:
         """The same of pixels 0..255 (h, w, c) uint8 in the model's channels."""
-        text, pixel_range = shown_text(self.model), InputRange.known(self.model)
-        preprocess = parse_preprocessing(text)
-        names = class_names(self.model)
-        for batch in batches_of(images, self.batch_size):
-            pixels = np.stack([preprocess.image(image).numpy() for image in batch])
-            found = self.model.detections(pixel_range.of_bytes(pixels), **self.options)
-            for image, boxes, scores, labels in zip(batch, *map(np.asarray, found)):
-                kept = labels >= 0
-                boxes, scores, labels = in_image(text, boxes[kept], image.shape[:2]), scores[kept], labels[kept]
-                seen, sides = visible(boxes), np.tile(np.array(image.shape[:2], "float32"), 2)
-                yield Detections(boxes[seen] * sides, scores[seen], labels[seen], names, image)
+        names, text = class_names(self.model), shown_text(self.model)
+        find = functools.partial(self._found, text, parse_preprocessing(text), InputRange.known(self.model))
+        for image, found in over_windows(images, self.tiling, find, self.batch_size):
+            yield Detections(*self._of_image(image.shape[:2], found), names, image)
+
+    def _found(self, text, preprocess, pixel_range, windows):
+        """Boxes (d, 4) in pixels, scores (d,) and labels (d,) in each window's pixels (h, w, c)."""
+        pixels = np.stack([preprocess.image(window).numpy() for window in windows])
+        found = self.model.detections(pixel_range.of_bytes(pixels), **self.options)
+        for window, boxes, scores, labels in zip(windows, *map(np.asarray, found)):
+            kept = labels >= 0
+            boxes, scores, labels = in_image(text, boxes[kept], window.shape[:2]), scores[kept], labels[kept]
+            seen, sides = visible(boxes), np.tile(np.array(window.shape[:2], "float32"), 2)
+            yield boxes[seen] * sides, scores[seen], labels[seen]
+
+    def _of_image(self, size, found):
+        """Boxes, scores and labels in an image of this size, from those of its windows."""
+        if len(found) == 1:
+            return found[0][1]
+        boxes = np.concatenate([own + np.tile(window[:2], 2).astype("float32") for window, (own, _, _) in found])
+        scores, labels = (np.concatenate([answer[i] for _, answer in found]) for i in (1, 2))
+        windows = np.repeat([window for window, _ in found], [len(answer[1]) for _, answer in found], axis=0)
+        iou = self.options.get("iou")
+        kept = merged(
+            boxes,
+            scores,
+            labels,
+            windows,
+            size,
+            self.options["limit"],
+            IOU if iou is None else iou,
+            bool(self.options.get("across_classes")),
+        )
+        return boxes[kept], scores[kept], labels[kept]
 
 
-def detect(
-    model, x: Any, verbose: bool | int | str = "auto", batch_size: int = 8, **options: Any
-) -> Detections | list[Detections]:
+def detect(model: Any, x: Any, verbose: bool | int | str = "auto", **how: Any) -> Detections | list[Detections]:
     """The objects in one image or a list; see DetectionModel.detect."""
-    return each_answer(Finder(model, batch_size, options), x, verbose, batch_size)
+    finder = Finder.of(model, **how)
+    return each_answer(finder, x, verbose, finder.batch_size)

@@ -185,11 +185,13 @@ class DetectionModel(HeadedModel):
         x: Any,
         threshold: float | None = None,
         iou: float | None = None,
-        limit: int = 100,
+        limit: int | None = None,
         soft: bool = False,
         across_classes: bool = False,
         batch_size: int = 8,
         verbose: bool | int | str = "auto",
+        tiles: int | tuple[int, int] | None = None,
+        tile_overlap: float = 0.2,
     ) -> "Detections | list[Detections]":
         """Finds objects in images of any size.
 
@@ -201,9 +203,14 @@ class DetectionModel(HeadedModel):
         Args:
             x: an image or several, as for `preprocess`.
             threshold: scores must be above it; None for `model.score_threshold`.
-            iou, limit, soft, across_classes: as in `detections`.
-            batch_size: images at once.
+            iou, soft, across_classes: as in `detections`; the iou of boxes from two tiles is 0.5 unless given.
+            limit: the largest number of objects in an image; None for 100, with tiles 1,000.
+            batch_size: images, or tiles, at once.
             verbose: show progress; "auto" for more images than a batch.
+            tiles: find small objects in large images: the model sees overlapping tiles of this size, in pixels of the
+                image, a number or (height, width), and the whole image. Each object is returned once.
+            tile_overlap: share of a tile's sides that the next one sees again; objects up to this size are whole in
+                some tile.
 
         Returns:
             Detections, or a list for several images: `names`, `scores`, and `boxes`, top, left, bottom, right in pixels
@@ -213,11 +220,10 @@ class DetectionModel(HeadedModel):
             FileNotFoundError, ImportError: as in `preprocess`.
             ValueError: as in `preprocess`, or for an argument out of range.
         """
-        threshold = self.score_threshold if threshold is None else threshold
-        how = {"threshold": threshold, "iou": iou, "limit": limit, "soft": soft, "across_classes": across_classes}
         from keras_vit.detection.detect import detect
 
-        return detect(self, x, verbose, batch_size, **how)
+        how = {"threshold": threshold, "iou": iou, "limit": limit, "soft": soft, "across_classes": across_classes}
+        return detect(self, x, verbose, batch_size=batch_size, tiles=tiles, tile_overlap=tile_overlap, **how)
 
     def classify(self, x, *args, **kwargs):
         raise ValueError(

@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.evaluation import matched_boxes
 from keras_vit.evaluation.matched_boxes import (
     RIGHT,
     THRESHOLDS,
     WRONG,
     any_class_matches,
-    areas,
     best_first,
     coco_matches,
     coco_parts,
-    overlaps,
     voc_parts,
 )
 from keras_vit.io.target_values import AREA, KIND, LABEL
@@ -130,19 +129,30 @@ class AveragePrecision:
         self.objects = np.zeros((len(self.class_names), len(SIZES)), int)
         self._detections = []  # per image: scores, labels, ranks, parts, VOC's parts, classes found
 
-    def add(self, size: Any, objects: Any, boxes: Any, scores: Any, labels: Any) -> None:
+    def add(
+        self,
+        size: Any,
+        objects: Any,
+        boxes: Any,
+        scores: Any,
+        labels: Any,
+        overlaps: Any = None,
+        areas: Any = None,
+    ) -> None:
         """Adds an image.
 
         Args:
             size: (2,) height and width of the original image, in pixels.
             objects: (m, 7) true objects: top, left, bottom, right as fractions of the image, label, crowd (0; 1 a
                 crowd, 2 difficult) and area in pixels. Rows with label -1 are padding.
-            boxes: (d, 4) detections, as fractions of the image.
+            boxes: (d, 4) detections, as fractions of the image; None with `overlaps` and `areas`.
             scores: (d,).
             labels: (d,) integers; -1 is padding.
+            overlaps: (d, m) IoU of masks instead of boxes, and
+            areas: (d,) pixels of the detections' masks, as of `matched_masks.mask_overlaps`.
 
         Raises:
-            ValueError: for a label without a class.
+            ValueError: for a label without a class, or overlaps of another shape.
         """
         objects, labels = np.asarray(objects, "float64").reshape(-1, 7), np.asarray(labels)
         for name, given in (("objects", objects[:, LABEL]), ("detections", labels)):
@@ -151,21 +161,28 @@ class AveragePrecision:
                     f"{name} contain the label {given.max():.0f}, expected at most {len(self.class_names) - 1}: there"
                     f" are {len(self.class_names)} classes, counted from 0."
                 )
-        pixels, real = np.tile(np.asarray(size, "float64"), 2), labels >= 0
-        boxes = np.asarray(boxes, "float64").reshape(-1, 4)[real] * pixels
-        scores, labels = np.asarray(scores)[real], labels[real]
-        order, ranks = best_first(scores, labels)
-        order, ranks = order[ranks < LIMITS[-1]], ranks[ranks < LIMITS[-1]]
-        self._match(objects[objects[:, LABEL] >= 0], pixels, boxes[order], scores[order], labels[order], ranks)
+        if overlaps is None:
+            pixels = np.tile(np.asarray(size, "float64"), 2)
+            boxes = np.asarray(boxes, "float64").reshape(-1, 4) * pixels
+            overlaps = matched_boxes.overlaps(boxes, objects[:, :4] * pixels, objects[:, KIND] == 1)
+            areas = matched_boxes.areas(boxes)
+        iou, areas, scores = np.asarray(overlaps), np.asarray(areas), np.asarray(scores)
+        if iou.shape != (len(labels), len(objects)):
+            raise ValueError(f"Expected overlaps {(len(labels), len(objects))}, (d, m), got {iou.shape}.")
+        found = np.flatnonzero(labels >= 0)
+        order, ranks = best_first(scores[found], labels[found])
+        found, ranks = found[order][ranks < LIMITS[-1]], ranks[ranks < LIMITS[-1]]
+        real = objects[:, LABEL] >= 0
+        self._match(objects[real], iou[found][:, real], areas[found], scores[found], labels[found], ranks)
 
-    def _match(self, objects, pixels, boxes, scores, labels, ranks):
-        """Adds an image without padding, with boxes in pixels, best score first."""
+    def _match(self, objects, iou, areas, scores, labels, ranks):
+        """Adds an image without padding, detections best score first: iou (d, m), the others (d,)."""
         truth, size = objects[:, LABEL].astype(int), objects[:, AREA]
         skipped = objects[:, KIND] > 0
         low, high = np.array(list(SIZES.values()), "float64").T[..., None]  # (s, 1)
         ignored = skipped | (size < low) | (size > high)  # (s, m)
-        outside = ((areas(boxes) < low) | (areas(boxes) > high)).T  # (d, s)
-        iou, same = overlaps(boxes, objects[:, :4] * pixels, objects[:, KIND] == 1), labels[:, None] == truth
+        outside = ((areas < low) | (areas > high)).T  # (d, s)
+        same = labels[:, None] == truth
         own = np.where(same, iou, 0)
         parts = coco_parts(coco_matches(own, ignored, skipped), ignored, outside)
         classes = np.append(np.where(skipped, _SKIPPED, truth), len(self.class_names))  # the last is background

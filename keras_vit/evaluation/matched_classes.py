@@ -101,6 +101,27 @@ def _masks_by(numbers, void, new_void):
     return change
 
 
+def matched_labels(model: Any, source: Any) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
+    """Matches the classes of a source of objects with a model's by name.
+
+    Returns:
+        (names of the classes that both have, in the model's order; their number for each of the data's classes, (n,)
+        int, and for each of the model's, (classes,) int, -1 for those that are not scored).
+
+    Raises:
+        ValueError: as `places`.
+    """
+    found = places(model, source)
+    if _same(found, model.classes):
+        return tuple(source.class_names), found, found
+    _report(model.class_names, source, found)
+    scored = sorted(found[found >= 0].tolist())
+    of_model = np.full(model.classes, -1)
+    of_model[scored] = np.arange(len(scored))
+    names = tuple(model.class_names[i] for i in scored)
+    return names, np.where(found < 0, -1, of_model[found]), of_model
+
+
 def matched_objects(model: Any, source: Any) -> tuple[Source, np.ndarray]:
     """Matches a source of boxes with a detector by name.
 
@@ -111,16 +132,10 @@ def matched_objects(model: Any, source: Any) -> tuple[Source, np.ndarray]:
     Raises:
         ValueError: as `places`.
     """
-    found = places(model, source)
-    if _same(found, model.classes):
-        return source, np.arange(model.classes)
-    _report(model.class_names, source, found)
-    scored = sorted(found[found >= 0].tolist())
-    of_model = np.full(model.classes, -1)
-    of_model[scored] = np.arange(len(scored))
-    numbers = np.where(found < 0, -1, of_model[found])
-    names = tuple(model.class_names[i] for i in scored)
-    return _parsed_by(source, _objects_by(numbers), class_names=names), of_model
+    names, of_data, of_model = matched_labels(model, source)
+    if names == tuple(source.class_names):
+        return source, of_model
+    return _parsed_by(source, _objects_by(of_data.tolist()), class_names=names), of_model
 
 
 def matched_masks(model: Any, source: Any) -> tuple[Source, np.ndarray]:

@@ -33,9 +33,9 @@ class Counts:
     examples: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
-def _nearest(mask, size):
-    """Resizes a mask (h, w) by nearest-neighbour interpolation."""
-    rows, columns = (((np.arange(new) + 0.5) * old / new).astype(int) for new, old in zip(size, mask.shape))
+def nearest(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Resizes a mask (h, w, ...) to (height, width, ...) by nearest-neighbour interpolation."""
+    rows, columns = (((np.arange(new) + 0.5) * old / new).astype(int) for new, old in zip(size, mask.shape[:2]))
     return mask[rows][:, columns]
 
 
@@ -82,7 +82,7 @@ def count(
                 pixels = tolerance * math.hypot(*mask.shape) + 1e-6  # keeps rounding from turning 6 pixels into 5
                 edges += ops.convert_to_numpy(boundary_counts(*pair, classes, void, pixels))
             if position in shown:
-                examples.append((resized_image(image, size), _nearest(mask, size), _nearest(predicted, size)))
+                examples.append((resized_image(image, size), nearest(mask, size), nearest(predicted, size)))
             done += 1
             work.advance()
     return Counts(done, matrix, None if tolerance is None else edges, examples)

@@ -10,9 +10,7 @@ import numpy as np
 from absl import logging
 
 from keras_vit.fit.model import Model
-from keras_vit.image_text import zero_shot
 from keras_vit.io.suggest import check_known
-from keras_vit.io.tokenizer import FILE, Tokenizer
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.similarity import Similarity
 from keras_vit.models.checks import model_name, output_policy
@@ -25,6 +23,7 @@ STARTS = {"sigmoid": (10.0, -10.0), "softmax": (1 / 0.07, None)}
 
 if TYPE_CHECKING:
     from keras_vit.classification.classify import Prediction
+    from keras_vit.io.tokenizer import Tokenizer
 
 
 def _check_towers(image, text, activation):
@@ -84,7 +83,7 @@ class DualEncoder(CompositeModel):
         text: TextEncoder,
         activation: str = "sigmoid",
         projection: int | None = None,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: "Tokenizer | None" = None,
         name: str | None = "dual_encoder",
     ):
         _check_towers(image, text, activation)
@@ -218,6 +217,8 @@ class DualEncoder(CompositeModel):
         Raises:
             ValueError: for templates without "{}", or as in `tokens`.
         """
+        from keras_vit.image_text import zero_shot
+
         return zero_shot.classifier(self, labels, templates, batch_size)
 
     def zero_shot(
@@ -246,6 +247,8 @@ class DualEncoder(CompositeModel):
 
     def load_assets(self, folder: str) -> None:
         """Reads the tokenizer of a `.keras` file; Keras calls it."""
+        from keras_vit.io.tokenizer import FILE
+
         path = pathlib.Path(folder, FILE)
         if path.is_file():
             self.read_tokenizer(path.read_text("utf-8"))
@@ -256,6 +259,8 @@ class DualEncoder(CompositeModel):
         Raises:
             ValueError: for other content.
         """
+        from keras_vit.io.tokenizer import Tokenizer
+
         try:
             self.tokenizer = Tokenizer(data, self.text_encoder.text_spec.length)
         except ImportError as error:

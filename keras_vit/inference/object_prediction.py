@@ -152,6 +152,7 @@ def _description(finder: Finder, source, files: Shards, ids: Ids):
         "preprocess": shown_text(model),
         "columns": [str(column) for column in ids.columns],
         "finding": finder.options,
+        **({} if finder.tiling is None else {"tiles": finder.tiling.size, "tile_overlap": finder.tiling.overlap}),
         "category_ids": ids.categories,
         **fingerprint_of_model(model, ()),
         "model_class_names": list(class_names(model)),
@@ -199,12 +200,12 @@ def predict_objects(
         source: a data source; its own boxes, if any, are not read.
         folder: local or in a bucket; other splits of the same data can share it.
         split: name of the split in the files.
-        batch_size: images per batch, over all devices.
+        batch_size: images, or tiles, per batch, over all devices.
         rows_per_file: largest number of images in a file.
         part: (index, count) to share work among processes or machines: this one writes files index, index + count, ...
         broken_limit: largest number of unreadable images in this part, written now; None for no limit.
         about: further information for JSON.
-        **finding: threshold, iou, limit, soft, across_classes, as in `DetectionModel.detect`.
+        **finding: threshold, iou, limit, soft, across_classes, tiles, tile_overlap, as in `DetectionModel.detect`.
 
     Returns:
         A Report; its rows are objects.
@@ -216,7 +217,7 @@ def predict_objects(
     """
     check_part(part)
     check_answers(model, "objects")
-    finder = Finder(model, batch_size, {"threshold": model.score_threshold, **finding})
+    finder = Finder.of(model, batch_size, **finding)
     folder, about = os.path.expanduser(os.fspath(folder)), about or {}
     files, ids = Shards(folder, split, _FORMAT.ending, source.size, rows_per_file), find_ids(source, model)
     description = {**_description(finder, source, files, ids), **about}

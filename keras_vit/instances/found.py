@@ -5,14 +5,16 @@ the image's own pixels, half-pixel bilinear, inside the object's box alone.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_vit.data.annotations.run_lengths import run_lengths
-from keras_vit.detection.detect import Detections, batches_of, class_names, letterboxes, shown_text, visible
+from keras_vit.detection.detect import Detections, class_names, letterboxes, shown_text, visible
 from keras_vit.detection.heads.suppress import share
+from keras_vit.detection.tiles import LIMIT, Tiling, merged, over_windows
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.mask_pictures import palette, rgb
 from keras_vit.layers.arguments import integer
@@ -135,19 +137,45 @@ class InstanceFinder:
 
     Attributes:
         model: an InstanceModel.
-        batch_size: images at once.
+        batch_size: images, or tiles, at once.
         threshold, limit: as in `InstanceModel.detect`.
+        tiling: tiles of large images; None to see each image as a whole.
     """
 
     model: Any
     batch_size: int = 8
     threshold: float = 0.0
     limit: int = 100
+    tiling: Tiling | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        batch_size: int = 8,
+        threshold: float | None = None,
+        limit: int | None = None,
+        tiles: int | tuple[int, int] | None = None,
+        tile_overlap: float = 0.2,
+    ) -> "InstanceFinder":
+        """An InstanceFinder by the arguments of `InstanceModel.detect`, with its defaults.
+
+        Raises:
+            ValueError: for an argument out of range.
+        """
+        tiling = None if tiles is None else Tiling(tiles, tile_overlap)
+        threshold = model.score_threshold if threshold is None else threshold
+        return cls(model, batch_size, threshold, (LIMIT if tiling else 100) if limit is None else limit, tiling)
 
     def __post_init__(self):
         integer(self.batch_size, "batch_size")
         share(self.threshold, "threshold")
         self.model.finder(self.limit)  # refuses a limit out of range
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is found, for the description of a job."""
+        return {"threshold": self.threshold, "limit": self.limit}
 
     def __call__(self, images: Iterable[tuple[Any, str]]) -> Iterator[Instances]:
         """The Instances of (image, its name in messages), in order; reads images as it goes.
@@ -161,14 +189,35 @@ class InstanceFinder:
 
     def of_pixels(self, images: Iterable[np.ndarray]) -> Iterator[Instances]:
         """The same of pixels 0..255 (h, w, c) uint8 in the model's channels."""
-        text, pixel_range = shown_text(self.model), InputRange.known(self.model)
-        preprocess, finder = parse_preprocessing(text), self.model.finder(self.limit)
+        find = functools.partial(self._found, parse_preprocessing(shown_text(self.model)), InputRange.known(self.model))
+        for image, found in over_windows(images, self.tiling, find, self.batch_size):
+            if len(found) == 1:
+                yield dataclasses.replace(found[0][1], image=image)
+            else:
+                yield self._merged(image, found)
+
+    def _found(self, preprocess, pixel_range, windows):
+        """The Instances in each window's pixels (h, w, c)."""
+        pixels = np.stack([preprocess.image(window).numpy() for window in windows])
+        outputs = self.model.finder(self.limit).predict_on_batch(pixel_range.of_bytes(pixels))
+        rows = {name: np.asarray(x) for name, x in outputs.items()}
+        for i, window in enumerate(windows):
+            yield instances(self.model, {name: x[i] for name, x in rows.items()}, window, self.threshold)
+
+    def _merged(self, image, found):
+        """The Instances in an image from those of its windows."""
+        size, sides = image.shape[:2], np.tile(np.array(image.shape[:2], "float32"), 2)
+        corners = np.array([window for window, _ in found], "float32")
+        owner = np.repeat(np.arange(len(found)), [len(answer) for _, answer in found])
+        boxes, scores, labels, grids, frames = (
+            np.concatenate([getattr(answer, name) for _, answer in found])
+            for name in ("boxes", "scores", "labels", "grids", "frames")
+        )
+        start, extent = np.tile(corners[owner, :2], 2), np.tile(corners[owner, 2:] - corners[owner, :2], 2)
+        boxes, frames = boxes + start, (frames * extent + start) / sides
+        kept = merged(boxes, scores, labels, corners[owner].astype(int), size, self.limit)
         names = class_names(self.model)
-        for batch in batches_of(images, self.batch_size):
-            pixels = np.stack([preprocess.image(image).numpy() for image in batch])
-            found = {name: np.asarray(x) for name, x in finder.predict_on_batch(pixel_range.of_bytes(pixels)).items()}
-            for i, image in enumerate(batch):
-                yield instances({name: x[i] for name, x in found.items()}, image, text, names, self.threshold)
+        return Instances(boxes[kept], scores[kept], labels[kept], names, image, grids[kept], frames[kept])
 
 
 def frame_of(text: str, size: tuple[int, int]) -> Any:
@@ -180,29 +229,21 @@ def frame_of(text: str, size: tuple[int, int]) -> Any:
     return frame(text, *size)
 
 
-def instances(
-    found: dict[str, np.ndarray], image: np.ndarray, text: str, names: tuple[str, ...], threshold: float
-) -> Instances:
-    """The Instances in an image from the outputs of BestObjects for it.
-
-    Args:
-        found: "scores" (d,), "labels" (d,), "boxes" (d, 4), "masks" (d, h', w').
-        image: pixels (h, w, c).
-        text: the preprocessing before the model.
-        names: of the classes.
-        threshold: scores must be above it.
+def instances(model: Any, found: dict[str, np.ndarray], image: np.ndarray, threshold: float) -> Instances:
+    """The Instances in an image (h, w, c) with scores above a threshold, from the outputs of BestObjects for it:
+    "scores" (d,), "labels" (d,), "boxes" (d, 4) and "masks" (d, h', w').
     """
     kept = (found["labels"] >= 0) & (found["scores"] > threshold)
-    frame = np.array(frame_of(text, image.shape[:2]), "float32")
+    frame = np.array(frame_of(shown_text(model), image.shape[:2]), "float32")
     start, extent = np.tile(frame[:2], 2), np.tile(frame[2:] - frame[:2], 2)
     boxes = np.clip(found["boxes"][kept] * extent + start, 0.0, 1.0)
     seen, sides = visible(boxes), np.tile(np.array(image.shape[:2], "float32"), 2)
     scores, labels, grids = (found[name][kept][seen] for name in ("scores", "labels", "masks"))
-    return Instances(boxes[seen] * sides, scores, labels, names, image, grids, np.tile(frame, (len(grids), 1)))
+    frames = np.tile(frame, (len(grids), 1))
+    return Instances(boxes[seen] * sides, scores, labels, class_names(model), image, grids, frames)
 
 
-def detect(
-    model, x: Any, verbose: bool | int | str = "auto", batch_size: int = 8, **options: Any
-) -> Instances | list[Instances]:
+def detect(model: Any, x: Any, verbose: bool | int | str = "auto", **how: Any) -> Instances | list[Instances]:
     """The objects in one image or a list; see InstanceModel.detect."""
-    return each_answer(InstanceFinder(model, batch_size, **options), x, verbose, batch_size)
+    finder = InstanceFinder.of(model, **how)
+    return each_answer(finder, x, verbose, finder.batch_size)

@@ -13,9 +13,9 @@ from keras import ops
 
 from keras_vit.detection.dense_loss import unpack_targets
 from keras_vit.detection.grouped_loss import GroupedSetPredictionLoss
+from keras_vit.detection.object_rules import InstanceRules
 from keras_vit.instances.heads.query_masks import unpacked_masks
 from keras_vit.instances.instance_loss import counted_cells
-from keras_vit.instances.instance_rules import InstanceRules
 from keras_vit.io.target_values import COLUMNS
 from keras_vit.layers.arguments import integer, number
 from keras_vit.layers.bilinear import rows_at

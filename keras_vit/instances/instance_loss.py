@@ -8,7 +8,7 @@ from typing import Any
 from keras import ops
 
 from keras_vit.detection.dense_loss import ObjectLoss, unpack_targets
-from keras_vit.instances.instance_rules import InstanceRules
+from keras_vit.detection.object_rules import InstanceRules
 from keras_vit.io.target_values import COLUMNS
 from keras_vit.layers.arguments import integer
 from keras_vit.layers.registration import serializable

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 import keras
 
 from keras_vit.detection.heads.suppress import THRESHOLD, share
+from keras_vit.detection.object_rules import InstanceRules
 from keras_vit.fit import stepping
 from keras_vit.fit.losses import Loss
 from keras_vit.fit.model import Model
 from keras_vit.instances.heads.instance_heads import HEADS, Head, make_decoder
-from keras_vit.instances.instance_rules import InstanceRules
-from keras_vit.instances.selection import BestClasses, BestObjects
 from keras_vit.layers.arguments import number
 from keras_vit.layers.registration import serializable
 from keras_vit.models.headed import HeadedModel, Shared
@@ -191,10 +190,16 @@ class InstanceModel(HeadedModel):
         Args:
             limit: the largest number of objects in an image.
         """
-        return self._reading(limit, lambda: BestObjects(self.head_row.activation, limit, self.stuff_numbers))
+        from keras_vit.instances.selection import BestObjects
+
+        return self._reading(
+            limit, lambda: BestObjects(self.head_row.activation, limit, self.stuff_numbers, name="best_objects")
+        )
 
     def queries(self) -> Model:
         """The model from pixels to the class and mask of each query; see BestClasses for the outputs."""
+        from keras_vit.instances.selection import BestClasses
+
         return self._reading(None, lambda: BestClasses(self.head_row.activation))
 
     def _reading(self, key, layer):
@@ -211,7 +216,9 @@ class InstanceModel(HeadedModel):
         self,
         x: Any,
         threshold: float | None = None,
-        limit: int = 100,
+        limit: int | None = None,
+        tiles: int | tuple[int, int] | None = None,
+        tile_overlap: float = 0.2,
         batch_size: int = 8,
         verbose: bool | int | str = "auto",
     ) -> "Instances | list[Instances]":
@@ -226,8 +233,12 @@ class InstanceModel(HeadedModel):
         Args:
             x: an image or several, as for `preprocess`.
             threshold: scores must be above it; None for `model.score_threshold`.
-            limit: the largest number of objects in an image.
-            batch_size: images at once.
+            limit: the largest number of objects in an image; None for 100, or 1,000 with tiles.
+            tiles: find small objects in large images: overlapping tiles of so many pixels of the image, or (height,
+                width), are seen one by one besides the whole image, and what they find is merged.
+            tile_overlap: the share of a tile that the next one sees again. Objects of up to this size are whole in
+                some tile.
+            batch_size: images, or tiles, at once.
             verbose: show progress; "auto" for more images than a batch.
 
         Returns:
@@ -241,8 +252,8 @@ class InstanceModel(HeadedModel):
         """
         from keras_vit.instances.found import detect
 
-        threshold = self.score_threshold if threshold is None else threshold
-        return detect(self, x, verbose, batch_size, threshold=threshold, limit=limit)
+        how = {"threshold": threshold, "limit": limit, "tiles": tiles, "tile_overlap": tile_overlap}
+        return detect(self, x, verbose, batch_size=batch_size, **how)
 
     def segment(
         self,

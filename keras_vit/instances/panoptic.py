@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit.detection.detect import batches_of, class_names, shown_text
+from keras_vit.detection.detect import class_names, shown_text
 from keras_vit.detection.heads.suppress import share
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.instances.found import frame_of, sampled, shaded
@@ -18,6 +18,7 @@ from keras_vit.io.mask_pictures import drawable, palette, png, with_legend
 from keras_vit.layers.arguments import integer
 from keras_vit.prediction.images import Reader, each_answer
 from keras_vit.prediction.preprocessing import parse_preprocessing
+from keras_vit.segmentation.sliding_windows import batched
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -179,7 +180,7 @@ class PanopticFinder:
         text, pixel_range = shown_text(self.model), InputRange.known(self.model)
         preprocess, queries = parse_preprocessing(text), self.model.queries()
         names, stuff = class_names(self.model), self.model.stuff_numbers
-        for batch in batches_of(images, self.batch_size):
+        for batch in batched(images, self.batch_size):
             pixels = np.stack([preprocess.image(image).numpy() for image in batch])
             found = {name: np.asarray(x) for name, x in queries.predict_on_batch(pixel_range.of_bytes(pixels)).items()}
             for image, scores, labels, grids in zip(batch, *(found[name] for name in ("scores", "labels", "masks"))):

@@ -54,11 +54,21 @@ def draw(image: Any, marks: Sequence[Mark]) -> np.ndarray:
     corners = [np.clip(mark.box, 0, 1) * (h - 1, w - 1, h - 1, w - 1) for mark in marks]
     for mark, corner in zip(marks, corners):
         _outline(canvas, corner, mark, width)
-    if len(marks) <= _LABELS:
-        taken: list[tuple] = []
-        for mark, corner in zip(marks, corners):
-            if mark.label:
-                taken.append(_label(canvas, corner, mark, (h, w), taken))
+    return draw_labels(np.asarray(picture), marks)
+
+
+def draw_labels(image: np.ndarray, marks: Sequence[Mark]) -> np.ndarray:
+    """An image (h, w, 3) uint8 with the labels of marks alone, if there are at most 40: (h, w, 3) uint8."""
+    from PIL import Image, ImageDraw
+
+    if len(marks) > _LABELS:
+        return image
+    h, w = image.shape[:2]
+    picture, taken = Image.fromarray(image), []
+    for mark in marks:
+        if mark.label:
+            corner = np.clip(mark.box, 0, 1) * (h - 1, w - 1, h - 1, w - 1)
+            taken.append(_label(ImageDraw.Draw(picture), corner, mark, (h, w), taken))
     return np.asarray(picture)
 
 

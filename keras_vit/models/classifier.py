@@ -12,7 +12,7 @@ from keras_vit.fit import state
 from keras_vit.fit.model import Model, describe_input
 from keras_vit.io.suggest import check_known
 from keras_vit.layers.dense import apply_dense_config, dense_config
-from keras_vit.models import finetuning, taps
+from keras_vit.models import taps
 from keras_vit.models.checks import SHARED_NAMES, check_count, plain_names, preprocessing_or_none
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class ModelOfArguments(Model):
             model = cls(**config)
         apply_dense_config(model, quantization, adapted)
         if adapted:
+            from keras_vit.models import finetuning
+
             finetuning.freeze_all_but_lora(model)
         state.restore(model, training)
         return model
@@ -147,10 +149,14 @@ class Classifier(ModelOfArguments):
         self, rank: int, targets: str | Sequence[str] = ("query", "value"), alpha: float | None = None
     ) -> list[str]:
         """LoRA: only small matrices next to the kernels train, and the head; see models.finetuning.lora.enable_lora."""
+        from keras_vit.models import finetuning
+
         return finetuning.enable_lora(self, rank, targets, alpha)
 
     def merge_lora(self) -> None:
         """Adds LoRA's matrices to the kernels; see models.finetuning.lora.merge_lora."""
+        from keras_vit.models import finetuning
+
         finetuning.merge_lora(self)
 
     def _check_new_head(self, layer):

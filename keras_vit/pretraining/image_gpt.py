@@ -17,7 +17,6 @@ from keras_vit.models.checks import model_name, output_policy
 from keras_vit.models.classifier import ModelOfArguments
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.vit import ViT
-from keras_vit.pretraining import pixel_sampling
 
 # Section 3.3 of the paper; all with 512 colours.
 VARIANTS = {
@@ -189,6 +188,8 @@ class ImageGPT(ModelOfArguments):
         Raises:
             ValueError: for images of another size, or invalid numbers.
         """
+        from keras_vit.pretraining import pixel_sampling
+
         return pixel_sampling.sample(self, count, prompt, rows, temperature, top_k, seed, batch_size)
 
     def arguments(self) -> dict:

@@ -8,7 +8,6 @@ import numpy as np
 from keras import ops
 
 from keras_vit import layers
-from keras_vit.fit.checks.numbers import Numbers
 from keras_vit.layers.arguments import flag, integer
 from keras_vit.layers.embedding.mask_tokens import KeptPatches, PatchPixels, RestoredPatches, patch_statistics
 from keras_vit.layers.embedding.patches import cut
@@ -29,6 +28,7 @@ from keras_vit.pretraining.masked_model import (
 )
 
 if TYPE_CHECKING:
+    from keras_vit.fit.checks.numbers import Numbers
     from keras_vit.models.overrides import ViTOverrides
 
 MASK_RATIO = 0.75  # section 4.1
@@ -101,8 +101,10 @@ class MaskedAutoencoder(MaskedModel):
         self._hold(vit, preprocessing, remat, policy)
 
     @property
-    def numbers(self) -> dict[str, Numbers]:
+    def numbers(self) -> dict[str, "Numbers"]:
         """The valid values of the input "kept"."""
+        from keras_vit.fit.checks.numbers import Numbers
+
         n = self.grid[0] * self.grid[1]
         return {"kept": Numbers(n - self.hidden_count(), 0, n - 1, once=True)}
 

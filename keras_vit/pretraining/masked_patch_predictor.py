@@ -8,7 +8,6 @@ import numpy as np
 from keras import ops
 
 from keras_vit import layers
-from keras_vit.fit.checks.numbers import Numbers
 from keras_vit.layers.arguments import choice
 from keras_vit.layers.embedding.mask_tokens import PatchPixels, ReplacedPatches
 from keras_vit.layers.registration import serializable
@@ -27,6 +26,7 @@ from keras_vit.pretraining.masked_model import (
 )
 
 if TYPE_CHECKING:
+    from keras_vit.fit.checks.numbers import Numbers
     from keras_vit.models.overrides import ViTOverrides
 
 MASK_RATIO = 0.5  # 15% was slightly worse in the paper
@@ -91,8 +91,10 @@ class MaskedPatchPredictor(MaskedModel):
         self.objectives = (MaskedSquaredError if target == "pixels" else MaskedCrossEntropy,)
 
     @property
-    def numbers(self) -> dict[str, Numbers]:
+    def numbers(self) -> dict[str, "Numbers"]:
         """The valid values of the input "source"."""
+        from keras_vit.fit.checks.numbers import Numbers
+
         n = self.grid[0] * self.grid[1]
         return {"source": Numbers(n, -1, n - 1)}
 

@@ -32,6 +32,7 @@ class BoxTable:
         area: (m,) float32 pixels; -1 where that takes the image's size.
         fractions: whether the annotations state fractions.
         ids: (n,) of the images in COCO's annotations; None elsewhere.
+        places: (m,) int64, the place of each box among its image's regions.
     """
 
     paths: list[str]
@@ -44,6 +45,7 @@ class BoxTable:
     area: np.ndarray
     fractions: bool
     ids: list[int | str | None]
+    places: np.ndarray
 
     @property
     def counts(self) -> np.ndarray:
@@ -96,14 +98,16 @@ class _Rows:
     """The boxes as they are read: lists with an entry for each box."""
 
     owner: list[int] = dataclasses.field(default_factory=list)
+    places: list[int] = dataclasses.field(default_factory=list)
     boxes: list[schema.Box] = dataclasses.field(default_factory=list)
     labels: list[int] = dataclasses.field(default_factory=list)
     crowd: list[int] = dataclasses.field(default_factory=list)
     area: list[float] = dataclasses.field(default_factory=list)
     names: list[str] = dataclasses.field(default_factory=list)
 
-    def add(self, number: int, region: Region, box: schema.Box, label: int) -> None:
+    def add(self, number: int, place: int, region: Region, box: schema.Box, label: int) -> None:
         self.owner.append(number)
+        self.places.append(place)
         self.boxes.append(box)
         self.labels.append(label)
         self.crowd.append(crowd_value(region))
@@ -131,12 +135,12 @@ def make_boxes(
         faults.append(image.fault)
         ids.append(image.id)
         sizes.append(image.size or (0, 0))
-        for region in image.regions:
+        for place, region in enumerate(image.regions):
             box = schema.bounding_box(region, image.size)
             if region.label in schema.NO_CLASSES:
                 ignored[schema.TO_IGNORE].append(f"{region.name} of {image.path}")
             elif box is not None:
-                rows.add(number, region, box, number_of(region, image))
+                rows.add(number, place, region, box, number_of(region, image))
     stated = np.array(sizes, "int32").reshape(-1, 2)
     return _table(paths, faults, stated, rows, fractions, ids, ignored)
 
@@ -172,6 +176,7 @@ def _table(paths, faults, sizes, rows, fractions, ids, ignored):
         area[kept].astype("float32"),
         fractions,
         ids,
+        np.array(rows.places, "int64")[kept],
     )
 
 

@@ -44,13 +44,14 @@ def json_files(root: str) -> list[str]:
     return preferred or [path for path in found if not os.path.basename(path).startswith(_OTHERS)] or found
 
 
-def find(path: str, images: str = "", boxes: bool = False) -> Layout | None:
+def find(path: str, images: str = "", boxes: bool = False, outlines: bool = False) -> Layout | None:
     """Finds COCO annotations in a folder or a JSON file, which is all "train"; None without any.
 
     Args:
         path: str. Folder or file, local or in a bucket.
         images: str. Folder of the images; "" to look for it.
         boxes: bool. Whether to read boxes instead of outlined regions.
+        outlines: bool. Whether to read the outlines of boxes, too.
 
     Raises:
         ValueError: if several files contain one split.
@@ -59,7 +60,9 @@ def find(path: str, images: str = "", boxes: bool = False) -> Layout | None:
     found = [path] if alone and is_coco(path) else [] if alone else json_files(path)
     splits = {"train": path} if alone and found else annotation_files.assign_splits(found, path)
     root = os.path.dirname(path) if alone else path
-    readers = {split: functools.partial(read, file, split, images, boxes, root) for split, file in splits.items()}
+    readers = {
+        split: functools.partial(read, file, split, images, boxes, root, outlines) for split, file in splits.items()
+    }
     return Layout("COCO", OVERLAPS, readers, {split: [file] for split, file in splits.items()}) if splits else None
 
 
@@ -127,20 +130,20 @@ def _categories(content, path, ignored):
     return names
 
 
-def _boxed(annotation, label, size, name, ignored):
-    """Makes a Region from an annotation's box, or else its segmentation.
+def _boxed(outlines, annotation, label, size, name, ignored):
+    """Makes a Region from an annotation's box, or else its segmentation; from both with `outlines`.
 
     Raises:
         Fault: if both are missing, or one is malformed.
     """
-    box, area = annotation.get("bbox"), annotation.get("area")
-    if not box:
-        if not annotation.get("segmentation"):
-            raise Fault(f"{name} ({label}) has neither bbox nor segmentation")
-        region = _region(annotation, label, size, name, ignored)
-    else:
+    box, area, segmentation = (annotation.get(key) for key in ("bbox", "area", "segmentation"))
+    if not box and not segmentation:
+        raise Fault(f"{name} ({label}) has neither bbox nor segmentation")
+    outlined = segmentation and (outlines or not box)
+    region = _region(annotation, label, size, name, ignored) if outlined else Region(label, name)
+    if box:
         top, left, height, width = schema.parse_box(box, name)
-        region = Region(label, name, box=(top, left, top + height, left + width))
+        region = dataclasses.replace(region, box=(top, left, top + height, left + width))
     stated = float(area) if isinstance(area, int | float) and 0 < area < float("inf") else None
     return dataclasses.replace(region, crowd=bool(annotation.get("iscrowd")), pixels=stated)
 
@@ -167,17 +170,18 @@ def _region(annotation, label, size, name, ignored):
     return Region(label, name, polygons, crowd=crowd)
 
 
-def _read_image(path, entry, annotations, names, ignored, boxes):
+def _read_image(path, entry, annotations, names, ignored, boxes, outlines):
     """Reads an image's entry and annotations: regions in the order of OVERLAPS, boxes in that of the file."""
     try:
         size = schema.parse_size(entry.get("height"), entry.get("width"))
     except Fault as fault:
         return AnnotatedImage(path, None, [], str(fault))
     image = AnnotatedImage(path, size)
+    make = functools.partial(_boxed, outlines) if boxes else _region
     for annotation in annotations:
         name = f"annotation {annotation['id']}"
         try:
-            region = (_boxed if boxes else _region)(annotation, names[annotation["category_id"]], size, name, ignored)
+            region = make(annotation, names[annotation["category_id"]], size, name, ignored)
         except Fault as fault:
             return AnnotatedImage(path, size, [], str(fault))
         if region.runs is not None and size is None:
@@ -232,7 +236,7 @@ def _file_names(entries, path):
     return names
 
 
-def _read_images(content, paths, existing, names, ignored, boxes) -> Iterator[AnnotatedImage]:
+def _read_images(content, paths, existing, names, ignored, boxes, outlines) -> Iterator[AnnotatedImage]:
     """Yields the AnnotatedImage of each image with an existing file."""
     by_image: dict[Any, list] = collections.defaultdict(list)
     known, seen = {entry["id"] for entry in content["images"]}, set()
@@ -249,13 +253,15 @@ def _read_images(content, paths, existing, names, ignored, boxes) -> Iterator[An
             ignored[schema.OTHER_IMAGE].append(f"annotation {annotation['id']}")
     for entry, path in zip(content["images"], paths):
         if path in existing:
-            image = _read_image(path, entry, by_image.pop(entry["id"], ()), names, ignored, boxes)
+            image = _read_image(path, entry, by_image.pop(entry["id"], ()), names, ignored, boxes, outlines)
             yield dataclasses.replace(image, id=entry["id"])
         else:
             ignored[schema.MISSING].append(path)
 
 
-def read(path: str, split: str, images: str = "", boxes: bool = False, root: str = "") -> Annotations:
+def read(
+    path: str, split: str, images: str = "", boxes: bool = False, root: str = "", outlines: bool = False
+) -> Annotations:
     """Reads the annotations in a COCO file.
 
     Args:
@@ -264,6 +270,7 @@ def read(path: str, split: str, images: str = "", boxes: bool = False, root: str
         images: str. Folder of the images; "" to look for it.
         boxes: bool. Whether to read boxes instead of outlined regions.
         root: str. The folder that was opened, as in `annotation_files.image_paths`.
+        outlines: bool. Whether to read the outlines of boxes, too.
 
     Raises:
         FileNotFoundError: if the file or all images are missing.
@@ -276,11 +283,11 @@ def read(path: str, split: str, images: str = "", boxes: bool = False, root: str
     if not entries:
         raise ValueError(f'"{path}" lists no images.')
     names = _categories(content, path, ignored)
-    _check_annotations(annotations, names, path, boxes)
+    _check_annotations(annotations, names, path, boxes and not outlines)
     existing = annotation_files.FileIndex()
     paths = annotation_files.image_paths(path, split, images, _file_names(entries, path), existing, root)
     existing.add(os.path.dirname(file) for file in paths)
     ignored[schema.NOT_LISTED] += annotation_files.unlisted_images(paths, existing)
-    read = _read_images(content, paths, existing, names, ignored, boxes)
+    read = _read_images(content, paths, existing, names, ignored, boxes, outlines)
     categories = {name: number for number, name in names.items()}
     return Annotations(read, tuple(categories), False, path, ignored, categories)

@@ -16,8 +16,7 @@ import math
 
 import numpy as np
 
-from keras_vit.data.annotations import annotation_files, schema, sidecars
-from keras_vit.data.annotations.run_lengths import counted_runs
+from keras_vit.data.annotations import annotation_files, run_lengths, schema, sidecars
 from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Fault, Ignored, Layout, Region
 from keras_vit.io.suggest import counted, listed
 
@@ -100,8 +99,7 @@ def _mask_runs(text, points, size, name):
         raise Fault(f"{name}: a mask of {height} x {width} at {top}, {left} does not fit into its image of {size}")
     whole = np.zeros(size, bool)
     whole[top : top + height, left : left + width] = inside
-    counts = counted_runs(whole)
-    return np.append(counts, [0] * (len(counts) % 2))
+    return run_lengths.of_mask(whole)
 
 
 def _region(shape, number, size, ignored, path) -> Region | None:
@@ -146,13 +144,15 @@ def _objects(shapes, regions, size):
 
 
 def _together(parts, size):
-    """Makes one Region of the parts of an object."""
+    """Makes one Region of the parts of an object: the union of their outlines."""
     boxes = [box for part in parts if (box := schema.bounding_box(part, size)) is not None]
     if len(parts) == 1 or not boxes:
         return parts[0]
     tops, lefts, bottoms, rights = zip(*boxes)
     name = f"{parts[0].name} with {counted(len(parts) - 1, 'further part')}"
-    return Region(parts[0].label, name, box=(min(tops), min(lefts), max(bottoms), max(rights)))
+    polygons = tuple(polygon for part in parts for polygon in part.polygons)
+    runs = run_lengths.united([part.runs for part in parts if part.runs is not None])
+    return Region(parts[0].label, name, polygons, runs, (min(tops), min(lefts), max(bottoms), max(rights)))
 
 
 def _read_image(path, content, existing, ignored, boxes, root) -> AnnotatedImage | None:

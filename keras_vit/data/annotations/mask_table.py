@@ -106,8 +106,10 @@ def make_table(
     )
 
 
-def mask_drawer(table: Table) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+def mask_drawer(table: Table, lowest: bool = False) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """Returns a function from an image's number, int64, and encoded bytes to its upright mask (h, w, 1); for graphs.
+
+    With `lowest`, (h, w, 2): also the lowest region at each pixel.
 
     Annotations that state the size of an image's stored pixels are turned like EXIF data turns the image.
 
@@ -135,7 +137,7 @@ def mask_drawer(table: Table) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
             corners = tf.cast(tf.cast(corners, tf.float64) * scale + 0.5, tf.int32)
         spans = polygon_spans(corners, rings, height, width), run_spans(*owned(runs, counts, first, last))
         order, start, end = (tf.concat(pair, 0) for pair in zip(*spans))
-        mask = painted(order, start, end, values[first:last], table.background, height, width)
+        mask = painted(order, start, end, values[first:last], table.background, height, width, lowest)
         return tf.cond(as_stored, lambda: orientation.upright(mask, turned), lambda: mask)
 
     return draw

@@ -140,8 +140,11 @@ def painted(
     background: int,
     height: tf.Tensor,
     width: tf.Tensor,
+    lowest: bool = False,
 ) -> tf.Tensor:
     """Draws a mask (h, w, 1) with the dtype of `values`, in which later regions cover earlier ones.
+
+    With `lowest`, (h, w, 2): then the first region at each pixel, which is below all others.
 
     Args:
         order: (m,) int32. Region of each span.
@@ -149,17 +152,26 @@ def painted(
         values: (regions,). Value of each region.
         background: int. Value of pixels in no region.
         height, width: () int32. Size of the mask.
+        lowest: bool. Whether to draw the lowest regions, too.
     """
-    # Find the topmost region of each stretch between neighbouring ends of spans, where nothing changes.
+    # Find the topmost region, or the lowest, of each stretch between neighbouring ends of spans, where nothing changes.
     bounds = tf.sort(tf.concat([start, end], 0))
     bounds = tf.boolean_mask(bounds, tf.concat([bounds[1:] != bounds[:-1], [True]], 0)[: tf.size(bounds)])
     first, last = tf.searchsorted(bounds, start), tf.searchsorted(bounds, end)
     span, place = _members(last - first)
     stretch = tf.gather(first, span) + place
-    top = tf.math.unsorted_segment_max(tf.gather(order, span) + 1, stretch, tf.size(bounds))
+    regions = tf.gather(order, span) + 1  # of the stretches; 0 is the background
+    top = tf.maximum(tf.math.unsorted_segment_max(regions, stretch, tf.size(bounds)), 0)
     values = tf.concat([tf.cast([background], values.dtype), values], 0)
-    levels = tf.concat([values[:1], tf.gather(values, tf.maximum(top, 0))], 0)
-    # A pixel's value is the sum of all changes before it, even if unsigned integers wrap around.
-    changes = tf.scatter_nd(bounds[:, None], levels[1:] - levels[:-1], [height * width + 1])
-    pixels = tf.cumsum(changes)[:-1] + values[0]
-    return tf.transpose(tf.reshape(pixels, (width, height)))[..., None]  # (w * h) -> (w, h) -> (h, w, 1)
+
+    def drawn(region):
+        levels = tf.concat([values[:1], tf.gather(values, region)], 0)
+        # A pixel's value is the sum of all changes before it, even if unsigned integers wrap around.
+        changes = tf.scatter_nd(bounds[:, None], levels[1:] - levels[:-1], [height * width + 1])
+        pixels = tf.cumsum(changes)[:-1] + values[0]
+        return tf.transpose(tf.reshape(pixels, (width, height)))  # (w * h) -> (w, h) -> (h, w)
+
+    if not lowest:
+        return drawn(top)[..., None]
+    low = tf.math.unsorted_segment_min(regions, stretch, tf.size(bounds))
+    return tf.stack([drawn(top), drawn(tf.where(top > 0, low, 0))], -1)

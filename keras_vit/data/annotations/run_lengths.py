@@ -32,35 +32,6 @@ def decoded(text: str) -> list[int]:
     return counts
 
 
-def _characters(number):
-    """A number in groups of 5 bits, the lowest first; the last one has the sign."""
-    while True:
-        bits, number = number & (_MORE - 1), number >> _BITS
-        done = number == (-1 if bits & _SIGN else 0)
-        yield chr(_ZERO + bits + (0 if done else _MORE))
-        if done:
-            return
-
-
-def encoded(counts: Sequence[int]) -> str:
-    """Compresses counts as pycocotools does, the reverse of `decoded`."""
-    counts = [int(count) for count in counts]
-    steps = [count - (counts[i - 2] if i > 2 else 0) for i, count in enumerate(counts)]
-    return "".join(character for step in steps for character in _characters(step))
-
-
-def counted_runs(mask: np.ndarray) -> np.ndarray:
-    """The alternating counts of pixels outside and inside a mask (h, w) bool, down the columns: (n,) int64."""
-    flat = np.asarray(mask, bool).T.reshape(-1)  # (h, w) -> (w * h)
-    bounds = np.flatnonzero(flat[1:] != flat[:-1]) + 1
-    return np.diff([0, *([0] if flat.size and flat[0] else []), *bounds, flat.size])
-
-
-def run_lengths(mask: np.ndarray) -> dict[str, Any]:
-    """A mask (h, w) bool in COCO's form, {"size": [h, w], "counts": text}, as pycocotools' `encode` gives it."""
-    return {"size": list(mask.shape), "counts": encoded(counted_runs(mask))}
-
-
 def runs(segmentation: dict[str, Any], name: str) -> tuple[np.ndarray, tuple[int, int]]:
     """Parses {"size": [h, w], "counts": list or compressed text} into counts (n,) int64, n even, and (height, width).
 
@@ -80,3 +51,45 @@ def runs(segmentation: dict[str, Any], name: str) -> tuple[np.ndarray, tuple[int
     if values.ndim != 1 or (values < 0).any() or values.sum() != height * width:
         raise Fault(f"{name}: expected run lengths for {height} x {width} pixels, got {values.sum()} pixels")
     return np.append(values, [0] * (len(values) % 2)).astype("int64"), (height, width)
+
+
+def of_mask(mask: np.ndarray) -> np.ndarray:
+    """Returns the counts (n,) int64, n even, of a mask (h, w) bool."""
+    flat = mask.T.reshape(-1)  # (h, w) -> (w * h)
+    bounds = np.flatnonzero(np.diff(flat)) + 1
+    counts = np.diff([0, *([0] if flat[:1].any() else []), *bounds, flat.size])
+    return np.append(counts, [0] * (len(counts) % 2)).astype("int64")
+
+
+def united(regions: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Returns the counts of the union of regions in one image, each (n,) with n even; None for none."""
+    if len(regions) < 2:
+        return next(iter(regions), None)
+    ends = np.concatenate([np.cumsum(counts) for counts in regions])  # even ones begin a run, odd ones end it
+    steps = np.concatenate([np.tile([1, -1], len(counts) // 2) for counts in regions])
+    order = np.lexsort([-steps, ends])  # runs that touch are joined
+    depth = np.cumsum(steps[order])
+    begins = ends[order][(depth == 1) & (steps[order] == 1)]
+    stops = ends[order][depth == 0]
+    inside = np.stack([begins, stops], 1)[stops > begins].reshape(-1)  # (runs, 2) -> (2 * runs,)
+    counts = np.diff([0, *inside, regions[0].sum()])
+    return np.append(counts, [0] * (len(counts) % 2)).astype("int64")
+
+
+def encoded(counts: np.ndarray) -> str:
+    """Encodes counts as pycocotools does, the reverse of `decoded`."""
+    characters = []
+    for i, count in enumerate(counts.tolist()):
+        value = count - counts[i - 2].item() if i > 2 else count
+        more = True
+        while more:
+            digit, value = value & (_MORE - 1), value >> _BITS
+            more = value != (-1 if digit & _SIGN else 0)
+            characters.append(chr(_ZERO + (digit | (_MORE if more else 0))))
+    return "".join(characters)
+
+
+def run_lengths(mask: np.ndarray) -> dict[str, Any]:
+    """A mask (h, w) bool in COCO's form, {"size": [h, w], "counts": text}, as pycocotools' `encode` gives it."""
+    counts = of_mask(mask)
+    return {"size": list(mask.shape), "counts": encoded(counts if counts[-1] else counts[:-1])}

@@ -36,6 +36,7 @@ OTHER_XML = Reason("XML file", "of another kind")
 NO_XML = Reason("name", "in ImageSets without an XML file")
 LISTED_AGAIN = Reason("image", "listed more than once")
 IN_SPLITS = Reason("image", "shared with another split, so scores are too good")
+NO_OUTLINE = Reason("object", "without an outline, only a box")
 NO_BOX = Reason("row", "with a class but no box")
 POINTS = Reason("line", "with key points, which are left out")
 TO_IGNORE = Reason("box", "labelled __ignore__ or _background_", expected=True)
@@ -78,6 +79,11 @@ class Region:
     crowd: bool = False
     difficult: bool = False
     pixels: float | None = None
+
+    @property
+    def outlined(self) -> bool:
+        """Whether it has polygons or runs."""
+        return bool(self.polygons) or self.runs is not None
 
     @property
     def area(self) -> float:
@@ -294,7 +300,7 @@ def drop_outside(image: AnnotatedImage, ignored: Ignored, fractions: bool) -> An
         ignored: dict that counts the regions.
         fractions: bool. Whether the polygons are fractions of width and height.
     """
-    image.regions = [region for region in image.regions if region.polygons or region.runs is not None]
+    image.regions = [region for region in image.regions if region.outlined]
     limits = (1.0, 1.0) if fractions else image.size
     polygons = [points for region in image.regions for points in region.polygons]
     if limits is None or not polygons:

@@ -264,6 +264,8 @@ def decode(channels=3, whole=False):
             result["mask"] = mask_of_size(decode_mask(example["mask"]), size)
         if "depth" in example:
             result["depth"] = depth_of_size(example["depth"], size)
+        if "segments" in example:
+            result["segments"] = mask_of_size(example["segments"], size)
         return result
 
     return apply

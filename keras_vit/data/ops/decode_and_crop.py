@@ -14,7 +14,7 @@ from keras_vit.data.ops.branches import outlined
 from keras_vit.data.ops.decode import decode, header, not_cut_short
 from keras_vit.data.ops.decode_mask import decode_mask, depth_of_size, mask_of_size
 from keras_vit.data.ops.geometry import as_size, crop_and_resize, random_resized_crop, resized_window, sampled_window
-from keras_vit.data.ops.op_registry import fused
+from keras_vit.data.ops.op_registry import AS_MASKS, fused
 
 
 def _read_window(encoded, begin, extent, channels, fraction=1):
@@ -62,10 +62,12 @@ def decode_and_crop(decode_arguments: dict[str, Any], crop_arguments: dict[str, 
             example = {**example, "mask": mask_of_size(decode_mask(example["mask"]), shape[:2])}
         if "depth" in example:
             example = {**example, "depth": depth_of_size(example["depth"], shape[:2])}
+        if "segments" in example:
+            example = {**example, "segments": mask_of_size(example["segments"], shape[:2])}
         return crop_and_resize(example, image, shape, begin, extent, size)
 
     def separately(example, seed):
-        decoded = whole({key: example[key] for key in ("image", "mask", "depth") if key in example})
+        decoded = whole({key: example[key] for key in ("image", "mask", *AS_MASKS) if key in example})
         return crop({**example, **decoded}, seed)
 
     def apply(example, seed):

@@ -1,10 +1,11 @@
-"""Resizing, cropping, flipping and shifting ops, which move an example's image, mask, depth and boxes together.
+"""Resizing, cropping, flipping and shifting ops, which move an example's image, its maps and boxes together.
 
 - image: pixels (h, w, c).
 - mask: integers (h, w, 1), one per pixel, resampled to the nearest pixel. Padding is the example's "void", an integer,
   or else PADDING.
 - depth: float32 (h, w, 1), metres, 0 for void; moves as the mask, to the nearest pixel, so that no depths are mixed at
   edges. Padding is 0. A zoom does not change metres.
+- segments: int32 (h, w, 2), numbers of objects; moves as the mask. Padding is 0, no object.
 - boxes: float32 (m, 4), one per object: top, left, bottom, right as fractions of the image's height and width, as in
   tensorflow-datasets. Ops clip them to the window. A box outside keeps its row, with no area, so rows stay aligned
   with the objects' labels.
@@ -16,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit.data.ops.headers import LARGE
-from keras_vit.data.ops.op_registry import integer, op
+from keras_vit.data.ops.op_registry import AS_MASKS, integer, op
 
 PADDING = 0  # for pixels outside the image, and for masks without void
 
@@ -29,8 +30,12 @@ def as_size(height: int, width: int | None) -> tuple[int, int]:
     return size
 
 
-def transformed(example: dict[str, Any], image: tf.Tensor, mask: Callable, boxes: Callable) -> dict[str, Any]:
-    """Returns the new `image`, with the example's mask, depth and boxes, if any, transformed by the two functions.
+def transformed(
+    example: dict[str, Any], image: tf.Tensor, mask: Callable, boxes: Callable, maps: Callable | None = None
+) -> dict[str, Any]:
+    """Returns the new `image`, with the example's mask, depth, segments and boxes, if any, transformed by functions.
+
+    `maps` transforms depth and segments; None for `mask`.
 
     Raises:
         ValueError: if the mask is still encoded.
@@ -40,8 +45,9 @@ def transformed(example: dict[str, Any], image: tf.Tensor, mask: Callable, boxes
         if example["mask"].dtype == tf.string:
             raise ValueError('The mask is still encoded: start the preprocessing with "decode".')
         result["mask"] = mask(example["mask"])
-    if "depth" in example:
-        result["depth"] = mask(example["depth"])
+    for key in AS_MASKS:
+        if key in example:
+            result[key] = (maps or mask)(example[key])
     if "boxes" in example:
         result["boxes"] = boxes(example["boxes"])
     return result
@@ -85,12 +91,12 @@ def _slice(pixels, begin, extent):
 
 
 def crop(example: dict[str, Any], begin, extent, size=(None, None), inside: bool = False) -> dict[str, Any]:
-    """Crops an example's image, mask, depth and boxes to a window, and pads where it extends beyond the image.
+    """Crops an example's image, mask, depth, segments and boxes to a window, and pads where it leaves the image.
 
-    Padding is PADDING in images and depths, and in masks the example's void, or else PADDING.
+    Padding is PADDING, except in masks: the example's void, or else PADDING.
 
     Args:
-        example: dict. "image", pixels (h, w, c), and perhaps "mask", "depth", "boxes" and "void".
+        example: dict. "image", pixels (h, w, c), and perhaps "mask", "depth", "segments", "boxes" and "void".
         begin: (2,) integers. Top and left of the window, possibly outside the image.
         extent: (2,) integers. Height and width of the window.
         size: (height, width). The extent, as far as it is known before reading the image.
@@ -105,7 +111,6 @@ def crop(example: dict[str, Any], begin, extent, size=(None, None), inside: bool
         part = _slice(pixels, begin, extent) if inside else _slice(pixels, first, last - first)
         if not inside:
             margins = [[before[0], after[0]], [before[1], after[1]], [0, 0]]
-            fill = PADDING if pixels.dtype.is_floating else fill  # of depths, too
             part = tf.pad(part, margins, constant_values=tf.cast(fill, pixels.dtype))
         return tf.ensure_shape(part, (*size, pixels.shape[-1]))
 
@@ -114,6 +119,7 @@ def crop(example: dict[str, Any], begin, extent, size=(None, None), inside: bool
         window(example["image"]),
         lambda mask: window(mask, example.get("void", PADDING)),
         lambda boxes: boxes_in_window(boxes, shape, begin, extent),
+        window,
     )
 
 
@@ -237,7 +243,7 @@ def crop_and_resize(example, image, shape, begin, extent, size):
     """
 
     def to_size(mask):
-        return tf.ensure_shape(resize_mask(_slice(mask, begin, extent), size), (*size, 1))
+        return tf.ensure_shape(resize_mask(_slice(mask, begin, extent), size), (*size, mask.shape[-1]))
 
     return transformed(example, image, to_size, lambda boxes: boxes_in_window(boxes, shape[:2], begin, extent))
 

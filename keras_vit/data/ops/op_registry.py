@@ -10,7 +10,7 @@ changes and says whether it is random.
   to a label.
 - An op on several keys maps a dict of the keys present in the example to a dict of the same keys, and so moves image,
   mask and boxes together.
-- An op that moves "mask" gets the example's "depth", too, which moves likewise.
+- An op that moves "mask" gets the example's "depth" and "segments", too, which move likewise.
 - With `reads=("void",)` the dict also contains these keys if the example has them; the op does not return them.
 - With `random=True` the function also takes a seed of (2,) integers, and must be a pure function of both.
 - With `checks={"probability": PROBABILITY}` the registry checks parameters before the factory runs.
@@ -160,6 +160,7 @@ class Op:
 
 
 OPS: dict[str, Op] = {}
+AS_MASKS = ("depth", "segments")  # keys that move as "mask" does
 
 
 def op(
@@ -186,14 +187,14 @@ def op(
             f'Expected the keys that the op changes, like @op("image") or @op("image", "mask", "boxes"), got {keys}.'
         )
 
-    def with_depth(names):
-        return (*names, "depth") if "mask" in names else tuple(names)
+    def with_maps(names):
+        return (*names, *AS_MASKS) if "mask" in names else tuple(names)
 
     def register(factory):
         name = factory.__name__
         if name in OPS and OPS[name].factory.__module__ != factory.__module__:
             raise ValueError(f'The op "{name}" exists already, in {OPS[name].factory.__module__}. Choose another name.')
-        OPS[name] = Op(name, factory, with_depth(keys), random, with_depth(refuses), tuple(reads), checks or {})
+        OPS[name] = Op(name, factory, with_maps(keys), random, with_maps(refuses), tuple(reads), checks or {})
         return factory
 
     return register
@@ -229,6 +230,12 @@ def _check_shapes(example):
         depth = example["depth"]
         if depth.dtype != tf.float32 or not depth.shape.is_compatible_with((None, None, 1)):
             raise ValueError(f'Expected "depth" as float32 (h, w, 1), got {depth.dtype.name} {tuple(depth.shape)}.')
+    if "segments" in example:
+        segments = example["segments"]
+        if segments.dtype != tf.int32 or not segments.shape.is_compatible_with((None, None, 2)):
+            raise ValueError(
+                f'Expected "segments" as int32 (h, w, 2), got {segments.dtype.name} {tuple(segments.shape)}.'
+            )
     if "boxes" in example:
         boxes = example["boxes"]
         if boxes.dtype != tf.float32 or not boxes.shape.is_compatible_with((None, 4)):
@@ -296,9 +303,8 @@ class Preprocess:
             ValueError: if the example lacks a key or has a mask or boxes that an op cannot move, or random ops have no
                 seed.
         """
-        tensors = {
-            key: tf.convert_to_tensor(example[key]) for key in ("image", "mask", "depth", "boxes") if key in example
-        }
+        keys = ("image", "mask", *AS_MASKS, "boxes")
+        tensors = {key: tf.convert_to_tensor(example[key]) for key in keys if key in example}
         example = {**example, **tensors}
         _check_shapes(example)
         return self._apply(example, seed)

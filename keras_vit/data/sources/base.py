@@ -3,6 +3,7 @@
     label   an integer, the example's class
     labels  (m,) integers, one per object
     boxes   (m, 4) float32, one per object: top, left, bottom, right as fractions of the image's height and width
+    segments (h, w, 2) int32, at each pixel the topmost and the lowest object, its row of boxes + 1, or 0
     mask    encoded PNG bytes or integers (h, w, 1), one per pixel
     void    an integer of the mask's dtype: the value of pixels without a class
     depth   (h, w, 1) float32 metres, 0 where void
@@ -77,6 +78,8 @@ class Source:
         colors: tuple of (red, green, blue), 0..255. Colour of each class in pictures; None for default colours.
         most_objects: int. Largest number of objects in one image; None without boxes of named classes.
         coco_ids: CocoIds. Ids in COCO's annotations; None for other sources.
+        outlined: bool. Whether the objects have outlines, "segments".
+        stuff: tuple of str. Classes of regions without a number of objects, such as "sky".
         size: int. Number of examples.
     """
 
@@ -86,6 +89,8 @@ class Source:
     colors: tuple[tuple[int, int, int], ...] | None
     most_objects: int | None
     coco_ids: CocoIds | None = None
+    outlined: bool = False
+    stuff: tuple[str, ...] = ()
     # Declared loosely, since the keys and ids of the two kinds below differ.
     read: Callable[..., dict[str, Any]]
     ids: Callable[..., tf.Tensor]
@@ -129,7 +134,7 @@ class RandomAccess(Source):
         names: callable. Maps the number to the example's name in messages, a scalar string tensor; None to use the
             number.
         count: int. Number of examples; required without labels.
-        void, colors, most_objects, coco_ids: see Source.
+        void, colors, most_objects, coco_ids, outlined, stuff: see Source.
         parse: callable. Maps the result of `lookup` to the example without its label; None for no change. `cached`
             stores the input of `parse`.
 
@@ -148,6 +153,8 @@ class RandomAccess(Source):
     parse: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     most_objects: int | None = None
     coco_ids: CocoIds | None = None
+    outlined: bool = False
+    stuff: tuple[str, ...] = ()
 
     def __post_init__(self):
         if self.labels is None and self.count is None:
@@ -240,7 +247,7 @@ class Records(Source):
         buffer: int. Size of the shuffle buffer, in encoded records.
         memory: string tensor. All records in file order; None to read the files each time.
         excluded: dict. Indices of the records to leave out, by path; see selection.py.
-        void, colors, most_objects: see Source.
+        void, colors, most_objects, outlined, stuff: see Source.
     """
 
     name: str
@@ -253,6 +260,8 @@ class Records(Source):
     void: int | None = None
     colors: tuple | None = None
     most_objects: int | None = None
+    outlined: bool = False
+    stuff: tuple[str, ...] = ()
 
     @property
     def counts(self) -> list[int]:
