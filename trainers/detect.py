@@ -4,9 +4,9 @@
     keras-vit detect runs/cells PHOTOS "more/**/*.png" --threshold=0.5 --csv > boxes.csv
     keras-vit detect runs/cells slide.png --tiles=640 --output=look
 
-The model is a run directory or a checkpoint of a detector. Images are files, folders and patterns. With --output each
+The model is a run directory or a checkpoint of a detector, or of a model of objects with masks. Images are files, folders and patterns. With --output each
 picture, OUTPUT/NAME.png, shows the image with boxes, names and scores. Boxes in CSV and JSON, top, left, bottom and
-right, are in pixels of the upright image. --tiles finds small objects in large images by overlapping tiles.
+right, are in pixels of the upright image; masks, in pictures and JSON (COCO's run lengths), have its size. --tiles finds small objects in large images by overlapping tiles.
 What is found goes to standard output, problems to standard error; the exit code is 1 if an image cannot be read.
 """
 
@@ -15,18 +15,21 @@ import collections
 from . import flags, kinds, loading, pictures, shared_flags
 
 
+_KINDS = ("objects", "instances")
+
+
 def _finder(name, values):
     """A function [(path, name)] -> an iterator of Detections, by the model `name`; ValueError if it finds none."""
-    from keras_vit.detection.detect import Finder
+    from keras_vit.answers import object_finder
     from keras_vit.io.progress import stage
 
     if kinds.is_export(name):
-        kinds.check_kind(name, "objects")
+        kinds.check_kind(name, _KINDS)
     with stage(f"Loading {name}"):
         model = loading.load(name)
-    kinds.check_kind(name, "objects", model)
+    kinds.check_kind(name, _KINDS, model)
     batch_size = 8 if values.tiles else 1
-    return Finder.of(model, batch_size, **shared_flags.finding(values), **shared_flags.tiles(values))
+    return object_finder(model, batch_size, **shared_flags.finding(values), **shared_flags.tiles(values))
 
 
 def _line(found):
@@ -39,7 +42,9 @@ def _rows(found):
 
 
 def _fields(found):
-    return {"objects": [{"name": name, "score": score, "box": list(box)} for name, score, box in found]}
+    objects = [{"name": name, "score": score, "box": list(box)} for name, score, box in found]
+    masks = found.run_lengths() if hasattr(found, "run_lengths") else [None] * len(objects)
+    return {"objects": [{**one, **({"mask": mask} if mask else {})} for one, mask in zip(objects, masks)]}
 
 
 def main(arguments):

@@ -21,21 +21,22 @@ def _kinds_of_export(folder):
         return kinds_in(json.load(file))
 
 
-def check_kind(name: str, expected: str, model: Any = None) -> None:
-    """Raises ValueError, with the verb that takes it, for a model without answers of the kind `expected`.
+def check_kind(name: str, expected: str | tuple[str, ...], model: Any = None) -> None:
+    """Raises ValueError, with the verb that takes it, for a model without answers of a kind in `expected`.
 
     Args:
         name: the model's, as passed.
-        expected: kind of answer.
+        expected: a kind of answer, or several.
         model: the loaded model; None for an export, whose metadata tells.
     """
     from keras_vit.answers import find
 
     kinds = _kinds_of_export(name) if model is None else model.answers or ("features",)
-    if not kinds or expected in kinds:
+    wanted = {expected} if isinstance(expected, str) else {*expected}
+    if not kinds or wanted & {*kinds}:
         return
     answer = find(kinds[0])
-    fitting = [part for part, each in model.parts.items() if expected in each.answers] if model is not None else ()
+    fitting = [part for part, each in model.parts.items() if wanted & {*each.answers}] if model is not None else ()
     if fitting:
         raise ValueError(f"{name} {answer.does}: add --load.key={fitting[0]}, the part for this.")
     if model is None and not answer.reads_exports:

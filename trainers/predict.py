@@ -22,6 +22,8 @@ without any), and OUTPUT/_SPLIT_coco.json, COCO's results, with the image and ca
 
     keras-vit predict --model=runs/cells --data=boxes:CELLS --split=test --output=found --threshold=0.05
 
+A model of objects with masks writes these, too: run lengths in the column mask, and as segmentation in COCO's results.
+
 --tiles=640 finds small objects in large images by overlapping tiles of 640 pixels.
 
 A MultiModel writes the answers of each part, or of those in --answers, into the folder OUTPUT/PART.
@@ -49,9 +51,11 @@ _OF_OBJECTS = {**dict.fromkeys(shared_flags.FINDING), "tiles": None, "tile_overl
 _IGNORED = {
     "masks": _OF_ROWS | _OF_FILES | _OF_OBJECTS,
     "objects": _OF_ROWS | _OF_MASKS,
+    "instances": _OF_ROWS | _OF_MASKS,
     "depth": _OF_ROWS | _OF_FILES | _OF_MASKS | _OF_OBJECTS,
 }
 _IGNORED_BY_ROWS = _OF_MASKS | _OF_OBJECTS
+_OF_FOUND = ("objects", "instances")
 _OF_ONE_IMAGE = {"masks": "mask", "depth": "depth map"}  # files with an answer for an image
 _BATCH, _WINDOWS = 64, 8  # images of rows; windows of masks, images or tiles of objects
 
@@ -77,7 +81,7 @@ def _print(split, report, kind, folder):
     from keras_vit.io.suggest import counted
 
     (now, before, total), noun = report.files, _OF_ONE_IMAGE.get(kind)
-    masks, rows = noun is not None, "object" if kind == "objects" else "row"
+    masks, rows = noun is not None, "object" if kind in _OF_FOUND else "row"
     what = counted(now, noun) if masks else f"{counted(report.rows, rows)} in {counted(now, 'file')}"
     parts = [f"{split}: wrote {what} of {total:,} to {folder}"]
     parts += [f"{before:,} existed already"] if before else []
@@ -85,7 +89,7 @@ def _print(split, report, kind, folder):
         why = "" if masks else ': the column "error" says why'
         parts.append(f"{counted(len(report.broken), 'image')} cannot be read{why}")
     print(f"{'; '.join(parts)}.")
-    if kind == "objects" and now + before == total:
+    if kind in _OF_FOUND and now + before == total:
         from keras_vit.inference.object_prediction import results_path
 
         print(f"{split}: COCO's results: {results_path(folder, split)}")
@@ -152,6 +156,7 @@ def _object_options(values):
 _WRITERS = {
     "masks": ("predict_masks", _mask_options),
     "objects": ("predict_objects", _object_options),
+    "instances": ("predict_objects", _object_options),
     "depth": ("predict_depths", _depth_options),
 }
 _WRITE_ROWS = ("predict", _row_options)
@@ -226,8 +231,8 @@ def run():
     flags.string(
         "answers",
         None,
-        "classes, logits, features, or several joined by commas; or masks, objects or depth; by default classes, or"
-        " what a segmentation model, a detector or a depth model gives.",
+        "classes, logits, features, or several joined by commas; or masks, objects, instances or depth; by default classes,"
+        " or what the model gives.",
     )
     flags.integer("top_k", _OF_ROWS["top_k"], "Classes per image, at most.", lowest=1)
     flags.enum("format", _OF_ROWS["format"], ["parquet", "tfrecord"], "The kind of the files.")

@@ -32,31 +32,33 @@ def _prepared(model):
     return pixels_frame_and_size
 
 
-def _over_image(masks, frames):
-    """Masks (b, d, h', w') over the model's input, of which images show the part that `frames` (b, 4) say -> over the
-    images.
+def _over_images(masks, frames, size):
+    """Masks (b, d, h', w') over the model's input, of which images show the part that `frames` (b, 4) say -> (b, d,
+    height, width) over the images, half-pixel bilinear.
     """
-    h, w = masks.shape[2:]
-    sides = tf.constant([h, w], tf.float32)
-    first, last = (-frames[:, :2], 1 - frames[:, :2])  # the image's corners, in the input
     extent = frames[:, 2:] - frames[:, :2]
     extent = tf.where(extent == 0, 1.0, extent)  # of an image that is not decoded
-    first, last = first / extent, last / extent
-    step = last - first  # of cells, as fractions of the input's; crop_and_resize places them from corner to corner
-    corners = [(first + step * share) * sides - 0.5 for share in (0.5 / sides, 1 - 0.5 / sides)]
-    places = tf.clip_by_value(tf.concat(corners, 1) / tf.tile(tf.maximum(sides - 1, 1), [2]), 0.0, 1.0)
-    layers = tf.transpose(masks, (0, 2, 3, 1))  # (b, h', w', d)
-    moved = tf.image.crop_and_resize(layers, places, tf.range(tf.shape(masks)[0]), (h, w))
+    first, last = -frames[:, :2] / extent, (1 - frames[:, :2]) / extent  # the image's corners, in the input
+    sides, inset = tf.cast(masks.shape[2:], tf.float32), 0.5 / tf.cast(size, tf.float32)
+    # crop_and_resize goes from the centre of the first pixel to that of the last, and knows nothing beyond the border.
+    corners = [(first + (last - first) * share) * sides + 0.5 for share in (inset, 1 - inset)]
+    places = tf.concat(corners, 1) / tf.tile(sides + 1, [2])
+    layers = tf.pad(tf.transpose(masks, (0, 2, 3, 1)), [[0, 0], [1, 1], [1, 1], [0, 0]], "SYMMETRIC")
+    moved = tf.image.crop_and_resize(layers, places, tf.range(tf.shape(masks)[0]), size)  # (b, height, width, d)
     return tf.transpose(moved, (0, 3, 1, 2))
 
 
-def _png_files(masks, labels, size):
+def _png_files(masks, labels, frame, size):
     """PNG files (d,) of masks, logits (d, h', w'), at an image's size, 255 inside; "" where the label is -1."""
 
     def png(mask_and_label):
         mask, label = mask_and_label
-        inside = tf.image.resize(mask[..., None], size) > 0
-        return tf.cond(label < 0, lambda: tf.constant(""), lambda: tf.io.encode_png(tf.cast(inside, tf.uint8) * 255))
+
+        def drawn():
+            logits = _over_images(mask[None, None], frame[None], size)[0, 0]
+            return tf.io.encode_png(tf.cast(logits > 0, tf.uint8)[..., None] * 255)
+
+        return tf.cond(label < 0, lambda: tf.constant(""), drawn)
 
     return tf.map_fn(png, (masks, labels), fn_output_signature=tf.TensorSpec((), tf.string))
 
@@ -91,12 +93,13 @@ def objects_of_encoded(model: keras.Model, detections: Callable, as_files: bool 
             "classes": tf.gather(names, tf.where(there, labels, model.classes)),
         }
         if "masks" in rows:
-            masks = _over_image(rows["masks"], frames) if letterboxed else rows["masks"]
+            over = as_files or not letterboxed
+            masks = rows["masks"] if over else _over_images(rows["masks"], frames, rows["masks"].shape[2:])
             answer["masks"] = tf.where(there[..., None, None], masks, 0.0)
         first = tf.argsort(tf.cast(~there, tf.int32), stable=True)  # empty places are last
         answer = {name: tf.gather(values, first, batch_dims=1) for name, values in answer.items()}
         if as_files:
-            parts = (answer.pop("masks"), answer["labels"], tf.maximum(sizes, 1))
+            parts = (answer.pop("masks"), answer["labels"], frames, tf.maximum(sizes, 1))
             spec = tf.TensorSpec((labels.shape[1],), tf.string)
             answer["mask_bytes"] = tf.map_fn(lambda each: _png_files(*each), parts, fn_output_signature=spec)
         return {**answer, "status": status}

@@ -19,6 +19,8 @@ TASKS = {
     "masked_patches": "MaskedPatches",
     "segmentation": "Segmentation",
     "detection": "Detection",
+    "instances": "Instances",
+    "panoptic": "Panoptic",
     "depth": "Depth",
     "image_text": "ImageText",
 }

@@ -1,7 +1,8 @@
 """Object detection: boxes with classes."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -56,13 +57,21 @@ def _is_empty(source):
 
 
 class Detection(DenseTask):
-    """A ViT, hybrid or BiT with the head `config.objective.head`, which finds objects."""
+    """A ViT, hybrid or BiT with the head `config.objective.head`, which finds objects.
+
+    Attributes:
+        heads: the rows of heads.
+        recipe: the config whose variants have options that suit each head.
+        wanted: what the data must have, and how to pass it.
+    """
 
     Model = DetectionModel
     score = Score("ap", title="AP", percent=True, curve="detection/ap")
     Options = Options
     keeps_for_other_classes = True
     samples = 1  # the evaluator draws examples
+    heads: ClassVar[Mapping[str, Any]] = HEADS
+    recipe, wanted = "detection", "boxes: give a folder of images and annotations as --data=boxes:FOLDER"
 
     def __init__(self, config: ConfigDict):
         super().__init__(config)
@@ -73,11 +82,16 @@ class Detection(DenseTask):
         self.loss(None)  # refuses its options
         head = self.options.head
         try:
-            check_options(head, self.options.head_options, HEADS[head].options())
+            check_options(head, self.options.head_options, self.heads[head].options())
         except ValueError as error:
             raise ValueError(
-                f"--config.objective.head_options: {error} --config=detection:{head} has options that suit this head."
+                f"--config.objective.head_options: {error} --config={self.recipe}:{head} has options that suit this"
+                " head."
             ) from None
+        self.check_mixing()
+
+    def check_mixing(self) -> None:
+        """Raises ValueError for options of mixing that do not fit together."""
         mosaic, mixup = self.options.mosaic, self.options.mixup
         if mosaic and mixup:
             raise ValueError(
@@ -93,10 +107,10 @@ class Detection(DenseTask):
     def check_data(self, train: Any, held_out: Any) -> None:
         data, most = self.config.data, []
         for source, split in ((train, data.train), (held_out, data.evaluation)):
-            if getattr(source, "most_objects", None) is None or not source.class_names:
+            if not self.has_targets(source):
                 raise ValueError(
-                    f"{data.source}, {split}, has no boxes, which detection needs: give a folder of images and"
-                    " annotations as --data=boxes:FOLDER, or another source with boxes (docs/detection.md)."
+                    f"{data.source}, {split}, has no {self.wanted}, or another source of this kind"
+                    f" (docs/{self.recipe}.md)."
                 )
             most.append(source.most_objects)
         self.check_same_classes(train, held_out)
@@ -115,6 +129,10 @@ class Detection(DenseTask):
                 " to None for the number in the data."
             )
         self._objects = objects or max(most)
+
+    def has_targets(self, source: Any) -> bool:
+        """Whether a source has what the task learns from."""
+        return getattr(source, "most_objects", None) is not None and bool(source.class_names)
 
     def placeholders(self) -> dict[str, Any]:
         """One object."""
@@ -156,19 +174,21 @@ class Detection(DenseTask):
             )
 
     def check_model(self, model: keras.Model, source: Any) -> None:
-        if getattr(source, "most_objects", None) is None:
-            raise ValueError(
-                f"{source.name} has no boxes to evaluate on: give images with annotations, such as --data=boxes:FOLDER."
-            )
+        if not self.has_targets(source):
+            raise ValueError(f"{source.name} cannot be evaluated on: it has no {self.wanted}.")
         super().check_model(model, source)
         self._objects = max(self._objects or 1, source.most_objects)
 
     # Training
 
     def loss(self, source: Any) -> keras.losses.Loss:
-        head = HEADS[choice(self.options.head, "head", HEADS)]
+        return self.head_loss()
+
+    def head_loss(self, *arguments: Any) -> keras.losses.Loss:
+        """The head's usual loss with `config.objective.loss`, after these arguments."""
+        head = self.heads[choice(self.options.head, "head", self.heads)]
         try:
-            return head.losses[0](**self.options.loss)
+            return head.losses[0](*arguments, **self.options.loss)
         except (TypeError, ValueError) as error:
             raise ValueError(f"--config.objective.loss: {error}") from None
 
