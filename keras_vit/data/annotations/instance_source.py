@@ -5,8 +5,11 @@ COCO, LabelMe and YOLO outlines are drawn when an image is read. The example has
     segments   (h, w, 2) int32, at each pixel the number of the topmost and of the lowest object: its row of `boxes` + 1
                (0 for none). So the overlap of two objects is kept, and memory does not grow with the objects.
 
-Crowds lie lowest and larger objects below smaller ones; of LabelMe's, later ones above earlier ones. Options: images=
-and classes=, as for boxes.
+Crowds lie lowest and larger objects below smaller ones; of LabelMe's, later ones above earlier ones.
+
+PNGs of object numbers, or one for each object, are read as panoptic.py and instance_folders.py describe. Options:
+images= and classes=, as for boxes; format=panoptic, for COCO's panoptic files where there are files of objects, too;
+stuff=keep, for Cityscapes' stuff.
 """
 
 import dataclasses
@@ -17,10 +20,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.annotations import coco, labelme, schema, yolo
+from keras_vit.data.annotations import coco, instance_folders, labelme, panoptic, schema, yolo
 from keras_vit.data.annotations.advice import advice
 from keras_vit.data.annotations.box_source import BoxTarget
 from keras_vit.data.annotations.box_table import BoxTable, object_reader
+from keras_vit.data.annotations.instance_pngs import PngLayout, PngTarget, one_or_none
 from keras_vit.data.annotations.mask_table import Table, make_table, mask_drawer
 from keras_vit.data.annotations.opening import open_split
 from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Layout, Region
@@ -28,22 +32,29 @@ from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.folder import check_folder
 from keras_vit.io.paths import locate, split_options
 
-OPTIONS = ("images", "classes")
+OPTIONS = ("images", "classes", "format", "stuff")
 
 
-def find(path: str, images: str = "", classes: str = "") -> Layout | None:
+def find(path: str, images: str = "", classes: str = "", format: str = "", stuff: str = "") -> Layout | None:
     """Finds annotations with outlines in a folder, or in a JSON or YAML file; None without any.
 
     Args:
         path: str. Folder or file, local or in a bucket.
         images: str. Folder of COCO's images; "" to look for it.
-        classes: str. A file of class names, for YOLO without them; "" without one.
+        classes: str. A file of class names, for YOLO without them and VOC's PNGs; "" without one.
+        format: str. "panoptic" for COCO's panoptic files where there are others, or "".
+        stuff: str. "keep" for Cityscapes' stuff, or "".
 
     Raises:
         ValueError: if several files are candidates.
     """
     whole = tf.io.gfile.isdir(path)
     images = locate(images, path if whole else os.path.dirname(path)) if images else ""
+    found = panoptic.find(path, images, chosen=format == "panoptic")
+    if found is None and whole and not format:
+        found = instance_folders.find(path, classes, stuff=stuff == "keep")
+    if found is not None or format:
+        return found
     found = yolo.find(path, boxes=True) or coco.find(path, images, boxes=True, outlines=True)
     if found is None and whole:
         found = labelme.find(path, boxes=True)
@@ -158,14 +169,21 @@ def instances(text: str, split: str = "train", data_dir: str | None = None) -> R
         ValueError: if there are no outlines, they are unusable, or the split is missing.
     """
     path, options = split_options(text, **dict.fromkeys(OPTIONS, ""))
+    for key, valid in (("format", "panoptic"), ("stuff", "keep")):
+        if options[key] not in ("", valid):
+            raise ValueError(f'"{text}": expected {key}={valid}, or no {key}=, got {key}={options[key]}.')
     root = locate(path, data_dir)
     if not os.path.isfile(root):
         check_folder(root)
     layout = find(root, **options)
     if layout is None:
         raise ValueError(
-            f'"{root}" has no outlines of objects. Expected COCO (a JSON file), YOLO (data.yaml and text files) or'
-            f" LabelMe (JSON files). {advice(root, find)}".rstrip()
+            f'"{root}" has no outlines of objects. Expected COCO (a JSON file), YOLO (data.yaml and text files),'
+            " LabelMe (JSON files), COCO's panoptic JSON and PNGs, Cityscapes, VOC's SegmentationObject, or images and"
+            f" masks/NAME/*.png, one for each object. {advice(root, find)}".rstrip()
         )
-    target = InstanceTarget(by_size=layout.format != "LabelMe")
-    return open_split(target, layout, f"instances:{path}", root, split, options["classes"])
+    target: BoxTarget = InstanceTarget(by_size=layout.format != "LabelMe")
+    classes = options["classes"]
+    if isinstance(layout, PngLayout):
+        target, classes = PngTarget(layout.numbers), classes if layout.numbers is one_or_none else ""
+    return open_split(target, layout, f"instances:{path}", root, split, classes)
