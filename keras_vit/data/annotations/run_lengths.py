@@ -89,7 +89,20 @@ def encoded(counts: np.ndarray) -> str:
     return "".join(characters)
 
 
-def run_lengths(mask: np.ndarray) -> dict[str, Any]:
-    """A mask (h, w) bool in COCO's form, {"size": [h, w], "counts": text}, as pycocotools' `encode` gives it."""
-    counts = of_mask(mask)
-    return {"size": list(mask.shape), "counts": encoded(counts if counts[-1] else counts[:-1])}
+def run_lengths(inside: np.ndarray, top: int, left: int, size: tuple[int, int]) -> dict[str, Any]:
+    """A mask in COCO's form, {"size": [h, w], "counts": text}, as pycocotools' `encode` gives it, from a part of it.
+
+    Args:
+        inside: (rows, columns) bool. The part with all of the mask's pixels.
+        top, left: where it begins.
+        size: (h, w) of the mask.
+    """
+    height, tall = size[0], len(inside) + 1
+    flat = np.pad(inside.T, ((0, 0), (0, 1))).reshape(-1)  # a pixel outside ends each column
+    places = np.flatnonzero(np.diff(flat.astype("int8"), prepend=np.int8(0)))
+    bounds = (left + places // tall) * height + top + places % tall
+    starts, stops = bounds[::2], bounds[1::2]
+    joined = starts[1:] == stops[:-1]  # a run to the image's lower edge goes on in the next column
+    starts, stops = starts[np.append(True, ~joined)[: len(starts)]], stops[np.append(~joined, True)[: len(stops)]]
+    counts = np.diff([0, *np.stack([starts, stops], 1).reshape(-1), size[0] * size[1]])  # (runs, 2) -> (2 * runs,)
+    return {"size": list(size), "counts": encoded(counts if counts[-1] or len(counts) == 1 else counts[:-1])}
