@@ -86,7 +86,7 @@ def test_a_file_keeps_the_model(trained, scenes, tmp_path):
 
 
 def test_the_loss_of_perfect_masks_is_that_of_the_definition():
-    """One object on two of four cells, one query: the probability of its class is 1/2, its mask right by logits of 2."""
+    """An object on two of four cells and one query: the probability of its class is 1/2, the logits of its mask 2."""
     y = np.zeros((1, 2, 11), "float32")
     y[0, 0] = [0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0]
     y[0, 1, 4] = -1
