@@ -91,6 +91,8 @@ class PlannedSplit:
     counts: tuple | None = None  # per class, None if unknown
     void: int | None = VOID  # as of sources
     most_objects: int | None = 100  # as of sources; the detections that count per image, if unknown
+    outlined: bool = True  # as of sources
+    stuff: tuple = ()
 
     def class_counts(self) -> np.ndarray:
         """Examples per class, equal where unknown."""
@@ -115,7 +117,9 @@ def _counted(source):
     """The PlannedSplit of an open source; reads no images."""
     labelled = isinstance(source, RandomAccess) and source.labels is not None
     counts = tuple(source.class_counts().tolist()) if labelled else None
-    return PlannedSplit(source.size, tuple(source.class_names), counts, source.void, source.most_objects)
+    return PlannedSplit(
+        source.size, tuple(source.class_names), counts, source.void, source.most_objects, source.outlined
+    )
 
 
 def planned_data(
