@@ -53,12 +53,22 @@ def runs(segmentation: dict[str, Any], name: str) -> tuple[np.ndarray, tuple[int
     return np.append(values, [0] * (len(values) % 2)).astype("int64"), (height, width)
 
 
+def of_segments(segments: np.ndarray, count: int) -> list[np.ndarray]:
+    """Returns the counts (n,) int64, n even, of each object of `segments` (h, w, layers), numbered 1 to `count`."""
+    pixels = np.swapaxes(segments, 0, 1).reshape(-1, segments.shape[2])  # (h, w, c) -> (w * h, c)
+    starts = np.concatenate([[0], np.flatnonzero((pixels[1:] != pixels[:-1]).any(1)) + 1])
+    numbers, found = pixels[starts], []
+    for number in range(1, count + 1):
+        inside = np.concatenate([[False], (numbers == number).any(1)])
+        changes = starts[np.flatnonzero(inside[1:] != inside[:-1])]
+        counts = np.diff([0, *changes, len(pixels)])
+        found.append(np.append(counts, [0] * (len(counts) % 2)).astype("int64"))
+    return found
+
+
 def of_mask(mask: np.ndarray) -> np.ndarray:
     """Returns the counts (n,) int64, n even, of a mask (h, w) bool."""
-    flat = mask.T.reshape(-1)  # (h, w) -> (w * h)
-    bounds = np.flatnonzero(np.diff(flat)) + 1
-    counts = np.diff([0, *([0] if flat[:1].any() else []), *bounds, flat.size])
-    return np.append(counts, [0] * (len(counts) % 2)).astype("int64")
+    return of_segments(mask[..., None], 1)[0]
 
 
 def united(regions: Sequence[np.ndarray]) -> np.ndarray | None:
