@@ -2,10 +2,10 @@
 
     python -m benchmarks.tiles
 
-Draws scenes of 2000 x 3000 pixels with a fixed seed: 60 textured discs and squares of 8 to 31 pixels and 5 of 200 to
-600 on noise. Trains a small dense detector of 256 x 256 pixels on crops of other scenes, at their own size and reduced
-up to 8 times, in about 8 minutes on 2 cores. Then detects the objects without tiles and with tiles of each size of
---tiles, each in a process of its own.
+Draws scenes of 2000 x 3000 pixels with a fixed seed: 60 striped discs and squares of 8 to 31 pixels and 5 of 200 to
+600 on noise, all of one class. Trains a small dense detector of 256 x 256 pixels on crops of other scenes, at their own
+size and reduced up to 8 times, in about 8 minutes on 2 cores. Then detects the objects without tiles and with tiles of
+each size of --tiles, each in a process of its own.
 """
 
 import os
@@ -27,10 +27,10 @@ THRESHOLD, LEAST = 0.3, 0.05  # scores that count for recall and precision; for 
 def _shape(side, rng):
     """(pixels (side, side, 3), which of them are the object's (side, side)) of a striped disc or square."""
     y, x = np.mgrid[:side, :side] + 0.5
-    round_ = np.hypot(y - side / 2, x - side / 2) <= side / 2
+    disc = np.hypot(y - side / 2, x - side / 2) <= side / 2
     angle, period = rng.uniform(0, np.pi), max(3, side * rng.uniform(0.15, 0.4))
     stripes = np.sin((y * np.sin(angle) + x * np.cos(angle)) * 2 * np.pi / period) > 0
-    return np.where(stripes[..., None], *rng.uniform(0, 255, (2, 3))), round_ | (rng.random() < 0.5)
+    return np.where(stripes[..., None], *rng.uniform(0, 255, (2, 3))), disc | (rng.random() < 0.5)
 
 
 def scene(number: int, small: int = 60, large: int = 5) -> tuple[np.ndarray, np.ndarray]:

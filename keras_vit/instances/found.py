@@ -66,11 +66,12 @@ class Instances(Detections):
 
     def _window(self, i):
         """The rows and columns of the image that may belong to object `i`."""
-        height, width = self.image.shape[:2]
-        top, left, bottom, right = self.boxes[i].tolist()
-        margin_y, margin_x = (height / self.grids.shape[1] + 1, width / self.grids.shape[2] + 1)
-        rows = range(max(int(top - margin_y), 0), min(int(np.ceil(bottom + margin_y)), height))
-        return rows, range(max(int(left - margin_x), 0), min(int(np.ceil(right + margin_x)), width))
+        size, box = np.tile(self.image.shape[:2], 2), self.boxes[i].astype("float64")
+        frame = np.clip(self.frames[i].astype("float64"), 0, 1) * size  # a tile's mask ends with the tile
+        cell = (self.frames[i, 2:] - self.frames[i, :2]) * size[:2] / self.grids.shape[1:] + 1
+        first = np.floor(np.maximum(box[:2] - cell, frame[:2]) + 1e-3).astype(int)
+        last = np.ceil(np.minimum(box[2:] + cell, frame[2:]) - 1e-3).astype(int)
+        return range(first[0], last[0]), range(first[1], last[1])
 
     def part(self, i: int) -> tuple[slice, slice, np.ndarray]:
         """Object `i` as (rows, columns, mask (rows, columns) bool): outside of these no pixel belongs to it."""

@@ -1,5 +1,7 @@
 """Tiles cover an image, and the objects found in them are those of the image, each once."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from small_models import detecting
@@ -7,6 +9,7 @@ from small_scenes import drawn, seeing
 
 from keras_vit.detection.detect import Finder
 from keras_vit.detection.tiles import Tiling, cut_by_border, merged, over_windows
+from keras_vit.instances.found import Instances
 
 SIZE = (100, 160)  # of the image in the tests of merging
 WHOLE, LEFT, RIGHT = (0, 0, 100, 160), (0, 0, 100, 100), (0, 60, 100, 160)
@@ -186,3 +189,12 @@ def test_detect_with_tiles_is_detect_for_images_that_a_tile_holds():
             np.testing.assert_array_equal(getattr(tiled, name), getattr(plain, name))
     with pytest.raises(ValueError, match="tiles must be a positive integer, got 0"):
         model.detect(images[0], tiles=0)
+
+
+def test_the_mask_of_an_object_cut_by_its_tile_ends_with_the_tile():
+    box, frame = np.float32([[0, 10, 40, 50]]), np.float32([[0, 0, 0.5, 0.25]])  # the tile has 40 x 50 pixels
+    image, ones = np.zeros((80, 200, 3), "uint8"), np.ones((1, 4, 4), "float32")
+    found = Instances(box, np.ones(1), np.zeros(1, int), ("cat",), image, ones, frame)
+    mask = found.mask(0)
+    assert mask[:40, 10:50].all() and not mask[40:].any() and not mask[:, 50:].any()
+    assert not dataclasses.replace(found, grids=-ones).mask(0).any()

@@ -139,6 +139,10 @@ def test_the_binaries_evaluate_it_and_draw_what_it_finds(done, binary, tmp_path)
     assert [row["class"] for row in rows] == list(found.names) and len(rows) == 3
     np.testing.assert_allclose([float(row["right"]) for row in rows], found.boxes[:, 3], atol=0.06)
     assert Image.open(tmp_path / "look" / "wide.png").size >= (96, 32)
+    tiled = binary(detect, done.folder, tmp_path / "wide.png", csv=True, threshold=0, limit=9, tiles=32)
+    found = keras_vit.load(done.folder).detect(tmp_path / "wide.png", threshold=0.0, limit=9, tiles=32)
+    rights = [float(row["right"]) for row in csv.DictReader(io.StringIO(tiled))]
+    np.testing.assert_allclose(rights, found.boxes[:, 3], atol=0.06)
     with pytest.raises(ValueError, match="has no classes and returns features|classifies whole images"):
         keras_vit.ViT("Ti/8", image_size=16, depth=1, width=8, heads=1, mlp_dim=8).save(tmp_path / "vit.keras")
         binary(detect, tmp_path / "vit.keras", tmp_path / "wide.png", output=tmp_path / "look")
