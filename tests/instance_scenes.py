@@ -86,7 +86,8 @@ def _runs(mask):
     return {"size": list(mask.shape), "counts": counts.tolist()}
 
 
-def _annotation(mask, label, number, image):
+def annotation(mask: np.ndarray, label: int, number: int, image: int) -> dict:
+    """COCO's annotation of a mask (h, w) bool."""
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     top, left = int(rows[0]), int(columns[0])
     box = [left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top]
@@ -108,7 +109,7 @@ def write(folder: str | pathlib.Path, scenes: int = 400, seed: int = 0, side: in
             Image.fromarray(pixels).save(folder / split / name)
             images.append({"id": number, "file_name": name, "height": side, "width": side})
             for mask, label in zip(masks, labels):
-                annotations.append(_annotation(mask, label, len(annotations) + 1, number))
+                annotations.append(annotation(mask, label, len(annotations) + 1, number))
         content = {"images": images, "annotations": annotations, "categories": categories}
         (folder / f"instances_{split}.json").write_text(json.dumps(content))
 
