@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.annotations.box_source import BoxTarget
-from keras_vit.data.annotations.box_table import BoxTable, object_reader
+from keras_vit.data.annotations.box_table import object_reader
 from keras_vit.data.annotations.image_size import annotated_size
+from keras_vit.data.annotations.outline_target import OutlineTable, OutlineTarget
 from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Layout, Region
 from keras_vit.data.instances import tight_boxes
 from keras_vit.data.ops import orientation
 from keras_vit.data.ops.decode_mask import PALETTE, png_color_type, png_colors, png_values
 from keras_vit.io.cache import cached_answer
 from keras_vit.io.paths import in_threads
-from keras_vit.io.suggest import listed
 
 
 def grey_numbers(encoded: tf.Tensor) -> tf.Tensor:
@@ -110,7 +109,7 @@ def regions(pngs: Sequence[str], numbers: Callable, class_maps: Sequence[str] = 
 
 
 @dataclasses.dataclass(frozen=True)
-class PngTable:
+class PngTable(OutlineTable):
     """Objects and their PNGs.
 
     Attributes:
@@ -120,22 +119,9 @@ class PngTable:
         pngs: list of str. The PNGs.
     """
 
-    boxes: BoxTable
     ids: np.ndarray
     starts: np.ndarray
     pngs: list[str]
-
-    @property
-    def paths(self) -> list[str]:
-        return self.boxes.paths
-
-    @property
-    def faults(self) -> list[str]:
-        return self.boxes.faults
-
-    @property
-    def sizes(self) -> np.ndarray:
-        return self.boxes.sizes
 
 
 def _by_number(found, ids):
@@ -166,24 +152,20 @@ def _by_file(pngs, ids, numbers, size):
     )[1]
 
 
-class PngTarget(BoxTarget):
+class PngTarget(OutlineTarget):
     """Boxes and PNGs of objects, for `open_split`; `numbers` is that of the layout."""
 
-    one, noun = "an object", "object"
-
     def __init__(self, numbers: Callable[[tf.Tensor], tf.Tensor]):
+        super().__init__()
         self._numbers = numbers
 
     def read(self, annotations: Annotations, class_names: Sequence[str]) -> PngTable:
         images: list[Any] = list(annotations.images)
-        boxes = super().read(dataclasses.replace(annotations, images=iter(images)), class_names)
+        boxes = self.read_boxes(annotations, images, class_names)
         owner = np.repeat(np.arange(len(images)), boxes.counts)
         ids = [images[i].regions[place].id for i, place in zip(owner.tolist(), boxes.places.tolist())]
         starts = np.cumsum([0, *(len(image.pngs) for image in images)])
         return PngTable(boxes, np.array(ids, "int32"), starts, [png for image in images for png in image.pngs])
-
-    def fields(self, table: PngTable, rows: Sequence[int]) -> dict[str, Any]:
-        return {**super().fields(table.boxes, rows), "outlined": True, "stuff": self._annotations.stuff}
 
     def parser(self, table: PngTable) -> Callable[[dict[str, Any]], dict[str, Any]]:
         objects, numbers, each = object_reader(table.boxes), self._numbers, self._numbers is one_or_none
@@ -202,8 +184,3 @@ class PngTarget(BoxTarget):
             return {"image": image, **objects(i, image), "segments": tf.ensure_shape(segments, (None, None, 2))}
 
         return parse
-
-    def describe(self, title: str, table: PngTable, whole: Callable, layout: Layout) -> str:
-        text = super().describe(title, table.boxes, whole, layout)
-        stuff = [name for name in self.class_names if name in self._annotations.stuff]
-        return text + (f"; stuff: {listed(stuff)}" if stuff else "")
