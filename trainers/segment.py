@@ -1,9 +1,10 @@
-"""Segments images: pictures with a colour for every class, and the share of each class.
+"""Segments images: pictures with a colour for every class or segment, and the share of each.
 
     keras-vit segment runs/streets street.jpg --output=look
     keras-vit segment runs/streets PHOTOS "more/**/*.png" --window=slide --csv > shares.csv
 
-The model is a run directory, a checkpoint, or an exported SavedModel of a segmentation model. Images are files, folders
+The model is a run directory, a checkpoint, or an exported SavedModel of a segmentation model, or a model of objects with
+masks, which gives each pixel to an object or a region of stuff. Images are files, folders
 and patterns. With --output each picture, OUTPUT/NAME.png, shows the image under its classes' colours, with a legend;
 --alpha=1 shows colours alone. Shares go to standard output as text, CSV or JSON, problems to standard error; the exit
 code is 1 if an image cannot be read. `predict` writes masks, resumes, and uses several devices.
@@ -20,7 +21,7 @@ def _model(name):
 
     with stage(f"Loading {name}"):
         model = loading.load(name)
-    kinds.check_kind(name, "masks", model)
+    kinds.check_kind(name, ("masks", "instances"), model)
     return model
 
 
@@ -63,11 +64,18 @@ def _segmenter(name, values):
 
     if kinds.is_export(name):
         return _by_export(os.path.expanduser(name), values)
-    return Segmenter(_model(name), batch_size=values.batch_size, **shared_flags.windows(values))
+    model = _model(name)
+    if "masks" in model.answers:
+        return Segmenter(model, batch_size=values.batch_size, **shared_flags.windows(values))
+    if values.window != "whole" or values.flips:
+        raise ValueError(f"{name} finds objects, and sees images whole: leave out --window and --flips.")
+    from keras_vit.instances.panoptic import PanopticFinder
+
+    return PanopticFinder(model, values.batch_size)
 
 
 def _line(segmentation):
-    best = ", ".join(f"{share.name} {share.share:.1%}" for share in segmentation.shares[:5])
+    best = ", ".join(f"{share.name} {share.share:.1%}" for share in segmentation.shares[:5]) or "nothing"
     return f"{best}{', ...' if len(segmentation.shares) > 5 else ''}"
 
 

@@ -18,6 +18,7 @@ from keras_vit.io.mask_pictures import drawable, palette, png, with_legend
 from keras_vit.layers.arguments import integer
 from keras_vit.prediction.images import Reader, each_answer
 from keras_vit.prediction.preprocessing import parse_preprocessing
+from keras_vit.segmentation.segment import Share
 from keras_vit.segmentation.sliding_windows import batched
 
 if TYPE_CHECKING:
@@ -53,6 +54,13 @@ class Panoptic:
     def areas(self) -> np.ndarray:
         """(s,) pixels of each segment."""
         return np.bincount(self.segments.reshape(-1), minlength=len(self) + 1)[1:]
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """The segments with their shares of the image's pixels, largest first."""
+        parts = self.areas / self.segments.size
+        order = np.argsort(-parts, kind="stable")
+        return tuple(Share(self.names[i], float(parts[i]), int(self.labels[i])) for i in order)
 
     def __len__(self):
         return len(self.labels)
