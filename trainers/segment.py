@@ -3,8 +3,8 @@
     keras-vit segment runs/streets street.jpg --output=look
     keras-vit segment runs/streets PHOTOS "more/**/*.png" --window=slide --csv > shares.csv
 
-The model is a run directory, a checkpoint, or an exported SavedModel of a segmentation model, or a model of objects with
-masks, which gives each pixel to an object or a region of stuff. Images are files, folders
+The model is a run directory, a checkpoint, or an exported SavedModel of a segmentation model, or a model of objects
+with masks, which gives each pixel to an object or a region of stuff. Images are files, folders
 and patterns. With --output each picture, OUTPUT/NAME.png, shows the image under its classes' colours, with a legend;
 --alpha=1 shows colours alone. Shares go to standard output as text, CSV or JSON, problems to standard error; the exit
 code is 1 if an image cannot be read. `predict` writes masks, resumes, and uses several devices.
