@@ -24,7 +24,7 @@ def _dense_model(published, spec, size):
     if options.get("depth"):
         return DepthModel(spec, head, image_size=size, **DepthModel.constructor_arguments(options))
     if "mask_stride" in options:
-        return InstanceModel(spec, head, classes, size, head_options=options)
+        return InstanceModel(spec, head, classes, size, head_options=options, auxiliary=0.0)
     if head in detection_heads.HEADS:
         return DetectionModel(spec, head, classes, size, head_options=options)
     return SegmentationModel(spec, head, classes, size, head_options=options, auxiliary=float(classes > 1))

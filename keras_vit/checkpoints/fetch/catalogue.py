@@ -28,8 +28,8 @@ class Published:
         measure: "top-1" of the file's classifier, "linear probe" of its features, or "zero-shot" with its text tower.
         variant: architecture in this package, "B/16", at the patch size that load builds.
         fields: {field of the spec: value} where the weights' shapes differ from that variant.
-        head, head_options: of a SegmentationModel or DetectionModel, a row of HEADS in segmentation_heads.py or
-            detection_heads.py and its options; None and {} for other models.
+        head, head_options: of a SegmentationModel, DetectionModel or InstanceModel (mask_stride), a row of HEADS in
+            segmentation_heads.py, detection_heads.py or instance_heads.py and its options; None and {} for others.
         classes: of the file's head, 1 for depth; None without a head.
         labels: "imagenet" for a classifier of ImageNet-1k's 1000 classes, "coco" for a detector of COCO's, else None.
         image_size: pixels, side or (height, width) of the images at the end of training.

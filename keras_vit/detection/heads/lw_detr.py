@@ -155,7 +155,7 @@ class QueryDecoder(keras.layers.Layer):
 
     def compute_output_spec(self, maps, training=False):
         b, q, k = maps[0].shape[0], self.queries, self.classes
-        shapes = ((b, q, k), (b, q, 4), (b, len(self.stack) + 1, None, q, 4 + k))
+        shapes = ((b, q, k), (b, q, 4), (b, len(self.stack) + 1, None if training else 1, q, 4 + k))
         return tuple(keras.KerasTensor(shape, "float32") for shape in shapes)
 
 

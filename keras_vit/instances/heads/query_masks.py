@@ -126,9 +126,9 @@ class QueryMaskDecoder(QueryDecoder):
 
     def compute_output_spec(self, maps, training=False):
         logits, boxes, prediction = super().compute_output_spec(maps, training=training)
-        (b, s, *_), (h, w), c = prediction.shape, self.size, maps[0].shape[-1] + 1
-        masks = keras.KerasTensor((b, h, w, self.queries), "float32")
-        factors = (keras.KerasTensor((b, s, n, c), self.compute_dtype) for n in (None, h * w))
+        (b, s, g, q, _), (h, w), c = prediction.shape, self.size, maps[0].shape[-1] + 1
+        masks = keras.KerasTensor((b, h, w, q), "float32")
+        factors = (keras.KerasTensor((b, s, n, c), self.compute_dtype) for n in (g and g * q, h * w))
         return logits, boxes, masks, prediction, *factors
 
 
@@ -145,8 +145,7 @@ class PackedMasks(keras.layers.Layer):
         super().__init__(**{"autocast": False, **kwargs})
 
     def call(self, prediction, queries, places):
-        (_, s, _, q, c), (p, d) = prediction.shape, places.shape[2:]
-        g = ops.shape(prediction)[2] if prediction.shape[2] is None else prediction.shape[2]
+        (_, s, g, q, c), (p, d) = prediction.shape, places.shape[2:]
         factors = ops.reshape(ops.cast(queries, "float32"), (-1, s, g, q, d))
         rows = -(-p // g)
         maps = ops.pad(ops.cast(places, "float32"), ((0, 0), (0, 0), (0, g * rows - p), (0, 0)))
@@ -154,8 +153,8 @@ class PackedMasks(keras.layers.Layer):
         return ops.concatenate([ops.concatenate([prediction, factors], axis=-1), maps], axis=3)
 
     def compute_output_spec(self, prediction, queries, places):
-        (b, s, g, _, c), d = prediction.shape, places.shape[3]
-        return keras.KerasTensor((b, s, g, None, c + d), "float32")
+        (b, s, g, q, c), (p, d) = prediction.shape, places.shape[2:]
+        return keras.KerasTensor((b, s, g, g and q - (-p // g), c + d), "float32")
 
 
 def unpacked_masks(packed: Any, classes: int, places: int) -> tuple[Any, Any, Any]:

@@ -15,6 +15,7 @@ from keras_vit.checkpoints.fetch.download import https_address
 from keras_vit.data.ops.op_registry import parse
 from keras_vit.depth.depth_model import DPTDepth
 from keras_vit.detection.heads import detection_heads
+from keras_vit.instances.heads import instance_heads
 from keras_vit.segmentation.heads import segmentation_heads
 
 FAMILIES = {
@@ -43,6 +44,7 @@ FAMILIES = {
     "tipsv2": 4,
     "yolos": 3,
     "rf-detr": 5,
+    "rf-detr-seg": 4,
     "lw-detr": 5,
     "pe": 9,
     "clip": 10,
@@ -139,7 +141,10 @@ def test_what_load_is_told():
         assert model.mean is None or all(1 < value < 255 for value in model.mean + model.std)
 
 
-HEADS = {"dpt": "dpt", "depth-anything-v2": "dpt", "yolos": "yolos", "rf-detr": "rf_detr", "lw-detr": "lw_detr"}
+HEADS = {
+    **{"dpt": "dpt", "depth-anything-v2": "dpt"},
+    **{"yolos": "yolos", "rf-detr": "rf_detr", "rf-detr-seg": "rf_detr", "lw-detr": "lw_detr"},
+}
 
 
 def test_models_of_pixels_and_objects_name_a_head_and_its_options():
@@ -147,7 +152,8 @@ def test_models_of_pixels_and_objects_name_a_head_and_its_options():
     depth_options = {field.name for field in dataclasses.fields(DPTDepth)}
     for model in CATALOGUE.values():
         if model.head in detection_heads.HEADS:
-            valid = detection_heads.HEADS[model.head].options()
+            heads = instance_heads.HEADS if model.family == "rf-detr-seg" else detection_heads.HEADS
+            valid = heads[model.head].options()
             assert (model.classes, model.labels) == (91, "coco")
         else:
             of_depth = "depth" in model.head_options
