@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from keras_vit.instances.found import Instances
     from keras_vit.instances.panoptic import Panoptic
     from keras_vit.models.overrides import AnyOverrides
+    from keras_vit.segmentation.segmentation_model import SegmentationModel
 
 
 def _stuff_numbers(stuff, classes, names):
@@ -119,6 +120,31 @@ class InstanceModel(HeadedModel):
         self.stuff_numbers = _stuff_numbers(stuff, self.classes, self.class_names)
         self.score_threshold = share(score_threshold, "score_threshold")
         self.usual_loss = self.head_row.losses[0].__name__
+
+    @classmethod
+    def from_segmentation(cls, model: "SegmentationModel", stuff: Sequence[str | int] = ()) -> "InstanceModel":
+        """The model of the same layers as a SegmentationModel with the head "eomt".
+
+        EoMT's published files for instances and panoptic scenes have the same form as those for classes of pixels, and
+        do not say which classes are stuff:
+
+            model = keras_vit.InstanceModel.from_segmentation(keras_vit.load("FOLDER"), stuff=["sky", "road"])
+
+        Args:
+            model: a SegmentationModel.
+            stuff: as in the constructor.
+
+        Raises:
+            ValueError: for a model with another head, or a class that it does not have.
+        """
+        if model.head_name != "eomt":
+            raise ValueError(
+                f'"{model.name}" has the head "{model.head_name}", which predicts no masks of objects. Expected "eomt".'
+            )
+        given = model.arguments()
+        names = ("classes", "class_names", "preprocessing", "head_options", "auxiliary")
+        shared = Shared(model.get_encoder(), model.decoder)
+        return cls(shared, head="eomt", stuff=stuff, **{name: given[name] for name in names})
 
     def _usual_answers(self) -> tuple[str, ...]:
         return ("instances",)

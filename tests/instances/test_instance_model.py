@@ -226,3 +226,20 @@ def test_options_of_detect_are_refused():
             model.detect(image, **options)
     with pytest.raises(ValueError, match="overlap"):
         model.segment(image, overlap=3)
+
+
+def test_a_segmentation_model_of_eomt_becomes_one_of_instances():
+    """The semantic map, by its definition, from the instances' logits and masks of the same layers."""
+    options = {**OPTIONS, "class_names": CLASSES}
+    semantic = keras_vit.SegmentationModel("Ti/8", head="eomt", **options)
+    model = keras_vit.InstanceModel.from_segmentation(semantic, stuff=["star"])
+    image = np.random.default_rng(0).integers(0, 256, (1, 64, 64, 3)).astype("float32")
+    found, logits = model.predict_on_batch(image), semantic.predict_on_batch(image)
+    p = np.asarray(keras.ops.softmax(found["logits"]))[0, :, :-1]  # (q, k)
+    masks = keras.ops.image.resize(found["masks"], (64, 64), "bilinear", data_format="channels_last")
+    scores = np.asarray(keras.ops.sigmoid(masks))[0] @ p  # (h, w, k)
+    np.testing.assert_allclose(logits[0], np.log(scores), atol=1e-4)
+    assert (model.stuff, model.class_names) == (("star",), CLASSES)
+    other = keras_vit.SegmentationModel("Ti/8", head="linear", classes=4, image_size=64, depth=2)
+    with pytest.raises(ValueError, match='has the head "linear"'):
+        keras_vit.InstanceModel.from_segmentation(other)
