@@ -148,8 +148,8 @@ def padded_arrays(rows: Sequence[np.ndarray], limit: int | None) -> np.ndarray:
 
 def rows_of_image(
     number: int,
-    boxes: Sequence[Any],
-    labels: Sequence[Any],
+    boxes: Any,
+    labels: Any,
     crowd: Sequence[Any] | None,
     area: Sequence[Any] | None,
 ) -> np.ndarray:

@@ -30,8 +30,8 @@ _FOREIGN = {
         **_LISTS,
         r'"FeatureCollection"': "GeoJSON, with coordinates on the globe. Export pixels, as COCO",
         r'"segments_info"': (
-            "COCO's panoptic file, whose regions are PNGs. Open instances_*.json for objects, or convert the PNGs to"
-            " masks of class numbers"
+            "COCO's panoptic file, whose regions are PNGs. Open it as instances:FILE, instances_*.json for objects, or"
+            " convert the PNGs to masks of class numbers"
         ),
         r'"caption"\s*:': "a file of captions. Open instances_*.json for objects",
         r'"rectanglelabels"|"polygonlabels"|"brushlabels"|"from_name"|"annotation_id"': (

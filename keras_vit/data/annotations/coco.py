@@ -71,7 +71,7 @@ def _check_kind(content, path):
     annotations = content.get("annotations")
     first = annotations[0] if isinstance(annotations, list) and annotations else None
     kinds = {
-        "segments_info": "panoptic segmentation, whose regions are PNGs",
+        "segments_info": "panoptic segmentation, whose regions are PNGs (instances:PATH reads them)",
         "caption": "captions of whole images",
     }
     kind = next((kind for key, kind in kinds.items() if isinstance(first, dict) and key in first), None)

@@ -23,6 +23,7 @@ from keras_vit.data.sources.image_files import ENDINGS, ending
 from keras_vit.data.splits import SPLITS, canonical
 from keras_vit.io.paths import read_text
 from keras_vit.io.suggest import counted
+from keras_vit.io.target_values import VOID
 
 # cityscapesScripts' labels.py: the classes of its benchmarks by id.
 CITY_THINGS = {24: "person", 25: "rider", 26: "car", 27: "truck", 28: "bus", 31: "train", 32: "motorcycle"}
@@ -34,7 +35,6 @@ _PER_CLASS = 1000  # numbers of an object: 1000 times its class and on
 # The Pascal VOC challenge's classes, from 1.
 VOC_CLASSES = ("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable")
 VOC_CLASSES += ("dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor")
-VOID = 255
 OBJECT = "object"
 
 
@@ -106,7 +106,9 @@ def _find_cityscapes(root, stuff):
 
 def _read_voc(root, stems, names) -> Annotations:
     ignored: Ignored = collections.defaultdict(list)
-    pairs = _existing([(os.path.join(root, "JPEGImages", f"{stem}.jpg"), stem) for stem in stems], ignored)
+    folder = os.path.join(root, "JPEGImages")
+    names_of = {os.path.splitext(name)[0]: name for name in annotation_files.list_names(folder)}
+    pairs = _existing([(os.path.join(folder, names_of.get(stem, f"{stem}.jpg")), stem) for stem in stems], ignored)
     pngs, classes = (
         [os.path.join(root, folder, f"{stem}.png") for _, stem in pairs]
         for folder in ("SegmentationObject", "SegmentationClass")
@@ -114,7 +116,7 @@ def _read_voc(root, stems, names) -> Annotations:
 
     def region_of(found, k):
         number, label = found["ids"][k], found["classes"][k]
-        if number == VOID or label in (0, VOID):
+        if number == VOID or label == 0:
             return None
         if label > len(names):
             raise ValueError(
@@ -144,7 +146,13 @@ def _find_voc(root, classes):
             known = set(read_text(os.path.join(lists, name)).split())
             splits[split] = [stem for stem in stems if stem in known]
     splits = {split: found for split, found in splits.items() if found} or {"train": stems}
-    names = tuple(read_class_names(root, classes) or VOC_CLASSES)
+    named = read_class_names(root, classes)
+    if named is None and "labelmap.txt" in annotation_files.list_names(root):
+        raise ValueError(
+            f'"{root}" has its own classes in labelmap.txt: write their names, without the background, in the order of'
+            " their numbers in SegmentationClass, from 1, into a file, a line for each: ?classes=FILE."
+        )
+    names = tuple(named or VOC_CLASSES)
     readers = {split: functools.partial(_read_voc, root, found, names) for split, found in splits.items()}
     files = {
         split: [os.path.join(root, "SegmentationObject", f"{stem}.png") for stem in found]
@@ -170,7 +178,7 @@ def _pairs(folder: str) -> list[tuple[str, list[tuple[str, str]]]]:
             stem = os.path.splitext(name)[0]
             if ending(name) in ENDINGS and stem in masks:
                 found.append((os.path.join(folder, "images", name), os.path.join(folder, "masks", stem)))
-    for name in () if found else names:
+    for name in () if found else (name for name in names if not os.path.splitext(name)[1]):
         inner = [os.path.join(folder, name, part) for part in ("images", "masks")]
         images = [image for image in annotation_files.list_names(inner[0]) if ending(image) in ENDINGS]
         if len(images) == 1 and annotation_files.list_names(inner[1]):

@@ -17,14 +17,15 @@ from keras_vit.data.annotations.outline_target import OutlineTable, OutlineTarge
 from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Layout, Region
 from keras_vit.data.instances import tight_boxes
 from keras_vit.data.ops import orientation
-from keras_vit.data.ops.decode_mask import PALETTE, png_color_type, png_colors, png_values
+from keras_vit.data.ops.decode_mask import PALETTE, decode_mask, png_color_type, png_colors
 from keras_vit.io.cache import cached_answer
 from keras_vit.io.paths import in_threads
+from keras_vit.io.target_values import VOID
 
 
 def grey_numbers(encoded: tf.Tensor) -> tf.Tensor:
-    """Decodes a map of numbers, grey levels or palette indices, int32 (h, w)."""
-    return png_values(encoded)[..., 0]
+    """Decodes a map of numbers, grey levels or palette indices, int32 (h, w); fails for colours."""
+    return decode_mask(encoded)[..., 0]
 
 
 def color_numbers(encoded: tf.Tensor) -> tf.Tensor:
@@ -72,7 +73,7 @@ def regions(pngs: Sequence[str], numbers: Callable, class_maps: Sequence[str] = 
     Args:
         pngs: sequence of str. The files.
         numbers: callable. Decodes a PNG.
-        class_maps: sequence of str. A PNG of class numbers for each, or none.
+        class_maps: sequence of str. A PNG of class numbers, with VOID, for each, or none.
 
     Returns:
         For each PNG its "size" and, without number 0, "ids", "boxes" (pixels), "areas" and "classes" (the largest class
@@ -84,6 +85,7 @@ def regions(pngs: Sequence[str], numbers: Callable, class_maps: Sequence[str] = 
         ids, place, counts = tf.unique_with_counts(tf.reshape(found, [-1]))
         place = tf.reshape(place + 1, (*tf.unstack(tf.shape(found)), 1))  # (h * w,) -> (h, w, 1)
         classes = grey_numbers(tf.io.read_file(class_path)) if class_maps else tf.zeros_like(found)
+        classes = tf.where(classes == VOID, 0, classes)
         same = tf.debugging.Assert(tf.reduce_all(tf.shape(classes) == tf.shape(found)), ["The PNGs differ in size."])
         with tf.control_dependencies([same]):
             largest = tf.math.unsorted_segment_max(tf.reshape(classes, [-1]), tf.reshape(place, [-1]), tf.size(ids) + 1)

@@ -152,6 +152,20 @@ def test_voc_lists_and_names(tmp_path):
     assert [source.class_names[label] for label in example["labels"]] == ["kind 1", "kind 24"]
 
 
+def test_voc_folders_of_other_tools_need_names_and_numbers(tmp_path):
+    folder = voc(tmp_path, 15 * ONE)
+    border = np.where(NUMBERS == 1, 15, 0)
+    border[1, 2] = 255
+    png(folder / "SegmentationClass" / "a.png", border, "P")
+    assert read(folder)[1]["labels"].tolist() == [14]
+    png(folder / "SegmentationObject" / "a.png", np.stack([NUMBERS] * 3, -1))
+    with pytest.raises(ValueError, match="Expected a mask as a grey or palette PNG"):
+        read(folder)
+    text(folder / "labelmap.txt", "background:0,0,0::\ncat:128,0,0::\n")
+    with pytest.raises(ValueError, match=r"its own classes in labelmap.txt.*\?classes=FILE"):
+        read(folder)
+
+
 def test_a_png_for_each_object_beside_its_image(tmp_path, logged):
     """As in the Data Science Bowl of 2018: ID/images/ID.png and ID/masks/*.png. Overlaps are kept."""
     picture(tmp_path / "x" / "images" / "x.png")

@@ -409,7 +409,7 @@ def coco_panoptic(folder):
     picture(folder / "train2017/a.jpg")
     rows = [{"image_id": 1, "file_name": "a.png", "segments_info": [{"id": 9, "category_id": 1, "bbox": CAT_AT}]}]
     text(folder / "annotations/panoptic_train2017.json", coco(NAMES) | {"annotations": rows})
-    return "panoptic segmentation, whose regions are PNGs. Open a file of objects"
+    return r"panoptic segmentation, whose regions are PNGs \(instances:PATH reads them\). Open a file of objects"
 
 
 @export
