@@ -1,7 +1,7 @@
 """Images with outlined objects at their own size, and what an InstanceModel finds in them, for evaluators."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,7 @@ class OutlinedScenes:
         """Positions of that many examples, spread over the source."""
         return set(np.linspace(0, self.source.size - 1, min(pictures, self.source.size)).astype(int).tolist())
 
-    def found(self, title: str, answer: Callable[[list[np.ndarray]], list[Any]]) -> Iterator[tuple[Scene, Any]]:
+    def found(self, title: str, answer: Callable[[Iterable[np.ndarray]], Iterable[Any]]) -> Iterator[tuple[Scene, Any]]:
         """(Scene, answer) of each readable example; reports progress, and errors at the end.
 
         Each process reads all, and the replicas share a batch.
@@ -91,7 +91,7 @@ class OutlinedScenes:
         with errors.raised(), stage(text, self.source.size, "images", verbose) as work:
             for batch in _batches(self._scenes(errors), setting.batch_size):
                 with setting.strategy.scope():
-                    answers = answer([scene.image for scene in batch])
+                    answers = list(answer([scene.image for scene in batch]))
                 yield from zip(batch, answers)
                 count += len(batch)
                 work.advance(len(batch))

@@ -64,7 +64,7 @@ def draw_labels(image: np.ndarray, marks: Sequence[Mark]) -> np.ndarray:
     if len(marks) > _LABELS:
         return image
     h, w = image.shape[:2]
-    picture, taken = Image.fromarray(image), []
+    picture, taken = Image.fromarray(image), list[tuple]()
     for mark in marks:
         if mark.label:
             corner = np.clip(mark.box, 0, 1) * (h - 1, w - 1, h - 1, w - 1)

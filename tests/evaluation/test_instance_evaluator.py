@@ -67,6 +67,7 @@ def test_segments_are_measured_by_class_and_kind(model):
     assert found.details["stuff"] == ["sky"]
 
 
+@pytest.mark.extended
 def test_classes_are_matched_by_name_and_others_left_out(model):
     reordered = written(
         [(found, [(mask, 2 - label, crowd) for mask, label, crowd in true]) for found, true in EXAMPLES]
