@@ -2,8 +2,8 @@
 
     python tests/instance_scenes.py FOLDER [SCENES]
 
-writes FOLDER/images/*.png and instances_train.json and instances_val.json, seven eighths and one eighth of the scenes.
-A mask is what is visible of a shape, as in COCO.
+writes FOLDER/train/*.png, FOLDER/val/*.png, instances_train.json and instances_val.json, seven eighths and one eighth
+of the scenes. A mask is what is visible of a shape, as in COCO.
 """
 
 import json
@@ -86,7 +86,8 @@ def _runs(mask):
     return {"size": list(mask.shape), "counts": counts.tolist()}
 
 
-def _annotation(mask, label, number, image):
+def annotation(mask: np.ndarray, label: int, number: int, image: int) -> dict:
+    """COCO's annotation of a mask (h, w) bool."""
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     top, left = int(rows[0]), int(columns[0])
     box = [left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top]
@@ -97,18 +98,18 @@ def _annotation(mask, label, number, image):
 def write(folder: str | pathlib.Path, scenes: int = 400, seed: int = 0, side: int = SIDE) -> None:
     """Writes scenes and their annotations."""
     folder, rng = pathlib.Path(folder), np.random.default_rng(seed)
-    (folder / "images").mkdir(parents=True, exist_ok=True)
     categories = [{"id": i, "name": name} for i, name in enumerate(CLASSES, 1)]
     parts = {"train": range(scenes - scenes // 8), "val": range(scenes - scenes // 8, scenes)}
     for split, numbers in parts.items():
         images, annotations = [], []
+        (folder / split).mkdir(parents=True, exist_ok=True)
         for number in numbers:
             pixels, masks, labels = scene(rng, side)
             name = f"{number:04}.png"
-            Image.fromarray(pixels).save(folder / "images" / name)
+            Image.fromarray(pixels).save(folder / split / name)
             images.append({"id": number, "file_name": name, "height": side, "width": side})
             for mask, label in zip(masks, labels):
-                annotations.append(_annotation(mask, label, len(annotations) + 1, number))
+                annotations.append(annotation(mask, label, len(annotations) + 1, number))
         content = {"images": images, "annotations": annotations, "categories": categories}
         (folder / f"instances_{split}.json").write_text(json.dumps(content))
 

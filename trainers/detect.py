@@ -4,16 +4,16 @@
     keras-vit detect runs/cells PHOTOS "more/**/*.png" --threshold=0.5 --csv > boxes.csv
     keras-vit detect runs/cells slide.png --tiles=640 --output=look
 
-The model is a run directory or a checkpoint of a detector, or of a model of objects with masks. Images are files, folders and patterns. With --output each
-picture, OUTPUT/NAME.png, shows the image with boxes, names and scores. Boxes in CSV and JSON, top, left, bottom and
-right, are in pixels of the upright image; masks, in pictures and JSON (COCO's run lengths), have its size. --tiles finds small objects in large images by overlapping tiles.
-What is found goes to standard output, problems to standard error; the exit code is 1 if an image cannot be read.
+The model is a run directory or a checkpoint of a detector, or of a model of objects with masks. Images are files,
+folders and patterns. With --output each picture, OUTPUT/NAME.png, shows the image with boxes, names, scores and masks.
+Boxes in CSV and JSON, top, left, bottom and right, are in pixels of the upright image; masks, in JSON, are COCO's run
+lengths at its size. --tiles finds small objects in large images by overlapping tiles. What is found goes to standard
+output, problems to standard error; the exit code is 1 if an image cannot be read.
 """
 
 import collections
 
 from . import flags, kinds, loading, pictures, shared_flags
-
 
 _KINDS = ("objects", "instances")
 

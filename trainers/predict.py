@@ -231,8 +231,8 @@ def run():
     flags.string(
         "answers",
         None,
-        "classes, logits, features, or several joined by commas; or masks, objects, instances or depth; by default classes,"
-        " or what the model gives.",
+        "classes, logits, features, or several joined by commas; or masks, objects, instances or depth; by default"
+        " what the model gives.",
     )
     flags.integer("top_k", _OF_ROWS["top_k"], "Classes per image, at most.", lowest=1)
     flags.enum("format", _OF_ROWS["format"], ["parquet", "tfrecord"], "The kind of the files.")

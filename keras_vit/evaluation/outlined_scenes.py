@@ -15,6 +15,7 @@ from keras_vit.evaluation.matched_classes import matched_labels
 from keras_vit.evaluation.own_size import nearest
 from keras_vit.evaluation.registry import Setting, evaluator_name
 from keras_vit.io.progress import stage
+from keras_vit.io.target_values import LABEL, PADDING
 from keras_vit.segmentation.segment import resized_image
 
 _KEYS = {"segments": tf.int32, "boxes": tf.float32, "labels": tf.int32, "crowd": tf.int32, "area": tf.float32}
@@ -29,7 +30,8 @@ class Scene:
         position: of the example in its source.
         image: (h, w, c) uint8.
         segments: (h, w, 2). At each pixel the number of the topmost and of the lowest object, 1 to m; 0 for none.
-        objects: (m, 7) float32 rows as in `AveragePrecision.add`; the label -1 is for classes that are not scored.
+        objects: (m, 7) rows as in `AveragePrecision.add`; the label is -1 for classes that are not scored, and for
+            boxes without area.
     """
 
     position: int
@@ -40,7 +42,7 @@ class Scene:
     @property
     def labels(self) -> np.ndarray:
         """(m,) class numbers."""
-        return self.objects[:, 4].astype(int)
+        return self.objects[:, LABEL].astype(int)
 
     def resized(self, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         """(image (height, width, c), segments (height, width, 2)) for pictures."""
@@ -100,8 +102,9 @@ class OutlinedScenes:
 
     def _scenes(self, errors):
         for position, example in whole_examples(self.source, self.setting.model.channels, errors, **_KEYS):
-            labels = self.of_data[example["labels"]]
-            objects = np.column_stack([example["boxes"], labels, example["crowd"], example["area"]])
+            boxes = example["boxes"]
+            labels = np.where((boxes[:, 2:] > boxes[:, :2]).all(1), self.of_data[example["labels"]], PADDING)
+            objects = np.column_stack([boxes, labels, example["crowd"], example["area"]])
             yield Scene(position, example["image"], example["segments"], objects)
 
 
@@ -126,10 +129,10 @@ def open_scenes(evaluator: OnSource, setting: Setting) -> OutlinedScenes:
     name = evaluator_name(evaluator)
     if evaluator.preprocess is not None:
         raise ValueError(f"{name}: it measures at the images' own size, so preprocess has no effect: leave it out.")
-    setting, source, _ = open_data(evaluator, setting)
     model = setting.model
     if not hasattr(model, "stuff") or not hasattr(model, "detect"):
         raise ValueError(f'The evaluator "{name}" needs a keras_vit.InstanceModel, got a {type(model).__name__}.')
+    setting, source, _ = open_data(evaluator, setting)
     if not source.outlined:
         raise ValueError(
             f"{source.name} has no outlines of objects: give a source of images and masks of objects, such as"

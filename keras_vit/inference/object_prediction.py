@@ -202,9 +202,9 @@ def predict_objects(
 
     A row is an object: split, row (the image's number), name, image_id, height, width, class, category_id, score, and
     top, left, bottom, right in pixels of the upright image. An image without objects has one row without an object; so
-    has an unreadable image, with the reason in `error`. Of models of masks `mask` has COCO's compressed run lengths, for
-    height and width. When all files of a split are there, _SPLIT_coco.json has the
-    same objects for pycocotools' `loadRes`. Ids are those of COCO's annotation file; of other sources `image_id` is
+    has an unreadable image, with the reason in `error`. Of models of masks `mask` has COCO's compressed run lengths, at
+    the size height, width. When all files of a split are there, _SPLIT_coco.json has the same objects for pycocotools'
+    `loadRes`. Ids are those of COCO's annotation file; of other sources `image_id` is
     `row`, and `category_id` counts the model's classes from 1.
 
     Args:

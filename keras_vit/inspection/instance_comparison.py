@@ -33,7 +33,7 @@ def draw_masks(image: np.ndarray, masks: Sequence[np.ndarray], marks: Sequence[M
     Later ones cover earlier ones; labels cover all.
     """
     pixels, (h, w) = image.astype("float32"), image.shape[:2]
-    width = max(2, round(max(h, w) / 250))
+    width = max(2, round(max(h, w) / 160))
     diagonal = np.add.outer(np.arange(h), np.arange(w))
     for mask, mark in zip(masks, marks):
         color, (dash, gap) = np.array(mark.color, "float32"), mark.style

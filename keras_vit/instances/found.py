@@ -97,7 +97,9 @@ class Instances(Detections):
 
     def run_lengths(self) -> list[dict[str, Any]]:
         """The masks in COCO's form: {"size": [h, w], "counts": text} of each."""
-        return [run_lengths(self.mask(i)) for i in range(len(self))]
+        parts = (self.part(i) for i in range(len(self)))
+        size = self.image.shape[:2]
+        return [run_lengths(inside, rows.start, columns.start, size) for rows, columns, inside in parts]
 
     def map(self) -> np.ndarray:
         """The number of the best object at each pixel, from 1, and 0 where there is none: (h, w) int32."""

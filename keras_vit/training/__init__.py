@@ -17,8 +17,7 @@ from keras_vit.detection.set_loss import SetPredictionLoss
 from keras_vit.fit.losses import Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
 from keras_vit.fit.model import Model
 from keras_vit.image_text.contrastive_losses import PairAccuracy, SigmoidContrastive, SoftmaxContrastive
-from keras_vit.instances.grouped_loss import GroupedInstanceLoss
-from keras_vit.instances.instance_loss import InstanceLoss
+from keras_vit.instances.instance_loss import GroupedInstanceLoss, InstanceLoss
 from keras_vit.optim import (
     AdamW,
     GlobalGradient,

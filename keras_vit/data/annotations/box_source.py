@@ -82,10 +82,12 @@ def _describe_classes(table, names):
 
 
 class BoxTarget:
-    """Boxes of objects, for `open_split`."""
+    """Boxes of objects, for `open_split`; the report calls them `noun`."""
 
     needs_classes = False
-    one, noun = "a box", "box"  # in the report
+
+    def __init__(self, noun: str = "box"):
+        self._noun = noun
 
     def read(self, annotations: Annotations, class_names: Sequence[str]) -> BoxTable:
         self.class_names = names = tuple(name for name in class_names if name not in schema.NO_CLASSES)
@@ -107,15 +109,15 @@ class BoxTarget:
     def describe(self, title: str, table: BoxTable, whole: Callable[[], RandomAccess], layout: Layout) -> str:
         names = self.class_names
         if not names or not len(table.labels):
-            lost = describe_ignored(self._annotations.ignored)
-            raise ValueError(f"{title}: no image has {self.one}.{f' Ignored: {lost}.' if lost else ''}")
+            lost, an = describe_ignored(self._annotations.ignored), "an" if self._noun[0] in "aeiou" else "a"
+            raise ValueError(f"{title}: no image has {an} {self._noun}.{f' Ignored: {lost}.' if lost else ''}")
         sound = np.array([not fault for fault in table.faults])
         empty, crowds, difficult = (
             int(which.sum()) for which in (sound & (table.counts == 0), table.crowd == CROWD, table.crowd == DIFFICULT)
         )
         text = (
             f"{title}: {counted(len(table.paths), 'image')} with {layout.format} annotations, {empty:,} without"
-            f" objects; {counted(len(table.labels), self.noun)} of {counted(len(names), 'class')}:"
+            f" objects; {counted(len(table.labels), self._noun)} of {counted(len(names), 'class')}:"
             f" {_describe_classes(table, names)}; at most {int(table.counts.max(initial=0))} in an image"
         )
         text += f"; {self._annotations.read_as}" if self._annotations.read_as else ""

@@ -79,7 +79,7 @@ def _check_kind(content, path):
         raise ValueError(f'"{path}" contains {kind}. Open a file of objects, such as instances_train2017.json.')
 
 
-def _entries(content, key, path):
+def read_entries(content, key, path):
     """Returns the list `key` of objects, each with an id.
 
     Raises:
@@ -106,13 +106,13 @@ def _twice(values):
     return next((value for value in values if value in seen or seen.add(value)), None)
 
 
-def _categories(content, path, ignored):
+def read_categories(content, path, ignored):
     """Returns {id: name}, sorted by id, without Roboflow's category 0, which only groups the others.
 
     Raises:
         ValueError: without categories, and for repeated ids and repeated or missing names.
     """
-    entries = sorted(_entries(content, "categories", path), key=lambda entry: entry["id"])
+    entries = sorted(read_entries(content, "categories", path), key=lambda entry: entry["id"])
     names = {entry["id"]: str(entry.get("name", "")).strip() for entry in entries}
     used = {number for a in content["annotations"] if isinstance(number := a.get("category_id"), int)}
     parents = {str(entry.get("supercategory")) for entry in entries if entry["id"] in used}
@@ -220,7 +220,7 @@ def _name_in_url(entry):
     return "/".join(str(entry.get("coco_url") or "").split("/")[-2:])
 
 
-def _file_names(entries, path):
+def file_names(entries, path):
     """Returns each image's file name, with "/".
 
     Raises:
@@ -279,13 +279,13 @@ def read(
     content = annotation_files.read_json(path)
     ignored: Ignored = collections.defaultdict(list)
     _check_kind(content, path)
-    entries, annotations = _entries(content, "images", path), _entries(content, "annotations", path)
+    entries, annotations = read_entries(content, "images", path), read_entries(content, "annotations", path)
     if not entries:
         raise ValueError(f'"{path}" lists no images.')
-    names = _categories(content, path, ignored)
+    names = read_categories(content, path, ignored)
     _check_annotations(annotations, names, path, boxes and not outlines)
     existing = annotation_files.FileIndex()
-    paths = annotation_files.image_paths(path, split, images, _file_names(entries, path), existing, root)
+    paths = annotation_files.image_paths(path, split, images, file_names(entries, path), existing, root)
     existing.add(os.path.dirname(file) for file in paths)
     ignored[schema.NOT_LISTED] += annotation_files.unlisted_images(paths, existing)
     read = _read_images(content, paths, existing, names, ignored, boxes, outlines)

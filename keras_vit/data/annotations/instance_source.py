@@ -5,8 +5,11 @@ COCO, LabelMe and YOLO outlines are drawn when an image is read. The example has
     segments   (h, w, 2) int32, at each pixel the number of the topmost and of the lowest object: its row of `boxes` + 1
                (0 for none). So the overlap of two objects is kept, and memory does not grow with the objects.
 
-Crowds lie lowest and larger objects below smaller ones; of LabelMe's, later ones above earlier ones. Options: images=
-and classes=, as for boxes.
+Crowds lie lowest and larger objects below smaller ones; of LabelMe's, later ones above earlier ones.
+
+PNGs of object numbers, or one for each object, are read as panoptic.py and instance_folders.py describe. Options:
+images= and classes=, as for boxes; format=panoptic, for COCO's panoptic files where there are files of objects, too;
+stuff=keep, for Cityscapes' stuff.
 """
 
 import dataclasses
@@ -14,36 +17,43 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.annotations import coco, labelme, schema, yolo
+from keras_vit.data.annotations import coco, instance_folders, labelme, panoptic, schema, yolo
 from keras_vit.data.annotations.advice import advice
-from keras_vit.data.annotations.box_source import BoxTarget
 from keras_vit.data.annotations.box_table import BoxTable, object_reader
+from keras_vit.data.annotations.instance_pngs import PngLayout, PngTarget, one_or_none
 from keras_vit.data.annotations.mask_table import Table, make_table, mask_drawer
 from keras_vit.data.annotations.opening import open_split
+from keras_vit.data.annotations.outline_target import OutlineTable, OutlineTarget
 from keras_vit.data.annotations.schema import AnnotatedImage, Annotations, Layout, Region
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.folder import check_folder
 from keras_vit.io.paths import locate, split_options
 
-OPTIONS = ("images", "classes")
+OPTIONS = ("images", "classes", "format", "stuff")
 
 
-def find(path: str, images: str = "", classes: str = "") -> Layout | None:
+def find(path: str, images: str = "", classes: str = "", format: str = "", stuff: str = "") -> Layout | None:
     """Finds annotations with outlines in a folder, or in a JSON or YAML file; None without any.
 
     Args:
         path: str. Folder or file, local or in a bucket.
         images: str. Folder of COCO's images; "" to look for it.
-        classes: str. A file of class names, for YOLO without them; "" without one.
+        classes: str. A file of class names, for YOLO without them and VOC's PNGs; "" without one.
+        format: str. "panoptic" for COCO's panoptic files where there are others, or "".
+        stuff: str. "keep" for Cityscapes' stuff, or "".
 
     Raises:
         ValueError: if several files are candidates.
     """
     whole = tf.io.gfile.isdir(path)
     images = locate(images, path if whole else os.path.dirname(path)) if images else ""
+    found = panoptic.find(path, images, chosen=format == "panoptic")
+    if found is None and whole and not format:
+        found = instance_folders.find(path, classes, stuff=stuff == "keep")
+    if found is not None or format:
+        return found
     found = yolo.find(path, boxes=True) or coco.find(path, images, boxes=True, outlines=True)
     if found is None and whole:
         found = labelme.find(path, boxes=True)
@@ -51,23 +61,10 @@ def find(path: str, images: str = "", classes: str = "") -> Layout | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class InstanceTable:
+class InstanceTable(OutlineTable):
     """Objects and their outlines; the values of `regions` are row numbers of an image's boxes, from 1."""
 
-    boxes: BoxTable
     regions: Table
-
-    @property
-    def paths(self) -> list[str]:
-        return self.boxes.paths
-
-    @property
-    def faults(self) -> list[str]:
-        return self.boxes.faults
-
-    @property
-    def sizes(self) -> np.ndarray:
-        return self.boxes.sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +72,10 @@ class _Numbered(Region):
     """A region and its number in `segments`."""
 
     number: int = 0
+
+
+def _number(region, image):
+    return region.number
 
 
 def _with_outlines(annotations: Annotations) -> list[AnnotatedImage]:
@@ -101,33 +102,30 @@ def _in_drawing_order(images: Sequence[AnnotatedImage], boxes: BoxTable, by_size
     """Yields images with the regions of their rows of `boxes`, the lowest first."""
     for i, image in enumerate(images):
         kept = boxes.places[boxes.starts[i] : boxes.starts[i + 1]].tolist()
-        regions = [_Numbered(**vars(image.regions[place]), number=row) for row, place in enumerate(kept, 1)]
+        regions: list[Region] = [
+            _Numbered(**vars(image.regions[place]), number=row) for row, place in enumerate(kept, 1)
+        ]
         if by_size:
             regions.sort(key=lambda region: (not region.crowd, -region.area))
         yield dataclasses.replace(image, regions=regions)
 
 
-class InstanceTarget(BoxTarget):
+class InstanceTarget(OutlineTarget):
     """Boxes and outlines of objects, for `open_split`.
 
     Args:
         by_size: bool. Whether crowds lie lowest and larger objects below smaller ones; False for the order of the file.
     """
 
-    one, noun = "an object", "object"
-
     def __init__(self, by_size: bool = True):
+        super().__init__()
         self._by_size = by_size
 
     def read(self, annotations: Annotations, class_names: Sequence[str]) -> InstanceTable:
         images = _with_outlines(annotations)
-        boxes = super().read(dataclasses.replace(annotations, images=iter(images)), class_names)
+        boxes = self.read_boxes(annotations, images, class_names)
         ordered = _in_drawing_order(images, boxes, self._by_size)
-        regions = make_table(ordered, lambda region, image: region.number, annotations.fractions, True, 0)
-        return InstanceTable(boxes, regions)
-
-    def fields(self, table: InstanceTable, rows: Sequence[int]) -> dict[str, Any]:
-        return {**super().fields(table.boxes, rows), "outlined": True}
+        return InstanceTable(boxes, make_table(ordered, _number, annotations.fractions, wide=True, background=0))
 
     def parser(self, table: InstanceTable) -> Callable[[dict[str, Any]], dict[str, Any]]:
         objects, draw = object_reader(table.boxes), mask_drawer(table.regions, lowest=True)
@@ -137,9 +135,6 @@ class InstanceTarget(BoxTarget):
             return {"image": image, **objects(number, image), "segments": draw(number, image)}
 
         return parse
-
-    def describe(self, title: str, table: InstanceTable, whole: Callable[[], RandomAccess], layout: Layout) -> str:
-        return super().describe(title, table.boxes, whole, layout) + f"; overlaps: {layout.overlaps}"
 
 
 def instances(text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
@@ -158,14 +153,21 @@ def instances(text: str, split: str = "train", data_dir: str | None = None) -> R
         ValueError: if there are no outlines, they are unusable, or the split is missing.
     """
     path, options = split_options(text, **dict.fromkeys(OPTIONS, ""))
+    for key, valid in (("format", "panoptic"), ("stuff", "keep")):
+        if options[key] not in ("", valid):
+            raise ValueError(f'"{text}": expected {key}={valid}, or no {key}=, got {key}={options[key]}.')
     root = locate(path, data_dir)
     if not os.path.isfile(root):
         check_folder(root)
     layout = find(root, **options)
     if layout is None:
         raise ValueError(
-            f'"{root}" has no outlines of objects. Expected COCO (a JSON file), YOLO (data.yaml and text files) or'
-            f" LabelMe (JSON files). {advice(root, find)}".rstrip()
+            f'"{root}" has no outlines of objects. Expected COCO (a JSON file), YOLO (data.yaml and text files),'
+            " LabelMe (JSON files), COCO's panoptic JSON and PNGs, Cityscapes, VOC's SegmentationObject, or images and"
+            f" masks/NAME/*.png, one for each object. {advice(root, find)}".rstrip()
         )
-    target = InstanceTarget(by_size=layout.format != "LabelMe")
-    return open_split(target, layout, f"instances:{path}", root, split, options["classes"])
+    target: OutlineTarget = InstanceTarget(by_size=layout.format != "LabelMe")
+    classes = options["classes"]
+    if isinstance(layout, PngLayout):
+        target, classes = PngTarget(layout.numbers), classes if layout.numbers is one_or_none else ""
+    return open_split(target, layout, f"instances:{path}", root, split, classes)

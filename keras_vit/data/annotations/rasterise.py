@@ -132,6 +132,44 @@ def run_spans(counts: tf.Tensor, regions: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
     return regions[::2], (ends - before)[::2], (ends - before)[1::2]
 
 
+def text_spans(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the spans of compressed run lengths; see run_lengths.py for their form.
+
+    Args:
+        texts: (m,) string. One per region.
+
+    Returns:
+        (region, start, end), each (n,) int32, by region and start.
+    """
+    digits = tf.cast(tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8), tf.int32) - 48  # of 6 bits
+    last = tf.bitwise.bitwise_and(digits, 32) == 0  # of a number
+    number, place = _members_of(tf.cumsum(tf.cast(last, tf.int32), exclusive=True))
+    bits = tf.bitwise.left_shift(tf.bitwise.bitwise_and(digits, 31), 5 * place)
+    value = tf.math.segment_sum(bits, number)
+    negative = tf.bitwise.bitwise_and(tf.boolean_mask(digits, last), 16) > 0
+    value -= tf.where(negative, tf.bitwise.left_shift(1, 5 * (tf.boolean_mask(place, last) + 1)), 0)
+    # From the fourth on, numbers are differences to the one two before: sums over the odd, and the even without 0.
+    region, place = _members_of(tf.boolean_mask(group_numbers(tf.strings.length(texts)), last))
+    odd = place % 2 == 1
+    of_odd, of_even = (_sums(tf.where(which, value, 0), region) for which in (odd, ~odd & (place > 0)))
+    counts = tf.where(odd, of_odd, tf.where(place > 0, of_even, value))
+    end = _sums(counts, region)
+    return tuple(tf.boolean_mask(part, odd) for part in (region, end - counts, end))
+
+
+def _members_of(groups):
+    """Returns ascending `groups` (n,) int32, and each member's place in its group, from 0."""
+    number = tf.range(tf.size(groups))
+    return groups, number - tf.gather(tf.math.segment_min(number, groups), groups)
+
+
+def _sums(values, groups):
+    """Returns the cumulative sums of values (n,) in each of ascending groups (n,)."""
+    sums = tf.cumsum(values)
+    first = tf.math.segment_min(tf.range(tf.size(groups)), groups)
+    return sums - tf.gather(tf.gather(sums - values, first), groups)
+
+
 def painted(
     order: tf.Tensor,
     start: tf.Tensor,

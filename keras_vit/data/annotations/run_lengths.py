@@ -53,12 +53,22 @@ def runs(segmentation: dict[str, Any], name: str) -> tuple[np.ndarray, tuple[int
     return np.append(values, [0] * (len(values) % 2)).astype("int64"), (height, width)
 
 
+def of_segments(segments: np.ndarray, count: int) -> list[np.ndarray]:
+    """Returns the counts (n,) int64, n even, of each object of `segments` (h, w, layers), numbered 1 to `count`."""
+    pixels = np.swapaxes(segments, 0, 1).reshape(-1, segments.shape[2])  # (h, w, c) -> (w * h, c)
+    starts = np.concatenate([[0], np.flatnonzero((pixels[1:] != pixels[:-1]).any(1)) + 1])
+    numbers, found = pixels[starts], []
+    for number in range(1, count + 1):
+        inside = np.concatenate([[False], (numbers == number).any(1)])
+        changes = starts[np.flatnonzero(inside[1:] != inside[:-1])]
+        counts = np.diff([0, *changes, len(pixels)])
+        found.append(np.append(counts, [0] * (len(counts) % 2)).astype("int64"))
+    return found
+
+
 def of_mask(mask: np.ndarray) -> np.ndarray:
     """Returns the counts (n,) int64, n even, of a mask (h, w) bool."""
-    flat = mask.T.reshape(-1)  # (h, w) -> (w * h)
-    bounds = np.flatnonzero(np.diff(flat)) + 1
-    counts = np.diff([0, *([0] if flat[:1].any() else []), *bounds, flat.size])
-    return np.append(counts, [0] * (len(counts) % 2)).astype("int64")
+    return of_segments(mask[..., None], 1)[0]
 
 
 def united(regions: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -89,7 +99,20 @@ def encoded(counts: np.ndarray) -> str:
     return "".join(characters)
 
 
-def run_lengths(mask: np.ndarray) -> dict[str, Any]:
-    """A mask (h, w) bool in COCO's form, {"size": [h, w], "counts": text}, as pycocotools' `encode` gives it."""
-    counts = of_mask(mask)
-    return {"size": list(mask.shape), "counts": encoded(counts if counts[-1] else counts[:-1])}
+def run_lengths(inside: np.ndarray, top: int, left: int, size: tuple[int, int]) -> dict[str, Any]:
+    """A mask in COCO's form, {"size": [h, w], "counts": text}, as pycocotools' `encode` gives it, from a part of it.
+
+    Args:
+        inside: (rows, columns) bool. The part with all of the mask's pixels.
+        top, left: where it begins.
+        size: (h, w) of the mask.
+    """
+    height, tall = size[0], len(inside) + 1
+    flat = np.pad(inside.T, ((0, 0), (0, 1))).reshape(-1)  # a pixel outside ends each column
+    places = np.flatnonzero(np.diff(flat.astype("int8"), prepend=np.int8(0)))
+    bounds = (left + places // tall) * height + top + places % tall
+    starts, stops = bounds[::2], bounds[1::2]
+    joined = starts[1:] == stops[:-1]  # a run to the image's lower edge goes on in the next column
+    starts, stops = starts[np.append(True, ~joined)[: len(starts)]], stops[np.append(~joined, True)[: len(stops)]]
+    counts = np.diff([0, *np.stack([starts, stops], 1).reshape(-1), size[0] * size[1]])  # (runs, 2) -> (2 * runs,)
+    return {"size": list(size), "counts": encoded(counts if counts[-1] or len(counts) == 1 else counts[:-1])}

@@ -123,6 +123,7 @@ class Annotations:
         ignored: dict. Names by reason; complete after the last image.
         categories: dict. COCO's category ids by class name; None elsewhere.
         read_as: str. What numbers in the files mean, for the report; "" if the format says.
+        stuff: tuple of str. Classes whose regions are not objects, such as "sky".
     """
 
     images: Iterator[AnnotatedImage]
@@ -132,6 +133,7 @@ class Annotations:
     ignored: Ignored = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
     categories: Mapping[str, int] | None = None
     read_as: str = ""
+    stuff: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,8 @@
 `bytes` each file's length, which reveals damage; files from version 0.3 and earlier lack it. Segmentation records have
 the features image and mask; masks are PNGs of class numbers and void (data/sources/masks.py), and `colors`, optional,
 are the class colours. Detection records have image, boxes and labels; `most_objects` is the largest number of objects
-in an image, by split. Records of texts have image and text.
+in an image, by split. Records of instances also have masks, COCO's compressed run lengths, and `stuff`, the classes
+that are not objects. Records of texts have image and text.
 """
 
 import dataclasses
@@ -29,9 +30,10 @@ FEATURES_OF_BOXES = {  # keys of TensorFlow's object detection
     "boxes": "image/object/bbox",
     "labels": "image/object/class/label",
 }
+FEATURES_OF_INSTANCES = {**FEATURES_OF_BOXES, "masks": "image/object/mask"}
 FEATURES_OF_MASKS = {"image": "image/encoded", "mask": "image/segmentation/class/encoded"}  # DeepLab's
 FEATURES_OF_TEXTS = {"image": "image/encoded", "text": "image/caption"}  # im2txt's
-_FORMS = (FEATURES, FEATURES_OF_MASKS, FEATURES_OF_BOXES, FEATURES_OF_TEXTS)
+_FORMS = (FEATURES, FEATURES_OF_MASKS, FEATURES_OF_BOXES, FEATURES_OF_INSTANCES, FEATURES_OF_TEXTS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Description:
     bytes: dict = dataclasses.field(default_factory=dict)
     colors: tuple | None = None
     most_objects: dict | None = None
+    stuff: tuple | None = None
 
     def match_split(self, split: str) -> str | None:
         """Returns `split` as spelled here, such as "validation" for "val"; None if it is missing."""

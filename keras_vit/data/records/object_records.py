@@ -4,6 +4,8 @@ image/encoded                                   bytes
 image/object/bbox/{ymin,xmin,ymax,xmax}         floats, fractions of the image
 image/object/class/label                        integers, from 1 unless this package wrote them
 image/object/class/text                         names, optional; as are is_crowd, difficult and area
+image/object/mask                               COCO's compressed run lengths, with the keys order, image/height and
+                                                image/width; only in this package's records of instances
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data.annotations.image_size import upright_size
+from keras_vit.data.annotations.rasterise import painted, text_spans
 from keras_vit.data.errors import DESCRIBED_WRONGLY
 from keras_vit.data.mapping import EXAMPLES
 from keras_vit.data.objects import complete
@@ -24,6 +27,8 @@ from keras_vit.io.paths import THREADS
 
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 _TEXT = "image/object/class/text"
+ORDER = "image/object/order"  # the place of each object in the order of drawing
+_SIZE = ("image/height", "image/width")
 _EDGE = 0.01  # of the image: by how much boxes of others may leave it
 
 
@@ -120,11 +125,23 @@ def _checked(boxes, labels, first, classes):
         return tf.clip_by_value(boxes, 0.0, 1.0), tf.identity(numbers)
 
 
+def _segments(texts, order, size):
+    """Draws masks, as run lengths (m,), in their order: (h, w, 2) int32, the topmost and the lowest object's number."""
+    region, start, end = text_spans(texts)
+    height, width = tf.unstack(size)
+    inside = tf.reduce_all(end <= height * width)
+    message = ["The masks are not compressed run lengths of an image of", size]
+    fits = (tf.size(order) == tf.size(texts)) & inside
+    with tf.control_dependencies([tf.debugging.Assert(fits, message)]):
+        numbers = tf.argsort(order) + 1
+    return painted(tf.gather(order, region), start, end, numbers, 0, height, width, lowest=True)
+
+
 def object_parser(features: Mapping[str, str], first: int, classes: int) -> Callable[[Any], dict[str, Any]]:
     """Returns serialized record -> an example of objects, as detection takes it.
 
     Args:
-        features: keys of the image, the boxes (a prefix) and the labels.
+        features: keys of the image, the boxes (a prefix), the labels and, optionally, the masks.
         first: the label of the first class.
         classes: number of classes.
     """
@@ -133,6 +150,10 @@ def object_parser(features: Mapping[str, str], first: int, classes: int) -> Call
     expected = {image: tf.io.FixedLenFeature((), tf.string), features["labels"]: _sequence(tf.int64)}
     expected |= {key: _sequence(tf.float32) for key in (*sides, "image/object/area")}
     expected |= {f"image/object/{key}": _sequence(tf.int64) for key in integers}
+    masks = features.get("masks")
+    if masks:
+        expected |= {masks: _sequence(tf.string), ORDER: _sequence(tf.int64)}
+        expected |= {side: tf.io.FixedLenFeature((), tf.int64) for side in _SIZE}
 
     def parse(record):
         example = tf.io.parse_single_example(record, expected)
@@ -152,6 +173,9 @@ def object_parser(features: Mapping[str, str], first: int, classes: int) -> Call
             "size": tf.cond(tf.size(size) == 2, lambda: tf.cast(size, tf.int32), lambda: upright_size(encoded)),
         }
         found = complete({**found, "size": tf.ensure_shape(found["size"], (2,))})
+        if masks:
+            shape = tf.cast(tf.stack([example[side] for side in _SIZE]), tf.int32)
+            found["segments"] = _segments(example[masks], tf.cast(example[ORDER], tf.int32), shape)
         area = example["image/object/area"]
         return {**found, "area": tf.cond(tf.size(area) == count, lambda: area, lambda: found["area"])}
 

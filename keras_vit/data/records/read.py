@@ -11,6 +11,7 @@ import dataclasses
 import fnmatch
 import os
 import re
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -366,10 +367,11 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
         return with_class_masks(source, _train_records(source, pattern, files, options), table, options)
     if "text" in features:
         return Records(title, (), parts, _parser(features, "text"), buffer)
-    most = None
+    objects: dict[str, Any] = {}
     if "boxes" in features:
         most = (description.most_objects or {}).get(description.match_split(split_name(split)))
+        objects = {"most_objects": most, "outlined": "masks" in features, "stuff": tuple(description.stuff or ())}
         parse = object_parser(features, description.first_label, len(class_names))
     else:
         parse = _label_parser(features, description.first_label, len(class_names))
-    return Records(title, class_names, parts, parse, buffer, most_objects=most)
+    return Records(title, class_names, parts, parse, buffer, **objects)

@@ -6,6 +6,7 @@ killed process or a full disk leaves the output as it was.
 
 import contextlib
 import dataclasses
+import graphlib
 import json
 import os
 import re
@@ -16,19 +17,22 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_vit.data.annotations import run_lengths
 from keras_vit.data.annotations.image_size import size_in_file
-from keras_vit.data.objects import pack
+from keras_vit.data.objects import object_rows, pack
 from keras_vit.data.ops.decode_mask import mask_of_size
 from keras_vit.data.ops.op_registry import as_uint8
 from keras_vit.data.records.description import (
     FEATURES,
     FEATURES_OF_BOXES,
+    FEATURES_OF_INSTANCES,
     FEATURES_OF_MASKS,
     NAME,
     Description,
     read_description,
     write_description,
 )
+from keras_vit.data.records.object_records import ORDER
 from keras_vit.data.scan import scan
 from keras_vit.data.source_names import KINDS, with_kind
 from keras_vit.data.sources.base import RandomAccess, Source
@@ -57,6 +61,14 @@ def _mask_png(mask, whole, size):
     return tf.io.encode_png(mask if mask.dtype == tf.uint8 else tf.cast(mask, tf.uint16))
 
 
+def _segments_png(segments, whole, size):
+    """Numbers of objects (h, w, 2) of an image of `whole` size as a PNG of `size`, with the second as alpha channel."""
+    segments = mask_of_size(segments, whole)
+    same = tf.reduce_all(size == whole)
+    segments = tf.cond(same, lambda: segments, lambda: tf.image.resize(segments, size, method="nearest"))
+    return tf.io.encode_png(tf.cast(segments, tf.uint16))
+
+
 _OF_OBJECTS = {"image", "boxes", "labels", "crowd", "area", "size"}
 
 
@@ -64,7 +76,12 @@ def _target(example, size, new_size, most_objects):
     """A label, a mask as a PNG, shrunk like the image from `size` to `new_size`, or packed objects."""
     if "label" in example:
         return example["label"]
-    return _mask_png(example["mask"], size, new_size) if "mask" in example else pack(example, most_objects)
+    if "mask" in example:
+        return _mask_png(example["mask"], size, new_size)
+    if "segments" not in example:
+        return pack(example, most_objects)
+    rows = object_rows(example)  # numbered by segments, so that none may be left out
+    return tf.pad(rows, [[0, most_objects - tf.shape(rows)[0]], [0, 0]], constant_values=PADDING)
 
 
 def encoder(
@@ -82,13 +99,19 @@ def encoder(
         named: whether the source names classes, which masks need.
 
     Returns:
-        (example, pixels) -> (encoded bytes, height, width, is it a JPEG, was it shrunk, target, original size): the
-        target is the label, the mask of classes as a PNG, shrunk like the image, or the rows of objects, as
-        data/objects.py packs them. Raises ValueError for examples with more than an image and one of these.
+        (example, pixels) -> (encoded bytes, height, width, is it a JPEG, was it shrunk, target, original size,
+        segments): the target is the label, the mask of classes as a PNG, shrunk like the image, or the rows of objects,
+        as data/objects.py packs them; segments are a PNG, too, or empty. Raises ValueError for examples with more than
+        an image and one of these.
     """
 
     def encode(example, pixels):
-        valid = {"image", "label"}, {"image", "mask", "void"} if named else set(), _OF_OBJECTS
+        valid = (
+            {"image", "label"},
+            {"image", "mask", "void"} if named else set(),
+            _OF_OBJECTS,
+            _OF_OBJECTS | {"segments"},
+        )
         if set(example) not in valid:
             raise ValueError(
                 "TFRecord files need examples with an image and a label, a mask of named classes, or boxes of named"
@@ -120,13 +143,16 @@ def encoder(
         size = tf.where(shrinks, tf.shape(small)[:2], stored)
         original = example.get("size", stored)
         target = _target(example, stored, size, most_objects)
-        return encoded, size[0], size[1], is_jpeg, shrinks, target, original
+        segments = _segments_png(example["segments"], stored, size) if "segments" in example else tf.constant("")
+        return encoded, size[0], size[1], is_jpeg, shrinks, target, original, segments
 
     return encode
 
 
 def _feature(value):
-    """A tf.train.Feature of text, bytes, an integer, or an array of integers or floats."""
+    """A tf.train.Feature of text, bytes, an integer, a list of texts, or an array of integers or floats."""
+    if isinstance(value, list):
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode() for text in value]))
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "f":
             return tf.train.Feature(float_list=tf.train.FloatList(value=value))
@@ -160,11 +186,24 @@ def _of_objects(rows, size):
     }
 
 
+def _of_masks(segments, count):
+    """The features of the masks of `count` objects, in the PNG `segments`: run lengths, and the order of drawing."""
+    numbers = tf.io.decode_png(segments, dtype=tf.uint16).numpy().astype("int32")
+    pairs = np.unique(numbers.reshape(-1, 2), axis=0)  # (h * w, 2) -> (pairs, 2): (top, lowest)
+    below = {number: [low for top, low in pairs.tolist() if top == number != low] for number in range(1, count + 1)}
+    order = list(graphlib.TopologicalSorter(below).static_order())
+    return {
+        FEATURES_OF_INSTANCES["masks"]: [run_lengths.encoded(c) for c in run_lengths.of_segments(numbers, count)],
+        ORDER: np.argsort(np.array(order, "int64")),
+    }
+
+
 def serialized(name: str, values: Sequence, class_names: Sequence[str]) -> bytes:
     """The serialized tf.train.Example, under tf-slim's keys, of an `encoder`'s result."""
-    encoded, height, width, is_jpeg, _, target, original = values
+    encoded, height, width, is_jpeg, _, target, original, segments = values
     if np.ndim(target) == 2:
         answer = _of_objects(target, original)
+        answer |= _of_masks(segments, len(answer["image/object/area"])) if segments else {}
     elif isinstance(target, bytes):
         answer = {FEATURES_OF_MASKS["mask"]: target, "image/segmentation/class/format": "png"}
     else:
@@ -208,7 +247,8 @@ def clear_errors(folder: str) -> Iterator[None]:
 def _check_same_form(folder, description, features, colors):
     """Raises ValueError if dataset.json describes records in another form, which could not be read with these."""
     differs = {key: value for key, value in description.features.items() if features.get(key, value) != value}
-    differs |= {} if set(features) <= set(description.features) else {"features": list(description.features)}
+    same = set(features) <= set(description.features) and ("masks" in features) == ("masks" in description.features)
+    differs |= {} if same else {"features": list(description.features)}
     differs |= {} if description.colors == colors else {"colors": description.colors}
     if description.first_label:
         differs["first_label"] = description.first_label
@@ -245,9 +285,12 @@ class Files:
             raise ValueError(f"--name={name} would make hidden files, which are not read: leave out the dot.")
         self.folder, self.split = folder, split
         features = FEATURES if source.void is None else FEATURES_OF_MASKS
-        features = features if source.most_objects is None else FEATURES_OF_BOXES
+        of_objects = FEATURES_OF_INSTANCES if source.outlined else FEATURES_OF_BOXES
+        features = features if source.most_objects is None else of_objects
         class_names, colors = tuple(source.class_names), source.colors
-        description = read_description(folder) or Description(name, class_names, dict(features), colors=colors)
+        stuff = tuple(source.stuff) or None
+        new = Description(name, class_names, dict(features), colors=colors, stuff=stuff)
+        description = read_description(folder) or new
         _check_same_form(folder, description, features, colors)
         if description.class_names != class_names:
             both = f"{description.class_names[:5]}..., now {class_names[:5]}..."

@@ -6,9 +6,8 @@ from typing import Any
 
 import keras
 
-from keras_vit.instances.grouped_loss import GroupedInstanceLoss
 from keras_vit.instances.heads.query_masks import RFDETRSeg, mask_outputs
-from keras_vit.instances.instance_loss import InstanceLoss
+from keras_vit.instances.instance_loss import GroupedInstanceLoss, InstanceLoss
 from keras_vit.layers.arguments import choice
 from keras_vit.models.heads.decoder import Decoder, Encoder, option_names, with_options
 from keras_vit.segmentation.heads.eomt import EoMT, auxiliary_outputs, prediction_rows, query_outputs

@@ -110,7 +110,7 @@ class QueryMaskDecoder(QueryDecoder):
 
     def __init__(self, *args: Any, size: tuple[int, int], **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.size = tuple(size)
+        self.size = (size[0], size[1])
         self.masks = MaskBranch(self.size, self.layers, dtype=self.dtype_policy, name="masks")
 
     def build(self, input_shapes):

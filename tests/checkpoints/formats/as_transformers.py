@@ -11,15 +11,20 @@ import keras_vit
 
 
 def assert_detects_as_transformers(name, folder, model):
-    """Compares a detector's logits and boxes with those of a golden, at each of its sizes."""
+    """Compares a detector's logits, boxes and masks, if any, with those of a golden, at each of its sizes."""
     for text, expected in golden(name)["outputs"].items():
         size, expected = size_of(text), np.array(expected)
         at_size = model if size == model.image_size else keras_vit.load(folder, image_size=size)
         outputs = at_size(image(*size))
-        np.testing.assert_allclose(outputs["logits"][0], expected[:, :-4], rtol=0, atol=1e-5)
-        x, y, w, h = expected[:, -4:].T
+        k = outputs["logits"].shape[-1]
+        logits, boxes, masks = np.split(expected, [k, k + 4], axis=1)
+        np.testing.assert_allclose(outputs["logits"][0], logits, rtol=0, atol=1e-5)
+        x, y, w, h = boxes.T
         boxes = np.stack([y - h / 2, x - w / 2, y + h / 2, x + w / 2], axis=1)
         np.testing.assert_allclose(outputs["boxes"][0], boxes, rtol=0, atol=1e-5)
+        if "masks" in outputs:
+            found = np.reshape(outputs["masks"], (-1, len(masks))).T  # (h' * w', q) -> (q, h' * w')
+            np.testing.assert_allclose(found, masks, rtol=0, atol=3e-5)
     assert model.class_names == ("wall", "sky", "tree")
 
 

@@ -36,6 +36,7 @@ REFUSED = [
     ("rf_detr", {"activation_function": "relu"}, "activation_function='relu'"),
     ("rf_detr", {"backbone_config": {"use_swiglu_ffn": True}}, "backbone_config.use_swiglu_ffn=True"),
     ("rf_detr", {"backbone_config": None}, "need their config.json"),
+    ("rf_detr_seg", {"segmentation_head_activation_function": "relu"}, "segmentation_head_activation_function='relu'"),
 ]
 
 

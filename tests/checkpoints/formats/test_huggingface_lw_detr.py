@@ -1,4 +1,4 @@
-"""LW-DETR and RF-DETR in Hugging Face's names: transformers' logits and boxes, equal files, the sizes' parameters."""
+"""LW-DETR, RF-DETR and RF-DETR-Seg in Hugging Face's names: transformers' answers, equal files, parameters."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from dense_files import golden, image, write
 import keras_vit
 from keras_vit.checkpoints.formats import huggingface_lw_detr
 
-KINDS = ("lw_detr", "rf_detr")
+KINDS = ("lw_detr", "rf_detr", "rf_detr_seg")
 # What a model here lacks: blocks that nothing reads (RF-DETR's golden has one), and a table's row of no token.
 IDLE = ("mask_token", "encoder.encoder.encoder.layer.3.")
 
@@ -26,9 +26,11 @@ def found(request, tmp_path_factory):
 
 
 @pytest.mark.extended
-def test_logits_and_boxes_are_transformers(found):
+def test_answers_are_transformers(found):
     assert_detects_as_transformers(*found)
-    assert found[-1].head_name == found[0]
+    name, _, model = found
+    assert model.head_name == name.removesuffix("_seg")
+    assert isinstance(model, keras_vit.InstanceModel if name.endswith("_seg") else keras_vit.DetectionModel)
 
 
 @pytest.mark.extended
@@ -83,6 +85,33 @@ def test_sizes_of_rf_detr_have_transformers_parameters(size, without_values):
         )
         huggingface_lw_detr.check(model)
         assert model.count_params() + 384 == parameters
+
+
+# {size: (image size, windows, layers, queries, transformers' parameters)}, as in rfdetr 1.11.2.
+RF_DETR_SEG = {
+    "preview": (432, 2, 4, 200, 34_153_555),
+    "N": (312, 1, 4, 100, 33_577_475),
+    "S": (384, 2, 4, 100, 33_711_107),
+    "M": (432, 2, 5, 200, 35_694_259),
+    "L": (504, 2, 5, 200, 35_873_971),
+    "XL": (624, 2, 6, 300, 38_113_635),
+    "2XL": (768, 2, 6, 300, 38_648_163),
+}
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("size", RF_DETR_SEG)
+def test_sizes_of_rf_detr_seg_have_transformers_parameters(size, without_values):
+    image_size, windows, layers, queries, parameters = RF_DETR_SEG[size]
+    fields = {"windows": windows, "global_blocks": (3, 6, 9) if windows > 1 else (), "layer_scale": 1.0}
+    with without_values():
+        options = {"layers": layers, "queries": queries}
+        model = keras_vit.InstanceModel(
+            "S/12", head="rf_detr", classes=91, image_size=image_size, head_options=options, **fields
+        )
+        huggingface_lw_detr.check(model)
+        assert model.count_params() + 384 == parameters
+        assert model.mask_grid == (image_size // 4, image_size // 4)
 
 
 @pytest.mark.extended
