@@ -168,7 +168,8 @@ class Finder:
         names, text = class_names(self.model), shown_text(self.model)
         find = functools.partial(self._found, text, parse_preprocessing(text), InputRange.known(self.model))
         for image, found in over_windows(images, self.tiling, find, self.batch_size):
-            yield Detections(*self._of_image(image.shape[:2], found), names, image)
+            boxes, scores, labels = self._of_image(image.shape[:2], found)
+            yield Detections(boxes, scores, labels, names, image)
 
     def _found(self, text, preprocess, pixel_range, windows):
         """Boxes (d, 4) in pixels, scores (d,) and labels (d,) in each window's pixels (h, w, c)."""

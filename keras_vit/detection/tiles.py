@@ -38,12 +38,17 @@ class Tiling:
     overlap: float = 0.2
 
     def __post_init__(self):
-        sides = self.size if isinstance(self.size, (tuple, list)) else (self.size, self.size)
-        if len(sides) != 2:
+        if len(self.sides) != 2:
             raise ValueError(f"tiles must be a size in pixels, as 640 or (height, width), got {self.size!r}.")
-        object.__setattr__(self, "size", tuple(integer(side, "tiles") for side in sides))
+        for side in self.sides:
+            integer(side, "tiles")
         if not 0 <= number(self.overlap, "tile_overlap") < 1:
             raise ValueError(f"tile_overlap is a share of a tile, from 0 up to but not 1, got {self.overlap!r}.")
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """(height, width)."""
+        return tuple(self.size) if isinstance(self.size, (tuple, list)) else (self.size, self.size)
 
     def windows(self, height: int, width: int) -> list[Window]:
         """The whole image, and its tiles row by row; the whole image alone if a tile holds it.
@@ -53,7 +58,7 @@ class Tiling:
         Raises:
             ValueError: for more than 10,000 tiles.
         """
-        sides = [min(pair) for pair in zip(self.size, (height, width))]
+        sides = [min(pair) for pair in zip(self.sides, (height, width))]
         if sides == [height, width]:
             return [(0, 0, height, width)]
         tops, lefts = (starts(length, side, self.overlap) for length, side in zip((height, width), sides))

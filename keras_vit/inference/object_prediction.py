@@ -163,7 +163,7 @@ def _description(finder: Any, source, files: Shards, ids: Ids):
         "preprocess": shown_text(model),
         "columns": [str(column) for column in ids.columns],
         "finding": finder.options,
-        **({} if finder.tiling is None else {"tiles": finder.tiling.size, "tile_overlap": finder.tiling.overlap}),
+        **({} if finder.tiling is None else {"tiles": finder.tiling.sides, "tile_overlap": finder.tiling.overlap}),
         "category_ids": ids.categories,
         **fingerprint_of_model(model, ()),
         "model_class_names": list(class_names(model)),

@@ -28,6 +28,7 @@ from benchmarks import (
     ops,
     scaling,
     serve,
+    tiles,
     where,
 )
 from benchmarks.own_process import in_own_process
@@ -230,3 +231,20 @@ def test_the_service_ends_with_its_benchmark(number, monkeypatch):
         for each, handler in before.items():
             signal.signal(each, handler)
     assert started[0].returncode == -signal.SIGKILL
+
+
+def test_scenes_of_small_and_large_objects_depend_on_their_number_alone():
+    (image, objects), (again, _) = tiles.scene(3), tiles.scene(3)
+    assert image.shape == (2000, 3000, 3) and np.array_equal(image, again)
+    sides = objects[:, 2] - objects[:, 0]
+    assert ((sides >= 8) & (sides < 32)).sum() == 60 and ((sides >= 200) & (sides <= 600)).sum() == 5
+    assert (objects[:, :2] >= 0).all() and (objects[:, 2:4] <= image.shape[:2]).all()
+
+
+def test_the_benchmark_of_tiles_prints_a_row_for_each_size(monkeypatch, capsys, tmp_path):
+    (tmp_path / "detector.keras").touch()
+    values = types.SimpleNamespace(tiles="512,256", model=str(tmp_path / "detector.keras"), scenes=2)
+    monkeypatch.setattr(tiles.flags, "FLAGS", values)
+    monkeypatch.setattr(tiles, "in_own_process", lambda function, path, count, size: {"recall": (size or 0) / 1024})
+    tiles.main()
+    assert capsys.readouterr().out == "| tiles | recall |\n|-|-|\n| none | 0 |\n| 512 px | 0.5 |\n| 256 px | 0.25 |\n"
