@@ -124,13 +124,15 @@ class GroupedInstanceLoss(GroupedSetPredictionLoss):
         shares = ops.transpose(ops.where(is_object[..., None], masks, 0.0), (0, 2, 1))  # (b, p, m)
         counts = counted_cells(masks, is_object, is_crowd)  # (b, p)
         each = [(queries[:, i], places[:, i]) for i in range(queries.shape[1])]  # of s predictions
-        costs = [self._pairs(*map(ops.stop_gradient, factors), shares, counts) for factors in each]  # (b, g, q, m)
+        costs = [self._pairs(ops.stop_gradient(q), ops.stop_gradient(p), shares, counts) for q, p in each]
 
         def own_losses(found):
             losses = [self._matched(found[:, i], *factors, shares, counts) for i, factors in enumerate(each)]
             return ops.stack(losses, axis=1)
 
-        return self._loss(boxes, labels, is_object, prediction, ops.stack(costs, axis=1), own_losses)
+        return self._loss(
+            boxes, labels, is_object, prediction, ops.stack(costs, axis=1), own_losses
+        )  # costs (b, s, g, q, m)
 
     def _pairs(self, queries, places, shares, counts):
         """The weighted losses of the masks of queries (b, g, n, d + 1) and each object, (b, g, n, m).
