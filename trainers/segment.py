@@ -15,13 +15,16 @@ import os
 from . import flags, kinds, loading, pictures, shared_flags
 
 
+_KINDS = ("masks", "instances")
+
+
 def _model(name):
     """The loaded model; ValueError if it does not segment."""
     from keras_vit.io.progress import stage
 
     with stage(f"Loading {name}"):
         model = loading.load(name)
-    kinds.check_kind(name, ("masks", "instances"), model)
+    kinds.check_kind(name, _KINDS, model)
     return model
 
 
@@ -60,18 +63,13 @@ def _by_export(folder, values):
 
 def _segmenter(name, values):
     """The same by any model."""
-    from keras_vit.segmentation.segment import Segmenter
+    from keras_vit.answers import find
 
     if kinds.is_export(name):
         return _by_export(os.path.expanduser(name), values)
     model = _model(name)
-    if "masks" in model.answers:
-        return Segmenter(model, batch_size=values.batch_size, **shared_flags.windows(values))
-    if values.window != "whole" or values.flips:
-        raise ValueError(f"{name} finds objects, and sees images whole: leave out --window and --flips.")
-    from keras_vit.instances.panoptic import PanopticFinder
-
-    return PanopticFinder(model, values.batch_size)
+    [kind] = [kind for kind in model.answers if kind in _KINDS]
+    return find(kind).segmenter(model, values.batch_size, **shared_flags.windows(values))
 
 
 def _line(segmentation):

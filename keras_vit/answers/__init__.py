@@ -11,6 +11,7 @@ from keras_vit.answers.answer import (
     does,
     find,
     object_finder,
+    object_kind,
     register,
 )
 from keras_vit.answers.boxes import Boxes
@@ -45,5 +46,6 @@ __all__ = [
     "does",
     "find",
     "object_finder",
+    "object_kind",
     "register",
 ]

@@ -95,6 +95,7 @@ class Answer:
         classified: what has a class each, in the plural.
         refused: {option of other kinds: why this one does not take it}.
         finds_objects: whether `finder` makes functions from images to objects.
+        has_masks: whether each object has a mask.
     """
 
     kind: ClassVar[str]
@@ -113,6 +114,7 @@ class Answer:
     classified: ClassVar[str] = "images"
     refused: ClassVar[dict[str, str]] = {}
     finds_objects: ClassVar[bool] = False
+    has_masks: ClassVar[bool] = False
 
     def __init__(self, model: Any):
         self.model = model
@@ -120,6 +122,17 @@ class Answer:
     @staticmethod
     def finder(model: Any, batch_size: int = 8, **finding: Any) -> Any:
         """A function from images to the objects in each, with `of_pixels` as detection.detect.Finder has."""
+        raise NotImplementedError
+
+    @staticmethod
+    def segmenter(model: Any, batch_size: int = 8, **windows: Any) -> Any:
+        """A function from images to pictures of regions with `shares`, such as segmentation.segment.Segmenter.
+
+        Args:
+            model: a keras_vit.Model.
+            batch_size: images, or windows, at once.
+            **windows: the other arguments of Segmenter.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -309,6 +322,11 @@ def check_answers(model: Any, kind: str, fix: str = "") -> None:
         raise ValueError(f'"{model.name}" {does(model)}: it does not give {kind}.{fix and f" {fix}"}')
 
 
+def object_kind(model: Any) -> type[Answer] | None:
+    """The kind of a model's answers that are objects, or None."""
+    return next((kind for kind in map(find, getattr(model, "answers", ())) if kind.finds_objects), None)
+
+
 def object_finder(model: Any, batch_size: int = 8, **finding: Any) -> Any:
     """A function from images to the objects in each, such as detection.detect.Finder, by the model's own answer.
 
@@ -320,8 +338,7 @@ def object_finder(model: Any, batch_size: int = 8, **finding: Any) -> Any:
     Raises:
         ValueError: for a model that finds no objects, or an argument that it does not take or that is out of range.
     """
-    kinds = [find(kind) for kind in getattr(model, "answers", ())]
-    found = next((kind for kind in kinds if kind.finds_objects), None)
+    found = object_kind(model)
     if found is None:
         raise ValueError(f'"{model.name}" {does(model)}: it finds no objects.')
     return found.finder(model, batch_size, **finding)

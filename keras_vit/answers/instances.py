@@ -40,7 +40,7 @@ class InstanceMasks(Boxes):
 
     kind, task, hub_task = "instances", "instances", "image-segmentation"
     example = 'model.detect("photo.jpg").picture()  # names, scores, boxes and masks'
-    does, title = "finds objects with masks", "objects with masks"
+    does, title, has_masks = "finds objects with masks", "objects with masks", True
     reading = "the objects with scores above the model's threshold and their masks; their numbers are below each image."
     refused: ClassVar[dict[str, str]] = {
         **Boxes.refused,
@@ -69,6 +69,17 @@ class InstanceMasks(Boxes):
         if stray:
             raise ValueError(f'{", ".join(stray)}: "{model.name}" {_NO_SUPPRESSION}. Leave out {", ".join(stray)}.')
         return InstanceFinder.of(model, batch_size, **finding)
+
+    @staticmethod
+    def segmenter(model: Any, batch_size: int = 8, **windows: Any) -> Any:
+        """Things and stuff, one segment for every pixel."""
+        from keras_vit.instances.panoptic import PanopticFinder
+
+        if windows.get("window", "whole") != "whole" or windows.get("flips"):
+            raise ValueError(
+                f'"{model.name}" finds objects, and sees images whole: leave out the options window and flips.'
+            )
+        return PanopticFinder(model, batch_size)
 
     def _best(self, outputs, threshold):
         parts = [outputs[name] for name in ("logits", "masks", "boxes") if name in outputs]

@@ -46,6 +46,10 @@ class Masks(Answer):
         self.activation = activation or model.activation or "softmax"
         self.names, self.colors = names_and_colors(model)
 
+    @staticmethod
+    def segmenter(model: Any, batch_size: int = 8, **windows: Any) -> Segmenter:
+        return Segmenter(model, batch_size=batch_size, **windows)
+
     @property
     def what(self) -> str:
         return "the class of every pixel of the model's size"

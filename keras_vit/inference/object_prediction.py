@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from keras_vit.answers import Column, object_finder
+from keras_vit.answers import Column, object_finder, object_kind
 from keras_vit.data import ExampleErrors
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.selection import digest, names_at
@@ -63,7 +63,8 @@ class Ids:
 
 def find_ids(source: Source, model: Any) -> Ids:
     """The ids in the annotation file of a COCO source; of other sources rows from 0, and classes from 1."""
-    names, known, masked = class_names(model), source.coco_ids, "instances" in model.answers
+    names, known, kind = class_names(model), source.coco_ids, object_kind(model)
+    masked = kind is not None and kind.has_masks
     own = tuple(range(1, len(names) + 1))
     if known is None:
         return Ids(None, own, masked)
