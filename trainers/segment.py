@@ -14,7 +14,6 @@ import os
 
 from . import flags, kinds, loading, pictures, shared_flags
 
-
 _KINDS = ("masks", "instances")
 
 
