@@ -14,6 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.objects import object_rows, padded, padded_arrays, rows_of_image
+from keras_vit.data.ops.op_registry import is_integer
+from keras_vit.io.target_values import COLUMNS
 
 
 def _sampled(size: Any, cells: int, numbers: Callable[[Any], Any]) -> tuple[Any, Any]:
@@ -112,7 +114,7 @@ def pack_masks(
         masks: (m, h, w) per image, booleans, or 0 and 1.
         labels: (m,) per image: class numbers from 0.
         grid: (h', w'), `model.mask_grid`.
-        limit: number of rows; None for the largest number of objects in one image.
+        limit: number of rows; None for the largest number of objects in one image, at least 1.
         crowd: (m,) per image: 0 an object, 1 a crowd, 2 difficult; None for objects only.
         area: (m,) per image, in pixels, for measures by size; None for that of the masks.
 
@@ -122,14 +124,21 @@ def pack_masks(
     Raises:
         ValueError: for other shapes or values, negative labels, or more objects than `limit`.
     """
+    cells = grid if isinstance(grid, (tuple, list)) and len(grid) == 2 else ()
+    if not cells or not all(is_integer(side, least=1) for side in cells):
+        raise ValueError(f"grid is (height, width) in cells, such as model.mask_grid, got {grid!r}.")
+    if limit is not None and not is_integer(limit, least=1):
+        raise ValueError(f"limit is a number of rows, 1 or more, got {limit!r}.")
     if len(masks) != len(labels):
         raise ValueError(f"Expected masks and labels of the same images, got {len(masks)} and {len(labels)}.")
+    if not len(masks):
+        return np.zeros((0, limit or 1, len(COLUMNS) + grid[0] * grid[1]), "float32")
     checked = [_checked(i, found) for i, found in enumerate(masks)]
     area = [found.sum((1, 2)) for found in checked] if area is None else area
     rows = []
     for i, found in enumerate(checked):
         boxes = [_box(mask) for mask in found]
-        columns = rows_of_image(i, boxes, labels[i], crowd, area)
+        columns = rows_of_image(i, boxes, labels[i], crowd, area, "masks")
         shares = np.array([_shares(mask, grid) for mask in found], "float32").reshape(len(found), grid[0] * grid[1])
         rows.append(np.concatenate([columns, shares], 1))
     return padded_arrays(rows, limit)
@@ -137,10 +146,13 @@ def pack_masks(
 
 def _checked(number, masks):
     """The masks of an image as booleans (m, h, w)."""
+    if len({np.shape(mask) for mask in masks}) > 1:
+        sizes = [np.shape(mask) for mask in masks]
+        raise ValueError(f"Image {number}: its masks have several sizes, {sizes}. Expected those of the image, (h, w).")
     masks = np.asarray(masks)
-    if masks.size == 0 and masks.ndim != 3:
+    if len(masks) == 0:
         return np.zeros((0, 1, 1), bool)
-    if masks.ndim != 3:
+    if masks.ndim != 3 or not masks.size:
         raise ValueError(f"Image {number}: expected masks (m, h, w), one per object, got {masks.shape}.")
     if masks.dtype != bool and not np.isin(masks, (0, 1)).all():
         raise ValueError(

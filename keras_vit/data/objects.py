@@ -110,7 +110,7 @@ def pack_objects(
     Args:
         boxes: (m, 4) per image: top, left, bottom, right as fractions of the image.
         labels: (m,) per image: class numbers from 0.
-        limit: number of rows; None for the largest number of objects in one image.
+        limit: number of rows; None for the largest number of objects in one image, at least 1.
         crowd: (m,) per image: 0 an object, 1 a crowd, 2 difficult; None for objects only.
         area: (m,) per image, in pixels, for measures by size; None for 0.
 
@@ -128,12 +128,14 @@ def pack_objects(
 def padded_arrays(rows: Sequence[np.ndarray], limit: int | None) -> np.ndarray:
     """The rows (m, n) of each image, of which those with a positive area are kept, and padding: (b, limit, n).
 
+    Without a limit there is a row at least: losses compare something also in a batch without objects.
+
     Raises:
         ValueError: for more objects than `limit`.
     """
     rows = [found[(found[:, 2] > found[:, 0]) & (found[:, 3] > found[:, 1])] for found in rows]
     most = max(map(len, rows), default=0)
-    limit = most if limit is None else limit
+    limit = max(most, 1) if limit is None else limit
     if most > limit:
         number = next(i for i, image_rows in enumerate(rows) if len(image_rows) > limit)
         raise ValueError(f"Image {number} has {len(rows[number])} objects, more than limit={limit}: raise the limit.")
@@ -152,8 +154,16 @@ def rows_of_image(
     labels: Any,
     crowd: Sequence[Any] | None,
     area: Sequence[Any] | None,
+    things: str = "boxes",
 ) -> np.ndarray:
-    """The rows (m, 7) of image `number`; crowd and area are those of all images. Raises ValueError, as pack_objects."""
+    """The rows (m, 7) of image `number`; crowd and area are those of all images. Raises ValueError, as pack_objects,
+    about so many `things`.
+    """
+    for name, column in (("crowd", crowd), ("area", area)):
+        if column is not None and len(column) <= number:
+            raise ValueError(
+                f"Image {number}: {name} has the values of {len(column)} images. Pass those of all images."
+            )
     boxes = np.asarray(boxes, "float32").reshape(-1, 4) if not len(boxes) else np.asarray(boxes, "float32")
     if boxes.ndim != 2 or boxes.shape[1] != 4:
         raise ValueError(f"Image {number}: expected boxes (m, 4), got {boxes.shape}.")
@@ -164,7 +174,11 @@ def rows_of_image(
     further = [labels, *(np.zeros(len(boxes)) if column is None else column[number] for column in (crowd, area))]
     for name, values in zip(_KEYS[1:], further):
         if np.shape(values) != (len(boxes),):
-            raise ValueError(f"Image {number}: {len(boxes)} boxes need {name} ({len(boxes)},), got {np.shape(values)}.")
+            raise ValueError(
+                f"Image {number}: {len(boxes)} {things} need {name} ({len(boxes)},), got {np.shape(values)}."
+            )
+    if len(boxes) and not np.issubdtype(np.asarray(labels).dtype, np.number):
+        raise ValueError(f"Image {number}: labels are class numbers from 0, got {list(labels)[0]!r}.")
     if len(boxes) and np.min(labels) < 0:
         raise ValueError(f"Image {number}: the label {np.min(labels)}; classes are numbered from 0.")
     return np.column_stack([boxes, *(np.asarray(values, "float32") for values in further)])

@@ -4,7 +4,7 @@ from keras_vit.data.open import open_source
 from keras_vit.data.source_names import with_kind
 from keras_vit.data.splits import MissingSplit
 
-FILES = ("folder", "masks", "boxes", "depth", "csv", "jsonl")  # sources of image files with targets
+FILES = ("folder", "masks", "boxes", "instances", "depth", "csv", "jsonl")  # sources of image files with targets
 PLAIN = ("train[:80%]", "train[80%:]")  # for data without splits, as in configs/folder_finetune.py
 
 

@@ -125,7 +125,7 @@ def _results(path: str, masked: bool) -> Iterator[str]:
     """The objects in a file of rows, each as COCO's JSON."""
     table, present = _FORMAT.read(path, _OF_RESULTS + (_OF_MASKS if masked else ()))
     images = table["image_id"][present["score"]].tolist()
-    sides = np.stack([table[name] for name in _BOX], 1).round(3).tolist() if images else []
+    sides = np.stack([table[name] for name in _BOX], 1).astype("float64").round(3).tolist() if images else []
     scores, categories = table["score"].astype("float64").round(6).tolist(), table["category_id"].tolist()
     for i, (image, category, score, (top, left, bottom, right)) in enumerate(zip(images, categories, scores, sides)):
         box = [left, top, round(right - left, 3), round(bottom - top, 3)]

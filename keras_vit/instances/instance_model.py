@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 def _stuff_numbers(stuff, classes, names):
-    """The numbers of the classes `stuff`, names or numbers, in order; ValueError for another class, or all of them."""
+    """The numbers of the classes `stuff`, names or numbers, in order; ValueError for another class."""
+    if isinstance(stuff, str):
+        raise ValueError(f'stuff is a list of classes, got "{stuff}": write ["{stuff}"].')
     known = {**{name: i for i, name in enumerate(names or ())}, **{i: i for i in range(classes)}}
     unknown = [each for each in stuff if each not in known]
     if unknown:
@@ -137,7 +139,7 @@ class InstanceModel(HeadedModel):
         Raises:
             ValueError: for a model with another head, or a class that it does not have.
         """
-        if model.head_name != "eomt":
+        if isinstance(model, cls) or model.head_name != "eomt":
             raise ValueError(
                 f'"{model.name}" has the head "{model.head_name}", which predicts no masks of objects. Expected "eomt".'
             )

@@ -19,7 +19,7 @@ _ON_THE_HUB = {
 }
 # Kind of local files -> the hub's name for such data sets.
 OWN = {
-    **dict.fromkeys(("folder", "images", "masks", "boxes", "depth"), "imagefolder"),
+    **dict.fromkeys(("folder", "images", "masks", "boxes", "instances", "depth"), "imagefolder"),
     **{"csv": "csv", "jsonl": "json", "tfrecord": "tfrecord"},
 }
 _PATH = re.compile(r"[/\\~]")

@@ -133,7 +133,7 @@ def test_a_job_in_parts_that_was_stopped_ends_as_one_that_was_not(whole, model, 
 def test_another_threshold_in_the_folder_and_other_models_are_refused(whole, model, source, tmp_path):
     with pytest.raises(ValueError, match=r"contains rows of another job: finding .*0\.05.*, now .*0\.3"):
         predict_objects(model, source, whole[0], rows_per_file=2, limit=5)
-    with pytest.raises(ValueError, match="does not give objects"):
+    with pytest.raises(ValueError, match="finds no objects"):
         predict_objects(every_weight(), source, tmp_path)
 
 

@@ -201,7 +201,7 @@ def test_crowds_and_difficult_objects_alone_are_refused_before_training(split, p
         ({"objective.mosaic": 0.5, "objective.mixup": 0.5}, {}, "a batch is mixed one way"),
         ({"objective.mosaic": 0.5, "batch_size": 3}, {}, "batch size that is a multiple of"),
         ({"objective.objects": 1}, {}, "objects=1: an image of boxes:squares has 2"),
-        ({}, {"most_objects": None}, "has no boxes, which detection needs"),
+        ({}, {"most_objects": None}, "has no boxes: give a folder of images"),
         ({}, {"most_objects": 0}, "has no objects: there is nothing to learn"),
         ({}, {"class_names": ("a", "b")}, "The classes of .* differ"),
     ],
