@@ -243,3 +243,36 @@ def test_a_segmentation_model_of_eomt_becomes_one_of_instances():
     other = keras_vit.SegmentationModel("Ti/8", head="linear", classes=4, image_size=64, depth=2)
     with pytest.raises(ValueError, match='has the head "linear"'):
         keras_vit.InstanceModel.from_segmentation(other)
+
+
+SQUARE = np.ones((1, 8, 8), bool)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([SQUARE], [[0]], 16), r"grid is \(height, width\) in cells, such as model.mask_grid, got 16"),
+        (([SQUARE], [[0]], (0, 2)), "grid is"),
+        (([SQUARE], [[0]], (2, 2), 2.5), "limit is a number of rows, 1 or more, got 2.5"),
+        (([SQUARE], [[0], [1]], (2, 2)), "masks and labels of the same images, got 1 and 2"),
+        (([SQUARE], [["cat"]], (2, 2)), "labels are class numbers from 0, got 'cat'"),
+        (([SQUARE], [0], (2, 2)), r"1 masks need labels \(1,\), got \(\)"),
+        (([SQUARE, SQUARE], [[0], [0]], (2, 2), None, [[0]]), "crowd has the values of 1 images"),
+        (([[SQUARE[0], SQUARE[0, :4]]], [[0, 0]], (2, 2)), "its masks have several sizes"),
+        (([np.zeros((1, 0, 0))], [[0]], (2, 2)), r"expected masks \(m, h, w\)"),
+    ],
+)
+def test_masks_to_pack_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        pack_masks(*arguments)
+
+
+@pytest.mark.extended
+def test_a_batch_without_objects_trains():
+    model = instance_model(depth=1)
+    model.compile(keras_vit.training.AdamW(1e-3), keras_vit.training.InstanceLoss(4))
+    targets = pack_masks([[], []], [[], []], model.mask_grid)
+    assert targets.shape == (2, 1, 7 + 16 * 16) and (targets[..., 4] == -1).all()
+    history = model.fit(np.full((2, 64, 64, 3), 99, "uint8"), targets, epochs=2, verbose=0).history["loss"]
+    assert history[1] < history[0]
+    assert pack_masks([], [], (4, 4)).shape == (0, 1, 7 + 16)

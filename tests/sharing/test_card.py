@@ -285,6 +285,7 @@ def test_what_transformers_cannot_express_is_shared_for_timm(tmp_path):
         ("folder:photos", "train", ("the author's own images", "imagefolder", "train", False)),
         ("csv:gs://bucket/table.csv", "../other", ("the author's own images", "csv", None, False)),
         ("boxes:me/cells?classes=3", "val", ("the author's own images", "imagefolder", "val", False)),
+        ("instances:me/cells", "val", ("the author's own images", "imagefolder", "val", False)),
         ("masks:streets", "train", ("the author's own images", "imagefolder", "train", False)),
         ("eurosat", "test", ("eurosat", "eurosat", "test", True)),
     ],
