@@ -107,7 +107,7 @@ def set_loss(logits: Any, masks: Any, of_class: Any, shares: Any, counts: Any, t
     Args:
         logits: (b, q, k + 1), "no object" last.
         masks: logits (b, q, p).
-        of_class: (b, t, k) or (1, t, k), 1 for the class of each target, else 0.
+        of_class: (b, t, k), 1 for the class of each target, else 0.
         shares: (b, p, t), the share of each target in the pixels of each cell.
         counts: (b, p), the share of pixels that count.
         there: (b, t) booleans, which targets are there.
@@ -170,7 +170,8 @@ class MaskClassificationLoss(PixelLoss):
         classes, masks = logits[..., : self.classes + 1], logits[..., self.classes + 1 :]
         grid = _on_grid(masks.shape[-1], labels.shape[1:3])
         shares = class_shares(labels, counted, grid, self.classes)  # (b, p, k)
-        of_class, there = ops.eye(self.classes)[None], ops.sum(shares, axis=1) > 0  # (1, k, k), (b, k)
+        of_class = ops.tile(ops.eye(self.classes)[None], (ops.shape(logits)[0], 1, 1))  # (b, k, k)
+        there = ops.sum(shares, axis=1) > 0  # (b, k)
         return set_loss(classes, masks, of_class, shares, ops.sum(shares, axis=2), there, self.weights)
 
     def get_config(self) -> dict[str, Any]:

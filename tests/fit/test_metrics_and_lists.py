@@ -18,6 +18,7 @@ RNG = np.random.default_rng(0)
 LOGITS, LABELS = RNG.normal(size=(4, 5)), [0, 3, 1, 4]
 # {class: (y, y_pred) that it takes}.
 OBJECTS = [[[0.1, 0.2, 0.5, 0.9, 2, 0, 0]], [[0, 0, 0, 0, -1, 0, 0]]]
+WITH_MASKS = [[[*row, 1, 0.5]] for [row] in OBJECTS]
 OF = {
     "Accuracy": (LABELS, LOGITS),
     "StudentAccuracy": (LABELS, RNG.normal(size=(4, 2, 5))),
@@ -43,12 +44,14 @@ OF = {
         ("DepthL1", "ScaleInvariantLogLoss"), ([[[1.0, 0.0]], [[2.0, 4.0]]], RNG.uniform(1, 5, (2, 1, 2, 1)))
     ),
     "MaskClassificationLoss": ([[[0, 255]], [[2, 1]]], RNG.normal(size=(2, 4, 3 + 1 + 2))),
+    "InstanceLoss": (WITH_MASKS, RNG.normal(size=(2, 4, 3 + 1 + 2))),
+    "GroupedInstanceLoss": (WITH_MASKS, RNG.normal(size=(2, 2, 2, 4 + 1, 4 + 3 + 6))),
     "DenseDetectionLoss": (OBJECTS, RNG.normal(size=(2, 4, 8 + 3))),
     "SetPredictionLoss": (OBJECTS, RNG.normal(size=(2, 4, 4 + 3 + 1))),
     "GroupedSetPredictionLoss": (OBJECTS, RNG.normal(size=(2, 2, 2, 4, 4 + 3))),
     "RegionLoss": (OBJECTS, np.insert(RNG.normal(size=(2, 4, 8 + 3 + 1)), 8, [0, 0, 1, 1], axis=2)),
 }
-ARGUMENTS = {"MaskClassificationLoss": {"classes": 3}}
+ARGUMENTS = dict.fromkeys(("MaskClassificationLoss", "InstanceLoss", "GroupedInstanceLoss"), {"classes": 3})
 
 
 def classes_of(base):

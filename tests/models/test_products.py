@@ -13,7 +13,13 @@ from small_models import DETECTORS, KINDS, detecting, every_weight, pixels, segm
 import keras_vit
 from keras_vit.detection.heads.detection_heads import HEADS
 from keras_vit.segmentation.heads.segmentation_heads import HEADS as DENSE
-from keras_vit.training import MaskClassificationLoss, SegmentationLoss, SoftmaxCrossEntropy
+from keras_vit.training import (
+    GroupedInstanceLoss,
+    InstanceLoss,
+    MaskClassificationLoss,
+    SegmentationLoss,
+    SoftmaxCrossEntropy,
+)
 
 SIZES = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
 SWIN = {"image_size": (36, 18), "width": 8, "depths": (2, 1), "heads": 2, "window": 4, "classes": 3}
@@ -104,6 +110,16 @@ def test_products_do_not_broadcast(name):
         assert broadcasts(tf.function(run, autograph=False).get_concrete_function(specs(model))) == []
 
 
+def instances(head, **options):
+    sizes = {"classes": 3, "image_size": 32, "head_options": options, **SIZES}
+    return keras_vit.InstanceModel("Ti/8", head=head, **sizes)
+
+
+def rows_with_masks(model):
+    h, w = model.mask_grid
+    return tf.TensorSpec((None, 5, 7 + h * w))
+
+
 OBJECTS = tf.TensorSpec((None, 5, 7))
 TRAINED = {  # {what: (model, loss, targets)}
     "pixels": (segmenting, SegmentationLoss(dice=1.0), tf.TensorSpec((None, 16, 24), tf.int32)),
@@ -118,6 +134,8 @@ TRAINED = {  # {what: (model, loss, targets)}
         for head in DETECTORS
         if head != "rf_detr"
     },
+    "instances eomt": (lambda: instances("eomt", queries=4), InstanceLoss(3), rows_with_masks),
+    "instances rf_detr": (lambda: instances("rf_detr", queries=4, layers=2), GroupedInstanceLoss(3), rows_with_masks),
     "rows of labels": (every_weight, SoftmaxCrossEntropy(), tf.TensorSpec((None, 3))),
 }
 
@@ -128,6 +146,7 @@ def test_products_of_a_training_step_do_not_broadcast(name):
     """The loss and its matching, too."""
     make, loss, targets = TRAINED[name]
     model = make()
+    targets = targets(model) if callable(targets) else targets
     model.compile(keras_vit.training.AdamW(1e-3), loss, jit_compile=False)
     model.optimizer.build(model.trainable_variables)
     step = tf.function(lambda x, y: model.train_step((x, y)), autograph=False)

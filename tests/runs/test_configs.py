@@ -29,7 +29,7 @@ NAMES = config_files.config_names()
 # One of each source, start and kind of model that no run of tests/tasks has.
 TRAINED = "cifar10_stem cifar10_finetune augreg mae_finetune igpt_finetune".split()
 # These train in tests/tasks, which draw images with masks, boxes, depths and texts for them.
-ELSEWHERE = "depth detection segmentation lit digits_pretrain digits_finetune folder_finetune igpt".split()
+ELSEWHERE = "depth detection instances segmentation lit digits_pretrain digits_finetune folder_finetune igpt".split()
 OTHERS = [name for name in NAMES if name not in TRAINED + ELSEWHERE]
 DATASETS = config_files.packaged("lib.datasets").DATASETS
 
