@@ -177,5 +177,5 @@ def test_wrong_masks_are_refused():
         pack_masks([np.arange(3).reshape(1, 1, 3)], [[0]], (1, 1))
     with pytest.raises(ValueError, match="masks and labels of the same images, got 1 and 2"):
         pack_masks([np.ones((1, 8, 8))], [[0], [1]], (2, 2))
-    with pytest.raises(ValueError, match=r"1 boxes need labels \(1,\), got \(2,\)"):
+    with pytest.raises(ValueError, match=r"1 masks need labels \(1,\), got \(2,\)"):
         pack_masks([np.ones((1, 8, 8))], [[0, 1]], (2, 2))
