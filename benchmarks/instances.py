@@ -3,7 +3,7 @@
     python -m benchmarks.instances
 
 Draws an image of 3000 x 4000 pixels with 1,000 objects, one of them a single pixel, and one without an object. Each
-step runs in a process of its own: reads both as `instances:`, trains a ViT Ti/16 with EoMT and 1,000 queries at 512
+step runs in its own process: reads both as `instances:`, trains a ViT Ti/16 with EoMT and 1,000 queries at 512
 pixels for two steps, finds objects with their masks, predicts files, and exports a SavedModel that answers the image.
 What an untrained model finds, 100 masks all over the image, takes longer than objects would.
 """

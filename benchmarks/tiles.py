@@ -5,7 +5,7 @@
 Draws scenes of 2000 x 3000 pixels with a fixed seed: 60 striped discs and squares of 8 to 31 pixels and 5 of 200 to
 600 on noise, all of one class. Trains a small dense detector of 256 x 256 pixels on crops of other scenes, at their own
 size and reduced up to 8 times, in about 8 minutes on 2 cores. Then detects the objects without tiles and with tiles of
-each size of --tiles, each in a process of its own.
+each size of --tiles, each in a separate process.
 """
 
 import os

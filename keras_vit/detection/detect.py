@@ -12,7 +12,7 @@ from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.box_pictures import Mark, draw
 from keras_vit.io.mask_pictures import drawable, palette
 from keras_vit.layers.arguments import integer
-from keras_vit.prediction.images import Reader, each_answer
+from keras_vit.prediction.images import ReadsImages, each_answer
 from keras_vit.prediction.preprocessing import parse_preprocessing, preprocessing_text
 from keras_vit.segmentation.segment import stretches, whole_text
 
@@ -113,7 +113,7 @@ def visible(boxes: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class Finder:
+class Finder(ReadsImages):
     """A model as a function from images of any kind and size to `Detections`; see DetectionModel.detect.
 
     Attributes:
@@ -153,18 +153,8 @@ class Finder:
         integer(self.batch_size, "batch_size")
         self.model.finder(**self.options)  # refuses options out of range
 
-    def __call__(self, images: Iterable[tuple[Any, str]]) -> Iterator[Detections]:
-        """The Detections of (image, its name in messages), in order; reads images as it goes.
-
-        Raises:
-            FileNotFoundError: for a missing file.
-            ValueError: for anything but an image, which `name` names.
-        """
-        read = Reader(self.model)
-        return self.of_pixels(read(item, name) for item, name in images)
-
     def of_pixels(self, images: Iterable[np.ndarray]) -> Iterator[Detections]:
-        """The same of pixels 0..255 (h, w, c) uint8 in the model's channels."""
+        """The Detections of pixels 0..255 (h, w, c) uint8 in the model's channels, in order."""
         names, text = class_names(self.model), shown_text(self.model)
         find = functools.partial(self._found, text, parse_preprocessing(text), InputRange.known(self.model))
         for image, found in over_windows(images, self.tiling, find, self.batch_size):

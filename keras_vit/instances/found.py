@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_vit.data.annotations.run_lengths import run_lengths
-from keras_vit.detection.detect import Detections, class_names, letterboxes, shown_text, visible
+from keras_vit.detection.detect import Detections, class_names, in_image, letterboxes, shown_text, visible
 from keras_vit.detection.heads.suppress import share
 from keras_vit.detection.tiles import LIMIT, Tiling, merged, over_windows
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.mask_pictures import palette, rgb
 from keras_vit.layers.arguments import integer
-from keras_vit.prediction.images import Reader, each_answer
+from keras_vit.prediction.images import ReadsImages, each_answer
 from keras_vit.prediction.preprocessing import parse_preprocessing
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Instances(Detections):
     def picture(self, alpha: float = 0.5) -> "Image.Image":
         """The image with masks, boxes, names and scores: a Pillow image, to show or save.
 
-        Each object has a colour of its own.
+        Each object has its own colour.
 
         Args:
             alpha: share of the colours in masks, 0 to 1.
@@ -135,7 +135,7 @@ def shaded(image: np.ndarray, numbers: np.ndarray, colors: Any, alpha: float = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class InstanceFinder:
+class InstanceFinder(ReadsImages):
     """A model as a function from images of any kind and size to `Instances`; see InstanceModel.detect.
 
     Attributes:
@@ -180,18 +180,8 @@ class InstanceFinder:
         """What is found, for the description of a job."""
         return {"threshold": self.threshold, "limit": self.limit}
 
-    def __call__(self, images: Iterable[tuple[Any, str]]) -> Iterator[Instances]:
-        """The Instances of (image, its name in messages), in order; reads images as it goes.
-
-        Raises:
-            FileNotFoundError: for a missing file.
-            ValueError: for anything but an image, which `name` names.
-        """
-        read = Reader(self.model)
-        return self.of_pixels(read(item, name) for item, name in images)
-
     def of_pixels(self, images: Iterable[np.ndarray]) -> Iterator[Instances]:
-        """The same of pixels 0..255 (h, w, c) uint8 in the model's channels."""
+        """The Instances of pixels 0..255 (h, w, c) uint8 in the model's channels, in order."""
         find = functools.partial(self._found, parse_preprocessing(shown_text(self.model)), InputRange.known(self.model))
         for image, found in over_windows(images, self.tiling, find, self.batch_size):
             if len(found) == 1:
@@ -236,13 +226,11 @@ def instances(model: Any, found: dict[str, np.ndarray], image: np.ndarray, thres
     """The Instances in an image (h, w, c) with scores above a threshold, from the outputs of BestObjects for it:
     "scores" (d,), "labels" (d,), "boxes" (d, 4) and "masks" (d, h', w').
     """
-    kept = (found["labels"] >= 0) & (found["scores"] > threshold)
-    frame = np.array(frame_of(shown_text(model), image.shape[:2]), "float32")
-    start, extent = np.tile(frame[:2], 2), np.tile(frame[2:] - frame[:2], 2)
-    boxes = np.clip(found["boxes"][kept] * extent + start, 0.0, 1.0)
-    seen, sides = visible(boxes), np.tile(np.array(image.shape[:2], "float32"), 2)
+    kept, text, size = (found["labels"] >= 0) & (found["scores"] > threshold), shown_text(model), image.shape[:2]
+    boxes = in_image(text, found["boxes"][kept], size)
+    seen, sides = visible(boxes), np.tile(np.array(size, "float32"), 2)
     scores, labels, grids = (found[name][kept][seen] for name in ("scores", "labels", "masks"))
-    frames = np.tile(frame, (len(grids), 1))
+    frames = np.tile(np.array(frame_of(text, size), "float32"), (len(grids), 1))
     return Instances(boxes[seen] * sides, scores, labels, class_names(model), image, grids, frames)
 
 

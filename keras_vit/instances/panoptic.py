@@ -16,7 +16,7 @@ from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.instances.found import frame_of, sampled, shaded
 from keras_vit.io.mask_pictures import drawable, palette, png, with_legend
 from keras_vit.layers.arguments import integer
-from keras_vit.prediction.images import Reader, each_answer
+from keras_vit.prediction.images import ReadsImages, each_answer
 from keras_vit.prediction.preprocessing import parse_preprocessing
 from keras_vit.segmentation.segment import Share
 from keras_vit.segmentation.sliding_windows import batched
@@ -82,7 +82,7 @@ class Panoptic:
     def picture(self, alpha: float = 0.5) -> "Image.Image":
         """The image with its segments and a legend: a Pillow image, to show or save.
 
-        Stuff has its class's colour, and each thing one of its own.
+        Each segment has its own colour.
 
         Args:
             alpha: share of the colours, 0 to 1.
@@ -154,7 +154,7 @@ def merged(
 
 
 @dataclasses.dataclass(frozen=True)
-class PanopticFinder:
+class PanopticFinder(ReadsImages):
     """A model as a function from images of any kind and size to `Panoptic`s; see InstanceModel.segment.
 
     Attributes:
@@ -173,18 +173,8 @@ class PanopticFinder:
         share(self.threshold, "threshold")
         share(self.overlap, "overlap")
 
-    def __call__(self, images: Iterable[tuple[Any, str]]) -> Iterator[Panoptic]:
-        """The Panoptics of (image, its name in messages), in order; reads images as it goes.
-
-        Raises:
-            FileNotFoundError: for a missing file.
-            ValueError: for anything but an image, which `name` names.
-        """
-        read = Reader(self.model)
-        return self.of_pixels(read(item, name) for item, name in images)
-
     def of_pixels(self, images: Iterable[np.ndarray]) -> Iterator[Panoptic]:
-        """The same of pixels 0..255 (h, w, c) uint8 in the model's channels."""
+        """The segments of pixels 0..255 (h, w, c) uint8 in the model's channels, in order."""
         text, pixel_range = shown_text(self.model), InputRange.known(self.model)
         preprocess, queries = parse_preprocessing(text), self.model.queries()
         names, stuff = class_names(self.model), self.model.stuff_numbers

@@ -5,7 +5,7 @@ give the same as `data.parse(text).image`, as in evaluation and in an exported m
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -201,6 +201,30 @@ class Preprocessor(Reader):
                 ' 224)".'
             )
         return pixels
+
+
+class ReadsImages:
+    """The base of functions from images of any kind to a model's answers: reads the images, one by one.
+
+    Attributes:
+        model: a keras_vit.Model.
+    """
+
+    model: Any
+
+    def of_pixels(self, images: Iterable[np.ndarray]) -> Iterator[Any]:
+        """The answers for pixels 0..255 (h, w, c) uint8 in the model's channels, in order."""
+        raise NotImplementedError
+
+    def __call__(self, images: Iterable[tuple[Any, str]]) -> Iterator[Any]:
+        """The answers for (image, its name in messages), in order; reads images as it goes.
+
+        Raises:
+            FileNotFoundError: for a missing file.
+            ValueError: for anything but an image, which `name` names.
+        """
+        read = Reader(self.model)
+        return self.of_pixels(read(item, name) for item, name in images)
 
 
 def each_answer(answer: Callable[[Iterable], Iterable], x: Any, verbose: bool | int | str, batch_size: int) -> Any:

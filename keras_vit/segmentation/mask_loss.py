@@ -101,7 +101,7 @@ def weights_config(weights: SetWeights) -> dict[str, float]:
 def set_loss(logits: Any, masks: Any, of_class: Any, shares: Any, counts: Any, there: Any, weights: SetWeights) -> Any:
     """Matches predicted masks with targets; the loss of each image, (b,), in t targets.
 
-    The cross-entropy is the weighted mean over an image's queries, and mask losses are divided by the number of its own
+    The cross-entropy is the weighted mean over an image's queries, and mask losses are divided by the number of its
     targets, so that examples and replicas do not depend on each other; the papers divide by the batch's.
 
     Args:

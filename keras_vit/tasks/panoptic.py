@@ -14,7 +14,7 @@ class Panoptic(Instances):
     score = Score("pq", title="PQ", percent=True, curve="panoptic/pq")
 
     def settle(self, model, evaluation):
-        pass  # segments have a threshold of their own
+        """Changes nothing: the threshold of segments is an argument of `segment`."""
 
     def evaluator(self) -> evaluators.Evaluator:
         return evaluators.Panoptic()
