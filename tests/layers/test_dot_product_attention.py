@@ -128,9 +128,61 @@ def largest_difference(n):
     return called[-1], max(float(abs(a - b).max() / abs(b).max()) for a, b in zip(found, plain, strict=True))
 
 
+def layer_differences(n, given):
+    """(tokens that the kernel got, rows of the attention's last product, differences of a layer's output and gradients
+    to those without the kernel, relative to the largest values), among n tokens.
+    """
+    import os
+
+    import jax
+
+    from keras_vit.layers.kernels import cudnn, self_check
+
+    called, rows, kernel = [], [], jax.nn.dot_product_attention
+
+    def counted(q, *rest, **options):
+        called.append(q.shape[1])
+        return kernel(q, *rest, **options)
+
+    def results(setting):
+        os.environ[SETTING] = setting
+        keras.utils.set_random_seed(0)
+        options = {"grid": (1, n - 1), "prefix": 1, **given}
+        layer = layers.MultiHeadSelfAttention(2, **options)
+        layer.build((2, n, 16))
+        product = layer.out.call
+        layer.out.call = lambda x: (rows.append(x.shape[1]), product(x))[1]
+        rng = np.random.default_rng(0)
+        x, upstream = rng.normal(size=(2, 2, n, 16)).astype("float32")
+        weights = [v.value + 0.3 * rng.normal(size=v.shape) for v in layer.trainable_variables]
+        state = [v.value for v in layer.non_trainable_variables]
+
+        def loss(x, weights):
+            return (layer.stateless_call(weights, state, x, training=True)[0] * upstream).sum()
+
+        value, (of_x, of_weights) = jax.value_and_grad(loss, (0, 1))(x, weights)
+        return [np.asarray(result) for result in (value, of_x, *of_weights)]
+
+    plain = results("off")
+    rows.clear()
+    with (
+        unittest.mock.patch.object(cudnn, "_IMPLEMENTATION", "xla"),
+        unittest.mock.patch.object(cudnn, "usable", lambda q, width: True),
+        unittest.mock.patch.object(self_check, "_FEWEST", 2),
+        unittest.mock.patch.object(self_check, "trusted", lambda dtype: True),
+        unittest.mock.patch.object(jax.nn, "dot_product_attention", counted),
+    ):
+        found = results("check")
+    scales = [max(abs(b).max(), 1.0) for b in plain]  # what shifts all keys has no gradient but rounding
+    return called, rows, [float(abs(a - b).max() / s) for a, b, s in zip(found, plain, scales, strict=True)]
+
+
 @pytest.mark.processes
 def test_on_a_gpu_an_odd_number_of_tokens_gets_one_more():
     with Interpreter("jax") as other:
         for n in (5, 6):
             count, difference = other.run(largest_difference, n)
             assert count == 6 and difference <= 2**-7
+        for options, rows in (({}, 6), ({"qk_norm": True}, 6), ({"positions": "rope2d"}, 5)):
+            tokens, of_product, differences = other.run(layer_differences, 5, options)
+            assert tokens == [6] and of_product == [rows] and max(differences) <= 1e-5, (options, differences)

@@ -10,7 +10,7 @@ from interpreters import Interpreter
 from keras import ops
 
 import keras_vit
-from keras_vit.layers.blocks.gelu import gelu_in_training, gelu_slope, gelu_with_slope
+from keras_vit.layers.blocks.gelu import gelu_from_input, gelu_in_training, gelu_slope, gelu_with_slope
 
 FORMS = pytest.mark.parametrize("approximate", [False, True], ids=["erf", "tanh"])
 SIZES = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 32, "classes": 3, "dropout": 0.2}
@@ -78,20 +78,40 @@ def gradients_on_jax():
         value, gradients = jax.jit(jax.value_and_grad(loss))(weights)
         return float(value), [np.asarray(g).tolist() for g in gradients]
 
-    with pytest.MonkeyPatch.context() as patch:
-        ours = measured()
+    found = []
+    for form in (gelu_with_slope, gelu_from_input, ops.gelu):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gelu, "gelu_in_training", form)
+            found.append(measured())
         jax.clear_caches()
-        patch.setattr(gelu, "gelu_in_training", ops.gelu)
-        return ours, measured()
+    return found
+
+
+def form_on(platform):
+    """What GELU keeps, and checks the gradient of a bias, on a platform of JAX."""
+    import jax
+
+    from keras_vit.layers import backend
+    from keras_vit.layers.kernels import bias, cudnn
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cudnn, "platform", lambda: platform)
+        g = np.random.default_rng(1).normal(size=(5, 2, 3)).astype("float32")
+        _, gradients = jax.vjp(bias.add, np.zeros((5, 2, 3), "float32"), np.zeros(3, "float32"))
+        np.testing.assert_allclose(gradients(g)[1], g.sum((0, 1)), rtol=1e-5, atol=1e-6)
+        return backend.gelu_keeps()
 
 
 @pytest.mark.processes
 def test_a_model_on_jax_has_the_gradients_of_plain_gelu():
     with Interpreter("jax") as other:
-        (loss, gradients), (expected, expected_gradients) = other.run(gradients_on_jax)
-    assert loss == pytest.approx(expected, rel=1e-6)
-    for one, two in zip(gradients, expected_gradients, strict=True):  # biases of keys have none but rounding
-        np.testing.assert_allclose(one, two, atol=1e-5 * max(np.abs(two).max(), 0.1))
+        *ours, (expected, expected_gradients) = other.run(gradients_on_jax)
+        forms = [other.run(form_on, platform) for platform in ("cpu", "tpu", "gpu")]
+    assert forms == ["slope", "slope", "input"]
+    for loss, gradients in ours:
+        assert loss == pytest.approx(expected, rel=1e-6)
+        for one, two in zip(gradients, expected_gradients, strict=True):  # biases of keys have none but rounding
+            np.testing.assert_allclose(one, two, atol=1e-5 * max(np.abs(two).max(), 0.1))
 
 
 @pytest.mark.extended

@@ -1,7 +1,10 @@
 """Additions to Keras' training step on JAX. The program is global: Keras' distributions need no other correction."""
 
+import itertools
+
 import jax
 import keras
+import numpy as np
 
 from keras_vit.fit.losses import divides_by_weights, sum_of_weights, sums_over_batch
 
@@ -52,6 +55,31 @@ def accumulated_step(model, state, batch):
     trainable, optimizer_variables = model.optimizer.stateless_apply(optimizer_variables, gradients, trainable)
     logs = jax.tree.map(lambda each: each[-1], logs)  # (parts, ...) -> (...)
     return logs, (trainable, non_trainable, optimizer_variables, metrics)
+
+
+def in_one_program(model, execution):
+    """Keras' train function of several steps, with full executions as one program: (state, batches) -> (logs, state).
+
+    Keras' `execution` is a loop of the host (keras#23527), which costs small models more than their steps. It takes
+    what is left at an epoch's end, and batches of other sizes.
+    """
+
+    def steps(state, batches):
+        together = jax.tree.map(lambda *each: jax.numpy.stack(each), *batches)  # (steps, b, ...)
+        state, logs = jax.lax.scan(lambda state, batch: model.train_step(state, batch)[::-1], state, together)
+        return jax.tree.map(lambda each: each[-1], logs), state
+
+    shardings = None if keras.distribution.distribution() is None else (None, model._get_state_sharding_spec())
+    program = jax.jit(steps, donate_argnums=0, out_shardings=shardings)
+
+    def run(state, batches):
+        taken = list(itertools.islice(batches, model.steps_per_execution))
+        shapes = {tuple(np.shape(leaf) for leaf in jax.tree.leaves(batch)) for batch in taken}
+        if len(taken) == model.steps_per_execution and len(shapes) == 1:
+            return program(state, taken)
+        return execution(state, iter(taken))
+
+    return run
 
 
 def after_update(model, state):

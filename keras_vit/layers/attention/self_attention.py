@@ -18,7 +18,7 @@ from keras import ops
 from keras_vit.layers.arguments import choice, flag, integer, number, rate, setting
 from keras_vit.layers.attention.patterns import pattern_text
 from keras_vit.layers.attention.token_masks import attendable, causal, causal_softmax, masked_softmax, token_count
-from keras_vit.layers.backend import cudnn_attends, dot_product_attention
+from keras_vit.layers.backend import cudnn_attends, dot_product_attention, with_even_count
 from keras_vit.layers.dense import ComposedLayer, Dense
 from keras_vit.layers.dropout import Dropout, fold_in
 from keras_vit.layers.embedding.patches import check_tokens, pair
@@ -286,7 +286,9 @@ class MultiHeadSelfAttention(ComposedLayer):
             y = self._without_weights(x, mask, attention_mask, scale)
         if y is None:
             return self.attend(x, mask, attention_mask, None, training, seed, scale)[0]
-        return self.out_dropout(self.out(y), training=training, seed=seed)
+        y = self.out(y)
+        y = y if y.shape[1] == x.shape[1] else y[:, : x.shape[1]]
+        return self.out_dropout(y, training=training, seed=seed)
 
     def _in_groups(self, x, training, seed, scale):
         """The heads' outputs (b, n, k*c) of attention in groups of patches."""
@@ -300,20 +302,26 @@ class MultiHeadSelfAttention(ComposedLayer):
         return self._joined(grouped_attention(q, self._keys(x, scale), values, self.groups, self.groups_mask, *drops))
 
     def _without_weights(self, x, mask, attention_mask, scale):
-        """The heads' outputs (b, n, k*c) by a kernel that keeps no weights; None if none supports these options."""
+        """The heads' outputs by a kernel that keeps no weights, None if none supports these options: (b, n, k*c), or
+        with one more token for cuDNN.
+        """
         plain = mask is None and attention_mask is None and not self.causal
-        if self.dot_product == "on" or (self.dot_product == "check" and plain and cudnn_attends(x, self.size)):
-            allowed = attendable(x, self.heads, mask, attention_mask)
-            if self.causal and allowed is not None:
-                allowed = ops.logical_and(allowed, causal(token_count(x)))
-            q, k, v = self._queries(x, scale), self._keys(x, scale), self._split(self.value(x))
-            return self._joined(self._dot_product(q, k, v, allowed))
-        return None
+        by_cudnn = self.dot_product == "check" and plain and cudnn_attends(x, self.size)
+        if not by_cudnn and self.dot_product != "on":
+            return None
+        allowed = attendable(x, self.heads, mask, attention_mask)
+        if self.causal and allowed is not None:
+            allowed = ops.logical_and(allowed, causal(token_count(x)))
+        count = x.shape[1]
+        if by_cudnn and self.rotary is None:  # rotations have a row for each token
+            x = with_even_count(x)
+        q, k, v = self._queries(x, scale), self._keys(x, scale), self._split(self.value(x))
+        return self._joined(self._dot_product(q, k, v, allowed, count))
 
-    def _dot_product(self, q, k, v, allowed):
+    def _dot_product(self, q, k, v, allowed, count):
         """Keras' operation on q, k and v (b, k, n, c), with zeros for a token that may attend to none."""
         q, k, v = (ops.transpose(each, (0, 2, 1, 3)) for each in (q, k, v))  # (b, k, n, c) -> (b, n, k, c)
-        y = dot_product_attention(q, k, v, allowed, is_causal=self.causal and allowed is None)
+        y = dot_product_attention(q, k, v, allowed, is_causal=self.causal and allowed is None, count=count)
         y = ops.transpose(y, (0, 2, 1, 3))  # (b, n, k, c) -> (b, k, n, c)
         return y if allowed is None else ops.where(ops.any(allowed, axis=-1, keepdims=True), y, ops.zeros_like(y))
 

@@ -1,9 +1,9 @@
 """GELU in training, with its own backward pass.
 
 Automatic differentiation keeps GELU's input and, for the exact form, another tensor of that size, and computes erf or
-tanh again in each product of the backward pass. On JAX we keep one tensor, the slope (GELU's derivative), and the
-backward pass is a product with it. TensorFlow on a CPU would pass memory fourteen times for GELU and its gradient;
-compiled, each is one pass.
+tanh again in each product of the backward pass. We keep one tensor: on JAX the slope (GELU's derivative), and the
+backward pass is a product with it, or on GPUs the input, since memory is slower there than arithmetic. TensorFlow on a
+CPU would pass memory fourteen times for GELU and its gradient; compiled, each is one pass.
 """
 
 import functools
@@ -13,7 +13,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.backend import compiles_parts, keeps_gelus_slope, one_pass
+from keras_vit.layers.backend import gelu_keeps, one_pass
 
 _TANH = math.sqrt(2 / math.pi)
 _CUBE = 0.044715
@@ -43,7 +43,7 @@ def gelu_with_slope(x: Any, approximate: bool) -> Any:
 
 
 @functools.cache
-def _compiled(approximate):
+def _passes(approximate):
     """(GELU of x, its gradient from x and the upstream one), each one pass over memory; 16 bits compute in float32."""
 
     def exact(x):
@@ -58,16 +58,20 @@ def _compiled(approximate):
     return one_pass(value), one_pass(gradient)
 
 
-def gelu_in_training(x: Any, approximate: bool) -> Any:
-    """GELU of x, any shape, in the form with the quickest forward and backward pass on this engine."""
-    if keeps_gelus_slope():
-        return gelu_with_slope(x, approximate)
-    if not compiles_parts():
-        return ops.gelu(x, approximate=approximate)
-    value, gradient = _compiled(approximate)
+def gelu_from_input(x: Any, approximate: bool) -> Any:
+    """GELU of x, any shape, by tanh if `approximate`; its backward pass computes the slope from x."""
+    value, gradient = _passes(approximate)
 
     @ops.custom_gradient
     def operation(x):
         return value(x), lambda *given, upstream=None: gradient(x, given[0] if upstream is None else upstream)
 
     return operation(x)
+
+
+_FORMS = {"slope": gelu_with_slope, "input": gelu_from_input, None: ops.gelu}
+
+
+def gelu_in_training(x: Any, approximate: bool) -> Any:
+    """GELU of x, any shape, in the form with the quickest forward and backward pass on this engine."""
+    return _FORMS[gelu_keeps()](x, approximate=approximate)

@@ -21,14 +21,19 @@ def usable(x: Any, width: int) -> bool:
     return platform() == "gpu" and float(getattr(jax.devices()[0], "compute_capability", 0)) >= 8.0
 
 
-def attend(q: Any, k: Any, v: Any) -> Any:
-    """softmax(q k^T / sqrt(c)) v of q, k and v (b, n, k, c).
+def with_even_count(x: Any) -> Any:
+    """Tokens x (b, n, ...), and after an odd number of them one of zeros: JAX refuses to train odd numbers by cuDNN."""
+    return jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), *((0, 0) for _ in x.shape[2:])))
 
-    The kernel trains only even numbers of tokens: an odd n gets one more token, to which none attends.
+
+def attend(q: Any, k: Any, v: Any, count: int | None = None) -> Any:
+    """softmax(q k^T / sqrt(c)) v of q, k and v (b, n, k, c), where none attends to a token from `count` on.
+
+    An odd n costs copies here, so callers make it even earlier, where copying is free.
     """
-    n, lengths = q.shape[1], None
-    if n % 2:
-        q, k, v = (jnp.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0))) for x in (q, k, v))
-        lengths = jnp.full((q.shape[0],), n, "int32")
+    n = q.shape[1]
+    count = n if count is None else count
+    q, k, v = (with_even_count(x) for x in (q, k, v))
+    lengths = None if count == q.shape[1] else jnp.full((q.shape[0],), count, "int32")
     y = jax.nn.dot_product_attention(q, k, v, key_value_seq_lengths=lengths, implementation=_IMPLEMENTATION)
     return y[:, :n]
