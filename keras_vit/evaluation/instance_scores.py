@@ -12,7 +12,6 @@ from keras_vit.evaluation.mask_boundaries import BoundaryOverlaps
 from keras_vit.evaluation.matched_boxes import any_class_matches
 from keras_vit.evaluation.matched_masks import MaskOverlaps
 from keras_vit.evaluation.outlined_scenes import OutlinedScenes, open_scenes
-from keras_vit.evaluation.own_size import nearest
 from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.inspection.instance_comparison import compared, sheet
 from keras_vit.io.target_values import CROWD, KIND, LABEL, PADDING
@@ -117,7 +116,7 @@ class Instances(OnSource):
             if self.boundary:
                 collected["boundary_ap"].add(size, objects, None, found.scores, labels, of_boundaries, areas)
             if scene.position in shown:
-                drawn = [nearest(found.mask(i), model.image_size) for i in range(min(len(found), _DRAWN))]
+                drawn = [found.mask(i, model.image_size) for i in range(min(len(found), _DRAWN))]
                 detections = (part[:_DRAWN] for part in (around, found.scores, labels, iou))
                 examples.append(_Example(*scene.resized(model.image_size), objects, drawn, *detections))
         return collected, examples

@@ -28,10 +28,12 @@ def boundary(mask: np.ndarray, steps: int) -> np.ndarray:
 
 def _all_within(mask, steps, axis):
     """Where all pixels within `steps` along an axis are inside a mask (h, w)."""
-    rows = np.moveaxis(mask, axis, 0)
-    padded = np.pad(rows, ((steps + 1, steps), (0, 0)))
-    inside = np.cumsum(padded, axis=0, dtype="int32")
-    return np.moveaxis(inside[2 * steps + 1 :] - inside[: -2 * steps - 1] == 2 * steps + 1, 0, axis)
+    sides = [(steps, steps) if i == axis else (0, 0) for i in (0, 1)]
+    found, width = np.moveaxis(np.pad(mask, sides), axis, 0), 1
+    while width <= 2 * steps:  # `found`: that many pixels from here on are inside
+        shift = min(width, 2 * steps + 1 - width)
+        found, width = found[:-shift] & found[shift:], width + shift
+    return np.moveaxis(found, 0, axis)
 
 
 def boundaries(segments: np.ndarray, count: int, steps: int) -> np.ndarray:

@@ -4,7 +4,7 @@ import numpy as np
 
 
 class MaskOverlaps:
-    """Collects the IoU of found masks with an image's true objects; with a crowd the share of the mask inside the crowd.
+    """Collects the IoU of found masks with an image's true objects; for a crowd the share of the mask inside it.
 
     Args:
         segments: (h, w, 2). At each pixel the numbers of the topmost and of the lowest object, 1 to m; 0 for none.
@@ -17,14 +17,19 @@ class MaskOverlaps:
     def __init__(self, segments: np.ndarray, crowd: np.ndarray):
         if segments.size and segments.max() > len(crowd):
             raise ValueError(f"The segments have the number {segments.max()}, but there are {len(crowd)} objects.")
-        self._crowd, self._segments = np.asarray(crowd, bool), segments
+        self._crowd = np.asarray(crowd, bool)
+        numbers = segments.astype("uint16" if len(crowd) < 2**16 else "int32")  # half the memory to read, for each mask
+        upper, lower = np.moveaxis(numbers, -1, 0)
+        self._layers = [upper.copy()]
+        if (upper != lower).any():
+            self._layers.append(np.where(upper == lower, 0, lower))
         self._both: list[np.ndarray] = []
         self._areas: list[int] = []
 
-    def _counts(self, upper, lower):
-        """The pixels of each object (m,), of numbers (n,) each; those of one object in both count once."""
-        twice = np.bincount(lower[lower != upper], minlength=len(self._crowd) + 1)
-        return (np.bincount(upper, minlength=len(twice)) + twice)[1:]
+    def _counts(self, pixels):
+        """The pixels of each object (m,), of an iterable of numbers (n,) for each layer."""
+        m = len(self._crowd)
+        return np.sum([np.bincount(numbers, minlength=m + 1)[1:] for numbers in pixels], axis=0)
 
     def add(self, rows: slice, columns: slice, inside: np.ndarray) -> None:
         """Adds a found mask.
@@ -36,16 +41,15 @@ class MaskOverlaps:
         Raises:
             ValueError: for a part of another shape.
         """
-        part = self._segments[rows, columns]
-        if inside.shape != part.shape[:2]:
-            raise ValueError(f"A found mask has {inside.shape} pixels, and its part of the image {part.shape[:2]}.")
-        covered = part[inside]  # (n, 2)
-        self._both.append(self._counts(covered[:, 0], covered[:, 1]))
-        self._areas.append(len(covered))
+        parts = [layer[rows, columns] for layer in self._layers]
+        if inside.shape != parts[0].shape:
+            raise ValueError(f"A found mask has {inside.shape} pixels, and its part of the image {parts[0].shape}.")
+        self._both.append(self._counts(part[inside] for part in parts))
+        self._areas.append(int(np.count_nonzero(inside)))
 
     def result(self) -> tuple[np.ndarray, np.ndarray]:
         """(IoU (d, m), areas of the found masks in pixels (d,)), float64. Masks without pixels overlap nothing."""
-        true = self._counts(*self._segments.reshape(-1, 2).T)
+        true = self._counts(layer.reshape(-1) for layer in self._layers)
         areas = np.array(self._areas, "float64")
         inter = np.array(self._both, "float64").reshape(len(areas), len(true))
         either = np.where(self._crowd, areas[:, None], areas[:, None] + true - inter)

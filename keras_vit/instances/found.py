@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 WHOLE = (0.0, 0.0, 1.0, 1.0)
 
 
-def _between(places: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(cell before, cell after, weight of the latter) of positions in cells, for `count` cells."""
-    places = np.clip(places - 0.5, 0, count - 1)
-    low = np.minimum(places.astype(int), max(count - 2, 0))
-    return low, np.minimum(low + 1, count - 1), (places - low).astype("float32")
+def places(pixels: range, count: int, first: float, last: float, cells: int) -> tuple[np.ndarray, ...]:
+    """(cell before, cell after, weight of the latter) of pixels of a side of `count`; cells from `first` to `last`."""
+    position = ((np.array(pixels) + 0.5) / count - first) / (last - first) * cells
+    position = np.clip(position - 0.5, 0, cells - 1)
+    low = np.minimum(position.astype(int), max(cells - 2, 0))
+    return low, np.minimum(low + 1, cells - 1), (position - low).astype("float32")
 
 
-def sampled(grid: np.ndarray, frame: Any, size: tuple[int, int], rows: range, columns: range) -> np.ndarray:
-    """Logits of a part of an image, (rows, columns), from a grid (h', w') over its part `frame`.
+def sampled(grids: np.ndarray, frame: Any, size: tuple[int, int], rows: range, columns: range) -> np.ndarray:
+    """Logits of a part of an image, (..., rows, columns), from grids (..., h', w') over its part `frame`.
 
     Args:
-        grid: logits at the centres of its cells.
-        frame: top, left, bottom, right of the grid, as fractions of the image.
+        grids: logits at the centres of cells.
+        frame: top, left, bottom, right of the grids, as fractions of the image.
         size: (height, width) of the image.
         rows, columns: the pixels to return.
     """
     top, left, bottom, right = frame
-    y = ((np.array(rows) + 0.5) / size[0] - top) / (bottom - top) * grid.shape[0]
-    x = ((np.array(columns) + 0.5) / size[1] - left) / (right - left) * grid.shape[1]
-    (above, below, down), (before, after, across) = _between(y, grid.shape[0]), _between(x, grid.shape[1])
-    lines = grid[above] * (1 - down)[:, None] + grid[below] * down[:, None]  # (rows, w')
-    return lines[:, before] * (1 - across) + lines[:, after] * across
+    above, below, down = places(rows, size[0], top, bottom, grids.shape[-2])
+    before, after, across = places(columns, size[1], left, right, grids.shape[-1])
+    lines = grids[..., above, :] * (1 - down)[:, None] + grids[..., below, :] * down[:, None]  # (..., rows, w')
+    return lines[..., before] * (1 - across) + lines[..., after] * across
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -64,25 +64,30 @@ class Instances(Detections):
     grids: np.ndarray
     frames: np.ndarray
 
-    def _window(self, i):
-        """The rows and columns of the image that may belong to object `i`."""
-        size, box = np.tile(self.image.shape[:2], 2), self.boxes[i].astype("float64")
-        frame = np.clip(self.frames[i].astype("float64"), 0, 1) * size  # a tile's mask ends with the tile
-        cell = (self.frames[i, 2:] - self.frames[i, :2]) * size[:2] / self.grids.shape[1:] + 1
+    def _window(self, i, size):
+        """The rows and columns that may belong to object `i`, of an image (height, width)."""
+        sides = np.tile(size, 2)
+        box = self.boxes[i].astype("float64") / np.tile(self.image.shape[:2], 2) * sides
+        frame = np.clip(self.frames[i].astype("float64"), 0, 1) * sides  # a tile's mask ends with the tile
+        cell = (self.frames[i, 2:] - self.frames[i, :2]) * sides[:2] / self.grids.shape[1:] + 1
         first = np.floor(np.maximum(box[:2] - cell, frame[:2]) + 1e-3).astype(int)
         last = np.ceil(np.minimum(box[2:] + cell, frame[2:]) - 1e-3).astype(int)
         return range(first[0], last[0]), range(first[1], last[1])
 
-    def part(self, i: int) -> tuple[slice, slice, np.ndarray]:
-        """Object `i` as (rows, columns, mask (rows, columns) bool): outside of these no pixel belongs to it."""
-        rows, columns = self._window(i)
-        inside = sampled(self.grids[i], self.frames[i], self.image.shape[:2], rows, columns) > 0
+    def part(self, i: int, size: tuple[int, int] | None = None) -> tuple[slice, slice, np.ndarray]:
+        """Object `i` as (rows, columns, mask (rows, columns) bool): outside of these no pixel belongs to it.
+
+        `size` is as in `mask`.
+        """
+        size = size or self.image.shape[:2]
+        rows, columns = self._window(i, size)
+        inside = sampled(self.grids[i], self.frames[i], size, rows, columns) > 0
         return slice(rows.start, rows.stop), slice(columns.start, columns.stop), inside
 
-    def mask(self, i: int) -> np.ndarray:
-        """The pixels of object `i`: (h, w) bool, at the image's own size."""
-        mask = np.zeros(self.image.shape[:2], bool)
-        rows, columns, inside = self.part(i)
+    def mask(self, i: int, size: tuple[int, int] | None = None) -> np.ndarray:
+        """The pixels of object `i`: (h, w) bool, at the image's own size or at `size`, (height, width)."""
+        rows, columns, inside = self.part(i, size)
+        mask = np.zeros(size or self.image.shape[:2], bool)
         mask[rows, columns] = inside
         return mask
 
