@@ -3,13 +3,13 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, overload
 
 import numpy as np
 
 from keras_vit.detection.tiles import IOU, LIMIT, Tiling, merged, over_windows
 from keras_vit.fit.checks.pixels import InputRange
-from keras_vit.io.box_pictures import Mark, draw
+from keras_vit.io.box_pictures import Mark, draw, enlarged
 from keras_vit.io.mask_pictures import drawable, palette
 from keras_vit.layers.arguments import integer
 from keras_vit.prediction.images import ReadsImages, each_answer
@@ -46,6 +46,8 @@ class Detections:
     class_names: tuple[str, ...]
     image: np.ndarray
 
+    _of_objects: ClassVar[tuple[str, ...]] = ("boxes", "scores", "labels")
+
     @property
     def names(self) -> tuple[str, ...]:
         """Each object's class name."""
@@ -58,8 +60,23 @@ class Detections:
         for name, score, box in zip(self.names, self.scores.tolist(), self.boxes.tolist()):
             yield Detection(name, score, tuple(box))
 
+    @overload
+    def __getitem__(self, which: int) -> Detection: ...
+
+    @overload
+    def __getitem__(self, which: slice | np.ndarray) -> Self: ...
+
+    def __getitem__(self, which):
+        """An object by its number, `found[0]`, or some of them, `found[:5]` or `found[found.scores > 0.5]`."""
+        chosen = {name: getattr(self, name)[which] for name in self._of_objects}
+        if isinstance(which, (int, np.integer)):
+            return Detection(self.names[which], float(chosen["scores"]), tuple(chosen["boxes"].tolist()))
+        return dataclasses.replace(self, **chosen)
+
     def picture(self) -> "Image.Image":
-        """The image with boxes, names and scores, in the classes' colours: a Pillow image, to show or save."""
+        """The image, enlarged if it is small, with boxes, names and scores in the classes' colours: a Pillow image, to
+        show or save.
+        """
         colors = palette(len(self.class_names))
         return self._drawn(self.image, [colors[label] for label in self.labels])
 
@@ -73,7 +90,7 @@ class Detections:
             Mark(box / sides, f"{words[label]} {score:.2f}", color)
             for box, score, label, color in zip(self.boxes, self.scores, self.labels, colors)
         ]
-        return Image.fromarray(draw(image, marks[::-1]))  # the best last, over the others
+        return Image.fromarray(draw(enlarged(image), marks[::-1]))  # the best last, over the others
 
     def __repr__(self):
         height, width = self.image.shape[:2]

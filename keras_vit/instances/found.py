@@ -64,6 +64,8 @@ class Instances(Detections):
     grids: np.ndarray
     frames: np.ndarray
 
+    _of_objects = (*Detections._of_objects, "grids", "frames")
+
     def _window(self, i, size):
         """The rows and columns that may belong to object `i`, of an image (height, width)."""
         sides = np.tile(size, 2)
@@ -115,7 +117,7 @@ class Instances(Detections):
         return numbers
 
     def picture(self, alpha: float = 0.5) -> "Image.Image":
-        """The image with masks, boxes, names and scores: a Pillow image, to show or save.
+        """The image, enlarged if it is small, with masks, boxes, names and scores: a Pillow image, to show or save.
 
         Each object has its own colour.
 

@@ -163,8 +163,18 @@ def test_instances_give_masks_at_the_image_size():
     assert (number[found.mask(0)] == 1).all() and (number[found.mask(1) & ~found.mask(0)] == 2).all()
     assert [len(mask["counts"]) > 4 and mask["size"] == [40, 60] for mask in found.run_lengths()] == [True, True]
     assert overlap(found.mask(0, (20, 30)), found.mask(0)[::2, ::2]) > 0.8
-    assert found.picture().size == (60, 40)
+    assert found.picture().size == (360, 240)  # enlarged, so that labels do not cover the objects
     assert repr(found) == "Instances(40 x 60 pixels: cat 90%, dog 80%)"
+
+
+def test_some_of_the_instances_have_their_masks():
+    found = objects_with_masks()
+    assert found[0] == next(iter(found)) and found[-1].name == "dog"
+    second, none = found[found.labels == 1], found[2:]
+    assert second.names == ("dog",) and (second.mask(0) == found.mask(1)).all()
+    assert len(none) == 0 and none.masks.shape == (0, 40, 60)
+    with pytest.raises(IndexError):
+        found[2]
 
 
 def test_panoptic_merging_gives_a_pixel_to_one_segment():
