@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, overload
 
 import numpy as np
 
-from keras_vit.detection.tiles import IOU, LIMIT, Tiling, merged, over_windows
+from keras_vit.detection.tiles import IOU, LIMIT, Tiling, Window, merged, over_windows
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.box_pictures import Mark, draw, enlarged
 from keras_vit.io.mask_pictures import drawable, palette
@@ -129,6 +129,29 @@ def visible(boxes: np.ndarray) -> np.ndarray:
     return np.asarray((boxes[:, 2:] > boxes[:, :2]).all(-1))
 
 
+def of_windows(
+    found: list[tuple[Window, tuple[np.ndarray, ...]]],
+    size: tuple[int, int],
+    limit: int = LIMIT,
+    iou: float | None = None,
+    across_classes: bool = False,
+) -> tuple[np.ndarray, ...]:
+    """Boxes (d, 4), scores (d,) and labels (d,) in an image of this size, from those of its windows, in pixels of each.
+
+    Args:
+        found: (window, (boxes, scores, labels)) of each.
+        size: (height, width).
+        limit, iou, across_classes: as in `merged`; None for its iou.
+    """
+    if len(found) == 1:
+        return found[0][1]
+    boxes = np.concatenate([own + np.tile(window[:2], 2).astype("float32") for window, (own, _, _) in found])
+    scores, labels = (np.concatenate([answer[i] for _, answer in found]) for i in (1, 2))
+    windows = np.repeat([window for window, _ in found], [len(answer[1]) for _, answer in found], axis=0)
+    kept = merged(boxes, scores, labels, windows, size, limit, IOU if iou is None else iou, across_classes)
+    return boxes[kept], scores[kept], labels[kept]
+
+
 @dataclasses.dataclass(frozen=True)
 class Finder(ReadsImages):
     """A model as a function from images of any kind and size to `Detections`; see DetectionModel.detect.
@@ -190,23 +213,8 @@ class Finder(ReadsImages):
 
     def _of_image(self, size, found):
         """Boxes, scores and labels in an image of this size, from those of its windows."""
-        if len(found) == 1:
-            return found[0][1]
-        boxes = np.concatenate([own + np.tile(window[:2], 2).astype("float32") for window, (own, _, _) in found])
-        scores, labels = (np.concatenate([answer[i] for _, answer in found]) for i in (1, 2))
-        windows = np.repeat([window for window, _ in found], [len(answer[1]) for _, answer in found], axis=0)
-        iou = self.options.get("iou")
-        kept = merged(
-            boxes,
-            scores,
-            labels,
-            windows,
-            size,
-            self.options["limit"],
-            IOU if iou is None else iou,
-            bool(self.options.get("across_classes")),
-        )
-        return boxes[kept], scores[kept], labels[kept]
+        iou, across_classes = self.options.get("iou"), bool(self.options.get("across_classes"))
+        return of_windows(found, size, self.options["limit"], iou, across_classes)
 
 
 def detect(model: Any, x: Any, verbose: bool | int | str = "auto", **how: Any) -> Detections | list[Detections]:

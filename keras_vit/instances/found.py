@@ -14,7 +14,7 @@ import numpy as np
 from keras_vit.data.annotations.run_lengths import run_lengths
 from keras_vit.detection.detect import Detections, class_names, in_image, letterboxes, shown_text, visible
 from keras_vit.detection.heads.suppress import share
-from keras_vit.detection.tiles import LIMIT, Tiling, merged, over_windows
+from keras_vit.detection.tiles import LIMIT, Tiling, Window, merged, over_windows
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.mask_pictures import palette, rgb
 from keras_vit.layers.arguments import integer
@@ -191,10 +191,7 @@ class InstanceFinder(ReadsImages):
         """The Instances of pixels 0..255 (h, w, c) uint8 in the model's channels, in order."""
         find = functools.partial(self._found, parse_preprocessing(shown_text(self.model)), InputRange.known(self.model))
         for image, found in over_windows(images, self.tiling, find, self.batch_size):
-            if len(found) == 1:
-                yield dataclasses.replace(found[0][1], image=image)
-            else:
-                yield self._merged(image, found)
+            yield of_windows(image, found, self.limit)
 
     def _found(self, preprocess, pixel_range, windows):
         """The Instances in each window's pixels (h, w, c)."""
@@ -204,20 +201,23 @@ class InstanceFinder(ReadsImages):
         for i, window in enumerate(windows):
             yield instances(self.model, {name: x[i] for name, x in rows.items()}, window, self.threshold)
 
-    def _merged(self, image, found):
-        """The Instances in an image from those of its windows."""
-        size, sides = image.shape[:2], np.tile(np.array(image.shape[:2], "float32"), 2)
-        corners = np.array([window for window, _ in found], "float32")
-        owner = np.repeat(np.arange(len(found)), [len(answer) for _, answer in found])
-        boxes, scores, labels, grids, frames = (
-            np.concatenate([getattr(answer, name) for _, answer in found])
-            for name in ("boxes", "scores", "labels", "grids", "frames")
-        )
-        start, extent = np.tile(corners[owner, :2], 2), np.tile(corners[owner, 2:] - corners[owner, :2], 2)
-        boxes, frames = boxes + start, (frames * extent + start) / sides
-        kept = merged(boxes, scores, labels, corners[owner].astype(int), size, self.limit)
-        names = class_names(self.model)
-        return Instances(boxes[kept], scores[kept], labels[kept], names, image, grids[kept], frames[kept])
+
+def of_windows(image: np.ndarray, found: list[tuple[Window, Instances]], limit: int = LIMIT) -> Instances:
+    """The Instances in an image (h, w, c), `limit` at most, from those of its windows."""
+    if len(found) == 1:
+        return dataclasses.replace(found[0][1], image=image)
+    size, sides = image.shape[:2], np.tile(np.array(image.shape[:2], "float32"), 2)
+    corners = np.array([window for window, _ in found], "float32")
+    owner = np.repeat(np.arange(len(found)), [len(answer) for _, answer in found])
+    boxes, scores, labels, grids, frames = (
+        np.concatenate([getattr(answer, name) for _, answer in found])
+        for name in ("boxes", "scores", "labels", "grids", "frames")
+    )
+    start, extent = np.tile(corners[owner, :2], 2), np.tile(corners[owner, 2:] - corners[owner, :2], 2)
+    boxes, frames = boxes + start, (frames * extent + start) / sides
+    kept = merged(boxes, scores, labels, corners[owner].astype(int), size, limit)
+    names = found[0][1].class_names
+    return Instances(boxes[kept], scores[kept], labels[kept], names, image, grids[kept], frames[kept])
 
 
 def frame_of(text: str, size: tuple[int, int]) -> Any:
