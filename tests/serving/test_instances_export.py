@@ -29,7 +29,7 @@ def test_a_file_finds_the_same_objects_with_masks(head, ending, tmp_path):
     model = model.without_auxiliary()
     for variable in model.trainable_variables:
         variable.assign(variable + keras.random.normal(variable.shape, stddev=0.3))
-    path = tmp_path / f"model.{ending}"
+    model.score_threshold, path = 0.02, tmp_path / f"model.{ending}"
     keras_vit.export(model, path)
     images = np.random.default_rng(0).integers(0, 256, (2, 16, 24, 3)).astype("float32")
     found, own = importlib.import_module(f"keras_vit.serving.{module}").runner(path)(images), model(images)
