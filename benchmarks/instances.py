@@ -4,8 +4,9 @@
 
 Draws an image of 3000 x 4000 pixels with 1,000 objects, one of them a single pixel, and one without an object. Each
 step runs in its own process: reads both as `instances:`, trains a ViT Ti/16 with EoMT and 1,000 queries at 512
-pixels for two steps, finds objects with their masks, predicts files, and exports a SavedModel that answers the image.
-What an untrained model finds, 100 masks all over the image, takes longer than objects would.
+pixels for two steps, finds objects with their masks, evaluates both images as instances with Boundary AP and as
+panoptic scenes of all queries, predicts files, and exports a SavedModel that answers the image. What an untrained model
+finds, masks all over the image, takes longer than objects would.
 """
 
 import json
@@ -88,6 +89,22 @@ def _detect(folder):
     found.picture()
 
 
+def _evaluated(folder, name, options):
+    from keras_vit.data import open_source
+    from keras_vit.evaluation import Setting, make_evaluator
+
+    setting = Setting(_model(), batch_size=1, source=open_source(f"instances:{folder}", "train"), verbose=False)
+    make_evaluator(name, options).prepare(setting)()
+
+
+def _evaluate_instances(folder):
+    _evaluated(folder, "instances", {"boundary": True})
+
+
+def _evaluate_panoptic(folder):
+    _evaluated(folder, "panoptic", {"threshold": 0.0})
+
+
 def _predict(folder):
     from keras_vit.data import open_source
     from keras_vit.inference import predict_objects
@@ -108,7 +125,15 @@ def _export(folder):
     assert tf.io.decode_png(files[0, 0]).shape[:2] == (HEIGHT, WIDTH)
 
 
-STEPS = {"read": _read, "train": _train, "detect": _detect, "predict": _predict, "export": _export}
+STEPS = {
+    "read": _read,
+    "train": _train,
+    "detect": _detect,
+    "instances": _evaluate_instances,
+    "panoptic": _evaluate_panoptic,
+    "predict": _predict,
+    "export": _export,
+}
 
 
 def measured(step: str, folder: str) -> tuple[float, float]:

@@ -150,6 +150,21 @@ def _may_be_none(section, parts):
     return parts[0] in keys.OPEN or stored is None or isinstance(stored, FieldReference)
 
 
+def _is_size(key, text):
+    """Whether a value is the size of images, one number or (height, width): a recipe's default is of either type.
+
+    Raises:
+        ValueError: for another value of this key.
+    """
+    if key != "model.image_size":
+        return False
+    size = keys.literal(text)
+    sides = size if isinstance(size, tuple) and len(size) == 2 else (size,)
+    if not all(type(side) is int and side > 0 for side in sides):
+        raise ValueError(f'--config.{key}={text}: expected pixels, such as 224, or (height, width), as "(192, 256)".')
+    return True
+
+
 def _check_new_key(parts, config):
     """Refuses a key that belongs in another section, naming the right key, or an evaluator that is not a section."""
     key, name = ".".join(parts), parts[-1]
@@ -217,7 +232,7 @@ def apply_overrides(argv, config):
         keys.check_not_off(f"--config.{key}", text, value_type)
         if text == "None" and not new and not _may_be_none(section, parts):
             raise ValueError(f"--config.{key}=None: this cannot be off. It is {flat_values(config)[key]!r}.")
-        if new or text == "None":
+        if new or text == "None" or _is_size(key, text):
             keys.set_key(config, parts, keys.literal(text))
             rest = [given for given in rest if not _sets(given, key)]  # the last one counts, and absl would override it
         else:

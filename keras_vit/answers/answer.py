@@ -238,6 +238,12 @@ class Answer:
         """A JSON object of `rows`, for an image of this height and width."""
         return row
 
+    def of_windows(
+        self, rows: list[dict[str, Any]], windows: list[tuple], size: tuple[int, int], threshold: float
+    ) -> dict[str, Any]:
+        """`at_size` of an image, from the `rows` of its windows (detection/tiles.py), if `finds_objects`."""
+        raise NotImplementedError
+
     def mask(self, run: Callable, encoded: bytes) -> bytes:
         """An encoded image's mask at its own size, a PNG file; Refusal if the answer is not one.
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from keras_vit.answers.answer import Answer, Entry, Refusal, as_float32, register
 from keras_vit.answers.classes import scores_note
-from keras_vit.detection.detect import Detections, Finder, class_names, in_image, shown_text, visible
+from keras_vit.detection.detect import Detections, Finder, class_names, in_image, of_windows, shown_text, visible
+from keras_vit.detection.tiles import Window
 from keras_vit.io.suggest import counted
 
 LEAST_SCORE = 0.05  # of objects that a service computes; requests choose among them
@@ -57,7 +58,7 @@ class Boxes(Answer):
             raise ValueError(
                 f'activation="{activation}": the scores of "{model.name}" are by {self.activation}. Leave it out.'
             )
-        options = {"iou": iou, "limit": limit, "soft": soft, "across_classes": across_classes}
+        options: dict[str, Any] = {"iou": iou, "limit": limit, "soft": soft, "across_classes": across_classes}
         self._options = {name: value for name, value in options.items() if value is not None}
         self._threshold = model.score_threshold if threshold is None else threshold
         self._suppress = self._suppression(self._threshold)
@@ -162,6 +163,21 @@ class Boxes(Answer):
         chosen = np.flatnonzero((np.array(row["scores"]) > threshold) & visible(boxes))
         row = {name: [values[i] for i in chosen] for name, values in row.items()}
         return {**row, "boxes": (boxes[chosen] * np.tile(size, 2)).tolist(), "size": list(size)}
+
+    def of_windows(
+        self, rows: list[dict[str, Any]], windows: list[Window], size: tuple[int, int], threshold: float
+    ) -> dict[str, Any]:
+        """`at_size` of an image, from the `rows` of its windows: each object once."""
+        found: list[tuple[Window, tuple[np.ndarray, ...]]] = []
+        for row, (top, left, bottom, right) in zip(rows, windows, strict=True):
+            own = self.at_size(row, (bottom - top, right - left), threshold)
+            parts = np.reshape(own["boxes"], (-1, 4)), np.array(own["scores"]), np.array(own["labels"], "int64")
+            found.append(((top, left, bottom, right), parts))
+        iou, across_classes = self._options.get("iou"), bool(self._options.get("across_classes"))
+        boxes, scores, labels = of_windows(found, size, iou=iou, across_classes=across_classes)
+        names = [self.names[label] for label in labels]
+        own = {"classes": names, "scores": scores.tolist(), "boxes": boxes.tolist(), "labels": labels.tolist()}
+        return {**own, "size": list(size)}
 
     def tabled(self) -> dict[str, Any]:
         raise ValueError(f'"{self.model.name}" {self.does}: use predict_objects, or request only features.')

@@ -12,6 +12,7 @@ from keras_vit.answers.answer import Answer, as_float32, register
 from keras_vit.answers.boxes import LEAST_SCORE, Boxes
 from keras_vit.answers.classes import scores_note
 from keras_vit.detection.detect import class_names
+from keras_vit.detection.tiles import Window
 
 _NO_SUPPRESSION = "finds each object once, so no boxes are suppressed"
 
@@ -27,6 +28,11 @@ def above(found: dict[str, Any], threshold: float) -> dict[str, Any]:
         "boxes": ops.where(there[..., None], found["boxes"], 0.0),
         "masks": ops.where(there[..., None, None], found["masks"], -1.0),
     }
+
+
+def _blank(size):
+    """An image (height, width, 3) without memory."""
+    return np.broadcast_to(np.uint8(0), (*size, 3))
 
 
 @register
@@ -160,14 +166,26 @@ class InstanceMasks(Boxes):
         """The objects with scores above `threshold`: boxes in pixels of the upright image, its size, and masks of this
         size as COCO's run lengths.
         """
-        found = self._instances(np.broadcast_to(np.uint8(0), (*size, 3)), row, threshold)
+        return self._json(self._instances(_blank(size), row, threshold))
+
+    def of_windows(
+        self, rows: list[dict[str, Any]], windows: list[Window], size: tuple[int, int], threshold: float
+    ) -> dict[str, Any]:
+        """`at_size` of an image, from the `rows` of its windows: each object once."""
+        from keras_vit.instances.found import of_windows
+
+        sizes = [(bottom - top, right - left) for top, left, bottom, right in windows]
+        found = [self._instances(_blank(own), row, threshold) for row, own in zip(rows, sizes, strict=True)]
+        return self._json(of_windows(_blank(size), list(zip(windows, found))))
+
+    def _json(self, found):
         return {
             "classes": list(found.names),
             "scores": found.scores.astype("float64").tolist(),
             "boxes": found.boxes.astype("float64").tolist(),
             "labels": found.labels.tolist(),
             "masks": found.run_lengths(),
-            "size": list(size),
+            "size": list(found.image.shape[:2]),
         }
 
     def _instances(self, picture, values, threshold):

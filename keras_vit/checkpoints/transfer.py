@@ -80,7 +80,8 @@ def _classifier_in(model, head):
     inner = families.any_name()
     if head == "keep" or not isinstance(model, Model):
         raise ValueError(
-            f'"{model.name}" is a {type(model).__name__} built on a {inner}; loading with changes cannot keep its head.'
+            f'"{model.name}" is of class {type(model).__name__}, built on a {inner}; loading with changes cannot keep'
+            " its head."
             f' head="drop" loads the {inner} inside it, head="reset" with classes=... gives it a new head; or rebuild'
             f" the model on a {inner} that was loaded with these changes."
         )

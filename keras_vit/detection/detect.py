@@ -3,13 +3,13 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, overload
 
 import numpy as np
 
-from keras_vit.detection.tiles import IOU, LIMIT, Tiling, merged, over_windows
+from keras_vit.detection.tiles import IOU, LIMIT, Tiling, Window, merged, over_windows
 from keras_vit.fit.checks.pixels import InputRange
-from keras_vit.io.box_pictures import Mark, draw
+from keras_vit.io.box_pictures import Mark, draw, enlarged
 from keras_vit.io.mask_pictures import drawable, palette
 from keras_vit.layers.arguments import integer
 from keras_vit.prediction.images import ReadsImages, each_answer
@@ -46,6 +46,8 @@ class Detections:
     class_names: tuple[str, ...]
     image: np.ndarray
 
+    _of_objects: ClassVar[tuple[str, ...]] = ("boxes", "scores", "labels")
+
     @property
     def names(self) -> tuple[str, ...]:
         """Each object's class name."""
@@ -58,8 +60,23 @@ class Detections:
         for name, score, box in zip(self.names, self.scores.tolist(), self.boxes.tolist()):
             yield Detection(name, score, tuple(box))
 
+    @overload
+    def __getitem__(self, which: int) -> Detection: ...
+
+    @overload
+    def __getitem__(self, which: slice | np.ndarray) -> Self: ...
+
+    def __getitem__(self, which):
+        """An object by its number, `found[0]`, or some of them, `found[:5]` or `found[found.scores > 0.5]`."""
+        chosen = {name: getattr(self, name)[which] for name in self._of_objects}
+        if isinstance(which, (int, np.integer)):
+            return Detection(self.names[which], float(chosen["scores"]), tuple(chosen["boxes"].tolist()))
+        return dataclasses.replace(self, **chosen)
+
     def picture(self) -> "Image.Image":
-        """The image with boxes, names and scores, in the classes' colours: a Pillow image, to show or save."""
+        """The image, enlarged if it is small, with boxes, names and scores in the classes' colours: a Pillow image, to
+        show or save.
+        """
         colors = palette(len(self.class_names))
         return self._drawn(self.image, [colors[label] for label in self.labels])
 
@@ -73,7 +90,7 @@ class Detections:
             Mark(box / sides, f"{words[label]} {score:.2f}", color)
             for box, score, label, color in zip(self.boxes, self.scores, self.labels, colors)
         ]
-        return Image.fromarray(draw(image, marks[::-1]))  # the best last, over the others
+        return Image.fromarray(draw(enlarged(image), marks[::-1]))  # the best last, over the others
 
     def __repr__(self):
         height, width = self.image.shape[:2]
@@ -110,6 +127,29 @@ def in_image(text: str, boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 def visible(boxes: np.ndarray) -> np.ndarray:
     """Which boxes (d, 4) have an area, (d,): others lie outside of the image, in the padding of a letterbox."""
     return np.asarray((boxes[:, 2:] > boxes[:, :2]).all(-1))
+
+
+def of_windows(
+    found: list[tuple[Window, tuple[np.ndarray, ...]]],
+    size: tuple[int, int],
+    limit: int = LIMIT,
+    iou: float | None = None,
+    across_classes: bool = False,
+) -> tuple[np.ndarray, ...]:
+    """Boxes (d, 4), scores (d,) and labels (d,) in an image of this size, from those of its windows, in pixels of each.
+
+    Args:
+        found: (window, (boxes, scores, labels)) of each.
+        size: (height, width).
+        limit, iou, across_classes: as in `merged`; None for its iou.
+    """
+    if len(found) == 1:
+        return found[0][1]
+    boxes = np.concatenate([own + np.tile(window[:2], 2).astype("float32") for window, (own, _, _) in found])
+    scores, labels = (np.concatenate([answer[i] for _, answer in found]) for i in (1, 2))
+    windows = np.repeat([window for window, _ in found], [len(answer[1]) for _, answer in found], axis=0)
+    kept = merged(boxes, scores, labels, windows, size, limit, IOU if iou is None else iou, across_classes)
+    return boxes[kept], scores[kept], labels[kept]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,23 +213,8 @@ class Finder(ReadsImages):
 
     def _of_image(self, size, found):
         """Boxes, scores and labels in an image of this size, from those of its windows."""
-        if len(found) == 1:
-            return found[0][1]
-        boxes = np.concatenate([own + np.tile(window[:2], 2).astype("float32") for window, (own, _, _) in found])
-        scores, labels = (np.concatenate([answer[i] for _, answer in found]) for i in (1, 2))
-        windows = np.repeat([window for window, _ in found], [len(answer[1]) for _, answer in found], axis=0)
-        iou = self.options.get("iou")
-        kept = merged(
-            boxes,
-            scores,
-            labels,
-            windows,
-            size,
-            self.options["limit"],
-            IOU if iou is None else iou,
-            bool(self.options.get("across_classes")),
-        )
-        return boxes[kept], scores[kept], labels[kept]
+        iou, across_classes = self.options.get("iou"), bool(self.options.get("across_classes"))
+        return of_windows(found, size, self.options["limit"], iou, across_classes)
 
 
 def detect(model: Any, x: Any, verbose: bool | int | str = "auto", **how: Any) -> Detections | list[Detections]:

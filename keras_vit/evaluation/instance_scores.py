@@ -8,10 +8,10 @@ import numpy as np
 
 from keras_vit.evaluation.average_precision import AveragePrecision
 from keras_vit.evaluation.data import OnSource
+from keras_vit.evaluation.mask_boundaries import BoundaryOverlaps
 from keras_vit.evaluation.matched_boxes import any_class_matches
-from keras_vit.evaluation.matched_masks import mask_overlaps
+from keras_vit.evaluation.matched_masks import MaskOverlaps
 from keras_vit.evaluation.outlined_scenes import OutlinedScenes, open_scenes
-from keras_vit.evaluation.own_size import nearest
 from keras_vit.evaluation.registry import Evaluation, Setting, register
 from keras_vit.inspection.instance_comparison import compared, sheet
 from keras_vit.io.target_values import CROWD, KIND, LABEL, PADDING
@@ -68,6 +68,7 @@ class Instances(OnSource):
         threshold: score from which found objects count in the confusion matrix, precision, recall and pictures; None
             for the one with the highest F1 on this data.
         limit: objects found per image, those with the highest scores; 100 of each class count, as in COCO.
+        boundary: also measure Boundary AP (arXiv 2103.16562), which is strict about the edges of large masks.
     """
 
     score: ClassVar[str] = "ap"
@@ -80,6 +81,7 @@ class Instances(OnSource):
     pictures: int = 4
     threshold: float | None = None
     limit: int = 100
+    boundary: bool = False
 
     def __post_init__(self):
         if not isinstance(self.pictures, int) or self.pictures < 0:
@@ -88,37 +90,54 @@ class Instances(OnSource):
             raise ValueError(f"instances: limit={self.limit!r}: expected a whole number, 1 or more.")
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise ValueError(f"instances: threshold={self.threshold!r}: expected a score from 0 to 1, or None.")
+        if not isinstance(self.boundary, bool):
+            raise ValueError(f"instances: boundary={self.boundary!r}: expected True or False.")
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         scenes = open_scenes(self, setting)
         return lambda: self._evaluation(scenes, *self._collect(scenes))
 
     def _collect(self, scenes: OutlinedScenes):
-        """(AveragePrecision of masks, of boxes, [_Example]) of all images."""
+        """({measure: AveragePrecision}, [_Example]) of all images."""
         from keras_vit.instances.found import InstanceFinder
 
         model, shown = scenes.setting.model, scenes.shown(self.pictures)
         finder = InstanceFinder(model, scenes.setting.batch_size, limit=self.limit)
-        masks, boxes, examples = AveragePrecision(scenes.class_names), AveragePrecision(scenes.class_names), []
+        names = ("ap", "box_ap", "boundary_ap") if self.boundary else ("ap", "box_ap")
+        collected, examples = {name: AveragePrecision(scenes.class_names) for name in names}, []
         stuff = [scenes.class_names.index(name) for name in scenes.stuff]
         for scene, found in scenes.found("Finding objects", finder.of_pixels):
             size, objects, labels = scene.image.shape[:2], scene.objects.copy(), scenes.of_model[found.labels]
             objects[np.isin(objects[:, LABEL], stuff), LABEL] = PADDING
-            one_by_one = (found.mask(i) for i in range(len(found)))
-            iou, areas = mask_overlaps(one_by_one, scene.segments, objects[:, KIND] == CROWD)
+            iou, areas, of_boundaries = self._overlaps(found, scene.segments, objects[:, KIND] == CROWD)
             around = found.boxes / np.tile(np.array(size, "float64"), 2)
-            masks.add(size, objects, None, found.scores, labels, iou, areas)
-            boxes.add(size, objects, around, found.scores, labels)
+            collected["ap"].add(size, objects, None, found.scores, labels, iou, areas)
+            collected["box_ap"].add(size, objects, around, found.scores, labels)
+            if self.boundary:
+                collected["boundary_ap"].add(size, objects, None, found.scores, labels, of_boundaries, areas)
             if scene.position in shown:
-                drawn = [nearest(found.mask(i), model.image_size) for i in range(min(len(found), _DRAWN))]
+                drawn = [found.mask(i, model.image_size) for i in range(min(len(found), _DRAWN))]
                 detections = (part[:_DRAWN] for part in (around, found.scores, labels, iou))
                 examples.append(_Example(*scene.resized(model.image_size), objects, drawn, *detections))
-        return masks, boxes, examples
+        return collected, examples
 
-    def _evaluation(self, scenes, masks, boxes, examples):
+    def _overlaps(self, found, segments, crowd):
+        """(IoU (d, m), areas (d,), what Boundary AP compares (d, m), or None) of the objects found in an image."""
+        masks, edges = MaskOverlaps(segments, crowd), BoundaryOverlaps(segments, crowd) if self.boundary else None
+        for i in range(len(found)):
+            part = found.part(i)
+            masks.add(*part)
+            if edges is not None:
+                edges.add(*part)
+        iou, areas = masks.result()
+        return iou, areas, None if edges is None else edges.combined(iou)
+
+    def _evaluation(self, scenes, collected, examples):
+        masks = collected.pop("ap")
         measures, details = masks.result(self.threshold)
         if "ap" not in measures:
             raise ValueError(f"The {masks.images} images of {scenes.source.name} have no objects to find.")
-        measures |= {"box_ap": boxes.result()[0]["ap"], "examples": masks.images}
+        measures |= {name: others.result()[0]["ap"] for name, others in collected.items()}
+        measures["examples"] = masks.images
         drawn = [example.drawn(scenes.class_names, details["score_threshold"]) for example in examples]
         return Evaluation(measures, details, pictures={"examples": sheet(drawn)} if drawn else {})

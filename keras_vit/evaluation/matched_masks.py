@@ -1,41 +1,56 @@
-"""How much found masks and the true objects of an image overlap, without an array of masks: one (h, w) at a time."""
-
-from collections.abc import Iterable
+"""How much found masks and the true objects of an image overlap, one found mask at a time."""
 
 import numpy as np
 
 
-def mask_overlaps(
-    masks: Iterable[np.ndarray], segments: np.ndarray, crowd: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """IoU of found masks and true objects; with a crowd it is the share of the found mask inside the crowd.
+class MaskOverlaps:
+    """Collects the IoU of found masks with an image's true objects; for a crowd the share of the mask inside it.
 
     Args:
-        masks: d masks (h, w) bool, each read once, in turn.
         segments: (h, w, 2). At each pixel the numbers of the topmost and of the lowest object, 1 to m; 0 for none.
         crowd: (m,) bool.
 
-    Returns:
-        (IoU (d, m), areas of the found masks in pixels (d,)), float64. Masks without pixels overlap nothing.
-
     Raises:
-        ValueError: for a mask of another size, or a number above m.
+        ValueError: for a number above m.
     """
-    m, upper, lower = len(crowd), segments[..., 0].reshape(-1), segments[..., 1].reshape(-1)
-    if upper.size and max(upper.max(), lower.max()) > m:
-        raise ValueError(f"The segments have the number {max(upper.max(), lower.max())}, but there are {m} objects.")
-    lower = np.where(lower == upper, 0, lower)
 
-    def counts(layer_pixels):
-        return np.sum([np.bincount(pixels, minlength=m + 1)[1:] for pixels in layer_pixels], axis=0)
+    def __init__(self, segments: np.ndarray, crowd: np.ndarray):
+        if segments.size and segments.max() > len(crowd):
+            raise ValueError(f"The segments have the number {segments.max()}, but there are {len(crowd)} objects.")
+        self._crowd = np.asarray(crowd, bool)
+        numbers = segments.astype("uint16" if len(crowd) < 2**16 else "int32")  # half the memory to read, for each mask
+        upper, lower = np.moveaxis(numbers, -1, 0)
+        self._layers = [upper.copy()]
+        if (upper != lower).any():
+            self._layers.append(np.where(upper == lower, 0, lower))
+        self._both: list[np.ndarray] = []
+        self._areas: list[int] = []
 
-    true, both, own = counts((upper, lower)), [], []
-    for mask in masks:
-        if mask.shape != segments.shape[:2]:
-            raise ValueError(f"A found mask has {mask.shape} pixels, and the true segments {segments.shape[:2]}.")
-        inside = np.flatnonzero(mask)
-        both.append(counts((upper[inside], lower[inside])))
-        own.append(len(inside))
-    inter, areas = np.array(both, "float64").reshape(len(own), m), np.array(own, "float64")
-    either = np.where(crowd, areas[:, None], areas[:, None] + true - inter)
-    return np.divide(inter, either, out=np.zeros_like(inter), where=inter > 0), areas
+    def _counts(self, pixels):
+        """The pixels of each object (m,), of an iterable of numbers (n,) for each layer."""
+        m = len(self._crowd)
+        return np.sum([np.bincount(numbers, minlength=m + 1)[1:] for numbers in pixels], axis=0)
+
+    def add(self, rows: slice, columns: slice, inside: np.ndarray) -> None:
+        """Adds a found mask.
+
+        Args:
+            rows, columns: the part of the image that has all its pixels.
+            inside: (rows, columns) bool.
+
+        Raises:
+            ValueError: for a part of another shape.
+        """
+        parts = [layer[rows, columns] for layer in self._layers]
+        if inside.shape != parts[0].shape:
+            raise ValueError(f"A found mask has {inside.shape} pixels, and its part of the image {parts[0].shape}.")
+        self._both.append(self._counts(part[inside] for part in parts))
+        self._areas.append(int(np.count_nonzero(inside)))
+
+    def result(self) -> tuple[np.ndarray, np.ndarray]:
+        """(IoU (d, m), areas of the found masks in pixels (d,)), float64. Masks without pixels overlap nothing."""
+        true = self._counts(layer.reshape(-1) for layer in self._layers)
+        areas = np.array(self._areas, "float64")
+        inter = np.array(self._both, "float64").reshape(len(areas), len(true))
+        either = np.where(self._crowd, areas[:, None], areas[:, None] + true - inter)
+        return np.divide(inter, either, out=np.zeros_like(inter), where=inter > 0), areas

@@ -14,7 +14,7 @@ import numpy as np
 from keras_vit.data.annotations.run_lengths import run_lengths
 from keras_vit.detection.detect import Detections, class_names, in_image, letterboxes, shown_text, visible
 from keras_vit.detection.heads.suppress import share
-from keras_vit.detection.tiles import LIMIT, Tiling, merged, over_windows
+from keras_vit.detection.tiles import LIMIT, Tiling, Window, merged, over_windows
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.mask_pictures import palette, rgb
 from keras_vit.layers.arguments import integer
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 WHOLE = (0.0, 0.0, 1.0, 1.0)
 
 
-def _between(places: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(cell before, cell after, weight of the latter) of positions in cells, for `count` cells."""
-    places = np.clip(places - 0.5, 0, count - 1)
-    low = np.minimum(places.astype(int), max(count - 2, 0))
-    return low, np.minimum(low + 1, count - 1), (places - low).astype("float32")
+def places(pixels: range, count: int, first: float, last: float, cells: int) -> tuple[np.ndarray, ...]:
+    """(cell before, cell after, weight of the latter) of pixels of a side of `count`; cells from `first` to `last`."""
+    position = ((np.array(pixels) + 0.5) / count - first) / (last - first) * cells
+    position = np.clip(position - 0.5, 0, cells - 1)
+    low = np.minimum(position.astype(int), max(cells - 2, 0))
+    return low, np.minimum(low + 1, cells - 1), (position - low).astype("float32")
 
 
-def sampled(grid: np.ndarray, frame: Any, size: tuple[int, int], rows: range, columns: range) -> np.ndarray:
-    """Logits of a part of an image, (rows, columns), from a grid (h', w') over its part `frame`.
+def sampled(grids: np.ndarray, frame: Any, size: tuple[int, int], rows: range, columns: range) -> np.ndarray:
+    """Logits of a part of an image, (..., rows, columns), from grids (..., h', w') over its part `frame`.
 
     Args:
-        grid: logits at the centres of its cells.
-        frame: top, left, bottom, right of the grid, as fractions of the image.
+        grids: logits at the centres of cells.
+        frame: top, left, bottom, right of the grids, as fractions of the image.
         size: (height, width) of the image.
         rows, columns: the pixels to return.
     """
     top, left, bottom, right = frame
-    y = ((np.array(rows) + 0.5) / size[0] - top) / (bottom - top) * grid.shape[0]
-    x = ((np.array(columns) + 0.5) / size[1] - left) / (right - left) * grid.shape[1]
-    (above, below, down), (before, after, across) = _between(y, grid.shape[0]), _between(x, grid.shape[1])
-    lines = grid[above] * (1 - down)[:, None] + grid[below] * down[:, None]  # (rows, w')
-    return lines[:, before] * (1 - across) + lines[:, after] * across
+    above, below, down = places(rows, size[0], top, bottom, grids.shape[-2])
+    before, after, across = places(columns, size[1], left, right, grids.shape[-1])
+    lines = grids[..., above, :] * (1 - down)[:, None] + grids[..., below, :] * down[:, None]  # (..., rows, w')
+    return lines[..., before] * (1 - across) + lines[..., after] * across
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -64,25 +64,32 @@ class Instances(Detections):
     grids: np.ndarray
     frames: np.ndarray
 
-    def _window(self, i):
-        """The rows and columns of the image that may belong to object `i`."""
-        size, box = np.tile(self.image.shape[:2], 2), self.boxes[i].astype("float64")
-        frame = np.clip(self.frames[i].astype("float64"), 0, 1) * size  # a tile's mask ends with the tile
-        cell = (self.frames[i, 2:] - self.frames[i, :2]) * size[:2] / self.grids.shape[1:] + 1
+    _of_objects = (*Detections._of_objects, "grids", "frames")
+
+    def _window(self, i, size):
+        """The rows and columns that may belong to object `i`, of an image (height, width)."""
+        sides = np.tile(size, 2)
+        box = self.boxes[i].astype("float64") / np.tile(self.image.shape[:2], 2) * sides
+        frame = np.clip(self.frames[i].astype("float64"), 0, 1) * sides  # a tile's mask ends with the tile
+        cell = (self.frames[i, 2:] - self.frames[i, :2]) * sides[:2] / self.grids.shape[1:] + 1
         first = np.floor(np.maximum(box[:2] - cell, frame[:2]) + 1e-3).astype(int)
         last = np.ceil(np.minimum(box[2:] + cell, frame[2:]) - 1e-3).astype(int)
         return range(first[0], last[0]), range(first[1], last[1])
 
-    def part(self, i: int) -> tuple[slice, slice, np.ndarray]:
-        """Object `i` as (rows, columns, mask (rows, columns) bool): outside of these no pixel belongs to it."""
-        rows, columns = self._window(i)
-        inside = sampled(self.grids[i], self.frames[i], self.image.shape[:2], rows, columns) > 0
+    def part(self, i: int, size: tuple[int, int] | None = None) -> tuple[slice, slice, np.ndarray]:
+        """Object `i` as (rows, columns, mask (rows, columns) bool): outside of these no pixel belongs to it.
+
+        `size` is as in `mask`.
+        """
+        size = size or self.image.shape[:2]
+        rows, columns = self._window(i, size)
+        inside = sampled(self.grids[i], self.frames[i], size, rows, columns) > 0
         return slice(rows.start, rows.stop), slice(columns.start, columns.stop), inside
 
-    def mask(self, i: int) -> np.ndarray:
-        """The pixels of object `i`: (h, w) bool, at the image's own size."""
-        mask = np.zeros(self.image.shape[:2], bool)
-        rows, columns, inside = self.part(i)
+    def mask(self, i: int, size: tuple[int, int] | None = None) -> np.ndarray:
+        """The pixels of object `i`: (h, w) bool, at the image's own size or at `size`, (height, width)."""
+        rows, columns, inside = self.part(i, size)
+        mask = np.zeros(size or self.image.shape[:2], bool)
         mask[rows, columns] = inside
         return mask
 
@@ -110,7 +117,7 @@ class Instances(Detections):
         return numbers
 
     def picture(self, alpha: float = 0.5) -> "Image.Image":
-        """The image with masks, boxes, names and scores: a Pillow image, to show or save.
+        """The image, enlarged if it is small, with masks, boxes, names and scores: a Pillow image, to show or save.
 
         Each object has its own colour.
 
@@ -184,10 +191,7 @@ class InstanceFinder(ReadsImages):
         """The Instances of pixels 0..255 (h, w, c) uint8 in the model's channels, in order."""
         find = functools.partial(self._found, parse_preprocessing(shown_text(self.model)), InputRange.known(self.model))
         for image, found in over_windows(images, self.tiling, find, self.batch_size):
-            if len(found) == 1:
-                yield dataclasses.replace(found[0][1], image=image)
-            else:
-                yield self._merged(image, found)
+            yield of_windows(image, found, self.limit)
 
     def _found(self, preprocess, pixel_range, windows):
         """The Instances in each window's pixels (h, w, c)."""
@@ -197,20 +201,23 @@ class InstanceFinder(ReadsImages):
         for i, window in enumerate(windows):
             yield instances(self.model, {name: x[i] for name, x in rows.items()}, window, self.threshold)
 
-    def _merged(self, image, found):
-        """The Instances in an image from those of its windows."""
-        size, sides = image.shape[:2], np.tile(np.array(image.shape[:2], "float32"), 2)
-        corners = np.array([window for window, _ in found], "float32")
-        owner = np.repeat(np.arange(len(found)), [len(answer) for _, answer in found])
-        boxes, scores, labels, grids, frames = (
-            np.concatenate([getattr(answer, name) for _, answer in found])
-            for name in ("boxes", "scores", "labels", "grids", "frames")
-        )
-        start, extent = np.tile(corners[owner, :2], 2), np.tile(corners[owner, 2:] - corners[owner, :2], 2)
-        boxes, frames = boxes + start, (frames * extent + start) / sides
-        kept = merged(boxes, scores, labels, corners[owner].astype(int), size, self.limit)
-        names = class_names(self.model)
-        return Instances(boxes[kept], scores[kept], labels[kept], names, image, grids[kept], frames[kept])
+
+def of_windows(image: np.ndarray, found: list[tuple[Window, Instances]], limit: int = LIMIT) -> Instances:
+    """The Instances in an image (h, w, c), `limit` at most, from those of its windows."""
+    if len(found) == 1:
+        return dataclasses.replace(found[0][1], image=image)
+    size, sides = image.shape[:2], np.tile(np.array(image.shape[:2], "float32"), 2)
+    corners = np.array([window for window, _ in found], "float32")
+    owner = np.repeat(np.arange(len(found)), [len(answer) for _, answer in found])
+    boxes, scores, labels, grids, frames = (
+        np.concatenate([getattr(answer, name) for _, answer in found])
+        for name in ("boxes", "scores", "labels", "grids", "frames")
+    )
+    start, extent = np.tile(corners[owner, :2], 2), np.tile(corners[owner, 2:] - corners[owner, :2], 2)
+    boxes, frames = boxes + start, (frames * extent + start) / sides
+    kept = merged(boxes, scores, labels, corners[owner].astype(int), size, limit)
+    names = found[0][1].class_names
+    return Instances(boxes[kept], scores[kept], labels[kept], names, image, grids[kept], frames[kept])
 
 
 def frame_of(text: str, size: tuple[int, int]) -> Any:

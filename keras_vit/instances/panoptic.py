@@ -13,7 +13,7 @@ import numpy as np
 from keras_vit.detection.detect import class_names, shown_text
 from keras_vit.detection.heads.suppress import share
 from keras_vit.fit.checks.pixels import InputRange
-from keras_vit.instances.found import frame_of, sampled, shaded
+from keras_vit.instances.found import frame_of, places, sampled, shaded
 from keras_vit.io.mask_pictures import drawable, palette, png, with_legend
 from keras_vit.layers.arguments import integer
 from keras_vit.prediction.images import ReadsImages, each_answer
@@ -23,6 +23,9 @@ from keras_vit.segmentation.sliding_windows import batched
 
 if TYPE_CHECKING:
     from PIL import Image
+
+_AT_ONCE = 2**17  # logits of queries at pixels
+_ROUNDING = 1e-4  # of strengths, relative
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,14 +103,58 @@ class Panoptic:
         return f"Panoptic({height} x {width} pixels: {found or 'nothing'}{', ...' if len(self) > 5 else ''})"
 
 
+def _window(axis, lines, pixels):
+    """The cells (first, end) that the pixels of a side take their values from."""
+    return lines[axis][0][pixels.start], lines[axis][1][pixels.stop - 1] + 1
+
+
 def _strongest(grids, scores, frame, size):
-    """The number of the query with the highest product of score and mask probability at each pixel, (h, w)."""
-    best, owner = np.zeros(size, "float32"), np.zeros(size, "int32")
-    for i, (grid, score) in enumerate(zip(grids, scores)):
-        strength = score / (1 + np.exp(-sampled(grid, frame, size, range(size[0]), range(size[1]))))
-        higher = strength > best
-        best[higher], owner[higher] = strength[higher], i
-    return owner
+    """(owner, inside), both (h, w): at each pixel the number of the query with the highest product of score and mask
+    probability, and whether the pixel is inside its mask.
+
+    Divides the image until a part has little to compute. Logits between cells lie between those of the cells, so
+    queries whose highest strength in a part is below the lowest of another are left out there.
+    """
+    owner, inside = np.zeros(size, "int32"), np.zeros(size, bool)
+    lines = [places(range(size[i]), size[i], frame[i], frame[i + 2], grids.shape[i + 1]) for i in (0, 1)]
+
+    def strength(logits, rivals):
+        with np.errstate(over="ignore"):  # a probability of 0
+            return scores[rivals].reshape(-1, *[1] * (logits.ndim - 1)) / (1 + np.exp(-logits))
+
+    parts = [(range(size[0]), range(size[1]), np.arange(len(grids)))] if len(grids) else []
+    while parts:
+        rows, columns, rivals = parts.pop()
+        (top, bottom), (left, right) = _window(0, lines, rows), _window(1, lines, columns)
+        cells = grids[rivals, top:bottom, left:right]
+        highest, lowest = (strength(best, rivals) for best in (cells.max((1, 2)), cells.min((1, 2))))
+        rivals = rivals[highest >= (1 - _ROUNDING) * lowest.max()]
+        if len(rivals) * len(rows) * len(columns) > _AT_ONCE:
+            parts += [(*half, rivals) for half in _halves(rows, columns)]
+            continue
+        logits = sampled(grids[rivals], frame, size, rows, columns)  # (rivals, rows, columns)
+        best = strength(logits, rivals).argmax(0)
+        place = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
+        owner[place] = rivals[best]
+        inside[place] = np.take_along_axis(logits, best[None], 0)[0] >= 0
+    return owner, inside
+
+
+def _halves(rows, columns):
+    """The halves of a part, across its longer side."""
+    if len(rows) >= len(columns):
+        return [(half, columns) for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :])]
+    return [(rows, half) for half in (columns[: len(columns) // 2], columns[len(columns) // 2 :])]
+
+
+def _area(grid, frame, size):
+    """The pixels inside a mask, from its logits (h', w'), computed where it may have some."""
+    part = []
+    for axis, there in enumerate(((grid >= 0).any(1), (grid >= 0).any(0))):
+        low, high, _ = places(range(size[axis]), size[axis], frame[axis], frame[axis + 2], grid.shape[axis])
+        found = np.flatnonzero(there[low] | there[high])
+        part.append(range(found[0], found[-1] + 1) if len(found) else range(0))
+    return np.count_nonzero(sampled(grid, frame, size, *part) >= 0)
 
 
 def merged(
@@ -134,23 +181,21 @@ def merged(
     """
     order = np.argsort(-scores, kind="stable")
     grids, scores, labels = grids[order], scores[order], labels[order]
-    owner, segments = _strongest(grids, scores, frame, size), np.zeros(size, "int32")
+    owner, inside = _strongest(grids, scores, frame, size)
+    own, shown = (np.bincount(found, minlength=len(grids)) for found in (owner.reshape(-1), owner[inside]))
+    numbers = np.zeros(len(grids) + 1, "int32")  # of each query's segment
     of_stuff: dict[int, int] = {}
     kept: list[int] = []
-    for i, grid in enumerate(grids):
-        inside = sampled(grid, frame, size, range(size[0]), range(size[1])) >= 0
-        own = owner == i
-        shown = own & inside
-        if not shown.any() or own.sum() < overlap * inside.sum():
+    for i in np.flatnonzero(shown).tolist():
+        if own[i] < overlap * _area(grids[i], frame, size):
             continue
         label = int(labels[i])
-        number = of_stuff.get(label, len(kept) + 1)
-        segments[shown] = number
-        if number > len(kept):
+        numbers[i] = of_stuff.get(label, len(kept) + 1)
+        if numbers[i] > len(kept):
             kept.append(i)
         if label in stuff:
-            of_stuff[label] = number
-    return segments, labels[kept].astype("int32"), scores[kept].astype("float32")
+            of_stuff[label] = numbers[i]
+    return np.where(inside, numbers[owner], 0), labels[kept].astype("int32"), scores[kept].astype("float32")
 
 
 @dataclasses.dataclass(frozen=True)

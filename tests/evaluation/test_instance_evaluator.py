@@ -46,6 +46,14 @@ def test_masks_count_where_boxes_are_equal(model):
     assert found.measures["ap"] == 0 and found.measures["box_ap"] == pytest.approx(1)
 
 
+def test_boundaries_are_measured_if_asked(model):
+    assert "boundary_ap" not in evaluate(model).measures
+    # Of the dog's outline and that of its half, 28 and 20 pixels, 14 are common: an IoU of .41.
+    assert evaluate(model, boundary=True).measures["boundary_ap"] == pytest.approx((1 + 0) / 2)
+    with pytest.raises(ValueError, match="boundary=1: expected True or False"):
+        make_evaluator("instances", {"boundary": 1})
+
+
 def doubled(example):
     twice = {key: tf.repeat(tf.repeat(example[key], 2, 0), 2, 1) for key in ("image", "segments")}
     return {**example, **twice, "area": 4 * example["area"]}

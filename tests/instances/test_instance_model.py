@@ -162,8 +162,19 @@ def test_instances_give_masks_at_the_image_size():
     number = found.map()
     assert (number[found.mask(0)] == 1).all() and (number[found.mask(1) & ~found.mask(0)] == 2).all()
     assert [len(mask["counts"]) > 4 and mask["size"] == [40, 60] for mask in found.run_lengths()] == [True, True]
-    assert found.picture().size == (60, 40)
+    assert overlap(found.mask(0, (20, 30)), found.mask(0)[::2, ::2]) > 0.8
+    assert found.picture().size == (360, 240)  # enlarged, so that labels do not cover the objects
     assert repr(found) == "Instances(40 x 60 pixels: cat 90%, dog 80%)"
+
+
+def test_some_of_the_instances_have_their_masks():
+    found = objects_with_masks()
+    assert found[0] == next(iter(found)) and found[-1].name == "dog"
+    second, none = found[found.labels == 1], found[2:]
+    assert second.names == ("dog",) and (second.mask(0) == found.mask(1)).all()
+    assert len(none) == 0 and none.masks.shape == (0, 40, 60)
+    with pytest.raises(IndexError):
+        found[2]
 
 
 def test_panoptic_merging_gives_a_pixel_to_one_segment():
@@ -179,6 +190,22 @@ def test_panoptic_merging_gives_a_pixel_to_one_segment():
     assert segments.tolist() == expected
     assert (kept.tolist(), of_segments.tolist()) == ([0, 1], pytest.approx([0.95, 0.9]))
     assert merged(grids[2:], scores[2:], labels[2:], (), (4, 8))[1].tolist() == [1, 1]  # two things
+
+
+def test_parts_of_large_images_are_merged_as_the_whole():
+    """By the definition: products of all queries at all pixels."""
+    rng, size = np.random.default_rng(0), (230, 310)
+    y, x = np.mgrid[:12, :16]
+    middle, side = 14 * rng.random((60, 2, 1, 1)), rng.random((60, 1, 1))
+    grids = (9 - 9 * np.hypot(y - middle[:, 0], x - middle[:, 1]) / (1 + 8 * side)).astype("float32")
+    scores = rng.permutation(60).astype("float32") / 60
+    logits = np.stack([sampled(grid, (0.0, 0.0, 1.0, 1.0), size, range(230), range(310)) for grid in grids])
+    owner = (scores[:, None, None] / (1 + np.exp(-logits.astype("float64")))).argmax(0)
+    expected = [(owner == i) & (logits[i] >= 0) for i in np.argsort(-scores)]
+    expected = [mask for mask in expected if mask.any()]
+    segments, _, kept = merged(grids, scores, np.zeros(60, int), (), size, overlap=0.0)
+    assert len(kept) == len(expected) > 10
+    assert all((mask == (segments == i)).all() for i, mask in enumerate(expected, 1))
 
 
 def test_nothing_found_is_an_answer():

@@ -48,6 +48,30 @@ def test_predictions_are_what_detect_finds(client, model):
 
 
 @pytest.mark.extended
+def test_tiles_are_those_of_detect(client, model):
+    images = [png((40, 70, 3)), b"no image", png((15, 9, 3))]  # the last is smaller than a tile
+    body = {"instances": [{"b64": base64.b64encode(image).decode()} for image in images]}
+    address = f"/v1/models/cells:predict?threshold={LEAST_SCORE}&tiles=30"
+    rows = client.post(address, json=body).json()["predictions"]
+    assert "cannot be decoded" in rows[1]["status"]
+    for i in (0, 2):
+        expected, row = model.detect(images[i], threshold=LEAST_SCORE, tiles=30), rows[i]
+        assert row["classes"] == list(expected.names) != [] and row["size"] == list(expected.image.shape[:2])
+        np.testing.assert_allclose(row["boxes"], expected.boxes, atol=1e-3)
+    twice = {"instances": body["instances"][:1] * 2}
+    for query, code, message, sent in (
+        ("tiles=0", 400, "tiles", {"json": body}),
+        ("tiles=x", 422, "tiles", {"json": body}),
+        ("tiles=8", 413, "Its tiles are 85 images, of 64 at most", {"content": images[0]}),
+        ("tiles=9", 413, "Its tiles are 122 images, of 64 at most", {"json": twice}),
+    ):
+        answer = client.post(f"/v1/models/cells:predict?{query}", **sent)
+        assert answer.status_code == code and message in answer.json()["error"]
+    answer = client.post(address, json={**body, "signature_name": "encoded_features"})
+    assert answer.status_code == 400 and "is of whole images" in answer.json()["error"]
+
+
+@pytest.mark.extended
 def test_without_a_threshold_it_is_the_models(client, model):
     image = png((30, 50, 3))
     model.score_threshold = float(model.detect(image, threshold=0.0).scores[2])

@@ -217,6 +217,17 @@ def test_an_evaluator_is_left_out_by_none():
         config_files.apply_overrides(["--config.evals.reconstructions=5"], config)
 
 
+@pytest.mark.parametrize("recipe", ["instances", "segmentation:camvid"])
+def test_images_are_square_or_not_whatever_the_recipes_are(recipe):
+    for text, size in (("(192, 256)", (192, 256)), ("224", 224)):
+        config = config_files.load_config(recipe)
+        assert config_files.apply_overrides([f"--config.model.image_size={text}"], config) == []
+        assert config.model.image_size == size
+    for text in ("(192,)", "12.5", "large", "(0, 4)"):
+        with pytest.raises(ValueError, match=re.escape(f"{text}: expected pixels, such as 224, or (height, width)")):
+            config_files.apply_overrides([f"--config.model.image_size={text}"], config_files.load_config(recipe))
+
+
 def test_a_value_may_be_an_argument_of_its_own():
     config = config_files.load_config("digits_finetune")
     given = "--config.mixup None --config.model.depth 3 --config.seed 5 --config.data.cache --runs=2".split()

@@ -138,13 +138,16 @@ def _admitted(service: Service, name: str, request: Request, signature: str = ""
         yield served, take
 
 
-async def _answer(service, name, request, default, threshold=None, queries=()):
+async def _answer(service, name, request, default, threshold=None, tiles=None, queries=()):
     """Rows or columns of a signature's outputs: the one that the request names, or `default`."""
     with _admitted(service, name, request, queries=queries) as (served, take):
         asked = await bodies.asked(request, service.limits, take)
         signature = asked.signature or default
         request.state.signature = signature if signature in served.signatures else ""
-        rows = await service.rows(served, signature, asked.images, threshold)
+        if tiles is None:
+            rows = await service.rows(served, signature, asked.images, threshold)
+        else:
+            rows = await service.rows_by_tiles(served, signature, asked.images, threshold, tiles)
     return {"outputs": _columns(rows)} if asked.columns else {"predictions": rows}
 
 
@@ -166,8 +169,10 @@ def _signatures(app: FastAPI, service: Service) -> None:
         summary="The most probable classes, objects or classes of pixels of images, or what another signature returns",
         openapi_extra=_IMAGES,
     )
-    async def predict(name: str, request: Request, threshold: float | None = None) -> dict[str, Any]:
-        return await _answer(service, name, request, DEFAULT, threshold, ["threshold"])
+    async def predict(
+        name: str, request: Request, threshold: float | None = None, tiles: int | None = None
+    ) -> dict[str, Any]:
+        return await _answer(service, name, request, DEFAULT, threshold, tiles, ["threshold", "tiles"])
 
     @app.post("/v1/models/{name}:features", summary="The features of images", openapi_extra=_IMAGES)
     async def features(name: str, request: Request) -> dict[str, Any]:

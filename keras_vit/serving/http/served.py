@@ -10,6 +10,7 @@ import numpy as np
 from keras_vit.answers import Answer, bind
 from keras_vit.answers.answer import Refusal, as_rows, takes
 from keras_vit.classification.classify import check_top_k
+from keras_vit.detection.tiles import Tiling, Window
 from keras_vit.inspection.attention import attention_map_function, head_map_function
 from keras_vit.models import features
 from keras_vit.models.taps import blocks, encoder_in
@@ -30,6 +31,12 @@ def _refusals() -> Iterator[None]:
         yield
     except ValueError as error:
         raise Refused(400, str(error)) from None
+
+
+def check_tiles(count: int, most: int) -> None:
+    """Raises Refused, 413, for more tiles in a request than `most`."""
+    if count > most:
+        raise Refused(413, f"Its tiles are {count} images, of {most} at most: send a smaller image, or larger tiles.")
 
 
 def _size(rows: int) -> int:
@@ -185,6 +192,42 @@ class Served:
                 return self._prepare(encoded, "It"), None
             image = self._read(encoded, "It")
             return self._prepare.preprocess.image(image).numpy(), image.shape[:2]
+
+    def tiling(self, signature: str, tiles: int) -> Tiling:
+        """How tiles of a request cover its images.
+
+        Raises:
+            Refused: 400 for a size out of range, or a signature that does not find objects.
+        """
+        with _refusals():
+            if not self.answers or not self.answers[-1].finds_objects:
+                raise Refusal(f'"{self.name}" finds no objects: leave the parameter "tiles" out.')
+            if signature != self.answers[-1].signature:
+                raise Refusal(f'"{signature}" is of whole images: leave the parameter "tiles" out.')
+            return Tiling(tiles)
+
+    def decode_tiles(
+        self, encoded: bytes, tiling: Tiling, most: int
+    ) -> tuple[list[np.ndarray], list[Window], tuple[int, int]]:
+        """The pixels (h, w, c) uint8 of an encoded image and of its tiles, these windows, and the image's size.
+
+        Raises:
+            Refused: as `decode_with_size`, and 413 for more than `most` tiles.
+        """
+        with _refusals():
+            if not encoded:
+                raise Refusal(EMPTY)
+            image = self._read(encoded, "It")
+            windows = tiling.windows(*image.shape[:2])
+        check_tiles(len(windows), most)
+        parts = (image[top:bottom, left:right] for top, left, bottom, right in windows)
+        return [self._prepare.preprocess.image(part).numpy() for part in parts], windows, image.shape[:2]
+
+    def of_windows(
+        self, rows: list[dict[str, Any]], windows: list[Window], size: tuple[int, int], threshold: float
+    ) -> dict[str, Any]:
+        """The objects in an image of this height and width, from the results of its windows."""
+        return self.answers[-1].of_windows(rows, windows, size, threshold)
 
     def threshold(self, asked: float | None) -> float:
         """The score above which a request gets objects: the one it asks for, or the model's.

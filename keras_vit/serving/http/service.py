@@ -5,12 +5,14 @@ import base64
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import hmac
+import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
-import numpy as np
 import prometheus_client as prometheus
 from absl import logging
 from fastapi import Request
@@ -20,19 +22,34 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.prediction.decoding_in_graph import OK
 from keras_vit.serving.http.batching import Batcher, Overloaded
 from keras_vit.serving.http.bodies import PIXELS, Limits, Memory, Refused
-from keras_vit.serving.http.served import Served
+from keras_vit.serving.http.served import Served, check_tiles
 from keras_vit.serving.http.sizes import check_size
 
 # States of a model in TensorFlow Serving.
 LOADING, AVAILABLE, UNLOADING = "LOADING", "AVAILABLE", "UNLOADING"
 
 
-def _decoded(served, image, megapixels) -> tuple[np.ndarray, tuple[int, int] | None] | Refused:
+def _decoded(decode, image, megapixels) -> Any:
     try:
         check_size(image, megapixels)
-        return served.decode_with_size(image)
+        return decode(image)
     except Refused as refusal:
         return refusal
+
+
+def _usable(decoded):
+    """What was decoded. Raises Refused, with the first reason, if nothing was."""
+    refusals = [one for one in decoded if isinstance(one, Refused)]
+    if len(refusals) == len(decoded):
+        which = "" if len(decoded) == 1 else f"None of the {len(decoded)} images can be used. The first one: "
+        raise Refused(refusals[0].status, which + refusals[0].reason)
+    return [one for one in decoded if not isinstance(one, Refused)]
+
+
+def _with_status(decoded, results):
+    """The results of what was decoded, each with its status, and the reasons of what was not, in order."""
+    following = iter(results)
+    return [{"status": x.reason} if isinstance(x, Refused) else {**next(following), "status": OK} for x in decoded]
 
 
 def _mask(served, image, megapixels) -> bytes:
@@ -175,15 +192,13 @@ class Service:
                 503, f"There was no time for this request within {self.limits.seconds:g} seconds. Try again."
             ) from None
 
-    async def decoded(
-        self, served: Served, images: list[bytes]
-    ) -> list[tuple[np.ndarray, tuple[int, int] | None] | Refused]:
-        """The result of `decode_with_size` for each image, or why not; large requests let others' images in between."""
+    async def decoded(self, served: Served, images: list[bytes], decode: Callable[[bytes], Any]) -> list[Any | Refused]:
+        """The result of `decode` for each image, or why not; large requests let others' images in between."""
         turn, loop = asyncio.Semaphore(self.cores), asyncio.get_running_loop()
 
         async def one(image):
             async with turn:
-                return await loop.run_in_executor(self.decoding, _decoded, served, image, self.limits.megapixels)
+                return await loop.run_in_executor(self.decoding, _decoded, decode, image, self.limits.megapixels)
 
         found = await asyncio.gather(*map(one, images))
         refused = sum(isinstance(one, Refused) for one in found)
@@ -218,15 +233,33 @@ class Service:
             )
         threshold = served.threshold(threshold)
         async with self.in_time():
-            decoded = await self.decoded(served, images)
-            refusals = [one for one in decoded if isinstance(one, Refused)]
-            good = [one for one in decoded if not isinstance(one, Refused)]
-            if len(refusals) == len(decoded):
-                which = "" if len(decoded) == 1 else f"None of the {len(decoded)} images can be used. The first one: "
-                raise Refused(refusals[0].status, which + refusals[0].reason)
+            decoded = await self.decoded(served, images, served.decode_with_size)
+            good = _usable(decoded)
             rows = await batcher.submit([pixels for pixels, _ in good])
-        results = iter([served.at_size(signature, row, size, threshold) for row, (_, size) in zip(rows, good)])
-        return [{"status": x.reason} if isinstance(x, Refused) else {**next(results), "status": OK} for x in decoded]
+        results = [served.at_size(signature, row, size, threshold) for row, (_, size) in zip(rows, good)]
+        return _with_status(decoded, results)
+
+    async def rows_by_tiles(
+        self, served: Served, signature: str, images: list[bytes], threshold: float | None, tiles: int
+    ) -> list[dict]:
+        """The same of objects found in overlapping tiles of `tiles` pixels, each of which counts as an image.
+
+        Raises:
+            Refused: as in `rows`; 400 for a model or signature without objects, 413 for too many tiles.
+        """
+        tiling, threshold = served.tiling(signature, tiles), served.threshold(threshold)
+        decode = functools.partial(served.decode_tiles, tiling=tiling, most=self.limits.images)
+        async with self.in_time():
+            decoded = await self.decoded(served, images, decode)
+            good = _usable(decoded)
+            pixels = [part for parts, _, _ in good for part in parts]
+            check_tiles(len(pixels), self.limits.images)
+            rows = iter(await self.batchers[served.name, signature].submit(pixels))
+            results = []
+            for parts, windows, size in good:
+                own = list(itertools.islice(rows, len(parts)))
+                results.append(await run_in_threadpool(served.of_windows, own, windows, size, threshold))
+        return _with_status(decoded, results)
 
     async def heads(self, served: Served, image: bytes, block: int) -> dict:
         """The attention of each head of a block, and the picture as the model saw it.
@@ -235,7 +268,7 @@ class Service:
             Refused: if the image cannot be decoded, the block does not exist, or under overload.
         """
         async with self.in_time():
-            [found] = await self.decoded(served, [image])
+            [found] = await self.decoded(served, [image], served.decode_with_size)
             if isinstance(found, Refused):
                 raise found
             pixels, _ = found
