@@ -27,7 +27,14 @@ from keras_vit.serving.web.page_steps import page_steps
 DESCRIPTION = "model.json"
 _OWN = pathlib.Path(__file__).with_name("page")
 _SHARED = pathlib.Path(__file__).parents[1] / "page"  # with the page of the HTTP service
-DRAWN = ("classes", "masks", "depth", "objects", "instances", "embeddings")  # page/answer_rows.js has a function for each
+DRAWN = (
+    "classes",
+    "masks",
+    "depth",
+    "objects",
+    "instances",
+    "embeddings",
+)  # page/answer_rows.js has a function for each
 _COMPUTED = "computed_"  # of outputs that only the comparison with the model needs
 _OF_INTEGERS = ("int8_dynamic", "int8_static")  # whose operations WebGPU lacks
 
@@ -90,7 +97,7 @@ def check(model: keras.Model, path: str, answers: Sequence[Answer]) -> None:
     if answer.reads_texts and model.tokenizer is None:
         raise ValueError(
             f'"{model.name}" has no tokenizer, and a page reads texts: set model.tokenizer ='
-            " keras_vit.Tokenizer.load(path, length), or export the image tower, model.tower(\"image\")."
+            ' keras_vit.Tokenizer.load(path, length), or export the image tower, model.tower("image").'
         )
     page_steps(answer.preprocessing, model.name)
     InputRange.known(model)
@@ -102,7 +109,9 @@ def _function(answer) -> Callable:
     model = answer.computes
 
     def outputs(images):
-        computed = {name: keras.ops.cast(x, "float32") for name, x in answer.computed(model(images, training=False)).items()}
+        computed = {
+            name: keras.ops.cast(x, "float32") for name, x in answer.computed(model(images, training=False)).items()
+        }
         chosen = answer.chosen(computed)
         return {**{_COMPUTED + name: x for name, x in computed.items()}, **chosen}
 

@@ -34,8 +34,8 @@ def page_steps(text: str, name: str) -> list[dict[str, Any]]:
             what, valid = ("op", STEPS) if op not in STEPS else ("method of resizing", METHODS)
             raise ValueError(
                 f'The preprocessing of "{name}", "{text}", has the {what} {op if op not in STEPS else method}, which'
-                f" format=\"web\" lacks: the page computes {', '.join(valid)}. Set model.preprocessing to a text of"
-                ' these, or serve the model: keras-vit serve.'
+                f' format="web" lacks: the page computes {", ".join(valid)}. Set model.preprocessing to a text of'
+                " these, or serve the model: keras-vit serve."
             )
         steps.append({"op": op, **bound.arguments})
     if not steps or steps[0]["op"] != "decode":

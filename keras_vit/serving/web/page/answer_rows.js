@@ -95,8 +95,8 @@ export function runLengths(grid, [rows, columns], box, frame, [height, width]) {
   const first = [0, 1].map(i => Math.floor(Math.max(box[i] - cell[i], shown[i]) + 1e-3));
   const last = [0, 1].map(i => Math.ceil(Math.min(box[i + 2] + cell[i], shown[i + 2]) - 1e-3));
   const counts = [];
-  let inside = false, length = 0, at = 0;
-  const turn = place => { counts.push(length + place - at); at = place; length = 0; inside = !inside; };
+  let inside = false, at = 0;
+  const turn = place => { counts.push(place - at); at = place; inside = !inside; };
   for (let x = first[1]; x < last[1]; x++) {
     const [before, after, right] = across[x];
     if (inside && first[0] > 0) turn(x * height);
@@ -108,8 +108,8 @@ export function runLengths(grid, [rows, columns], box, frame, [height, width]) {
     }
     if (inside && last[0] < height) turn(x * height + last[0]);
   }
-  counts.push(height * width - at);
-  return counts;
+  if (inside) turn(last[1] * height);
+  return [...counts, height * width - at];
 }
 
 function instanceRow(outputs, about, frame, size) {

@@ -14,7 +14,7 @@ function ask(task, given = {}) {
 }
 
 worker.onmessage = ({data: {id, result, error, progress}}) => {
-  if (progress) return showProgress(progress);
+  if (progress) return waiting.size && showProgress(progress);  // none after a failure
   const [resolve, reject] = waiting.get(id);
   waiting.delete(id);
   if (error) reject(new Error(error));

@@ -22,15 +22,14 @@ function first() {
   } catch (error) { return false; }  // without storage, the page would load forever
 }
 
-async function isolate() {
-  await navigator.serviceWorker.register("isolate.js");
-  await navigator.serviceWorker.ready;
-  if (first()) location.reload();
-  else open();
+// Resolves to whether the service worker runs, after a moment at most: some browsers never start one.
+function isolating() {
+  const runs = navigator.serviceWorker.register("isolate.js").then(() => navigator.serviceWorker.ready).then(() => true);
+  return Promise.race([runs, new Promise(resolve => setTimeout(resolve, 3000, false))]).catch(() => false);
 }
 
 if (location.protocol === "file:") {
   stop("A page of a file may not read its model. Serve the folder, for example by “python -m http.server”, and open http://localhost:8000.");
 } else if (!self.crossOriginIsolated && self.isSecureContext && navigator.serviceWorker) {
-  isolate().catch(open);
+  isolating().then(runs => { if (runs && first()) location.reload(); else open(); });
 } else open();

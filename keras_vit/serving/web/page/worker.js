@@ -44,8 +44,12 @@ async function downloaded(names) {
   return Object.fromEntries(await Promise.all(names.map(async name => [name, await fetched(name, report)])));
 }
 
+// Whether there is a GPU for WebGPU: an adapter in software would take a hundred times as long as WebAssembly.
 async function hasWebGPU() {
-  try { return Boolean(navigator.gpu && await navigator.gpu.requestAdapter()); } catch (error) { return false; }
+  try {
+    const adapter = await navigator.gpu?.requestAdapter();
+    return Boolean(adapter) && !(adapter.info?.isFallbackAdapter ?? adapter.isFallbackAdapter);
+  } catch (error) { return false; }
 }
 
 // Loads a build of the runtime, and the model with it.
