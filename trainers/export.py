@@ -7,8 +7,8 @@
 
 --model accepts a run directory, a checkpoint of any format or a published name. --format, by default the one of the
 output's ending: tf_saved_model; onnx or litert (one file, in floats or with --quantization; int8_static calibrates on
---calibration_images of --calibration); web (a folder of a page that answers in the browser, docs/web.md); timm or huggingface (a folder for PyTorch users), google (.npz), mmsegmentation
-(.pth), keras (.keras).
+--calibration_images of --calibration); web (a folder with a page that answers in the browser, docs/web.md); timm or
+huggingface (a folder for PyTorch users), google (.npz), mmsegmentation (.pth), keras (.keras).
 --class_names=names.txt names the classes of a model without class names, --key=model_ema chooses one of several models
 in a file.
 """
@@ -115,8 +115,8 @@ def run():
     flags.string(
         "format",
         None,
-        "tf_saved_model, onnx, litert, web, timm, huggingface, google, mmsegmentation or keras; by default the one of the"
-        " ending of --output, .onnx, .tflite, .npz, .pth or .keras, or else tf_saved_model.",
+        "tf_saved_model, onnx, litert, web, timm, huggingface, google, mmsegmentation or keras; by default the one of"
+        " the ending of --output, .onnx, .tflite, .npz, .pth or .keras, or else tf_saved_model.",
     )
     flags.string(
         "class_names",

@@ -26,7 +26,8 @@ try {
     inside("file").dispatchEvent(new Event("change"));
     await until(() => inside("times").textContent || inside("status").querySelector(".problem"));
     const rows = [...inside("classes").children].map(row => [...row.children].map(cell => cell.textContent));
-    seen.push({status: inside("status").textContent, rows, boxes: inside("boxes").querySelectorAll("div").length, map: !inside("depths").hidden, mask: !inside("segments").hidden});
+    const boxes = inside("boxes").querySelectorAll("div").length, mask = !inside("segments").hidden;
+    seen.push({status: inside("status").textContent, rows, boxes, mask});
   }
   await report(seen);
 } catch (error) { await report(String(error)); }

@@ -12,7 +12,7 @@ import keras_vit
 from keras_vit.serving.web import runtime
 
 pytest.importorskip("tf2onnx")
-from page_server import CHROMIUM, seen  # noqa: E402
+from page_server import CHROMIUM, seen
 
 LIBRARIES = os.environ.get("KERAS_VIT_WEB_RUNTIME")  # node_modules, with onnxruntime-web
 pytestmark = [

@@ -18,6 +18,7 @@ from keras_vit.answers import Answer
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.progress import stage
+from keras_vit.io.suggest import listed
 from keras_vit.serving import export_description, single_file
 from keras_vit.serving.same_outputs import compare
 from keras_vit.serving.text_export import export_texts
@@ -64,10 +65,11 @@ def check_place(path: str) -> None:
         raise ValueError(f'"{path}" is in a bucket. Export to a local folder, then copy it there.')
     if os.path.isfile(path):
         raise ValueError(f'"{path}" is a file; format="web" writes a folder. Give a new folder.')
-    if os.path.isdir(path) and os.listdir(path) and not _is_page(path):
+    there = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    if there and not _is_page(path):
         raise ValueError(
-            f'"{path}" contains other files than a page of keras_vit, which would be lost: {", ".join(sorted(os.listdir(path))[:5])}.'
-            " Give a new or an empty folder."
+            f'"{path}" contains other files than a page of keras_vit, which would be lost: {listed(there, 5)}. Give a'
+            " new or an empty folder."
         )
     check_folder(os.path.dirname(os.path.abspath(path)))
 
@@ -250,5 +252,5 @@ def write(
         _write_model(model, answer, folder, quantization, pixels)
         texts = _write_texts(model, folder) if answer.reads_texts else None
         described = _describe(model, answer, quantization, engines, texts, folder)
-        with open(os.path.join(folder, DESCRIPTION), "w", encoding="utf-8") as file:
-            json.dump(described, file, indent=2, ensure_ascii=False)
+        with open(os.path.join(folder, DESCRIPTION), "w", encoding="utf-8") as out:
+            json.dump(described, out, indent=2, ensure_ascii=False)

@@ -62,8 +62,8 @@ def _fetched(package):
     npm = shutil.which("npm")
     if npm is None:
         raise FileNotFoundError(
-            f'A page needs {package}, which npm installs, and there is no npm here. Install Node.js, or run "npm install'
-            f' {wanted}" elsewhere and pass the folder: runtime="node_modules" (--runtime=node_modules).'
+            f"A page needs {package}, which npm installs, and there is no npm here. Install Node.js, or run"
+            f' "npm install {wanted}" elsewhere and pass the folder: runtime="node_modules" (--runtime=node_modules).'
         )
     logging.info("Installing %s with npm into %s, once.", wanted, place)
     with replacing(place) as folder:
