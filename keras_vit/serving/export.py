@@ -207,7 +207,8 @@ def export(
     complete. On the JAX backend, a process on the TensorFlow backend makes the export.
 
     Args:
-        model: a ViT or BiT, a keras_vit.Model built on one, a SegmentationModel, a DetectionModel, or a text encoder.
+        model: a ViT or BiT, a keras_vit.Model built on one, a SegmentationModel, a DetectionModel, or a text encoder;
+            as a page also a DualEncoder with its tokenizer.
         path: a local folder; for "onnx" and "litert" a local file ending in ".onnx" or ".tflite".
         format: "tf_saved_model", "onnx", "litert" or "web"; None for the one of the path's ending, a SavedModel without
             one.
