@@ -236,6 +236,7 @@ def export(
     """
     if isinstance(model, keras.Model) and takes_texts(model):
         given = {"top_k": top_k, "activation": activation, "quantization": quantization, "threshold": threshold}
+        given["runtime"] = runtime
         return export_texts(model, os.fspath(path), _choose_format(os.fspath(path), format), given)
     if isinstance(model, Model):
         model = model.without_auxiliary()

@@ -102,7 +102,7 @@ def check(model: keras.Model, path: str, answers: Sequence[Answer]) -> None:
             ' keras_vit.Tokenizer.load(path, length), or export the image tower, model.tower("image").'
         )
     page_steps(answer.preprocessing, model.name)
-    InputRange.known(model)
+    InputRange.known(answer.image_model)
     single_file.check(model, os.path.join(path, "model.onnx"), "onnx")
 
 
@@ -131,12 +131,12 @@ def _compare(answer, function, run, pixels, exact):
     compare(expected, found, "ONNX Runtime", exact=exact)
 
 
-def _drawn_pixels(model, calibration):
+def _drawn_pixels(model, scale, calibration):
     """Images to compare outputs on, (3, h, w, c) float32, as the model takes them."""
     if calibration is not None:
         return calibration[:3]
     drawn = np.random.default_rng(0).uniform(0, 255, (3, *model.image_size, model.channels)).astype("float32")
-    return InputRange.of(model).of_bytes(drawn)
+    return scale.of_bytes(drawn)
 
 
 def _rewrite(path, change):
@@ -165,7 +165,7 @@ def _write_model(model, answer, folder, quantization, calibration):
     path, whole = os.path.join(folder, "model.onnx"), os.path.join(folder, "float.onnx")
     takes = tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, "images")
     function = tf.function(_function(answer), input_signature=[takes], autograph=False)
-    pixels = _drawn_pixels(model, calibration)
+    pixels = _drawn_pixels(model, InputRange.of(answer.image_model), calibration)
     with stage("Converting the model for ONNX Runtime"), single_file.quiet():
         onnx_format.convert(function, takes, whole)
     with stage("Comparing the file's outputs with the model's"), single_file.quiet():
@@ -209,7 +209,7 @@ def _write_texts(model, folder):
 
 def _describe(model, answer, quantization, engines, texts, folder):
     """What model.json says."""
-    scale = InputRange.of(model)
+    scale = InputRange.of(answer.image_model)
     sizes = {name: os.path.getsize(os.path.join(folder, name)) for name in sorted(_files_in(folder))}
     return {
         **export_description.describe(model, (answer,)),
