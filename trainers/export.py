@@ -2,12 +2,13 @@
 
     keras-vit export --model=runs/digits_finetune --output=exported/digits
     keras-vit export --model=runs/digits_finetune --output=digits.onnx --quantization=int8_dynamic
+    keras-vit export --model=runs/digits_finetune --output=page --format=web
     keras-vit export --model=runs/mine --output=for_torch --format=timm
 
 --model accepts a run directory, a checkpoint of any format or a published name. --format, by default the one of the
 output's ending: tf_saved_model; onnx or litert (one file, in floats or with --quantization; int8_static calibrates on
---calibration_images of --calibration); timm or huggingface (a folder for PyTorch users), google (.npz), mmsegmentation
-(.pth), keras (.keras).
+--calibration_images of --calibration); web (a folder with a page that answers in the browser, docs/web.md); timm or
+huggingface (a folder for PyTorch users), google (.npz), mmsegmentation (.pth), keras (.keras).
 --class_names=names.txt names the classes of a model without class names, --key=model_ema chooses one of several models
 in a file.
 """
@@ -63,7 +64,7 @@ def export(values):
     if form not in valid:
         raise ValueError(f'Unknown export format "{form}".{did_you_mean(form, valid)} Valid: {", ".join(valid)}.')
     if form in EXPORTS:
-        check_quantization(form, values.quantization, values.calibration)
+        check_quantization("onnx" if form == "web" else form, values.quantization, values.calibration)
     check_folder(epath.Path(values.output).parent)
     with stage(f"Loading {values.model}"):
         model = loading.load(values.model, class_names=values.class_names, key=values.key)
@@ -76,7 +77,7 @@ def export(values):
             keras_vit.save(model, values.output, format=form)
         else:
             how = {"quantization": values.quantization, "calibration": _calibration(model, values)}
-            how |= shared_flags.finding(values)
+            how |= {**shared_flags.finding(values), "runtime": values.runtime}
             keras_vit.export(model, values.output, format=form, top_k=values.top_k, activation=values.activation, **how)
     logging.info("Exported %s to %s.", values.model, values.output)
     if form == "tf_saved_model":
@@ -114,8 +115,8 @@ def run():
     flags.string(
         "format",
         None,
-        "tf_saved_model, onnx, litert, timm, huggingface, google, mmsegmentation or keras; by default the one of the"
-        " ending of --output, .onnx, .tflite, .npz, .pth or .keras, or else tf_saved_model.",
+        "tf_saved_model, onnx, litert, web, timm, huggingface, google, mmsegmentation or keras; by default the one of"
+        " the ending of --output, .onnx, .tflite, .npz, .pth or .keras, or else tf_saved_model.",
     )
     flags.string(
         "class_names",
@@ -131,7 +132,7 @@ def run():
         " softmax.",
     )
     flags.string(
-        "quantization", None, "For onnx and litert: int8_weights, int8_dynamic or int8_static; by default floats."
+        "quantization", None, "For onnx, litert and web: int8_weights, int8_dynamic or int8_static; by default floats."
     )
     flags.string(
         "calibration",
@@ -139,18 +140,25 @@ def run():
         "For int8_static: images like those that the model will see, such as images:PHOTOS or csv:FILE.",
     )
     flags.integer("calibration_images", 128, "How many images of --calibration are used.", lowest=16)
+    flags.path(
+        "runtime",
+        None,
+        "For web: a folder with the npm package onnxruntime-web, such as node_modules; by default npm installs it into"
+        " the cache folder, once.",
+    )
     shared_flags.define_finding()
-    files = ("onnx", "litert")
+    files = ("onnx", "litert", "web")
     for name in ("activation", *shared_flags.FINDING):
         flags.only_with(
             name,
             "format",
             lambda form: form in (None, "tf_saved_model", *files),
-            "--format=tf_saved_model, onnx or litert",
+            "--format=tf_saved_model, onnx, litert or web",
         )
-    flags.only_with("quantization", "format", lambda form: form in (None, *files), "--format=onnx or litert")
+    flags.only_with("quantization", "format", lambda form: form in (None, *files), "--format=onnx, litert or web")
     flags.only_with("calibration", "quantization", lambda how: how == "int8_static", "--quantization=int8_static")
     flags.only_with("calibration_images", "calibration", lambda source: source is not None, "--calibration")
+    flags.only_with("runtime", "format", lambda form: form == "web", "--format=web")
     flags.only_with("top_k", "format", lambda form: form in (None, "tf_saved_model"), "--format=tf_saved_model")
     flags.launch(main, loads=True)
 

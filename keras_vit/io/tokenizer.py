@@ -74,7 +74,8 @@ class Tokenizer:
     Attributes:
         kind: a row of KINDS, by the vocabulary.
         size: number of different tokens.
-        end: id of the token after a text.
+        start: ids of the tokens before a text, one or none.
+        end, pad: ids of the token after a text, and of those up to the full length.
 
     Names of special tokens in a text, such as "</s>", count as these tokens.
 
@@ -101,8 +102,8 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         start = [] if kind.start is None else [find(kind.start)]
         pad = find(kind.pad)
-        self._start, self.end = start, find(kind.end)
-        self._pad = self.end if pad is None else pad
+        self.start, self.end = start, find(kind.end)
+        self.pad = self.end if pad is None else pad
         self.size = self._tokenizer.get_vocab_size()
 
     @classmethod
@@ -168,10 +169,10 @@ class Tokenizer:
         if wrong:
             raise ValueError(f"Expected texts, got {wrong[0]!r}.")
         found = self._tokenizer.encode_batch([self._clean(text) for text in texts], add_special_tokens=False)
-        numbers = np.full((len(texts), self.length), self._pad, "int32")
+        numbers = np.full((len(texts), self.length), self.pad, "int32")
         for row, encoding in zip(numbers, found):
-            kept = encoding.ids[: self.length - len(self._start) - 1]
-            text = [*self._start, *kept, self.end]
+            kept = encoding.ids[: self.length - len(self.start) - 1]
+            text = [*self.start, *kept, self.end]
             row[: len(text)] = text
         return numbers
 

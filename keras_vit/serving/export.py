@@ -18,7 +18,7 @@ from keras_vit.prediction.preprocessing import check_preprocessing
 from keras_vit.serving import single_file, tensorflow_process
 from keras_vit.serving.text_export import export_texts, takes_texts
 
-FORMATS = ("tf_saved_model", *single_file.FILES)
+FORMATS = ("tf_saved_model", *single_file.FILES, "web")
 # Contents of a SavedModel, and our additions.
 _PARTS = {"saved_model.pb", "fingerprint.pb", "keras_metadata.pb", "variables", "assets", "assets.extra"}
 _OURS = {"README.md", "metadata.json"}
@@ -28,6 +28,7 @@ _DEFAULTS = {
     "quantization": None,
     "calibration": None,
     "only_outputs": False,
+    "runtime": None,
 }
 _BY_ENDING = {file.suffix: name for name, file in single_file.FILES.items()}
 # Endings of files that export does not write, and would make folders of.
@@ -68,19 +69,19 @@ def _choose_format(path, format):
     """The format, by the path's ending if it is None; ValueError for an ending that contradicts it."""
     ending = os.path.splitext(path)[1].lower()
     found = _BY_ENDING.get(ending, "tf_saved_model")
-    if format not in (None, "tf_saved_model"):
+    if format not in (None, "tf_saved_model", "web"):
         return format  # which checks its own ending
     if ending in _OTHER_FILES:
         raise ValueError(
             f'"{path}" ends in {ending}, which is not an export format. Valid: a folder (a SavedModel), or a file that'
             f" ends in {' or '.join(_BY_ENDING)}. keras_vit.save writes .keras, .npz and safetensors."
         )
-    if format is not None and found != format:
+    if format is not None and found != "tf_saved_model":
         raise ValueError(
             f'format="{format}" writes a folder, got "{path}", a file of format="{found}". Leave format out, or give a'
             " folder."
         )
-    return found
+    return format or found
 
 
 def _check(model, path, format):
@@ -91,13 +92,18 @@ def _check(model, path, format):
     if format == "tf_saved_model":
         _check_place(path)
         InputRange.known(model)  # its signatures take image files
+    if format == "web":
+        from keras_vit.serving.web import page_folder
+
+        page_folder.check_place(path)
     if not model.answers:
         raise ValueError(
             f'"{model.name}", a {type(model).__name__}, trains another model: export that one,'
             " keras_vit.export(model.get_encoder(), path), or --load.head=drop. For classes, fine-tune it"
             " first: keras-vit finetune --init=..."
         )
-    if model.image_size is None or len(model.inputs) > 1:
+    shows_texts = format == "web" and model.answers == ("embeddings",)  # a page has both towers
+    if model.image_size is None or len(model.inputs) > 1 and not shows_texts:
         raise ValueError(
             f'Expected a model with one input of images (b, h, w, c) of fixed size, got "{model.name}", a'
             f" {type(model).__name__} with the input shape {model.input_shape}."
@@ -115,6 +121,10 @@ def _write(model, place, options):
     """Writes a checked export, unless its libraries are missing or the preprocessing does not suit the model."""
     if options["format"] in single_file.FILES:
         single_file.check(model, place, options["format"])
+    if options["format"] == "web":
+        from keras_vit.serving.web import page_folder  # imports TensorFlow
+
+        page_folder.check(model, place, bind(model, **options["options"]))
     check_preprocessing(model)
     tensorflow_process.write(model, place, {**_DEFAULTS, **options})
 
@@ -153,8 +163,9 @@ def export(
     limit: int | None = None,
     soft: bool | None = None,
     across_classes: bool | None = None,
+    runtime: str | os.PathLike | None = None,
 ) -> None:
-    """Writes `model` to run without this package: a SavedModel folder, or one file for ONNX Runtime or LiteRT.
+    """Writes `model` to run without this package: a SavedModel folder, one file for ONNX Runtime or LiteRT, or a page.
 
     ONNX and LiteRT files take images (b, h, w, c) float32, pixels 0..255, in batches of any size, and return float32:
     "logits" and "probabilities" for a model with classes, "outputs" for a custom head, and "features" if the model
@@ -188,14 +199,19 @@ def export(
     A text encoder, or a DualEncoder's `tower("text")`, maps token ids (b, n) int32 to features or embeddings, as a
     SavedModel with Keras' signatures or an ONNX file.
 
+    A page (format="web", docs/web.md) is a folder for any static server. It answers for pictures in the browser, with
+    ONNX Runtime Web, and keeps them there. Its weights are stored in float16 unless quantised.
+
     The folder's README.md and metadata.json describe the model, assets/classes.txt has its class names, and
     assets.extra requests that warm up TensorFlow Serving. An existing export at `path` is replaced once the new one is
     complete. On the JAX backend, a process on the TensorFlow backend makes the export.
 
     Args:
-        model: a ViT or BiT, a keras_vit.Model built on one, a SegmentationModel, a DetectionModel, or a text encoder.
-        path: a local folder; for the other formats a local file ending in ".onnx" or ".tflite".
-        format: "tf_saved_model", "onnx" or "litert"; None for the one of the path's ending, a SavedModel without one.
+        model: a ViT or BiT, a keras_vit.Model built on one, a SegmentationModel, a DetectionModel, or a text encoder;
+            as a page also a DualEncoder with its tokenizer.
+        path: a local folder; for "onnx" and "litert" a local file ending in ".onnx" or ".tflite".
+        format: "tf_saved_model", "onnx", "litert" or "web"; None for the one of the path's ending, a SavedModel without
+            one.
         top_k: classes that serving_default returns, None for 5; files return all.
         verbose: print a SavedModel's signatures.
         activation: from logits to probabilities, for a model with classes, as in `model.classify`: "softmax",
@@ -206,16 +222,21 @@ def export(
             `model.preprocess` takes, or a finite tf.data dataset of pixels.
         threshold, iou, limit, soft, across_classes: a detector's, as in `model.detect`; None for its defaults.
 
+        runtime: for a page, a folder with the npm package onnxruntime-web, such as node_modules; None to have npm
+            install it into the cache folder once.
+
     Raises:
         ValueError: for anything but a model of this package and a path, an unknown format or one that the path's ending
             contradicts, options without effect, an input other than one image, a preprocessing text for images of
             another size or number of channels, classes as probabilities, a path that is a file, in a bucket, or a
             folder of other files, or an ONNX or LiteRT file with outputs that differ from the model's.
         ImportError: if the format's library is not installed.
+        FileNotFoundError: for a page, if `runtime` lacks its files, or there is no npm.
         OSError: if writing fails; every error leaves `path` as it was.
     """
     if isinstance(model, keras.Model) and takes_texts(model):
         given = {"top_k": top_k, "activation": activation, "quantization": quantization, "threshold": threshold}
+        given["runtime"] = runtime
         return export_texts(model, os.fspath(path), _choose_format(os.fspath(path), format), given)
     if isinstance(model, Model):
         model = model.without_auxiliary()
@@ -229,6 +250,10 @@ def export(
                 f'{name} is for format="tf_saved_model": a file of format="{format}" returns the probabilities of all'
                 " classes."
             )
-    single_file.check_quantization(format, quantization, calibration)
+    if runtime is not None and format != "web":
+        raise ValueError(f'runtime is for format="web", got format="{format}". Leave it out.')
+    single_file.check_quantization("onnx" if format == "web" else format, quantization, calibration)
     options = {"format": format, "options": own, "verbose": verbose}
+    if runtime is not None:
+        options["runtime"] = os.fspath(runtime)
     _write(model, place, {**options, "quantization": quantization, "calibration": calibration})

@@ -233,6 +233,9 @@ def test_status_metadata_health_and_pages(client):
         assert page.status_code == 200
         assert "://" not in page.text.replace("http://www.w3.org", ""), "nothing from elsewhere"
     assert "default-src 'none'" in client.get("/").headers["Content-Security-Policy"]
+    for name, kind in (("answers.js", "javascript"), ("style.css", "css")):  # also those of exported pages
+        assert f'"/page/{name}"' in client.get("/").text
+        assert kind in client.get(f"/page/{name}").headers["Content-Type"]
 
 
 def test_head_and_a_slash_at_the_end_are_as_get_and_without(client):

@@ -23,6 +23,7 @@ from keras_vit.version import __version__
 
 _VERBS = ("predict", "features", "attention", "heads", "mask", "zero_shot", "search")
 PAGE = pathlib.Path(__file__).with_name("page.html")
+_SHARED = pathlib.Path(__file__).parents[1] / "page"  # also of exported pages
 _BINARY = {"type": "string", "format": "binary"}
 
 
@@ -58,8 +59,8 @@ def _model(served):
 
 # The page loads nothing from elsewhere and must not be framed.
 _POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src 'self' data: blob:; connect-src"
-    " 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    "default-src 'none'; style-src 'self' 'unsafe-inline'; script-src 'self' 'unsafe-inline'; img-src 'self' data:"
+    " blob:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 
 
@@ -278,6 +279,7 @@ def application(
     app.add_middleware(Counted, service=service)
     app.add_middleware(OneForm)
     http_errors.register(app)
+    app.mount("/page", StaticFiles(directory=_SHARED))
     app.mount("/docs/files", StaticFiles(directory=swagger_ui_bundle.swagger_ui_path))
     _signatures(app, service)
     _add_image_addresses(app, service)
