@@ -4,7 +4,8 @@ A pair of QuantizeLinear and DequantizeLinear stands before a product's input, a
 engines fuse these with the product. The scheme:
 
 - Inputs have one scale and one zero point, for calibrated values from the smallest to the largest, and for given
-  ranges symmetric. They are uint8, which ONNX Runtime multiplies 1.4 times as fast on x86 as int8.
+  ranges symmetric. They are uint8, which ONNX Runtime multiplies 1.4 times as fast on x86 as int8. Inputs of
+  convolutions have the zero point 0, as uint8 or int8: OpenVINO 2026.4 miscomputes some with another one.
 - Kernels have a scale per output channel, symmetric, and 7 bits: processors without VNNI add pairs of byte products in
   16 bits, which 8-bit kernels overflow.
 - Products stay in floats where TensorFlow flattens their inputs' axes: OpenVINO refuses quantised ones, or miscomputes
@@ -52,24 +53,29 @@ def _products(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 class Range(NamedTuple):
-    """The values of a tensor that 8 bits express."""
+    """The values of a tensor that 8 bits express: from low to high, or from -high to high as int8 without zero point."""
 
     low: float
     high: float
+    signed: bool = False
 
     @classmethod
-    def symmetric(cls, largest: float) -> "Range":
+    def symmetric(cls, largest: float, signed: bool = False) -> "Range":
         """The range with the scale largest / 127, and 0 in the middle of the bytes."""
-        return cls(-largest * 128 / 127, largest)
+        return cls(-largest * 128 / 127, largest, signed)
 
     @property
     def scale(self) -> np.float32:
         return np.float32(max(self.high - self.low, np.finfo("float32").tiny * 255) / 255)
 
     @property
-    def zero(self) -> np.uint8:
-        """The byte of the value 0."""
-        return np.uint8(np.clip(np.round(-self.low / self.scale), 0, 255))
+    def zero(self) -> np.uint8 | np.int8:
+        """The integer of the value 0."""
+        return np.int8(0) if self.signed else np.uint8(np.clip(np.round(-self.low / self.scale), 0, 255))
+
+    def without_zero_point(self) -> "Range":
+        """The range itself if nothing is negative, else the symmetric one of int8."""
+        return self if self.low >= 0 else Range.symmetric(max(-self.low, self.high), signed=True)
 
 
 def _session(model: onnx.ModelProto, tensors: Sequence[str]) -> onnxruntime.InferenceSession:
@@ -91,7 +97,7 @@ def _ranges(model: onnx.ModelProto, tensors: Sequence[str], inputs: np.ndarray) 
     found = {takes: Range(min(0.0, float(inputs.min())), float(inputs.max())), **dict.fromkeys(inner, Range(0.0, 0.0))}
     for i in range(len(inputs)):
         for name, value in zip(inner, session.run(inner, {takes: inputs[i : i + 1]})):
-            low, high = found[name]
+            low, high, _ = found[name]
             found[name] = Range(min(low, float(value.min())), max(high, float(value.max())))
     return found
 
@@ -115,8 +121,11 @@ class StaticFile:
         self.groups: dict[str, list[str]] = {}
         self._kernels: dict[str, np.ndarray] = {}
         given: dict[str, float] = {}
+        convolved = set()
         for node in _products(self.model):
             tensor, kernel = node.input[:2]
+            if node.op_type == "Conv":
+                convolved.add(tensor)
             self._kernels[kernel] = numpy_helper.to_array(kernels[kernel])
             print_ = Fingerprint.of(self._kernels[kernel])
             self.groups.setdefault(tensor, []).append(layers.names.get(print_, node.name or node.output[0]))
@@ -124,6 +133,8 @@ class StaticFile:
                 given[tensor] = max(given.get(tensor, 0.0), layers.ranges[print_])
         symmetric = {tensor: Range.symmetric(largest) for tensor, largest in given.items()}
         self.ranges = {**_ranges(self.model, list(self.groups), inputs), **symmetric}
+        for tensor in convolved:
+            self.ranges[tensor] = self.ranges[tensor].without_zero_point()
 
     def _quantized_input(self, tensor: str) -> tuple[list[onnx.NodeProto], list[Any]]:
         """(nodes, constants) that quantise a tensor and give it back, as TENSOR/quantized."""
