@@ -257,8 +257,8 @@ def run():
     flags.boolean(
         "engines",
         False,
-        "Compares the model in ONNX Runtime, OpenVINO and LiteRT, as installed, in floats and int8: size, speed, and the"
-        " task's measure.",
+        "Compares the model in ONNX Runtime, OpenVINO and LiteRT, as installed, in floats and int8: size, speed, and"
+        " the task's measure.",
     )
     flags.string("calibration", None, "For --engines, images for int8; by default the training images of the run.")
     flags.integer("batch_size", 64, "Images per batch, over all devices.", lowest=1)

@@ -5,10 +5,10 @@
     keras-vit export --model=runs/mine --output=for_torch --format=timm
 
 --model accepts a run directory, a checkpoint of any format or a published name. --format, by default the one of the
-output's ending: tf_saved_model; onnx or litert (one file, in floats or with --quantization); timm or huggingface (a folder for
-PyTorch users), google (.npz), mmsegmentation (.pth), keras (.keras).
---int8, short for --quantization=int8_static, calibrates on --calibration_images of the run's own training images, or of
---calibration.
+output's ending: tf_saved_model; onnx or litert (one file, in floats or with --quantization); timm or huggingface (a
+folder for PyTorch users), google (.npz), mmsegmentation (.pth), keras (.keras).
+--int8, short for --quantization=int8_static, calibrates on --calibration_images of the run's own training images, or
+of --calibration.
 --class_names=names.txt names the classes of a model without class names, --key=model_ema chooses one of several models
 in a file.
 """
@@ -47,8 +47,8 @@ def export(values):
     from keras_vit.io.atomic import check_folder
     from keras_vit.io.progress import stage
     from keras_vit.io.suggest import did_you_mean
-    from keras_vit.serving.export import FORMATS as EXPORTS
     from keras_vit.runs.calibration_images import calibration_pixels, calibration_source
+    from keras_vit.serving.export import FORMATS as EXPORTS
     from keras_vit.serving.single_file import FILES, check_quantization
 
     valid = (*EXPORTS, *FORMATS)

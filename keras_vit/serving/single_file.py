@@ -86,7 +86,9 @@ def check_quantization(format: str, quantization: str | None, calibration: Any, 
             f'calibration is for quantization="int8_static", got quantization={quantization!r}. Leave it out.'
         )
     if quantization != "int8_static" and ranges is not None:
-        raise ValueError(f'ranges are for quantization="int8_static", got quantization={quantization!r}. Leave them out.')
+        raise ValueError(
+            f'ranges are for quantization="int8_static", got quantization={quantization!r}. Leave them out.'
+        )
 
 
 def check(model: keras.Model, path: str, format: str) -> None:
