@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -27,6 +27,7 @@ _DEFAULTS = {
     "verbose": False,
     "quantization": None,
     "calibration": None,
+    "ranges": None,
     "only_outputs": False,
     "runtime": None,
 }
@@ -149,6 +150,16 @@ def export_outputs(
     _write(model, place, {"format": format, "only_outputs": True})
 
 
+def write_outputs(model: Model, path: str, quantization: str | None = None, calibration: Any = None) -> None:
+    """Writes a file for ONNX Runtime or LiteRT, by the path's ending, with the model's own outputs alone.
+
+    They have the names of `named_outputs`. Arguments as of `export`.
+    """
+    place, format = _check(model, path, None)
+    how = {"quantization": quantization, "calibration": calibration}
+    _write(model, place, {"format": format, "only_outputs": True, **how})
+
+
 def export(
     model: keras.Model,
     path: str | os.PathLike,
@@ -163,6 +174,7 @@ def export(
     limit: int | None = None,
     soft: bool | None = None,
     across_classes: bool | None = None,
+    ranges: Mapping[str, float] | None = None,
     runtime: str | os.PathLike | None = None,
 ) -> None:
     """Writes `model` to run without this package: a SavedModel folder, one file for ONNX Runtime or LiteRT, or a page.
@@ -217,10 +229,14 @@ def export(
         activation: from logits to probabilities, for a model with classes, as in `model.classify`: "softmax",
             "sigmoid", or None for the model's own.
         quantization: of a file's dense layers; None for floats. "int8_weights": weights only; "int8_dynamic":
-            activations too, scaled at each call; "int8_static": scaled by `calibration`.
+            activations too, scaled at each call; "int8_static": scaled by `calibration`. Layers that change the
+            outputs of held-out images too much stay in floats (static_int8.py).
         calibration: for "int8_static", at least 16 images like those to expect: pixels (n, h, w, c), a list of what
-            `model.preprocess` takes, or a finite tf.data dataset of pixels.
+            `model.preprocess` takes, or a finite tf.data dataset of pixels; for a text encoder token ids (n, length).
+            Every fourth is held out.
         threshold, iou, limit, soft, across_classes: a detector's, as in `model.detect`; None for its defaults.
+        ranges: for "int8_static", {path of a layer with a kernel: largest absolute value of its input}, such as learnt
+            ranges; other layers are calibrated. Layers that read the same tensor take the largest.
 
         runtime: for a page, a folder with the npm package onnxruntime-web, such as node_modules; None to have npm
             install it into the cache folder once.
@@ -235,9 +251,9 @@ def export(
         OSError: if writing fails; every error leaves `path` as it was.
     """
     if isinstance(model, keras.Model) and takes_texts(model):
-        given = {"top_k": top_k, "activation": activation, "quantization": quantization, "threshold": threshold}
-        given["runtime"] = runtime
-        return export_texts(model, os.fspath(path), _choose_format(os.fspath(path), format), given)
+        given = {"top_k": top_k, "activation": activation, "threshold": threshold, "runtime": runtime}
+        how = {"quantization": quantization, "calibration": calibration, "ranges": ranges}
+        return export_texts(model, os.fspath(path), _choose_format(os.fspath(path), format), given, **how)
     if isinstance(model, Model):
         model = model.without_auxiliary()
     place, format = _check(model, path, format)
@@ -252,8 +268,9 @@ def export(
             )
     if runtime is not None and format != "web":
         raise ValueError(f'runtime is for format="web", got format="{format}". Leave it out.')
-    single_file.check_quantization("onnx" if format == "web" else format, quantization, calibration)
+    single_file.check_quantization("onnx" if format == "web" else format, quantization, calibration, ranges)
     options = {"format": format, "options": own, "verbose": verbose}
     if runtime is not None:
         options["runtime"] = os.fspath(runtime)
-    _write(model, place, {**options, "quantization": quantization, "calibration": calibration})
+    how = {"quantization": quantization, "calibration": calibration, "ranges": ranges}
+    _write(model, place, {**options, **how})

@@ -11,20 +11,13 @@ import onnx
 import onnxruntime
 import tf2onnx
 from onnx import helper, numpy_helper
-from onnxruntime.quantization import (
-    CalibrationDataReader,
-    QuantType,
-    quantize_dynamic,
-    quantize_static,
-)
+from onnxruntime.quantization import QuantType, quantize_dynamic
 from tf2onnx.constants import ENV_TF2ONNX_CATCH_ERRORS as _CATCH
 
 from keras_vit.serving.onnx_fusions import fuse
 from keras_vit.serving.onnx_tokens import keep_tokens
 
 _OPSET = 18  # layer normalisation needs 17, and tf2onnx supports 18 at most
-# Both symmetric: TensorRT's only form, and OpenVINO's fastest.
-_SYMMETRIC = {"ActivationSymmetric": True, "WeightSymmetric": True}
 
 
 @contextlib.contextmanager
@@ -38,19 +31,19 @@ def _without_copies() -> Iterator[None]:
         os.environ.pop(_CATCH) if before is None else os.environ.update({_CATCH: before})
 
 
-def _inputs(graph):
+def read_names(graph: onnx.GraphProto) -> Iterator[str]:
     """The names that a graph's nodes and outputs read, in its subgraphs too."""
     yield from (value.name for value in graph.output)
     for node in graph.node:
         yield from node.input
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
-                yield from _inputs(inner)
+                yield from read_names(inner)
 
 
 def _drop_unused(graph):
     """Removes constants that no node reads, about which ONNX Runtime warns."""
-    used = set(_inputs(graph))
+    used = set(read_names(graph))
     for i in reversed(range(len(graph.initializer))):
         if graph.initializer[i].name not in used:
             del graph.initializer[i]
@@ -82,17 +75,6 @@ def convert(function: Any, takes: Any, path: str) -> None:
     model.producer_name, model.producer_version = "keras_vit", ""
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path)
-
-
-class _Reader(CalibrationDataReader):
-    """Images one by one, for ONNX Runtime's calibration."""
-
-    def __init__(self, pixels: np.ndarray):
-        self.images: Iterator[np.ndarray] = iter(pixels)
-
-    def get_next(self) -> dict | None:
-        image = next(self.images, None)
-        return None if image is None else {"images": image[None]}
 
 
 def _products(path):
@@ -133,8 +115,8 @@ def _quantize_weights(source, path, names):
     onnx.save(model, path)
 
 
-def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | None) -> None:
-    """Quantises the float file `source` to `path`; pixels (n, h, w, c) calibrate a static quantisation.
+def quantize(source: str, path: str, quantization: str) -> None:
+    """Quantises the float file `source` to `path`: int8_weights or int8_dynamic; onnx_static.py has int8_static.
 
     Raises:
         ValueError: for a model without weighted products, such as a BiT without a head.
@@ -147,12 +129,15 @@ def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | Non
     if quantization == "int8_weights":
         _quantize_weights(source, path, products)
         return
-    # 7-bit kernels: processors without VNNI add pairs of byte products in 16 bits, which 8-bit kernels overflow.
-    common = {"per_channel": True, "reduce_range": True, "weight_type": QuantType.QInt8, "nodes_to_quantize": products}
-    if quantization == "int8_dynamic":
-        quantize_dynamic(source, path, **common, extra_options={"MatMulConstBOnly": True})
-        return
-    quantize_static(source, path, _Reader(pixels), **common, activation_type=QuantType.QInt8, extra_options=_SYMMETRIC)
+    quantize_dynamic(
+        source,
+        path,
+        per_channel=True,
+        reduce_range=True,  # 7-bit kernels, as in onnx_static.py
+        weight_type=QuantType.QInt8,
+        nodes_to_quantize=products,
+        extra_options={"MatMulConstBOnly": True},
+    )
 
 
 def runner(path: str) -> Callable[[np.ndarray], dict[str, np.ndarray]]:

@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -20,27 +20,39 @@ from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import check_known
-from keras_vit.serving import export_description
+from keras_vit.serving import export_description, static_int8
 from keras_vit.serving.same_outputs import check_float32, compare
+from keras_vit.serving.static_int8 import Layers
 
 QUANTIZATIONS = ("int8_weights", "int8_dynamic", "int8_static")
 _LARGEST = 2**31  # bytes of a protocol buffer, and of a flatbuffer
-_FEWEST = 16  # images from which a static quantisation learns the range of activations
+FEWEST = 16  # inputs from which a static quantisation learns the range of activations
 
 
 class FileFormat(NamedTuple):
-    """A format's file ending, the module that writes and runs it, the libraries needed, the engine's name."""
+    """A format's file ending, the module that writes and runs it, the one with its StaticFile, libraries, engine."""
 
     suffix: str
     module: str
+    static: str
     libraries: tuple[str, ...]
     engine: str
 
 
 FILES = {
-    "onnx": FileFormat(".onnx", "keras_vit.serving.onnx_format", ("onnx", "tf2onnx", "onnxruntime"), "ONNX Runtime"),
+    "onnx": FileFormat(
+        ".onnx",
+        "keras_vit.serving.onnx_format",
+        "keras_vit.serving.onnx_static",
+        ("onnx", "tf2onnx", "onnxruntime"),
+        "ONNX Runtime",
+    ),
     "litert": FileFormat(
-        ".tflite", "keras_vit.serving.litert_format", ("ai_edge_litert", "ai_edge_quantizer"), "LiteRT"
+        ".tflite",
+        "keras_vit.serving.litert_format",
+        "keras_vit.serving.litert_static",
+        ("ai_edge_litert", "ai_edge_quantizer"),
+        "LiteRT",
     ),
 }
 
@@ -56,7 +68,7 @@ def _check_path(path, format):
     check_folder(os.path.dirname(os.path.abspath(path)))
 
 
-def check_quantization(format: str, quantization: str | None, calibration: Any) -> None:
+def check_quantization(format: str, quantization: str | None, calibration: Any, ranges: Any = None) -> None:
     """Raises ValueError for an unknown quantisation, or one with missing or needless arguments."""
     if quantization is not None and format not in FILES:
         raise ValueError(
@@ -72,6 +84,10 @@ def check_quantization(format: str, quantization: str | None, calibration: Any) 
     if quantization != "int8_static" and calibration is not None:
         raise ValueError(
             f'calibration is for quantization="int8_static", got quantization={quantization!r}. Leave it out.'
+        )
+    if quantization != "int8_static" and ranges is not None:
+        raise ValueError(
+            f'ranges are for quantization="int8_static", got quantization={quantization!r}. Leave them out.'
         )
 
 
@@ -126,9 +142,9 @@ def calibration_pixels(model: keras.Model, images: Any) -> np.ndarray:
         raise ValueError(
             f"calibration: expected pixels of shape (n, {', '.join(map(str, expected))}), got {pixels.shape}."
         )
-    if len(pixels) < _FEWEST:
+    if len(pixels) < FEWEST:
         raise ValueError(
-            f"calibration: expected at least {_FEWEST} images like those that the model will see, got {len(pixels)}."
+            f"calibration: expected at least {FEWEST} images like those that the model will see, got {len(pixels)}."
             " 100 or more are better."
         )
     if not np.isfinite(pixels).all():
@@ -160,7 +176,48 @@ def _check_outputs(
         for answer in answers:
             expected |= answer.expected(found)
         arrays = {name: np.asarray(value) for name, value in expected.items()}
+        if quantized and any(answer.finds_objects for answer in answers):
+            derived = {name for answer in answers for name in answer.expected(found)}
+            sort = static_int8.in_any_order
+            arrays |= sort({name: value for name, value in arrays.items() if name not in derived})
+            found = {**found, **sort({name: value for name, value in found.items() if name not in derived})}
         compare(arrays, found, engine, exact=not quantized, advice=advice)
+
+
+def quantize(
+    model: keras.Model,
+    format: str,
+    whole: str,
+    path: str,
+    quantization: str,
+    inputs: np.ndarray | None,
+    answers: Sequence[Answer],
+    ranges: Mapping[str, float] | None,
+) -> dict[str, Any] | None:
+    """Quantises the float file `whole` to `path`; returns what a static quantisation measured, or None.
+
+    Args:
+        model: the model in the file.
+        inputs: (n, ...), for int8_static, to calibrate and to measure on.
+        answers: the model's bound answers.
+        ranges: as in `keras_vit.export`.
+    """
+    kind = FILES[format]
+    engine = importlib.import_module(kind.module)
+    if quantization != "int8_static":
+        with stage("Quantising the file"), quiet():
+            engine.quantize(whole, path, quantization)
+        return None
+    with quiet():
+        static = importlib.import_module(kind.static)
+    assert inputs is not None
+    found = engine.runner(whole)(inputs[:1])
+    derived = {name for answer in answers for name in answer.expected(found)}
+    layers = Layers.of(model, ranges)
+    any_order = any(answer.finds_objects for answer in answers)
+    report = static_int8.write(static.StaticFile, engine.runner, whole, path, inputs, layers, derived, any_order)
+    static_int8.log(report)
+    return report
 
 
 def _describe(model, answers, format, quantization, expected):
@@ -183,6 +240,7 @@ def write(
     quantization: str | None,
     calibration: Any,
     only_outputs: bool = False,
+    ranges: Mapping[str, float] | None = None,
 ) -> None:
     """Writes the file and PATH.json; arguments as in `keras_vit.export`, with a model's bound answers.
 
@@ -209,12 +267,14 @@ def write(
         whole = os.path.join(folder, "float" + kind.suffix) if quantization else file
         with stage(f"Converting the model for {kind.engine}"), quiet():
             engine.convert(function, signature.takes, whole)
-        if quantization:
-            with stage("Quantising the file"), quiet():
-                engine.quantize(whole, file, quantization, pixels)
         checked = () if only_outputs else answers
+        report = None
+        if quantization:
+            report = quantize(model, format, whole, file, quantization, pixels, checked, ranges)
         with stage("Comparing the file's outputs with the model's"), quiet():
             _check_outputs(function, engine.runner(file), examples, quantization is not None, kind.engine, checked)
         metadata = _describe(model, answers, format, quantization, function.get_concrete_function().structured_outputs)
+        if report:
+            metadata["int8"] = report
         with open(beside, "w", encoding="utf-8") as out:
             json.dump(metadata, out, indent=2, ensure_ascii=False)

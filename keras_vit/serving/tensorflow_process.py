@@ -30,14 +30,14 @@ def _environment():
     }
 
 
-def _write_here(model, path, format, options, verbose, quantization, calibration, only_outputs, runtime):
+def _write_here(model, path, format, options, verbose, quantization, calibration, ranges, only_outputs, runtime):
     answers = bind(model, **options)
     if format in single_file.FILES:
-        return single_file.write(model, path, format, answers, quantization, calibration, only_outputs)
+        return single_file.write(model, path, format, answers, quantization, calibration, only_outputs, ranges)
     if format == "web":
         from keras_vit.serving.web import page_folder
 
-        return page_folder.write(model, path, answers, quantization, calibration, runtime)
+        return page_folder.write(model, path, answers, quantization, calibration, ranges, runtime)
     from keras_vit.serving import saved_model  # imports TensorFlow
 
     return saved_model.write(model, path, answers, verbose)
