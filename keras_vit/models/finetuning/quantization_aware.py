@@ -1,0 +1,138 @@
+"""Quantisation-aware training (arXiv 1712.05877): fine-tuning with the rounding of the int8 file that comes afterwards.
+
+model = keras_vit.load("runs/mine")
+keras_vit.models.quantize_aware(model, images)  # some hundred training images
+model.compile(...); model.fit(...)              # a few epochs, at a low learning rate
+keras_vit.export(model, "mine.onnx", quantization="int8_static")
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.fit.model import Model
+from keras_vit.layers.convolutions import StdConv2D
+from keras_vit.layers.dense import inner_layers
+from keras_vit.layers.fake_quantization import (
+    FakeQuantizer,
+    attach_groups,
+    can_quantize,
+    fake_quantizers,
+)
+from keras_vit.layers.quantization import quantized_layers
+from keras_vit.models import taps
+
+FEWEST = 16  # images from which ranges are found, as for an export
+_BATCH = 16
+_SAMPLE = 2**14  # values of a layer's input in a batch
+_SHARES = np.linspace(0.3, 1.0, 36)  # of the largest value, tried as ranges
+
+
+def _candidates(model):
+    """{path: layer} of the products to round: dense layers, and convolutions after the encoder."""
+    encoder = taps.own_encoder(model)
+    trunk = taps.trunk(model) if encoder is model else encoder.layers if encoder else []
+    stem = {id(part) for layer in trunk for part in layer._flatten_layers() if isinstance(part, keras.layers.Conv2D)}
+    return {path: layer for path, layer in inner_layers(model).items() if can_quantize(layer) and id(layer) not in stem}
+
+
+def _check(model, layers):
+    if not isinstance(model, Model) or not model.answers:
+        raise ValueError(
+            f'quantize_aware: expected a model that predicts, got "{model.name}", a {type(model).__name__}. Fine-tune'
+            " what it trains: model.get_encoder()."
+        )
+    if fake_quantizers(model):
+        raise ValueError(f'quantize_aware: "{model.name}" has fake quantisation already: train it, or export it.')
+    if quantized_layers(model):
+        raise ValueError(f'quantize_aware: "{model.name}" is quantised already: begin with the model in floats.')
+    if any(getattr(layer, "lora_enabled", False) for layer in layers.values()):
+        raise ValueError(
+            f'quantize_aware: "{model.name}" has LoRA, whose kernels are frozen. Merge it first:'
+            " keras_vit.models.merge_lora(model)."
+        )
+    if not layers:
+        raise ValueError(f'quantize_aware: "{model.name}" has no dense layers, and no convolutions after its encoder.')
+    frozen = [path for path, layer in layers.items() if not layer.trainable]
+    if frozen:
+        raise ValueError(
+            f"quantize_aware: layers are frozen, and kernels that do not learn cannot adapt to rounding:"
+            f" {', '.join(frozen[:3])} ({len(frozen)} in all). Set model.trainable = True first."
+        )
+
+
+def _shared_inputs(model, layers, image):
+    """The paths of layers that are called, those with the same input together, by a call of the model."""
+    seen, kept = {}, []
+
+    def recording(path, call):
+        def record(x, *args, **options):
+            kept.append(x)  # so that no other tensor gets its id
+            seen.setdefault(path, set()).add(id(x))
+            return call(x, *args, **options)
+
+        return record
+
+    for path, layer in layers.items():
+        layer.call = recording(path, layer.call)
+    try:
+        model(image, training=False)
+    finally:
+        for layer in layers.values():
+            del layer.call
+    by_input: dict[frozenset, list[str]] = {}
+    for path in layers:
+        if path in seen:
+            by_input.setdefault(frozenset(seen[path]), []).append(path)
+    return list(by_input.values())
+
+
+class _Seen:
+    """Values that a layer reads: the largest, and a sample."""
+
+    def __init__(self):
+        self.largest, self.samples = 0.0, []
+
+    def __call__(self, x):
+        x = ops.abs(ops.reshape(ops.cast(x, "float32"), (-1,)))
+        self.largest = max(self.largest, float(ops.max(x)))
+        self.samples.append(ops.convert_to_numpy(x[:: max(1, x.shape[0] // _SAMPLE)]))
+
+    def best_range(self) -> float:
+        """The range with the least squared error of rounded values."""
+        values = np.concatenate(self.samples).astype("float64")
+
+        def error(largest):
+            scale = largest / 127.5
+            return np.mean((np.clip(np.round(values / scale), None, 127) * scale - values) ** 2)
+
+        return float(min(self.largest * _SHARES, key=error)) if self.largest else 1.0
+
+
+def prepare(model: keras.Model) -> list[FakeQuantizer]:
+    """Attaches fake quantisation to a model, with ranges that `calibrate` has to set; arguments as quantize_aware's."""
+    layers = _candidates(model) if isinstance(model, Model) else {}
+    _check(model, layers)
+    image = ops.zeros((1, *model.image_size, model.channels))
+    groups = _shared_inputs(model, layers, image)
+    return attach_groups(model, groups)
+
+
+def calibrate(model: keras.Model, images: np.ndarray) -> None:
+    """Sets the ranges of a prepared model from images (n, height, width, c), as for `fit`."""
+    quantizers = set(fake_quantizers(model).values())
+    seen = {quantizer: _Seen() for quantizer in quantizers}
+    try:
+        for quantizer, observe in seen.items():
+            quantizer.observe = observe
+        for i in range(0, len(images), _BATCH):
+            model(ops.convert_to_tensor(np.asarray(images[i : i + _BATCH], "float32")), training=False)
+    finally:
+        for quantizer in quantizers:
+            quantizer.observe = None
+    for quantizer, values in seen.items():
+        quantizer.log_range.assign(math.log(values.best_range()))
