@@ -15,24 +15,22 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.backend import compiles_parts, one_pass
 from keras_vit.layers.dense import inner_layers
 
 ATTRIBUTE = "fake_quantizer"  # of a layer with one
-_STEPS = 127.5  # from 0 to the end of an input's range: of 256 integers, half are positive
+_STEPS = 127.0  # from 0 to the end of an input's range
 _KERNEL_STEPS = 64.0  # 7 bits: processors without VNNI add pairs of byte products in 16 bits, which 8 bits overflow
 _SMALLEST = 1e-30  # an empty kernel column's largest value
 
 
 def fake_quantized(x: Any, scale: Any) -> Any:
-    """x, any shape, rounded to -128..127 times `scale`, (); gradients of both are those of the paper (section 2.1)."""
+    """x, any shape, rounded to -128..127 times `scale`, (); gradients of both as in LSQ."""
     steps = ops.clip(x / scale, -128.0, 127.0)
     return (steps + ops.stop_gradient(ops.round(steps) - steps)) * scale
 
 
 def fake_quantized_kernel(kernel: Any, axes: Sequence[int]) -> Any:
-    """A kernel rounded to -64..64 times a scale for each output, the maximum over `axes`; the gradient is not rounded.
-    """
+    """A kernel rounded to -64..64 times a scale for each output, from the maximum over `axes`; its gradient passes."""
     largest = ops.max(ops.abs(kernel), axis=tuple(axes), keepdims=True)
     scale = ops.stop_gradient(ops.maximum(largest, _SMALLEST) / _KERNEL_STEPS)
     return kernel + ops.stop_gradient(ops.round(kernel / scale) * scale - kernel)
@@ -125,6 +123,15 @@ def _rounding(layer, quantizer, call):
 def fake_quantizers(model: keras.layers.Layer) -> dict[keras.layers.Layer, FakeQuantizer]:
     """{layer: its FakeQuantizer} inside a model, at any depth."""
     return {layer: vars(layer)[ATTRIBUTE] for layer in model._flatten_layers() if ATTRIBUTE in vars(layer)}
+
+
+def check_plain(model: keras.Model, purpose: str) -> None:
+    """Refuses a model with fake quantisation; `purpose`, the start of the message, says what needs one without."""
+    if fake_quantizers(model):
+        raise ValueError(
+            f'{purpose} needs a model without fake quantisation, and "{model.name}" has it. Take the one in floats:'
+            " keras_vit.models.without_fake_quantization(model)."
+        )
 
 
 def groups(model: keras.Model) -> list[list[str]]:

@@ -114,6 +114,7 @@ def _check(model, path, format):
 def _write(model, place, options):
     """Writes a checked export, unless its libraries are missing or the preprocessing does not suit the model."""
     if options["format"] in single_file.FILES:
+        single_file.check_ranges(model, options["format"], options.get("quantization"), options.get("calibration"))
         single_file.check(model, place, options["format"])
     check_preprocessing(model)
     tensorflow_process.write(model, place, {**_DEFAULTS, **options})

@@ -3,7 +3,7 @@
 import contextlib
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from onnxruntime.quantization import (
 )
 from tf2onnx.constants import ENV_TF2ONNX_CATCH_ERRORS as _CATCH
 
+from keras_vit.models.finetuning.quantization_aware import Learned
 from keras_vit.serving.onnx_fusions import fuse
 from keras_vit.serving.onnx_tokens import keep_tokens
 
@@ -133,6 +134,15 @@ def _quantize_weights(source, path, names):
     onnx.save(model, path)
 
 
+def _kernels(products):
+    """Kernels get 7 bits: processors without VNNI add pairs of byte products in 16 bits, which 8 bits overflow."""
+    return {"per_channel": True, "reduce_range": True, "weight_type": QuantType.QInt8, "nodes_to_quantize": products}
+
+
+def _static(products):
+    return {**_kernels(products), "activation_type": QuantType.QInt8}
+
+
 def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | None) -> None:
     """Quantises the float file `source` to `path`; pixels (n, h, w, c) calibrate a static quantisation.
 
@@ -147,12 +157,50 @@ def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | Non
     if quantization == "int8_weights":
         _quantize_weights(source, path, products)
         return
-    # 7-bit kernels: processors without VNNI add pairs of byte products in 16 bits, which 8-bit kernels overflow.
-    common = {"per_channel": True, "reduce_range": True, "weight_type": QuantType.QInt8, "nodes_to_quantize": products}
     if quantization == "int8_dynamic":
-        quantize_dynamic(source, path, **common, extra_options={"MatMulConstBOnly": True})
+        quantize_dynamic(source, path, **_kernels(products), extra_options={"MatMulConstBOnly": True})
         return
-    quantize_static(source, path, _Reader(pixels), **common, activation_type=QuantType.QInt8, extra_options=_SYMMETRIC)
+    quantize_static(source, path, _Reader(pixels), **_static(products), extra_options=_SYMMETRIC)
+
+
+def _values(kernel):
+    """What a kernel contains, in any order of its axes: converters transpose kernels, and rename them."""
+    return np.sort(kernel, axis=None).tobytes()
+
+
+def quantize_learned(source: str, path: str, layers: Mapping[str, Learned]) -> None:
+    """Quantises the float file `source` to `path` as the model was trained: static, with the ranges of its layers.
+
+    Raises:
+        ValueError: if the file does not contain the kernel of a layer.
+    """
+    graph = onnx.load(source).graph
+    by_kernel: dict[bytes, tuple[str, float]] = {}
+    for name, layer in layers.items():
+        values = _values(layer.kernel)
+        by_kernel[values] = (name, max(layer.range, by_kernel.get(values, (name, 0.0))[1]))
+    inside = {tensor.name: _values(numpy_helper.to_array(tensor)) for tensor in graph.initializer}
+    products, scales, found = [], {}, set()
+    for node in graph.node:
+        values = inside.get(node.input[1]) if node.op_type in ("MatMul", "Conv") else None
+        if values in by_kernel:
+            products.append(node.name)
+            found.add(by_kernel[values][0])
+            scales[node.input[0]] = {
+                "scale": np.array(by_kernel[values][1] / 127, "float32"),
+                "zero_point": np.array(0, "int8"),
+            }
+    missing = {name for name, _ in by_kernel.values()} - found
+    if missing:
+        raise ValueError(f"The file has no products of these layers: {', '.join(sorted(missing))}.")
+    takes = graph.input[0].type.tensor_type.shape.dim
+    pixels = np.zeros((1, *(dim.dim_value for dim in takes[1:])), "float32")  # ONNX Runtime wants some
+    given = {
+        **_SYMMETRIC,
+        "TensorQuantOverrides": {tensor: [scale] for tensor, scale in scales.items()},
+        "OpTypesToExcludeOutputQuantization": ["MatMul", "Conv"],
+    }
+    quantize_static(source, path, _Reader(pixels), **_static(products), extra_options=given)
 
 
 def runner(path: str) -> Callable[[np.ndarray], dict[str, np.ndarray]]:

@@ -20,6 +20,8 @@ from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import check_known
+from keras_vit.layers.fake_quantization import fake_quantizers
+from keras_vit.models.finetuning.quantization_aware import learned, without_fake_quantization
 from keras_vit.serving import export_description
 from keras_vit.serving.same_outputs import check_float32, compare
 
@@ -57,7 +59,7 @@ def _check_path(path, format):
 
 
 def check_quantization(format: str, quantization: str | None, calibration: Any) -> None:
-    """Raises ValueError for an unknown quantisation, or one with missing or needless arguments."""
+    """Raises ValueError for an unknown quantisation, or one with a needless argument."""
     if quantization is not None and format not in FILES:
         raise ValueError(
             f'quantization="{quantization}" is for format={" or ".join(map(repr, FILES))}, got format="{format}". For a'
@@ -65,13 +67,27 @@ def check_quantization(format: str, quantization: str | None, calibration: Any) 
         )
     if quantization is not None:
         check_known(quantization, "quantization", QUANTIZATIONS, ", or None for floats")
-    if quantization == "int8_static" and calibration is None:
-        raise ValueError(
-            'quantization="int8_static" needs calibration: images like those that the model will see, 16 or more.'
-        )
     if quantization != "int8_static" and calibration is not None:
         raise ValueError(
             f'calibration is for quantization="int8_static", got quantization={quantization!r}. Leave it out.'
+        )
+
+
+def check_ranges(model: keras.Model, format: str, quantization: str | None, calibration: Any) -> None:
+    """Raises ValueError unless the ranges of a static quantisation come from calibration, or from training alone."""
+    learned = bool(fake_quantizers(model))
+    if learned and (format, quantization) != ("onnx", "int8_static"):
+        raise ValueError(
+            f'"{model.name}" was trained for int8: export it with format="onnx" and quantization="int8_static", or'
+            f' keras_vit.models.without_fake_quantization(model), got format="{format}" and'
+            f" quantization={quantization!r}."
+        )
+    if learned and calibration is not None:
+        raise ValueError(f'"{model.name}" learned its ranges in training: leave calibration out.')
+    if quantization == "int8_static" and not learned and calibration is None:
+        raise ValueError(
+            'quantization="int8_static" needs calibration: images like those that the model will see, 16 or more; or a'
+            " model trained with keras_vit.models.quantize_aware."
         )
 
 
@@ -194,8 +210,14 @@ def write(
 
     kind = FILES[format]
     pixels = None if calibration is None else calibration_pixels(model, calibration)
-    signature = own_outputs(model) if only_outputs else all_outputs(model, answers)
-    function = tf.function(signature.function, input_signature=[signature.takes], autograph=False)
+    layers = learned(model)
+
+    def traced(model):
+        signature = own_outputs(model) if only_outputs else all_outputs(model, answers)
+        return tf.function(signature.function, input_signature=[signature.takes], autograph=False), signature.takes
+
+    function, takes = traced(model)
+    whole_function = traced(without_fake_quantization(model, rounded=True))[0] if layers else function
     shape = (3, *model.image_size, model.channels)
     drawn = np.random.default_rng(0).uniform(0, 255, shape).astype("float32")
     examples = InputRange.of(model).of_bytes(drawn) if pixels is None else pixels[:3]
@@ -208,10 +230,13 @@ def write(
             engine = importlib.import_module(kind.module)
         whole = os.path.join(folder, "float" + kind.suffix) if quantization else file
         with stage(f"Converting the model for {kind.engine}"), quiet():
-            engine.convert(function, signature.takes, whole)
+            engine.convert(whole_function, takes, whole)
         if quantization:
             with stage("Quantising the file"), quiet():
-                engine.quantize(whole, file, quantization, pixels)
+                if layers:
+                    engine.quantize_learned(whole, file, layers)
+                else:
+                    engine.quantize(whole, file, quantization, pixels)
         checked = () if only_outputs else answers
         with stage("Comparing the file's outputs with the model's"), quiet():
             _check_outputs(function, engine.runner(file), examples, quantization is not None, kind.engine, checked)

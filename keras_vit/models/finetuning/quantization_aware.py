@@ -7,21 +7,22 @@ keras_vit.export(model, "mine.onnx", quantization="int8_static")
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.fit.checks.inputs import check_images
 from keras_vit.fit.model import Model
-from keras_vit.layers.convolutions import StdConv2D
 from keras_vit.layers.dense import inner_layers
 from keras_vit.layers.fake_quantization import (
-    FakeQuantizer,
     attach_groups,
     can_quantize,
+    fake_quantized_kernel,
     fake_quantizers,
+    groups,
+    input_axes,
 )
 from keras_vit.layers.quantization import quantized_layers
 from keras_vit.models import taps
@@ -107,32 +108,100 @@ class _Seen:
         values = np.concatenate(self.samples).astype("float64")
 
         def error(largest):
-            scale = largest / 127.5
+            scale = largest / 127
             return np.mean((np.clip(np.round(values / scale), None, 127) * scale - values) ** 2)
 
         return float(min(self.largest * _SHARES, key=error)) if self.largest else 1.0
 
 
-def prepare(model: keras.Model) -> list[FakeQuantizer]:
+def prepare(model: keras.Model) -> None:
     """Attaches fake quantisation to a model, with ranges that `calibrate` has to set; arguments as quantize_aware's."""
     layers = _candidates(model) if isinstance(model, Model) else {}
     _check(model, layers)
     image = ops.zeros((1, *model.image_size, model.channels))
-    groups = _shared_inputs(model, layers, image)
-    return attach_groups(model, groups)
+    attach_groups(model, _shared_inputs(model, layers, image))
+    model.train_function = model.test_function = model.predict_function = None  # of the functions before
 
 
 def calibrate(model: keras.Model, images: np.ndarray) -> None:
     """Sets the ranges of a prepared model from images (n, height, width, c), as for `fit`."""
-    quantizers = set(fake_quantizers(model).values())
-    seen = {quantizer: _Seen() for quantizer in quantizers}
+    seen = {quantizer: _Seen() for quantizer in fake_quantizers(model).values()}
     try:
         for quantizer, observe in seen.items():
             quantizer.observe = observe
         for i in range(0, len(images), _BATCH):
             model(ops.convert_to_tensor(np.asarray(images[i : i + _BATCH], "float32")), training=False)
     finally:
-        for quantizer in quantizers:
+        for quantizer in seen:
             quantizer.observe = None
     for quantizer, values in seen.items():
         quantizer.log_range.assign(math.log(values.best_range()))
+
+
+def quantize_aware(model: keras.Model, images: np.ndarray) -> list[str]:
+    """Fake quantisation: the model computes as its int8 file will, and learns to. Call it before compile.
+
+    Dense layers, and the convolutions of dense heads, round their inputs to 8 bits and their kernels to 7 bits, as
+    `keras_vit.export(model, "x.onnx", quantization="int8_static")` does, which then needs no calibration. Weights stay
+    floats; gradients pass as if nothing were rounded. The range of each input starts where `images` are rounded with
+    the least error, and learns. `.keras` files, checkpoints and `clone()` keep it. `without_fake_quantization` gives
+    the model in floats.
+
+    Args:
+        model: a trained keras_vit.Model that predicts: a ViT, a SegmentationModel... Changed in place.
+        images: pixels (n, height, width, c), as for `fit`, 16 or more; some hundred training images are enough.
+
+    Returns:
+        The paths of the layers, such as "block_00/attention/query".
+
+    Raises:
+        ValueError: for a model that only trains another one, is quantised, has LoRA, frozen layers, or no such layer,
+            or for fewer images.
+    """
+    if len(images) < FEWEST:
+        raise ValueError(f"quantize_aware: expected at least {FEWEST} images, got {len(images)}.")
+    prepare(model)
+    check_images(model, np.asarray(images))
+    calibrate(model, images)
+    return [path for group in groups(model) for path in group]
+
+
+def _plain(config):
+    """A config without its fake quantisation, and that of nested models."""
+    if isinstance(config, dict):
+        return {key: _plain(value) for key, value in config.items() if key != "fake_quantization"}
+    return [_plain(value) for value in config] if isinstance(config, list) else config
+
+
+def _rounded(layer):
+    return fake_quantized_kernel(ops.convert_to_tensor(layer.kernel), input_axes(layer))
+
+
+def without_fake_quantization(model: Model, rounded: bool = False) -> Model:
+    """A copy of a model that rounds nothing; with `rounded` kernels as in training, otherwise as they are stored."""
+    copy = type(model).from_config(_plain(model.get_config()))
+    layers, copies = {"": model, **inner_layers(model)}, {"": copy, **inner_layers(copy)}
+    quantizers = fake_quantizers(model)
+    for path, layer in copies.items():
+        weights: dict[str, Any] = {}
+        layers[path].save_own_variables(weights)
+        if weights:
+            layer.load_own_variables({key: ops.copy(value) for key, value in weights.items()})
+        if rounded and layers[path] in quantizers:
+            layer.kernel.assign(_rounded(layer))
+    return copy
+
+
+class Learned(NamedTuple):
+    """A layer's kernel, rounded, and the largest value of its input."""
+
+    kernel: np.ndarray
+    range: float
+
+
+def learned(model: keras.Model) -> dict[str, Learned]:
+    """{path: what the file of a model with fake quantisation needs to know about a layer}."""
+    return {
+        layer.path: Learned(ops.convert_to_numpy(_rounded(layer)), quantizer.range)
+        for layer, quantizer in fake_quantizers(model).items()
+    }
