@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -27,6 +27,7 @@ _DEFAULTS = {
     "verbose": False,
     "quantization": None,
     "calibration": None,
+    "ranges": None,
     "only_outputs": False,
 }
 _BY_ENDING = {file.suffix: name for name, file in single_file.FILES.items()}
@@ -114,7 +115,8 @@ def _check(model, path, format):
 def _write(model, place, options):
     """Writes a checked export, unless its libraries are missing or the preprocessing does not suit the model."""
     if options["format"] in single_file.FILES:
-        single_file.check_ranges(model, options["format"], options.get("quantization"), options.get("calibration"))
+        given = (options.get(name) for name in ("quantization", "calibration", "ranges"))
+        single_file.check_ranges(model, options["format"], *given)
         single_file.check(model, place, options["format"])
     check_preprocessing(model)
     tensorflow_process.write(model, place, {**_DEFAULTS, **options})
@@ -154,6 +156,7 @@ def export(
     limit: int | None = None,
     soft: bool | None = None,
     across_classes: bool | None = None,
+    ranges: Mapping[str, float] | None = None,
 ) -> None:
     """Writes `model` to run without this package: a SavedModel folder, or one file for ONNX Runtime or LiteRT.
 
@@ -202,10 +205,14 @@ def export(
         activation: from logits to probabilities, for a model with classes, as in `model.classify`: "softmax",
             "sigmoid", or None for the model's own.
         quantization: of a file's dense layers; None for floats. "int8_weights": weights only; "int8_dynamic":
-            activations too, scaled at each call; "int8_static": scaled by `calibration`.
+            activations too, scaled at each call; "int8_static": scaled by `calibration`, also in convolutions. Layers
+            that change the outputs of held-out images too much stay in floats (static_int8.py).
         calibration: for "int8_static", at least 16 images like those to expect: pixels (n, h, w, c), a list of what
-            `model.preprocess` takes, or a finite tf.data dataset of pixels.
+            `model.preprocess` takes, or a finite tf.data dataset of pixels; for a text encoder token ids (n, length).
+            Every fourth is held out.
         threshold, iou, limit, soft, across_classes: a detector's, as in `model.detect`; None for its defaults.
+        ranges: for "int8_static", {path of a layer with a kernel: largest absolute value of its input}, such as learnt
+            ranges; other layers are calibrated. Layers that read the same tensor take the largest.
 
     Raises:
         ValueError: for anything but a model of this package and a path, an unknown format or one that the path's ending
@@ -216,8 +223,9 @@ def export(
         OSError: if writing fails; every error leaves `path` as it was.
     """
     if isinstance(model, keras.Model) and takes_texts(model):
-        given = {"top_k": top_k, "activation": activation, "quantization": quantization, "threshold": threshold}
-        return export_texts(model, os.fspath(path), _choose_format(os.fspath(path), format), given)
+        given = {"top_k": top_k, "activation": activation, "threshold": threshold}
+        how = {"quantization": quantization, "calibration": calibration, "ranges": ranges}
+        return export_texts(model, os.fspath(path), _choose_format(os.fspath(path), format), given, **how)
     if isinstance(model, Model):
         model = model.without_auxiliary()
     place, format = _check(model, path, format)
@@ -230,6 +238,7 @@ def export(
                 f'{name} is for format="tf_saved_model": a file of format="{format}" returns the probabilities of all'
                 " classes."
             )
-    single_file.check_quantization(format, quantization, calibration)
+    single_file.check_quantization(format, quantization, calibration, ranges)
     options = {"format": format, "options": own, "verbose": verbose}
-    _write(model, place, {**options, "quantization": quantization, "calibration": calibration})
+    how = {"quantization": quantization, "calibration": calibration, "ranges": ranges}
+    _write(model, place, {**options, **how})

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
-from ai_edge_quantizer import calibrator, qtyping, quantizer, recipe_manager
-from ai_edge_quantizer.utils import qsv_utils
+from ai_edge_quantizer import qtyping, quantizer, recipe_manager
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-_SIGNATURE = "serving_default"  # TensorFlow's name for a SavedModel's only function
 
 
 def convert(function: Any, takes: tf.TensorSpec, path: str) -> None:
@@ -47,40 +45,16 @@ def convert(function: Any, takes: tf.TensorSpec, path: str) -> None:
         file.write(model)
 
 
-def _outputs(source):
-    """Names of the tensors that a file returns."""
-    return [tensor["name"] for tensor in Interpreter(model_path=source).get_output_details()]
+def quantize(source: str, path: str, quantization: str) -> None:
+    """Quantises the dense layers of `source` to `path`: int8_weights or int8_dynamic; litert_static.py has int8_static.
 
-
-def _dense(recipe, source, quantization):
-    """Adds the quantisation of dense layers, one scale per kernel column, to a recipe."""
-    how = {"operation_name": qtyping.TFLOperationName.FULLY_CONNECTED}
-    if quantization == "int8_weights":
-        recipe.add_weight_only_config(regex=".*", num_bits=8, **how)
-        return
-    if quantization == "int8_dynamic":
-        recipe.add_dynamic_config(regex=".*", num_bits=8, **how)
-        return
-    recipe.add_static_config(regex=".*", activation_num_bits=8, weight_num_bits=8, **how)
-    for output in Interpreter(model_path=source).get_output_details():  # a static layer would return bytes
-        recipe.add_dynamic_config(regex=f"(^|;){re.escape(output['name'])};", num_bits=8, **how)
-
-
-def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | None) -> None:
-    """Quantises the float file `source` to `path`; pixels (n, h, w, c) calibrate a static quantisation.
-
-    Convolutions and the products inside attention stay in floats: with quantised products, DeiT-Ti/16 classifies 6 of
-    100 ImageNet photographs correctly in batches of 10; with all operations quantised, LiteRT 2.3 cannot run the file.
+    A kernel has one scale per column.
     """
-    recipe, ranges = recipe_manager.RecipeManager(), None
-    _dense(recipe, source, quantization)
+    recipe = recipe_manager.RecipeManager()
+    add = recipe.add_weight_only_config if quantization == "int8_weights" else recipe.add_dynamic_config
+    add(regex=".*", operation_name=qtyping.TFLOperationName.FULLY_CONNECTED, num_bits=8)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        if recipe.need_calibration():
-            # The quantizer's own calibration uses moving averages, which would clip larger values.
-            found = calibrator.Calibrator(source, qsv_update_func=qsv_utils.min_max_update)
-            found.calibrate({_SIGNATURE: [{"images": image[None]} for image in pixels]}, recipe)
-            ranges = found.get_model_qsvs()
-        quantized = quantizer.Quantizer(source, recipe.get_quantization_recipe()).quantize(ranges).quantized_model
+        quantized = quantizer.Quantizer(source, recipe.get_quantization_recipe()).quantize().quantized_model
     with open(path, "wb") as file:
         file.write(quantized)
 

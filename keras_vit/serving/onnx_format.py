@@ -3,7 +3,7 @@
 import contextlib
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,21 +11,13 @@ import onnx
 import onnxruntime
 import tf2onnx
 from onnx import helper, numpy_helper
-from onnxruntime.quantization import (
-    CalibrationDataReader,
-    QuantType,
-    quantize_dynamic,
-    quantize_static,
-)
+from onnxruntime.quantization import QuantType, quantize_dynamic
 from tf2onnx.constants import ENV_TF2ONNX_CATCH_ERRORS as _CATCH
 
-from keras_vit.models.finetuning.quantization_aware import Learned
 from keras_vit.serving.onnx_fusions import fuse
 from keras_vit.serving.onnx_tokens import keep_tokens
 
 _OPSET = 18  # layer normalisation needs 17, and tf2onnx supports 18 at most
-# Both symmetric: TensorRT's only form, and OpenVINO's fastest.
-_SYMMETRIC = {"ActivationSymmetric": True, "WeightSymmetric": True}
 
 
 @contextlib.contextmanager
@@ -39,19 +31,19 @@ def _without_copies() -> Iterator[None]:
         os.environ.pop(_CATCH) if before is None else os.environ.update({_CATCH: before})
 
 
-def _inputs(graph):
+def read_names(graph: onnx.GraphProto) -> Iterator[str]:
     """The names that a graph's nodes and outputs read, in its subgraphs too."""
     yield from (value.name for value in graph.output)
     for node in graph.node:
         yield from node.input
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
-                yield from _inputs(inner)
+                yield from read_names(inner)
 
 
 def _drop_unused(graph):
     """Removes constants that no node reads, about which ONNX Runtime warns."""
-    used = set(_inputs(graph))
+    used = set(read_names(graph))
     for i in reversed(range(len(graph.initializer))):
         if graph.initializer[i].name not in used:
             del graph.initializer[i]
@@ -83,17 +75,6 @@ def convert(function: Any, takes: Any, path: str) -> None:
     model.producer_name, model.producer_version = "keras_vit", ""
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path)
-
-
-class _Reader(CalibrationDataReader):
-    """Images one by one, for ONNX Runtime's calibration."""
-
-    def __init__(self, pixels: np.ndarray):
-        self.images: Iterator[np.ndarray] = iter(pixels)
-
-    def get_next(self) -> dict | None:
-        image = next(self.images, None)
-        return None if image is None else {"images": image[None]}
 
 
 def _products(path):
@@ -134,17 +115,8 @@ def _quantize_weights(source, path, names):
     onnx.save(model, path)
 
 
-def _kernels(products):
-    """Kernels get 7 bits: processors without VNNI add pairs of byte products in 16 bits, which 8 bits overflow."""
-    return {"per_channel": True, "reduce_range": True, "weight_type": QuantType.QInt8, "nodes_to_quantize": products}
-
-
-def _static(products):
-    return {**_kernels(products), "activation_type": QuantType.QInt8}
-
-
-def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | None) -> None:
-    """Quantises the float file `source` to `path`; pixels (n, h, w, c) calibrate a static quantisation.
+def quantize(source: str, path: str, quantization: str) -> None:
+    """Quantises the float file `source` to `path`: int8_weights or int8_dynamic; onnx_static.py has int8_static.
 
     Raises:
         ValueError: for a model without weighted products, such as a BiT without a head.
@@ -157,50 +129,15 @@ def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | Non
     if quantization == "int8_weights":
         _quantize_weights(source, path, products)
         return
-    if quantization == "int8_dynamic":
-        quantize_dynamic(source, path, **_kernels(products), extra_options={"MatMulConstBOnly": True})
-        return
-    quantize_static(source, path, _Reader(pixels), **_static(products), extra_options=_SYMMETRIC)
-
-
-def _values(kernel):
-    """What a kernel contains, in any order of its axes: converters transpose kernels, and rename them."""
-    return np.sort(kernel, axis=None).tobytes()
-
-
-def quantize_learned(source: str, path: str, layers: Mapping[str, Learned]) -> None:
-    """Quantises the float file `source` to `path` as the model was trained: static, with the ranges of its layers.
-
-    Raises:
-        ValueError: if the file does not contain the kernel of a layer.
-    """
-    graph = onnx.load(source).graph
-    by_kernel: dict[bytes, tuple[str, float]] = {}
-    for name, layer in layers.items():
-        values = _values(layer.kernel)
-        by_kernel[values] = (name, max(layer.range, by_kernel.get(values, (name, 0.0))[1]))
-    inside = {tensor.name: _values(numpy_helper.to_array(tensor)) for tensor in graph.initializer}
-    products, scales, found = [], {}, set()
-    for node in graph.node:
-        values = inside.get(node.input[1]) if node.op_type in ("MatMul", "Conv") else None
-        if values in by_kernel:
-            products.append(node.name)
-            found.add(by_kernel[values][0])
-            scales[node.input[0]] = {
-                "scale": np.array(by_kernel[values][1] / 127, "float32"),
-                "zero_point": np.array(0, "int8"),
-            }
-    missing = {name for name, _ in by_kernel.values()} - found
-    if missing:
-        raise ValueError(f"The file has no products of these layers: {', '.join(sorted(missing))}.")
-    takes = graph.input[0].type.tensor_type.shape.dim
-    pixels = np.zeros((1, *(dim.dim_value for dim in takes[1:])), "float32")  # ONNX Runtime wants some
-    given = {
-        **_SYMMETRIC,
-        "TensorQuantOverrides": {tensor: [scale] for tensor, scale in scales.items()},
-        "OpTypesToExcludeOutputQuantization": ["MatMul", "Conv"],
-    }
-    quantize_static(source, path, _Reader(pixels), **_static(products), extra_options=given)
+    quantize_dynamic(
+        source,
+        path,
+        per_channel=True,
+        reduce_range=True,  # 7-bit kernels, as in onnx_static.py
+        weight_type=QuantType.QInt8,
+        nodes_to_quantize=products,
+        extra_options={"MatMulConstBOnly": True},
+    )
 
 
 def runner(path: str) -> Callable[[np.ndarray], dict[str, np.ndarray]]:

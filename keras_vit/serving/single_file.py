@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -21,28 +21,40 @@ from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import check_known
 from keras_vit.layers.fake_quantization import fake_quantizers
-from keras_vit.models.finetuning.quantization_aware import learned, without_fake_quantization
-from keras_vit.serving import export_description
+from keras_vit.models.finetuning.quantization_aware import learned_ranges, without_fake_quantization
+from keras_vit.serving import export_description, static_int8
 from keras_vit.serving.same_outputs import check_float32, compare
+from keras_vit.serving.static_int8 import Layers
 
 QUANTIZATIONS = ("int8_weights", "int8_dynamic", "int8_static")
 _LARGEST = 2**31  # bytes of a protocol buffer, and of a flatbuffer
-_FEWEST = 16  # images from which a static quantisation learns the range of activations
+FEWEST = 16  # inputs from which a static quantisation learns the range of activations
 
 
 class FileFormat(NamedTuple):
-    """A format's file ending, the module that writes and runs it, the libraries needed, the engine's name."""
+    """A format's file ending, the module that writes and runs it, the one with its StaticFile, libraries, engine."""
 
     suffix: str
     module: str
+    static: str
     libraries: tuple[str, ...]
     engine: str
 
 
 FILES = {
-    "onnx": FileFormat(".onnx", "keras_vit.serving.onnx_format", ("onnx", "tf2onnx", "onnxruntime"), "ONNX Runtime"),
+    "onnx": FileFormat(
+        ".onnx",
+        "keras_vit.serving.onnx_format",
+        "keras_vit.serving.onnx_static",
+        ("onnx", "tf2onnx", "onnxruntime"),
+        "ONNX Runtime",
+    ),
     "litert": FileFormat(
-        ".tflite", "keras_vit.serving.litert_format", ("ai_edge_litert", "ai_edge_quantizer"), "LiteRT"
+        ".tflite",
+        "keras_vit.serving.litert_format",
+        "keras_vit.serving.litert_static",
+        ("ai_edge_litert", "ai_edge_quantizer"),
+        "LiteRT",
     ),
 }
 
@@ -58,8 +70,8 @@ def _check_path(path, format):
     check_folder(os.path.dirname(os.path.abspath(path)))
 
 
-def check_quantization(format: str, quantization: str | None, calibration: Any) -> None:
-    """Raises ValueError for an unknown quantisation, or one with a needless argument."""
+def check_quantization(format: str, quantization: str | None, calibration: Any, ranges: Any = None) -> None:
+    """Raises ValueError for an unknown quantisation, or one with missing or needless arguments."""
     if quantization is not None and format not in FILES:
         raise ValueError(
             f'quantization="{quantization}" is for format={" or ".join(map(repr, FILES))}, got format="{format}". For a'
@@ -71,9 +83,13 @@ def check_quantization(format: str, quantization: str | None, calibration: Any) 
         raise ValueError(
             f'calibration is for quantization="int8_static", got quantization={quantization!r}. Leave it out.'
         )
+    if quantization != "int8_static" and ranges is not None:
+        raise ValueError(
+            f'ranges are for quantization="int8_static", got quantization={quantization!r}. Leave them out.'
+        )
 
 
-def check_ranges(model: keras.Model, format: str, quantization: str | None, calibration: Any) -> None:
+def check_ranges(model: keras.Model, format: str, quantization: str | None, calibration: Any, ranges: Any) -> None:
     """Raises ValueError unless the ranges of a static quantisation come from calibration, or from training alone."""
     learned = bool(fake_quantizers(model))
     if learned and (format, quantization) != ("onnx", "int8_static"):
@@ -82,8 +98,8 @@ def check_ranges(model: keras.Model, format: str, quantization: str | None, cali
             f' keras_vit.models.without_fake_quantization(model), got format="{format}" and'
             f" quantization={quantization!r}."
         )
-    if learned and calibration is not None:
-        raise ValueError(f'"{model.name}" learned its ranges in training: leave calibration out.')
+    if learned and (calibration is not None or ranges is not None):
+        raise ValueError(f'"{model.name}" learned its ranges in training: leave calibration and ranges out.')
     if quantization == "int8_static" and not learned and calibration is None:
         raise ValueError(
             'quantization="int8_static" needs calibration: images like those that the model will see, 16 or more; or a'
@@ -142,9 +158,9 @@ def calibration_pixels(model: keras.Model, images: Any) -> np.ndarray:
         raise ValueError(
             f"calibration: expected pixels of shape (n, {', '.join(map(str, expected))}), got {pixels.shape}."
         )
-    if len(pixels) < _FEWEST:
+    if len(pixels) < FEWEST:
         raise ValueError(
-            f"calibration: expected at least {_FEWEST} images like those that the model will see, got {len(pixels)}."
+            f"calibration: expected at least {FEWEST} images like those that the model will see, got {len(pixels)}."
             " 100 or more are better."
         )
     if not np.isfinite(pixels).all():
@@ -179,6 +195,57 @@ def _check_outputs(
         compare(arrays, found, engine, exact=not quantized, advice=advice)
 
 
+def quantize(
+    model: keras.Model,
+    format: str,
+    whole: str,
+    path: str,
+    quantization: str,
+    inputs: np.ndarray | None,
+    answers: Sequence[Answer],
+    ranges: Mapping[str, float] | None,
+) -> dict[str, Any] | None:
+    """Quantises the float file `whole` to `path`; returns what a static quantisation measured, or None.
+
+    Args:
+        model: the model in the file.
+        inputs: (n, ...), for int8_static, to calibrate and to measure on.
+        answers: the model's bound answers.
+        ranges: as in `keras_vit.export`.
+    """
+    kind = FILES[format]
+    engine = importlib.import_module(kind.module)
+    if quantization != "int8_static":
+        with stage("Quantising the file"), quiet():
+            engine.quantize(whole, path, quantization)
+        return None
+    with quiet():
+        static = importlib.import_module(kind.static)
+    assert inputs is not None
+    found = engine.runner(whole)(inputs[:1])
+    derived = {name for answer in answers for name in answer.expected(found)}
+    layers = Layers.of(model, ranges)
+    report = static_int8.write(static.StaticFile, engine.runner, whole, path, inputs, layers, derived)
+    static_int8.log(report)
+    return report
+
+
+def _quantize_learned(plain, ranges, format, whole, path, inputs):
+    """Quantises the float file `whole` of `plain` to `path` as it was trained: the layers with `ranges`, all of them.
+
+    Returns a description, as JSON.
+    """
+    with quiet():
+        static = importlib.import_module(FILES[format].static)
+    file = static.StaticFile(whole, inputs, Layers.of(plain, ranges))
+    floats = [group for group, layers in file.groups.items() if not set(layers) <= ranges.keys()]
+    products = sum(len(layers) for group, layers in file.groups.items() if group not in floats)
+    if products < len(ranges):
+        raise ValueError(f"{products} of {len(ranges)} layers that were trained for int8 are in the file.")
+    file.write(path, floats)
+    return {"products": products, "ranges": "learned"}
+
+
 def _describe(model, answers, format, quantization, expected):
     """The description next to the file: JSON."""
     shapes = {name: {"dtype": value.dtype.name, "shape": ["b", *value.shape[1:]]} for name, value in expected.items()}
@@ -199,6 +266,7 @@ def write(
     quantization: str | None,
     calibration: Any,
     only_outputs: bool = False,
+    ranges: Mapping[str, float] | None = None,
 ) -> None:
     """Writes the file and PATH.json; arguments as in `keras_vit.export`, with a model's bound answers.
 
@@ -210,14 +278,14 @@ def write(
 
     kind = FILES[format]
     pixels = None if calibration is None else calibration_pixels(model, calibration)
-    layers = learned(model)
 
     def traced(model):
         signature = own_outputs(model) if only_outputs else all_outputs(model, answers)
         return tf.function(signature.function, input_signature=[signature.takes], autograph=False), signature.takes
 
     function, takes = traced(model)
-    whole_function = traced(without_fake_quantization(model, rounded=True))[0] if layers else function
+    learned = learned_ranges(model)
+    plain = without_fake_quantization(model, rounded=True) if learned else model
     shape = (3, *model.image_size, model.channels)
     drawn = np.random.default_rng(0).uniform(0, 255, shape).astype("float32")
     examples = InputRange.of(model).of_bytes(drawn) if pixels is None else pixels[:3]
@@ -230,16 +298,17 @@ def write(
             engine = importlib.import_module(kind.module)
         whole = os.path.join(folder, "float" + kind.suffix) if quantization else file
         with stage(f"Converting the model for {kind.engine}"), quiet():
-            engine.convert(whole_function, takes, whole)
-        if quantization:
-            with stage("Quantising the file"), quiet():
-                if layers:
-                    engine.quantize_learned(whole, file, layers)
-                else:
-                    engine.quantize(whole, file, quantization, pixels)
+            engine.convert(traced(plain)[0] if learned else function, takes, whole)
         checked = () if only_outputs else answers
+        report = None
+        if learned:
+            report = _quantize_learned(plain, learned, format, whole, file, examples)
+        elif quantization:
+            report = quantize(model, format, whole, file, quantization, pixels, checked, ranges)
         with stage("Comparing the file's outputs with the model's"), quiet():
             _check_outputs(function, engine.runner(file), examples, quantization is not None, kind.engine, checked)
         metadata = _describe(model, answers, format, quantization, function.get_concrete_function().structured_outputs)
+        if report:
+            metadata["int8"] = report
         with open(beside, "w", encoding="utf-8") as out:
             json.dump(metadata, out, indent=2, ensure_ascii=False)

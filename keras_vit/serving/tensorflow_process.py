@@ -30,10 +30,10 @@ def _environment():
     }
 
 
-def _write_here(model, path, format, options, verbose, quantization, calibration, only_outputs):
+def _write_here(model, path, format, options, verbose, quantization, calibration, ranges, only_outputs):
     answers = bind(model, **options)
     if format in single_file.FILES:
-        return single_file.write(model, path, format, answers, quantization, calibration, only_outputs)
+        return single_file.write(model, path, format, answers, quantization, calibration, only_outputs, ranges)
     from keras_vit.serving import saved_model  # imports TensorFlow
 
     return saved_model.write(model, path, answers, verbose)

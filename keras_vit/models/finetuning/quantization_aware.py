@@ -7,7 +7,7 @@ keras_vit.export(model, "mine.onnx", quantization="int8_static")
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -42,10 +42,10 @@ def _candidates(model):
 
 
 def _check(model, layers):
-    if not isinstance(model, Model) or not model.answers:
+    if not isinstance(model, Model) or not model.answers or model.image_size is None or model.parts:
         raise ValueError(
-            f'quantize_aware: expected a model that predicts, got "{model.name}", a {type(model).__name__}. Fine-tune'
-            " what it trains: model.get_encoder()."
+            f'quantize_aware: expected a model with one answer from images, got "{model.name}", a'
+            f" {type(model).__name__}. Of a pre-training model take what it trains, model.get_encoder()."
         )
     if fake_quantizers(model):
         raise ValueError(f'quantize_aware: "{model.name}" has fake quantisation already: train it, or export it.')
@@ -192,16 +192,6 @@ def without_fake_quantization(model: Model, rounded: bool = False) -> Model:
     return copy
 
 
-class Learned(NamedTuple):
-    """A layer's kernel, rounded, and the largest value of its input."""
-
-    kernel: np.ndarray
-    range: float
-
-
-def learned(model: keras.Model) -> dict[str, Learned]:
-    """{path: what the file of a model with fake quantisation needs to know about a layer}."""
-    return {
-        layer.path: Learned(ops.convert_to_numpy(_rounded(layer)), quantizer.range)
-        for layer, quantizer in fake_quantizers(model).items()
-    }
+def learned_ranges(model: keras.Model) -> dict[str, float]:
+    """{path: the largest value of a layer's input} of the layers with fake quantisation."""
+    return {layer.path: quantizer.range for layer, quantizer in fake_quantizers(model).items()}

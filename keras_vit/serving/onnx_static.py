@@ -1,0 +1,146 @@
+"""Static int8 of ONNX files: products with a kernel, dense layers and convolutions, read quantised inputs and kernels.
+
+A pair of QuantizeLinear and DequantizeLinear stands before a product's input, and a DequantizeLinear before its kernel;
+engines fuse these with the product. The scheme:
+
+- Inputs have one scale, symmetric: range / 127. They are stored as uint8 with the zero point 128, which ONNX Runtime
+  multiplies 1.4 times as fast on x86 as int8.
+- Kernels have a scale per output channel, symmetric, and 7 bits: processors without VNNI add pairs of byte products in
+  16 bits, which 8-bit kernels overflow.
+- Products stay in floats where TensorFlow flattens their inputs' axes: OpenVINO refuses quantised ones, or miscomputes
+  them.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+from keras_vit.serving.onnx_format import read_names
+from keras_vit.serving.static_int8 import Fingerprint, Layers
+
+_LEVELS = 64  # of kernels, on each side of 0
+_CHANNELS = {"MatMul": 1, "Conv": 0}  # the axis of a kernel's output channels
+
+
+def int8(kernel: np.ndarray, axis: int, levels: int = _LEVELS) -> tuple[np.ndarray, np.ndarray]:
+    """(integers of a kernel, scales (m,)), symmetric: the largest of each output channel is `levels`."""
+    others = tuple(i for i in range(kernel.ndim) if i != axis)
+    largest = np.abs(kernel).max(others, keepdims=True)
+    scales = np.maximum(largest, np.finfo("float32").tiny * levels) / levels
+    return np.round(kernel / scales).astype("int8"), scales.reshape(-1).astype("float32")
+
+
+def _flattened(model):
+    """Names of tensors that a reshape made two-dimensional."""
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in inferred.value_info}
+    return {node.output[0] for node in model.graph.node if node.op_type == "Reshape" and ranks.get(node.output[0]) == 2}
+
+
+def _products(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """The nodes that multiply by a kernel, and can be quantised."""
+    ranks = {tensor.name: len(tensor.dims) for tensor in model.graph.initializer}
+    flattened = _flattened(model)
+    for node in model.graph.node:
+        rank = ranks.get(node.input[1], 0) if node.op_type in _CHANNELS else 0
+        if (rank == 2 or node.op_type == "Conv" and rank) and node.input[0] not in flattened | ranks.keys():
+            yield node
+
+
+def _largest(model: onnx.ModelProto, tensors: Collection[str], inputs: np.ndarray) -> dict[str, float]:
+    """The largest absolute value of each tensor, for inputs one by one."""
+    tapped = onnx.ModelProto()
+    tapped.CopyFrom(model)
+    takes = model.graph.input[0].name
+    inner = [name for name in tensors if name != takes]
+    there = {output.name for output in model.graph.output}
+    tapped.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in inner if name not in there)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(tapped.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    found = {takes: float(np.abs(inputs).max()), **dict.fromkeys(inner, 0.0)}
+    for i in range(len(inputs)):
+        for name, value in zip(inner, session.run(inner, {takes: inputs[i : i + 1]})):
+            found[name] = max(found[name], float(np.abs(value).max()))
+    return found
+
+
+class StaticFile:
+    """A float ONNX file with the ranges of its products' inputs, to be written in int8.
+
+    Args:
+        source: the file.
+        inputs: (n, ...), to calibrate on.
+        layers: the model's layers, with ranges that replace calibrated ones.
+
+    Attributes:
+        groups: {tensor: names of the products that read it}.
+        ranges: {tensor: largest absolute value}.
+    """
+
+    def __init__(self, source: str, inputs: np.ndarray, layers: Layers):
+        self.model = onnx.load(source)
+        kernels = {tensor.name: tensor for tensor in self.model.graph.initializer}
+        self.groups: dict[str, list[str]] = {}
+        self._kernels: dict[str, np.ndarray] = {}
+        given: dict[str, float] = {}
+        for node in _products(self.model):
+            tensor, kernel = node.input[:2]
+            self._kernels[kernel] = numpy_helper.to_array(kernels[kernel])
+            print_ = Fingerprint.of(self._kernels[kernel])
+            self.groups.setdefault(tensor, []).append(layers.names.get(print_, node.name or node.output[0]))
+            if print_ in layers.ranges:
+                given[tensor] = max(given.get(tensor, 0.0), layers.ranges[print_])
+        self.ranges = {**_largest(self.model, list(self.groups), inputs), **given}
+
+    def _quantized_input(self, tensor: str) -> tuple[list[onnx.NodeProto], list[Any]]:
+        """(nodes, constants) that quantise a tensor and give it back, as TENSOR/quantized."""
+        scale = np.float32(max(self.ranges[tensor], np.finfo("float32").tiny * 127) / 127)
+        parts = {f"{tensor}/scale": np.asarray(scale), f"{tensor}/zero": np.asarray(128, "uint8")}
+        nodes = [
+            helper.make_node("QuantizeLinear", [tensor, *parts], [f"{tensor}/bytes"], f"{tensor}/quantize"),
+            helper.make_node(
+                "DequantizeLinear", [f"{tensor}/bytes", *parts], [f"{tensor}/quantized"], f"{tensor}/dequantize"
+            ),
+        ]
+        return nodes, [numpy_helper.from_array(value, name) for name, value in parts.items()]
+
+    def _quantized_kernel(self, name: str, axis: int) -> tuple[list[onnx.NodeProto], list[Any]]:
+        """The same of a kernel."""
+        integers, scales = int8(self._kernels[name], axis)
+        parts = {f"{name}/int8": integers, f"{name}/scale": scales, f"{name}/zero": np.zeros(len(scales), "int8")}
+        node = helper.make_node("DequantizeLinear", list(parts), [f"{name}/quantized"], f"{name}/dequantize", axis=axis)
+        return [node], [numpy_helper.from_array(value, key) for key, value in parts.items()]
+
+    def write(self, path: str, floats: Collection[str]) -> None:
+        """Writes the file with all products in int8 but those of the groups `floats`."""
+        products = {node.output[0] for node in _products(self.model) if node.input[0] not in set(floats)}
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        nodes: list[onnx.NodeProto] = []
+        constants: list[Any] = []
+        made: set[str] = set()
+        for node in model.graph.node:
+            if node.output[0] in products:
+                tensor, kernel = node.input[:2]
+                parts = {tensor: self._quantized_input(tensor)} if tensor not in made else {}
+                if kernel not in made:
+                    parts[kernel] = self._quantized_kernel(kernel, _CHANNELS[node.op_type])
+                made |= parts.keys()
+                for before, values in parts.values():
+                    nodes += before
+                    constants += values
+                node.input[0], node.input[1] = f"{tensor}/quantized", f"{kernel}/quantized"
+            nodes.append(node)
+        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+        used = set(read_names(model.graph))
+        kept = [tensor for tensor in self.model.graph.initializer if tensor.name in used]
+        del model.graph.initializer[:]
+        model.graph.initializer.extend([*kept, *constants])
+        onnx.save(model, path)
