@@ -29,9 +29,9 @@ def fake_quantized(x: Any, scale: Any) -> Any:
     return (steps + ops.stop_gradient(ops.round(steps) - steps)) * scale
 
 
-def fake_quantized_kernel(kernel: Any, axes: Sequence[int]) -> Any:
-    """A kernel rounded to -64..64 times a scale for each output, from the maximum over `axes`; its gradient passes."""
-    largest = ops.max(ops.abs(kernel), axis=tuple(axes), keepdims=True)
+def fake_quantized_kernel(kernel: Any) -> Any:
+    """A kernel (c, d) rounded to -64..64 times a scale for each output, by its largest weight; the gradient passes."""
+    largest = ops.max(ops.abs(kernel), axis=0, keepdims=True)
     scale = ops.stop_gradient(ops.maximum(largest, _SMALLEST) / _KERNEL_STEPS)
     return kernel + ops.stop_gradient(ops.round(kernel / scale) * scale - kernel)
 
@@ -57,7 +57,7 @@ class FakeQuantizer(keras.layers.Layer):
         """The largest value that an input keeps."""
         return math.exp(float(ops.convert_to_numpy(self.log_range)))
 
-    def call(self, x, kernel, axes):
+    def call(self, x, kernel):
         """(inputs, any shape, and a kernel, both rounded); `kernel` is a function, which reads the whole precision."""
         weight = ops.convert_to_tensor(kernel())
         if self.observe is not None:
@@ -68,17 +68,12 @@ class FakeQuantizer(keras.layers.Layer):
         log_range = ops.convert_to_tensor(self.log_range)
         log_range = share * log_range + (1 - share) * ops.stop_gradient(log_range)
         rounded = fake_quantized(ops.cast(x, "float32"), ops.exp(log_range) / _STEPS)
-        return ops.cast(rounded, x.dtype), fake_quantized_kernel(weight, axes)
+        return ops.cast(rounded, x.dtype), fake_quantized_kernel(weight)
 
 
 def can_quantize(layer: keras.layers.Layer) -> bool:
     """Whether a layer is one product of its input and a kernel, and can have a FakeQuantizer."""
-    return isinstance(layer, (keras.layers.Dense, keras.layers.Conv2D)) and layer.built
-
-
-def input_axes(layer: keras.layers.Layer) -> tuple[int, ...]:
-    """The axes of a layer's kernel but that of its outputs."""
-    return tuple(range(len(layer.kernel.shape) - 1))
+    return isinstance(layer, keras.layers.Dense) and layer.built
 
 
 def attach(layers: Sequence[keras.layers.Layer]) -> FakeQuantizer:
@@ -107,12 +102,11 @@ def _quantizer(layer):
 
 def _rounding(layer, quantizer, call):
     """`call`, a layer's own, of a rounded input and with a rounded kernel."""
-    axes = input_axes(layer)
 
     def rounding(x, *args, **options):
         if isinstance(x, keras.KerasTensor):  # to count a model, not to compute it
             return call(x, *args, **options)
-        x, kernel = quantizer(x, kernel=lambda: layer._kernel, axes=axes)
+        x, kernel = quantizer(x, kernel=lambda: layer._kernel)
         values = [(layer._kernel, kernel)] + ([] if layer.bias is None else [(layer.bias, layer.bias.value)])
         with keras.StatelessScope(values, initialize_variables=False):  # gives the kernel another value
             return call(x, *args, **options)

@@ -15,17 +15,16 @@ from keras import ops
 
 from keras_vit.fit.checks.inputs import check_images
 from keras_vit.fit.model import Model
-from keras_vit.layers.dense import inner_layers
+from keras_vit.layers.dense import Dense, inner_layers
 from keras_vit.layers.fake_quantization import (
+    FakeQuantizer,
     attach_groups,
     can_quantize,
     fake_quantized_kernel,
     fake_quantizers,
     groups,
-    input_axes,
 )
 from keras_vit.layers.quantization import quantized_layers
-from keras_vit.models import taps
 
 FEWEST = 16  # images from which ranges are found, as for an export
 _BATCH = 16
@@ -34,11 +33,8 @@ _SHARES = np.linspace(0.3, 1.0, 36)  # of the largest value, tried as ranges
 
 
 def _candidates(model):
-    """{path: layer} of the products to round: dense layers, and convolutions after the encoder."""
-    encoder = taps.own_encoder(model)
-    trunk = taps.trunk(model) if encoder is model else encoder.layers if encoder else []
-    stem = {id(part) for layer in trunk for part in layer._flatten_layers() if isinstance(part, keras.layers.Conv2D)}
-    return {path: layer for path, layer in inner_layers(model).items() if can_quantize(layer) and id(layer) not in stem}
+    """{path: dense layer}, some of which `_shared_inputs` leaves out."""
+    return {path: layer for path, layer in inner_layers(model).items() if can_quantize(layer)}
 
 
 def _check(model, layers):
@@ -57,7 +53,7 @@ def _check(model, layers):
             " keras_vit.models.merge_lora(model)."
         )
     if not layers:
-        raise ValueError(f'quantize_aware: "{model.name}" has no dense layers, and no convolutions after its encoder.')
+        raise ValueError(f'quantize_aware: "{model.name}" has no dense layers.')
     frozen = [path for path, layer in layers.items() if not layer.trainable]
     if frozen:
         raise ValueError(
@@ -67,13 +63,15 @@ def _check(model, layers):
 
 
 def _shared_inputs(model, layers, image):
-    """The paths of layers that are called, those with the same input together, by a call of the model."""
+    """The paths of the layers that an int8 file rounds, those with the same input together, by a call of the model."""
     seen, kept = {}, []
 
     def recording(path, call):
         def record(x, *args, **options):
             kept.append(x)  # so that no other tensor gets its id
-            seen.setdefault(path, set()).add(id(x))
+            # Of other tensors than tokens, Keras' layer flattens axes, and files keep the product in floats.
+            if isinstance(layers[path], Dense) or len(x.shape) == 2:
+                seen.setdefault(path, set()).add(id(x))
             return call(x, *args, **options)
 
         return record
@@ -141,11 +139,12 @@ def calibrate(model: keras.Model, images: np.ndarray) -> None:
 def quantize_aware(model: keras.Model, images: np.ndarray) -> list[str]:
     """Fake quantisation: the model computes as its int8 file will, and learns to. Call it before compile.
 
-    Dense layers, and the convolutions of dense heads, round their inputs to 8 bits and their kernels to 7 bits, as
-    `keras_vit.export(model, "x.onnx", quantization="int8_static")` does, which then needs no calibration. Weights stay
-    floats; gradients pass as if nothing were rounded. The range of each input starts where `images` are rounded with
-    the least error, and learns. `.keras` files, checkpoints and `clone()` keep it. `without_fake_quantization` gives
-    the model in floats.
+    The encoder's dense layers and a classifier's head round their inputs to 8 bits and their kernels to 7, as
+    `keras_vit.export(model, "x.onnx", quantization="int8_static")` does, which then needs no calibration. All else,
+    such as a dense head, stays in floats, here and in the file. Weights stay floats, too, and gradients pass as if
+    nothing were rounded. The range of an input starts where `images` are rounded with the least error, and learns.
+
+    `.keras` files, checkpoints and `clone()` keep it; `without_fake_quantization` gives the model in floats.
 
     Args:
         model: a trained keras_vit.Model that predicts: a ViT, a SegmentationModel... Changed in place.
@@ -174,21 +173,20 @@ def _plain(config):
 
 
 def _rounded(layer):
-    return fake_quantized_kernel(ops.convert_to_tensor(layer.kernel), input_axes(layer))
+    return fake_quantized_kernel(ops.convert_to_tensor(layer.kernel))
 
 
 def without_fake_quantization(model: Model, rounded: bool = False) -> Model:
     """A copy of a model that rounds nothing; with `rounded` kernels as in training, otherwise as they are stored."""
     copy = type(model).from_config(_plain(model.get_config()))
-    layers, copies = {"": model, **inner_layers(model)}, {"": copy, **inner_layers(copy)}
-    quantizers = fake_quantizers(model)
-    for path, layer in copies.items():
+    copies, quantizers = {"": copy, **inner_layers(copy)}, fake_quantizers(model)
+    for path, layer in {"": model, **inner_layers(model)}.items():
         weights: dict[str, Any] = {}
-        layers[path].save_own_variables(weights)
-        if weights:
-            layer.load_own_variables({key: ops.copy(value) for key, value in weights.items()})
-        if rounded and layers[path] in quantizers:
-            layer.kernel.assign(_rounded(layer))
+        layer.save_own_variables(weights)
+        if weights and not isinstance(layer, FakeQuantizer):
+            copies[path].load_own_variables({key: ops.copy(value) for key, value in weights.items()})
+        if rounded and layer in quantizers:
+            copies[path].kernel.assign(_rounded(layer))
     return copy
 
 
