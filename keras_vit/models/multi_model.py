@@ -14,7 +14,6 @@ import numpy as np
 from keras_vit.fit import state
 from keras_vit.fit.model import Model
 from keras_vit.layers.dense import apply_dense_config, dense_config
-from keras_vit.layers.fake_quantization import check_plain
 from keras_vit.layers.registration import serializable
 from keras_vit.models.checks import model_name
 from keras_vit.models.classifier import Classifier
@@ -56,6 +55,8 @@ def _labels_on(trunk, name, classes, class_names, activation):
 
 def _moved(trunk, part, name):
     """A part with its head on the trunk."""
+    from keras_vit.layers.fake_quantization import check_plain  # loads when needed
+
     check_plain(part, f'MultiModel: the part "{name}"')
     heads = _layers(part).keys() - _layers(trunk).keys()
     if not isinstance(part, HeadedModel) and (not isinstance(part, Classifier) or heads != {"head"}):
