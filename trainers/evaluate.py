@@ -10,6 +10,8 @@ says, any other model as a classifier. --preprocess overrides the model's prepro
 preprocess= of their own. --evals names evaluators with options, joined by "|"; the default is the task's. --strategy
 evaluates on several devices. A segmentation model is measured at its image size, and with --window at each image's own.
 
+--engines prints a table of the model in ONNX Runtime, OpenVINO and LiteRT instead, in floats and int8.
+
 Several models, joined by commas, are evaluated in turn. A table of their scores is printed, sorted by the first
 evaluator's, or by --sort=EVALUATOR/MEASURE; --output gets a folder per model, models.json and models.png.
 """
@@ -20,6 +22,7 @@ import json
 import os
 
 from absl import logging
+from etils import epath
 
 from . import flags, loading, shared_flags
 
@@ -113,6 +116,25 @@ def _with_windows(values, evaluator, name):
     return dataclasses.replace(evaluator, **shared_flags.windows(values))
 
 
+def _compare_engines(values, name, setting, task, data, split):
+    """Prints a table of the model in every engine, and writes it to --output as engines.md; returns {}."""
+    from keras_vit.io.atomic import write_bytes
+    from keras_vit.io.progress import stage
+    from keras_vit.runs import engines
+    from keras_vit.runs.calibration_images import calibration_pixels, calibration_source
+
+    with stage("Opening the images to calibrate on"):
+        source = calibration_source(name, values.calibration, values.data_dir)
+    evaluator = task.evaluator()
+    rows = engines.compare(evaluator, setting, calibration_pixels(setting.model, source))
+    percent = evaluator.higher_is_better
+    text = engines.table(rows, f"{evaluator.score} on {data} {split}", percent)
+    print(text)
+    if values.output:
+        write_bytes(epath.Path(values.output) / "engines.md", f"{text}\n".encode())
+    return {}
+
+
 def evaluate(values, name, strategy, output):
     """Evaluates a model as the flags say; prints and writes the measures.
 
@@ -140,6 +162,8 @@ def evaluate(values, name, strategy, output):
     setting = Setting(
         model, strategy, values.batch_size, values.data_dir, source, preprocess, task.select, errors, verbose=True
     )
+    if values.engines:
+        return _compare_engines(values, name, setting, task, data, split)
     chosen = named or {"": _with_windows(values, task.evaluator(), name)}
     with stage("Preparing the evaluation"), folders_read_once():
         prepared = {key: evaluator.prepare(setting) for key, evaluator in chosen.items()}
@@ -230,10 +254,21 @@ def run():
         None,
         "The measure by which several models are sorted, such as few_shot/5; by default the first evaluator's score.",
     )
+    flags.boolean(
+        "engines",
+        False,
+        "Compares the model in ONNX Runtime, OpenVINO and LiteRT, as installed, in floats and int8: size, speed, and the"
+        " task's measure.",
+    )
+    flags.string("calibration", None, "For --engines, images for int8; by default the training images of the run.")
     flags.integer("batch_size", 64, "Images per batch, over all devices.", lowest=1)
     shared_flags.define_broken_limit()
+    flags.only_with("engines", "evals", lambda evals: evals is None, "the task's evaluator")
+    flags.only_with("engines", "model", lambda models: "," not in models, "one model")
+    flags.only_with("calibration", "engines", bool, "--engines")
     flags.only_with("sort", "model", lambda models: "," in models, "several models")
     shared_flags.define_windows(None)
+    flags.only_with("engines", "window", lambda window: window is None, "the model's own size")
     flags.only_with("flips", "window", bool, "--window=whole or --window=slide")
     flags.only_with("window", "evals", lambda evals: evals is None, "the task's evaluator")
     flags.only_with("window", "preprocess", lambda text: text is None, "the model's own preprocessing")

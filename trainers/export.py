@@ -1,13 +1,14 @@
 """Exports a model: as a SavedModel for image bytes, for ONNX Runtime or LiteRT, or as weights for another library.
 
     keras-vit export --model=runs/digits_finetune --output=exported/digits
-    keras-vit export --model=runs/digits_finetune --output=digits.onnx --quantization=int8_dynamic
+    keras-vit export --model=runs/digits_finetune --output=digits.onnx --int8
     keras-vit export --model=runs/mine --output=for_torch --format=timm
 
 --model accepts a run directory, a checkpoint of any format or a published name. --format, by default the one of the
-output's ending: tf_saved_model; onnx or litert (one file, in floats or with --quantization; int8_static calibrates on
---calibration_images of --calibration); timm or huggingface (a folder for PyTorch users), google (.npz), mmsegmentation
-(.pth), keras (.keras).
+output's ending: tf_saved_model; onnx or litert (one file, in floats or with --quantization); timm or huggingface (a folder for
+PyTorch users), google (.npz), mmsegmentation (.pth), keras (.keras).
+--int8, short for --quantization=int8_static, calibrates on --calibration_images of the run's own training images, or of
+--calibration.
 --class_names=names.txt names the classes of a model without class names, --key=model_ema chooses one of several models
 in a file.
 """
@@ -17,6 +18,7 @@ from etils import epath
 
 from . import flags, loading, shared_flags
 
+IMAGES = 256  # of --calibration_images
 _BY_ENDING = {".onnx": "onnx", ".tflite": "litert", ".npz": "google", ".pth": "mmsegmentation", ".keras": "keras"}
 
 
@@ -27,24 +29,15 @@ def main():
         export(flags.FLAGS)
 
 
-def _calibration(model, values):
-    """Pixels (n, h, w, c) of the first readable images of --calibration; None without the flag."""
-    if values.calibration is None:
-        return None
-    import numpy as np
-
-    from keras_vit.data import evaluation_batches, open_source
-    from keras_vit.fit.checks.pixels import InputRange
-    from keras_vit.prediction.preprocessing import preprocessing_text
-
-    found, wanted = [], values.calibration_images
-    for images, _, weights in evaluation_batches(
-        open_source(values.calibration, "train"), preprocessing_text(model), 16
-    ):
-        found.append(np.asarray(images)[np.asarray(weights) > 0])
-        if sum(map(len, found)) >= wanted:
-            break
-    return InputRange.of(model).of_bytes(np.concatenate(found)[:wanted])
+def _quantization(values):
+    """--quantization, for which --int8 is short."""
+    if values.int8 and values.quantization not in (None, "int8_static"):
+        raise ValueError(f"--int8 is short for --quantization=int8_static, got --quantization={values.quantization}.")
+    found = "int8_static" if values.int8 else values.quantization
+    given = {"calibration": values.calibration is not None, "calibration_images": values.calibration_images != IMAGES}
+    if found != "int8_static" and any(given.values()):
+        raise ValueError(f"--{next(name for name in given if given[name])} is for --int8, and would be ignored.")
+    return found
 
 
 def export(values):
@@ -55,16 +48,21 @@ def export(values):
     from keras_vit.io.progress import stage
     from keras_vit.io.suggest import did_you_mean
     from keras_vit.serving.export import FORMATS as EXPORTS
-    from keras_vit.serving.single_file import check_quantization
+    from keras_vit.runs.calibration_images import calibration_pixels, calibration_source
+    from keras_vit.serving.single_file import FILES, check_quantization
 
     valid = (*EXPORTS, *FORMATS)
     ending = epath.Path(values.output).suffix.lower()
     form = _BY_ENDING.get(ending, "tf_saved_model") if values.format is None else values.format
     if form not in valid:
         raise ValueError(f'Unknown export format "{form}".{did_you_mean(form, valid)} Valid: {", ".join(valid)}.')
-    if form in EXPORTS:
-        check_quantization(form, values.quantization, values.calibration)
+    quantization, source = _quantization(values), None
     check_folder(epath.Path(values.output).parent)
+    if quantization == "int8_static" and form in FILES:
+        with stage("Opening the images to calibrate on"):
+            source = calibration_source(values.model, values.calibration, values.data_dir)
+    if form in EXPORTS:
+        check_quantization(form, quantization, source)
     with stage(f"Loading {values.model}"):
         model = loading.load(values.model, class_names=values.class_names, key=values.key)
     with stage(f"Exporting to {values.output}"):
@@ -75,15 +73,16 @@ def export(values):
                 )
             keras_vit.save(model, values.output, format=form)
         else:
-            how = {"quantization": values.quantization, "calibration": _calibration(model, values)}
-            how |= shared_flags.finding(values)
+            how = {"quantization": quantization, **shared_flags.finding(values)}
+            if source is not None:
+                how["calibration"] = calibration_pixels(model, source, values.calibration_images)
             keras_vit.export(model, values.output, format=form, top_k=values.top_k, activation=values.activation, **how)
     logging.info("Exported %s to %s.", values.model, values.output)
     if form == "tf_saved_model":
-        _warn_of_formats(values.model)
+        _warn_of_formats(values.model, values.data_dir)
 
 
-def _warn_of_formats(model):
+def _warn_of_formats(model, data_dir):
     """Warns if the run was trained on images of formats that its export does not read."""
     from keras_vit.data import open_source
     from keras_vit.io.logs import quiet
@@ -93,7 +92,7 @@ def _warn_of_formats(model):
     own = own_data(model)
     try:
         with quiet(logging.ERROR):
-            formats = own and not_exported(open_source(own.data["source"], own.data["train"]))
+            formats = own and not_exported(open_source(own.data["source"], own.data["train"], data_dir))
     except (ValueError, OSError):  # the data are elsewhere
         return
     if formats:
@@ -130,15 +129,23 @@ def run():
         "softmax or sigmoid, from logits to probabilities; by default sigmoid for a model trained with it, else"
         " softmax.",
     )
+    flags.boolean("int8", False, "For onnx and litert: short for --quantization=int8_static, the fastest.")
     flags.string(
         "quantization", None, "For onnx and litert: int8_weights, int8_dynamic or int8_static; by default floats."
     )
     flags.string(
         "calibration",
         None,
-        "For int8_static: images like those that the model will see, such as images:PHOTOS or csv:FILE.",
+        "For int8: images like those that the model will see, such as PHOTOS or csv:FILE; by default the training"
+        " images of the run.",
     )
-    flags.integer("calibration_images", 128, "How many images of --calibration are used.", lowest=16)
+    flags.integer(
+        "calibration_images",
+        IMAGES,
+        "How many images, spread over the source, are read; a quarter is held out, to measure on.",
+        lowest=16,
+    )
+    shared_flags.define_data_dir()
     shared_flags.define_finding()
     files = ("onnx", "litert")
     for name in ("activation", *shared_flags.FINDING):
@@ -149,8 +156,7 @@ def run():
             "--format=tf_saved_model, onnx or litert",
         )
     flags.only_with("quantization", "format", lambda form: form in (None, *files), "--format=onnx or litert")
-    flags.only_with("calibration", "quantization", lambda how: how == "int8_static", "--quantization=int8_static")
-    flags.only_with("calibration_images", "calibration", lambda source: source is not None, "--calibration")
+    flags.only_with("int8", "format", lambda form: form in (None, *files), "--format=onnx or litert")
     flags.only_with("top_k", "format", lambda form: form in (None, "tf_saved_model"), "--format=tf_saved_model")
     flags.launch(main, loads=True)
 

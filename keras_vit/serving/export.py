@@ -142,6 +142,16 @@ def export_outputs(
     _write(model, place, {"format": format, "only_outputs": True})
 
 
+def export_outputs(model: Model, path: str, quantization: str | None = None, calibration: Any = None) -> None:
+    """Writes a file for ONNX Runtime or LiteRT, by the path's ending, with the model's own outputs alone.
+
+    They have the names of `named_outputs`. Arguments as of `export`.
+    """
+    place, format = _check(model, path, None)
+    how = {"quantization": quantization, "calibration": calibration}
+    _write(model, place, {"format": format, "only_outputs": True, **how})
+
+
 def export(
     model: keras.Model,
     path: str | os.PathLike,

@@ -3,16 +3,17 @@
 A pair of QuantizeLinear and DequantizeLinear stands before a product's input, and a DequantizeLinear before its kernel;
 engines fuse these with the product. The scheme:
 
-- Inputs have one scale, symmetric: range / 127. They are stored as uint8 with the zero point 128, which ONNX Runtime
-  multiplies 1.4 times as fast on x86 as int8.
+- Inputs have one scale and one zero point, for calibrated values from the smallest to the largest, and for given
+  ranges symmetric. They are uint8, which ONNX Runtime multiplies 1.4 times as fast on x86 as int8. Inputs of
+  convolutions have the zero point 0, as uint8 or int8: OpenVINO 2026.4 miscomputes some with another one.
 - Kernels have a scale per output channel, symmetric, and 7 bits: processors without VNNI add pairs of byte products in
   16 bits, which 8-bit kernels overflow.
 - Products stay in floats where TensorFlow flattens their inputs' axes: OpenVINO refuses quantised ones, or miscomputes
   them.
 """
 
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -51,21 +52,53 @@ def _products(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
             yield node
 
 
-def _largest(model: onnx.ModelProto, tensors: Collection[str], inputs: np.ndarray) -> dict[str, float]:
-    """The largest absolute value of each tensor, for inputs one by one."""
+class Range(NamedTuple):
+    """The values of a tensor that 8 bits express: from low to high, or from -high to high as int8 without zero point."""
+
+    low: float
+    high: float
+    signed: bool = False
+
+    @classmethod
+    def symmetric(cls, largest: float, signed: bool = False) -> "Range":
+        """The range with the scale largest / 127, and 0 in the middle of the bytes."""
+        return cls(-largest * 128 / 127, largest, signed)
+
+    @property
+    def scale(self) -> np.float32:
+        return np.float32(max(self.high - self.low, np.finfo("float32").tiny * 255) / 255)
+
+    @property
+    def zero(self) -> np.uint8 | np.int8:
+        """The integer of the value 0."""
+        return np.int8(0) if self.signed else np.uint8(np.clip(np.round(-self.low / self.scale), 0, 255))
+
+    def without_zero_point(self) -> "Range":
+        """The range itself if nothing is negative, else the symmetric one of int8."""
+        return self if self.low >= 0 else Range.symmetric(max(-self.low, self.high), signed=True)
+
+
+def _session(model: onnx.ModelProto, tensors: Sequence[str]) -> onnxruntime.InferenceSession:
+    """A session of the model that can also return inner tensors."""
     tapped = onnx.ModelProto()
     tapped.CopyFrom(model)
-    takes = model.graph.input[0].name
-    inner = [name for name in tensors if name != takes]
     there = {output.name for output in model.graph.output}
-    tapped.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in inner if name not in there)
+    tapped.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in tensors if name not in there)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(tapped.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    found = {takes: float(np.abs(inputs).max()), **dict.fromkeys(inner, 0.0)}
+    return onnxruntime.InferenceSession(tapped.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _ranges(model: onnx.ModelProto, tensors: Sequence[str], inputs: np.ndarray) -> dict[str, Range]:
+    """The smallest range with 0 that contains all values of each tensor, for inputs one by one."""
+    takes = model.graph.input[0].name
+    inner = [name for name in tensors if name != takes]
+    session = _session(model, inner)
+    found = {takes: Range(min(0.0, float(inputs.min())), float(inputs.max())), **dict.fromkeys(inner, Range(0.0, 0.0))}
     for i in range(len(inputs)):
         for name, value in zip(inner, session.run(inner, {takes: inputs[i : i + 1]})):
-            found[name] = max(found[name], float(np.abs(value).max()))
+            low, high, _ = found[name]
+            found[name] = Range(min(low, float(value.min())), max(high, float(value.max())))
     return found
 
 
@@ -79,7 +112,7 @@ class StaticFile:
 
     Attributes:
         groups: {tensor: names of the products that read it}.
-        ranges: {tensor: largest absolute value}.
+        ranges: {tensor: Range}.
     """
 
     def __init__(self, source: str, inputs: np.ndarray, layers: Layers):
@@ -88,19 +121,25 @@ class StaticFile:
         self.groups: dict[str, list[str]] = {}
         self._kernels: dict[str, np.ndarray] = {}
         given: dict[str, float] = {}
+        convolved = set()
         for node in _products(self.model):
             tensor, kernel = node.input[:2]
+            if node.op_type == "Conv":
+                convolved.add(tensor)
             self._kernels[kernel] = numpy_helper.to_array(kernels[kernel])
             print_ = Fingerprint.of(self._kernels[kernel])
             self.groups.setdefault(tensor, []).append(layers.names.get(print_, node.name or node.output[0]))
             if print_ in layers.ranges:
                 given[tensor] = max(given.get(tensor, 0.0), layers.ranges[print_])
-        self.ranges = {**_largest(self.model, list(self.groups), inputs), **given}
+        symmetric = {tensor: Range.symmetric(largest) for tensor, largest in given.items()}
+        self.ranges = {**_ranges(self.model, list(self.groups), inputs), **symmetric}
+        for tensor in convolved:
+            self.ranges[tensor] = self.ranges[tensor].without_zero_point()
 
     def _quantized_input(self, tensor: str) -> tuple[list[onnx.NodeProto], list[Any]]:
         """(nodes, constants) that quantise a tensor and give it back, as TENSOR/quantized."""
-        scale = np.float32(max(self.ranges[tensor], np.finfo("float32").tiny * 127) / 127)
-        parts = {f"{tensor}/scale": np.asarray(scale), f"{tensor}/zero": np.asarray(128, "uint8")}
+        found = self.ranges[tensor]
+        parts = {f"{tensor}/scale": np.asarray(found.scale), f"{tensor}/zero": np.asarray(found.zero)}
         nodes = [
             helper.make_node("QuantizeLinear", [tensor, *parts], [f"{tensor}/bytes"], f"{tensor}/quantize"),
             helper.make_node(

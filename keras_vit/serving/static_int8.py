@@ -106,6 +106,14 @@ def outputs(run: Runner, inputs: np.ndarray) -> Outputs:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
+def in_any_order(found: Outputs) -> Outputs:
+    """Outputs of floats (b, n, ...) sorted along n: queries of a detector, which close decisions put in another order."""
+    return {
+        name: np.sort(value, axis=1) if value.ndim > 2 and value.dtype.kind == "f" else value
+        for name, value in found.items()
+    }
+
+
 def _difference(expected, found):
     """Of floats the norm of the difference, relative to the norm of the deviations from the mean; None for integers."""
     if expected.dtype.kind != "f":
@@ -164,7 +172,19 @@ def choose(file: StaticFile, error: Callable[..., float], work: Stage) -> Choice
     return Choice({group: alone[group] for group in order[:count]}, whole)
 
 
-def _choose_measured(file: StaticFile, path: str, runner: Callable[[str], Runner], expected: Outputs, held_out: np.ndarray) -> Choice:
+def _sorting(runner: Callable[[str], Runner]) -> Callable[[str], Runner]:
+    """`runner` with outputs in the order of `in_any_order`."""
+
+    def sorted_runner(path):
+        run = runner(path)
+        return lambda inputs: in_any_order(run(inputs))
+
+    return sorted_runner
+
+
+def _choose_measured(
+    file: StaticFile, path: str, runner: Callable[[str], Runner], expected: Outputs, held_out: np.ndarray
+) -> Choice:
     """Which groups stay in floats, measured on files next to `path`."""
     with tempfile.TemporaryDirectory() as folder:
         place = os.path.join(folder, os.path.basename(path))
@@ -186,6 +206,7 @@ def write(
     inputs: np.ndarray,
     layers: Layers,
     derived: Collection[str],
+    any_order: bool = False,
 ) -> dict[str, Any]:
     """Writes the float file `source` to `path` in int8, with the fewest products in floats; returns a report, JSON.
 
@@ -196,6 +217,7 @@ def write(
         inputs: (n, ...), of which every fourth does not calibrate.
         layers: names and given ranges.
         derived: outputs that follow from others by close decisions, and are not compared.
+        any_order: whether outputs are compared by `in_any_order`.
 
     Raises:
         ValueError: for a model without products with a kernel.
@@ -208,6 +230,8 @@ def write(
             'quantization="int8_static" quantises dense layers and convolutions, and this model has none: leave'
             " quantization out."
         )
+    if any_order:
+        runner = _sorting(runner)
     whole = runner(source)
     size = sum(value.nbytes for value in whole(held_out[:1]).values())
     held_out = held_out[: max(_BATCH, _BYTES // max(1, size))]

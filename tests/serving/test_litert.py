@@ -47,7 +47,7 @@ def test_int8_is_smaller_and_nearly_the_same(tmp_path):
     keras_vit.export(model, floats)
     for quantization in ("int8_weights", "int8_dynamic"):
         path = tmp_path / f"{quantization}.tflite"
-        litert_format.quantize(floats, str(path), quantization, None)
+        litert_format.quantize(floats, str(path), quantization)
         logits, found = model(pixels(5)).numpy(), run(path, pixels(5))["logits"]
         assert 0 < np.linalg.norm(found - logits) < 0.05 * np.linalg.norm(logits), quantization
         assert path.stat().st_size < 2.5 * model.count_params(), quantization

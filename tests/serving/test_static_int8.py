@@ -1,0 +1,128 @@
+"""Static int8: what stays in floats is the least that the outputs of held-out inputs need."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from small_models import every_weight, pixels
+
+import keras_vit
+from keras_vit.serving import static_int8
+from keras_vit.serving.static_int8 import Fingerprint, Layers
+
+
+class Noisy:
+    """A file with products that add known errors; the squares of errors add up."""
+
+    def __init__(self, **errors):
+        self.errors, self.groups = errors, {name: [f"{name}/kernel"] for name in errors}
+        self.measured = 0
+
+    def error(self, floats, count):
+        self.measured += 1
+        return np.sqrt(sum(value**2 for name, value in self.errors.items() if name not in floats))
+
+
+@pytest.mark.parametrize(
+    ["errors", "floats"],
+    [
+        ({"a": 0.05, "b": 0.05, "c": 0.05}, []),
+        ({"a": 0.01, "b": 0.3, "c": 0.02}, ["b"]),
+        ({"a": 0.2, "b": 0.05, "c": 0.3, "d": 0.06}, ["c", "a"]),
+    ],
+)
+def test_the_fewest_products_stay_in_floats_that_bring_the_difference_to_the_bound(errors, floats):
+    file = Noisy(**errors)
+    with static_int8.stage("") as work:
+        choice = static_int8.choose(file, file.error, work)
+    assert list(choice.floats) == floats and choice.floats == {name: errors[name] for name in floats}
+    assert choice.all_int8 == pytest.approx(np.linalg.norm(list(errors.values())))
+    assert file.measured == 1 or floats, "nothing is measured alone if nothing hurts"
+
+
+def test_every_fourth_input_is_held_out():
+    used, held_out = static_int8.split(np.arange(17))
+    assert held_out.tolist() == [3, 7, 11, 15] and len(used) == 13
+
+
+def test_a_kernel_is_found_in_any_order_of_its_axes():
+    kernel = np.random.default_rng(0).normal(size=(3, 4, 5)).astype("float32")
+    assert Fingerprint.of(kernel) == Fingerprint.of(kernel.transpose(2, 0, 1)) != Fingerprint.of(kernel * 2)
+    other = kernel.copy()
+    other[0, 0, 0] = np.nextafter(other[0, 0, 0], np.float32(9))
+    assert Fingerprint.of(kernel) != Fingerprint.of(other)
+
+
+def test_differences_are_relative_to_how_much_an_output_varies():
+    expected = {"logits": np.float32([[100, 101], [102, 101]]), "ids": np.array([1, 2, 3, 4])}
+    found = {"logits": expected["logits"] + np.float32([[0.1, 0], [0, 0]]), "ids": np.array([1, 2, 3, 0])}
+    assert static_int8.differences(expected, found) == {"logits": pytest.approx(0.1 / np.sqrt(2), rel=1e-3)}
+    assert static_int8.agreement(expected, found) == {"ids": 0.75}
+
+
+def test_ranges_of_unknown_layers_and_empty_ones_are_refused():
+    model = every_weight()
+    with pytest.raises(ValueError, match='unknown layer "block_00/mlp/hiden".*block_00/mlp/hidden'):
+        Layers.of(model, {"block_00/mlp/hiden": 1.0})
+    for wrong in (0.0, float("nan")):
+        with pytest.raises(ValueError, match="expected a number above 0 for head"):
+            Layers.of(model, {"head": wrong})
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """(a model, its file, with a range for a layer)"""
+    pytest.importorskip("tf2onnx")
+    pytest.importorskip("onnxruntime")
+    model, path = every_weight(pool="gap"), tmp_path_factory.mktemp("static") / "m.onnx"
+    ranges = {"block_00/mlp/hidden": 12.7}
+    keras_vit.export(model, path, quantization="int8_static", calibration=pixels(32), ranges=ranges)
+    return model, path
+
+
+@pytest.mark.extended
+def test_given_ranges_replace_calibrated_ones_and_the_description_says_what_was_measured(exported):
+    onnx = pytest.importorskip("onnx")
+    _, path = exported
+    constants = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
+    scales = [name for name, value in constants.items() if value.size == 1 and np.isclose(value, 0.1).all()]
+    [name] = scales
+    assert constants[name.replace("/scale", "/zero")] == 128
+    report = json.loads((path.parent / "m.onnx.json").read_text())["int8"]
+    assert report["products"] == 8 and report["calibrated_on"] == 24 and report["held_out"] == 8
+    assert report["difference"] <= max(report["bound"], report["difference_all_int8"])
+    assert report["difference"] == max(report["differences"].values()) and 0 <= report["same"]["probabilities"] <= 1
+
+
+@pytest.mark.extended
+def test_convolutions_are_quantised_per_channel_and_biases_stay(exported):
+    onnx = pytest.importorskip("onnx")
+    model, path = exported
+    graph = onnx.load(path).graph
+    constants = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
+    [conv] = [node for node in graph.node if node.op_type == "Conv"]
+    [kernel] = [node for node in graph.node if conv.input[1] in node.output]
+    integers, scales = (constants[name] for name in kernel.input[:2])
+    weights = model.get_layer("patch_encoder").kernel.numpy().transpose(3, 2, 0, 1)  # ONNX: (out, in, h, w)
+    assert integers.dtype == np.int8 and np.abs(integers).max() == 64
+    np.testing.assert_allclose(integers * scales[:, None, None, None], weights, atol=scales.max() / 2 + 1e-7)
+
+
+@pytest.mark.extended
+def test_a_text_tower_calibrates_on_token_ids(tmp_path):
+    pytest.importorskip("tf2onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    keras.utils.set_random_seed(0)
+    size = {"depth": 1, "width": 16, "heads": 1, "mlp_dim": 16}
+    model = keras_vit.TextEncoder("CLIP-B", vocabulary=20, length=6, outputs=8, end=19, **size)
+    ids = np.random.default_rng(0).integers(0, 20, (16, 6))
+    keras_vit.export(model, tmp_path / "t.onnx", quantization="int8_static", calibration=ids)
+    session = runtime.InferenceSession(str(tmp_path / "t.onnx"))
+    [found] = session.run(None, {"tokens": ids[:4].astype("int32")})
+    expected = model(ids[:4].astype("int32")).numpy()
+    assert np.linalg.norm(found - expected) < 0.1 * np.linalg.norm(expected)
+    assert json.loads((tmp_path / "t.onnx.json").read_text())["int8"]["products"] >= 6
+    for wrong, message in ((ids[:15], "at least 16 texts"), (ids[:, :5], r"integers \(n, 6\)")):
+        with pytest.raises(ValueError, match=message):
+            keras_vit.export(model, tmp_path / "t.onnx", quantization="int8_static", calibration=wrong)
