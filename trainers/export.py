@@ -49,6 +49,7 @@ def export(values):
     from keras_vit.io.atomic import check_folder
     from keras_vit.io.progress import stage
     from keras_vit.io.suggest import did_you_mean
+    from keras_vit.layers.fake_quantization import fake_quantizers
     from keras_vit.runs.calibration_images import calibration_pixels, calibration_source
     from keras_vit.serving.export import FORMATS as EXPORTS
     from keras_vit.serving.single_file import FILES, check_quantization
@@ -60,13 +61,14 @@ def export(values):
         raise ValueError(f'Unknown export format "{form}".{did_you_mean(form, valid)} Valid: {", ".join(valid)}.')
     quantization, source = _quantization(values), None
     check_folder(epath.Path(values.output).parent)
-    if quantization == "int8_static" and form in (*FILES, "web"):
-        with stage("Opening the images to calibrate on"):
-            source = calibration_source(values.model, values.calibration, values.data_dir)
     if form in EXPORTS:
-        check_quantization("onnx" if form == "web" else form, quantization, source)
+        check_quantization("onnx" if form == "web" else form, quantization, values.calibration)
     with stage(f"Loading {values.model}"):
         model = loading.load(values.model, class_names=values.class_names, key=values.key)
+    learned = fake_quantizers(model) and values.calibration is None
+    if quantization == "int8_static" and form in (*FILES, "web") and not learned:
+        with stage("Opening the images to calibrate on"):
+            source = calibration_source(values.model, values.calibration, values.data_dir)
     with stage(f"Exporting to {values.output}"):
         if form in FORMATS:
             if found := shared_flags.finding(values):

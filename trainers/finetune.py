@@ -8,7 +8,7 @@ accepts a published name, a run directory, a .keras, .npz, safetensors or PyTorc
 Hugging Face.
 --config.head: reset (a new head of zeros), probe (a new head that begins as a linear probe) or keep.
 --config.linear_probe trains only the head, --config.freeze names frozen layers, --config.optimizer.layer_decay lowers
-the learning rate layer by layer.
+the learning rate layer by layer. --config.quantization=int8 trains with the rounding of an int8 file.
 """
 
 from absl import logging

@@ -111,6 +111,7 @@ def base():
     config.resample = _off(str)
     config.freeze = _off(tuple)  # fine-tuning only: layer name patterns, such as ("patch_encoder", "block_0*")
     config.linear_probe = False  # fine-tuning only: train only the head
+    config.quantization = _off(str)  # fine-tuning only: int8 trains with the rounding of an int8_static export
 
     config.expected = _off(str)  # the result that the recipe's source reports; only --dry_run reads it
     config.sweep = _off(str)  # what --sweep tries: "optimizer.learning_rate=0.01,0.03;model.dropout=0,0.1"

@@ -15,6 +15,7 @@ from keras_vit.io.class_names import DATA_SETS
 from keras_vit.io.suggest import check_known
 from keras_vit.layers.dense import dense_config
 from keras_vit.layers.embedding.patches import grid_size, pair
+from keras_vit.layers.fake_quantization import check_plain as check_no_fake_quantization
 from keras_vit.models import Classifier, families, taps
 from keras_vit.models.checks import check_count, plain_names, preprocessing_or_none
 from keras_vit.models.fields import WEIGHTS, named
@@ -54,8 +55,9 @@ def check_plain(model: Classifier, purpose: str) -> None:
         purpose: what needs plain kernels, the start of the message.
 
     Raises:
-        ValueError: if it is quantised or has unmerged LoRA, with the remedy.
+        ValueError: if it is quantised, also for training, or has unmerged LoRA, with the remedy.
     """
+    check_no_fake_quantization(model, purpose)
     adapted = dense_config(model)
     if "quantization" in adapted:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A config's training state: frozen layers, micro_batches, mixing and activation."""
+"""A config's training state: frozen layers, micro_batches, mixing, activation and fake quantisation."""
 
 import warnings
 from typing import Any
@@ -39,6 +39,15 @@ def _mixing(mixing):
     return None
 
 
+def _fake_quantization(model):
+    """The paths of layers with fake quantisation, those with one input together: [["a", "b"], ["c"]]."""
+    if not any("fake_quantizer" in vars(layer) for layer in model._flatten_layers()):
+        return []  # without loading a module that few models need
+    from keras_vit.layers.fake_quantization import groups
+
+    return groups(model)
+
+
 def to_config(model: keras.Model) -> dict[str, Any]:
     """{KEY: the state of `model` as JSON}; {} if all is at its default."""
     state = {
@@ -46,6 +55,7 @@ def to_config(model: keras.Model) -> dict[str, Any]:
         "micro_batches": model.micro_batches if model.micro_batches != 1 else None,
         "mixing": _mixing(model.mixing),
         "activation": model.activation,
+        "fake_quantization": _fake_quantization(model),
     }
     state = {name: value for name, value in state.items() if value not in (None, [])}
     return {KEY: state} if state else {}
@@ -65,6 +75,10 @@ def restore(model: keras.Model, state: Any) -> None:
         if mixing is not None:
             options = dict(mixing)
             model.mixing = _registered(options.pop("name"))(**options)
+        if state.get("fake_quantization"):
+            from keras_vit.layers.fake_quantization import attach_groups
+
+            attach_groups(model, state["fake_quantization"])
     except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as error:
         raise ValueError(f'The model\'s config has a "{KEY}" that this model cannot have: {error!r}.') from None
     model.micro_batches, model.activation = micro_batches, state.get("activation")

@@ -8,6 +8,7 @@ import keras
 from keras_vit.io.suggest import check_known
 from keras_vit.layers.convolutions import BottleneckUnit
 from keras_vit.layers.dense import LORA_WEIGHTS, Dense
+from keras_vit.layers.fake_quantization import check_plain
 
 MODES = ("int8", "int4", "float8")
 Filters = str | Sequence[str] | Callable[[keras.layers.Layer], bool] | None
@@ -42,6 +43,7 @@ def layers_to_quantize(model: keras.Model, mode: str | None, config, filters: Fi
     """
     mode = getattr(config, "mode", config) or mode
     check_known(mode, "quantize: mode", MODES, "; gptq and awq are for language models")
+    check_plain(model, "quantize")
     able = [
         layer
         for layer in model._flatten_layers()

@@ -62,8 +62,10 @@ __all__ = [
     "make_swin_spec",
     "make_text_spec",
     "merge_lora",
+    "quantize_aware",
     "tokens",
     "whiten",
+    "without_fake_quantization",
 ]
 
 if TYPE_CHECKING:
@@ -76,6 +78,8 @@ if TYPE_CHECKING:
     from keras_vit.models.finetuning.freezing import freeze_all_but_head as freeze_all_but_head
     from keras_vit.models.finetuning.lora import enable_lora as enable_lora
     from keras_vit.models.finetuning.lora import merge_lora as merge_lora
+    from keras_vit.models.finetuning.quantization_aware import quantize_aware as quantize_aware
+    from keras_vit.models.finetuning.quantization_aware import without_fake_quantization as without_fake_quantization
     from keras_vit.models.finetuning.whitening import whiten as whiten
     from keras_vit.pretraining.dino_model import DINO as DINO
     from keras_vit.pretraining.image_gpt import ImageGPT as ImageGPT
@@ -103,6 +107,7 @@ else:
             "SegmentationModel": "keras_vit.segmentation.segmentation_model",
             "freeze freeze_all_but_head": "keras_vit.models.finetuning.freezing",
             "enable_lora merge_lora": "keras_vit.models.finetuning.lora",
+            "quantize_aware without_fake_quantization": "keras_vit.models.finetuning.quantization_aware",
             "whiten": "keras_vit.models.finetuning.whitening",
         },
     )

@@ -55,6 +55,9 @@ def _labels_on(trunk, name, classes, class_names, activation):
 
 def _moved(trunk, part, name):
     """A part with its head on the trunk."""
+    from keras_vit.layers.fake_quantization import check_plain  # loads when needed
+
+    check_plain(part, f'MultiModel: the part "{name}"')
     heads = _layers(part).keys() - _layers(trunk).keys()
     if not isinstance(part, HeadedModel) and (not isinstance(part, Classifier) or heads != {"head"}):
         raise ValueError(

@@ -13,7 +13,7 @@ from keras_vit.data.source_names import with_kind
 from keras_vit.fit.mixing import check_pairs
 from keras_vit.io.durations import in_examples, is_nothing, resolve_steps
 from keras_vit.io.json_files import read_json
-from keras_vit.io.suggest import counted, did_you_mean
+from keras_vit.io.suggest import check_known, counted, did_you_mean
 from keras_vit.models import families
 from keras_vit.models.fields import plain
 from keras_vit.runs.config_keys import OPEN, is_packaged_task
@@ -27,6 +27,7 @@ MAY_CHANGE = frozenset(
     " sweep_final expected keep_best early_stopping data.dev_train data.dev_evaluation data.broken_limit"
     " data.cache".split()
 )
+QUANTIZATIONS = ("int8",)
 # What version 0.3, which had no task options, wrote for disabled options.
 _OFF = ("", 0, 0.0, False, [], ())
 
@@ -97,6 +98,19 @@ def _check_durations(config):
             raise ValueError(f'{what}--config.{key}="{duration}". Set at least one step.')
 
 
+def _check_quantization(config):
+    """Refuses an unknown config.quantization, one without a trained model, and kernels that cannot adapt to it."""
+    if not config.get("quantization"):
+        return
+    key = f"--config.quantization={config.quantization}"
+    check_known(config.quantization, "config.quantization=", QUANTIZATIONS, ", or None")
+    if not config.init:
+        raise ValueError(f"{key} fine-tunes a trained model: set --config.init.")
+    frozen = [name for name in ("linear_probe", "freeze") if config[name]]
+    if frozen:
+        raise ValueError(f"{key} trains all kernels, so that they adapt to rounding: leave --config.{frozen[0]} out.")
+
+
 def check_config(config, replicas=1):
     """Refuses configs that are wrong for any data, before the data is opened.
 
@@ -125,6 +139,7 @@ def check_config(config, replicas=1):
             f"--config.whiten={config.whiten}: expected a number of training images for a model with random weights, or"
             " None" + (f"; the first layer of {config.init} is trained." if config.init else ".")
         )
+    _check_quantization(config)
     share = config.batch_size // replicas
     if share % config.micro_batches:
         raise ValueError(

@@ -35,6 +35,7 @@ from keras_vit.io.json_files import read_json
 from keras_vit.io.logs import quiet
 from keras_vit.io.suggest import counted
 from keras_vit.io.target_values import VOID
+from keras_vit.models.finetuning.quantization_aware import prepare as prepare_quantization
 from keras_vit.models.finetuning.whitening import first_layer
 from keras_vit.models.without_values import without_values
 from keras_vit.runs.config import check_config, odd_sizes, resolve
@@ -309,6 +310,8 @@ class Prepared(Checked):
                     f"{type(self.task).__name__}.build returned a {type(model).__name__}, not a keras_vit.Model: return"
                     " keras_vit.Model(inputs, outputs)."
                 )
+            if self.config.get("quantization"):
+                prepare_quantization(model)
             self.compile(model, make_optimizer(self.resolved))
         return model
 

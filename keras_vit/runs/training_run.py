@@ -23,6 +23,7 @@ from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted
 from keras_vit.layers.normalization import batch_normalizations
 from keras_vit.models import families, whiten
+from keras_vit.models.finetuning.quantization_aware import calibrate
 from keras_vit.optim.wrappers import averaging, swap_averages
 from keras_vit.runs import broken_examples
 from keras_vit.runs.config import check_same_run
@@ -38,21 +39,32 @@ from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.version import __version__
 
 _ONE_DEVICE = Strategy()
+_CALIBRATION = 128  # images from which ranges of fake quantisation are found
 
 
 def _image_alone(example):
     return example["image"], tf.constant(0)
 
 
+def _first_images(config, source, text, count):
+    """The first `count` images (n, h, w, c) of training, preprocessed by `text`; the same in every process."""
+    size = min(count, 64)
+    batches = training_batches(source, text, size, config.seed, select=_image_alone).take(-(-count // size))
+    return np.concatenate([images for images, _ in batches.as_numpy_iterator()])[:count]
+
+
 def whiten_first_layer(config, model, source, strategy):
     """Sets a new model's first layer from the first `config.whiten` training images, the same in every process."""
-    count, size = config.whiten, min(config.whiten, 64)
-    batches = training_batches(source, config.data.train_preprocess, size, config.seed, select=_image_alone).take(
-        -(-count // size)
-    )
-    images = np.concatenate([images for images, _ in batches.as_numpy_iterator()])[:count]
+    images = _first_images(config, source, config.data.train_preprocess, config.whiten)
     with strategy.scope():
         whiten(model, images)
+
+
+def calibrate_quantization(config, model, source, strategy):
+    """Sets the ranges of fake quantisation from training images, preprocessed as for evaluation."""
+    images = _first_images(config, source, config.data.eval_preprocess, _CALIBRATION)
+    with strategy.scope():
+        calibrate(model, images)
 
 
 def _agree(strategy, number):
@@ -115,6 +127,9 @@ def _begin(prepared, model, rundir):
     if config.whiten and not start:
         with stage("Whitening the first layer"):
             whiten_first_layer(config, model, prepared.train, strategy)
+    if config.quantization and not start:
+        with stage("Calibrating the quantisation"):
+            calibrate_quantization(config, model, prepared.train, strategy)
     rundir.check_space(model, config.keep)
     rundir.begin(content)
     logging.info(

@@ -121,6 +121,8 @@ def _check(model, path, format):
 def _write(model, place, options):
     """Writes a checked export, unless its libraries are missing or the preprocessing does not suit the model."""
     if options["format"] in single_file.FILES:
+        given = (options.get(name) for name in ("quantization", "calibration", "ranges"))
+        single_file.check_ranges(model, options["format"], *given)
         single_file.check(model, place, options["format"])
     if options["format"] == "web":
         from keras_vit.serving.web import page_folder  # imports TensorFlow

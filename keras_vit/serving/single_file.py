@@ -20,6 +20,8 @@ from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import check_known
+from keras_vit.layers.fake_quantization import fake_quantizers
+from keras_vit.models.finetuning.quantization_aware import learned_ranges, without_fake_quantization
 from keras_vit.serving import export_description, static_int8
 from keras_vit.serving.same_outputs import check_float32, compare
 from keras_vit.serving.static_int8 import Layers
@@ -77,10 +79,6 @@ def check_quantization(format: str, quantization: str | None, calibration: Any, 
         )
     if quantization is not None:
         check_known(quantization, "quantization", QUANTIZATIONS, ", or None for floats")
-    if quantization == "int8_static" and calibration is None:
-        raise ValueError(
-            'quantization="int8_static" needs calibration: images like those that the model will see, 16 or more.'
-        )
     if quantization != "int8_static" and calibration is not None:
         raise ValueError(
             f'calibration is for quantization="int8_static", got quantization={quantization!r}. Leave it out.'
@@ -88,6 +86,24 @@ def check_quantization(format: str, quantization: str | None, calibration: Any, 
     if quantization != "int8_static" and ranges is not None:
         raise ValueError(
             f'ranges are for quantization="int8_static", got quantization={quantization!r}. Leave them out.'
+        )
+
+
+def check_ranges(model: keras.Model, format: str, quantization: str | None, calibration: Any, ranges: Any) -> None:
+    """Raises ValueError unless the ranges of a static quantisation come from calibration, or from training alone."""
+    learned = bool(fake_quantizers(model))
+    if learned and (format, quantization) != ("onnx", "int8_static"):
+        raise ValueError(
+            f'"{model.name}" was trained for int8: export it with format="onnx" and quantization="int8_static", or'
+            f' keras_vit.models.without_fake_quantization(model), got format="{format}" and'
+            f" quantization={quantization!r}."
+        )
+    if learned and (calibration is not None or ranges is not None):
+        raise ValueError(f'"{model.name}" learned its ranges in training: leave calibration and ranges out.')
+    if quantization == "int8_static" and not learned and calibration is None:
+        raise ValueError(
+            'quantization="int8_static" needs calibration: images like those that the model will see, 16 or more; or a'
+            " model trained with keras_vit.models.quantize_aware."
         )
 
 
@@ -193,6 +209,7 @@ def quantize(
     inputs: np.ndarray | None,
     answers: Sequence[Answer],
     ranges: Mapping[str, float] | None,
+    derived: Callable[[dict], set] | None = None,
 ) -> dict[str, Any] | None:
     """Quantises the float file `whole` to `path`; returns what a static quantisation measured, or None.
 
@@ -201,6 +218,7 @@ def quantize(
         inputs: (n, ...), for int8_static, to calibrate and to measure on.
         answers: the model's bound answers.
         ranges: as in `keras_vit.export`.
+        derived: of the file's outputs, the names of those that follow from others; by default the answers'.
     """
     kind = FILES[format]
     engine = importlib.import_module(kind.module)
@@ -212,12 +230,29 @@ def quantize(
         static = importlib.import_module(kind.static)
     assert inputs is not None
     found = engine.runner(whole)(inputs[:1])
-    derived = {name for answer in answers for name in answer.expected(found)}
+    follow = derived(found) if derived else {name for answer in answers for name in answer.expected(found)}
     layers = Layers.of(model, ranges)
     any_order = any(answer.finds_objects for answer in answers)
-    report = static_int8.write(static.StaticFile, engine.runner, whole, path, inputs, layers, derived, any_order)
+    report = static_int8.write(static.StaticFile, engine.runner, whole, path, inputs, layers, follow, any_order)
     static_int8.log(report)
     return report
+
+
+def _quantize_learned(plain, ranges, format, whole, path, inputs):
+    """Quantises the float file `whole` of `plain` to `path` as it was trained: the layers with `ranges`, all of them.
+
+    Returns a description, as JSON.
+    """
+    with quiet():
+        static = importlib.import_module(FILES[format].static)
+    file = static.StaticFile(whole, inputs, Layers.of(plain, ranges))
+    floats = [group for group, layers in file.groups.items() if not set(layers) <= ranges.keys()]
+    file.write(path, floats)
+    done = {layer for group, layers in file.groups.items() if group not in floats for layer in layers}
+    left = sorted(ranges.keys() - done)
+    if left:
+        logging.warning("These layers were trained for int8, and stay in floats: %s.", ", ".join(left))
+    return {"products": len(done), "ranges": "learned", "floats": left}
 
 
 def _describe(model, answers, format, quantization, expected):
@@ -252,8 +287,14 @@ def write(
 
     kind = FILES[format]
     pixels = None if calibration is None else calibration_pixels(model, calibration)
-    signature = own_outputs(model) if only_outputs else all_outputs(model, answers)
-    function = tf.function(signature.function, input_signature=[signature.takes], autograph=False)
+
+    def traced(model):
+        signature = own_outputs(model) if only_outputs else all_outputs(model, answers)
+        return tf.function(signature.function, input_signature=[signature.takes], autograph=False), signature.takes
+
+    function, takes = traced(model)
+    learned = learned_ranges(model)
+    plain = without_fake_quantization(model, rounded=True) if learned else model
     shape = (3, *model.image_size, model.channels)
     drawn = np.random.default_rng(0).uniform(0, 255, shape).astype("float32")
     examples = InputRange.of(model).of_bytes(drawn) if pixels is None else pixels[:3]
@@ -266,10 +307,12 @@ def write(
             engine = importlib.import_module(kind.module)
         whole = os.path.join(folder, "float" + kind.suffix) if quantization else file
         with stage(f"Converting the model for {kind.engine}"), quiet():
-            engine.convert(function, signature.takes, whole)
+            engine.convert(traced(plain)[0] if learned else function, takes, whole)
         checked = () if only_outputs else answers
         report = None
-        if quantization:
+        if learned:
+            report = _quantize_learned(plain, learned, format, whole, file, examples)
+        elif quantization:
             report = quantize(model, format, whole, file, quantization, pixels, checked, ranges)
         with stage("Comparing the file's outputs with the model's"), quiet():
             _check_outputs(function, engine.runner(file), examples, quantization is not None, kind.engine, checked)

@@ -100,6 +100,7 @@ def export_texts(
     if format not in FORMATS:
         raise ValueError(f'"{model.name}" takes texts, which format="{format}" does not. Valid: {", ".join(FORMATS)}.')
     single_file.check_quantization(format, quantization, calibration, ranges)
+    single_file.check_ranges(model, format, quantization, calibration, ranges)
     if format == "tf_saved_model":
         return keras.Model.export(model, os.fspath(path), format=format, verbose=False)
     if keras.backend.backend() != "tensorflow":

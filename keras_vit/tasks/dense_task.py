@@ -40,7 +40,7 @@ class DenseTask(Task):
     """
 
     Model: ClassVar[type]
-    reads = ("head", "resample", "freeze", "linear_probe")
+    reads = ("head", "resample", "freeze", "linear_probe", "quantization")
     keeps_for_other_classes = False  # whether config.head="keep" takes a head with another number of classes
 
     def around(self, encoder: Any, source: Any, head: str, head_options: dict[str, Any], **arguments: Any) -> Any:

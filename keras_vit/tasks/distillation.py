@@ -30,7 +30,7 @@ _OF_LABELS = ("label_smoothing", "class_weights")
 class Distillation(Classification):
     """One class per image, taught by `config.objective.teacher`; the run delivers only the student."""
 
-    reads = tuple(key for key in OPTIONS if key != "loss.name")
+    reads = tuple(key for key in OPTIONS if key not in ("loss.name", "quantization"))
 
     @dataclasses.dataclass(frozen=True)
     class Options:

@@ -102,6 +102,7 @@ OPTIONS = {
     "resample": (None, ""),
     "freeze": (None, ()),
     "linear_probe": (False,),
+    "quantization": (None, ""),
 }
 
 

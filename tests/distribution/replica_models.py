@@ -11,6 +11,7 @@ from two_replicas import alone, two
 
 import keras_vit
 from keras_vit.distribution import strategy
+from keras_vit.models import quantize_aware
 from keras_vit.training import PairAccuracy, SigmoidContrastive, SoftmaxContrastive, SoftmaxCrossEntropy
 
 
@@ -25,6 +26,7 @@ def transformers():
         ("XLA", 16, small, {"jit_compile": True}),
         ("stem", 16, with_stem, {"jit_compile": True}),
         ("windows", 16, with_windows, {}),
+        ("fake quantisation", 16, with_fake_quantization, {}),
     ):
         x, y = masks(n) if make is with_queries else data(n)
         one, rounding = alone(adam, x, y, make=make)
@@ -33,6 +35,15 @@ def transformers():
         assert both[2].get("accuracy") == one[2].get("accuracy"), name
         distances[name] = distance(one, both), rounding
     return distances
+
+
+def with_fake_quantization(chosen, optimizer, **compiled):
+    """The tiny ViT with products rounded as in int8."""
+    model = small(chosen, optimizer, **compiled)
+    with chosen.scope():
+        quantize_aware(model, data(16)[0])
+        model.compile(optimizer(), model.loss, weighted_metrics=["accuracy"], **{"jit_compile": False, **compiled})
+    return model
 
 
 def ragged_in_eager_steps():

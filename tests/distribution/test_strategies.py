@@ -72,7 +72,7 @@ def test_keras_own_optimizers_are_right_on_two_replicas(replicas):
 
 def test_transformers_learn_alike_on_two_replicas(replicas):
     distances = replicas.run(transformers)
-    assert len(distances) == 5 and all(value <= limit(rounding) for value, rounding in distances.values()), distances
+    assert len(distances) == 6 and all(value <= limit(rounding) for value, rounding in distances.values()), distances
 
 
 def test_images_and_texts_of_all_replicas_are_compared(replicas):

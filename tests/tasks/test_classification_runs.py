@@ -15,8 +15,10 @@ from keras_vit.data import from_arrays, open_source
 from keras_vit.evaluation import Embedder
 from keras_vit.evaluation.linear_probe import probe_head
 from keras_vit.io.json_files import read_json
+from keras_vit.models.finetuning.quantization_aware import learned_ranges
 from keras_vit.planning.model_counts import forward_flops
 from keras_vit.runs import RunDirectory, training_run
+from keras_vit.runs.prepare import check
 from keras_vit.tasks import Classification
 from keras_vit.training import Cutmix, Mixup, MixupOrCutmix
 from trainers import config_files, export
@@ -93,6 +95,32 @@ def test_a_head_begins_as_a_probe_and_the_best_weights_are_delivered(done, tmp_p
     )
     np.testing.assert_allclose(model.get_layer("head").kernel, kernel, atol=1e-3)
     assert "the best of 3 evaluations by top-1 on test[:16]" in read_json(tmp_path / "evaluation.json")["choice"]
+
+
+@pytest.mark.extended
+def test_fake_quantisation_resumes_bit_for_bit(done, tmp_path):
+    config = done.config.copy_and_resolve_references()
+    config.update(init=str(done.folder), head="keep", quantization="int8")
+    trained = short_runs.whole_and_resumed(config, tmp_path)
+    assert trained.state == trained.resumed
+    assert learned_ranges(keras_vit.load(trained.folder)) == learned_ranges(trained.model) != {}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quantization": "int8"}, "fine-tunes a trained model: set --config.init"),
+        ({"quantization": "int4", "init": "x"}, "Valid: int8, or None"),
+        ({"quantization": "int8", "init": "x", "linear_probe": True}, "leave --config.linear_probe out"),
+        (
+            {"quantization": "int8", "init": "x", "task": "masked_autoencoding"},
+            "does not use some options.*quantization",
+        ),
+    ],
+)
+def test_configs_that_fake_quantisation_does_not_suit(options, message):
+    with pytest.raises(ValueError, match=message):
+        check(short_runs.small(**options))
 
 
 @pytest.mark.extended

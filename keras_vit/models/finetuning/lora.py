@@ -18,6 +18,7 @@ from keras_vit.layers.dense import (
     set_trainable,
     train_lora_alone,
 )
+from keras_vit.layers.fake_quantization import check_plain
 from keras_vit.models import taps
 
 TARGETS = ("query", "value")  # as in the paper's experiments
@@ -107,6 +108,7 @@ def enable_lora(
         raise ValueError(
             f'enable_lora: "{model.name}" has LoRA already. Merge it first: keras_vit.models.merge_lora(model).'
         )
+    check_plain(encoder, "enable_lora")
     chosen = _chosen(dense, targets)
     if any(part.quantization_mode == "float8" for part in chosen.values()):
         raise ValueError("enable_lora: LoRA does not go with float8. Quantise to int8 or int4.")

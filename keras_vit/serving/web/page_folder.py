@@ -8,7 +8,7 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -155,7 +155,12 @@ def _without_computed(model):
             del model.graph.output[i]
 
 
-def _write_model(model, answer, folder, quantization, calibration):
+def _not_computed(found):
+    """The names of the outputs that are chosen from computed ones."""
+    return {name for name in found if not name.startswith(_COMPUTED)}
+
+
+def _write_model(model, answer, folder, quantization, calibration, ranges):
     """Writes model.onnx, compared with the model before and after its weights are made smaller."""
     import tensorflow as tf
 
@@ -172,7 +177,9 @@ def _write_model(model, answer, folder, quantization, calibration):
         _compare(answer, function, onnx_format.runner(whole), pixels, exact=True)
     with stage("Making the weights smaller"), single_file.quiet():
         if quantization:
-            onnx_format.quantize(whole, path, quantization, calibration)
+            single_file.quantize(
+                model, "onnx", whole, path, quantization, calibration, (answer,), ranges, _not_computed
+            )
         else:
             shutil.copy(whole, path)
             _rewrite(path, halve)
@@ -229,6 +236,7 @@ def write(
     answers: Sequence[Answer],
     quantization: str | None,
     calibration: Any,
+    ranges: Mapping[str, float] | None,
     runtime: str | os.PathLike | None,
 ) -> None:
     """Writes the folder atomically; arguments as in `keras_vit.export`, with a model's bound answers.
@@ -249,7 +257,7 @@ def write(
             shutil.copyfile(file, os.path.join(folder, file.name))
         for file in libraries:
             shutil.copyfile(file, os.path.join(folder, "runtime", file.name))
-        _write_model(model, answer, folder, quantization, pixels)
+        _write_model(model, answer, folder, quantization, pixels, ranges)
         texts = _write_texts(model, folder) if answer.reads_texts else None
         described = _describe(model, answer, quantization, engines, texts, folder)
         with open(os.path.join(folder, DESCRIPTION), "w", encoding="utf-8") as out:

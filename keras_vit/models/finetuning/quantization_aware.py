@@ -1,0 +1,195 @@
+"""Quantisation-aware training (arXiv 1712.05877): fine-tuning with the rounding of the int8 file that comes afterwards.
+
+model = keras_vit.load("runs/mine")
+keras_vit.models.quantize_aware(model, images)  # some hundred training images
+model.compile(...); model.fit(...)              # a few epochs, at a low learning rate
+keras_vit.export(model, "mine.onnx", quantization="int8_static")
+"""
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.fit.checks.inputs import check_images
+from keras_vit.fit.model import Model
+from keras_vit.layers.dense import Dense, inner_layers
+from keras_vit.layers.fake_quantization import (
+    FakeQuantizer,
+    attach_groups,
+    can_quantize,
+    fake_quantized_kernel,
+    fake_quantizers,
+    groups,
+)
+from keras_vit.layers.quantization import quantized_layers
+
+FEWEST = 16  # images from which ranges are found, as for an export
+_BATCH = 16
+_SAMPLE = 2**14  # values of a layer's input in a batch
+_SHARES = np.linspace(0.3, 1.0, 36)  # of the largest value, tried as ranges
+
+
+def _candidates(model):
+    """{path: dense layer}, some of which `_shared_inputs` leaves out."""
+    return {path: layer for path, layer in inner_layers(model).items() if can_quantize(layer)}
+
+
+def _check(model, layers):
+    if not isinstance(model, Model) or not model.answers or model.image_size is None or model.parts:
+        raise ValueError(
+            f'quantize_aware: expected a model with one answer from images, got "{model.name}", a'
+            f" {type(model).__name__}. Of a pre-training model take what it trains, model.get_encoder()."
+        )
+    if fake_quantizers(model):
+        raise ValueError(f'quantize_aware: "{model.name}" has fake quantisation already: train it, or export it.')
+    if quantized_layers(model):
+        raise ValueError(f'quantize_aware: "{model.name}" is quantised already: begin with the model in floats.')
+    if any(getattr(layer, "lora_enabled", False) for layer in layers.values()):
+        raise ValueError(
+            f'quantize_aware: "{model.name}" has LoRA, whose kernels are frozen. Merge it first:'
+            " keras_vit.models.merge_lora(model)."
+        )
+    if not layers:
+        raise ValueError(f'quantize_aware: "{model.name}" has no dense layers.')
+    frozen = [path for path, layer in layers.items() if not layer.trainable]
+    if frozen:
+        raise ValueError(
+            f"quantize_aware: layers are frozen, and kernels that do not learn cannot adapt to rounding:"
+            f" {', '.join(frozen[:3])} ({len(frozen)} in all). Set model.trainable = True first."
+        )
+
+
+def _shared_inputs(model, layers, image):
+    """The paths of the layers that an int8 file rounds, those with the same input together, by a call of the model."""
+    seen, kept = {}, []
+
+    def recording(path, call):
+        def record(x, *args, **options):
+            kept.append(x)  # so that no other tensor gets its id
+            # Of other tensors than tokens, Keras' layer flattens axes, and files keep the product in floats.
+            if isinstance(layers[path], Dense) or len(x.shape) == 2:
+                seen.setdefault(path, set()).add(id(x))
+            return call(x, *args, **options)
+
+        return record
+
+    for path, layer in layers.items():
+        layer.call = recording(path, layer.call)
+    try:
+        model(image, training=False)
+    finally:
+        for layer in layers.values():
+            del layer.call
+    by_input: dict[frozenset, list[str]] = {}
+    for path in layers:
+        if path in seen:
+            by_input.setdefault(frozenset(seen[path]), []).append(path)
+    return list(by_input.values())
+
+
+class _Seen:
+    """Values that a layer reads: the largest, and a sample."""
+
+    def __init__(self):
+        self.largest, self.samples = 0.0, []
+
+    def __call__(self, x):
+        x = ops.abs(ops.reshape(ops.cast(x, "float32"), (-1,)))
+        self.largest = max(self.largest, float(ops.max(x)))
+        self.samples.append(ops.convert_to_numpy(x[:: max(1, x.shape[0] // _SAMPLE)]))
+
+    def best_range(self) -> float:
+        """The range with the least squared error of rounded values."""
+        values = np.concatenate(self.samples).astype("float64")
+
+        def error(largest):
+            scale = largest / 127
+            return np.mean((np.clip(np.round(values / scale), None, 127) * scale - values) ** 2)
+
+        return float(min(self.largest * _SHARES, key=error)) if self.largest else 1.0
+
+
+def prepare(model: keras.Model) -> None:
+    """Attaches fake quantisation to a model, with ranges that `calibrate` has to set; arguments as quantize_aware's."""
+    layers = _candidates(model) if isinstance(model, Model) else {}
+    _check(model, layers)
+    image = ops.zeros((1, *model.image_size, model.channels))
+    attach_groups(model, _shared_inputs(model, layers, image))
+    model.train_function = model.test_function = model.predict_function = None  # of the functions before
+
+
+def calibrate(model: keras.Model, images: np.ndarray) -> None:
+    """Sets the ranges of a prepared model from images (n, height, width, c), as for `fit`."""
+    seen = {quantizer: _Seen() for quantizer in fake_quantizers(model).values()}
+    try:
+        for quantizer, observe in seen.items():
+            quantizer.observe = observe
+        for i in range(0, len(images), _BATCH):
+            model(ops.convert_to_tensor(np.asarray(images[i : i + _BATCH], "float32")), training=False)
+    finally:
+        for quantizer in seen:
+            quantizer.observe = None
+    for quantizer, values in seen.items():
+        quantizer.log_range.assign(math.log(values.best_range()))
+
+
+def quantize_aware(model: keras.Model, images: np.ndarray) -> list[str]:
+    """Fake quantisation: the model computes as its int8 file will, and learns to. Call it before compile.
+
+    The encoder's dense layers and a classifier's head round their inputs to 8 bits and their kernels to 7, as
+    `keras_vit.export(model, "x.onnx", quantization="int8_static")` does, which then needs no calibration. All else,
+    such as a dense head, stays in floats, here and in the file. Weights stay floats, too, and gradients pass as if
+    nothing were rounded. The range of an input starts where `images` are rounded with the least error, and learns.
+
+    `.keras` files, checkpoints and `clone()` keep it; `without_fake_quantization` gives the model in floats.
+
+    Args:
+        model: a trained keras_vit.Model that predicts: a ViT, a SegmentationModel... Changed in place.
+        images: pixels (n, height, width, c), as for `fit`, 16 or more; some hundred training images are enough.
+
+    Returns:
+        The paths of the layers, such as "block_00/attention/query".
+
+    Raises:
+        ValueError: for a model that only trains another one, is quantised, has LoRA, frozen layers, or no such layer,
+            or for fewer images.
+    """
+    if len(images) < FEWEST:
+        raise ValueError(f"quantize_aware: expected at least {FEWEST} images, got {len(images)}.")
+    prepare(model)
+    check_images(model, np.asarray(images))
+    calibrate(model, images)
+    return [path for group in groups(model) for path in group]
+
+
+def _plain(config):
+    """A config without its fake quantisation, and that of nested models."""
+    if isinstance(config, dict):
+        return {key: _plain(value) for key, value in config.items() if key != "fake_quantization"}
+    return [_plain(value) for value in config] if isinstance(config, list) else config
+
+
+def _rounded(layer):
+    return fake_quantized_kernel(ops.convert_to_tensor(layer.kernel))
+
+
+def without_fake_quantization(model: Model, rounded: bool = False) -> Model:
+    """A copy of a model that rounds nothing; with `rounded` kernels as in training, otherwise as they are stored."""
+    copy = type(model).from_config(_plain(model.get_config()))
+    copies, quantizers = {"": copy, **inner_layers(copy)}, fake_quantizers(model)
+    for path, layer in {"": model, **inner_layers(model)}.items():
+        weights: dict[str, Any] = {}
+        layer.save_own_variables(weights)
+        if weights and not isinstance(layer, FakeQuantizer):
+            copies[path].load_own_variables({key: ops.copy(value) for key, value in weights.items()})
+        if rounded and layer in quantizers:
+            copies[path].kernel.assign(_rounded(layer))
+    return copy
+
+
+def learned_ranges(model: keras.Model) -> dict[str, float]:
+    """{path: the largest value of a layer's input} of the layers with fake quantisation."""
+    return {layer.path: quantizer.range for layer, quantizer in fake_quantizers(model).items()}
