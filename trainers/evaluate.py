@@ -118,9 +118,9 @@ def _with_windows(values, evaluator, name):
 
 def _compare_engines(values, name, setting, task, data, split):
     """Prints a table of the model in every engine, and writes it to --output as engines.md; returns {}."""
+    from keras_vit.inference import engines
     from keras_vit.io.atomic import write_bytes
     from keras_vit.io.progress import stage
-    from keras_vit.runs import engines
     from keras_vit.runs.calibration_images import calibration_pixels, calibration_source
 
     with stage("Opening the images to calibrate on"):

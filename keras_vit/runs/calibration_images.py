@@ -8,9 +8,8 @@ import numpy as np
 from keras_vit.data import open_source
 from keras_vit.data.sources.base import Source
 from keras_vit.data.usual_splits import usual_splits
-from keras_vit.evaluation.data import spread_images
+from keras_vit.evaluation.data import default_preprocessing, spread_images
 from keras_vit.fit.checks.pixels import InputRange
-from keras_vit.prediction.preprocessing import preprocessing_text
 from keras_vit.runs.evaluate import own_data
 
 IMAGES = 256
@@ -45,4 +44,4 @@ def calibration_source(model: str, calibration: str | None = None, data_dir: str
 
 def calibration_pixels(model: keras.Model, source: Any, count: int = IMAGES) -> np.ndarray:
     """Pixels (n, h, w, c) of at most `count` images spread over a source, prepared by the model's own preprocessing."""
-    return InputRange.of(model).of_bytes(spread_images(source, preprocessing_text(model), count))
+    return InputRange.of(model).of_bytes(spread_images(source, default_preprocessing(model), count))

@@ -124,7 +124,10 @@ class StaticFile:
     def _quantized_input(self, tensor: str) -> tuple[list[onnx.NodeProto], list[Any]]:
         """(nodes, constants) that quantise a tensor and give it back, as TENSOR/quantized."""
         found = self.ranges[tensor]
-        parts = {f"{tensor}/scale": np.asarray(found.scale), f"{tensor}/zero": np.asarray(found.zero)}
+        parts: dict[str, np.ndarray] = {
+            f"{tensor}/scale": np.asarray(found.scale),
+            f"{tensor}/zero": np.asarray(found.zero),
+        }
         nodes = [
             helper.make_node("QuantizeLinear", [tensor, *parts], [f"{tensor}/bytes"], f"{tensor}/quantize"),
             helper.make_node(

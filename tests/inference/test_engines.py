@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 import keras_vit
 from keras_vit.data import from_arrays
 from keras_vit.evaluation import Setting
-from keras_vit.runs import engines
+from keras_vit.inference import engines
 from keras_vit.tasks import find_task
 
 if keras.backend.backend() != "tensorflow":

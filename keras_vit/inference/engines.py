@@ -1,6 +1,6 @@
 """A model in ONNX Runtime, OpenVINO and LiteRT, in floats and int8: size, speed, and the measure of its own task.
 
-    rows = keras_vit.runs.engines.compare(evaluator, setting, calibration)
+    rows = keras_vit.inference.engines.compare(evaluator, setting, calibration)
 
 Each file returns the model's own outputs. The evaluator measures the model with these outputs in place of its own, so
 that every task is compared by what it is ranked by. The engines take turns, image by image: what else runs on the
