@@ -48,8 +48,8 @@ def export(values):
     from keras_vit.io.progress import stage
     from keras_vit.io.suggest import did_you_mean
     from keras_vit.layers.fake_quantization import fake_quantizers
-    from keras_vit.serving.export import FORMATS as EXPORTS
     from keras_vit.runs.calibration_images import calibration_pixels, calibration_source
+    from keras_vit.serving.export import FORMATS as EXPORTS
     from keras_vit.serving.single_file import FILES, check_quantization
 
     valid = (*EXPORTS, *FORMATS)
