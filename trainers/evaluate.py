@@ -118,9 +118,9 @@ def _with_windows(values, evaluator, name):
 
 def _compare_engines(values, name, setting, task, data, split):
     """Prints a table of the model in every engine, and writes it to --output as engines.md; returns {}."""
+    from keras_vit.inference import engines
     from keras_vit.io.atomic import write_bytes
     from keras_vit.io.progress import stage
-    from keras_vit.runs import engines
     from keras_vit.runs.calibration_images import calibration_pixels, calibration_source
 
     with stage("Opening the images to calibrate on"):
@@ -257,8 +257,8 @@ def run():
     flags.boolean(
         "engines",
         False,
-        "Compares the model in ONNX Runtime, OpenVINO and LiteRT, as installed, in floats and int8: size, speed, and the"
-        " task's measure.",
+        "Compares the model in ONNX Runtime, OpenVINO and LiteRT, as installed, in floats and int8: size, speed, and"
+        " the task's measure.",
     )
     flags.string("calibration", None, "For --engines, images for int8; by default the training images of the run.")
     flags.integer("batch_size", 64, "Images per batch, over all devices.", lowest=1)

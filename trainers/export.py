@@ -5,10 +5,10 @@
     keras-vit export --model=runs/mine --output=for_torch --format=timm
 
 --model accepts a run directory, a checkpoint of any format or a published name. --format, by default the one of the
-output's ending: tf_saved_model; onnx or litert (one file, in floats or with --quantization); timm or huggingface (a folder for
-PyTorch users), google (.npz), mmsegmentation (.pth), keras (.keras).
---int8, short for --quantization=int8_static, calibrates on --calibration_images of the run's own training images, or of
---calibration.
+output's ending: tf_saved_model; onnx or litert (one file, in floats or with --quantization); timm or huggingface (a
+folder for PyTorch users), google (.npz), mmsegmentation (.pth), keras (.keras).
+--int8, short for --quantization=int8_static, calibrates on --calibration_images of the run's own training images, or
+of --calibration.
 --class_names=names.txt names the classes of a model without class names, --key=model_ema chooses one of several models
 in a file.
 """

@@ -142,7 +142,7 @@ def export_outputs(
     _write(model, place, {"format": format, "only_outputs": True})
 
 
-def export_outputs(model: Model, path: str, quantization: str | None = None, calibration: Any = None) -> None:
+def write_outputs(model: Model, path: str, quantization: str | None = None, calibration: Any = None) -> None:
     """Writes a file for ONNX Runtime or LiteRT, by the path's ending, with the model's own outputs alone.
 
     They have the names of `named_outputs`. Arguments as of `export`.
@@ -215,8 +215,8 @@ def export(
         activation: from logits to probabilities, for a model with classes, as in `model.classify`: "softmax",
             "sigmoid", or None for the model's own.
         quantization: of a file's dense layers; None for floats. "int8_weights": weights only; "int8_dynamic":
-            activations too, scaled at each call; "int8_static": scaled by `calibration`, also in convolutions. Layers
-            that change the outputs of held-out images too much stay in floats (static_int8.py).
+            activations too, scaled at each call; "int8_static": scaled by `calibration`. Layers that change the
+            outputs of held-out images too much stay in floats (static_int8.py).
         calibration: for "int8_static", at least 16 images like those to expect: pixels (n, h, w, c), a list of what
             `model.preprocess` takes, or a finite tf.data dataset of pixels; for a text encoder token ids (n, length).
             Every fourth is held out.

@@ -14,7 +14,6 @@ from ai_edge_quantizer import qtyping, quantizer, recipe_manager
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 
-
 def convert(function: Any, takes: tf.TensorSpec, path: str) -> None:
     """Writes `function`, a tf.function of `takes`, as float32 operations to `path`.
 

@@ -1,15 +1,14 @@
-"""Static int8 of ONNX files: products with a kernel, dense layers and convolutions, read quantised inputs and kernels.
+"""Static int8 of ONNX files: products with a kernel, as of dense layers, read a quantised input and kernel.
 
 A pair of QuantizeLinear and DequantizeLinear stands before a product's input, and a DequantizeLinear before its kernel;
 engines fuse these with the product. The scheme:
 
 - Inputs have one scale and one zero point, for calibrated values from the smallest to the largest, and for given
-  ranges symmetric. They are uint8, which ONNX Runtime multiplies 1.4 times as fast on x86 as int8. Inputs of
-  convolutions have the zero point 0, as uint8 or int8: OpenVINO 2026.4 miscomputes some with another one.
+  ranges symmetric. They are uint8, which ONNX Runtime multiplies 1.4 times as fast on x86 as int8.
 - Kernels have a scale per output channel, symmetric, and 7 bits: processors without VNNI add pairs of byte products in
   16 bits, which 8-bit kernels overflow.
 - Products stay in floats where TensorFlow flattens their inputs' axes: OpenVINO refuses quantised ones, or miscomputes
-  them.
+  them. So do convolutions: OpenVINO 2026.4 miscomputes those of a DPT head, and ONNX Runtime gains nothing.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -24,15 +23,12 @@ from keras_vit.serving.onnx_format import read_names
 from keras_vit.serving.static_int8 import Fingerprint, Layers
 
 _LEVELS = 64  # of kernels, on each side of 0
-_CHANNELS = {"MatMul": 1, "Conv": 0}  # the axis of a kernel's output channels
 
 
-def int8(kernel: np.ndarray, axis: int, levels: int = _LEVELS) -> tuple[np.ndarray, np.ndarray]:
-    """(integers of a kernel, scales (m,)), symmetric: the largest of each output channel is `levels`."""
-    others = tuple(i for i in range(kernel.ndim) if i != axis)
-    largest = np.abs(kernel).max(others, keepdims=True)
-    scales = np.maximum(largest, np.finfo("float32").tiny * levels) / levels
-    return np.round(kernel / scales).astype("int8"), scales.reshape(-1).astype("float32")
+def _int8(kernel):
+    """(integers of a kernel (d, m), scales (m,)), symmetric: the largest of each column is 64."""
+    scales = np.maximum(np.abs(kernel).max(0), np.finfo("float32").tiny * _LEVELS) / _LEVELS
+    return np.round(kernel / scales).astype("int8"), scales.astype("float32")
 
 
 def _flattened(model):
@@ -44,38 +40,32 @@ def _flattened(model):
 
 def _products(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """The nodes that multiply by a kernel, and can be quantised."""
-    ranks = {tensor.name: len(tensor.dims) for tensor in model.graph.initializer}
+    kernels = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
     flattened = _flattened(model)
     for node in model.graph.node:
-        rank = ranks.get(node.input[1], 0) if node.op_type in _CHANNELS else 0
-        if (rank == 2 or node.op_type == "Conv" and rank) and node.input[0] not in flattened | ranks.keys():
+        if node.op_type == "MatMul" and node.input[1] in kernels and node.input[0] not in flattened | kernels:
             yield node
 
 
 class Range(NamedTuple):
-    """The values of a tensor that 8 bits express: from low to high, or from -high to high as int8 without zero point."""
+    """The values of a tensor that 8 bits express."""
 
     low: float
     high: float
-    signed: bool = False
 
     @classmethod
-    def symmetric(cls, largest: float, signed: bool = False) -> "Range":
+    def symmetric(cls, largest: float) -> "Range":
         """The range with the scale largest / 127, and 0 in the middle of the bytes."""
-        return cls(-largest * 128 / 127, largest, signed)
+        return cls(-largest * 128 / 127, largest)
 
     @property
     def scale(self) -> np.float32:
         return np.float32(max(self.high - self.low, np.finfo("float32").tiny * 255) / 255)
 
     @property
-    def zero(self) -> np.uint8 | np.int8:
-        """The integer of the value 0."""
-        return np.int8(0) if self.signed else np.uint8(np.clip(np.round(-self.low / self.scale), 0, 255))
-
-    def without_zero_point(self) -> "Range":
-        """The range itself if nothing is negative, else the symmetric one of int8."""
-        return self if self.low >= 0 else Range.symmetric(max(-self.low, self.high), signed=True)
+    def zero(self) -> np.uint8:
+        """The byte of the value 0."""
+        return np.uint8(np.clip(np.round(-self.low / self.scale), 0, 255))
 
 
 def _session(model: onnx.ModelProto, tensors: Sequence[str]) -> onnxruntime.InferenceSession:
@@ -97,7 +87,7 @@ def _ranges(model: onnx.ModelProto, tensors: Sequence[str], inputs: np.ndarray) 
     found = {takes: Range(min(0.0, float(inputs.min())), float(inputs.max())), **dict.fromkeys(inner, Range(0.0, 0.0))}
     for i in range(len(inputs)):
         for name, value in zip(inner, session.run(inner, {takes: inputs[i : i + 1]})):
-            low, high, _ = found[name]
+            low, high = found[name]
             found[name] = Range(min(low, float(value.min())), max(high, float(value.max())))
     return found
 
@@ -121,11 +111,8 @@ class StaticFile:
         self.groups: dict[str, list[str]] = {}
         self._kernels: dict[str, np.ndarray] = {}
         given: dict[str, float] = {}
-        convolved = set()
         for node in _products(self.model):
             tensor, kernel = node.input[:2]
-            if node.op_type == "Conv":
-                convolved.add(tensor)
             self._kernels[kernel] = numpy_helper.to_array(kernels[kernel])
             print_ = Fingerprint.of(self._kernels[kernel])
             self.groups.setdefault(tensor, []).append(layers.names.get(print_, node.name or node.output[0]))
@@ -133,13 +120,14 @@ class StaticFile:
                 given[tensor] = max(given.get(tensor, 0.0), layers.ranges[print_])
         symmetric = {tensor: Range.symmetric(largest) for tensor, largest in given.items()}
         self.ranges = {**_ranges(self.model, list(self.groups), inputs), **symmetric}
-        for tensor in convolved:
-            self.ranges[tensor] = self.ranges[tensor].without_zero_point()
 
     def _quantized_input(self, tensor: str) -> tuple[list[onnx.NodeProto], list[Any]]:
         """(nodes, constants) that quantise a tensor and give it back, as TENSOR/quantized."""
         found = self.ranges[tensor]
-        parts = {f"{tensor}/scale": np.asarray(found.scale), f"{tensor}/zero": np.asarray(found.zero)}
+        parts: dict[str, np.ndarray] = {
+            f"{tensor}/scale": np.asarray(found.scale),
+            f"{tensor}/zero": np.asarray(found.zero),
+        }
         nodes = [
             helper.make_node("QuantizeLinear", [tensor, *parts], [f"{tensor}/bytes"], f"{tensor}/quantize"),
             helper.make_node(
@@ -148,11 +136,11 @@ class StaticFile:
         ]
         return nodes, [numpy_helper.from_array(value, name) for name, value in parts.items()]
 
-    def _quantized_kernel(self, name: str, axis: int) -> tuple[list[onnx.NodeProto], list[Any]]:
+    def _quantized_kernel(self, name: str) -> tuple[list[onnx.NodeProto], list[Any]]:
         """The same of a kernel."""
-        integers, scales = int8(self._kernels[name], axis)
+        integers, scales = _int8(self._kernels[name])
         parts = {f"{name}/int8": integers, f"{name}/scale": scales, f"{name}/zero": np.zeros(len(scales), "int8")}
-        node = helper.make_node("DequantizeLinear", list(parts), [f"{name}/quantized"], f"{name}/dequantize", axis=axis)
+        node = helper.make_node("DequantizeLinear", list(parts), [f"{name}/quantized"], f"{name}/dequantize", axis=1)
         return [node], [numpy_helper.from_array(value, key) for key, value in parts.items()]
 
     def write(self, path: str, floats: Collection[str]) -> None:
@@ -168,7 +156,7 @@ class StaticFile:
                 tensor, kernel = node.input[:2]
                 parts = {tensor: self._quantized_input(tensor)} if tensor not in made else {}
                 if kernel not in made:
-                    parts[kernel] = self._quantized_kernel(kernel, _CHANNELS[node.op_type])
+                    parts[kernel] = self._quantized_kernel(kernel)
                 made |= parts.keys()
                 for before, values in parts.values():
                     nodes += before

@@ -1,8 +1,8 @@
 """Static int8 of a converted file: which of its products stay in floats is measured, on inputs that did not calibrate.
 
-All products with a kernel are quantised, and the outputs compared with the float file's. If they differ by more than
-BOUND, each group of products is quantised alone, and those that change the outputs most stay in floats: the fewest that
-bring the difference to the bound.
+All products with a kernel that the format's StaticFile takes are quantised, and the outputs compared with the float
+file's. If they differ by more than BOUND, each group of products is quantised alone, and those that change the outputs
+most stay in floats: the fewest that bring the difference to the bound.
 
     difference = |int8 - float| / |float - its mean|, by norm over all held-out inputs, of the output with the largest
 """
@@ -107,7 +107,7 @@ def outputs(run: Runner, inputs: np.ndarray) -> Outputs:
 
 
 def in_any_order(found: Outputs) -> Outputs:
-    """Outputs of floats (b, n, ...) sorted along n: queries of a detector, which close decisions put in another order."""
+    """Outputs of floats (b, n, ...) sorted along n: close decisions put a detector's queries in another order."""
     return {
         name: np.sort(value, axis=1) if value.ndim > 2 and value.dtype.kind == "f" else value
         for name, value in found.items()

@@ -1,5 +1,7 @@
 """trainers/export.py: the output's ending chooses the format."""
 
+import json
+
 import pytest
 
 import keras_vit
@@ -33,3 +35,21 @@ def test_the_flags_of_detectors_are_passed_on_or_refused(binary, tiny, tmp_path,
     assert (given[0]["threshold"], given[0]["soft"]) == (0.4, True) and "iou" not in given[0]
     with pytest.raises(ValueError, match="--limit would be ignored: format=keras is for weights"):
         binary(export, model="m", output=str(tmp_path / "m.keras"), limit=5)
+
+
+def test_int8_calibrates_on_the_images_of_the_run_or_asks_for_some(binary, tiny, tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(keras_vit, "export", lambda *_, **options: given.append(options))
+    monkeypatch.setattr(keras_vit, "load", lambda *_, **__: tiny(depth=1))
+    run, output = tmp_path / "run", str(tmp_path / "m.onnx")
+    with pytest.raises(ValueError, match="m is not a run directory, .* pass --calibration"):
+        binary(export, model="m", output=output, int8=True)
+    run.mkdir()
+    data = {"source": "digits", "train": "train", "evaluation": "test"}
+    (run / "config.json").write_text(json.dumps({"total": 1, "data": data}))
+    binary(export, model=str(run), output=output, int8=True, calibration_images=20)
+    assert given[0]["quantization"] == "int8_static" and len(given[0]["calibration"]) == 20
+    with pytest.raises(ValueError, match="--int8 is short for --quantization=int8_static, got .*int8_dynamic"):
+        binary(export, model="m", output=output, int8=True, quantization="int8_dynamic")
+    with pytest.raises(ValueError, match="--calibration is for --int8, and would be ignored"):
+        binary(export, model="m", output=output, calibration="digits")

@@ -1,6 +1,6 @@
 """A model in ONNX Runtime, OpenVINO and LiteRT, in floats and int8: size, speed, and the measure of its own task.
 
-    rows = keras_vit.runs.engines.compare(evaluator, setting, calibration)
+    rows = keras_vit.inference.engines.compare(evaluator, setting, calibration)
 
 Each file returns the model's own outputs. The evaluator measures the model with these outputs in place of its own, so
 that every task is compared by what it is ranked by. The engines take turns, image by image: what else runs on the
@@ -29,7 +29,7 @@ from keras_vit.io.json_files import read_json
 from keras_vit.io.progress import stage
 from keras_vit.prediction.preprocessing import preprocessing_text
 from keras_vit.serving import single_file
-from keras_vit.serving.export import export_outputs
+from keras_vit.serving.export import write_outputs
 
 TURNS = 30
 _KERAS, FLOAT32 = "Keras", "float32"
@@ -144,7 +144,9 @@ def _openvino(path):
 def _forms(model: keras.Model, folder: str, calibration: np.ndarray) -> Iterator[_Form]:
     """The model's files, in the engines that are installed."""
     if not any(_libraries(format) for format in single_file.FILES):
-        raise ValueError("No engine is installed: pip install onnx tf2onnx onnxruntime, or ai-edge-litert ai-edge-quantizer.")
+        raise ValueError(
+            "No engine is installed: pip install onnx tf2onnx onnxruntime, or ai-edge-litert ai-edge-quantizer."
+        )
     for format, kind in single_file.FILES.items():
         if not _libraries(format):
             logging.info("%s is left out: %s are not installed.", kind.engine, ", ".join(kind.libraries))
@@ -154,7 +156,7 @@ def _forms(model: keras.Model, folder: str, calibration: np.ndarray) -> Iterator
             path = os.path.join(folder, weights + kind.suffix)
             quantization = None if weights == FLOAT32 else weights
             with stage(f"Writing {weights} for {kind.engine}"):
-                export_outputs(model, path, quantization, calibration if weights == "int8_static" else None)
+                write_outputs(model, path, quantization, calibration if weights == "int8_static" else None)
             yield _Form(kind.engine, weights, path, module.runner(path))
             if format == "onnx" and weights != "int8_dynamic" and importlib.util.find_spec("openvino"):
                 yield _Form("OpenVINO", weights, path, _openvino(path))
@@ -236,13 +238,24 @@ def compare(evaluator: Evaluator, setting: Setting, calibration: np.ndarray, tur
 
 def table(rows: Sequence[Row], title: str, percent: bool = True) -> str:
     """The rows as a Markdown table; `title` names the score, shown in percent or as it is."""
-    lines = [f"| engine | weights | MB | ms per image | times as fast | {title} | largest difference |", "|-|-|-|-|-|-|-|"]
+    lines = [
+        f"| engine | weights | MB | ms per image | times as fast | {title} | largest difference |",
+        "|-|-|-|-|-|-|-|",
+    ]
     for row in rows:
         score = f"{100 * row.score:.2f}%" if percent else f"{row.score:.4g}"
         size = "-" if row.megabytes is None else f"{row.megabytes:.2f}"
         weights = row.weights
         if row.floats and row.floats[0]:
             weights += f", {row.floats[0]} of {row.floats[1]} in floats"
-        cells = (row.engine, weights, size, f"{row.milliseconds:.2f}", f"{row.speed:.2f}", score, f"{row.difference:.2g}")
+        cells = (
+            row.engine,
+            weights,
+            size,
+            f"{row.milliseconds:.2f}",
+            f"{row.speed:.2f}",
+            score,
+            f"{row.difference:.2g}",
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

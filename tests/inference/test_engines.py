@@ -1,0 +1,72 @@
+"""Engines are compared by the measure of the model's own task, with outputs of the engine in place of the model's."""
+
+import keras
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+import keras_vit
+from keras_vit.data import from_arrays
+from keras_vit.evaluation import Setting
+from keras_vit.inference import engines
+from keras_vit.tasks import find_task
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("engines are compared on TensorFlow", allow_module_level=True)
+IMAGES = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 1), "uint8")
+SIZE = {"image_size": 8, "depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    keras.utils.set_random_seed(0)
+    model = keras_vit.ViT("Ti/4", channels=1, classes=3, preprocessing="decode(1)|resize(8, 8)", **SIZE)
+    model.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(16, 3)))
+    return model
+
+
+@pytest.fixture
+def setting(classifier):
+    source = from_arrays(IMAGES, np.arange(24) % 3)
+    return Setting(classifier, batch_size=8, source=source, preprocess=classifier.preprocessing)
+
+
+@pytest.mark.extended
+def test_a_classifier_is_measured_with_the_outputs_of_another_engine(classifier, setting):
+    def run(images):
+        first = [int(np.flatnonzero((IMAGES == image).all((1, 2, 3)))[0]) for image in images.astype("uint8")]
+        return {"outputs": np.eye(3, dtype="float32")[np.array(first) % 3]}
+
+    computed = engines.with_outputs_of(classifier, run)
+    evaluator = find_task("classification")(ConfigDict()).evaluator()
+    assert evaluator.prepare(engines.dataclasses.replace(setting, model=computed))().measures["top1"] == 1
+    assert classifier.output is not computed.output, "the model itself is unchanged"
+
+
+@pytest.mark.extended
+def test_a_detector_finds_what_the_engine_returns():
+    model = keras_vit.DetectionModel("Ti/4", "dense", classes=2, channels=1, head_options={"width": 8}, **SIZE)
+    logits, boxes = (np.zeros((1, *tensor.shape[1:]), "float32") for tensor in model.output.values())
+    outputs = dict(zip(model.output, (logits, boxes)))
+    outputs["logits"] = np.full_like(outputs["logits"], -9.0)
+    outputs["logits"][0, 3, 1] = 5.0
+    outputs["boxes"][0, 3] = (0.1, 0.2, 0.5, 0.6)
+    found, scores, labels = engines.with_outputs_of(model, lambda _: outputs).detections(IMAGES[:1])
+    np.testing.assert_allclose(found[0][0], (0.1, 0.2, 0.5, 0.6), atol=1e-6)
+    assert labels[0][0] == 1 and scores[0][0] == pytest.approx(1 / (1 + np.exp(-5)), abs=1e-4)
+
+
+@pytest.mark.extended
+def test_the_table_has_a_row_for_every_engine_that_is_installed(setting):
+    pytest.importorskip("tf2onnx")
+    pytest.importorskip("onnxruntime")
+    rows = engines.compare(
+        find_task("classification")(ConfigDict()).evaluator(), setting, IMAGES.astype("float32"), turns=2
+    )
+    named = [(row.engine, row.weights) for row in rows]
+    assert named[0] == ("Keras", "float32")
+    assert {("ONNX Runtime", how) for how in ("float32", "int8_dynamic", "int8_static")} <= set(named)
+    exact = [row for row in rows if row.weights == "float32"]
+    assert all(row.difference < 1e-3 and row.speed == 1 and row.score == rows[0].score for row in exact)
+    lines = engines.table(rows, "top1").splitlines()
+    assert len(lines) == 2 + len(rows) and "| Keras | float32 | - |" in lines[2]
