@@ -649,7 +649,9 @@ class Model(keras.Model):
         force = force or compiled_with != self._compiled_with  # the function keeps the old ones
         self._average_updates()
         if keras.backend.backend() != "tensorflow":
-            return self._make_other_train_function(force)
+            made = self.train_function is None or force
+            super().make_train_function(force)
+            return stepping.execute_in_one_program(self) if made else None
         if self.train_function is None or force:
             _tensorflow().check_optimizer(self.optimizer, self.distribute_strategy)
             own = self.has_own("train_step", "compute_metrics")
@@ -657,16 +659,6 @@ class Model(keras.Model):
                 self.optimizer.build(self.trainable_variables)  # as in _build_metrics
             self.train_function = _tensorflow().make_function(self, self.train_step, lambda: self._remaining, own)
         return self.train_function
-
-    def _make_other_train_function(self, force):
-        """Keras' train function on JAX; an execution of several steps is one program."""
-        made = self.train_function is None or force
-        super().make_train_function(force)
-        if made and self.steps_per_execution > 1 and self.jit_compile and not self.run_eagerly:
-            from keras_vit.fit.stepping.jax_step import in_one_program
-
-            program = in_one_program(self, self.train_function)
-            self.train_function = lambda state, batches: program(state, itertools.islice(batches, self._remaining))
 
     def _average_updates(self):
         """Lets averages under gradient_accumulation_steps move once per update, also those of Keras' optimizers."""

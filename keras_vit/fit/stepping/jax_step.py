@@ -57,12 +57,15 @@ def accumulated_step(model, state, batch):
     return logs, (trainable, non_trainable, optimizer_variables, metrics)
 
 
-def in_one_program(model, execution):
-    """Keras' train function of several steps, with full executions as one program: (state, batches) -> (logs, state).
+def execute_in_one_program(model):
+    """Makes an execution of several steps, by Keras a loop of the host, one program, if the model compiles its steps.
 
-    Keras' `execution` is a loop of the host (keras#23527), which costs small models more than their steps. It takes
-    what is left at an epoch's end, and batches of other sizes.
+    The host's work costs small models more than their steps (keras#23527). Keras' loop takes what is left at an epoch's
+    end, and batches of other sizes.
     """
+    count, execution = model.steps_per_execution, model.train_function
+    if count == 1 or model.run_eagerly or not model.jit_compile:
+        return
 
     def steps(state, batches):
         together = jax.tree.map(lambda *each: jax.numpy.stack(each), *batches)  # (steps, b, ...)
@@ -73,13 +76,14 @@ def in_one_program(model, execution):
     program = jax.jit(steps, donate_argnums=0, out_shardings=shardings)
 
     def run(state, batches):
-        taken = list(itertools.islice(batches, model.steps_per_execution))
+        left = count if model._remaining is None else min(count, model._remaining)
+        taken = list(itertools.islice(batches, left))
         shapes = {tuple(np.shape(leaf) for leaf in jax.tree.leaves(batch)) for batch in taken}
-        if len(taken) == model.steps_per_execution and len(shapes) == 1:
+        if len(taken) == count and len(shapes) == 1:
             return program(state, taken)
         return execution(state, iter(taken))
 
-    return run
+    model.train_function = run
 
 
 def after_update(model, state):
