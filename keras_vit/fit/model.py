@@ -729,17 +729,13 @@ class Model(keras.Model):
             check_unweighted(rest[0] if rest else None)
             batch = (*self.mixing(images, labels, stepping.batches_taken(self.optimizer, state[2])), *rest)
         if self.micro_batches > 1:
-            from keras_vit.fit.stepping.jax_step import accumulated_step
-
-            logs, state = accumulated_step(self, state, batch)
+            logs, state = stepping.accumulated_step(self, state, batch)
         else:
             with self.weighing(keras.utils.unpack_x_y_sample_weight(batch)[2], is_mean=False):
                 logs, state = super().train_step(state, batch)
         if not self.has_own("after_update"):
             return logs, state
-        from keras_vit.fit.stepping.jax_step import after_update
-
-        return logs, after_update(self, state)
+        return logs, stepping.after_update(self, state)
 
     def after_update(self) -> None:
         """Called in every training step after the optimizer's update; does nothing unless overridden.

@@ -10,7 +10,7 @@ __getattr__ = attach(
         "check_kernels": "keras_vit.layers.quantization",
         "RunningLoss check_parts per_counted per_example per_value weights_kept": "keras_vit.fit.stepping.weighing",
         "activation_by are_per_example divides_by_weights sums_over_batch": "keras_vit.fit.losses",
-        "execute_in_one_program": "keras_vit.fit.stepping.jax_step",
+        "accumulated_step after_update execute_in_one_program": "keras_vit.fit.stepping.jax_step",
         "ClassWeight": "keras_vit.fit.class_weight",
         "batches_taken innermost": "keras_vit.optim.wrappers",
         "move_averages": "keras_vit.optim.optimizers",
