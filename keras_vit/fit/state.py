@@ -67,7 +67,6 @@ def restore(model: keras.Model, state: Any) -> None:
         return
     try:
         frozen, micro_batches, mixing = state.get("frozen", []), state.get("micro_batches", 1), state.get("mixing")
-        layers = [_find(model, path) for path in frozen if not _is_input(path)]
         if type(micro_batches) is not int or micro_batches < 1:
             raise ValueError(f"micro_batches={micro_batches!r}")
         if state.get("activation") not in (None, *ACTIVATIONS):
@@ -79,6 +78,7 @@ def restore(model: keras.Model, state: Any) -> None:
             from keras_vit.layers.fake_quantization import attach_groups
 
             attach_groups(model, state["fake_quantization"])
+        layers = [_find(model, path) for path in frozen if not _is_input(path)]  # also of fake quantisation
     except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as error:
         raise ValueError(f'The model\'s config has a "{KEY}" that this model cannot have: {error!r}.') from None
     model.micro_batches, model.activation = micro_batches, state.get("activation")

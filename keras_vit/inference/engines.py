@@ -22,12 +22,13 @@ import numpy as np
 from absl import logging
 
 from keras_vit.answers.answer import named_outputs
-from keras_vit.evaluation.data import spread_images
+from keras_vit.evaluation.data import default_preprocessing, spread_images
 from keras_vit.evaluation.registry import Evaluator, Setting
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.json_files import read_json
 from keras_vit.io.progress import stage
-from keras_vit.prediction.preprocessing import preprocessing_text
+from keras_vit.layers.fake_quantization import fake_quantizers
+from keras_vit.models.finetuning.quantization_aware import without_fake_quantization
 from keras_vit.serving import single_file
 from keras_vit.serving.export import write_outputs
 
@@ -142,11 +143,12 @@ def _openvino(path):
 
 
 def _forms(model: keras.Model, folder: str, calibration: np.ndarray) -> Iterator[_Form]:
-    """The model's files, in the engines that are installed."""
+    """The model's files, in the engines that are installed; of one trained for int8 as trained, or else in floats."""
     if not any(_libraries(format) for format in single_file.FILES):
         raise ValueError(
             "No engine is installed: pip install onnx tf2onnx onnxruntime, or ai-edge-litert ai-edge-quantizer."
         )
+    plain = without_fake_quantization(model) if fake_quantizers(model) else model
     for format, kind in single_file.FILES.items():
         if not _libraries(format):
             logging.info("%s is left out: %s are not installed.", kind.engine, ", ".join(kind.libraries))
@@ -154,9 +156,10 @@ def _forms(model: keras.Model, folder: str, calibration: np.ndarray) -> Iterator
         module = importlib.import_module(kind.module)
         for weights in (FLOAT32, "int8_dynamic", "int8_static"):
             path = os.path.join(folder, weights + kind.suffix)
-            quantization = None if weights == FLOAT32 else weights
+            quantization, trained = None if weights == FLOAT32 else weights, (format, weights) == single_file.TRAINED
+            given = calibration if weights == "int8_static" and not (trained and plain is not model) else None
             with stage(f"Writing {weights} for {kind.engine}"):
-                write_outputs(model, path, quantization, calibration if weights == "int8_static" else None)
+                write_outputs(model if trained else plain, path, quantization, given)
             yield _Form(kind.engine, weights, path, module.runner(path))
             if format == "onnx" and weights != "int8_dynamic" and importlib.util.find_spec("openvino"):
                 yield _Form("OpenVINO", weights, path, _openvino(path))
@@ -216,7 +219,7 @@ def compare(evaluator: Evaluator, setting: Setting, calibration: np.ndarray, tur
         raise ValueError("Engines are compared on the TensorFlow backend: set KERAS_BACKEND=tensorflow.")
     model = setting.model.without_auxiliary()
     setting = dataclasses.replace(setting, model=model)
-    shown = spread_images(setting.source, setting.preprocess or preprocessing_text(model), _COMPARED)
+    shown = spread_images(setting.source, setting.preprocess or default_preprocessing(model), _COMPARED)
     images = InputRange.of(model).of_bytes(shown).astype("float32")
     with tempfile.TemporaryDirectory() as folder:
         forms = [_Form(_KERAS, FLOAT32, "", _keras(model)), *_forms(model, folder, calibration)]

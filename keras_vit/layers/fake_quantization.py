@@ -104,7 +104,7 @@ def _rounding(layer, quantizer, call):
     """`call`, a layer's own, of a rounded input and with a rounded kernel."""
 
     def rounding(x, *args, **options):
-        if isinstance(x, keras.KerasTensor):  # to count a model, not to compute it
+        if isinstance(x, keras.KerasTensor):  # counts a model's operations
             return call(x, *args, **options)
         x, kernel = quantizer(x, kernel=lambda: layer._kernel)
         values = [(layer._kernel, kernel)] + ([] if layer.bias is None else [(layer.bias, layer.bias.value)])
@@ -142,5 +142,7 @@ def attach_groups(model: keras.Model, paths: Sequence[Sequence[str]]) -> list[Fa
     inner = inner_layers(model)
     wrong = [path for group in paths for path in group if path not in inner or not can_quantize(inner[path])]
     if wrong or not all(paths):
-        raise ValueError(f"fake quantisation of layers that it has not: {', '.join(map(str, wrong[:5]))}")
+        raise ValueError(
+            f"fake quantisation of layers that are missing, or not dense: {', '.join(map(str, wrong[:5]))}"
+        )
     return [attach([inner[path] for path in group]) for group in paths]

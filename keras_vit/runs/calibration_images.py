@@ -43,5 +43,16 @@ def calibration_source(model: str, calibration: str | None = None, data_dir: str
 
 
 def calibration_pixels(model: keras.Model, source: Any, count: int = IMAGES) -> np.ndarray:
-    """Pixels (n, h, w, c) of at most `count` images spread over a source, prepared by the model's own preprocessing."""
-    return InputRange.of(model).of_bytes(spread_images(source, default_preprocessing(model), count))
+    """Pixels (n, h, w, c) of at most `count` images spread over a source, prepared by the model's own preprocessing.
+
+    Raises:
+        ValueError: for a model that does not take images.
+    """
+    if getattr(model, "image_size", None) is None:
+        raise ValueError(
+            f'"{model.name}" does not take images of a fixed size. Texts calibrate in Python, as token ids:'
+            ' keras_vit.export(model, path, quantization="int8_static", calibration=tokenizer(texts)).'
+        )
+    images = model if len(model.inputs) == 1 else model.get_encoder()  # a DualEncoder also takes texts
+    text = model.preprocessing or default_preprocessing(images)
+    return InputRange.of(images).of_bytes(spread_images(source, text, count))

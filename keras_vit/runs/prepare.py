@@ -35,7 +35,7 @@ from keras_vit.io.json_files import read_json
 from keras_vit.io.logs import quiet
 from keras_vit.io.suggest import counted
 from keras_vit.io.target_values import VOID
-from keras_vit.models.finetuning.quantization_aware import prepare as prepare_quantization
+from keras_vit.models.finetuning import quantization_aware
 from keras_vit.models.finetuning.whitening import first_layer
 from keras_vit.models.without_values import without_values
 from keras_vit.runs.config import check_config, odd_sizes, resolve
@@ -311,7 +311,7 @@ class Prepared(Checked):
                     " keras_vit.Model(inputs, outputs)."
                 )
             if self.config.get("quantization"):
-                prepare_quantization(model)
+                quantization_aware.prepare(model)
             self.compile(model, make_optimizer(self.resolved))
         return model
 
@@ -323,6 +323,8 @@ class Prepared(Checked):
             self.task.mixing(model)
             if self.config.get("whiten"):
                 first_layer(model)
+            if self.config.get("quantization"):
+                quantization_aware.check(model)
         return model
 
     def without_checkpoint(self) -> tuple["Prepared", str]:

@@ -120,9 +120,10 @@ def _check(model, path, format):
 
 def _write(model, place, options):
     """Writes a checked export, unless its libraries are missing or the preprocessing does not suit the model."""
-    if options["format"] in single_file.FILES:
+    if options["format"] in (*single_file.FILES, "web"):
         given = (options.get(name) for name in ("quantization", "calibration", "ranges"))
         single_file.check_ranges(model, options["format"], *given)
+    if options["format"] in single_file.FILES:
         single_file.check(model, place, options["format"])
     if options["format"] == "web":
         from keras_vit.serving.web import page_folder  # imports TensorFlow
@@ -238,8 +239,8 @@ def export(
             Every fourth is held out.
         threshold, iou, limit, soft, across_classes: a detector's, as in `model.detect`; None for its defaults.
         ranges: for "int8_static", {path of a layer with a kernel: largest absolute value of its input}, such as learnt
-            ranges; other layers are calibrated. Layers that read the same tensor take the largest.
-
+            ranges; other layers are calibrated. Paths are inside the model, as `quantize_aware` returns them. Layers
+            that read the same tensor take the largest.
         runtime: for a page, a folder with the npm package onnxruntime-web, such as node_modules; None to have npm
             install it into the cache folder once.
 

@@ -84,9 +84,9 @@ def _products(path):
     return [node.name for node in graph.node if node.op_type == "MatMul" and weights.intersection(node.input)]
 
 
-def _int8(kernel):
-    """(integers of a kernel (d, m), scales (m,)), symmetric: each column's largest is 127."""
-    scales = np.maximum(np.abs(kernel).max(0), np.finfo("float32").tiny * 127) / 127
+def int8_kernel(kernel: np.ndarray, largest: int = 127) -> tuple[np.ndarray, np.ndarray]:
+    """(integers of a kernel (d, m), scales (m,)), symmetric: each column's largest is `largest`."""
+    scales = np.maximum(np.abs(kernel).max(0), np.finfo("float32").tiny * largest) / largest
     return np.round(kernel / scales).astype("int8"), scales.astype("float32")
 
 
@@ -102,7 +102,7 @@ def _quantize_weights(source, path, names):
         if tensor.name not in kernels:
             kept.append(tensor)
             continue
-        integers, scales = _int8(numpy_helper.to_array(tensor))
+        integers, scales = int8_kernel(numpy_helper.to_array(tensor))
         parts = {f"{tensor.name}/int8": integers, f"{tensor.name}/scale": scales}
         added += [numpy_helper.from_array(value, name) for name, value in parts.items()]
         nodes.append(helper.make_node("DequantizeLinear", list(parts), [tensor.name], axis=1))

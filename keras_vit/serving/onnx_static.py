@@ -19,16 +19,10 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from keras_vit.serving.onnx_format import read_names
+from keras_vit.serving.onnx_format import int8_kernel, read_names
 from keras_vit.serving.static_int8 import Fingerprint, Layers
 
 _LEVELS = 64  # of kernels, on each side of 0
-
-
-def _int8(kernel):
-    """(integers of a kernel (d, m), scales (m,)), symmetric: the largest of each column is 64."""
-    scales = np.maximum(np.abs(kernel).max(0), np.finfo("float32").tiny * _LEVELS) / _LEVELS
-    return np.round(kernel / scales).astype("int8"), scales.astype("float32")
 
 
 def _flattened(model):
@@ -138,7 +132,7 @@ class StaticFile:
 
     def _quantized_kernel(self, name: str) -> tuple[list[onnx.NodeProto], list[Any]]:
         """The same of a kernel."""
-        integers, scales = _int8(self._kernels[name])
+        integers, scales = int8_kernel(self._kernels[name], _LEVELS)
         parts = {f"{name}/int8": integers, f"{name}/scale": scales, f"{name}/zero": np.zeros(len(scales), "int8")}
         node = helper.make_node("DequantizeLinear", list(parts), [f"{name}/quantized"], f"{name}/dequantize", axis=1)
         return [node], [numpy_helper.from_array(value, key) for key, value in parts.items()]

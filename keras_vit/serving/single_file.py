@@ -27,6 +27,7 @@ from keras_vit.serving.same_outputs import check_float32, compare
 from keras_vit.serving.static_int8 import Layers
 
 QUANTIZATIONS = ("int8_weights", "int8_dynamic", "int8_static")
+TRAINED = ("onnx", "int8_static")  # of a model with fake quantisation: what it was trained for
 _LARGEST = 2**31  # bytes of a protocol buffer, and of a flatbuffer
 FEWEST = 16  # inputs from which a static quantisation learns the range of activations
 
@@ -90,21 +91,26 @@ def check_quantization(format: str, quantization: str | None, calibration: Any, 
 
 
 def check_ranges(model: keras.Model, format: str, quantization: str | None, calibration: Any, ranges: Any) -> None:
-    """Raises ValueError unless the ranges of a static quantisation come from calibration, or from training alone."""
+    """Raises ValueError unless the ranges of a static quantisation come from calibration, or from training alone.
+
+    Given ranges have to be of the model's layers.
+    """
     learned = bool(fake_quantizers(model))
-    if learned and (format, quantization) != ("onnx", "int8_static"):
+    if learned and (format, quantization) != TRAINED:
         raise ValueError(
-            f'"{model.name}" was trained for int8: export it with format="onnx" and quantization="int8_static", or'
-            f' keras_vit.models.without_fake_quantization(model), got format="{format}" and'
-            f" quantization={quantization!r}."
+            f'"{model.name}" was trained for int8: export it with format="onnx" and quantization="int8_static", got'
+            f' format="{format}" and quantization={quantization!r}. To export it in another form, take the model in'
+            " floats: keras_vit.models.without_fake_quantization(model)."
         )
     if learned and (calibration is not None or ranges is not None):
         raise ValueError(f'"{model.name}" learned its ranges in training: leave calibration and ranges out.')
     if quantization == "int8_static" and not learned and calibration is None:
         raise ValueError(
-            'quantization="int8_static" needs calibration: images like those that the model will see, 16 or more; or a'
+            'quantization="int8_static" needs calibration: 16 inputs or more like those that the model will see; or a'
             " model trained with keras_vit.models.quantize_aware."
         )
+    if ranges is not None:
+        static_int8.check_ranges(model, ranges)
 
 
 def check(model: keras.Model, path: str, format: str) -> None:
@@ -251,8 +257,8 @@ def _quantize_learned(plain, ranges, format, whole, path, inputs):
     done = {layer for group, layers in file.groups.items() if group not in floats for layer in layers}
     left = sorted(ranges.keys() - done)
     if left:
-        logging.warning("These layers were trained for int8, and stay in floats: %s.", ", ".join(left))
-    return {"products": len(done), "ranges": "learned", "floats": left}
+        logging.warning("These layers were trained for int8, but stay in floats: %s.", ", ".join(left))
+    return {"products": len(ranges), "ranges": "learned", "floats": [{"products": [path]} for path in left]}
 
 
 def _describe(model, answers, format, quantization, expected):

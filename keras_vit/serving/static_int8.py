@@ -7,6 +7,8 @@ most stay in floats: the fewest that bring the difference to the bound.
     difference = |int8 - float| / |float - its mean|, by norm over all held-out inputs, of the output with the largest
 """
 
+import math
+import numbers
 import os
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,6 +20,7 @@ from absl import logging
 
 from keras_vit.io.progress import Stage, stage
 from keras_vit.io.suggest import check_known, counted
+from keras_vit.layers.dense import inner_layers
 
 BOUND = 0.1
 _HELD_OUT = 4  # every fourth input does not calibrate
@@ -63,12 +66,21 @@ class Fingerprint(NamedTuple):
         return cls(bits.size, *(int(value) for value in sums))
 
 
-def _layers(model):
-    """(path below the model, kernel) of each layer with one."""
-    for layer in model._flatten_layers():
-        kernel = getattr(layer, "kernel", None)
-        if kernel is not None:
-            yield layer.path, keras.ops.convert_to_numpy(kernel)
+def _kernels(model):
+    """{path inside the model: kernel} of the layers with one."""
+    kernels = {path: getattr(layer, "kernel", None) for path, layer in inner_layers(model).items()}
+    return {path: kernel for path, kernel in kernels.items() if kernel is not None}
+
+
+def check_ranges(model: keras.Model, ranges: Mapping[str, float]) -> None:
+    """Raises ValueError unless `ranges` are {path of a layer with a kernel: a number above 0}."""
+    if not isinstance(ranges, Mapping):
+        raise ValueError(f"ranges: expected {{path of a layer: largest absolute value of its input}}, got {ranges!r}.")
+    known = list(_kernels(model))
+    for path, largest in ranges.items():
+        check_known(path, "ranges: layer", known)
+        if not (isinstance(largest, numbers.Real) and 0 < largest < math.inf):
+            raise ValueError(f"ranges: expected a number above 0 for {path}, got {largest!r}.")
 
 
 class Layers(NamedTuple):
@@ -86,18 +98,13 @@ class Layers(NamedTuple):
     def of(cls, model: keras.Model, ranges: Mapping[str, float] | None) -> "Layers":
         """Of a model, and {path of a layer: largest absolute value of its input}.
 
-        Raises:
-            ValueError: for a path that is not a layer with a kernel, or a range that is not above 0.
+        `check_ranges` checks the ranges.
         """
-        found = {path: Fingerprint.of(kernel) for path, kernel in _layers(model)}
-        for path, largest in (ranges or {}).items():
-            check_known(path, "ranges: layer", list(found))
-            if not (np.isfinite(largest) and largest > 0):
-                raise ValueError(f"ranges: expected a number above 0 for {path}, got {largest!r}.")
-        return cls(
-            {print_: path for path, print_ in found.items()},
-            {found[path]: float(largest) for path, largest in (ranges or {}).items()},
-        )
+        found = {path: Fingerprint.of(keras.ops.convert_to_numpy(kernel)) for path, kernel in _kernels(model).items()}
+        given: dict[Fingerprint, float] = {}
+        for path, largest in (ranges or {}).items():  # layers with equal kernels, which a file cannot tell apart, share
+            given[found[path]] = max(given.get(found[path], 0.0), float(largest))
+        return cls({print_: path for path, print_ in found.items()}, given)
 
 
 def outputs(run: Runner, inputs: np.ndarray) -> Outputs:

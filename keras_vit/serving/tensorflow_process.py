@@ -103,7 +103,7 @@ def write(model: keras.Model, path: str, options: dict[str, Any]) -> None:
         if calibration is not None:
             np.save(os.path.join(folder, _PIXELS), single_file.calibration_pixels(model, calibration))
         with open(os.path.join(folder, _OPTIONS), "w", encoding="utf-8") as file:
-            json.dump(options, file)
+            json.dump(options, file, default=float)  # ranges may be NumPy's
         command = [sys.executable, "-P", "-m", __name__, folder, os.path.abspath(path)]
         done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
         if done.returncode:

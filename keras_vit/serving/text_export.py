@@ -37,6 +37,12 @@ def _token_ids(model, calibration):
         )
     if len(ids) < single_file.FEWEST:
         raise ValueError(f"calibration: expected at least {single_file.FEWEST} texts, got {len(ids)}.")
+    vocabulary = min(layer.input_dim for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding))
+    if ids.min() < 0 or ids.max() >= vocabulary:
+        raise ValueError(
+            f'calibration: "{model.name}" takes token ids from 0 to {vocabulary - 1}, got some from {ids.min()} to'
+            f" {ids.max()}. Make them with the model's tokenizer."
+        )
     return ids.astype("int32")
 
 

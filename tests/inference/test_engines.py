@@ -9,6 +9,8 @@ import keras_vit
 from keras_vit.data import from_arrays
 from keras_vit.evaluation import Setting
 from keras_vit.inference import engines
+from keras_vit.layers.fake_quantization import fake_quantizers
+from keras_vit.models import quantize_aware
 from keras_vit.tasks import find_task
 
 if keras.backend.backend() != "tensorflow":
@@ -54,6 +56,24 @@ def test_a_detector_finds_what_the_engine_returns():
     found, scores, labels = engines.with_outputs_of(model, lambda _: outputs).detections(IMAGES[:1])
     np.testing.assert_allclose(found[0][0], (0.1, 0.2, 0.5, 0.6), atol=1e-6)
     assert labels[0][0] == 1 and scores[0][0] == pytest.approx(1 / (1 + np.exp(-5)), abs=1e-4)
+
+
+def test_a_model_trained_for_int8_is_written_as_trained_and_otherwise_in_floats(monkeypatch, classifier, tmp_path):
+    pytest.importorskip("tf2onnx")
+    pytest.importorskip("onnxruntime")
+    written = {}
+
+    def write(model, path, quantization, calibration):
+        written[quantization] = bool(fake_quantizers(model)), calibration is not None
+
+    monkeypatch.setattr(engines, "write_outputs", write)
+    monkeypatch.setattr(engines, "_openvino", lambda path: None)
+    monkeypatch.setattr("keras_vit.serving.onnx_format.runner", lambda path: None)
+    monkeypatch.setattr(engines.single_file, "FILES", {"onnx": engines.single_file.FILES["onnx"]})
+    aware, images = classifier.clone(), IMAGES.astype("float32")
+    quantize_aware(aware, images)
+    assert list(engines._forms(aware, str(tmp_path), images))
+    assert written == {None: (False, False), "int8_dynamic": (False, False), "int8_static": (True, False)}
 
 
 @pytest.mark.extended

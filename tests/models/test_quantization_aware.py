@@ -8,6 +8,7 @@ from small_models import data
 
 import keras_vit
 from keras_vit.checkpoints import transfer
+from keras_vit.layers.dense import inner_layers
 from keras_vit.layers.fake_quantization import fake_quantized, fake_quantized_kernel, fake_quantizers, groups
 from keras_vit.models import enable_lora, freeze, quantize_aware, without_fake_quantization
 from keras_vit.models.finetuning.quantization_aware import learned_ranges
@@ -118,6 +119,22 @@ def test_files_and_clones_keep_it(tiny, images, tmp_path, make):
         assert groups(other) == groups(model)
 
 
+@pytest.mark.parametrize("part", ["block_00/attention/query", "block_00/attention/query/fake_quantizer"])
+def test_a_frozen_part_stays_frozen_in_a_copy(aware, part):
+    """A range that three layers share is frozen with one of them."""
+    inner_layers(aware)[part].trainable = False
+    copy = aware.clone()
+    assert len(copy.trainable_weights) == len(aware.trainable_weights) < len(aware.weights)
+
+
+def test_ranges_of_two_encoders_in_a_model_have_paths_of_their_own(tiny, images):
+    image = keras.Input((8, 12, 3))
+    features = [tiny(depth=1, name=name)(image) for name in ("left", "right")]
+    model = keras_vit.Model(image, keras.layers.Add()(features))
+    paths = quantize_aware(model, images)
+    assert learned_ranges(model).keys() == set(paths) and len(paths) == 14
+
+
 def test_the_model_in_floats_comes_back(tiny, images, aware):
     plain = without_fake_quantization(aware)
     np.testing.assert_array_equal(outputs(plain, images), outputs(tiny(depth=1), images))
@@ -148,11 +165,11 @@ def test_an_onnx_file_computes_what_was_trained(images, aware, tmp_path):
 
 def test_other_exports_are_refused(aware, images, tmp_path):
     pytest.importorskip("tf2onnx")
-    for options in ({}, {"quantization": "int8_dynamic"}):
+    for options in ({}, {"quantization": "int8_dynamic"}, {"quantization": "int8_static", "format": "web"}):
         with pytest.raises(
             ValueError, match='was trained for int8: export it with format="onnx" and quantization="int8_'
         ):
-            keras_vit.export(aware, tmp_path / "m.onnx", **options)
+            keras_vit.export(aware, tmp_path / ("page" if "format" in options else "m.onnx"), **options)
     with pytest.raises(ValueError, match="learned its ranges in training: leave calibration and ranges out"):
         keras_vit.export(aware, tmp_path / "m.onnx", quantization="int8_static", calibration=images)
     assert not list(tmp_path.iterdir())
@@ -185,8 +202,13 @@ def test_models_that_it_does_not_suit_are_refused(tiny, images, aware):
     refused(frozen, r"layers are frozen.*block_00/attention/query.*\(6 in all\)")
     vit = tiny(depth=1)
     refused(keras.Model(vit.input, vit.features), "expected a model with one answer from images")
-    with pytest.raises(ValueError, match="at least 16 images, got 4"):
-        quantize_aware(tiny(depth=1), images[:4])
+    model = tiny(depth=1)
+    for wrong in (images[:4], images[:, :4], list(range(16))):
+        with pytest.raises(ValueError, match=r"pixels of at least 16 images, \(n, 8, 12, 3\), got the shape"):
+            quantize_aware(model, wrong)
+    with pytest.raises(ValueError, match="not finite"):
+        quantize_aware(model, np.full(images.shape, np.nan))
+    assert not fake_quantizers(model), "it is as it was"
 
 
 def trained_here(path):

@@ -8,6 +8,7 @@ import pytest
 from small_models import every_weight, pixels
 
 import keras_vit
+from keras_vit.runs.calibration_images import calibration_pixels
 from keras_vit.serving import static_int8
 from keras_vit.serving.static_int8 import Fingerprint, Layers
 
@@ -64,10 +65,20 @@ def test_differences_are_relative_to_how_much_an_output_varies():
 def test_ranges_of_unknown_layers_and_empty_ones_are_refused():
     model = every_weight()
     with pytest.raises(ValueError, match='unknown layer "block_00/mlp/hiden".*block_00/mlp/hidden'):
-        Layers.of(model, {"block_00/mlp/hiden": 1.0})
-    for wrong in (0.0, float("nan")):
+        static_int8.check_ranges(model, {"block_00/mlp/hiden": 1.0})
+    for wrong in (0.0, float("nan"), "1"):
         with pytest.raises(ValueError, match="expected a number above 0 for head"):
-            Layers.of(model, {"head": wrong})
+            static_int8.check_ranges(model, {"head": wrong})
+    with pytest.raises(ValueError, match="expected {path of a layer: "):
+        static_int8.check_ranges(model, ["head"])
+
+
+def test_layers_with_equal_kernels_share_the_larger_range():
+    model = every_weight()
+    hidden, out = (getattr(model.get_layer("block_00").attention, name) for name in ("query", "key"))
+    out.kernel.assign(hidden.kernel)
+    layers = Layers.of(model, {"block_00/attention/query": np.float32(2), "block_00/attention/key": 1})
+    assert layers.ranges == {Fingerprint.of(keras.ops.convert_to_numpy(hidden.kernel)): 2.0}
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +141,12 @@ def test_a_text_tower_calibrates_on_token_ids(tmp_path):
     expected = model(ids[:4].astype("int32")).numpy()
     assert np.linalg.norm(found - expected) < 0.1 * np.linalg.norm(expected)
     assert json.loads((tmp_path / "t.onnx.json").read_text())["int8"]["products"] >= 6
-    for wrong, message in ((ids[:15], "at least 16 texts"), (ids[:, :5], r"integers \(n, 6\)")):
+    with pytest.raises(ValueError, match="Texts calibrate in Python, as token ids"):
+        calibration_pixels(model, None)
+    for wrong, message in (
+        (ids[:15], "at least 16 texts"),
+        (ids[:, :5], r"integers \(n, 6\)"),
+        (ids + 1, "token ids from 0 to 19, got some from 1 to 20"),
+    ):
         with pytest.raises(ValueError, match=message):
             keras_vit.export(model, tmp_path / "t.onnx", quantization="int8_static", calibration=wrong)

@@ -37,14 +37,18 @@ def _candidates(model):
     return {path: layer for path, layer in inner_layers(model).items() if can_quantize(layer)}
 
 
-def _check(model, layers):
-    if not isinstance(model, Model) or not model.answers or model.image_size is None or model.parts:
+def check(model: keras.Model) -> None:
+    """Refuses a model that `quantize_aware` does not suit: ValueError."""
+    suits = isinstance(model, Model) and model.answers and model.image_size is not None and not model.parts
+    if not suits or len(model.inputs) > 1:
         raise ValueError(
-            f'quantize_aware: expected a model with one answer from images, got "{model.name}", a'
-            f" {type(model).__name__}. Of a pre-training model take what it trains, model.get_encoder()."
+            f"quantize_aware: expected a model with one answer from images, got {getattr(model, 'name', model)!r}, a"
+            f" {type(model).__name__}. Train the encoder of a pre-training model, model.get_encoder(), and a tower of a"
+            ' DualEncoder, model.tower("image").'
         )
+    layers = _candidates(model)
     if fake_quantizers(model):
-        raise ValueError(f'quantize_aware: "{model.name}" has fake quantisation already: train it, or export it.')
+        raise ValueError(f'quantize_aware: "{model.name}" has fake quantisation already: train or export it as it is.')
     if quantized_layers(model):
         raise ValueError(f'quantize_aware: "{model.name}" is quantised already: begin with the model in floats.')
     if any(getattr(layer, "lora_enabled", False) for layer in layers.values()):
@@ -114,10 +118,9 @@ class _Seen:
 
 def prepare(model: keras.Model) -> None:
     """Attaches fake quantisation to a model, with ranges that `calibrate` has to set; arguments as quantize_aware's."""
-    layers = _candidates(model) if isinstance(model, Model) else {}
-    _check(model, layers)
+    check(model)
     image = ops.zeros((1, *model.image_size, model.channels))
-    attach_groups(model, _shared_inputs(model, layers, image))
+    attach_groups(model, _shared_inputs(model, _candidates(model), image))
     model.train_function = model.test_function = model.predict_function = None  # of the functions before
 
 
@@ -154,13 +157,18 @@ def quantize_aware(model: keras.Model, images: np.ndarray) -> list[str]:
         The paths of the layers, such as "block_00/attention/query".
 
     Raises:
-        ValueError: for a model that only trains another one, is quantised, has LoRA, frozen layers, or no such layer,
-            or for fewer images.
+        ValueError: for a model that only trains another one, has several inputs, is quantised, has LoRA, frozen layers,
+            or no such layer; for fewer images, or of another size or scale. The model is as it was.
     """
-    if len(images) < FEWEST:
-        raise ValueError(f"quantize_aware: expected at least {FEWEST} images, got {len(images)}.")
+    check(model)
+    images, expected = np.asarray(images), (*model.image_size, model.channels)
+    if images.shape[1:] != expected or len(images) < FEWEST:
+        raise ValueError(
+            f"quantize_aware: expected pixels of at least {FEWEST} images, (n, {', '.join(map(str, expected))}), got"
+            f" the shape {images.shape}."
+        )
+    check_images(model, images)
     prepare(model)
-    check_images(model, np.asarray(images))
     calibrate(model, images)
     return [path for group in groups(model) for path in group]
 
@@ -191,5 +199,6 @@ def without_fake_quantization(model: Model, rounded: bool = False) -> Model:
 
 
 def learned_ranges(model: keras.Model) -> dict[str, float]:
-    """{path: the largest value of a layer's input} of the layers with fake quantisation."""
-    return {layer.path: quantizer.range for layer, quantizer in fake_quantizers(model).items()}
+    """{path inside the model: the largest value of a layer's input} of the layers with fake quantisation."""
+    quantizers = fake_quantizers(model)
+    return {path: quantizers[layer].range for path, layer in inner_layers(model).items() if layer in quantizers}
