@@ -9,11 +9,12 @@ from absl import logging
 
 from keras_vit.checkpoints.adapt import model_weights, variables
 from keras_vit.checkpoints.formats.parsed import Dense
-from keras_vit.checkpoints.transfer import LoadOptions, adapt, check_plain, describe
+from keras_vit.checkpoints.transfer import LoadOptions, adapt, check_plain, describe, rounded_as
 from keras_vit.depth.depth_model import DepthModel
 from keras_vit.detection.detection_model import DetectionModel
 from keras_vit.detection.heads import detection_heads
 from keras_vit.instances.instance_model import InstanceModel
+from keras_vit.layers.fake_quantization import fake_quantizers
 from keras_vit.models import Classifier
 from keras_vit.models.headed import HeadedModel
 from keras_vit.segmentation.segmentation_model import SegmentationModel
@@ -48,6 +49,8 @@ def moved(model: HeadedModel, options: LoadOptions) -> HeadedModel:
     Raises:
         ValueError: as in `transfer`, or if the head does not suit the new maps.
     """
+    if options.keeps_layers and fake_quantizers(model):
+        return rounded_as(model, lambda plain: moved(plain, options))
     check_plain(model, "Another size or option of a model with a dense head")
     new = model.with_encoder(adapt(model.get_encoder(), encoder_options(options)), **_named(options))
     describe_adapted(new, options, model.image_size, model.preprocessing)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import keras
@@ -16,6 +16,7 @@ from keras_vit.io.suggest import check_known
 from keras_vit.layers.dense import dense_config
 from keras_vit.layers.embedding.patches import grid_size, pair
 from keras_vit.layers.fake_quantization import check_plain as check_no_fake_quantization
+from keras_vit.layers.fake_quantization import copy_fake_quantization, fake_quantizers
 from keras_vit.models import Classifier, families, taps
 from keras_vit.models.checks import check_count, plain_names, preprocessing_or_none
 from keras_vit.models.fields import WEIGHTS, named
@@ -45,6 +46,21 @@ class LoadOptions:
     def keeps_head(self, own: int | None) -> bool:
         """Whether the head of a model with `own` classes stays."""
         return self.head == "keep" and self.classes in (None, own)
+
+    @property
+    def keeps_layers(self) -> bool:
+        """Whether the new model has the same layers and weights, computed in another way."""
+        changes = self.changes.keys() <= {"dtype", "remat", "preprocessing", "name"}
+        return changes and self.keeps_head(None) and self.image_size is None
+
+
+def rounded_as(model: Model, change: Callable[[Model], Model]) -> Model:
+    """What `change` makes of a model with fake quantisation without it, with that of the model."""
+    from keras_vit.models.finetuning.quantization_aware import without_fake_quantization  # loads when needed
+
+    new = change(without_fake_quantization(model))
+    copy_fake_quantization(model, new)
+    return new
 
 
 def check_plain(model: Classifier, purpose: str) -> None:
@@ -238,6 +254,8 @@ def describe(
 def adapt(model: keras.Model, options: LoadOptions) -> Classifier:
     """`transfer` with its options together."""
     model = _classifier_in(model, options.head)
+    if options.keeps_layers and fake_quantizers(model):
+        return rounded_as(model, lambda plain: adapt(plain, options))
     named = [name for name in ("image_size", "classes", "class_names") if getattr(options, name) is not None]
     named += [*(["head"] if options.head != "keep" else []), *options.changes]
     check_plain(model, f"Another {', '.join(named)}" if named else "A transfer")

@@ -18,6 +18,7 @@ from keras import ops
 from keras_vit.layers.dense import inner_layers
 
 ATTRIBUTE = "fake_quantizer"  # of a layer with one
+IN_FLOATS = 'keras_vit.models.without_fake_quantization(model), for commands with .save("floats.keras")'
 _STEPS = 127.0  # from 0 to the end of an input's range
 _KERNEL_STEPS = 64.0  # 7 bits: processors without VNNI add pairs of byte products in 16 bits, which 8 bits overflow
 _SMALLEST = 1e-30  # an empty kernel column's largest value
@@ -124,7 +125,7 @@ def check_plain(model: keras.Model, purpose: str) -> None:
     if fake_quantizers(model):
         raise ValueError(
             f'{purpose} needs a model without fake quantisation, and "{model.name}" has it. Take the one in floats:'
-            " keras_vit.models.without_fake_quantization(model)."
+            f" {IN_FLOATS}."
         )
 
 
@@ -146,3 +147,10 @@ def attach_groups(model: keras.Model, paths: Sequence[Sequence[str]]) -> list[Fa
             f"fake quantisation of layers that are missing, or not dense: {', '.join(map(str, wrong[:5]))}"
         )
     return [attach([inner[path] for path in group]) for group in paths]
+
+
+def copy_fake_quantization(model: keras.Model, copy: keras.Model) -> None:
+    """Gives a copy of a model without fake quantisation, with the same layers, that of the model."""
+    inner, paths = inner_layers(model), groups(model)
+    for group, quantizer in zip(paths, attach_groups(copy, paths)):
+        quantizer.log_range.assign(vars(inner[group[0]])[ATTRIBUTE].log_range)

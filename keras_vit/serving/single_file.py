@@ -20,8 +20,8 @@ from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import check_known
-from keras_vit.layers.fake_quantization import fake_quantizers
-from keras_vit.models.finetuning.quantization_aware import learned_ranges, without_fake_quantization
+from keras_vit.layers.fake_quantization import IN_FLOATS, fake_quantizers
+from keras_vit.models.finetuning.quantization_aware import FEWEST, learned_ranges, without_fake_quantization
 from keras_vit.serving import export_description, static_int8
 from keras_vit.serving.same_outputs import check_float32, compare
 from keras_vit.serving.static_int8 import Layers
@@ -29,7 +29,6 @@ from keras_vit.serving.static_int8 import Layers
 QUANTIZATIONS = ("int8_weights", "int8_dynamic", "int8_static")
 TRAINED = ("onnx", "int8_static")  # of a model with fake quantisation: what it was trained for
 _LARGEST = 2**31  # bytes of a protocol buffer, and of a flatbuffer
-FEWEST = 16  # inputs from which a static quantisation learns the range of activations
 
 
 class FileFormat(NamedTuple):
@@ -100,7 +99,7 @@ def check_ranges(model: keras.Model, format: str, quantization: str | None, cali
         raise ValueError(
             f'"{model.name}" was trained for int8: export it with format="onnx" and quantization="int8_static", got'
             f' format="{format}" and quantization={quantization!r}. To export it in another form, take the model in'
-            " floats: keras_vit.models.without_fake_quantization(model)."
+            f" floats: {IN_FLOATS}."
         )
     if learned and (calibration is not None or ranges is not None):
         raise ValueError(f'"{model.name}" learned its ranges in training: leave calibration and ranges out.')

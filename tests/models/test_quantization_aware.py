@@ -119,6 +119,26 @@ def test_files_and_clones_keep_it(tiny, images, tmp_path, make):
         assert groups(other) == groups(model)
 
 
+def segmenter(**options):
+    size = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 16}
+    head = {"width": 8, "stages": 1}
+    return SegmentationModel("Ti/4", "setr_pup", 3, image_size=(8, 12), head_options=head, **size, **options)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda tiny: tiny(depth=1, dtype="mixed_bfloat16"), lambda _: segmenter(dtype="mixed_bfloat16")]
+)
+def test_a_model_trained_in_16_bits_is_loaded_in_32_with_its_ranges(tiny, images, tmp_path, make):
+    model = make(tiny)
+    quantize_aware(model, images)
+    model.save(tmp_path / "m.keras")
+    loaded = keras_vit.load(tmp_path / "m.keras", dtype="float32")
+    assert learned_ranges(loaded) == learned_ranges(model) != {} and groups(loaded) == groups(model)
+    assert loaded.compute_dtype == "float32"
+    for ours, theirs in zip(loaded.trainable_weights, model.trainable_weights):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
 @pytest.mark.parametrize("part", ["block_00/attention/query", "block_00/attention/query/fake_quantizer"])
 def test_a_frozen_part_stays_frozen_in_a_copy(aware, part):
     """A range that three layers share is frozen with one of them."""
@@ -145,9 +165,7 @@ def test_the_model_in_floats_comes_back(tiny, images, aware):
 
 
 def test_a_dense_head_stays_in_floats():
-    size = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 16}
-    model = SegmentationModel("Ti/4", "setr_pup", 3, image_size=(8, 12), head_options={"width": 8, "stages": 1}, **size)
-    paths = quantize_aware(model, data(16)[0])
+    paths = quantize_aware(segmenter(), data(16)[0])
     assert len(paths) == 12 and all(path.startswith("block_") for path in paths)
 
 

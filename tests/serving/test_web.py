@@ -190,6 +190,7 @@ def with_steps(text):
         (lambda: with_steps("decode|resize(16, 24, method='area')"), {}, "has the method of resizing area"),
         (every_weight, {"top_k": 3}, 'top_k is for format="tf_saved_model"'),
         (every_weight, {"quantization": "int4"}, "Unknown quantization"),
+        (every_weight, {"quantization": "int8_static"}, "needs calibration: 16 inputs or more"),
     ],
 )
 def test_what_a_page_lacks_is_refused(tmp_path, libraries, make, options, words):

@@ -26,7 +26,7 @@ from keras_vit.layers.fake_quantization import (
 )
 from keras_vit.layers.quantization import quantized_layers
 
-FEWEST = 16  # images from which ranges are found, as for an export
+FEWEST = 16  # inputs from which ranges are found, here and in exports
 _BATCH = 16
 _SAMPLE = 2**14  # values of a layer's input in a batch
 _SHARES = np.linspace(0.3, 1.0, 36)  # of the largest value, tried as ranges
