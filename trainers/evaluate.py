@@ -257,7 +257,7 @@ def run():
     flags.boolean(
         "engines",
         False,
-        "Compares the model in ONNX Runtime, OpenVINO and LiteRT, as installed, in floats and int8: size, speed, and"
+        "Compares the installed ones of ONNX Runtime, OpenVINO and LiteRT, in floats and int8: size, speed, and"
         " the task's measure.",
     )
     flags.string("calibration", None, "For --engines, images for int8; by default the training images of the run.")

@@ -27,8 +27,7 @@ from keras_vit.evaluation.registry import Evaluator, Setting
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.json_files import read_json
 from keras_vit.io.progress import stage
-from keras_vit.layers.fake_quantization import fake_quantizers
-from keras_vit.models.finetuning.quantization_aware import without_fake_quantization
+from keras_vit.models.finetuning.quantization_aware import learned_ranges, without_fake_quantization
 from keras_vit.serving import single_file
 from keras_vit.serving.export import write_outputs
 
@@ -148,7 +147,7 @@ def _forms(model: keras.Model, folder: str, calibration: np.ndarray) -> Iterator
         raise ValueError(
             "No engine is installed: pip install onnx tf2onnx onnxruntime, or ai-edge-litert ai-edge-quantizer."
         )
-    plain = without_fake_quantization(model) if fake_quantizers(model) else model
+    plain = without_fake_quantization(model) if learned_ranges(model) else model
     for format, kind in single_file.FILES.items():
         if not _libraries(format):
             logging.info("%s is left out: %s are not installed.", kind.engine, ", ".join(kind.libraries))
@@ -156,8 +155,9 @@ def _forms(model: keras.Model, folder: str, calibration: np.ndarray) -> Iterator
         module = importlib.import_module(kind.module)
         for weights in (FLOAT32, "int8_dynamic", "int8_static"):
             path = os.path.join(folder, weights + kind.suffix)
-            quantization, trained = None if weights == FLOAT32 else weights, (format, weights) == single_file.TRAINED
-            given = calibration if weights == "int8_static" and not (trained and plain is not model) else None
+            quantization = None if weights == FLOAT32 else weights
+            trained = plain is not model and (format, quantization) == single_file.TRAINED
+            given = calibration if weights == "int8_static" and not trained else None
             with stage(f"Writing {weights} for {kind.engine}"):
                 write_outputs(model if trained else plain, path, quantization, given)
             yield _Form(kind.engine, weights, path, module.runner(path))

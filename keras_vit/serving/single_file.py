@@ -244,7 +244,7 @@ def quantize(
 
 
 def _quantize_learned(plain, ranges, format, whole, path, inputs):
-    """Quantises the float file `whole` of `plain` to `path` as it was trained: the layers with `ranges`, all of them.
+    """Quantises the float file `whole` of `plain` to `path` as it was trained: the layers in `ranges`, and no others.
 
     Returns a description, as JSON.
     """

@@ -37,7 +37,8 @@ def _token_ids(model, calibration):
         )
     if len(ids) < single_file.FEWEST:
         raise ValueError(f"calibration: expected at least {single_file.FEWEST} texts, got {len(ids)}.")
-    vocabulary = min(layer.input_dim for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding))
+    tables = [layer.input_dim for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
+    vocabulary = max(tables, default=2**31)
     if ids.min() < 0 or ids.max() >= vocabulary:
         raise ValueError(
             f'calibration: "{model.name}" takes token ids from 0 to {vocabulary - 1}, got some from {ids.min()} to'

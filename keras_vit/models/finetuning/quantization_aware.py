@@ -73,7 +73,7 @@ def _shared_inputs(model, layers, image):
     def recording(path, call):
         def record(x, *args, **options):
             kept.append(x)  # so that no other tensor gets its id
-            # Of other tensors than tokens, Keras' layer flattens axes, and files keep the product in floats.
+            # Keras flattens the axes of tensors other than tokens, and files keep these products in floats.
             if isinstance(layers[path], Dense) or len(x.shape) == 2:
                 seen.setdefault(path, set()).add(id(x))
             return call(x, *args, **options)
@@ -143,9 +143,9 @@ def quantize_aware(model: keras.Model, images: np.ndarray) -> list[str]:
     """Fake quantisation: the model computes as its int8 file will, and learns to. Call it before compile.
 
     The encoder's dense layers and a classifier's head round their inputs to 8 bits and their kernels to 7, as
-    `keras_vit.export(model, "x.onnx", quantization="int8_static")` does, which then needs no calibration. All else,
-    such as a dense head, stays in floats, here and in the file. Weights stay floats, too, and gradients pass as if
-    nothing were rounded. The range of an input starts where `images` are rounded with the least error, and learns.
+    `keras_vit.export(model, "x.onnx", quantization="int8_static")` does, which then needs no calibration. Everything
+    else, such as a dense head, stays in floats, here and in the file. Weights stay floats, too, and gradients pass as
+    if nothing were rounded. The range of an input starts where `images` are rounded with the least error, and learns.
 
     `.keras` files, checkpoints and `clone()` keep it; `without_fake_quantization` gives the model in floats.
 
