@@ -17,7 +17,7 @@ from ai_edge_quantizer import calibrator, qtyping, quantizer, recipe_manager
 from ai_edge_quantizer.algorithm_manager import AlgorithmName
 from ai_edge_quantizer.utils import qsv_utils
 
-from keras_vit.serving.static_int8 import Fingerprint, Layers
+from keras_vit.serving.static_int8 import Layers
 
 _SIGNATURE = "serving_default"  # TensorFlow's name for a SavedModel's only function
 _OPERATIONS = {
@@ -65,11 +65,11 @@ class StaticFile:
             if kernel is None:
                 continue
             tensor, output = names[node["inputs"][0]], names[node["outputs"][0]]
-            print_ = Fingerprint.of(kernel)
-            self.groups.setdefault(tensor, []).append(layers.names.get(print_, output.partition(";")[0]))
+            name, largest = layers.find(kernel, output.partition(";")[0])
+            self.groups.setdefault(tensor, []).append(name)
             self._made.setdefault(tensor, []).append((_OPERATIONS[node["op_name"]], output))
-            if print_ in layers.ranges:
-                given[tensor] = max(given.get(tensor, 0.0), layers.ranges[print_])
+            if largest:
+                given[tensor] = max(given.get(tensor, 0.0), largest)
         self._returned = {tensor["name"] for tensor in interpreter.get_output_details()}
         self._ranges = self._calibrated(inputs) | {
             tensor: {"min": np.full((1, 1), -largest, "float32"), "max": np.full((1, 1), largest, "float32")}

@@ -20,7 +20,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from keras_vit.serving.onnx_format import int8_kernel, read_names
-from keras_vit.serving.static_int8 import Fingerprint, Layers
+from keras_vit.serving.static_int8 import Layers
 
 _LEVELS = 64  # of kernels, on each side of 0
 
@@ -108,10 +108,10 @@ class StaticFile:
         for node in _products(self.model):
             tensor, kernel = node.input[:2]
             self._kernels[kernel] = numpy_helper.to_array(kernels[kernel])
-            print_ = Fingerprint.of(self._kernels[kernel])
-            self.groups.setdefault(tensor, []).append(layers.names.get(print_, node.name or node.output[0]))
-            if print_ in layers.ranges:
-                given[tensor] = max(given.get(tensor, 0.0), layers.ranges[print_])
+            name, largest = layers.find(self._kernels[kernel], node.name or node.output[0])
+            self.groups.setdefault(tensor, []).append(name)
+            if largest:
+                given[tensor] = max(given.get(tensor, 0.0), largest)
         symmetric = {tensor: Range.symmetric(largest) for tensor, largest in given.items()}
         self.ranges = {**_ranges(self.model, list(self.groups), inputs), **symmetric}
 

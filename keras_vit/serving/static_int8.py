@@ -106,6 +106,11 @@ class Layers(NamedTuple):
             given[found[path]] = max(given.get(found[path], 0.0), float(largest))
         return cls({print_: path for path, print_ in found.items()}, given)
 
+    def find(self, kernel: np.ndarray, name: str) -> tuple[str, float]:
+        """(the path of the layer with a kernel, or else `name`; the given range of its input, or 0)."""
+        print_ = Fingerprint.of(kernel)
+        return self.names.get(print_, name), self.ranges.get(print_, 0.0)
+
 
 def outputs(run: Runner, inputs: np.ndarray) -> Outputs:
     """All outputs of all inputs, computed in small batches."""
