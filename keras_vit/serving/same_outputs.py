@@ -18,7 +18,7 @@ def check_float32(model: keras.Model, what: str, fix: str) -> None:
     if others:
         raise ValueError(
             f'{what} has float32 operations only, and "{model.name}" computes in {others[0]}. Load it with'
-            ' dtype="float32".'
+            ' dtype="float32", or --load.dtype=float32.'
         )
 
 
