@@ -52,7 +52,7 @@ def export(values):
     from keras_vit.layers.fake_quantization import fake_quantizers
     from keras_vit.runs.calibration_images import calibration_pixels, calibration_source
     from keras_vit.serving.export import FORMATS as EXPORTS
-    from keras_vit.serving.single_file import FILES, check_quantization
+    from keras_vit.serving.single_file import QUANTIZED, check_quantization
 
     valid = (*EXPORTS, *FORMATS)
     ending = epath.Path(values.output).suffix.lower()
@@ -62,11 +62,11 @@ def export(values):
     quantization, source = _quantization(values), None
     check_folder(epath.Path(values.output).parent)
     if form in EXPORTS:
-        check_quantization("onnx" if form == "web" else form, quantization, values.calibration)
+        check_quantization(form, quantization, values.calibration)
     with stage(f"Loading {values.model}"):
         model = loading.load(values.model, class_names=values.class_names, key=values.key)
     learned = fake_quantizers(model) and values.calibration is None
-    if quantization == "int8_static" and form in (*FILES, "web") and not learned:
+    if quantization == "int8_static" and form in QUANTIZED and not learned:
         with stage("Opening the images to calibrate on"):
             source = calibration_source(values.model, values.calibration, values.data_dir)
     with stage(f"Exporting to {values.output}"):

@@ -120,9 +120,10 @@ def _check(model, path, format):
 
 def _write(model, place, options):
     """Writes a checked export, unless its libraries are missing or the preprocessing does not suit the model."""
-    if options["format"] in single_file.FILES:
+    if options["format"] in single_file.QUANTIZED:
         given = (options.get(name) for name in ("quantization", "calibration", "ranges"))
         single_file.check_ranges(model, options["format"], *given)
+    if options["format"] in single_file.FILES:
         single_file.check(model, place, options["format"])
     if options["format"] == "web":
         from keras_vit.serving.web import page_folder  # imports TensorFlow
@@ -239,7 +240,6 @@ def export(
         threshold, iou, limit, soft, across_classes: a detector's, as in `model.detect`; None for its defaults.
         ranges: for "int8_static", {path of a layer with a kernel: largest absolute value of its input}, such as learnt
             ranges; other layers are calibrated. Layers that read the same tensor take the largest.
-
         runtime: for a page, a folder with the npm package onnxruntime-web, such as node_modules; None to have npm
             install it into the cache folder once.
 
@@ -270,7 +270,7 @@ def export(
             )
     if runtime is not None and format != "web":
         raise ValueError(f'runtime is for format="web", got format="{format}". Leave it out.')
-    single_file.check_quantization("onnx" if format == "web" else format, quantization, calibration, ranges)
+    single_file.check_quantization(format, quantization, calibration, ranges)
     options = {"format": format, "options": own, "verbose": verbose}
     if runtime is not None:
         options["runtime"] = os.fspath(runtime)

@@ -57,6 +57,7 @@ FILES = {
         "LiteRT",
     ),
 }
+QUANTIZED = (*FILES, "web")  # a page has an ONNX file
 
 
 def _check_path(path, format):
@@ -72,10 +73,10 @@ def _check_path(path, format):
 
 def check_quantization(format: str, quantization: str | None, calibration: Any, ranges: Any = None) -> None:
     """Raises ValueError for an unknown quantisation, or one with missing or needless arguments."""
-    if quantization is not None and format not in FILES:
+    if quantization is not None and format not in QUANTIZED:
         raise ValueError(
-            f'quantization="{quantization}" is for format={" or ".join(map(repr, FILES))}, got format="{format}". For a'
-            ' SavedModel, quantise the model: model.quantize("int8").'
+            f'quantization="{quantization}" is for format={" or ".join(map(repr, QUANTIZED))}, got format="{format}".'
+            ' For a SavedModel, quantise the model: model.quantize("int8").'
         )
     if quantization is not None:
         check_known(quantization, "quantization", QUANTIZATIONS, ", or None for floats")
