@@ -13,11 +13,12 @@ function open() {
   import("./page.js").catch(() => stop("page.js cannot be read, or this browser is too old. Copy the whole folder to the server."));
 }
 
-// Whether this is the first time that the tab asks; true once.
+// Whether the tab asks for the first time, for this page of a site that may have others; true once.
 function first() {
+  const key = "isolated " + location.pathname;
   try {
-    if (sessionStorage.getItem("isolated")) return false;
-    sessionStorage.setItem("isolated", "asked");
+    if (sessionStorage.getItem(key)) return false;
+    sessionStorage.setItem(key, "asked");
     return true;
   } catch (error) { return false; }  // without storage, the page would load forever
 }
