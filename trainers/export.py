@@ -60,9 +60,9 @@ def export(values):
     if form not in valid:
         raise ValueError(f'Unknown export format "{form}".{did_you_mean(form, valid)} Valid: {", ".join(valid)}.')
     quantization, source = _quantization(values), None
+    answering, finding = {"top_k": values.top_k, "activation": values.activation}, shared_flags.finding(values)
     check_folder(epath.Path(values.output).parent)
-    if form in EXPORTS:
-        check_quantization(form, quantization, values.calibration)
+    check_quantization(form, quantization, values.calibration)
     with stage(f"Loading {values.model}"):
         model = loading.load(values.model, class_names=values.class_names, key=values.key)
     learned = fake_quantizers(model) and values.calibration is None
@@ -71,16 +71,15 @@ def export(values):
             source = calibration_source(values.model, values.calibration, values.data_dir)
     with stage(f"Exporting to {values.output}"):
         if form in FORMATS:
-            if found := shared_flags.finding(values):
-                raise ValueError(
-                    f"--{next(iter(found))} would be ignored: format={form} is for weights, not detections."
-                )
+            for name, value in {**answering, **finding}.items():
+                if value is not None:
+                    raise ValueError(f"--{name} would be ignored: format={form} is for weights, not answers.")
             keras_vit.save(model, values.output, format=form)
         else:
-            how = {"quantization": quantization, **shared_flags.finding(values), "runtime": values.runtime}
+            how = {"quantization": quantization, **answering, **finding, "runtime": values.runtime}
             if source is not None:
                 how["calibration"] = calibration_pixels(model, source, values.calibration_images)
-            keras_vit.export(model, values.output, format=form, top_k=values.top_k, activation=values.activation, **how)
+            keras_vit.export(model, values.output, format=form, **how)
     logging.info("Exported %s to %s.", values.model, values.output)
     if form == "tf_saved_model":
         _warn_of_formats(values.model, values.data_dir)
@@ -133,7 +132,7 @@ def run():
         "softmax or sigmoid, from logits to probabilities; by default sigmoid for a model trained with it, else"
         " softmax.",
     )
-    flags.boolean("int8", False, "For onnx and litert: short for --quantization=int8_static, the fastest.")
+    flags.boolean("int8", False, "For onnx, litert and web: short for --quantization=int8_static, the fastest.")
     flags.string(
         "quantization", None, "For onnx, litert and web: int8_weights, int8_dynamic or int8_static; by default floats."
     )

@@ -239,7 +239,7 @@ REFUSED = [
     (digits(), "m", {"top_k": 0}, "top_k must be a positive integer, got 0"),
     (digits(), "m.onnx", {"top_k": 3}, 'top_k is for format="tf_saved_model"'),
     (digits(), "m.tflite", {"verbose": True}, 'verbose is for format="tf_saved_model"'),
-    (digits(), "m", {"format": "pickle"}, "Valid: tf_saved_model, onnx, litert. keras_vit.save"),
+    (digits(), "m", {"format": "pickle"}, "Valid: tf_saved_model, onnx, litert, web. keras_vit.save"),
     (digits(), "m", {"iou": 0.5, "soft": True}, "iou, soft: .* classifies whole images.* Leave them out"),
     (digits(), "m", {"quantization": "int8_dynamic"}, "for format='onnx' or 'litert'"),
     (digits(), "m.onnx", {"quantization": "int4"}, "Valid: int8_weights, int8_dynamic, int8_static"),

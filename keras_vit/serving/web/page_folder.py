@@ -16,9 +16,8 @@ import numpy as np
 
 from keras_vit.answers import Answer
 from keras_vit.fit.checks.pixels import InputRange
-from keras_vit.io.atomic import check_folder, replacing
+from keras_vit.io.atomic import replacing
 from keras_vit.io.progress import stage
-from keras_vit.io.suggest import listed
 from keras_vit.serving import export_description, single_file
 from keras_vit.serving.same_outputs import compare
 from keras_vit.serving.text_export import export_texts
@@ -28,14 +27,8 @@ from keras_vit.serving.web.page_steps import page_steps
 DESCRIPTION = "model.json"
 _OWN = pathlib.Path(__file__).with_name("page")
 _SHARED = pathlib.Path(__file__).parents[1] / "page"  # with the page of the HTTP service
-DRAWN = (
-    "classes",
-    "masks",
-    "depth",
-    "objects",
-    "instances",
-    "embeddings",
-)  # page/answer_rows.js has a function for each
+# The kinds of answers of page/answer_rows.js and page/texts.js.
+DRAWN = ("classes", "masks", "depth", "objects", "instances", "embeddings")
 _COMPUTED = "computed_"  # of outputs that only the comparison with the model needs
 _OF_INTEGERS = ("int8_dynamic", "int8_static")  # whose operations WebGPU lacks
 
@@ -45,33 +38,15 @@ def _files_in(folder):
     return {str(path.relative_to(folder).as_posix()) for path in pathlib.Path(folder).rglob("*") if not path.is_dir()}
 
 
-def _is_page(path):
-    """Whether a folder contains only a page that was written here, by its description."""
+def others(path: str) -> list[str]:
+    """The files in a folder that are not of an exported page, by its description; without one, all its names."""
     try:
         described = json.loads(pathlib.Path(path, DESCRIPTION).read_text("utf-8"))
-        return described["format"] == "web" and _files_in(path) <= {DESCRIPTION, *described["files"]}
+        if described["format"] == "web":
+            return sorted(_files_in(path) - {DESCRIPTION, *described["files"]})
     except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def check_place(path: str) -> None:
-    """Refuses a path where a page would replace other files, or cannot be written.
-
-    Raises:
-        ValueError: for a bucket, a file, or a folder of other files.
-        OSError: for a read-only place.
-    """
-    if "://" in path:
-        raise ValueError(f'"{path}" is in a bucket. Export to a local folder, then copy it there.')
-    if os.path.isfile(path):
-        raise ValueError(f'"{path}" is a file; format="web" writes a folder. Give a new folder.')
-    there = sorted(os.listdir(path)) if os.path.isdir(path) else []
-    if there and not _is_page(path):
-        raise ValueError(
-            f'"{path}" contains other files than a page of keras_vit, which would be lost: {listed(there, 5)}. Give a'
-            " new or an empty folder."
-        )
-    check_folder(os.path.dirname(os.path.abspath(path)))
+        pass
+    return sorted(os.listdir(path))
 
 
 def _kinds(answer):
@@ -108,14 +83,11 @@ def check(model: keras.Model, path: str, answers: Sequence[Answer]) -> None:
 
 def _function(answer) -> Callable:
     """Pixels -> what the answer is made of, by name, and under other names what that was chosen from."""
-    model = answer.computes
 
     def outputs(images):
-        computed = {
-            name: keras.ops.cast(x, "float32") for name, x in answer.computed(model(images, training=False)).items()
-        }
-        chosen = answer.chosen(computed)
-        return {**{_COMPUTED + name: x for name, x in computed.items()}, **chosen}
+        found = answer.computed(answer.computes(images, training=False))
+        computed = {name: keras.ops.cast(x, "float32") for name, x in found.items()}
+        return {**{_COMPUTED + name: x for name, x in computed.items()}, **answer.chosen(computed)}
 
     return outputs
 

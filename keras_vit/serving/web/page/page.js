@@ -39,7 +39,7 @@ function showProgress({done, total}) {
 }
 
 function describe(engine) {
-  const [height, width] = model.image_size, stored = {int8_weights: "int8", int8_dynamic: "int8", int8_static: "int8"}[model.quantization] || "float16";
+  const [height, width] = model.image_size, stored = model.quantization ? "int8" : "float16";
   byId("about").textContent = model.model + ": " + model.parameters.toLocaleString("en") + " parameters (" + stored + "), sees " + height + " × " + width + " pixels"
     + (model.classes ? ", knows " + model.classes.toLocaleString("en") + " classes" : "") + ".";
   byId("engine").textContent = engine + ".";
@@ -56,7 +56,7 @@ async function start() {
     describe(loaded.engine);
   } catch (error) { return say(error.message, "problem"); } finally { byId("progress").hidden = true; }
   if (picture) return look();
-  say(model.texts ? "Give a picture, and labels with commas between them." : "There is no picture yet.");
+  say(model.texts ? "Add a picture, and type labels, separated by commas." : "There is no picture yet.");
 }
 
 function labels() { return [...new Set(byId("labels").value.split(",").map(text => text.trim()).filter(text => text))]; }
@@ -71,7 +71,7 @@ async function look() {
   if (!picture || !model) return;
   const turn = ++asked, named = labels();
   reset();
-  if (model.texts && !named.length) return say("Name some labels, with commas between them.");
+  if (model.texts && !named.length) return say("Type some labels, separated by commas.");
   say("Looking …");
   try {
     const answer = await ask("answer", {picture, labels: named});

@@ -30,7 +30,7 @@ function isolating() {
 }
 
 if (location.protocol === "file:") {
-  stop("A page of a file may not read its model. Serve the folder, for example by “python -m http.server”, and open http://localhost:8000.");
+  stop("A page that is opened as a file cannot read its model. Serve the folder, for example with “python -m http.server”, and open http://localhost:8000.");
 } else if (!self.crossOriginIsolated && self.isSecureContext && navigator.serviceWorker) {
   isolating().then(runs => { if (runs && first()) location.reload(); else open(); });
 } else open();
