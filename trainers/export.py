@@ -132,7 +132,7 @@ def run():
         "softmax or sigmoid, from logits to probabilities; by default sigmoid for a model trained with it, else"
         " softmax.",
     )
-    flags.boolean("int8", False, "For onnx, litert and web: short for --quantization=int8_static, the fastest.")
+    flags.boolean("int8", False, "For onnx, litert and web: short for --quantization=int8_static.")
     flags.string(
         "quantization", None, "For onnx, litert and web: int8_weights, int8_dynamic or int8_static; by default floats."
     )
