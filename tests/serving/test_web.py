@@ -135,13 +135,15 @@ def test_int8_is_for_wasm_alone(libraries, tmp_path):
     [(for_files, {"probabilities"}), (detecting, {"boxes", "scores", "labels"})],
     ids=["classes", "objects"],
 )
-def test_static_int8_is_calibrated_on_the_given_images(libraries, tmp_path, make, names):
+def test_static_int8_is_calibrated_and_says_what_it_measured(libraries, tmp_path, caplog, make, names):
     model = make()
     model.preprocessing = "decode|resize(16, 24)"
     quantization = {"quantization": "int8_static", "calibration": pixels(16)}
-    keras_vit.export(model, tmp_path / "page", format="web", runtime=libraries, **quantization)
+    with caplog.at_level(logging.INFO, logger="absl"):
+        keras_vit.export(model, tmp_path / "page", format="web", runtime=libraries, **quantization)
     about = described(tmp_path / "page")
     assert about["quantization"] == "int8_static" and about["engines"] == ["wasm"]
+    assert about["int8"]["held_out"] == 4 and f"of {about['int8']['products']} products" in caplog.text
     assert onnx.TensorProto.INT8 in types_of_weights(tmp_path / "page")
     assert {*run(tmp_path / "page" / "model.onnx", pixels(1))} == names
 

@@ -92,7 +92,7 @@ def _function(answer) -> Callable:
     return outputs
 
 
-def _compare(answer, function, run, pixels, exact):
+def _compare(answer, function, run, pixels, **how):
     """Refuses a file, by its runner, that computes other outputs than the model.
 
     Choices between close scores may differ: those of the file's own scores have to be the model's.
@@ -100,7 +100,7 @@ def _compare(answer, function, run, pixels, exact):
     expected, found = {name: np.asarray(x) for name, x in function(pixels).items()}, run(pixels)
     computed = {name.removeprefix(_COMPUTED): x for name, x in found.items() if name.startswith(_COMPUTED)}
     expected |= {name: np.asarray(x) for name, x in answer.chosen(computed).items()}
-    compare(expected, found, "ONNX Runtime", exact=exact)
+    compare(expected, found, "ONNX Runtime", **how)
 
 
 def _drawn_pixels(model, scale, calibration):
@@ -133,7 +133,10 @@ def _not_computed(found):
 
 
 def _write_model(model, answer, folder, quantization, calibration, ranges):
-    """Writes model.onnx, compared with the model before and after its weights are made smaller."""
+    """Writes model.onnx, compared with the model before and after its weights are made smaller.
+
+    Returns what a static quantisation measured, or None.
+    """
     import tensorflow as tf
 
     from keras_vit.serving import onnx_format
@@ -146,18 +149,20 @@ def _write_model(model, answer, folder, quantization, calibration, ranges):
     with stage("Converting the model for ONNX Runtime"), single_file.quiet():
         onnx_format.convert(function, takes, whole)
     with stage("Comparing the file's outputs with the model's"), single_file.quiet():
-        _compare(answer, function, onnx_format.runner(whole), pixels, exact=True)
-    with stage("Making the weights smaller"), single_file.quiet():
-        if quantization:
-            single_file.quantize(
-                model, "onnx", whole, path, quantization, calibration, (answer,), ranges, _not_computed
-            )
-        else:
+        _compare(answer, function, onnx_format.runner(whole), pixels)
+    report, advice = None, {}
+    if quantization:
+        how = (quantization, calibration, (answer,), ranges, _not_computed)
+        report, advice = single_file.quantize(model, "onnx", whole, path, *how), {"advice": single_file.ADVICE}
+    else:
+        with stage("Halving the weights"):
             shutil.copy(whole, path)
             _rewrite(path, halve)
-        os.unlink(whole)
-        _compare(answer, function, onnx_format.runner(path), pixels, exact=False)
+    os.unlink(whole)
+    with stage("Comparing the smaller file's outputs"), single_file.quiet():
+        _compare(answer, function, onnx_format.runner(path), pixels, exact=False, **advice)
         _rewrite(path, _without_computed)
+    return report
 
 
 def _write_texts(model, folder):
@@ -186,7 +191,7 @@ def _write_texts(model, folder):
     }
 
 
-def _describe(model, answer, quantization, engines, texts, folder):
+def _describe(model, answer, quantization, report, engines, texts, folder):
     """What model.json says."""
     scale = InputRange.of(answer.image_model)
     sizes = {name: os.path.getsize(os.path.join(folder, name)) for name in sorted(_files_in(folder))}
@@ -194,6 +199,7 @@ def _describe(model, answer, quantization, engines, texts, folder):
         **export_description.describe(model, (answer,)),
         "format": "web",
         "quantization": quantization,
+        **({"int8": report} if report else {}),
         "engines": engines,
         "steps": page_steps(answer.preprocessing, model.name),
         "range": {"factor": np.ravel(scale.factor).tolist(), "offset": np.ravel(scale.offset).tolist()},
@@ -229,8 +235,8 @@ def write(
             shutil.copyfile(file, os.path.join(folder, file.name))
         for file in libraries:
             shutil.copyfile(file, os.path.join(folder, "runtime", file.name))
-        _write_model(model, answer, folder, quantization, pixels, ranges)
+        report = _write_model(model, answer, folder, quantization, pixels, ranges)
         texts = _write_texts(model, folder) if answer.reads_texts else None
-        described = _describe(model, answer, quantization, engines, texts, folder)
+        described = _describe(model, answer, quantization, report, engines, texts, folder)
         with open(os.path.join(folder, DESCRIPTION), "w", encoding="utf-8") as out:
             json.dump(described, out, indent=2, ensure_ascii=False)
