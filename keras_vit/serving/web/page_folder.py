@@ -132,6 +132,15 @@ def _not_computed(found):
     return {name for name in found if not name.startswith(_COMPUTED)}
 
 
+def _named(report):
+    """What a static quantisation measured, by the model's own names of its outputs."""
+    own = {
+        part: {name.removeprefix(_COMPUTED): value for name, value in report[part].items()}
+        for part in ("differences", "same")
+    }
+    return {**report, **own}
+
+
 def _write_model(model, answer, folder, quantization, calibration, ranges):
     """Writes model.onnx, compared with the model before and after its weights are made smaller.
 
@@ -199,7 +208,7 @@ def _describe(model, answer, quantization, report, engines, texts, folder):
         **export_description.describe(model, (answer,)),
         "format": "web",
         "quantization": quantization,
-        **({"int8": report} if report else {}),
+        **({"int8": _named(report)} if report else {}),
         "engines": engines,
         "steps": page_steps(answer.preprocessing, model.name),
         "range": {"factor": np.ravel(scale.factor).tolist(), "offset": np.ravel(scale.offset).tolist()},
