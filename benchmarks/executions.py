@@ -18,35 +18,32 @@ from trainers.config_files import load_config
 CLASSES = 10
 
 
-def make_execution(name: str, steps: int):
-    """Returns a function that runs `steps` steps of a config, "digits_pretrain" for example, in one call of `fit`."""
+def make_fit(name: str, steps: int, per_execution: int):
+    """Returns a function that fits a config's model, "digits_pretrain" for example, for some steps."""
     from keras_vit.data import from_arrays
     from keras_vit.distribution import Strategy
     from keras_vit.runs.prepare import check
 
-    def run(per_execution):
-        config, rng = load_config(name), np.random.default_rng(0)
-        config.steps_per_execution, config.jit_compile = per_execution, False  # which is of TensorFlow
-        size, channels, batch = config.model.image_size, config.model.channels, config.batch_size
-        images = rng.integers(0, 256, (batch, size, size, channels), dtype="uint8")
-        labels = np.arange(batch, dtype="int32") % CLASSES
-        source = from_arrays(images, labels, class_names=[str(i) for i in range(CLASSES)])
-        model = check(config).on(source, None).model(Strategy())
-        batches = itertools.repeat((images, labels))
-        return lambda: model.fit((pair for pair in batches), steps_per_epoch=steps, verbose=0)
-
-    return run
+    config, rng = load_config(name), np.random.default_rng(0)
+    config.steps_per_execution, config.jit_compile = per_execution, False  # which is of TensorFlow
+    size, channels, batch = config.model.image_size, config.model.channels, config.batch_size
+    images = rng.integers(0, 256, (batch, size, size, channels), dtype="uint8")
+    labels = np.arange(batch, dtype="int32") % CLASSES
+    source = from_arrays(images, labels, class_names=[str(i) for i in range(CLASSES)])
+    model = check(config).on(source, None).model(Strategy())
+    batches = itertools.repeat((images, labels))
+    return lambda: model.fit((pair for pair in batches), steps_per_epoch=steps, verbose=0)
 
 
 def main():
     values = flags.FLAGS
     for name in values.configs.split(","):
-        executions = {count: make_execution(name, values.steps)(count) for count in (1, values.steps)}
-        times = {count: [] for count in executions}
+        fits = {count: make_fit(name, values.steps, count) for count in (1, values.steps)}
+        times = {count: [] for count in fits}
         for i in range(values.repeats + 2):
-            for count, execution in executions.items():
+            for count, fit in fits.items():
                 began = time.perf_counter()
-                execution()
+                fit()
                 if i > 1:
                     times[count].append((time.perf_counter() - began) / values.steps)
         single, together = (1e3 * statistics.median(seconds) for seconds in times.values())

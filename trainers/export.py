@@ -52,7 +52,7 @@ def export(values):
     from keras_vit.layers.fake_quantization import fake_quantizers
     from keras_vit.runs.calibration_images import calibration_pixels, calibration_source
     from keras_vit.serving.export import FORMATS as EXPORTS
-    from keras_vit.serving.single_file import FILES, check_quantization
+    from keras_vit.serving.single_file import QUANTIZED, check_quantization
 
     valid = (*EXPORTS, *FORMATS)
     ending = epath.Path(values.output).suffix.lower()
@@ -60,27 +60,26 @@ def export(values):
     if form not in valid:
         raise ValueError(f'Unknown export format "{form}".{did_you_mean(form, valid)} Valid: {", ".join(valid)}.')
     quantization, source = _quantization(values), None
+    answering, finding = {"top_k": values.top_k, "activation": values.activation}, shared_flags.finding(values)
     check_folder(epath.Path(values.output).parent)
-    if form in EXPORTS:
-        check_quantization("onnx" if form == "web" else form, quantization, values.calibration)
+    check_quantization(form, quantization, values.calibration)
     with stage(f"Loading {values.model}"):
         model = loading.load(values.model, class_names=values.class_names, key=values.key)
     learned = fake_quantizers(model) and values.calibration is None
-    if quantization == "int8_static" and form in (*FILES, "web") and not learned:
+    if quantization == "int8_static" and form in QUANTIZED and not learned:
         with stage("Opening the images to calibrate on"):
             source = calibration_source(values.model, values.calibration, values.data_dir)
     with stage(f"Exporting to {values.output}"):
         if form in FORMATS:
-            if found := shared_flags.finding(values):
-                raise ValueError(
-                    f"--{next(iter(found))} would be ignored: format={form} is for weights, not detections."
-                )
+            for name, value in {**answering, **finding}.items():
+                if value is not None:
+                    raise ValueError(f"--{name} would be ignored: format={form} is for weights, not answers.")
             keras_vit.save(model, values.output, format=form)
         else:
-            how = {"quantization": quantization, **shared_flags.finding(values), "runtime": values.runtime}
+            how = {"quantization": quantization, **answering, **finding, "runtime": values.runtime}
             if source is not None:
                 how["calibration"] = calibration_pixels(model, source, values.calibration_images)
-            keras_vit.export(model, values.output, format=form, top_k=values.top_k, activation=values.activation, **how)
+            keras_vit.export(model, values.output, format=form, **how)
     logging.info("Exported %s to %s.", values.model, values.output)
     if form == "tf_saved_model":
         _warn_of_formats(values.model, values.data_dir)

@@ -11,7 +11,7 @@ from keras_vit.answers import bind
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.fit.model import Model
 from keras_vit.io.atomic import check_folder
-from keras_vit.io.suggest import check_known
+from keras_vit.io.suggest import check_known, listed
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
 from keras_vit.prediction.preprocessing import check_preprocessing
@@ -50,18 +50,22 @@ def _is_export(path):
     return mark in pathlib.Path(path, file).read_bytes()
 
 
-def _check_place(path):
-    """Refuses a path where an export would replace other files, or cannot be written."""
+def _others(path):
+    """The names in a folder that are not of an export; all of a folder of other files."""
+    there = set(os.listdir(path))
+    return [] if not there or _is_export(path) else sorted(there - _PARTS - _OURS) or sorted(there)
+
+
+def _check_place(path, others=_others):
+    """Refuses a path where an export would replace other files, by `others` of a folder, or cannot be written."""
     if "://" in str(path):
         raise ValueError(f'"{path}" is in a bucket. Export to a local folder, then copy it there.')
     if os.path.isfile(path):
         raise ValueError(f'"{path}" is a file; an export is a folder. Give a new folder.')
-    there = set(os.listdir(path)) if os.path.isdir(path) else set()
-    if there and not _is_export(path):
-        others = sorted(there - _PARTS - _OURS) or sorted(there)
+    if os.path.isdir(path) and (lost := others(path)):
         raise ValueError(
-            f'"{path}" contains other files than an export of keras_vit, which would be lost:'
-            f" {', '.join(others[:5])}{', ...' if others[5:] else ''}. Give a new or an empty folder."
+            f'"{path}" contains other files than an export of keras_vit, which would be lost: {listed(lost, 5)}. Give a'
+            " new or an empty folder."
         )
     check_folder(os.path.dirname(os.path.abspath(path)))
 
@@ -96,7 +100,7 @@ def _check(model, path, format):
     if format == "web":
         from keras_vit.serving.web import page_folder
 
-        page_folder.check_place(path)
+        _check_place(path, page_folder.others)
     if not model.answers:
         raise ValueError(
             f'"{model.name}", a {type(model).__name__}, trains another model: export that one,'
@@ -120,7 +124,7 @@ def _check(model, path, format):
 
 def _write(model, place, options):
     """Writes a checked export, unless its libraries are missing or the preprocessing does not suit the model."""
-    if options["format"] in (*single_file.FILES, "web"):
+    if options["format"] in single_file.QUANTIZED:
         given = (options.get(name) for name in ("quantization", "calibration", "ranges"))
         single_file.check_ranges(model, options["format"], *given)
     if options["format"] in single_file.FILES:
@@ -271,7 +275,7 @@ def export(
             )
     if runtime is not None and format != "web":
         raise ValueError(f'runtime is for format="web", got format="{format}". Leave it out.')
-    single_file.check_quantization("onnx" if format == "web" else format, quantization, calibration, ranges)
+    single_file.check_quantization(format, quantization, calibration, ranges)
     options = {"format": format, "options": own, "verbose": verbose}
     if runtime is not None:
         options["runtime"] = os.fspath(runtime)

@@ -17,7 +17,7 @@ from keras_vit.checkpoints.save import save_model
 from keras_vit.serving import single_file
 
 _MODEL, _OPTIONS, _PIXELS, _ERROR = "model.keras", "options.json", "calibration.npy", "error.json"
-_KINDS = {kind.__name__: kind for kind in (ValueError, ImportError, OSError)}
+_KINDS = {kind.__name__: kind for kind in (ValueError, ImportError, FileNotFoundError, OSError)}
 
 
 def _environment():

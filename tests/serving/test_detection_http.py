@@ -67,8 +67,10 @@ def test_tiles_are_those_of_detect(client, model):
     ):
         answer = client.post(f"/v1/models/cells:predict?{query}", **sent)
         assert answer.status_code == code and message in answer.json()["error"]
-    answer = client.post(address, json={**body, "signature_name": "encoded_features"})
+    answer = client.post(address, json={**body, "signature_name": "encoded_attention"})
     assert answer.status_code == 400 and "is of whole images" in answer.json()["error"]
+    answer = client.post(address, json={**body, "signature_name": "serving"})
+    assert answer.status_code == 400 and 'has no signature "serving"' in answer.json()["error"]
 
 
 @pytest.mark.extended

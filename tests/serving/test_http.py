@@ -153,7 +153,7 @@ def refused_requests():
         (404, 'Did you mean "forest"?', b"x", "/v1/models/florest:predict"),
         (404, 'Did you mean "predict"? Valid: :predict, :features', b"x", "/v1/models/forest:predct"),
         (404, "Images are sent to /v1/models/forest:predict.", b"x", "/v1/models/forest"),
-        (400, 'no parameter "top_k". Valid: threshold.', image, PREDICT + "?top_k=3"),
+        (400, 'no parameter "top_k". Valid: threshold, tiles.', image, PREDICT + "?top_k=3"),
         (400, 'Did you mean "block"?', b"x", heads + "?blok=1"),
         (415, "Content-Encoding: gzip", dict(content=b"x", headers={"Content-Encoding": "gzip"})),
         (404, "There is nothing at /v1/modells. /docs lists", b"x", "/v1/modells"),
@@ -235,7 +235,8 @@ def test_status_metadata_health_and_pages(client):
     assert "default-src 'none'" in client.get("/").headers["Content-Security-Policy"]
     for name, kind in (("answers.js", "javascript"), ("style.css", "css")):  # also those of exported pages
         assert f'"/page/{name}"' in client.get("/").text
-        assert kind in client.get(f"/page/{name}").headers["Content-Type"]
+        headers = client.get(f"/page/{name}").headers
+        assert kind in headers["Content-Type"] and headers["Cache-Control"] == "no-cache" and headers["ETag"]
 
 
 def test_head_and_a_slash_at_the_end_are_as_get_and_without(client):

@@ -45,6 +45,10 @@ def run(path, images):
     return dict(zip(names, session.run(None, {session.get_inputs()[0].name: images})))
 
 
+def types_of_weights(folder):
+    return {tensor.data_type for tensor in onnx.load(folder / "model.onnx").graph.initializer}
+
+
 def described(folder):
     return json.loads((folder / "model.json").read_text("utf-8"))
 
@@ -122,8 +126,27 @@ def test_int8_is_for_wasm_alone(libraries, tmp_path):
     keras_vit.export(model, tmp_path / "page", format="web", runtime=libraries, quantization="int8_dynamic")
     assert described(tmp_path / "page")["engines"] == ["wasm"]
     assert not [path.name for path in (tmp_path / "page" / "runtime").iterdir() if "webgpu" in path.name]
-    types = {tensor.data_type for tensor in onnx.load(tmp_path / "page" / "model.onnx").graph.initializer}
-    assert onnx.TensorProto.INT8 in types
+    assert onnx.TensorProto.INT8 in types_of_weights(tmp_path / "page")
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [(for_files, {"probabilities"}), (detecting, {"boxes", "scores", "labels"})],
+    ids=["classes", "objects"],
+)
+def test_static_int8_is_calibrated_and_says_what_it_measured(libraries, tmp_path, caplog, make, names):
+    model = make()
+    model.preprocessing = "decode|resize(16, 24)"
+    quantization = {"quantization": "int8_static", "calibration": pixels(16)}
+    with caplog.at_level(logging.INFO, logger="absl"):
+        keras_vit.export(model, tmp_path / "page", format="web", runtime=libraries, **quantization)
+    about = described(tmp_path / "page")
+    assert about["quantization"] == "int8_static" and about["engines"] == ["wasm"]
+    assert about["int8"]["held_out"] == 4 and not [name for name in about["int8"]["differences"] if "_" in name]
+    assert f"of {about['int8']['products']} products" in caplog.text
+    assert onnx.TensorProto.INT8 in types_of_weights(tmp_path / "page")
+    assert {*run(tmp_path / "page" / "model.onnx", pixels(1))} == names
 
 
 @pytest.mark.extended
@@ -166,14 +189,20 @@ def test_a_page_replaces_a_page_and_a_failure_leaves_it(page, libraries, tmp_pat
         with pytest.raises(OSError, match="No space left"):
             keras_vit.export(model, place, format="web", runtime=libraries)
     assert (place / "model.json").read_bytes() == before and os.listdir(tmp_path) == ["page"]
-    page_folder.check_place(str(place))  # it may be replaced
+    assert page_folder.others(place) == []  # it may be replaced
     (place / "mine.txt").write_text("")
-    with pytest.raises(ValueError, match="other files than a page of keras_vit"):
+    with pytest.raises(ValueError, match="than an export of keras_vit, which would be lost: mine.txt. Give a new"):
         keras_vit.export(model, place, format="web", runtime=libraries)
 
 
 def without_head():
     return every_weight(classes=None)
+
+
+def trained_for_int8():
+    model = every_weight()
+    keras_vit.models.quantize_aware(model, pixels(16))
+    return model
 
 
 def with_steps(text):
@@ -190,7 +219,8 @@ def with_steps(text):
         (lambda: with_steps("decode|resize(16, 24, method='area')"), {}, "has the method of resizing area"),
         (every_weight, {"top_k": 3}, 'top_k is for format="tf_saved_model"'),
         (every_weight, {"quantization": "int4"}, "Unknown quantization"),
-        (every_weight, {"quantization": "int8_static"}, "needs calibration: 16 inputs or more"),
+        (every_weight, {"quantization": "int8_static"}, 'quantization="int8_static" needs calibration'),
+        (trained_for_int8, {"quantization": "int8_static"}, 'was trained for int8: export it with format="onnx"'),
     ],
 )
 def test_what_a_page_lacks_is_refused(tmp_path, libraries, make, options, words):
@@ -224,6 +254,17 @@ def test_missing_libraries_are_named_with_both_ways_out(tmp_path, monkeypatch):
         runtime.find(None, ["wasm"], False)
     with pytest.raises(FileNotFoundError, match="There is no onnxruntime-web in .* have npm fetch it"):
         runtime.find(tmp_path, ["wasm"], False)
+
+
+def test_libraries_of_another_version_are_told(libraries, caplog):
+    package = libraries / runtime.ENGINE / "package.json"
+    for version, warnings in ((runtime.VERSIONS[runtime.ENGINE], 0), ("1.0.0", 1)):
+        package.write_text(json.dumps({"version": version}))
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="absl"):
+            runtime.find(libraries, ["wasm"], False)
+        assert len(caplog.records) == warnings and ("has 1.0.0" in caplog.text) == bool(warnings)
+    package.unlink()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a script as npm")

@@ -1,11 +1,13 @@
 """Exported pages in headless Chromium: what they answer for pictures, and what they say about bad ones."""
 
+import io
 import os
 import pathlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import ExifTags, Image
 from small_models import NAMED, detecting, for_files, segmenting
 
 import keras_vit
@@ -36,7 +38,17 @@ def transparent():
     return tf.io.encode_png(image).numpy()
 
 
+def turned(kind):
+    """A smooth picture that viewers turn by 90 degrees: "JPEG" or "PNG"."""
+    small = Image.fromarray(np.random.default_rng(0).integers(0, 256, (5, 8, 3), "uint8"))
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[ExifTags.Base.Orientation] = 6
+    small.resize((61, 37), Image.Resampling.BICUBIC).save(file, kind, exif=exif)
+    return file.getvalue()
+
+
 PICTURES = {"a.png": png((40, 60, 3)), "grey.png": png((90, 30, 1), 1), "clear.png": transparent()}
+TURNED = {"turned.jpg": turned("JPEG"), "turned.png": turned("PNG")}
 BAD = {"text.png": b"not a picture", "cut.png": PICTURES["a.png"][:60]}
 
 
@@ -48,14 +60,15 @@ def exported(model, folder):
 
 def test_classes_are_those_of_classify(tmp_path):
     model = for_files()
-    first, *found = seen(exported(model, tmp_path / "page"), {**PICTURES, **BAD}, tmp_path / "profile")
+    good = {**PICTURES, **TURNED}
+    first, *found = seen(exported(model, tmp_path / "page"), {**good, **BAD}, tmp_path / "profile")
     assert first["engine"].startswith("WebAssembly") and "threads" in first["engine"], first
-    for (name, data), page in zip(PICTURES.items(), found):
+    for (name, data), page in zip(good.items(), found):
         expected = {each.name: each.probability for each in model.classify(data, top_k=3)}
         assert {row[0] for row in page["rows"]} == set(NAMED)
         for label, shown in page["rows"]:
             assert abs(float(shown.rstrip("%")) / 100 - expected[label]) < 2e-3, (name, label)
-    for page in found[len(PICTURES) :]:
+    for page in found[len(good) :]:
         assert not page["rows"] and ("is not a picture that" in page["status"] or "cannot decode" in page["status"])
 
 

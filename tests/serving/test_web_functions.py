@@ -60,6 +60,8 @@ def test_pixels_and_frames_are_those_of_the_preprocessing():
     rng = np.random.default_rng(0)
     images = [rng.integers(0, 256, shape, "uint8") for shape in ((37, 61, 3), (80, 45, 3), (16, 24, 3))]
     cases = [(text, image) for text in TEXTS for image in images]
+    edges = rng.integers(0, 256, (58, 44, 3), "uint8")  # between two pixels, where float32 decides which is the nearest
+    cases.append(("decode|letterbox(24, 30, method='nearest')", edges))
     found = call(*(("pixels.js", "prepared", canvas(image), page_steps(text, "m")) for text, image in cases))
     for (text, image), (result, shown) in zip(cases, found):
         expected = parse(text).image(image).numpy()

@@ -33,8 +33,9 @@ def test_the_flags_of_detectors_are_passed_on_or_refused(binary, tiny, tmp_path,
     monkeypatch.setattr(keras_vit, "load", lambda *_, **__: tiny(depth=1))
     binary(export, model="m", output=str(tmp_path / "m.onnx"), threshold=0.4, soft=True)
     assert (given[0]["threshold"], given[0]["soft"]) == (0.4, True) and "iou" not in given[0]
-    with pytest.raises(ValueError, match="--limit would be ignored: format=keras is for weights"):
-        binary(export, model="m", output=str(tmp_path / "m.keras"), limit=5)
+    for name, value in {"limit": 5, "top_k": 3, "activation": "sigmoid"}.items():
+        with pytest.raises(ValueError, match=f"--{name} would be ignored: format=keras is for weights"):
+            binary(export, model="m", output=str(tmp_path / "m.keras"), **{name: value})
 
 
 def test_int8_calibrates_on_the_images_of_the_run_or_asks_for_some(binary, tiny, tmp_path, monkeypatch):
@@ -49,6 +50,8 @@ def test_int8_calibrates_on_the_images_of_the_run_or_asks_for_some(binary, tiny,
     (run / "config.json").write_text(json.dumps({"total": 1, "data": data}))
     binary(export, model=str(run), output=output, int8=True, calibration_images=20)
     assert given[0]["quantization"] == "int8_static" and len(given[0]["calibration"]) == 20
+    with pytest.raises(ValueError, match="is for format='onnx' or 'litert' or 'web', got format=\"keras\""):
+        binary(export, model="m", output=str(tmp_path / "m.keras"), int8=True)
     with pytest.raises(ValueError, match="--int8 is short for --quantization=int8_static, got .*int8_dynamic"):
         binary(export, model="m", output=output, int8=True, quantization="int8_dynamic")
     with pytest.raises(ValueError, match="--calibration is for --int8, and would be ignored"):

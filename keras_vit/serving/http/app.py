@@ -57,6 +57,15 @@ def _model(served):
     return {"name": served.name, **served.description, "signatures": list(served.signatures)}
 
 
+class _Fresh(StaticFiles):
+    """Files that browsers ask for again: a page must not meet the scripts of an earlier version in their caches."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
 # The page loads nothing from elsewhere and must not be framed.
 _POLICY = (
     "default-src 'none'; style-src 'self' 'unsafe-inline'; script-src 'self' 'unsafe-inline'; img-src 'self' data:"
@@ -279,7 +288,7 @@ def application(
     app.add_middleware(Counted, service=service)
     app.add_middleware(OneForm)
     http_errors.register(app)
-    app.mount("/page", StaticFiles(directory=_SHARED))
+    app.mount("/page", _Fresh(directory=_SHARED))
     app.mount("/docs/files", StaticFiles(directory=swagger_ui_bundle.swagger_ui_path))
     _signatures(app, service)
     _add_image_addresses(app, service)

@@ -206,6 +206,23 @@ class Service:
         self.metrics.images.labels(served.name, "decoded").inc(len(found) - refused)
         return found
 
+    def _batcher(self, served, signature):
+        """The batcher of a model's signature; Refused, 400, for an unknown one."""
+        batcher = self.batchers.get((served.name, signature))
+        if batcher is not None:
+            return batcher
+        if f"encoded_{signature}" in served.signatures:
+            hint = f' For image files it is "encoded_{signature}".'
+        elif signature in ("pixels", "pixels_uint8"):
+            hint = f" {PIXELS}"
+        elif signature in ("encoded_features", "encoded_attention"):  # spelt right; the model has none
+            hint = ""
+        else:
+            hint = did_you_mean(signature, served.signatures)
+        raise Refused(
+            400, f'"{served.name}" has no signature "{signature}".{hint} Valid: {", ".join(served.signatures)}.'
+        )
+
     async def rows(
         self, served: Served, signature: str, images: list[bytes], threshold: float | None = None
     ) -> list[dict]:
@@ -218,20 +235,7 @@ class Service:
             Refused: 400 for an unknown signature, or with the first reason if no image can be decoded; 503 under
                 overload.
         """
-        batcher = self.batchers.get((served.name, signature))
-        if batcher is None:
-            if f"encoded_{signature}" in served.signatures:
-                hint = f' For image files it is "encoded_{signature}".'
-            elif signature in ("pixels", "pixels_uint8"):
-                hint = f" {PIXELS}"
-            elif signature in ("encoded_features", "encoded_attention"):  # spelt right; the model has none
-                hint = ""
-            else:
-                hint = did_you_mean(signature, served.signatures)
-            raise Refused(
-                400, f'"{served.name}" has no signature "{signature}".{hint} Valid: {", ".join(served.signatures)}.'
-            )
-        threshold = served.threshold(threshold)
+        batcher, threshold = self._batcher(served, signature), served.threshold(threshold)
         async with self.in_time():
             decoded = await self.decoded(served, images, served.decode_with_size)
             good = _usable(decoded)
@@ -247,6 +251,7 @@ class Service:
         Raises:
             Refused: as in `rows`; 400 for a model or signature without objects, 413 for too many tiles.
         """
+        batcher = self._batcher(served, signature)
         tiling, threshold = served.tiling(signature, tiles), served.threshold(threshold)
         decode = functools.partial(served.decode_tiles, tiling=tiling, most=self.limits.images)
         async with self.in_time():
@@ -254,7 +259,7 @@ class Service:
             good = _usable(decoded)
             pixels = [part for parts, _, _ in good for part in parts]
             check_tiles(len(pixels), self.limits.images)
-            rows = iter(await self.batchers[served.name, signature].submit(pixels))
+            rows = iter(await batcher.submit(pixels))
             results = []
             for parts, windows, size in good:
                 own = list(itertools.islice(rows, len(parts)))

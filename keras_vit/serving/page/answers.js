@@ -78,7 +78,7 @@ function show(best, about, picture, part) {
   const names = best.classes.map(name => about.class_names || about.texts ? name : "Class " + name), shares = best.probabilities || best.shares;
   tell(names[0] + ", " + percent(shares[0]) + (best.mask ? " of the pixels" : ""), "best");
   byId("classes").append(...names.map((name, i) => entry(name, shares[i], best.colors && "rgb(" + best.colors[i].join(", ") + ")")));
-  if (best.mask) cover(best.mask.url || "data:image/png;base64," + best.mask.b64, picture);
+  if (best.mask) cover(best.mask.blob ? URL.createObjectURL(best.mask.blob) : "data:image/png;base64," + best.mask.b64, picture);
 }
 
 // Shows a picture, a blob, in an image.

@@ -16,9 +16,8 @@ import numpy as np
 
 from keras_vit.answers import Answer
 from keras_vit.fit.checks.pixels import InputRange
-from keras_vit.io.atomic import check_folder, replacing
+from keras_vit.io.atomic import replacing
 from keras_vit.io.progress import stage
-from keras_vit.io.suggest import listed
 from keras_vit.serving import export_description, single_file
 from keras_vit.serving.same_outputs import compare
 from keras_vit.serving.text_export import export_texts
@@ -28,14 +27,8 @@ from keras_vit.serving.web.page_steps import page_steps
 DESCRIPTION = "model.json"
 _OWN = pathlib.Path(__file__).with_name("page")
 _SHARED = pathlib.Path(__file__).parents[1] / "page"  # with the page of the HTTP service
-DRAWN = (
-    "classes",
-    "masks",
-    "depth",
-    "objects",
-    "instances",
-    "embeddings",
-)  # page/answer_rows.js has a function for each
+# The kinds of answers of page/answer_rows.js and page/texts.js.
+DRAWN = ("classes", "masks", "depth", "objects", "instances", "embeddings")
 _COMPUTED = "computed_"  # of outputs that only the comparison with the model needs
 _OF_INTEGERS = ("int8_dynamic", "int8_static")  # whose operations WebGPU lacks
 
@@ -45,33 +38,15 @@ def _files_in(folder):
     return {str(path.relative_to(folder).as_posix()) for path in pathlib.Path(folder).rglob("*") if not path.is_dir()}
 
 
-def _is_page(path):
-    """Whether a folder contains only a page that was written here, by its description."""
+def others(path: str) -> list[str]:
+    """The files in a folder that are not of an exported page, by its description; without one, all its names."""
     try:
         described = json.loads(pathlib.Path(path, DESCRIPTION).read_text("utf-8"))
-        return described["format"] == "web" and _files_in(path) <= {DESCRIPTION, *described["files"]}
+        if described["format"] == "web":
+            return sorted(_files_in(path) - {DESCRIPTION, *described["files"]})
     except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def check_place(path: str) -> None:
-    """Refuses a path where a page would replace other files, or cannot be written.
-
-    Raises:
-        ValueError: for a bucket, a file, or a folder of other files.
-        OSError: for a read-only place.
-    """
-    if "://" in path:
-        raise ValueError(f'"{path}" is in a bucket. Export to a local folder, then copy it there.')
-    if os.path.isfile(path):
-        raise ValueError(f'"{path}" is a file; format="web" writes a folder. Give a new folder.')
-    there = sorted(os.listdir(path)) if os.path.isdir(path) else []
-    if there and not _is_page(path):
-        raise ValueError(
-            f'"{path}" contains other files than a page of keras_vit, which would be lost: {listed(there, 5)}. Give a'
-            " new or an empty folder."
-        )
-    check_folder(os.path.dirname(os.path.abspath(path)))
+        pass
+    return sorted(os.listdir(path))
 
 
 def _kinds(answer):
@@ -108,19 +83,16 @@ def check(model: keras.Model, path: str, answers: Sequence[Answer]) -> None:
 
 def _function(answer) -> Callable:
     """Pixels -> what the answer is made of, by name, and under other names what that was chosen from."""
-    model = answer.computes
 
     def outputs(images):
-        computed = {
-            name: keras.ops.cast(x, "float32") for name, x in answer.computed(model(images, training=False)).items()
-        }
-        chosen = answer.chosen(computed)
-        return {**{_COMPUTED + name: x for name, x in computed.items()}, **chosen}
+        found = answer.computed(answer.computes(images, training=False))
+        computed = {name: keras.ops.cast(x, "float32") for name, x in found.items()}
+        return {**{_COMPUTED + name: x for name, x in computed.items()}, **answer.chosen(computed)}
 
     return outputs
 
 
-def _compare(answer, function, run, pixels, exact):
+def _compare(answer, function, run, pixels, **how):
     """Refuses a file, by its runner, that computes other outputs than the model.
 
     Choices between close scores may differ: those of the file's own scores have to be the model's.
@@ -128,7 +100,7 @@ def _compare(answer, function, run, pixels, exact):
     expected, found = {name: np.asarray(x) for name, x in function(pixels).items()}, run(pixels)
     computed = {name.removeprefix(_COMPUTED): x for name, x in found.items() if name.startswith(_COMPUTED)}
     expected |= {name: np.asarray(x) for name, x in answer.chosen(computed).items()}
-    compare(expected, found, "ONNX Runtime", exact=exact)
+    compare(expected, found, "ONNX Runtime", **how)
 
 
 def _drawn_pixels(model, scale, calibration):
@@ -160,8 +132,20 @@ def _not_computed(found):
     return {name for name in found if not name.startswith(_COMPUTED)}
 
 
+def _named(report):
+    """What a static quantisation measured, by the model's own names of its outputs."""
+    own = {
+        part: {name.removeprefix(_COMPUTED): value for name, value in report[part].items()}
+        for part in ("differences", "same")
+    }
+    return {**report, **own}
+
+
 def _write_model(model, answer, folder, quantization, calibration, ranges):
-    """Writes model.onnx, compared with the model before and after its weights are made smaller."""
+    """Writes model.onnx, compared with the model before and after its weights are made smaller.
+
+    Returns what a static quantisation measured, or None.
+    """
     import tensorflow as tf
 
     from keras_vit.serving import onnx_format
@@ -174,18 +158,20 @@ def _write_model(model, answer, folder, quantization, calibration, ranges):
     with stage("Converting the model for ONNX Runtime"), single_file.quiet():
         onnx_format.convert(function, takes, whole)
     with stage("Comparing the file's outputs with the model's"), single_file.quiet():
-        _compare(answer, function, onnx_format.runner(whole), pixels, exact=True)
-    with stage("Making the weights smaller"), single_file.quiet():
-        if quantization:
-            single_file.quantize(
-                model, "onnx", whole, path, quantization, calibration, (answer,), ranges, _not_computed
-            )
-        else:
+        _compare(answer, function, onnx_format.runner(whole), pixels)
+    report, advice = None, {}
+    if quantization:
+        how = (quantization, calibration, (answer,), ranges, _not_computed)
+        report, advice = single_file.quantize(model, "onnx", whole, path, *how), {"advice": single_file.ADVICE}
+    else:
+        with stage("Halving the weights"):
             shutil.copy(whole, path)
             _rewrite(path, halve)
-        os.unlink(whole)
-        _compare(answer, function, onnx_format.runner(path), pixels, exact=False)
+    os.unlink(whole)
+    with stage("Comparing the smaller file's outputs"), single_file.quiet():
+        _compare(answer, function, onnx_format.runner(path), pixels, exact=False, **advice)
         _rewrite(path, _without_computed)
+    return report
 
 
 def _write_texts(model, folder):
@@ -214,7 +200,7 @@ def _write_texts(model, folder):
     }
 
 
-def _describe(model, answer, quantization, engines, texts, folder):
+def _describe(model, answer, quantization, report, engines, texts, folder):
     """What model.json says."""
     scale = InputRange.of(answer.image_model)
     sizes = {name: os.path.getsize(os.path.join(folder, name)) for name in sorted(_files_in(folder))}
@@ -222,6 +208,7 @@ def _describe(model, answer, quantization, engines, texts, folder):
         **export_description.describe(model, (answer,)),
         "format": "web",
         "quantization": quantization,
+        **({"int8": _named(report)} if report else {}),
         "engines": engines,
         "steps": page_steps(answer.preprocessing, model.name),
         "range": {"factor": np.ravel(scale.factor).tolist(), "offset": np.ravel(scale.offset).tolist()},
@@ -257,8 +244,8 @@ def write(
             shutil.copyfile(file, os.path.join(folder, file.name))
         for file in libraries:
             shutil.copyfile(file, os.path.join(folder, "runtime", file.name))
-        _write_model(model, answer, folder, quantization, pixels, ranges)
+        report = _write_model(model, answer, folder, quantization, pixels, ranges)
         texts = _write_texts(model, folder) if answer.reads_texts else None
-        described = _describe(model, answer, quantization, engines, texts, folder)
+        described = _describe(model, answer, quantization, report, engines, texts, folder)
         with open(os.path.join(folder, DESCRIPTION), "w", encoding="utf-8") as out:
             json.dump(described, out, indent=2, ensure_ascii=False)

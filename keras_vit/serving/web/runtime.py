@@ -3,6 +3,7 @@
 They come from npm, once per version, into the cache folder, or from a folder that the user has.
 """
 
+import json
 import os
 import pathlib
 import shutil
@@ -36,11 +37,25 @@ def _places(folder, package):
     return (folder, folder / "dist", *(top / package / "dist" for top in tops))
 
 
+def _warn_of_version(dist, package):
+    """Warns about a package, by its dist/, of another version than the tested one."""
+    try:
+        version = json.loads((dist.parent / "package.json").read_text("utf-8"))["version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # files without the package around them
+    if version != VERSIONS[package]:
+        logging.warning(
+            "The page was tested with %s@%s, and %s has %s: try the page before you publish it.",
+            *(package, VERSIONS[package], dist.parent, version),
+        )
+
+
 def _named(folder, package, names):
     """The folder with a package's files; FileNotFoundError if there is none."""
     place = pathlib.Path(folder).expanduser().resolve()
     for found in _places(place, package):
         if all((found / name).is_file() for name in names):
+            _warn_of_version(found, package)
             return found
     raise FileNotFoundError(
         f'There is no {package} in "{folder}", with {", ".join(names)}: pass node_modules, after npm install'

@@ -4,7 +4,8 @@ import {addCards, byId, clear, resetScore, say, showAll} from "./answers.js";
 const MOST_PIXELS = 2 ** 25;
 const worker = new Worker(new URL("worker.js", import.meta.url), {type: "module"});
 const waiting = new Map();  // {id: [resolve, reject]} of tasks
-let model = null, picture = null, asked = 0, tasks = 0;
+let model = null, picture = null, tasks = 0;
+let given = 0, asked = 0;  // pictures and answers: the newest of each counts
 
 function ask(task, given = {}) {
   return new Promise((resolve, reject) => {
@@ -38,7 +39,7 @@ function showProgress({done, total}) {
 }
 
 function describe(engine) {
-  const [height, width] = model.image_size, stored = {int8_weights: "int8", int8_dynamic: "int8", int8_static: "int8"}[model.quantization] || "float16";
+  const [height, width] = model.image_size, stored = model.quantization ? "int8" : "float16";
   byId("about").textContent = model.model + ": " + model.parameters.toLocaleString("en") + " parameters (" + stored + "), sees " + height + " × " + width + " pixels"
     + (model.classes ? ", knows " + model.classes.toLocaleString("en") + " classes" : "") + ".";
   byId("engine").textContent = engine + ".";
@@ -55,7 +56,7 @@ async function start() {
     describe(loaded.engine);
   } catch (error) { return say(error.message, "problem"); } finally { byId("progress").hidden = true; }
   if (picture) return look();
-  say(model.texts ? "Give a picture, and labels with commas between them." : "There is no picture yet.");
+  say(model.texts ? "Add a picture, and type labels, separated by commas." : "There is no picture yet.");
 }
 
 function labels() { return [...new Set(byId("labels").value.split(",").map(text => text.trim()).filter(text => text))]; }
@@ -70,19 +71,26 @@ async function look() {
   if (!picture || !model) return;
   const turn = ++asked, named = labels();
   reset();
-  if (model.texts && !named.length) return say("Name some labels, with commas between them.");
+  if (model.texts && !named.length) return say("Type some labels, separated by commas.");
   say("Looking …");
   try {
-    const {best, preparing, computing} = await ask("answer", {picture, labels: named});
+    const answer = await ask("answer", {picture, labels: named});
     if (turn !== asked) return;
+    const {best, preparing, computing} = answer;
     showAll(best, model, picture);
     byId("times").textContent = Math.round(preparing + computing) + " ms: " + Math.round(preparing) + " for the picture, " + Math.round(computing) + " for the model.";
   } catch (error) { if (turn === asked) say(error.message, "problem"); }
 }
 
+// The number of another picture: from now on neither earlier pictures nor their answers count.
+function another() {
+  ++asked;
+  return ++given;
+}
+
 // Says why there is no answer, instead of the last one.
 function refuse(text) {
-  ++asked;
+  another();
   picture = null;
   byId("preview").hidden = true;
   reset();
@@ -102,8 +110,8 @@ function previewed(blob) {
 
 async function take(blob, name = blob && blob.name) {
   if (!blob) return;
-  const turn = ++asked, size = await previewed(blob);
-  if (turn !== asked) return;
+  const turn = another(), size = await previewed(blob);
+  if (turn !== given) return;
   if (!size) return refuse((name ? "“" + name + "”" : "This") + " is not a picture that this browser reads. JPEG, PNG, WebP, GIF and BMP are.");
   const [height, width] = size;
   if (height * width > MOST_PIXELS) {
@@ -118,15 +126,19 @@ async function openAddress() {
   const text = byId("address").value.trim();
   if (!text) return;
   if (!/^https?:\/\/./i.test(text)) return refuse("“" + text + "” is not an address: it should begin with https://.");
-  let response;
+  const turn = another();
+  let response, blob;
   say("Opening the picture …");
   try {
     response = await fetch(text, {credentials: "omit", referrerPolicy: "no-referrer"});
+    blob = await response.blob();
   } catch (error) {
-    return refuse("This address cannot be read: its server does not answer, or does not let other pages read it (CORS). Download the picture, and choose the file.");
+    if (turn === given) refuse("This address cannot be read: its server does not answer, or does not let other pages read it (CORS). Download the picture, and choose the file.");
+    return;
   }
+  if (turn !== given) return;
   if (!response.ok) return refuse("The server of this address answers " + response.status + ".");
-  take(await response.blob(), text);
+  take(blob, text);
 }
 
 const WHY_NOT = {NotAllowedError: "The camera was refused. Allow it for this page in the browser's settings.", NotFoundError: "There is no camera.", NotReadableError: "Another program uses the camera."};
@@ -139,6 +151,7 @@ function closeCamera() {
 
 async function openCamera() {
   if (!navigator.mediaDevices) return refuse("The camera needs a page of https, or of localhost.");
+  byId("photograph").disabled = true;  // one stream at a time
   try {
     byId("video").srcObject = await navigator.mediaDevices.getUserMedia({video: {facingMode: "environment", width: {ideal: 1280}}});
     byId("viewfinder").showModal();
@@ -147,6 +160,7 @@ async function openCamera() {
     closeCamera();
     refuse(WHY_NOT[error.name] || "The camera does not start: " + error.message);
   }
+  byId("photograph").disabled = false;
 }
 
 function shoot() {

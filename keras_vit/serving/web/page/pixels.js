@@ -44,7 +44,7 @@ export function spans(size, wanted, method, antialias) {
 // Each pixel becomes the nearest of the image's.
 function nearest({data, height, width, channels}, wanted) {
   const out = new Float32Array(wanted[0] * wanted[1] * channels);
-  const place = (i, size, of) => Math.min(Math.floor((i + 0.5) * Math.fround(size / of)), size - 1);
+  const place = (i, size, of) => Math.min(Math.floor(Math.fround((i + 0.5) * Math.fround(size / of))), size - 1);
   for (let y = 0, at = 0; y < wanted[0]; y++) {
     const row = place(y, height, wanted[0]) * width;
     for (let x = 0; x < wanted[1]; x++) {

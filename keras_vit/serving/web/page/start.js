@@ -13,11 +13,12 @@ function open() {
   import("./page.js").catch(() => stop("page.js cannot be read, or this browser is too old. Copy the whole folder to the server."));
 }
 
-// Whether this is the first time that the tab asks; true once.
+// Whether the tab asks for the first time, for this page of a site that may have others; true once.
 function first() {
+  const key = "isolated " + location.pathname;
   try {
-    if (sessionStorage.getItem("isolated")) return false;
-    sessionStorage.setItem("isolated", "asked");
+    if (sessionStorage.getItem(key)) return false;
+    sessionStorage.setItem(key, "asked");
     return true;
   } catch (error) { return false; }  // without storage, the page would load forever
 }
@@ -29,7 +30,7 @@ function isolating() {
 }
 
 if (location.protocol === "file:") {
-  stop("A page of a file may not read its model. Serve the folder, for example by “python -m http.server”, and open http://localhost:8000.");
+  stop("A page that is opened as a file cannot read its model. Serve the folder, for example with “python -m http.server”, and open http://localhost:8000.");
 } else if (!self.crossOriginIsolated && self.isSecureContext && navigator.serviceWorker) {
   isolating().then(runs => { if (runs && first()) location.reload(); else open(); });
 } else open();

@@ -1,7 +1,7 @@
 // Loads the model and answers for pictures, beside the page, so that it stays responsive.
 //
 // Takes {id, task: "load"} and {id, task: "answer", picture, labels}; returns {id, result} or {id, error}, and while it
-// loads {progress: {done, total}}.
+// loads {progress: {done, total}}. The result of a picture is null if another came while it waited.
 import {inRange, prepared} from "./pixels.js";
 import {answerRow, ranked} from "./answer_rows.js";
 import {fitting, mean, tokens} from "./texts.js";
@@ -10,10 +10,11 @@ const BUILDS = {webgpu: ["ort.webgpu.min.mjs", "ort-wasm-simd-threaded.asyncify"
 const STRIP = 2 ** 22;  // pixels of a canvas: browsers of phones refuse large ones
 let model, ort, session, texts, encode, embeddings = new Map();
 
-// The bytes of a file of the folder; `report` is called with their number as they come.
+// The bytes of a file of the folder, the server's newest: a cached one could be of an earlier model. `report` is called
+// with their number as they come.
 async function fetched(name, report = () => {}) {
   let response;
-  try { response = await fetch(new URL(name, import.meta.url)); } catch (error) { throw new Error(name + " cannot be read: the server does not answer."); }
+  try { response = await fetch(new URL(name, import.meta.url), {cache: "no-cache"}); } catch (error) { throw new Error(name + " cannot be read: the server does not answer."); }
   if (!response.ok) throw new Error(name + " is missing: the server answers " + response.status + ". Copy the whole folder to the server.");
   const parts = [], reader = response.body.getReader();
   let length = 0;
@@ -155,11 +156,11 @@ async function labelled(outputs, labels) {
   return ranked(labels, fitting(outputs.embeddings.data, found, model.texts));
 }
 
-// A mask's colours as the address of a PNG.
-async function withAddress({rgba, size: [height, width]}) {
+// A mask's colours as a PNG.
+async function asPicture({rgba, size: [height, width]}) {
   const canvas = new OffscreenCanvas(width, height);
   canvas.getContext("2d").putImageData(new ImageData(rgba, width, height), 0, 0);
-  return {url: URL.createObjectURL(await canvas.convertToBlob())};
+  return {blob: await canvas.convertToBlob()};
 }
 
 async function answer({picture, labels}) {
@@ -168,14 +169,16 @@ async function answer({picture, labels}) {
   const outputs = await run(session, "images", "float32", pixels, [1, image.height, image.width, image.channels]);
   const size = [canvas.height, canvas.width];
   const best = model.texts ? await labelled(outputs, labels) : answerRow(outputs, model, frame, size), ended = performance.now();
-  for (const row of model.parts ? Object.values(best) : [best]) if (row.mask) row.mask = await withAddress(row.mask);
+  for (const row of model.parts ? Object.values(best) : [best]) if (row.mask) row.mask = await asPicture(row.mask);
   return {best, preparing: ready - began, computing: ended - ready};
 }
 
 const TASKS = {load, answer};
-let last = Promise.resolve();  // one picture after the other
+let last = Promise.resolve(), newest = 0;  // one picture after the other
 self.onmessage = ({data: {id, task, ...given}}) => {
+  newest = id;
   last = last.then(async () => {
+    if (id !== newest) return self.postMessage({id, result: null});  // the page no longer waits for it
     try { self.postMessage({id, result: await TASKS[task](given)}); } catch (error) { self.postMessage({id, error: error.message}); }
   });
 };
