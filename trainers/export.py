@@ -59,9 +59,9 @@ def export(values):
     form = _BY_ENDING.get(ending, "tf_saved_model") if values.format is None else values.format
     if form not in valid:
         raise ValueError(f'Unknown export format "{form}".{did_you_mean(form, valid)} Valid: {", ".join(valid)}.')
+    check_folder(epath.Path(values.output).parent)
     quantization, source = _quantization(values), None
     answering, finding = {"top_k": values.top_k, "activation": values.activation}, shared_flags.finding(values)
-    check_folder(epath.Path(values.output).parent)
     check_quantization(form, quantization, values.calibration)
     with stage(f"Loading {values.model}"):
         model = loading.load(values.model, class_names=values.class_names, key=values.key)

@@ -189,7 +189,7 @@ def test_litert_files_of_every_head_equal_keras(head, tmp_path):
     model = segmenting(head, head_options=options)
     floats, small = str(tmp_path / "m.tflite"), str(tmp_path / "small.tflite")
     keras_vit.export(model, floats)
-    litert_format.quantize(floats, small, "int8_dynamic", None)
+    litert_format.quantize(floats, small, "int8_dynamic")
     assert os.path.getsize(small) < os.path.getsize(floats)
     expected, found = (litert_format.runner(path)(pixels(3)) for path in (floats, small))
     compare(expected, found, "LiteRT", exact=False)

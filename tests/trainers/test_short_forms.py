@@ -31,8 +31,8 @@ def test_short_forms_are_keys_and_files_have_a_config_of_their_own(monkeypatch, 
 
 def test_the_preprocessing_follows_the_size(monkeypatch):
     config, rest = given(monkeypatch, "--config=cifar10_finetune", "--image_size=192")
+    assert config.model.image_size == 192
     assert rest == [
-        "--config.model.image_size=192",
         "--config.data.train_preprocess=decode|random_crop(64, padding=4)|random_flip|resize(192, 192,"
         " method='bicubic')",
         "--config.data.eval_preprocess=decode|resize(192, 192, method='bicubic')",

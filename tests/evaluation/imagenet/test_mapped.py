@@ -153,7 +153,7 @@ def test_the_binary_takes_data_of_other_classes_for_it(tiny, tmp_path, photos, c
         (photos / name).rename(photos / synset)
     keras_vit.save(tiny(classes=1000), tmp_path / "m.keras")
     common = {"data": f"folder:{photos}", "split": "train", "data_dir": None, "preprocess": "decode|resize(8, 12)"}
-    values = types.SimpleNamespace(**common, evals="mapped()", batch_size=8, broken_limit=0)
+    values = types.SimpleNamespace(**common, evals="mapped()", batch_size=8, broken_limit=0, engines=False)
     found = evaluate.evaluate(values, str(tmp_path / "m.keras"), Strategy(), None)
     assert found["mapped"][1]["examples"] == 20 and "mapped: {" in capsys.readouterr().out
     values.evals = None
