@@ -89,7 +89,7 @@ class _Outputs(keras.layers.Layer):
         names = list(like)
 
         def arrays(pixels):
-            found = self._run(np.asarray(pixels))
+            found = self._run(np.asarray(pixels, "float32"))
             return [found[name] for name in names]
 
         values = tf.numpy_function(arrays, [images], [tf.float32] * len(names))

@@ -53,7 +53,12 @@ def test_a_detector_finds_what_the_engine_returns():
     outputs["logits"] = np.full_like(outputs["logits"], -9.0)
     outputs["logits"][0, 3, 1] = 5.0
     outputs["boxes"][0, 3] = (0.1, 0.2, 0.5, 0.6)
-    found, scores, labels = engines.with_outputs_of(model, lambda _: outputs).detections(IMAGES[:1])
+
+    def run(images):
+        assert images.dtype == "float32", "what files take"
+        return outputs
+
+    found, scores, labels = engines.with_outputs_of(model, run).detections(IMAGES[:1].astype("uint8"))
     np.testing.assert_allclose(found[0][0], (0.1, 0.2, 0.5, 0.6), atol=1e-6)
     assert labels[0][0] == 1 and scores[0][0] == pytest.approx(1 / (1 + np.exp(-5)), abs=1e-4)
 
