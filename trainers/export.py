@@ -20,7 +20,7 @@ from etils import epath
 
 from . import flags, loading, shared_flags
 
-IMAGES = 256  # of --calibration_images
+IMAGES = 256  # as in runs/calibration_images.py, whose import would take --help seconds
 _BY_ENDING = {".onnx": "onnx", ".tflite": "litert", ".npz": "google", ".pth": "mmsegmentation", ".keras": "keras"}
 
 

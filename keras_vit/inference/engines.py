@@ -1,8 +1,8 @@
-"""A model in ONNX Runtime, OpenVINO and LiteRT, in floats and int8: size, speed, and the measure of its own task.
+"""A model in ONNX Runtime, OpenVINO and LiteRT, in floats and int8: size, speed, and its task's measure.
 
     rows = keras_vit.inference.engines.compare(evaluator, setting, calibration)
 
-Each file returns the model's own outputs. The evaluator measures the model with these outputs in place of its own, so
+Each file returns the model's outputs, and the evaluator measures the model with these instead of those of Keras, so
 that every task is compared by what it is ranked by. The engines take turns, image by image: what else runs on the
 machine slows all of them.
 """

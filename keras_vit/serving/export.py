@@ -242,7 +242,7 @@ def export(
             `model.preprocess` takes, or a finite tf.data dataset of pixels; for a text encoder token ids (n, length).
             Every fourth is held out.
         threshold, iou, limit, soft, across_classes: a detector's, as in `model.detect`; None for its defaults.
-        ranges: for "int8_static", {path of a layer with a kernel: largest absolute value of its input}, such as learnt
+        ranges: for "int8_static", {path of a layer with a kernel: largest absolute value of its input}, such as learned
             ranges; other layers are calibrated. Paths are inside the model, as `quantize_aware` returns them. Layers
             that read the same tensor take the largest.
         runtime: for a page, a folder with the npm package onnxruntime-web, such as node_modules; None to have npm

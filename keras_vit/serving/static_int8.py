@@ -206,7 +206,7 @@ def _choose_measured(
             reference = {name: value[:count] for name, value in expected.items()}
             return max(differences(reference, outputs(runner(place), held_out[:count])).values())
 
-        with stage("Quantising each product alone", len(file.groups), "groups of products") as work:
+        with stage("Measuring products in int8", len(file.groups), "groups of products") as work:
             return choose(file, error, work)
 
 

@@ -1,4 +1,4 @@
-"""A static server of a folder, and Chromium with a page of its own that reports what it sees."""
+"""A static server of a folder, and Chromium, with a page that reports what it sees."""
 
 import contextlib
 import functools
