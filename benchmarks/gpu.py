@@ -1,13 +1,16 @@
-"""Training steps on one GPU, with Keras on JAX: use of the card's arithmetic, and whether the input keeps up.
+"""Training and inference on one GPU, with Keras on JAX: use of the card's arithmetic, and whether the input keeps up.
 
     KERAS_BACKEND=jax python -m benchmarks.gpu --cases=B/16:256,L/16:128
+    KERAS_BACKEND=jax python -m benchmarks.gpu --cases=Swin-T:256,DINOv3-S/16:256 --passes=training,inference
     KERAS_BACKEND=jax python -m benchmarks.gpu --torch_python=PYTHON        (with timm, by torch.compile)
+    KERAS_BACKEND=jax python -m benchmarks.gpu --photos=FOLDER              (and steps fed from a folder of JPEGs)
 
-Each case is `model.fit` with AdamW in mixed bfloat16 on random images of 224 px, after compilation; medians over rounds
-of --steps steps. Model FLOPs are three times those of a forward pass; their rate is divided by the maker's figure for
-the card, and by the best bfloat16 matrix product measured here. "On the card" reuses one batch there; "from the host"
-transfers every batch of uint8 pixels, as training does. Each case runs with attention by XLA and by cuDNN's kernel, in
-separate processes, because JAX reports only the peak memory of a process. TensorFlow is not needed.
+Training is `model.fit` with AdamW in mixed bfloat16 on random images of 224 px, inference the compiled forward pass;
+medians over rounds of --steps steps, after compilation. Model FLOPs, in training three times those of a forward pass,
+are divided by the maker's figure for the card, and by the best bfloat16 matrix product measured here. "On the card"
+reuses one batch there; "from the host" transfers every batch of uint8 pixels, as training does; "from files" decodes,
+crops and flips them, too. Each case runs with attention by XLA and by cuDNN's kernel, in separate processes, because
+JAX reports only the peak memory of a process. TensorFlow is needed only for --photos.
 """
 
 import dataclasses
@@ -22,6 +25,7 @@ import time
 import numpy as np
 
 from benchmarks.own_process import in_own_process
+from keras_vit.io.suggest import check_known
 from trainers import flags
 
 # TFLOP/s of dense bfloat16 products, from data sheets, by prefix of the card's name in JAX.
@@ -34,6 +38,8 @@ STATED = {
     "NVIDIA L40S": 362,
 }
 SIZES = (4096, 8192)
+PASSES = ("training", "inference")
+COLUMNS = ("on the card", "from the host", "from files")  # where batches come from
 
 
 def read_cases(text: str) -> list[tuple[str, int]]:
@@ -118,41 +124,79 @@ def fit_seconds(model, batches, steps: int, rounds: int) -> float:
     return statistics.median(seconds)
 
 
-def training(variant: str, batch: int, steps: int, rounds: int, cudnn: str, image_size: int = 224, **sizes) -> dict:
-    """A case's seconds per step "on the card" and "from the host", FLOPs per step, peak bytes on the card or None.
+def make_model(variant: str, image_size: int, cudnn: str):
+    """A model of any family; `cudnn` is "on" or "off", for attention by cuDNN's kernel or by XLA."""
+    from keras_vit import models
+    from keras_vit.models.families import find_spec
 
-    `cudnn` is "on" or "off", for attention by cuDNN's kernel or by XLA.
-    """
+    os.environ["KERAS_VIT_DOT_PRODUCT_ATTENTION"] = cudnn
+    return models.build(find_spec(variant), image_size=image_size, classes=1000, dtype="mixed_bfloat16")
+
+
+def forward_seconds(model, images, steps: int, rounds: int) -> float:
+    """Median seconds of a compiled forward pass on images on the card."""
+    import jax
+
+    weights = [v.value for v in model.trainable_variables], [v.value for v in model.non_trainable_variables]
+    forward = jax.jit(lambda weights, images: model.stateless_call(*weights, images, training=False)[0])
+    return measure_seconds(lambda: [forward(weights, images) for _ in range(steps)], rounds) / steps
+
+
+def photo_batches(folder: str, batch: int, image_size: int):
+    """Endless training batches of a folder of JPEGs: cropped and flipped at random."""
+    from keras_vit.data import open_source, training_batches
+
+    text = f"decode|random_resized_crop({image_size})|random_flip"
+    return training_batches(open_source(f"folder:{folder}", "train"), text, batch).as_numpy_iterator()
+
+
+def training_seconds(model, batch: int, steps: int, rounds: int, photos: str) -> dict:
+    """{where batches come from: median seconds of a step}."""
     import jax
 
     import keras_vit
-    from keras_vit.planning.model_counts import forward_flops
 
-    os.environ["KERAS_VIT_DOT_PRODUCT_ATTENTION"] = cudnn
-    model = keras_vit.ViT(variant, image_size=image_size, classes=1000, dtype="mixed_bfloat16", **sizes)
     model.compile(
         keras_vit.training.AdamW(1e-4, decay=0.1, global_clipnorm=1.0), keras_vit.training.SoftmaxCrossEntropy()
     )
-    images = np.random.default_rng(0).integers(0, 256, (batch, image_size, image_size, 3), dtype="uint8")
-    labels = np.arange(batch, dtype="int32") % 1000
-    found = {
-        "variant": variant,
-        "batch": batch,
-        "cudnn": cudnn,
-        "flops": 3 * batch * forward_flops(model.spec, image_size),
-    }
-    for name, batch_of in (("on the card", jax.device_put((images, labels))), ("from the host", (images, labels))):
-        found[name] = fit_seconds(model, (pair for pair in itertools.repeat(batch_of)), steps, rounds)
+    size = model.input_shape[1]
+    images = np.random.default_rng(0).integers(0, 256, (batch, size, size, 3), dtype="uint8")
+    pair = images, np.arange(batch, dtype="int32") % 1000
+    batches = {"on the card": itertools.repeat(jax.device_put(pair)), "from the host": itertools.repeat(pair)}
+    if photos:
+        batches["from files"] = photo_batches(photos, batch, size)
+    return {name: fit_seconds(model, (each for each in source), steps, rounds) for name, source in batches.items()}
+
+
+def measured(
+    variant: str, batch: int, steps: int, rounds: int, cudnn: str, kind: str, photos: str = "", image_size: int = 224
+) -> dict:
+    """A case's seconds per step by where its batches come from, FLOPs per step, peak bytes on the card or None.
+
+    `kind` is "training" or "inference".
+    """
+    import jax
+
+    from keras_vit.planning.model_counts import forward_flops
+
+    model = make_model(variant, image_size, cudnn)
+    found = {"variant": variant, "batch": batch, "cudnn": cudnn, "kind": kind}
+    found["flops"] = (3 if kind == "training" else 1) * batch * forward_flops(model.spec, image_size)
+    if kind == "training":
+        found |= training_seconds(model, batch, steps, rounds, photos)
+    else:
+        images = jax.device_put(np.zeros((batch, image_size, image_size, 3), "uint8"))
+        found["on the card"] = forward_seconds(model, images, steps, rounds)
     memory = jax.local_devices()[0].memory_stats() or {}
     found["bytes"] = memory.get("peak_bytes_in_use")
     return found
 
 
-def timm_seconds(python: str, variant: str, batch: int, steps: int, rounds: int) -> dict:
-    """{"seconds": per step of timm}, by gpu_torch.py in another environment, or {"error": reason}."""
+def timm_measured(python: str, variant: str, batch: int, steps: int, rounds: int, kind: str) -> dict:
+    """{"seconds": per step of timm, "bytes": peak}, by gpu_torch.py in another environment, or {"error": reason}."""
     program = pathlib.Path(__file__).with_name("gpu_torch.py")
     done = subprocess.run(
-        [python, str(program), variant, str(batch), str(steps), str(rounds)],
+        [python, str(program), variant, str(batch), str(steps), str(rounds), kind],
         capture_output=True,
         text=True,
         check=False,
@@ -166,17 +210,20 @@ def row(found: dict, peak: float | None, rate: float) -> str:
     """A case as a table row."""
     used = found["flops"] / found["on the card"]
     shares = f"{used / peak:.3f}" if peak else "-"
-    memory = f"{found['bytes'] / 2**30:.2f}" if found["bytes"] else "-"
     timm = found.get("timm", {})
     beside = f"{timm['seconds'] / found['on the card']:.2f}" if "seconds" in timm else timm.get("error", "-")
-    speeds = " | ".join(f"{found['batch'] / found[name]:.0f}" for name in ("on the card", "from the host"))
-    label = f"{found['variant']}, batch {found['batch']}, {'cuDNN' if found['cudnn'] == 'on' else 'XLA'}"
+    speeds = " | ".join(f"{found['batch'] / found[name]:.0f}" if name in found else "-" for name in COLUMNS)
+    memory = " | ".join(f"{each['bytes'] / 2**30:.2f}" if each.get("bytes") else "-" for each in (found, timm))
+    attention = "cuDNN" if found["cudnn"] == "on" else "XLA"
+    label = f"{found['variant']}, {found['kind']}, batch {found['batch']}, {attention}"
     return f"| {label} | {speeds} | {shares} | {used / rate:.3f} | {memory} | {beside} |"
 
 
 def main():
     values = flags.FLAGS
-    cases = read_cases(values.cases)
+    cases, passes = read_cases(values.cases), values.passes.split(",")
+    for kind in passes:
+        check_known(kind, "--passes", PASSES)
     card = in_own_process(measured_card, values.rounds)
     peak = stated(card.name)
     said = f"the maker states {peak / 1e12:.0f}" if peak else "what its maker states is not known here"
@@ -184,21 +231,27 @@ def main():
         f"{card.name}: products in bfloat16 reach {card.rate / 1e12:.3g} TFLOP/s; {said}. JAX {card.jax}, Keras"
         f" {card.keras}"
     )
-    print("| | images/s on the card | from the host | of the stated rate | of products | GiB | timm's time over ours |")
-    print("|-|-|-|-|-|-|-|", flush=True)
-    for variant, batch in cases:
-        timm = {}
+    heads = *COLUMNS, "of the stated rate", "of products", "GiB", "timm's GiB", "timm's time over ours"
+    print(f"| | images/s {' | '.join(heads)} |\n|-|{'-|' * len(heads)}", flush=True)
+    for (variant, batch), kind in itertools.product(cases, passes):
+        sizes, timm = (variant, batch, values.steps, values.rounds), {}
         if values.torch_python:
-            timm = timm_seconds(values.torch_python, variant, batch, values.steps, values.rounds)
+            timm = timm_measured(values.torch_python, *sizes, kind)
         for cudnn in ("off", "on"):
-            found = in_own_process(training, variant, batch, values.steps, values.rounds, cudnn)
-            print(row(found | {"timm": timm}, peak, card.rate), flush=True)
+            found = in_own_process(measured, *sizes, cudnn, kind, values.photos) | {"timm": timm}
+            print(row(found, peak, card.rate), flush=True)
+            if values.output:
+                with open(values.output, "a", encoding="utf-8") as file:
+                    print(json.dumps({**found, "card": card.name}), file=file)
 
 
 def run():
     flags.string("cases", "B/16:256,L/16:128", "VARIANT:BATCH, joined by commas.")
     flags.integer("steps", 20, "Steps in a round.", lowest=1)
     flags.integer("rounds", 5, "Rounds; medians are reported.", lowest=1)
+    flags.string("passes", "training", "training, inference, or both, joined by a comma.")
+    flags.string("photos", "", "A folder of JPEGs in a folder per class, from which training is measured, too.")
+    flags.string("output", "", "A file to which each result is added as a line of JSON.")
     flags.string("torch_python", "", "A Python with torch and timm, to compare with.")
     flags.launch(main)
 
