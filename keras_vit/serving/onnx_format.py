@@ -49,6 +49,17 @@ def _drop_unused(graph):
             del graph.initializer[i]
 
 
+def _copy_unchanged_states(graph):
+    """Lets loops return a copy of each state that they only read: OpenVINO refuses a state that is its own output."""
+    bodies = [attribute.g for node in graph.node if node.op_type == "Loop" for attribute in node.attribute]
+    for body in bodies:
+        states = {state.name for state in body.input}
+        for output in body.output:
+            if output.name in states:
+                body.node.append(helper.make_node("Identity", [output.name], [f"{output.name}/unchanged"]))
+                output.name = f"{output.name}/unchanged"
+
+
 def convert(function: Any, takes: Any, path: str) -> None:
     """Writes `function`, a tf.function of the tensor spec `takes`, as float32 operations to `path`.
 
@@ -71,6 +82,7 @@ def convert(function: Any, takes: Any, path: str) -> None:
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "b"
     keep_tokens(model)
+    _copy_unchanged_states(model.graph)
     _drop_unused(model.graph)
     model.producer_name, model.producer_version = "keras_vit", ""
     onnx.checker.check_model(model, full_check=True)

@@ -1,6 +1,7 @@
 """Exports of a detector: detections in TensorFlow alone, ONNX Runtime and LiteRT, equal to Keras'."""
 
 import importlib
+import importlib.util
 import json
 
 import numpy as np
@@ -11,6 +12,7 @@ from small_models import NAMED, detecting, eager, pixels
 import keras_vit
 from keras_vit.answers import Boxes
 from keras_vit.answers.boxes_in_graph import objects_of_encoded
+from keras_vit.inference import engines
 from keras_vit.serving.same_outputs import compare
 
 THRESHOLD = 0.05
@@ -117,6 +119,8 @@ def test_a_file_finds_the_same(model, tmp_path, ending):
         assert_detections(model, found, pixels(n), **options)
         assert found["candidates"].shape == (n, 30, 4) and found["logits"].shape == (n, 30, 3)
     assert json.loads((tmp_path / f"m.{ending}.json").read_text())["threshold"] == THRESHOLD
+    if ending == "onnx" and importlib.util.find_spec("openvino"):
+        assert_detections(model, engines._openvino(str(path))(pixels(3)), pixels(3), **options)
 
 
 # One engine per head: a format converts operations, and the heads share theirs. The dense head has both engines above.
