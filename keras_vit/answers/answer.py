@@ -224,6 +224,10 @@ class Answer:
         """Of what was `computed` what the answer is made of, by Keras."""
         return values
 
+    def in_page(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Of what was `computed` what an exported page draws, by Keras."""
+        return self.chosen(values)
+
     def rows(self, values: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """A JSON object for each of b images, from `chosen` arrays (b, ...)."""
         return as_rows(values)

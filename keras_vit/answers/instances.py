@@ -158,6 +158,12 @@ class InstanceMasks(Boxes):
         """Objects above the least score of a request; masks are logits."""
         return self._best(values, min(LEAST_SCORE, self.model.score_threshold))
 
+    def in_page(self, values: dict[str, Any]) -> dict[str, Any]:
+        """`chosen`; of a model with stuff, queries, which the page merges as InstanceModel.segment does."""
+        if not self.model.stuff:
+            return self.chosen(values)
+        return as_float32(self.model.queries().get_layer("best_classes")(values["logits"], values["masks"]))
+
     def rows(self, values: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Each image's `chosen` arrays; `at_size` makes JSON of them."""
         return [dict(zip(values, row)) for row in zip(*values.values())]

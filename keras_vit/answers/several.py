@@ -117,6 +117,9 @@ class Several(Answer):
     def chosen(self, values: dict[str, Any]) -> dict[str, Any]:
         return _joined({name: answer.chosen(self.part(values, name)) for name, answer in self.parts.items()})
 
+    def in_page(self, values: dict[str, Any]) -> dict[str, Any]:
+        return _joined({name: answer.in_page(self.part(values, name)) for name, answer in self.parts.items()})
+
     def rows(self, values: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """A JSON object for each image: {part: its own}."""
         parts = {name: answer.rows(self.part(values, name)) for name, answer in self.parts.items()}

@@ -127,7 +127,7 @@ class BestClasses(keras.layers.Layer):
 
     def call(self, logits, masks):
         p = probabilities(logits, self.activation)  # (b, q, k)
-        scores, labels = ops.max(p, axis=-1), ops.cast(ops.argmax(p, axis=-1), "int32")
+        scores, labels = (ops.squeeze(x, -1) for x in ops.top_k(p, 1))  # ONNX lacks an operation of argmax
         if self.activation == "softmax":
             labels = ops.where(scores > 1.0 - ops.sum(p, axis=-1), labels, -1)
         return {"scores": scores, "labels": labels, "masks": ops.cast(masks, "float32")}

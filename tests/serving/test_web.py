@@ -106,11 +106,20 @@ def test_weights_beyond_float16_stay():
     onnx.checker.check_model(model, full_check=True)
 
 
+def panoptic():
+    fields = {"image_size": (16, 24), "depth": 2, "width": 16, "heads": 2, "mlp_dim": 16}
+    return keras_vit.InstanceModel("Ti/8", "eomt", 2, head_options={"queries": 3, "blocks": 1}, stuff=[0], **fields)
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize(
     ("make", "names"),
-    [(segmenting, {"logits"}), (lambda: detecting(), {"boxes", "scores", "labels"})],
-    ids=["masks", "objects"],
+    [
+        (segmenting, {"logits"}),
+        (lambda: detecting(), {"boxes", "scores", "labels"}),
+        (panoptic, {"masks", "scores", "labels"}),
+    ],
+    ids=["masks", "objects", "scenes"],
 )
 def test_other_answers_have_what_the_page_draws(libraries, tmp_path, make, names):
     model = make()

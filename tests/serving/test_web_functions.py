@@ -14,6 +14,7 @@ from keras_vit.data import parse
 from keras_vit.data.ops.frame import frame
 from keras_vit.image_text.zero_shot import TEMPLATES
 from keras_vit.instances.found import Instances
+from keras_vit.instances.panoptic import merged
 from keras_vit.io.tokenizer import KINDS, _without_punctuation
 from keras_vit.segmentation.sliding_windows import resized
 from keras_vit.serving.web import page_folder
@@ -116,6 +117,32 @@ def test_masks_of_objects_are_those_of_detect(shown):
     for counts, mask in zip(found, expected):
         assert sum(counts) == size[0] * size[1]
         assert np.mean(mask_of(counts, size) != mask) < 0.002
+
+
+@pytest.mark.parametrize("shown", [(0.0, 0.0, 1.0, 1.0), (0.0, -0.2, 1.0, 1.2)])
+def test_scenes_are_those_of_segment(shown):
+    rng, size, names = np.random.default_rng(0), (40, 60), ["sky", "road", "car", "dog"]
+    coarse = rng.normal(-4, 4, (20, 3, 4)).repeat(3, 1).repeat(3, 2)
+    grids = (coarse + rng.normal(0, 0.3, coarse.shape)).astype("float32")
+    scores, labels = rng.uniform(0.7, 1, 20).astype("float32"), rng.integers(-1, 4, 20).astype("int32")
+    kept = (labels >= 0) & (scores > 0.8)
+    expected, found, _ = merged(grids[kept], scores[kept], labels[kept], (0, 1), size, shown, overlap=0.5)
+    masks = {"data": floats(grids.transpose(1, 2, 0)), "dims": [1, 9, 12, 20]}
+    given = masks, floats(scores), labels.tolist(), [0, 1], list(shown), list(size)
+    about = {"answers": ["instances"], "class_names": names, "classes": 4, "stuff": ["sky", "road"]}
+    outputs = {"masks": masks, "scores": {"data": floats(scores)}, "labels": {"data": labels.tolist()}}
+    scene, row = call(
+        ("answer_rows.js", "merged", *given, 0.8, 0.5),
+        ("answer_rows.js", "answerRow", outputs, about, list(shown), list(size)),
+    )
+    numbers = {-1: 0, **{query: i for i, query in enumerate(scene["kept"], 1)}}
+    there = np.array([numbers[query] for query in scene["map"]]).reshape(size)
+    assert len(found) > 3 and [labels[i] for i in scene["kept"]] == found.tolist()
+    assert np.mean(there != expected) < 0.002
+    segments, found, _ = merged(grids[kept], scores[kept], labels[kept], (0, 1), size, shown)
+    shares = sorted((np.bincount(segments.ravel(), minlength=len(found) + 1)[1:] / segments.size).tolist())
+    np.testing.assert_allclose(sorted(row["shares"]), shares, atol=2e-3)
+    assert sorted(row["classes"]) == sorted(names[i] for i in found)
 
 
 def test_rows_are_the_json_of_the_service():

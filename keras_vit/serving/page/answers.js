@@ -75,6 +75,7 @@ function show(best, about, picture, part) {
   if (best.depth) { tell("The depth of every pixel" + (about.depth === "metric" ? ", in metres." : ": larger is nearer."), "soft"); return drawDepth(best.depth, about, picture); }
   if (!best.classes) return tell("This model names no classes. " + Object.entries(best).filter(([name]) => name !== "status")
     .map(([name, values]) => "Its " + name + ": " + [values].flat(9).length.toLocaleString("en") + " numbers.").join(" "), "soft");
+  if (!best.classes.length) return tell("Nothing was found.", "best");
   const names = best.classes.map(name => about.class_names || about.texts ? name : "Class " + name), shares = best.probabilities || best.shares;
   tell(names[0] + ", " + percent(shares[0]) + (best.mask ? " of the pixels" : ""), "best");
   byId("classes").append(...names.map((name, i) => entry(name, shares[i], best.colors && "rgb(" + best.colors[i].join(", ") + ")")));

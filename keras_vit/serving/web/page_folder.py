@@ -87,7 +87,7 @@ def _function(answer) -> Callable:
     def outputs(images):
         found = answer.computed(answer.computes(images, training=False))
         computed = {name: keras.ops.cast(x, "float32") for name, x in found.items()}
-        return {**{_COMPUTED + name: x for name, x in computed.items()}, **answer.chosen(computed)}
+        return {**{_COMPUTED + name: x for name, x in computed.items()}, **answer.in_page(computed)}
 
     return outputs
 
@@ -99,7 +99,7 @@ def _compare(answer, function, run, pixels, **how):
     """
     expected, found = {name: np.asarray(x) for name, x in function(pixels).items()}, run(pixels)
     computed = {name.removeprefix(_COMPUTED): x for name, x in found.items() if name.startswith(_COMPUTED)}
-    expected |= {name: np.asarray(x) for name, x in answer.chosen(computed).items()}
+    expected |= {name: np.asarray(x) for name, x in answer.in_page(computed).items()}
     compare(expected, found, "ONNX Runtime", **how)
 
 

@@ -118,12 +118,57 @@ function instanceRow(outputs, about, frame, size) {
   return {...row, masks: row.places.map((i, k) => ({size: wanted, counts: runLengths(grid(i), [rows, columns], row.boxes[k], frame, wanted)}))};
 }
 
+// The segments of a picture: the number of each pixel's query, -1 for none, and the queries that have some, best first.
+// Each pixel belongs to the query with the highest product of score and mask probability; a segment that keeps less than
+// `overlap` of its mask is left out, and a class of `stuff`, numbers, is one segment.
+export function merged({data, dims: [, rows, columns, queries]}, scores, labels, stuff, frame, wanted, threshold = 0.8, overlap = 0.8) {
+  const order = Array.from(scores.keys()).filter(i => labels[i] >= 0 && scores[i] > threshold).sort((a, b) => scores[b] - scores[a]);
+  const across = between(columns, wanted[1], frame[1], frame[3]), line = new Float32Array(columns);
+  const map = new Int16Array(wanted[0] * wanted[1]).fill(-1), inside = new Uint8Array(map.length), strongest = new Float32Array(map.length);
+  const area = new Array(queries).fill(0), own = [...area], shown = [...area], first = {}, into = new Array(queries).fill(-1);
+  for (const i of order) {
+    between(rows, wanted[0], frame[0], frame[2]).forEach(([above, below, down], y) => {
+      for (let x = 0; x < columns; x++) line[x] = data[(above * columns + x) * queries + i] * (1 - down) + data[(below * columns + x) * queries + i] * down;
+      across.forEach(([before, after, right], x) => {
+        const logit = line[before] * (1 - right) + line[after] * right, strength = scores[i] / (1 + Math.exp(-logit)), at = y * wanted[1] + x;
+        if (logit >= 0) area[i]++;
+        if (map[at] < 0 || strength > strongest[at]) { map[at] = i; strongest[at] = strength; inside[at] = logit >= 0; }
+      });
+    });
+  }
+  map.forEach((i, at) => { if (i >= 0) { own[i]++; shown[i] += inside[at]; } });
+  const kept = order.filter(i => shown[i] && own[i] >= overlap * area[i]);
+  for (const i of kept) into[i] = stuff.includes(Number(labels[i])) ? (first[labels[i]] ??= i) : i;
+  return {map: map.map((i, at) => (i >= 0 && inside[at] ? into[i] : -1)), kept: kept.filter(i => into[i] === i)};
+}
+
+// The colour of number i of any count of things, RGB: as far as possible from those before.
+function colorOf(i) {
+  const part = n => { const k = (n + i * 137.5 / 30) % 12; return Math.round(255 * (0.6 - 0.34 * Math.max(-1, Math.min(k - 3, 9 - k, 1)))); };
+  return [part(0), part(8), part(4)];
+}
+
+// The segments of a scene with their shares, largest first, and their colours, RGBA.
+function sceneRow({scores, labels, masks}, about, frame, size) {
+  const wanted = within(size), all = names(about), stuff = about.stuff.map(name => all.indexOf(name));
+  const {map, kept} = merged(masks, scores.data, labels.data, stuff, frame, wanted);
+  const rgba = new Uint8ClampedArray(4 * map.length), counts = {}, colors = Object.fromEntries(kept.map((i, k) => [i, colorOf(k)]));
+  map.forEach((i, at) => { if (i >= 0) { counts[i] = (counts[i] || 0) + 1; rgba.set([...colors[i], 255], 4 * at); } });
+  const order = kept.sort((a, b) => counts[b] - counts[a]);
+  return {
+    classes: order.map(i => all[labels.data[i]]),
+    shares: order.map(i => counts[i] / map.length),
+    colors: order.map(i => colors[i]),
+    mask: {rgba, size: wanted},
+  };
+}
+
 const ROWS = {
   classes: ({probabilities}, about) => ranked(names(about), probabilities.data, MOST_CLASSES),
   masks: maskRow,
   depth: depthRow,
   objects: objectRow,
-  instances: instanceRow,
+  instances: (outputs, about, ...where) => (about.stuff.length ? sceneRow : instanceRow)(outputs, about, ...where),
 };
 
 // The answer of a model for one picture: of one with parts, an object of theirs.
