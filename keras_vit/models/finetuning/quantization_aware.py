@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from absl import logging
 from keras import ops
 
 from keras_vit.fit.checks.inputs import check_images
@@ -196,6 +197,14 @@ def without_fake_quantization(model: Model, rounded: bool = False) -> Model:
         if rounded and layer in quantizers:
             copies[path].kernel.assign(_rounded(layer))
     return copy
+
+
+def in_floats(model: Model, path: Any) -> Model:
+    """A model from `path`, without fake quantisation: the model itself if it has none, or else a copy, and a warning."""
+    if not fake_quantizers(model):
+        return model
+    logging.warning("%s was trained for int8: its weights are taken in floats, without the learned ranges.", path)
+    return without_fake_quantization(model)
 
 
 def learned_ranges(model: keras.Model) -> dict[str, float]:
