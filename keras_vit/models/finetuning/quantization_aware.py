@@ -200,7 +200,7 @@ def without_fake_quantization(model: Model, rounded: bool = False) -> Model:
 
 
 def in_floats(model: Model, path: Any) -> Model:
-    """A model from `path`, without fake quantisation: the model itself if it has none, or else a copy, and a warning."""
+    """A model from `path` without fake quantisation: as it is, or a copy if it was trained for int8, with a warning."""
     if not fake_quantizers(model):
         return model
     logging.warning("%s was trained for int8: its weights are taken in floats, without the learned ranges.", path)
