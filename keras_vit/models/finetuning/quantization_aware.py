@@ -3,7 +3,7 @@
 model = keras_vit.load("runs/mine")
 keras_vit.models.quantize_aware(model, images)  # some hundred training images
 model.compile(...); model.fit(...)              # a few epochs, at a low learning rate
-keras_vit.export(model, "mine.onnx", quantization="int8_static")
+keras_vit.export(model, "mine.onnx", quantization="int8_static")  # LiteRT also takes calibration=images
 """
 
 import math
@@ -145,8 +145,9 @@ def quantize_aware(model: keras.Model, images: np.ndarray) -> list[str]:
 
     The encoder's dense layers and a classifier's head round their inputs to 8 bits and their kernels to 7, as
     `keras_vit.export(model, "x.onnx", quantization="int8_static")` does, which then needs no calibration. Everything
-    else, such as a dense head, stays in floats, here and in the file. Weights stay floats, too, and gradients pass as
-    if nothing were rounded. The range of an input starts where `images` are rounded with the least error, and learns.
+    else, such as a dense head, stays in floats, here and in the file; a LiteRT file rounds more, and calibrates that.
+    Weights stay floats, and gradients pass as if nothing were rounded. The range of an input starts where `images` are
+    rounded with the least error, and learns.
 
     `.keras` files, checkpoints and `clone()` keep it; `without_fake_quantization` gives the model in floats.
 
