@@ -165,20 +165,20 @@ class Choice(NamedTuple):
     all_int8: float
 
 
-def choose(file: StaticFile, error: Callable[..., float], work: Stage) -> Choice:
+def choose(groups: Sequence[str], error: Callable[..., float], work: Stage) -> Choice:
     """Which groups stay in floats.
 
     Args:
-        file: the calibrated file.
+        groups: those that may.
         error: (groups in floats, number of inputs or None for all) -> difference on held-out inputs.
         work: advances by one for each group that is measured.
     """
     whole = error((), None)
-    if whole <= BOUND:
+    if whole <= BOUND or not groups:
         return Choice({}, whole)
     alone = {}
-    for group in file.groups:
-        alone[group] = error([other for other in file.groups if other != group], _RANKING)
+    for group in groups:
+        alone[group] = error([other for other in groups if other != group], _RANKING)
         work.advance()
     order = sorted(alone, key=lambda group: -alone[group])
     count = _fewest(order, lambda floats: error(floats, None), BOUND)
@@ -195,9 +195,14 @@ def _sorting(runner: Callable[[str], Runner]) -> Callable[[str], Runner]:
 
 
 def _choose_measured(
-    file: StaticFile, path: str, runner: Callable[[str], Runner], expected: Outputs, held_out: np.ndarray
+    file: StaticFile,
+    groups: Sequence[str],
+    path: str,
+    runner: Callable[[str], Runner],
+    expected: Outputs,
+    held_out: np.ndarray,
 ) -> Choice:
-    """Which groups stay in floats, measured on files next to `path`."""
+    """Which of `groups` stay in floats, measured on files named like `path`."""
     with tempfile.TemporaryDirectory() as folder:
         place = os.path.join(folder, os.path.basename(path))
 
@@ -206,8 +211,8 @@ def _choose_measured(
             reference = {name: value[:count] for name, value in expected.items()}
             return max(differences(reference, outputs(runner(place), held_out[:count])).values())
 
-        with stage("Measuring products in int8", len(file.groups), "groups of products") as work:
-            return choose(file, error, work)
+        with stage("Measuring products in int8", len(groups), "groups of products") as work:
+            return choose(groups, error, work)
 
 
 def write(
@@ -219,6 +224,7 @@ def write(
     layers: Layers,
     derived: Collection[str],
     any_order: bool = False,
+    trained: Collection[str] = (),
     reference: Runner | None = None,
 ) -> dict[str, Any]:
     """Writes the float file `source` to `path` in int8, with the fewest products in floats; returns a report, JSON.
@@ -231,6 +237,7 @@ def write(
         layers: names and given ranges.
         derived: outputs that follow from others by close decisions, and are not compared.
         any_order: whether outputs are compared by `in_any_order`.
+        trained: layers that stay in int8, because they were trained for it.
         reference: computes the outputs to compare with; None for the float file.
 
     Raises:
@@ -250,7 +257,8 @@ def write(
     size = sum(value.nbytes for value in whole(held_out[:1]).values())
     held_out = held_out[: max(_BATCH, _BYTES // max(1, size))]
     expected = {name: value for name, value in outputs(whole, held_out).items() if name not in derived}
-    choice = _choose_measured(file, path, runner, expected, held_out)
+    groups = [group for group, products in file.groups.items() if not set(products) & set(trained)]
+    choice = _choose_measured(file, groups, path, runner, expected, held_out)
     file.write(path, choice.floats)
     found = outputs(runner(path), held_out)
     return {"calibrated_on": len(used), **_report(file, choice, expected, found)}

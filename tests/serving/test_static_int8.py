@@ -36,10 +36,17 @@ class Noisy:
 def test_the_fewest_products_stay_in_floats_that_bring_the_difference_to_the_bound(errors, floats):
     file = Noisy(**errors)
     with static_int8.stage("") as work:
-        choice = static_int8.choose(file, file.error, work)
+        choice = static_int8.choose(list(file.groups), file.error, work)
     assert list(choice.floats) == floats and choice.floats == {name: errors[name] for name in floats}
     assert choice.all_int8 == pytest.approx(np.linalg.norm(list(errors.values())))
     assert file.measured == 1 or floats, "nothing is measured alone if nothing hurts"
+
+
+def test_products_that_were_trained_for_int8_stay():
+    file = Noisy(a=0.3, b=0.2, c=0.01)
+    with static_int8.stage("") as work:
+        assert list(static_int8.choose(["b", "c"], file.error, work).floats) == ["b", "c"]
+        assert static_int8.choose([], file.error, work).floats == {}
 
 
 def test_every_fourth_input_is_held_out():
