@@ -49,10 +49,9 @@ def export(values):
     from keras_vit.io.atomic import check_folder
     from keras_vit.io.progress import stage
     from keras_vit.io.suggest import did_you_mean
-    from keras_vit.layers.fake_quantization import fake_quantizers
     from keras_vit.runs.calibration_images import calibration_pixels, calibration_source
     from keras_vit.serving.export import FORMATS as EXPORTS
-    from keras_vit.serving.single_file import QUANTIZED, check_quantization
+    from keras_vit.serving.single_file import QUANTIZED, check_quantization, needs_calibration
 
     valid = (*EXPORTS, *FORMATS)
     ending = epath.Path(values.output).suffix.lower()
@@ -65,8 +64,8 @@ def export(values):
     check_quantization(form, quantization, values.calibration)
     with stage(f"Loading {values.model}"):
         model = loading.load(values.model, class_names=values.class_names, key=values.key)
-    learned = fake_quantizers(model) and values.calibration is None
-    if quantization == "int8_static" and form in QUANTIZED and not learned:
+    calibrated = values.calibration is not None or needs_calibration(model, form, quantization)
+    if calibrated and form in QUANTIZED:
         with stage("Opening the images to calibrate on"):
             source = calibration_source(values.model, values.calibration, values.data_dir)
     with stage(f"Exporting to {values.output}"):

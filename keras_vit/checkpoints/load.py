@@ -37,6 +37,7 @@ from keras_vit.io.suggest import did_you_mean, nearest
 from keras_vit.io.tokenizer import Tokenizer
 from keras_vit.layers.arguments import as_named_now
 from keras_vit.layers.embedding.patches import pair
+from keras_vit.layers.fake_quantization import fake_quantizers
 from keras_vit.models import Classifier, families
 from keras_vit.models.headed import HeadedModel
 from keras_vit.models.overrides import Answers
@@ -149,6 +150,10 @@ def _from_keras(path, options, names, key):
             valid = f"its parts are {', '.join(model.parts)}" if model.parts else "it has one model, without parts"
             raise ValueError(f'"{path}" has no part key="{key}": {valid}.')
         model = model.parts[key]
+    if fake_quantizers(model) and not options.keeps_layers:
+        from keras_vit.models.finetuning.quantization_aware import in_floats  # loads when needed
+
+        model = in_floats(model, path)
     keeps = options.keeps_head(model.classes)
     if keeps and options.image_size is None:
         if options.class_names is None and not options.changes:

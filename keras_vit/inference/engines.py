@@ -156,10 +156,10 @@ def _forms(model: keras.Model, folder: str, calibration: np.ndarray) -> Iterator
         for weights in (FLOAT32, "int8_dynamic", "int8_static"):
             path = os.path.join(folder, weights + kind.suffix)
             quantization = None if weights == FLOAT32 else weights
-            trained = plain is not model and (format, quantization) == single_file.TRAINED
-            given = calibration if weights == "int8_static" and not trained else None
+            written = model if weights == single_file.TRAINED else plain
+            given = calibration if single_file.needs_calibration(written, format, quantization) else None
             with stage(f"Writing {weights} for {kind.engine}"):
-                write_outputs(model if trained else plain, path, quantization, given)
+                write_outputs(written, path, quantization, given)
             yield _Form(kind.engine, weights, path, module.runner(path))
             if format == "onnx" and weights != "int8_dynamic" and importlib.util.find_spec("openvino"):
                 yield _Form("OpenVINO", weights, path, _openvino(path))

@@ -20,7 +20,7 @@ from keras_vit.layers.dense import inner_layers
 ATTRIBUTE = "fake_quantizer"  # of a layer with one
 IN_FLOATS = 'keras_vit.models.without_fake_quantization(model), for commands with .save("floats.keras")'
 _STEPS = 127.0  # from 0 to the end of an input's range
-_KERNEL_STEPS = 64.0  # 7 bits: processors without VNNI add pairs of byte products in 16 bits, which 8 bits overflow
+KERNEL_STEPS = 64.0  # 7 bits: processors without VNNI add pairs of byte products in 16 bits, which 8 bits overflow
 _SMALLEST = 1e-30  # an empty kernel column's largest value
 
 
@@ -33,7 +33,7 @@ def fake_quantized(x: Any, scale: Any) -> Any:
 def fake_quantized_kernel(kernel: Any) -> Any:
     """A kernel (c, d) rounded to -64..64 times a scale for each output, by its largest weight; the gradient passes."""
     largest = ops.max(ops.abs(kernel), axis=0, keepdims=True)
-    scale = ops.stop_gradient(ops.maximum(largest, _SMALLEST) / _KERNEL_STEPS)
+    scale = ops.stop_gradient(ops.maximum(largest, _SMALLEST) / KERNEL_STEPS)
     return kernel + ops.stop_gradient(ops.round(kernel / scale) * scale - kernel)
 
 

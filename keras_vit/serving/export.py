@@ -240,7 +240,7 @@ def export(
             outputs of held-out images too much stay in floats (static_int8.py).
         calibration: for "int8_static", at least 16 images like those to expect: pixels (n, h, w, c), a list of what
             `model.preprocess` takes, or a finite tf.data dataset of pixels; for a text encoder token ids (n, length).
-            Every fourth is held out.
+            Every fourth is held out. A model trained for int8 needs it for LiteRT alone (docs/serving.md).
         threshold, iou, limit, soft, across_classes: a detector's, as in `model.detect`; None for its defaults.
         ranges: for "int8_static", {path of a layer with a kernel: largest absolute value of its input}, such as learned
             ranges; other layers are calibrated. Paths are inside the model, as `quantize_aware` returns them. Layers

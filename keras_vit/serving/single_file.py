@@ -24,10 +24,12 @@ from keras_vit.layers.fake_quantization import IN_FLOATS, fake_quantizers
 from keras_vit.models.finetuning.quantization_aware import FEWEST, learned_ranges, without_fake_quantization
 from keras_vit.serving import export_description, static_int8
 from keras_vit.serving.same_outputs import check_float32, compare
-from keras_vit.serving.static_int8 import Layers
+from keras_vit.serving.static_int8 import Layers, Runner
 
 QUANTIZATIONS = ("int8_weights", "int8_dynamic", "int8_static")
-TRAINED = ("onnx", "int8_static")  # of a model with fake quantisation: what it was trained for
+TRAINED = "int8_static"  # what a model with fake quantisation was trained for
+_FOR_LOSS = {"prediction"}  # an output of query decoders
+_DRAWN = 3  # batches of drawn images, of which one has to suit
 _LARGEST = 2**31  # bytes of a protocol buffer, and of a flatbuffer
 ADVICE = "Calibrate with more images, or take int8_dynamic."  # where a quantised file differs too much
 
@@ -91,24 +93,36 @@ def check_quantization(format: str, quantization: str | None, calibration: Any, 
         )
 
 
+def needs_calibration(model: keras.Model, format: str, quantization: str | None) -> bool:
+    """Whether an export calibrates: in int8_static, unless training learned all ranges that the format rounds to."""
+    return quantization == "int8_static" and (format == "litert" or not fake_quantizers(model))
+
+
 def check_ranges(model: keras.Model, format: str, quantization: str | None, calibration: Any, ranges: Any) -> None:
-    """Raises ValueError unless the ranges of a static quantisation come from calibration, or from training alone.
+    """Raises ValueError unless the ranges of a static quantisation come from calibration, or from training.
 
     Given ranges have to be of the model's layers.
     """
     learned = bool(fake_quantizers(model))
-    if learned and (format, quantization) != TRAINED:
+    if learned and (format not in FILES or quantization != TRAINED):
         raise ValueError(
-            f'"{model.name}" was trained for int8: export it with format="onnx" and quantization="int8_static", got'
+            f'"{model.name}" was trained for int8: export it to ONNX or LiteRT with quantization="int8_static", got'
             f' format="{format}" and quantization={quantization!r}. To export it in another form, take the model in'
             f" floats: {IN_FLOATS}."
         )
-    if learned and (calibration is not None or ranges is not None):
-        raise ValueError(f'"{model.name}" learned its ranges in training: leave calibration and ranges out.')
-    if quantization == "int8_static" and not learned and calibration is None:
+    if learned and ranges is not None:
+        raise ValueError(f'"{model.name}" learned its ranges in training: leave ranges out.')
+    calibrated = needs_calibration(model, format, quantization)
+    if learned and calibration is not None and not calibrated:
+        raise ValueError(f'"{model.name}" learned its ranges in training: leave calibration out.')
+    if calibrated and calibration is None:
         raise ValueError(
-            'quantization="int8_static" needs calibration: 16 inputs or more like those that the model will see; or a'
-            " model trained with keras_vit.models.quantize_aware."
+            'quantization="int8_static" needs calibration: 16 inputs or more like those that the model will see; '
+            + (
+                "LiteRT rounds more than training does, outputs and convolutions."
+                if learned
+                else "or a model trained with keras_vit.models.quantize_aware, to ONNX."
+            )
         )
     if ranges is not None:
         static_int8.check_ranges(model, ranges)
@@ -189,22 +203,56 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
+def _drawn(model, seed):
+    """Images to compare outputs on, (3, h, w, c) float32, as the model takes them."""
+    pixels = np.random.default_rng(seed).uniform(0, 255, (3, *model.image_size, model.channels))
+    return InputRange.of(model).of_bytes(pixels.astype("float32"))
+
+
+def _any_order(answers):
+    """Whether outputs are of objects, whose order depends on close decisions."""
+    return any(answer.finds_objects for answer in answers)
+
+
+def _sorted(found, derived):
+    """The outputs that follow from no others, `in_any_order`."""
+    return static_int8.in_any_order({name: x for name, x in found.items() if name not in derived})
+
+
 def _check_outputs(
-    function: Callable, run: Callable, pixels: np.ndarray, quantized: bool, engine: str, answers: Sequence[Answer]
+    function: Callable,
+    run: Callable,
+    pixels: np.ndarray,
+    quantized: bool,
+    engine: str,
+    answers: Sequence[Answer],
+    any_order: bool,
 ) -> None:
-    """Runs a batch, and one image alone: a file with a fixed batch size fails here."""
+    """Runs a batch, and one image alone: a file with a fixed batch size fails here.
+
+    Args:
+        answers: those in the file.
+        any_order: whether outputs of a quantised file are compared in any order.
+    """
     advice = {"advice": ADVICE} if quantized else {}
     for images in (pixels, pixels[:1]):
-        expected, found = dict(function(images)), run(images)
-        for answer in answers:
-            expected |= answer.expected(found)
-        arrays = {name: np.asarray(value) for name, value in expected.items()}
-        if quantized and any(answer.finds_objects for answer in answers):
-            derived = {name for answer in answers for name in answer.expected(found)}
-            sort = static_int8.in_any_order
-            arrays |= sort({name: value for name, value in arrays.items() if name not in derived})
-            found = {**found, **sort({name: value for name, value in found.items() if name not in derived})}
-        compare(arrays, found, engine, exact=not quantized, **advice)
+        found = run(images)
+        derived = {name: x for answer in answers for name, x in answer.expected(found).items()}
+        expected = {name: np.asarray(x) for name, x in {**function(images), **derived}.items()}
+        if quantized and any_order:
+            expected |= _sorted(expected, derived)
+            found = {**found, **_sorted(found, derived)}
+        compare(expected, found, engine, exact=not quantized, **advice)
+
+
+def _check_drawn(model, function, run, *how):
+    """`_check_outputs` on drawn images, some others if they fail: close decisions choose a decoder's queries."""
+    for seed in range(_DRAWN):
+        try:
+            return _check_outputs(function, run, _drawn(model, seed), *how)
+        except ValueError:
+            if seed == _DRAWN - 1:
+                raise
 
 
 def quantize(
@@ -217,6 +265,7 @@ def quantize(
     answers: Sequence[Answer],
     ranges: Mapping[str, float] | None,
     derived: Callable[[dict], set] | None = None,
+    reference: Runner | None = None,
 ) -> dict[str, Any] | None:
     """Quantises the float file `whole` to `path`; returns what a static quantisation measured, or None.
 
@@ -226,6 +275,7 @@ def quantize(
         answers: the model's bound answers.
         ranges: as in `keras_vit.export`.
         derived: of the file's outputs, the names of those that follow from others; by default the answers'.
+        reference: the model as it was trained for int8, with the layers in `ranges`; None for one in floats.
     """
     kind = FILES[format]
     engine = importlib.import_module(kind.module)
@@ -239,8 +289,9 @@ def quantize(
     found = engine.runner(whole)(inputs[:1])
     follow = derived(found) if derived else {name for answer in answers for name in answer.expected(found)}
     layers = Layers.of(model, ranges)
-    any_order = any(answer.finds_objects for answer in answers)
-    report = static_int8.write(static.StaticFile, engine.runner, whole, path, inputs, layers, follow, any_order)
+    trained = ranges if reference and ranges else ()
+    how = (layers, follow, _any_order(answers), trained, reference)
+    report = static_int8.write(static.StaticFile, engine.runner, whole, path, inputs, *how)
     static_int8.log(report)
     return report
 
@@ -248,7 +299,7 @@ def quantize(
 def _quantize_learned(plain, ranges, format, whole, path, inputs):
     """Quantises the float file `whole` of `plain` to `path` as it was trained: the layers in `ranges`, and no others.
 
-    Returns a description, as JSON.
+    Returns a description, JSON.
     """
     with quiet():
         static = importlib.import_module(FILES[format].static)
@@ -259,7 +310,7 @@ def _quantize_learned(plain, ranges, format, whole, path, inputs):
     left = sorted(ranges.keys() - done)
     if left:
         logging.warning("These layers were trained for int8, but stay in floats: %s.", ", ".join(left))
-    return {"products": len(ranges), "ranges": "learned", "floats": [{"products": [path]} for path in left]}
+    return {"products": len(ranges), "floats": [{"products": [path]} for path in left]}
 
 
 def _describe(model, answers, format, quantization, expected):
@@ -299,12 +350,12 @@ def write(
         signature = own_outputs(model) if only_outputs else all_outputs(model, answers)
         return tf.function(signature.function, input_signature=[signature.takes], autograph=False), signature.takes
 
+    def arrays(images):
+        return {name: value.numpy() for name, value in function(images).items()}
+
     function, takes = traced(model)
     learned = learned_ranges(model)
     plain = without_fake_quantization(model, rounded=True) if learned else model
-    shape = (3, *model.image_size, model.channels)
-    drawn = np.random.default_rng(0).uniform(0, 255, shape).astype("float32")
-    examples = InputRange.of(model).of_bytes(drawn) if pixels is None else pixels[:3]
     with (
         replacing(path) as file,
         replacing(f"{path}.json") as beside,
@@ -315,16 +366,22 @@ def write(
         whole = os.path.join(folder, "float" + kind.suffix) if quantization else file
         with stage(f"Converting the model for {kind.engine}"), quiet():
             engine.convert(traced(plain)[0] if learned else function, takes, whole)
-        checked = () if only_outputs else answers
         report = None
-        if learned:
-            report = _quantize_learned(plain, learned, format, whole, file, examples)
+        if learned and pixels is None:
+            report = _quantize_learned(plain, learned, format, whole, file, _drawn(model, 0))
         elif quantization:
-            report = quantize(model, format, whole, file, quantization, pixels, checked, ranges)
+            derived = (lambda found: _FOR_LOSS) if only_outputs else None
+            how = (learned, derived, arrays) if learned else (ranges, derived)
+            report = quantize(plain, format, whole, file, quantization, pixels, answers, *how)
         with stage("Comparing the file's outputs with the model's"), quiet():
-            _check_outputs(function, engine.runner(file), examples, quantization is not None, kind.engine, checked)
+            run, checked = engine.runner(file), () if only_outputs else answers
+            how = (quantization is not None, kind.engine, checked, _any_order(answers))
+            if pixels is None:
+                _check_drawn(model, function, run, *how)
+            else:
+                _check_outputs(function, run, pixels[:3], *how)
         metadata = _describe(model, answers, format, quantization, function.get_concrete_function().structured_outputs)
         if report:
-            metadata["int8"] = report
+            metadata["int8"] = {**report, "ranges": "learned"} if learned else report
         with open(beside, "w", encoding="utf-8") as out:
             json.dump(metadata, out, indent=2, ensure_ascii=False)

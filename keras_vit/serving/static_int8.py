@@ -7,6 +7,7 @@ most stay in floats: the fewest that bring the difference to the bound.
     difference = |int8 - float| / |float - its mean|, by norm over all held-out inputs, of the output with the largest
 """
 
+import hashlib
 import math
 import numbers
 import os
@@ -21,6 +22,7 @@ from absl import logging
 from keras_vit.io.progress import Stage, stage
 from keras_vit.io.suggest import check_known, counted
 from keras_vit.layers.dense import inner_layers
+from keras_vit.layers.fake_quantization import KERNEL_STEPS
 
 BOUND = 0.1
 _HELD_OUT = 4  # every fourth input does not calibrate
@@ -52,18 +54,17 @@ def split(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Fingerprint(NamedTuple):
-    """What a kernel's values are, in any order of its axes: formats transpose kernels, and rename layers."""
+    """What identifies a kernel in a file, which renames layers, and scales outputs by factors that follow them."""
 
-    size: int
-    total: int
-    mixed: int
-    squares: int
+    shape: tuple[int, ...]
+    digest: str
 
     @classmethod
     def of(cls, kernel: Any) -> "Fingerprint":
-        bits = np.ascontiguousarray(kernel, "float32").reshape(-1).view("uint32").astype("uint64")
-        sums = (bits.sum(), np.bitwise_xor.reduce(bits), (bits * bits).sum())  # modulo 2^64
-        return cls(bits.size, *(int(value) for value in sums))
+        """Of a kernel (..., d), by the sizes of its weights in steps of the largest one of the same output."""
+        sizes = np.abs(kernel).reshape(-1, kernel.shape[-1])  # (c, d)
+        steps = np.round(sizes / np.maximum(sizes.max(0), np.finfo("float32").tiny) * KERNEL_STEPS)
+        return cls(steps.shape, hashlib.sha256(steps.astype("uint8").tobytes()).hexdigest())
 
 
 def _kernels(model):
@@ -107,7 +108,7 @@ class Layers(NamedTuple):
         return cls({print_: path for path, print_ in found.items()}, given)
 
     def find(self, kernel: np.ndarray, name: str) -> tuple[str, float]:
-        """(the path of the layer with a kernel, or else `name`; the given range of its input, or 0)."""
+        """(the path of the layer with a kernel (..., d), or else `name`; the given range of its input, or 0)."""
         print_ = Fingerprint.of(kernel)
         return self.names.get(print_, name), self.ranges.get(print_, 0.0)
 
@@ -164,40 +165,44 @@ class Choice(NamedTuple):
     all_int8: float
 
 
-def choose(file: StaticFile, error: Callable[..., float], work: Stage) -> Choice:
+def choose(groups: Sequence[str], error: Callable[..., float], work: Stage) -> Choice:
     """Which groups stay in floats.
 
     Args:
-        file: the calibrated file.
+        groups: those that may.
         error: (groups in floats, number of inputs or None for all) -> difference on held-out inputs.
         work: advances by one for each group that is measured.
     """
     whole = error((), None)
-    if whole <= BOUND:
+    if whole <= BOUND or not groups:
         return Choice({}, whole)
     alone = {}
-    for group in file.groups:
-        alone[group] = error([other for other in file.groups if other != group], _RANKING)
+    for group in groups:
+        alone[group] = error([other for other in groups if other != group], _RANKING)
         work.advance()
     order = sorted(alone, key=lambda group: -alone[group])
     count = _fewest(order, lambda floats: error(floats, None), BOUND)
     return Choice({group: alone[group] for group in order[:count]}, whole)
 
 
+def _sorted(run: Runner) -> Runner:
+    """`run` with outputs in the order of `in_any_order`."""
+    return lambda inputs: in_any_order(run(inputs))
+
+
 def _sorting(runner: Callable[[str], Runner]) -> Callable[[str], Runner]:
-    """`runner` with outputs in the order of `in_any_order`."""
-
-    def sorted_runner(path):
-        run = runner(path)
-        return lambda inputs: in_any_order(run(inputs))
-
-    return sorted_runner
+    return lambda path: _sorted(runner(path))
 
 
 def _choose_measured(
-    file: StaticFile, path: str, runner: Callable[[str], Runner], expected: Outputs, held_out: np.ndarray
+    file: StaticFile,
+    groups: Sequence[str],
+    path: str,
+    runner: Callable[[str], Runner],
+    expected: Outputs,
+    held_out: np.ndarray,
 ) -> Choice:
-    """Which groups stay in floats, measured on files next to `path`."""
+    """Which of `groups` stay in floats, measured on files named like `path`."""
     with tempfile.TemporaryDirectory() as folder:
         place = os.path.join(folder, os.path.basename(path))
 
@@ -206,8 +211,8 @@ def _choose_measured(
             reference = {name: value[:count] for name, value in expected.items()}
             return max(differences(reference, outputs(runner(place), held_out[:count])).values())
 
-        with stage("Measuring products in int8", len(file.groups), "groups of products") as work:
-            return choose(file, error, work)
+        with stage("Measuring products in int8", len(groups), "groups of products") as work:
+            return choose(groups, error, work)
 
 
 def write(
@@ -219,6 +224,8 @@ def write(
     layers: Layers,
     derived: Collection[str],
     any_order: bool = False,
+    trained: Collection[str] = (),
+    reference: Runner | None = None,
 ) -> dict[str, Any]:
     """Writes the float file `source` to `path` in int8, with the fewest products in floats; returns a report, JSON.
 
@@ -230,6 +237,8 @@ def write(
         layers: names and given ranges.
         derived: outputs that follow from others by close decisions, and are not compared.
         any_order: whether outputs are compared by `in_any_order`.
+        trained: layers that stay in int8, because they were trained for it.
+        reference: computes the outputs to compare with; None for the float file.
 
     Raises:
         ValueError: for a model without products with a kernel.
@@ -242,13 +251,14 @@ def write(
             'quantization="int8_static" quantises dense layers and convolutions, and this model has none: leave'
             " quantization out."
         )
+    whole = reference or runner(source)
     if any_order:
-        runner = _sorting(runner)
-    whole = runner(source)
+        whole, runner = _sorted(whole), _sorting(runner)
     size = sum(value.nbytes for value in whole(held_out[:1]).values())
     held_out = held_out[: max(_BATCH, _BYTES // max(1, size))]
     expected = {name: value for name, value in outputs(whole, held_out).items() if name not in derived}
-    choice = _choose_measured(file, path, runner, expected, held_out)
+    groups = [group for group, products in file.groups.items() if not set(products) & set(trained)]
+    choice = _choose_measured(file, groups, path, runner, expected, held_out)
     file.write(path, choice.floats)
     found = outputs(runner(path), held_out)
     return {"calibrated_on": len(used), **_report(file, choice, expected, found)}
@@ -283,7 +293,7 @@ def log(report: Mapping[str, Any]) -> None:
     if kept:
         gained = f" ({report['difference_all_int8']:.1%} with all in int8); {', '.join(kept)} stay in floats"
     logging.info(
-        "int8: %s of %s. On %s the outputs differ from the float file's by %.1f%%%s.",
+        "int8: %s of %s. On %s the outputs differ from the model's by %.1f%%%s.",
         *(report["products"] - len(kept), counted(report["products"], "product")),
         *(counted(report["held_out"], "held-out input"), 100 * report["difference"], gained),
     )

@@ -17,6 +17,7 @@ from keras_vit.inspection import html_report
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import check_known
 from keras_vit.models import build, families, freeze, freeze_all_but_head
+from keras_vit.models.finetuning.quantization_aware import in_floats
 from keras_vit.tasks.task import OPTIONS, Score, Task, predict
 
 HEADS = ("reset", "keep", "probe")  # config.head
@@ -72,8 +73,9 @@ def check_resample(config):
 
 
 def loaded(config, **changes):
-    """Loads `config.init` with the config's arguments and `changes`; resamples positions by `config.resample`."""
+    """Loads `config.init` in floats, with the config's arguments and `changes`; resamples by `config.resample`."""
     model = load(config.init, resample=config.resample or None, **model_arguments(config), **changes)
+    model = in_floats(model, config.init)
     check_variant(config, model.spec)
     return model
 

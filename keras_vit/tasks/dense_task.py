@@ -13,6 +13,7 @@ from keras_vit.evaluation.classes import SAME, compared
 from keras_vit.evaluation.matched_classes import places
 from keras_vit.io.suggest import check_known
 from keras_vit.models import freeze
+from keras_vit.models.finetuning.quantization_aware import in_floats
 from keras_vit.tasks.classification import adapted, check_resample, check_variant, loaded, model_arguments, variant
 from keras_vit.tasks.task import Task
 
@@ -76,7 +77,7 @@ class DenseTask(Task):
     def load(self, source: Any) -> keras.Model:
         """Loads the encoder in `config.init` with a new head, or with config.head="keep" a Model and its head."""
         if self.config.head == "keep":
-            trained = load(self.config.init)
+            trained = in_floats(load(self.config.init), self.config.init)
             if not isinstance(trained, self.Model):
                 raise ValueError(
                     f"--config.head=keep keeps the head of a {self.Model.__name__}, and {self.config.init} contains a"

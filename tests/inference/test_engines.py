@@ -63,22 +63,26 @@ def test_a_detector_finds_what_the_engine_returns():
     assert labels[0][0] == 1 and scores[0][0] == pytest.approx(1 / (1 + np.exp(-5)), abs=1e-4)
 
 
-def test_a_model_trained_for_int8_is_written_as_trained_and_otherwise_in_floats(monkeypatch, classifier, tmp_path):
-    pytest.importorskip("tf2onnx")
-    pytest.importorskip("onnxruntime")
-    written = {}
+@pytest.mark.parametrize("format", ["onnx", "litert"])
+def test_a_model_trained_for_int8_is_written_as_trained_and_otherwise_in_floats(
+    monkeypatch, classifier, tmp_path, format
+):
+    kind, written = engines.single_file.FILES[format], {}
+    for library in kind.libraries:
+        pytest.importorskip(library)
 
     def write(model, path, quantization, calibration):
         written[quantization] = bool(fake_quantizers(model)), calibration is not None
 
     monkeypatch.setattr(engines, "write_outputs", write)
     monkeypatch.setattr(engines, "_openvino", lambda path: None)
-    monkeypatch.setattr("keras_vit.serving.onnx_format.runner", lambda path: None)
-    monkeypatch.setattr(engines.single_file, "FILES", {"onnx": engines.single_file.FILES["onnx"]})
+    monkeypatch.setattr(f"{kind.module}.runner", lambda path: None)
+    monkeypatch.setattr(engines.single_file, "FILES", {format: kind})
     aware, images = classifier.clone(), IMAGES.astype("float32")
     quantize_aware(aware, images)
     assert list(engines._forms(aware, str(tmp_path), images))
-    assert written == {None: (False, False), "int8_dynamic": (False, False), "int8_static": (True, False)}
+    static = (True, format == "litert")  # which calibrates what training does not round
+    assert written == {None: (False, False), "int8_dynamic": (False, False), "int8_static": static}
 
 
 @pytest.mark.extended

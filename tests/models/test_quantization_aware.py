@@ -1,5 +1,7 @@
 """Quantisation-aware training: rounding and its gradients, what learns, files and clones, ONNX files, refusals."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -181,16 +183,52 @@ def test_an_onnx_file_computes_what_was_trained(images, aware, tmp_path):
     np.testing.assert_array_equal(found.argmax(-1), expected.argmax(-1))
 
 
+@pytest.mark.extended
+def test_a_litert_file_has_the_kernels_and_ranges_of_training(images, aware, tmp_path):
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+    pytest.importorskip("ai_edge_quantizer")
+    keras_vit.export(aware, tmp_path / "m.tflite", quantization="int8_static", calibration=images)
+    file = interpreter.Interpreter(str(tmp_path / "m.tflite"))
+    details = {t["index"]: t["quantization_parameters"]["scales"] for t in file.get_tensor_details()}
+    dense = [node["inputs"] for node in file._get_ops_details() if node["op_name"] == "FULLY_CONNECTED"]
+    inner = inner_layers(aware)
+    for path, (x, kernel, *_) in zip(["block_00/mlp/hidden", "block_00/mlp/out"], dense[4:6]):
+        integers = file.get_tensor(kernel).T
+        expected = fake_quantized_kernel(inner[path].kernel.numpy())
+        np.testing.assert_allclose(integers * details[kernel], expected, atol=1e-6)
+        assert np.abs(integers).max() == 64
+        np.testing.assert_allclose(details[x], learned_ranges(aware)[path] / 127, rtol=1e-5)
+    assert [np.abs(file.get_tensor(kernel).astype(int)).max() for _, kernel, *_ in dense] == [64] * 7, "queries, too"
+    found = file.get_signature_runner()(images=images.astype("float32"))["logits"]
+    expected = outputs(aware, images)
+    assert np.linalg.norm(found - expected) < 0.05 * np.linalg.norm(expected)
+    about = json.loads((tmp_path / "m.tflite.json").read_text())["int8"]
+    assert about["ranges"] == "learned" and about["products"] == 8 and about["floats"] == []
+
+
 def test_other_exports_are_refused(aware, images, tmp_path):
     pytest.importorskip("tf2onnx")
-    for options in ({}, {"quantization": "int8_dynamic"}, {"quantization": "int8_static", "format": "web"}):
-        with pytest.raises(
-            ValueError, match='was trained for int8: export it with format="onnx" and quantization="int8_'
-        ):
-            keras_vit.export(aware, tmp_path / ("page" if "format" in options else "m.onnx"), **options)
-    with pytest.raises(ValueError, match="learned its ranges in training: leave calibration and ranges out"):
-        keras_vit.export(aware, tmp_path / "m.onnx", quantization="int8_static", calibration=images)
+    static = {"quantization": "int8_static"}
+
+    def refused(message, name="m.onnx", **options):
+        with pytest.raises(ValueError, match=message):
+            keras_vit.export(aware, tmp_path / name, **options)
+
+    for options in ({}, {"quantization": "int8_dynamic"}, {**static, "format": "web", "name": "page"}):
+        refused("was trained for int8: export it to ONNX or LiteRT with quantization=.int8_static", **options)
+    refused("learned its ranges in training: leave calibration out", calibration=images, **static)
+    refused("learned its ranges in training: leave ranges out", ranges={"head": 1.0}, **static)
+    refused("needs calibration.*LiteRT rounds more than training does", "m.tflite", **static)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("changes", [{"image_size": (16, 12)}, {"head": "drop"}, {"classes": 2, "head": "reset"}])
+def test_a_file_loads_in_floats_with_changes_that_do_not_keep_its_layers(aware, tmp_path, caplog, changes):
+    aware.save(tmp_path / "m.keras")
+    loaded = keras_vit.load(tmp_path / "m.keras", **changes)
+    assert not fake_quantizers(loaded) and "was trained for int8: its weights are taken in floats" in caplog.text
+    ours, theirs = (model.get_layer("block_00").mlp.hidden.kernel.numpy() for model in (loaded, aware))
+    np.testing.assert_array_equal(ours, theirs)
 
 
 def test_what_would_lose_it_is_refused(aware, tmp_path):

@@ -36,10 +36,17 @@ class Noisy:
 def test_the_fewest_products_stay_in_floats_that_bring_the_difference_to_the_bound(errors, floats):
     file = Noisy(**errors)
     with static_int8.stage("") as work:
-        choice = static_int8.choose(file, file.error, work)
+        choice = static_int8.choose(list(file.groups), file.error, work)
     assert list(choice.floats) == floats and choice.floats == {name: errors[name] for name in floats}
     assert choice.all_int8 == pytest.approx(np.linalg.norm(list(errors.values())))
     assert file.measured == 1 or floats, "nothing is measured alone if nothing hurts"
+
+
+def test_products_that_were_trained_for_int8_stay():
+    file = Noisy(a=0.3, b=0.2, c=0.01)
+    with static_int8.stage("") as work:
+        assert list(static_int8.choose(["b", "c"], file.error, work).floats) == ["b", "c"]
+        assert static_int8.choose([], file.error, work).floats == {}
 
 
 def test_every_fourth_input_is_held_out():
@@ -47,12 +54,15 @@ def test_every_fourth_input_is_held_out():
     assert held_out.tolist() == [3, 7, 11, 15] and len(used) == 13
 
 
-def test_a_kernel_is_found_in_any_order_of_its_axes():
-    kernel = np.random.default_rng(0).normal(size=(3, 4, 5)).astype("float32")
-    assert Fingerprint.of(kernel) == Fingerprint.of(kernel.transpose(2, 0, 1)) != Fingerprint.of(kernel * 2)
+def test_a_kernel_is_found_in_a_file_that_scales_its_outputs():
+    """LiteRT multiplies a query's kernel by 1 / sqrt(d), and others by the factors of LayerScale."""
+    kernel = np.random.default_rng(0).integers(-64, 65, (3, 4, 5)).astype("float32")
+    kernel[0, 0] = 64
+    scaled = kernel * np.float32([1 / 3, -0.7, 1e-6, 9, 1])
+    assert Fingerprint.of(kernel) == Fingerprint.of(scaled) == Fingerprint.of(scaled.reshape(12, 5))
     other = kernel.copy()
-    other[0, 0, 0] = np.nextafter(other[0, 0, 0], np.float32(9))
-    assert Fingerprint.of(kernel) != Fingerprint.of(other)
+    other[1, 2, 3] += 1 - 2 * (other[1, 2, 3] > 0)
+    assert len({Fingerprint.of(x) for x in (kernel, other, kernel[::-1], kernel[..., ::-1], kernel[:2])}) == 5
 
 
 def test_differences_are_relative_to_how_much_an_output_varies():

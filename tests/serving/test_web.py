@@ -229,7 +229,7 @@ def with_steps(text):
         (every_weight, {"top_k": 3}, 'top_k is for format="tf_saved_model"'),
         (every_weight, {"quantization": "int4"}, "Unknown quantization"),
         (every_weight, {"quantization": "int8_static"}, 'quantization="int8_static" needs calibration'),
-        (trained_for_int8, {"quantization": "int8_static"}, 'was trained for int8: export it with format="onnx"'),
+        (trained_for_int8, {"quantization": "int8_static"}, "was trained for int8: export it to ONNX or LiteRT"),
     ],
 )
 def test_what_a_page_lacks_is_refused(tmp_path, libraries, make, options, words):

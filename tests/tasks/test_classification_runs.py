@@ -15,7 +15,7 @@ from keras_vit.data import from_arrays, open_source
 from keras_vit.evaluation import Embedder
 from keras_vit.evaluation.linear_probe import probe_head
 from keras_vit.io.json_files import read_json
-from keras_vit.models.finetuning.quantization_aware import learned_ranges
+from keras_vit.models.finetuning.quantization_aware import learned_ranges, without_fake_quantization
 from keras_vit.planning.model_counts import forward_flops
 from keras_vit.runs import RunDirectory, training_run
 from keras_vit.runs.prepare import check
@@ -104,6 +104,11 @@ def test_fake_quantisation_resumes_bit_for_bit(done, tmp_path):
     trained = short_runs.whole_and_resumed(config, tmp_path)
     assert trained.state == trained.resumed
     assert learned_ranges(keras_vit.load(trained.folder)) == learned_ranges(trained.model) != {}
+    config.update(init=str(trained.folder), quantization=None)
+    again = Classification(config).model(open_source("digits", "train[:64]"))
+    assert not learned_ranges(again), "--init takes the weights in floats"
+    for ours, theirs in zip(again.weights, without_fake_quantization(trained.model).weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(

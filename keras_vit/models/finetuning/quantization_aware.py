@@ -3,7 +3,7 @@
 model = keras_vit.load("runs/mine")
 keras_vit.models.quantize_aware(model, images)  # some hundred training images
 model.compile(...); model.fit(...)              # a few epochs, at a low learning rate
-keras_vit.export(model, "mine.onnx", quantization="int8_static")
+keras_vit.export(model, "mine.onnx", quantization="int8_static")  # LiteRT also takes calibration=images
 """
 
 import math
@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from absl import logging
 from keras import ops
 
 from keras_vit.fit.checks.inputs import check_images
@@ -144,8 +145,9 @@ def quantize_aware(model: keras.Model, images: np.ndarray) -> list[str]:
 
     The encoder's dense layers and a classifier's head round their inputs to 8 bits and their kernels to 7, as
     `keras_vit.export(model, "x.onnx", quantization="int8_static")` does, which then needs no calibration. Everything
-    else, such as a dense head, stays in floats, here and in the file. Weights stay floats, too, and gradients pass as
-    if nothing were rounded. The range of an input starts where `images` are rounded with the least error, and learns.
+    else, such as a dense head, stays in floats, here and in the file; a LiteRT file rounds more, and calibrates that.
+    Weights stay floats, and gradients pass as if nothing were rounded. The range of an input starts where `images` are
+    rounded with the least error, and learns.
 
     `.keras` files, checkpoints and `clone()` keep it; `without_fake_quantization` gives the model in floats.
 
@@ -196,6 +198,14 @@ def without_fake_quantization(model: Model, rounded: bool = False) -> Model:
         if rounded and layer in quantizers:
             copies[path].kernel.assign(_rounded(layer))
     return copy
+
+
+def in_floats(model: Model, path: Any) -> Model:
+    """A model from `path` without fake quantisation: as it is, or a copy if it was trained for int8, with a warning."""
+    if not fake_quantizers(model):
+        return model
+    logging.warning("%s was trained for int8: its weights are taken in floats, without the learned ranges.", path)
+    return without_fake_quantization(model)
 
 
 def learned_ranges(model: keras.Model) -> dict[str, float]:
