@@ -19,7 +19,7 @@ from ai_edge_quantizer.utils import qsv_utils
 
 from keras_vit.serving.static_int8 import Layers
 
-_SIGNATURE = "serving_default"  # TensorFlow's name for a SavedModel's only function
+SIGNATURE = "serving_default"  # TensorFlow's name for a SavedModel's only function
 _OPERATIONS = {
     "FULLY_CONNECTED": qtyping.TFLOperationName.FULLY_CONNECTED,
     "CONV_2D": qtyping.TFLOperationName.CONV_2D,
@@ -36,7 +36,7 @@ def _kernel(interpreter, index):
 
 
 @contextlib.contextmanager
-def _silent():
+def silent():
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
 
@@ -91,15 +91,15 @@ class StaticFile:
 
     def _calibrated(self, inputs):
         """The quantizer's ranges; its own calibration uses moving averages, which would clip larger values."""
-        with _silent():
+        with silent():
             found = calibrator.Calibrator(self._source, qsv_update_func=qsv_utils.min_max_update)
-            found.calibrate({_SIGNATURE: [{"images": image[None]} for image in inputs]}, self._recipe(()))
+            found.calibrate({SIGNATURE: [{"images": image[None]} for image in inputs]}, self._recipe(()))
         return found.get_model_qsvs()
 
     def write(self, path: str, floats: Collection[str]) -> None:
         """Writes the file with all products in int8 but those of the groups `floats`."""
         recipe = self._recipe(set(floats)).get_quantization_recipe()
-        with _silent():
+        with silent():
             quantized = quantizer.Quantizer(self._source, recipe).quantize(self._ranges).quantized_model
         with open(path, "wb") as file:
             file.write(quantized)

@@ -26,10 +26,14 @@ from keras_vit.serving import export_description, static_int8
 from keras_vit.serving.same_outputs import check_float32, compare
 from keras_vit.serving.static_int8 import Layers
 
-QUANTIZATIONS = ("int8_weights", "int8_dynamic", "int8_static")
+INTEGERS = ("full_int8", "full_int16")  # of LiteRT files: no floats
+CALIBRATED = ("int8_static", *INTEGERS)
+QUANTIZATIONS = ("int8_weights", "int8_dynamic", *CALIBRATED)
 TRAINED = ("onnx", "int8_static")  # of a model with fake quantisation: what it was trained for
 _LARGEST = 2**31  # bytes of a protocol buffer, and of a flatbuffer
 ADVICE = "Calibrate with more images, or take int8_dynamic."  # where a quantised file differs too much
+_ADVICE_IN_INTEGERS = "Calibrate with more images, or take full_int16, or int8_static where there are floats."
+_WHOLE = {"classes", "features", "embeddings", "outputs"}  # answers that integers express; of others, the raw outputs
 
 
 class FileFormat(NamedTuple):
@@ -81,9 +85,15 @@ def check_quantization(format: str, quantization: str | None, calibration: Any, 
         )
     if quantization is not None:
         check_known(quantization, "quantization", QUANTIZATIONS, ", or None for floats")
-    if quantization != "int8_static" and calibration is not None:
+    if quantization in INTEGERS and format != "litert":
         raise ValueError(
-            f'calibration is for quantization="int8_static", got quantization={quantization!r}. Leave it out.'
+            f'quantization="{quantization}" is for format="litert", got format="{format}". Write a file that ends in'
+            " .tflite, or take int8_static."
+        )
+    if quantization not in CALIBRATED and calibration is not None:
+        raise ValueError(
+            f"calibration is for quantization={' or '.join(map(repr, CALIBRATED))}, got quantization={quantization!r}."
+            " Leave it out."
         )
     if quantization != "int8_static" and ranges is not None:
         raise ValueError(
@@ -105,10 +115,11 @@ def check_ranges(model: keras.Model, format: str, quantization: str | None, cali
         )
     if learned and (calibration is not None or ranges is not None):
         raise ValueError(f'"{model.name}" learned its ranges in training: leave calibration and ranges out.')
-    if quantization == "int8_static" and not learned and calibration is None:
+    if quantization in CALIBRATED and not learned and calibration is None:
+        other = "; or a model trained with keras_vit.models.quantize_aware" if quantization == "int8_static" else ""
         raise ValueError(
-            'quantization="int8_static" needs calibration: 16 inputs or more like those that the model will see; or a'
-            " model trained with keras_vit.models.quantize_aware."
+            f'quantization="{quantization}" needs calibration: {FEWEST} inputs or more like those that the model will'
+            f" see{other}."
         )
     if ranges is not None:
         static_int8.check_ranges(model, ranges)
@@ -190,10 +201,16 @@ def quiet() -> Iterator[None]:
 
 
 def _check_outputs(
-    function: Callable, run: Callable, pixels: np.ndarray, quantized: bool, engine: str, answers: Sequence[Answer]
+    function: Callable,
+    run: Callable,
+    pixels: np.ndarray,
+    quantization: str | None,
+    engine: str,
+    answers: Sequence[Answer],
 ) -> None:
-    """Runs a batch, and one image alone: a file with a fixed batch size fails here."""
-    advice = {"advice": ADVICE} if quantized else {}
+    """Runs a batch, and one image alone: a file with a batch size that is fixed by mistake fails here."""
+    quantized = quantization is not None
+    advice = {"advice": _ADVICE_IN_INTEGERS if quantization in INTEGERS else ADVICE} if quantized else {}
     for images in (pixels, pixels[:1]):
         expected, found = dict(function(images)), run(images)
         for answer in answers:
@@ -218,17 +235,22 @@ def quantize(
     ranges: Mapping[str, float] | None,
     derived: Callable[[dict], set] | None = None,
 ) -> dict[str, Any] | None:
-    """Quantises the float file `whole` to `path`; returns what a static quantisation measured, or None.
+    """Quantises the float file `whole` to `path`; returns what a calibrated quantisation measured, or None.
 
     Args:
         model: the model in the file.
-        inputs: (n, ...), for int8_static, to calibrate and to measure on.
+        inputs: (n, ...), for a calibrated quantisation, to calibrate and to measure on.
         answers: the model's bound answers.
         ranges: as in `keras_vit.export`.
         derived: of the file's outputs, the names of those that follow from others; by default the answers'.
     """
     kind = FILES[format]
     engine = importlib.import_module(kind.module)
+    if quantization in INTEGERS:
+        with quiet():
+            from keras_vit.serving import litert_integers
+        assert inputs is not None
+        return litert_integers.write(whole, path, inputs, InputRange.of(model), wide=quantization == "full_int16")
     if quantization != "int8_static":
         with stage("Quantising the file"), quiet():
             engine.quantize(whole, path, quantization)
@@ -242,6 +264,8 @@ def quantize(
     any_order = any(answer.finds_objects for answer in answers)
     report = static_int8.write(static.StaticFile, engine.runner, whole, path, inputs, layers, follow, any_order)
     static_int8.log(report)
+    if format == "litert":
+        report["operations"] = engine.operations(path)
     return report
 
 
@@ -299,7 +323,11 @@ def write(
         signature = own_outputs(model) if only_outputs else all_outputs(model, answers)
         return tf.function(signature.function, input_signature=[signature.takes], autograph=False), signature.takes
 
+    integers = quantization in INTEGERS
+    only_outputs = only_outputs or integers and not _WHOLE.issuperset(model.answers)
     function, takes = traced(model)
+    if integers:  # chips plan memory in advance
+        takes = tf.TensorSpec((1, *takes.shape[1:]), takes.dtype, takes.name)
     learned = learned_ranges(model)
     plain = without_fake_quantization(model, rounded=True) if learned else model
     shape = (3, *model.image_size, model.channels)
@@ -322,9 +350,11 @@ def write(
         elif quantization:
             report = quantize(model, format, whole, file, quantization, pixels, checked, ranges)
         with stage("Comparing the file's outputs with the model's"), quiet():
-            _check_outputs(function, engine.runner(file), examples, quantization is not None, kind.engine, checked)
+            _check_outputs(function, engine.runner(file), examples, quantization, kind.engine, checked)
         metadata = _describe(model, answers, format, quantization, function.get_concrete_function().structured_outputs)
         if report:
             metadata["int8"] = report
+        if integers:
+            metadata |= engine.integer_tensors(file)
         with open(beside, "w", encoding="utf-8") as out:
             json.dump(metadata, out, indent=2, ensure_ascii=False)
