@@ -153,7 +153,7 @@ def _forms(model: keras.Model, folder: str, calibration: np.ndarray) -> Iterator
             logging.info("%s is left out: %s are not installed.", kind.engine, ", ".join(kind.libraries))
             continue
         module = importlib.import_module(kind.module)
-        for weights in (FLOAT32, "int8_dynamic", "int8_static"):
+        for weights in (FLOAT32, "int8_dynamic", "int8_static", *(("full_int8",) if format == "litert" else ())):
             path = os.path.join(folder, weights + kind.suffix)
             quantization = None if weights == FLOAT32 else weights
             trained = plain is not model and (format, quantization) == single_file.TRAINED
