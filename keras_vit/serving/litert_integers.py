@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from absl import logging
-from ai_edge_litert.tools import flatbuffer_utils
 from ai_edge_quantizer import calibrator, qtyping, quantizer, recipe_manager
 from ai_edge_quantizer.utils import qsv_utils
 
@@ -17,31 +16,12 @@ from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted
 from keras_vit.serving.litert_format import Interpreter, operations, runner
+from keras_vit.serving.litert_rewrites import rewritten
 from keras_vit.serving.litert_static import SIGNATURE, silent
 from keras_vit.serving.static_int8 import fitting, measured, outputs, split
 
 _Name = qtyping.TFLOperationName
 _SUMS = (_Name.ADD, _Name.SUB, _Name.MUL, _Name.MEAN, _Name.RSQRT)  # residual sums and normalisation
-
-
-def _with_products_for_squares(source):
-    """A file's bytes with (x - y)^2 as a product of the differences: SQUARED_DIFFERENCE has no kernel of 16 bits."""
-    model = flatbuffer_utils.read_model(source)
-    codes = [code.builtinCode for code in model.operatorCodes]
-    kinds = qtyping.BuiltinOperator
-    [graph] = model.subgraphs
-    made = {}  # {(x, y): x - y}
-    for operator in graph.operators:
-        kind, pair = codes[operator.opcodeIndex], tuple(operator.inputs)
-        if kind == kinds.SUB:
-            made[pair] = operator.outputs[0]
-        elif kind == kinds.SQUARED_DIFFERENCE and pair in made:
-            operator.opcodeIndex, operator.inputs = codes.index(kinds.MUL), [made[pair]] * 2
-            operator.builtinOptionsType, operator.builtinOptions = (
-                qtyping.BuiltinOptions.MulOptions,
-                qtyping.MulOptionsT(),
-            )
-    return flatbuffer_utils.convert_object_to_bytearray(model)
 
 
 def _recipe(wide):
@@ -60,7 +40,7 @@ def _recipe(wide):
 
 
 def _quantize(source, path, inputs, pixels, wide):
-    model, recipe = _with_products_for_squares(source), _recipe(wide)
+    model, recipe = rewritten(source), _recipe(wide)
     [images] = Interpreter(model_path=source).get_input_details()
     low, high = (pixels.of_bytes(np.full((1, 1, 1, 1), byte, "float32")) for byte in (0, 255))
     with silent():
