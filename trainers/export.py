@@ -35,14 +35,14 @@ def _quantization(values):
     """--quantization, for which --int8 is short."""
     if values.int8 and values.quantization not in (None, "int8_static"):
         raise ValueError(f"--int8 is short for --quantization=int8_static, got --quantization={values.quantization}.")
-    from keras_vit.serving.single_file import CALIBRATED
+    from keras_vit.serving.single_file import CALIBRATED, INTEGERS
 
     found = "int8_static" if values.int8 else values.quantization
     given = {"calibration": values.calibration is not None, "calibration_images": values.calibration_images != IMAGES}
     if found not in CALIBRATED and any(given.values()):
         raise ValueError(
-            f"--{next(name for name in given if given[name])} is for --int8 or --quantization="
-            f"{' or '.join(CALIBRATED)}, and would be ignored."
+            f"--{next(name for name in given if given[name])} is for --int8 and --quantization="
+            f"{' or '.join(INTEGERS)}, and would be ignored."
         )
     return found
 
