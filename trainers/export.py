@@ -10,7 +10,7 @@ output's ending: tf_saved_model; onnx or litert (one file, in floats or with --q
 that answers in the browser, docs/web.md); timm or huggingface (a folder for PyTorch users), google (.npz),
 mmsegmentation (.pth), keras (.keras).
 --int8, short for --quantization=int8_static, calibrates on --calibration_images of the run's own training images, or
-of --calibration.
+of --calibration. --quantization=full_int8 or full_int16 does, too, and writes a LiteRT file for chips without floats.
 --class_names=names.txt names the classes of a model without class names, --key=model_ema chooses one of several models
 in a file.
 """
@@ -35,10 +35,15 @@ def _quantization(values):
     """--quantization, for which --int8 is short."""
     if values.int8 and values.quantization not in (None, "int8_static"):
         raise ValueError(f"--int8 is short for --quantization=int8_static, got --quantization={values.quantization}.")
+    from keras_vit.serving.single_file import CALIBRATED, INTEGERS
+
     found = "int8_static" if values.int8 else values.quantization
     given = {"calibration": values.calibration is not None, "calibration_images": values.calibration_images != IMAGES}
-    if found != "int8_static" and any(given.values()):
-        raise ValueError(f"--{next(name for name in given if given[name])} is for --int8, and would be ignored.")
+    if found not in CALIBRATED and any(given.values()):
+        raise ValueError(
+            f"--{next(name for name in given if given[name])} is for --int8 and --quantization="
+            f"{' or '.join(INTEGERS)}, and would be ignored."
+        )
     return found
 
 
@@ -133,7 +138,10 @@ def run():
     )
     flags.boolean("int8", False, "For onnx, litert and web: short for --quantization=int8_static.")
     flags.string(
-        "quantization", None, "For onnx, litert and web: int8_weights, int8_dynamic or int8_static; by default floats."
+        "quantization",
+        None,
+        "For onnx, litert and web: int8_weights, int8_dynamic or int8_static; for litert also full_int8 or full_int16,"
+        " for chips without floats; by default floats.",
     )
     flags.string(
         "calibration",

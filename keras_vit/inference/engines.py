@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
     Attributes:
         engine: its name.
-        weights: float32, int8_dynamic or int8_static.
+        weights: float32, int8_dynamic, int8_static or full_int8.
         megabytes: size of the file; None for the model itself.
         milliseconds: median time of one image.
         speed: as a multiple of the engine's float32, the median of the turns' ratios.
@@ -153,13 +153,20 @@ def _forms(model: keras.Model, folder: str, calibration: np.ndarray) -> Iterator
             logging.info("%s is left out: %s are not installed.", kind.engine, ", ".join(kind.libraries))
             continue
         module = importlib.import_module(kind.module)
-        for weights in (FLOAT32, "int8_dynamic", "int8_static"):
+        integers = ("full_int8",) if format == "litert" else ()
+        for weights in (FLOAT32, "int8_dynamic", "int8_static", *integers):
             path = os.path.join(folder, weights + kind.suffix)
             quantization = None if weights == FLOAT32 else weights
             written = model if weights == single_file.TRAINED else plain
             given = calibration if single_file.needs_calibration(written, format, quantization) else None
-            with stage(f"Writing {weights} for {kind.engine}"):
-                write_outputs(written, path, quantization, given)
+            try:
+                with stage(f"Writing {weights} for {kind.engine}"):
+                    write_outputs(written, path, quantization, given)
+            except ValueError as error:
+                if weights not in single_file.INTEGERS:
+                    raise
+                logging.info("%s in %s is left out: %s", kind.engine, weights, error)
+                continue
             yield _Form(kind.engine, weights, path, module.runner(path))
             if format == "onnx" and weights != "int8_dynamic" and importlib.util.find_spec("openvino"):
                 yield _Form("OpenVINO", weights, path, _openvino(path))
@@ -209,7 +216,7 @@ def compare(evaluator: Evaluator, setting: Setting, calibration: np.ndarray, tur
     Args:
         evaluator: such as of `task.evaluator()`.
         setting: the model, with a source of images.
-        calibration: pixels (n, h, w, c) as the model takes them, for int8_static; 16 or more.
+        calibration: pixels (n, h, w, c) as the model takes them, for int8_static and full_int8; 16 or more.
         turns: how often each engine computes one image.
 
     Raises:

@@ -26,12 +26,16 @@ from keras_vit.serving import export_description, static_int8
 from keras_vit.serving.same_outputs import check_float32, compare
 from keras_vit.serving.static_int8 import Layers, Runner
 
-QUANTIZATIONS = ("int8_weights", "int8_dynamic", "int8_static")
+INTEGERS = ("full_int8", "full_int16")  # of LiteRT files: no floats
+CALIBRATED = ("int8_static", *INTEGERS)
+QUANTIZATIONS = ("int8_weights", "int8_dynamic", *CALIBRATED)
 TRAINED = "int8_static"  # what a model with fake quantisation was trained for
 _FOR_LOSS = {"prediction"}  # an output of query decoders
 _DRAWN = 3  # batches of drawn images, of which one has to suit
 _LARGEST = 2**31  # bytes of a protocol buffer, and of a flatbuffer
 ADVICE = "Calibrate with more images, or take int8_dynamic."  # where a quantised file differs too much
+_ADVICE_IN_INTEGERS = "Calibrate with more images, or take full_int16, or int8_static where there are floats."
+_WHOLE = {"classes", "features", "embeddings", "outputs"}  # answers that integers express; of others, the raw outputs
 
 
 class FileFormat(NamedTuple):
@@ -83,9 +87,15 @@ def check_quantization(format: str, quantization: str | None, calibration: Any, 
         )
     if quantization is not None:
         check_known(quantization, "quantization", QUANTIZATIONS, ", or None for floats")
-    if quantization != "int8_static" and calibration is not None:
+    if quantization in INTEGERS and format != "litert":
         raise ValueError(
-            f'calibration is for quantization="int8_static", got quantization={quantization!r}. Leave it out.'
+            f'quantization="{quantization}" is for format="litert", got format="{format}". Write a file that ends in'
+            " .tflite, or take int8_static."
+        )
+    if quantization not in CALIBRATED and calibration is not None:
+        raise ValueError(
+            f"calibration is for quantization={' or '.join(map(repr, CALIBRATED))}, got quantization={quantization!r}."
+            " Leave it out."
         )
     if quantization != "int8_static" and ranges is not None:
         raise ValueError(
@@ -94,8 +104,8 @@ def check_quantization(format: str, quantization: str | None, calibration: Any, 
 
 
 def needs_calibration(model: keras.Model, format: str, quantization: str | None) -> bool:
-    """Whether an export calibrates: in int8_static, unless training learned all ranges that the format rounds to."""
-    return quantization == "int8_static" and (format == "litert" or not fake_quantizers(model))
+    """Whether an export calibrates: always, unless training learned all ranges that the format rounds to."""
+    return quantization in CALIBRATED and (format == "litert" or not fake_quantizers(model))
 
 
 def check_ranges(model: keras.Model, format: str, quantization: str | None, calibration: Any, ranges: Any) -> None:
@@ -116,13 +126,11 @@ def check_ranges(model: keras.Model, format: str, quantization: str | None, cali
     if learned and calibration is not None and not calibrated:
         raise ValueError(f'"{model.name}" learned its ranges in training: leave calibration out.')
     if calibrated and calibration is None:
+        other = "; or a model trained with keras_vit.models.quantize_aware, to ONNX" if quantization == TRAINED else ""
+        other = "; LiteRT rounds more than training does, outputs and convolutions" if learned else other
         raise ValueError(
-            'quantization="int8_static" needs calibration: 16 inputs or more like those that the model will see; '
-            + (
-                "LiteRT rounds more than training does, outputs and convolutions."
-                if learned
-                else "or a model trained with keras_vit.models.quantize_aware, to ONNX."
-            )
+            f'quantization="{quantization}" needs calibration: {FEWEST} inputs or more like those that the model will'
+            f" see{other}."
         )
     if ranges is not None:
         static_int8.check_ranges(model, ranges)
@@ -223,18 +231,19 @@ def _check_outputs(
     function: Callable,
     run: Callable,
     pixels: np.ndarray,
-    quantized: bool,
+    quantization: str | None,
     engine: str,
     answers: Sequence[Answer],
     any_order: bool,
 ) -> None:
-    """Runs a batch, and one image alone: a file with a fixed batch size fails here.
+    """Runs a batch, and one image alone: a file with a batch size that is fixed by mistake fails here.
 
     Args:
         answers: those in the file.
         any_order: whether outputs of a quantised file are compared in any order.
     """
-    advice = {"advice": ADVICE} if quantized else {}
+    quantized = quantization is not None
+    advice = {"advice": _ADVICE_IN_INTEGERS if quantization in INTEGERS else ADVICE} if quantized else {}
     for images in (pixels, pixels[:1]):
         found = run(images)
         derived = {name: x for answer in answers for name, x in answer.expected(found).items()}
@@ -267,11 +276,11 @@ def quantize(
     derived: Callable[[dict], set] | None = None,
     reference: Runner | None = None,
 ) -> dict[str, Any] | None:
-    """Quantises the float file `whole` to `path`; returns what a static quantisation measured, or None.
+    """Quantises the float file `whole` to `path`; returns what a calibrated quantisation measured, or None.
 
     Args:
         model: the model in the file.
-        inputs: (n, ...), for int8_static, to calibrate and to measure on.
+        inputs: (n, ...), for a calibrated quantisation, to calibrate and to measure on.
         answers: the model's bound answers.
         ranges: as in `keras_vit.export`.
         derived: of the file's outputs, the names of those that follow from others; by default the answers'.
@@ -279,6 +288,11 @@ def quantize(
     """
     kind = FILES[format]
     engine = importlib.import_module(kind.module)
+    if quantization in INTEGERS:
+        with quiet():
+            from keras_vit.serving import litert_integers
+        assert inputs is not None
+        return litert_integers.write(whole, path, inputs, InputRange.of(model), wide=quantization == "full_int16")
     if quantization != "int8_static":
         with stage("Quantising the file"), quiet():
             engine.quantize(whole, path, quantization)
@@ -293,6 +307,8 @@ def quantize(
     how = (layers, follow, _any_order(answers), trained, reference)
     report = static_int8.write(static.StaticFile, engine.runner, whole, path, inputs, *how)
     static_int8.log(report)
+    if format == "litert":
+        report["operations"] = engine.operations(path)
     return report
 
 
@@ -353,7 +369,11 @@ def write(
     def arrays(images):
         return {name: value.numpy() for name, value in function(images).items()}
 
+    integers = quantization in INTEGERS
+    only_outputs = only_outputs or integers and not _WHOLE.issuperset(model.answers)
     function, takes = traced(model)
+    if integers:  # chips plan memory in advance
+        takes = tf.TensorSpec((1, *takes.shape[1:]), takes.dtype, takes.name)
     learned = learned_ranges(model)
     plain = without_fake_quantization(model, rounded=True) if learned else model
     with (
@@ -375,7 +395,7 @@ def write(
             report = quantize(plain, format, whole, file, quantization, pixels, answers, *how)
         with stage("Comparing the file's outputs with the model's"), quiet():
             run, checked = engine.runner(file), () if only_outputs else answers
-            how = (quantization is not None, kind.engine, checked, _any_order(answers))
+            how = (quantization, kind.engine, checked, _any_order(answers))
             if pixels is None:
                 _check_drawn(model, function, run, *how)
             else:
@@ -383,5 +403,7 @@ def write(
         metadata = _describe(model, answers, format, quantization, function.get_concrete_function().structured_outputs)
         if report:
             metadata["int8"] = {**report, "ranges": "learned"} if learned else report
+        if integers:
+            metadata |= engine.integer_tensors(file)
         with open(beside, "w", encoding="utf-8") as out:
             json.dump(metadata, out, indent=2, ensure_ascii=False)

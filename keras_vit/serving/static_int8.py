@@ -113,10 +113,20 @@ class Layers(NamedTuple):
         return self.names.get(print_, name), self.ranges.get(print_, 0.0)
 
 
+def _short(value):
+    return float(f"{value:.4g}")
+
+
 def outputs(run: Runner, inputs: np.ndarray) -> Outputs:
     """All outputs of all inputs, computed in small batches."""
     parts = [run(inputs[i : i + _BATCH]) for i in range(0, len(inputs), _BATCH)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def fitting(inputs: np.ndarray, run: Runner) -> np.ndarray:
+    """The first of the inputs, so many that their outputs fit into memory."""
+    size = sum(value.nbytes for value in run(inputs[:1]).values())
+    return inputs[: max(_BATCH, _BYTES // max(1, size))]
 
 
 def in_any_order(found: Outputs) -> Outputs:
@@ -147,6 +157,13 @@ def agreement(expected: Outputs, found: Outputs) -> dict[str, float]:
     same = {name: np.mean(value == found[name].argmax(-1)) for name, value in best.items()}
     same |= {name: np.mean(value == found[name]) for name, value in expected.items() if value.dtype.kind in "iu"}
     return {name: float(value) for name, value in same.items()}
+
+
+def measured(expected: Outputs, found: Outputs) -> dict[str, Any]:
+    """A report's entries on how the outputs differ: JSON."""
+    differs = {name: _short(value) for name, value in differences(expected, found).items()}
+    same = {name: _short(value) for name, value in agreement(expected, found).items()}
+    return {"difference": max(differs.values()), "differences": differs, "same": same}
 
 
 def _fewest(order: Sequence[str], error: Callable[[Collection[str]], float], bound: float) -> int:
@@ -254,8 +271,7 @@ def write(
     whole = reference or runner(source)
     if any_order:
         whole, runner = _sorted(whole), _sorting(runner)
-    size = sum(value.nbytes for value in whole(held_out[:1]).values())
-    held_out = held_out[: max(_BATCH, _BYTES // max(1, size))]
+    held_out = fitting(held_out, whole)
     expected = {name: value for name, value in outputs(whole, held_out).items() if name not in derived}
     groups = [group for group, products in file.groups.items() if not set(products) & set(trained)]
     choice = _choose_measured(file, groups, path, runner, expected, held_out)
@@ -266,7 +282,6 @@ def write(
 
 def _report(file, choice, expected, found):
     """What was chosen and measured: JSON."""
-    differs = differences(expected, found)
     return {
         "held_out": len(next(iter(expected.values()))),
         "products": sum(map(len, file.groups.values())),
@@ -275,15 +290,9 @@ def _report(file, choice, expected, found):
             for group, alone in choice.floats.items()
         ],
         "bound": BOUND,
-        "difference": _short(max(differs.values())),
         "difference_all_int8": _short(choice.all_int8),
-        "differences": {name: _short(value) for name, value in differs.items()},
-        "same": {name: _short(value) for name, value in agreement(expected, found).items()},
+        **measured(expected, found),
     }
-
-
-def _short(value):
-    return float(f"{value:.4g}")
 
 
 def log(report: Mapping[str, Any]) -> None:

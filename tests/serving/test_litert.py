@@ -65,5 +65,8 @@ def test_static_int8_has_scales_in_the_file_and_returns_floats_whatever_the_head
         if t["dtype"] == np.int8 and t["shape"][0] in (1, 7) and len(t["quantization_parameters"]["scales"]) == 1
     ]
     assert len(values) >= 2 * 6, "the values before and after each dense layer"
+    operations = json.loads((tmp_path / "m.tflite.json").read_text())["int8"]["operations"]
+    assert operations["integers"]["FULLY_CONNECTED"] + operations["floats"].get("FULLY_CONNECTED", 0) == 8
+    assert operations["floats"]["SOFTMAX"] == 1
     found = run(tmp_path / "m.tflite", pixels(5))["outputs"]
     assert found.dtype == np.float32 and np.linalg.norm(found - model(pixels(5))) < 0.1 * np.linalg.norm(found)

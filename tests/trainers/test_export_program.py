@@ -50,9 +50,14 @@ def test_int8_calibrates_on_the_images_of_the_run_or_asks_for_some(binary, tiny,
     (run / "config.json").write_text(json.dumps({"total": 1, "data": data}))
     binary(export, model=str(run), output=output, int8=True, calibration_images=20)
     assert given[0]["quantization"] == "int8_static" and len(given[0]["calibration"]) == 20
+    lite = str(tmp_path / "m.tflite")
+    binary(export, model=str(run), output=lite, quantization="full_int8", calibration_images=16)
+    assert given[1]["quantization"] == "full_int8" and len(given[1]["calibration"]) == 16
     with pytest.raises(ValueError, match="is for format='onnx' or 'litert' or 'web', got format=\"keras\""):
         binary(export, model="m", output=str(tmp_path / "m.keras"), int8=True)
     with pytest.raises(ValueError, match="--int8 is short for --quantization=int8_static, got .*int8_dynamic"):
         binary(export, model="m", output=output, int8=True, quantization="int8_dynamic")
-    with pytest.raises(ValueError, match="--calibration is for --int8, and would be ignored"):
+    with pytest.raises(
+        ValueError, match="--calibration is for --int8 and --quantization=full_int8 or full_int16, and would"
+    ):
         binary(export, model="m", output=output, calibration="digits")
