@@ -126,7 +126,7 @@ def _compare_engines(values, name, setting, task, data, split):
     with stage("Opening the images to calibrate on"):
         source = calibration_source(name, values.calibration, values.data_dir)
     evaluator = task.evaluator()
-    rows = engines.compare(evaluator, setting, calibration_pixels(setting.model, source))
+    rows = engines.compare(evaluator, setting, calibration_pixels(setting.model, source), integers=values.integers)
     percent = evaluator.higher_is_better
     text = engines.table(rows, f"{evaluator.score} on {data} {split}", percent)
     print(text)
@@ -260,12 +260,14 @@ def run():
         "Compares the installed ones of ONNX Runtime, OpenVINO and LiteRT, in floats and int8: size, speed, and"
         " the task's measure.",
     )
+    flags.boolean("integers", False, "For --engines: also LiteRT files without floats, which CPUs compute slowly.")
     flags.string("calibration", None, "For --engines, images for int8; by default the training images of the run.")
     flags.integer("batch_size", 64, "Images per batch, over all devices.", lowest=1)
     shared_flags.define_broken_limit()
     flags.only_with("engines", "evals", lambda evals: evals is None, "the task's evaluator")
     flags.only_with("engines", "model", lambda models: "," not in models, "one model")
     flags.only_with("calibration", "engines", bool, "--engines")
+    flags.only_with("integers", "engines", bool, "--engines")
     flags.only_with("sort", "model", lambda models: "," in models, "several models")
     shared_flags.define_windows(None)
     flags.only_with("engines", "window", lambda window: window is None, "the model's own size")

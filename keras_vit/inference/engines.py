@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
     Attributes:
         engine: its name.
-        weights: float32, int8_dynamic, int8_static or full_int8.
+        weights: float32, int8_dynamic, int8_static, full_int8 or full_int16.
         megabytes: size of the file; None for the model itself.
         milliseconds: median time of one image.
         speed: as a multiple of the engine's float32, the median of the turns' ratios.
@@ -141,7 +141,7 @@ def _openvino(path):
     return run
 
 
-def _forms(model: keras.Model, folder: str, calibration: np.ndarray) -> Iterator[_Form]:
+def _forms(model: keras.Model, folder: str, calibration: np.ndarray, integers: bool = False) -> Iterator[_Form]:
     """The model's files, in the engines that are installed; of one trained for int8 as trained, or else in floats."""
     if not any(_libraries(format) for format in single_file.FILES):
         raise ValueError(
@@ -153,20 +153,14 @@ def _forms(model: keras.Model, folder: str, calibration: np.ndarray) -> Iterator
             logging.info("%s is left out: %s are not installed.", kind.engine, ", ".join(kind.libraries))
             continue
         module = importlib.import_module(kind.module)
-        integers = ("full_int8",) if format == "litert" else ()
-        for weights in (FLOAT32, "int8_dynamic", "int8_static", *integers):
+        full = single_file.INTEGERS if integers and format == "litert" else ()
+        for weights in (FLOAT32, "int8_dynamic", "int8_static", *full):
             path = os.path.join(folder, weights + kind.suffix)
             quantization = None if weights == FLOAT32 else weights
             written = model if weights == single_file.TRAINED else plain
             given = calibration if single_file.needs_calibration(written, format, quantization) else None
-            try:
-                with stage(f"Writing {weights} for {kind.engine}"):
-                    write_outputs(written, path, quantization, given)
-            except ValueError as error:
-                if weights not in single_file.INTEGERS:
-                    raise
-                logging.info("%s in %s is left out: %s", kind.engine, weights, error)
-                continue
+            with stage(f"Writing {weights} for {kind.engine}"):
+                write_outputs(written, path, quantization, given)
             yield _Form(kind.engine, weights, path, module.runner(path))
             if format == "onnx" and weights != "int8_dynamic" and importlib.util.find_spec("openvino"):
                 yield _Form("OpenVINO", weights, path, _openvino(path))
@@ -210,14 +204,17 @@ def _difference(expected, run, images):
     return float(max(np.abs(one[name] - expected[name][i]).max() for i, one in enumerate(found) for name in expected))
 
 
-def compare(evaluator: Evaluator, setting: Setting, calibration: np.ndarray, turns: int = TURNS) -> list[Row]:
+def compare(
+    evaluator: Evaluator, setting: Setting, calibration: np.ndarray, turns: int = TURNS, integers: bool = False
+) -> list[Row]:
     """A model in every engine that is installed: size, speed, and the evaluator's score.
 
     Args:
         evaluator: such as of `task.evaluator()`.
         setting: the model, with a source of images.
-        calibration: pixels (n, h, w, c) as the model takes them, for int8_static and full_int8; 16 or more.
+        calibration: pixels (n, h, w, c) as the model takes them, for int8_static and integers; 16 or more.
         turns: how often each engine computes one image.
+        integers: whether to add LiteRT's files without floats, which CPUs compute slowly.
 
     Raises:
         ValueError: if no engine is installed, for another backend than TensorFlow, or as `keras_vit.export`.
@@ -229,7 +226,7 @@ def compare(evaluator: Evaluator, setting: Setting, calibration: np.ndarray, tur
     shown = spread_images(setting.source, setting.preprocess or default_preprocessing(model), _COMPARED)
     images = InputRange.of(model).of_bytes(shown).astype("float32")
     with tempfile.TemporaryDirectory() as folder:
-        forms = [_Form(_KERAS, FLOAT32, "", _keras(model)), *_forms(model, folder, calibration)]
+        forms = [_Form(_KERAS, FLOAT32, "", _keras(model)), *_forms(model, folder, calibration, integers)]
         with stage("Timing the engines in turns"):
             times = _times([form.run for form in forms], images, turns)
         expected = forms[0].run(images)

@@ -80,9 +80,10 @@ def test_a_model_trained_for_int8_is_written_as_trained_and_otherwise_in_floats(
     monkeypatch.setattr(engines.single_file, "FILES", {format: kind})
     aware, images = classifier.clone(), IMAGES.astype("float32")
     quantize_aware(aware, images)
-    assert list(engines._forms(aware, str(tmp_path), images))
+    assert list(engines._forms(aware, str(tmp_path), images, integers=True))
     static = (True, format == "litert")  # which calibrates what training does not round
-    assert written == {None: (False, False), "int8_dynamic": (False, False), "int8_static": static}
+    full = dict.fromkeys(("full_int8", "full_int16"), (False, True)) if format == "litert" else {}
+    assert written == {None: (False, False), "int8_dynamic": (False, False), "int8_static": static, **full}
 
 
 @pytest.mark.extended
