@@ -17,11 +17,21 @@ from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted
 from keras_vit.serving.litert_format import Interpreter, operations, runner
 from keras_vit.serving.litert_rewrites import rewritten
-from keras_vit.serving.litert_static import SIGNATURE, silent
+from keras_vit.serving.litert_static import SIGNATURE, float_constant, silent
 from keras_vit.serving.static_int8 import fitting, measured, outputs, split
 
 _Name = qtyping.TFLOperationName
 _SUMS = (_Name.ADD, _Name.SUB, _Name.MUL, _Name.MEAN, _Name.RSQRT)  # residual sums and normalisation
+_LARGEST = 1e6  # constant
+
+
+def _check_constants(source):
+    """Refuses masks of huge numbers: beside them all others are 0, and LiteRT ends the process."""
+    interpreter = Interpreter(model_path=source)
+    constants = (float_constant(interpreter, tensor["index"]) for tensor in interpreter.get_tensor_details())
+    largest = max(float(np.abs(value).max(initial=0)) for value in constants if value is not None)
+    if not largest < _LARGEST:
+        raise ValueError(f"it computes with the constant {largest:.0e}, as masks of attention have.")
 
 
 def _recipe(wide):
@@ -70,14 +80,25 @@ def write(source: str, path: str, inputs: np.ndarray, pixels: InputRange, wide: 
         inputs: (n, h, w, c), of which every fourth does not calibrate but measures.
         pixels: the range of the model's inputs, which become bytes.
         wide: whether all operations read and return 16 bits.
+
+    Raises:
+        ValueError: for a model that integers cannot express.
     """
     used, held_out = split(inputs)
-    with stage(f"Calibrating on {counted(len(used), 'input')}, and quantising"):
-        _quantize(source, path, used, pixels, wide)
-    whole = runner(source)
+    try:
+        with stage(f"Calibrating on {counted(len(used), 'input')}, and quantising"):
+            _check_constants(source)
+            _quantize(source, path, used, pixels, wide)
+        whole, found = runner(source), runner(path)
+        found(held_out[:1])
+    except (ValueError, RuntimeError) as error:  # the quantizer's and LiteRT's, too
+        raise ValueError(
+            f"LiteRT's integers cannot express this model: {str(error).rstrip('.')}. Take int8_static, which needs"
+            " floats."
+        ) from error
     held_out = fitting(held_out, whole)
     with stage(f"Measuring on {counted(len(held_out), 'held-out input')}"):
-        found = measured(outputs(whole, held_out), outputs(runner(path), held_out))
-    report = {"calibrated_on": len(used), "held_out": len(held_out), "operations": operations(path), **found}
+        differs = measured(outputs(whole, held_out), outputs(found, held_out))
+    report = {"calibrated_on": len(used), "held_out": len(held_out), "operations": operations(path), **differs}
     _log(report)
     return report

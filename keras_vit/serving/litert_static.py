@@ -26,7 +26,7 @@ _OPERATIONS = {
 }
 
 
-def _kernel(interpreter, index):
+def float_constant(interpreter: Interpreter, index: int) -> np.ndarray | None:
     """The tensor `index` if it is a constant of floats, else None."""
     try:
         value = interpreter.get_tensor(index)
@@ -61,7 +61,7 @@ class StaticFile:
         self._made: dict[str, list[tuple[Any, str]]] = {}  # {tensor: (operation, output) of each product}
         given: dict[str, float] = {}
         for node in interpreter._get_ops_details():  # no public name lists operations
-            kernel = _kernel(interpreter, node["inputs"][1]) if node["op_name"] in _OPERATIONS else None
+            kernel = float_constant(interpreter, node["inputs"][1]) if node["op_name"] in _OPERATIONS else None
             if kernel is None:
                 continue
             tensor, output = names[node["inputs"][0]], names[node["outputs"][0]]

@@ -32,7 +32,10 @@ QUANTIZATIONS = ("int8_weights", "int8_dynamic", *CALIBRATED)
 TRAINED = ("onnx", "int8_static")  # of a model with fake quantisation: what it was trained for
 _LARGEST = 2**31  # bytes of a protocol buffer, and of a flatbuffer
 ADVICE = "Calibrate with more images, or take int8_dynamic."  # where a quantised file differs too much
-_ADVICE_IN_INTEGERS = "Calibrate with more images, or take full_int16, or int8_static where there are floats."
+_ADVICE_IN_INTEGERS = {
+    "full_int8": "Calibrate with more images, or take full_int16.",
+    "full_int16": "Calibrate with more images, or take int8_static, which needs floats.",
+}
 _WHOLE = {"classes", "features", "embeddings", "outputs"}  # answers that integers express; of others, the raw outputs
 
 
@@ -210,7 +213,7 @@ def _check_outputs(
 ) -> None:
     """Runs a batch, and one image alone: a file with a batch size that is fixed by mistake fails here."""
     quantized = quantization is not None
-    advice = {"advice": _ADVICE_IN_INTEGERS if quantization in INTEGERS else ADVICE} if quantized else {}
+    advice = {"advice": _ADVICE_IN_INTEGERS.get(quantization, ADVICE)} if quantization else {}
     for images in (pixels, pixels[:1]):
         expected, found = dict(function(images)), run(images)
         for answer in answers:
