@@ -22,16 +22,16 @@ from keras_vit.serving.static_int8 import fitting, measured, outputs, split
 
 _Name = qtyping.TFLOperationName
 _SUMS = (_Name.ADD, _Name.SUB, _Name.MUL, _Name.MEAN, _Name.RSQRT)  # residual sums and normalisation
-_LARGEST = 1e6  # constant
+_LARGEST = 1e6  # constant summand
 
 
-def _check_constants(source):
-    """Refuses masks of huge numbers: beside them all others are 0, and LiteRT ends the process."""
+def _check_sums(source):
+    """Refuses sums with huge numbers, as of causal masks: in their range others are 0, and LiteRT ends the process."""
     interpreter = Interpreter(model_path=source)
-    constants = (float_constant(interpreter, tensor["index"]) for tensor in interpreter.get_tensor_details())
-    largest = max(float(np.abs(value).max(initial=0)) for value in constants if value is not None)
-    if not largest < _LARGEST:
-        raise ValueError(f"it computes with the constant {largest:.0e}, as masks of attention have.")
+    added = [index for node in interpreter._get_ops_details() if node["op_name"] == "ADD" for index in node["inputs"]]
+    for value in (float_constant(interpreter, index) for index in added):
+        if value is not None and not np.abs(value).max(initial=0) < _LARGEST:
+            raise ValueError(f"it adds {value.flat[np.abs(value).argmax()]:.0e}, as in a causal mask")
 
 
 def _recipe(wide):
@@ -87,7 +87,7 @@ def write(source: str, path: str, inputs: np.ndarray, pixels: InputRange, wide: 
     used, held_out = split(inputs)
     try:
         with stage(f"Calibrating on {counted(len(used), 'input')}, and quantising"):
-            _check_constants(source)
+            _check_sums(source)
             _quantize(source, path, used, pixels, wide)
         whole, found = runner(source), runner(path)
         found(held_out[:1])
