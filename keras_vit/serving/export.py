@@ -237,8 +237,9 @@ def export(
             "sigmoid", or None for the model's own.
         quantization: of a file's dense layers; None for floats. "int8_weights": weights only; "int8_dynamic":
             activations too, scaled at each call; "int8_static": scaled by `calibration`. Layers that change the
-            outputs of held-out images too much stay in floats (static_int8.py).
-        calibration: for "int8_static", at least 16 images like those to expect: pixels (n, h, w, c), a list of what
+            outputs of held-out images too much stay in floats (static_int8.py). For LiteRT also "full_int8" and
+            "full_int16": bytes in and integers throughout, for chips without floats (litert_integers.py).
+        calibration: for the last three, at least 16 images like those to expect: pixels (n, h, w, c), a list of what
             `model.preprocess` takes, or a finite tf.data dataset of pixels; for a text encoder token ids (n, length).
             Every fourth is held out. A model trained for int8 needs it for LiteRT alone (docs/serving.md).
         threshold, iou, limit, soft, across_classes: a detector's, as in `model.detect`; None for its defaults.

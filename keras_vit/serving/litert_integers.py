@@ -17,11 +17,21 @@ from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted
 from keras_vit.serving.litert_format import Interpreter, operations, runner
 from keras_vit.serving.litert_rewrites import rewritten
-from keras_vit.serving.litert_static import SIGNATURE, silent
+from keras_vit.serving.litert_static import SIGNATURE, float_constant, silent
 from keras_vit.serving.static_int8 import fitting, measured, outputs, split
 
 _Name = qtyping.TFLOperationName
 _SUMS = (_Name.ADD, _Name.SUB, _Name.MUL, _Name.MEAN, _Name.RSQRT)  # residual sums and normalisation
+_LARGEST = 1e6  # constant summand
+
+
+def _check_sums(source):
+    """Refuses sums with huge numbers, as of causal masks: in their range others are 0, and LiteRT ends the process."""
+    interpreter = Interpreter(model_path=source)
+    added = [index for node in interpreter._get_ops_details() if node["op_name"] == "ADD" for index in node["inputs"]]
+    for value in (float_constant(interpreter, index) for index in added):
+        if value is not None and not np.abs(value).max(initial=0) < _LARGEST:
+            raise ValueError(f"it adds {value.flat[np.abs(value).argmax()]:.0e}, as in a causal mask")
 
 
 def _recipe(wide):
@@ -70,14 +80,25 @@ def write(source: str, path: str, inputs: np.ndarray, pixels: InputRange, wide: 
         inputs: (n, h, w, c), of which every fourth does not calibrate but measures.
         pixels: the range of the model's inputs, which become bytes.
         wide: whether all operations read and return 16 bits.
+
+    Raises:
+        ValueError: for a model that integers cannot express.
     """
     used, held_out = split(inputs)
-    with stage(f"Calibrating on {counted(len(used), 'input')}, and quantising"):
-        _quantize(source, path, used, pixels, wide)
-    whole = runner(source)
+    try:
+        with stage(f"Calibrating on {counted(len(used), 'input')}, and quantising"):
+            _check_sums(source)
+            _quantize(source, path, used, pixels, wide)
+        whole, found = runner(source), runner(path)
+        found(held_out[:1])
+    except (ValueError, RuntimeError) as error:  # the quantizer's and LiteRT's, too
+        raise ValueError(
+            f"LiteRT's integers cannot express this model: {str(error).rstrip('.')}. Take int8_static, which needs"
+            " floats."
+        ) from error
     held_out = fitting(held_out, whole)
     with stage(f"Measuring on {counted(len(held_out), 'held-out input')}"):
-        found = measured(outputs(whole, held_out), outputs(runner(path), held_out))
-    report = {"calibrated_on": len(used), "held_out": len(held_out), "operations": operations(path), **found}
+        differs = measured(outputs(whole, held_out), outputs(found, held_out))
+    report = {"calibrated_on": len(used), "held_out": len(held_out), "operations": operations(path), **differs}
     _log(report)
     return report

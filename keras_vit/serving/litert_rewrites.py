@@ -18,6 +18,8 @@ class _Graph:
 
     def __init__(self, source: str):
         self.file = flatbuffer_utils.read_model(source)
+        if len(self.file.subgraphs) > 1:
+            raise ValueError("it has loops or conditions.")
         [graph] = self.file.subgraphs
         self.operations, self._tensors = graph.operators, graph.tensors
 

@@ -28,7 +28,7 @@ _OPERATIONS = {
 }
 
 
-def _kernel(interpreter, index):
+def float_constant(interpreter: Interpreter, index: int) -> np.ndarray | None:
     """The tensor `index` if it is a constant of floats, else None."""
     try:
         value = interpreter.get_tensor(index)
@@ -78,7 +78,7 @@ class StaticFile:
         given: dict[str, float] = {}
         kernels: dict[str, dict[str, np.ndarray]] = {}
         for node in interpreter._get_ops_details():  # no public name lists operations
-            kernel = _kernel(interpreter, node["inputs"][1]) if node["op_name"] in _OPERATIONS else None
+            kernel = float_constant(interpreter, node["inputs"][1]) if node["op_name"] in _OPERATIONS else None
             if kernel is None:
                 continue
             tensor, output = names[node["inputs"][0]], names[node["outputs"][0]]

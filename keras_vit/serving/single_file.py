@@ -34,7 +34,10 @@ _FOR_LOSS = {"prediction"}  # an output of query decoders
 _DRAWN = 3  # batches of drawn images, of which one has to suit
 _LARGEST = 2**31  # bytes of a protocol buffer, and of a flatbuffer
 ADVICE = "Calibrate with more images, or take int8_dynamic."  # where a quantised file differs too much
-_ADVICE_IN_INTEGERS = "Calibrate with more images, or take full_int16, or int8_static where there are floats."
+_ADVICE_IN_INTEGERS = {
+    "full_int8": "Calibrate with more images, or take full_int16.",
+    "full_int16": "Calibrate with more images, or take int8_static, which needs floats.",
+}
 _WHOLE = {"classes", "features", "embeddings", "outputs"}  # answers that integers express; of others, the raw outputs
 
 
@@ -243,7 +246,7 @@ def _check_outputs(
         any_order: whether outputs of a quantised file are compared in any order.
     """
     quantized = quantization is not None
-    advice = {"advice": _ADVICE_IN_INTEGERS if quantization in INTEGERS else ADVICE} if quantized else {}
+    advice = {"advice": _ADVICE_IN_INTEGERS.get(quantization, ADVICE)} if quantization else {}
     for images in (pixels, pixels[:1]):
         found = run(images)
         derived = {name: x for answer in answers for name, x in answer.expected(found).items()}

@@ -115,6 +115,14 @@ def test_operations_without_integer_kernels_are_listed(tmp_path):
 
 
 @pytest.mark.extended
+def test_causal_masks_are_refused(tmp_path):
+    model = every_weight(causal=True, pool="gap")
+    with pytest.raises(ValueError, match="it adds -3e.38, as in a causal mask. Take int8_static"):
+        keras_vit.export(model, tmp_path / "m.tflite", quantization="full_int8", calibration=pixels(16))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.extended
 def test_rewritten_operations_compute_the_same(tmp_path):
     from keras_vit.serving import litert_format
     from keras_vit.serving.litert_rewrites import rewritten
