@@ -50,10 +50,10 @@ def _recipe(wide):
 
 
 def _quantize(source, path, inputs, pixels, wide):
-    model, recipe = rewritten(source), _recipe(wide)
     [images] = Interpreter(model_path=source).get_input_details()
     low, high = (pixels.of_bytes(np.full((1, 1, 1, 1), byte, "float32")) for byte in (0, 255))
     with silent():
+        model, recipe = rewritten(source), _recipe(wide)
         found = calibrator.Calibrator(model, qsv_update_func=qsv_utils.min_max_update)
         found.calibrate({SIGNATURE: [{"images": image[None]} for image in inputs]}, recipe)
         ranges = found.get_model_qsvs() | {images["name"]: {"min": low, "max": high}}

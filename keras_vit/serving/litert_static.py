@@ -8,7 +8,7 @@ float32. litert_integers.py has all operations in integers.
 import contextlib
 import io
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ai_edge_quantizer import calibrator, qtyping, quantizer, recipe_manager
 from ai_edge_quantizer.algorithm_manager import AlgorithmName
 from ai_edge_quantizer.utils import qsv_utils
 
+from keras_vit.io.logs import quiet
 from keras_vit.layers.fake_quantization import KERNEL_STEPS
 from keras_vit.serving.static_int8 import Layers
 
@@ -52,8 +53,9 @@ def _trained_range(kernel):
 
 
 @contextlib.contextmanager
-def silent():
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+def silent() -> Iterator[None]:
+    """A context that hides the quantizer's remarks and bars."""
+    with quiet(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
 
 
