@@ -29,8 +29,6 @@ from keras_vit.layers.quantization import quantized_layers
 
 FEWEST = 16  # inputs from which ranges are found, here and in exports
 _BATCH = 16
-_SAMPLE = 2**14  # values of a layer's input in a batch
-_SHARES = np.linspace(0.3, 1.0, 36)  # of the largest value, tried as ranges
 
 
 def _candidates(model):
@@ -95,26 +93,17 @@ def _shared_inputs(model, layers, image):
     return list(by_input.values())
 
 
-class _Seen:
-    """Values that a layer reads: the largest, and a sample."""
+class _Largest:
+    """The largest absolute value that a layer reads.
 
-    def __init__(self):
-        self.largest, self.samples = 0.0, []
+    Smaller ranges round most values better, but clip the few large ones that transformers need. Without training, an
+    LW-DETR on DeiT-Ti has an AP of 35.5% on BCCD (35.2% in floats); with ranges of least squared error 33.4%.
+    """
+
+    value = 0.0
 
     def __call__(self, x):
-        x = ops.abs(ops.reshape(ops.cast(x, "float32"), (-1,)))
-        self.largest = max(self.largest, float(ops.max(x)))
-        self.samples.append(ops.convert_to_numpy(x[:: max(1, x.shape[0] // _SAMPLE)]))
-
-    def best_range(self) -> float:
-        """The range with the least squared error of rounded values."""
-        values = np.concatenate(self.samples).astype("float64")
-
-        def error(largest):
-            scale = largest / 127
-            return np.mean((np.clip(np.round(values / scale), None, 127) * scale - values) ** 2)
-
-        return float(min(self.largest * _SHARES, key=error)) if self.largest else 1.0
+        self.value = max(self.value, float(ops.max(ops.abs(ops.cast(x, "float32")))))
 
 
 def prepare(model: keras.Model) -> None:
@@ -127,7 +116,7 @@ def prepare(model: keras.Model) -> None:
 
 def calibrate(model: keras.Model, images: np.ndarray) -> None:
     """Sets the ranges of a prepared model from images (n, height, width, c), as for `fit`."""
-    seen = {quantizer: _Seen() for quantizer in fake_quantizers(model).values()}
+    seen = {quantizer: _Largest() for quantizer in fake_quantizers(model).values()}
     try:
         for quantizer, observe in seen.items():
             quantizer.observe = observe
@@ -136,8 +125,8 @@ def calibrate(model: keras.Model, images: np.ndarray) -> None:
     finally:
         for quantizer in seen:
             quantizer.observe = None
-    for quantizer, values in seen.items():
-        quantizer.log_range.assign(math.log(values.best_range()))
+    for quantizer, largest in seen.items():
+        quantizer.log_range.assign(math.log(largest.value or 1.0))
 
 
 def quantize_aware(model: keras.Model, images: np.ndarray) -> list[str]:
@@ -146,8 +135,8 @@ def quantize_aware(model: keras.Model, images: np.ndarray) -> list[str]:
     The encoder's dense layers and a classifier's head round their inputs to 8 bits and their kernels to 7, as
     `keras_vit.export(model, "x.onnx", quantization="int8_static")` does, which then needs no calibration. Everything
     else, such as a dense head, stays in floats, here and in the file; a LiteRT file rounds more, and calibrates that.
-    Weights stay floats, and gradients pass as if nothing were rounded. The range of an input starts where `images` are
-    rounded with the least error, and learns.
+    Weights stay floats, and gradients pass as if nothing were rounded. The range of an input starts at the largest
+    value for `images`, and learns.
 
     `.keras` files, checkpoints and `clone()` keep it; `without_fake_quantization` gives the model in floats.
 
