@@ -159,8 +159,14 @@ def _forms(model: keras.Model, folder: str, calibration: np.ndarray, integers: b
             quantization = None if weights == FLOAT32 else weights
             written = model if weights == single_file.TRAINED else plain
             given = calibration if single_file.needs_calibration(written, format, quantization) else None
-            with stage(f"Writing {weights} for {kind.engine}"):
-                write_outputs(written, path, quantization, given)
+            try:
+                with stage(f"Writing {weights} for {kind.engine}"):
+                    write_outputs(written, path, quantization, given)
+            except ValueError as error:
+                if weights not in full:
+                    raise
+                logging.warning("%s is left out: %s", weights, error)
+                continue
             yield _Form(kind.engine, weights, path, module.runner(path))
             if format == "onnx" and weights != "int8_dynamic" and importlib.util.find_spec("openvino"):
                 yield _Form("OpenVINO", weights, path, _openvino(path))

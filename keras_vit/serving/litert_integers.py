@@ -23,6 +23,7 @@ from keras_vit.serving.static_int8 import fitting, measured, outputs, split
 _Name = qtyping.TFLOperationName
 _SUMS = (_Name.ADD, _Name.SUB, _Name.MUL, _Name.MEAN, _Name.RSQRT)  # residual sums and normalisation
 _LARGEST = 1e6  # constant summand
+_BOUND = 0.5  # of the difference: such a file is useless
 
 
 def _check_sums(source):
@@ -82,7 +83,7 @@ def write(source: str, path: str, inputs: np.ndarray, pixels: InputRange, wide: 
         wide: whether all operations read and return 16 bits.
 
     Raises:
-        ValueError: for a model that integers cannot express.
+        ValueError: for a model that integers cannot express, or only with large differences.
     """
     used, held_out = split(inputs)
     try:
@@ -99,6 +100,12 @@ def write(source: str, path: str, inputs: np.ndarray, pixels: InputRange, wide: 
     held_out = fitting(held_out, whole)
     with stage(f"Measuring on {counted(len(held_out), 'held-out input')}"):
         differs = measured(outputs(whole, held_out), outputs(found, held_out))
+    if not differs["difference"] <= _BOUND:  # also for NaN
+        raise ValueError(
+            f"LiteRT's integers cannot express this model: on {counted(len(held_out), 'held-out input')} the outputs"
+            f" differ from the float file's by {differs['difference']:.0%}; at most {_BOUND:.0%} is accepted."
+            " Calibrate with more images, or take int8_static, which needs floats."
+        )
     report = {"calibrated_on": len(used), "held_out": len(held_out), "operations": operations(path), **differs}
     _log(report)
     return report

@@ -7,6 +7,7 @@ OpenVINO reads the graph that TensorFlow traces; nothing is written to disk.
 """
 
 import functools
+import logging
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -26,7 +27,7 @@ ENGINES = {"openvino": "f32", "openvino_bfloat16": "bf16"}
 
 def import_openvino() -> ModuleType:
     """OpenVINO, imported without its telemetry, which would fork this process at each conversion to send its options
-    to Google Analytics. An import before this one decides for the whole process.
+    to Google Analytics. An import before this one decides for the whole process. The logs keep their form, too.
     """
     telemetry = "openvino_telemetry"
     if telemetry in sys.modules:
@@ -34,10 +35,12 @@ def import_openvino() -> ModuleType:
 
         return openvino
     sys.modules[telemetry] = None  # as if it were not installed: OpenVINO does without it
+    handlers = [*logging.root.handlers]
     try:
         import openvino
     finally:
         del sys.modules[telemetry]
+        logging.root.handlers[:] = handlers  # OpenVINO removes absl's
     return openvino
 
 

@@ -86,6 +86,22 @@ def test_a_model_trained_for_int8_is_written_as_trained_and_otherwise_in_floats(
     assert written == {None: (False, False), "int8_dynamic": (False, False), "int8_static": static, **full}
 
 
+def test_a_model_without_a_file_of_integers_has_the_other_rows(monkeypatch, classifier, tmp_path):
+    kind = engines.single_file.FILES["litert"]
+    for library in kind.libraries:
+        pytest.importorskip(library)
+
+    def write(model, path, quantization, calibration):
+        if quantization == "full_int8":
+            raise ValueError("LiteRT's integers cannot express this model.")
+
+    monkeypatch.setattr(engines, "write_outputs", write)
+    monkeypatch.setattr(f"{kind.module}.runner", lambda path: None)
+    monkeypatch.setattr(engines.single_file, "FILES", {"litert": kind})
+    forms = engines._forms(classifier, str(tmp_path), IMAGES.astype("float32"), integers=True)
+    assert [form.weights for form in forms] == ["float32", "int8_dynamic", "int8_static", "full_int16"]
+
+
 @pytest.mark.extended
 def test_the_table_has_a_row_for_every_engine_that_is_installed(setting):
     pytest.importorskip("tf2onnx")

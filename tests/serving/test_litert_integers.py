@@ -123,6 +123,15 @@ def test_causal_masks_are_refused(tmp_path):
 
 
 @pytest.mark.extended
+def test_a_file_that_differs_too_much_on_held_out_images_is_refused(tmp_path, monkeypatch):
+    """Of a decoder's queries the check of three images compares sorted values, which hides large differences."""
+    monkeypatch.setattr("keras_vit.serving.litert_integers._BOUND", 1e-3)
+    with pytest.raises(ValueError, match=r"on 4 held-out inputs the outputs differ .* by \d+%; at most 0%"):
+        keras_vit.export(every_weight(), tmp_path / "m.tflite", quantization="full_int8", calibration=pixels(16))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.extended
 def test_rewritten_operations_compute_the_same(tmp_path):
     from keras_vit.serving import litert_format
     from keras_vit.serving.litert_rewrites import rewritten

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import importlib.util
+import logging
 import sys
 import types
 
@@ -28,6 +29,21 @@ def test_nothing_is_sent_to_anyone(openvino):
     assert importlib.util.find_spec("openvino_telemetry"), "a part of OpenVINO"
     assert openvino.tools.ovc.convert_impl.tm.__name__ == "openvino.tools.ovc.telemetry_stub"
     assert "openvino_telemetry" not in sys.modules, "other programs can still import it"
+
+
+def test_logs_keep_their_form(monkeypatch, tmp_path):
+    """OpenVINO takes absl's handler from the root logger, which prints lines in another form without it."""
+    (tmp_path / "openvino.py").write_text("import logging\nlogging.root.handlers.clear()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("openvino", "openvino_telemetry"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    before = [*logging.root.handlers, handler := logging.NullHandler()]
+    logging.root.addHandler(handler)
+    try:
+        assert openvino_engine.import_openvino().__file__ == str(tmp_path / "openvino.py")
+        assert logging.root.handlers == before
+    finally:
+        logging.root.removeHandler(handler)
 
 
 def test_all_runners_share_one_core(monkeypatch, openvino):
