@@ -79,6 +79,7 @@ function show(best, about, picture, part) {
   const names = best.classes.map(name => about.class_names || about.texts ? name : "Class " + name), shares = best.probabilities || best.shares;
   tell(names[0] + ", " + percent(shares[0]) + (best.mask ? " of the pixels" : ""), "best");
   byId("classes").append(...names.map((name, i) => entry(name, shares[i], best.colors && "rgb(" + best.colors[i].join(", ") + ")")));
+  byId("pixels").textContent = about.stuff?.length ? "The segments of the picture" : "The class of every pixel";
   if (best.mask) cover(best.mask.blob ? URL.createObjectURL(best.mask.blob) : "data:image/png;base64," + best.mask.b64, picture);
 }
 
