@@ -16,7 +16,7 @@ from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted
 from keras_vit.serving.litert_format import Interpreter, operations, runner
-from keras_vit.serving.litert_rewrites import rewritten
+from keras_vit.serving.litert_rewrites import naming_outputs, rewritten
 from keras_vit.serving.litert_static import SIGNATURE, float_constant, silent
 from keras_vit.serving.static_int8 import fitting, measured, outputs, split
 
@@ -60,7 +60,7 @@ def _quantize(source, path, inputs, pixels, wide):
         ranges = found.get_model_qsvs() | {images["name"]: {"min": low, "max": high}}
         quantized = quantizer.Quantizer(model, recipe.get_quantization_recipe()).quantize(ranges).quantized_model
     with open(path, "wb") as file:
-        file.write(quantized)
+        file.write(naming_outputs(quantized, model))
 
 
 def _log(report):

@@ -1,4 +1,7 @@
-"""Operations of a float LiteRT file that lack integer kernels, as others that have them and compute the same."""
+"""Operations of a float LiteRT file that lack integer kernels, as others that have them and compute the same.
+
+`naming_outputs` repairs what the quantizer makes of such a file.
+"""
 
 import copy
 from collections.abc import Callable
@@ -119,3 +122,15 @@ def rewritten(source: str) -> bytearray:
         operations += rewrite(graph, operation) if rewrite else [operation]
     graph.operations[:] = operations
     return flatbuffer_utils.convert_object_to_bytearray(graph.file)
+
+
+def naming_outputs(quantized: bytes, source: bytes) -> bytearray:
+    """The quantised file of `source` with the names of outputs on what the graph returns.
+
+    The quantizer leaves them on the tensors in front of an output that it quantises again, whose memory others use.
+    """
+    before, after = (flatbuffer_utils.read_model_from_bytearray(bytearray(file)) for file in (source, quantized))
+    returned = dict(zip(before.subgraphs[0].outputs, after.subgraphs[0].outputs))
+    for old, new in zip(before.signatureDefs[0].outputs, after.signatureDefs[0].outputs):
+        new.name, new.tensorIndex = old.name, returned[old.tensorIndex]
+    return flatbuffer_utils.convert_object_to_bytearray(after)

@@ -7,8 +7,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-# Operations that agree on (b, n, d) and (b * n, d): products with a kernel, and elementwise ones.
+# Operations that agree on (b, n, d) and (b * n, d): products with a kernel, divided columns, and elementwise ones.
 _ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Neg", "Erf", "Sigmoid", "Tanh"}
+
+
+def _axes(split):
+    """The attributes of the axis that a Split divides: one, or none for the first axis."""
+    return [attribute for attribute in split.attribute if attribute.name == "axis"]
 
 
 class _Graph:
@@ -35,6 +40,13 @@ class _Graph:
         target, shape = self.constants[node.input[1]].tolist(), self.shapes.get(node.input[0], [])
         return len(target) == 2 < len(shape) and target[0] == -1 and target[1] == shape[-1]
 
+    def name_last_axes(self) -> None:
+        """Lets a Split of columns, as in a SwiGLU, count axes from the end: it then divides tokens, too."""
+        for node in self.makers.values():
+            if node.op_type == "Split" and len(self.shapes.get(node.input[0], [])) == 2:
+                for axis in _axes(node):
+                    axis.i = -1 if axis.i == 1 else axis.i
+
     def is_exit(self, node: onnx.NodeProto) -> bool:
         """Whether a node's reshape does not depend on its input's shape."""
         return node.op_type == "Reshape" and node.input[1] in self.constants and 0 not in self.constants[node.input[1]]
@@ -45,6 +57,8 @@ class _Graph:
         constants = [self.constants[name] for name in node.input if name in self.constants]
         if node.op_type == "MatMul":
             return node.input[1] in self.constants and constants[-1].ndim == 2
+        if node.op_type == "Split":
+            return any(axis.i == -1 for axis in _axes(node))
         return node.op_type in _ELEMENTWISE and all(np.ndim(value) < 2 for value in constants)
 
     def entries(self, entry: onnx.NodeProto) -> list[onnx.NodeProto]:
@@ -75,6 +89,7 @@ class _Graph:
 def keep_tokens(model: onnx.ModelProto) -> None:
     """Rewrites, in place, dense layers on flattened tokens; other reshapes stay."""
     graph = _Graph(model)
+    graph.name_last_axes()
     whole: dict[str, str] = {}
     for node in model.graph.node:
         if graph.is_entry(node) and node.output[0] not in whole:

@@ -184,6 +184,21 @@ def test_an_onnx_file_computes_what_was_trained(images, aware, tmp_path):
 
 
 @pytest.mark.extended
+def test_gates_of_an_onnx_file_are_rounded_too(tiny, images, tmp_path):
+    """TensorFlow flattens what a SwiGLU reads, and splits what it makes of it."""
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("tf2onnx")
+    model = tiny(depth=1, mlp_form="swiglu")
+    quantize_aware(model, images)
+    keras_vit.export(model, tmp_path / "m.onnx", quantization="int8_static")
+    assert json.loads((tmp_path / "m.onnx.json").read_text())["int8"]["floats"] == []
+    session = runtime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    [found] = session.run(["logits"], {"images": images.astype("float32")})
+    expected, plain = outputs(model, images), outputs(without_fake_quantization(model), images)
+    assert np.abs(found - expected).max() < 0.02 * np.abs(expected - plain).max()
+
+
+@pytest.mark.extended
 def test_a_litert_file_has_the_kernels_and_ranges_of_training(images, aware, tmp_path):
     interpreter = pytest.importorskip("ai_edge_litert.interpreter")
     pytest.importorskip("ai_edge_quantizer")

@@ -151,3 +151,15 @@ def test_rewritten_operations_compute_the_same(tmp_path):
     for one in (before, after):
         found = one.get_signature_runner()(images=images)["outputs"]
         np.testing.assert_allclose(found, everything(tf.constant(images))["outputs"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.extended
+def test_names_are_of_the_tensors_that_a_file_returns(tmp_path):
+    """A mean, of 16 bits, is returned in 8: the memory of the former may be another tensor's in the end."""
+    model, path = every_weight(pool="gap"), tmp_path / "m.tflite"
+    keras_vit.export(model, path, quantization="full_int8", calibration=pixels(24))
+    file = opened(path)
+    named = {tensor["index"] for tensor in file.get_signature_runner().get_output_details().values()}
+    assert named == {tensor["index"] for tensor in file.get_output_details()}
+    expected = keras.Model(model.input, model.features)(in_bytes(4).astype("float32")).numpy()
+    assert difference(expected, outputs(path, in_bytes(4))["features"]) < 0.1
