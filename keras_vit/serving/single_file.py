@@ -84,9 +84,10 @@ def _check_path(path, format):
 def check_quantization(format: str, quantization: str | None, calibration: Any, ranges: Any = None) -> None:
     """Raises ValueError for an unknown quantisation, or one with missing or needless arguments."""
     if quantization is not None and format not in QUANTIZED:
+        valid = " or ".join(f'"{each}"' for each in QUANTIZED)
         raise ValueError(
-            f'quantization="{quantization}" is for format={" or ".join(map(repr, QUANTIZED))}, got format="{format}".'
-            ' For a SavedModel, quantise the model: model.quantize("int8").'
+            f'quantization="{quantization}" is for format={valid}, got format="{format}". For a SavedModel or a .keras'
+            ' file, quantise the model: model.quantize("int8").'
         )
     if quantization is not None:
         check_known(quantization, "quantization", QUANTIZATIONS, ", or None for floats")

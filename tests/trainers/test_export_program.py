@@ -53,7 +53,7 @@ def test_int8_calibrates_on_the_images_of_the_run_or_asks_for_some(binary, tiny,
     lite = str(tmp_path / "m.tflite")
     binary(export, model=str(run), output=lite, quantization="full_int8", calibration_images=16)
     assert given[1]["quantization"] == "full_int8" and len(given[1]["calibration"]) == 16
-    with pytest.raises(ValueError, match="is for format='onnx' or 'litert' or 'web', got format=\"keras\""):
+    with pytest.raises(ValueError, match='is for format="onnx" or "litert" or "web", got format="keras"'):
         binary(export, model="m", output=str(tmp_path / "m.keras"), int8=True)
     with pytest.raises(ValueError, match="--int8 is short for --quantization=int8_static, got .*int8_dynamic"):
         binary(export, model="m", output=output, int8=True, quantization="int8_dynamic")
