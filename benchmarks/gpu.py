@@ -224,6 +224,8 @@ def main():
     cases, passes = read_cases(values.cases), values.passes.split(",")
     for kind in passes:
         check_known(kind, "--passes", PASSES)
+    if values.photos and not os.path.isdir(values.photos):
+        raise ValueError(f'--photos="{values.photos}" is not a folder: give one with a folder of JPEGs per class.')
     card = in_own_process(measured_card, values.rounds)
     peak = stated(card.name)
     said = f"the maker states {peak / 1e12:.0f}" if peak else "what its maker states is not known here"

@@ -199,11 +199,14 @@ def _fails(function, *arguments) -> dict:
 
 
 def main():
+    from keras_vit.models.families import find_spec
+
     values = flags.FLAGS
     ends = time.monotonic() + 60 * values.minutes
     names = values.ways.split(",") if values.ways else list(WAYS)
     for name in names:
         check_known(name, "--ways", WAYS)
+    find_spec(values.variant)  # refuses an unknown one before the card's time is spent
     card = measured_card(values.rounds)
     print(f"{values.variant}, batch {values.batch_size}, {card.name}; JAX {card.jax}, Keras {card.keras}")
     print("| | images/s | relative | GiB planned | s to compile | losses differ by |\n|-|-|-|-|-|-|", flush=True)
