@@ -241,7 +241,7 @@ REFUSED = [
     (digits(), "m.tflite", {"verbose": True}, 'verbose is for format="tf_saved_model"'),
     (digits(), "m", {"format": "pickle"}, "Valid: tf_saved_model, onnx, litert, web. keras_vit.save"),
     (digits(), "m", {"iou": 0.5, "soft": True}, "iou, soft: .* classifies whole images.* Leave them out"),
-    (digits(), "m", {"quantization": "int8_dynamic"}, "for format='onnx' or 'litert'"),
+    (digits(), "m", {"quantization": "int8_dynamic"}, 'for format="onnx" or "litert"'),
     (digits(), "m.onnx", {"quantization": "int4"}, "Valid: int8_weights, int8_dynamic, int8_static"),
     (digits(), "m.onnx", STATIC, "needs calibration"),
     (digits(), "m.onnx", {**STATIC, "calibration": np.zeros((15, 8, 8, 1))}, "at least 16 images"),
@@ -253,7 +253,7 @@ REFUSED = [
         {"quantization": "int8_dynamic", "calibration": np.zeros((16, 8, 8, 1))},
         "Leave it out",
     ),
-    (digits(), "m.onnx", {"quantization": "full_int8"}, """for format="litert", got format="onnx".* .tflite"""),
+    (digits(), "m.onnx", {"quantization": "full_int8"}, 'for format="litert", got format="onnx".* .tflite'),
     (digits(), "m.tflite", {"quantization": "full_int8"}, "full_int8.* needs calibration: 16 inputs .* will see.$"),
     (
         digits(),
