@@ -11,6 +11,7 @@ that answers in the browser, docs/web.md); timm or huggingface (a folder for PyT
 mmsegmentation (.pth), keras (.keras).
 --int8, short for --quantization=int8_static, calibrates on --calibration_images of the run's own training images, or
 of --calibration. --quantization=full_int8 or full_int16 does, too, and writes a LiteRT file for chips without floats.
+`keras-vit evaluate --model=RUN --engines` compares formats and quantisations: size, speed, and the task's measure.
 --class_names=names.txt names the classes of a model without class names, --key=model_ema chooses one of several models
 in a file.
 """
