@@ -121,12 +121,12 @@ def _compare_engines(values, name, setting, task, data, split):
     from keras_vit.inference import engines
     from keras_vit.io.atomic import write_bytes
     from keras_vit.io.progress import stage
-    from keras_vit.runs.calibration_images import calibration_pixels, calibration_source
+    from keras_vit.runs.calibration_images import calibration_images, calibration_source
 
     with stage("Opening the images to calibrate on"):
         source = calibration_source(name, values.calibration, values.data_dir)
     evaluator = task.evaluator()
-    rows = engines.compare(evaluator, setting, calibration_pixels(setting.model, source), integers=values.integers)
+    rows = engines.compare(evaluator, setting, calibration_images(setting.model, source), integers=values.integers)
     percent = evaluator.higher_is_better
     text = engines.table(rows, f"{evaluator.score} on {data} {split}", percent)
     print(text)

@@ -55,7 +55,7 @@ def export(values):
     from keras_vit.io.atomic import check_folder
     from keras_vit.io.progress import stage
     from keras_vit.io.suggest import did_you_mean
-    from keras_vit.runs.calibration_images import calibration_pixels, calibration_source
+    from keras_vit.runs.calibration_images import calibration_images, calibration_source
     from keras_vit.serving.export import FORMATS as EXPORTS
     from keras_vit.serving.single_file import QUANTIZED, check_quantization, needs_calibration
 
@@ -83,7 +83,7 @@ def export(values):
         else:
             how = {"quantization": quantization, **answering, **finding, "runtime": values.runtime}
             if source is not None:
-                how["calibration"] = calibration_pixels(model, source, values.calibration_images)
+                how["calibration"] = calibration_images(model, source, values.calibration_images)
             keras_vit.export(model, values.output, format=form, **how)
     logging.info("Exported %s to %s.", values.model, values.output)
     if form == "tf_saved_model":

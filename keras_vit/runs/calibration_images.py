@@ -42,7 +42,7 @@ def calibration_source(model: str, calibration: str | None = None, data_dir: str
         ) from None
 
 
-def calibration_pixels(model: keras.Model, source: Any, count: int = IMAGES) -> np.ndarray:
+def calibration_images(model: keras.Model, source: Any, count: int = IMAGES) -> np.ndarray:
     """Pixels (n, h, w, c) of at most `count` images spread over a source, prepared by the model's own preprocessing.
 
     Raises:

@@ -8,7 +8,7 @@ import pytest
 from small_models import every_weight, pixels
 
 import keras_vit
-from keras_vit.runs.calibration_images import calibration_pixels
+from keras_vit.runs.calibration_images import calibration_images
 from keras_vit.serving import static_int8
 from keras_vit.serving.static_int8 import Fingerprint, Layers
 
@@ -152,7 +152,7 @@ def test_a_text_tower_calibrates_on_token_ids(tmp_path):
     assert np.linalg.norm(found - expected) < 0.1 * np.linalg.norm(expected)
     assert json.loads((tmp_path / "t.onnx.json").read_text())["int8"]["products"] >= 6
     with pytest.raises(ValueError, match="Texts calibrate in Python, as token ids"):
-        calibration_pixels(model, None)
+        calibration_images(model, None)
     for wrong, message in (
         (ids[:15], "at least 16 texts"),
         (ids[:, :5], r"integers \(n, 6\)"),
