@@ -59,12 +59,10 @@ def _openvino(path, precision):
 
 def _forms(model, half, folder, calibration):
     """{name: (pixels -> logits, bytes)}; `half` is the model in bfloat16."""
-    from keras_vit.serving.single_file import QUANTIZATIONS
-
     weights = 4 * model.count_params()
     forms = {BASE: (_tensorflow(model), weights), "TensorFlow bfloat16": (_tensorflow(half), weights)}
     for format, engine in ENGINES.items():
-        for how in (None, *QUANTIZATIONS):
+        for how in (None, "int8_weights", "int8_dynamic", "int8_static"):
             pixels = calibration if how == "int8_static" else None
             forms[f"{engine} {how or 'float32'}"] = _file(model, folder, format, how, pixels)
     for name, how, precision in OPENVINO:
