@@ -7,6 +7,8 @@ engines fuse these with the product. The scheme:
   ranges symmetric. They are uint8, which ONNX Runtime multiplies 1.4 times as fast on x86 as int8.
 - Kernels have a scale per output channel, symmetric, and 7 bits: processors without VNNI add pairs of byte products in
   16 bits, which 8-bit kernels overflow.
+- Products of rows (b, c), as of heads, are by (b, 1, c): otherwise ONNX Runtime makes them a Gemm of floats, and their
+  kernel floats at every call.
 - Products stay in floats where TensorFlow flattens their inputs' axes: OpenVINO refuses quantised ones, or miscomputes
   them. So do convolutions: OpenVINO 2026.4 miscomputes those of a DPT head, and ONNX Runtime gains nothing.
 """
@@ -23,13 +25,20 @@ from keras_vit.serving.onnx_format import int8_kernel, read_names
 from keras_vit.serving.static_int8 import Layers
 
 _LEVELS = 64  # of kernels, on each side of 0
+_AXIS = "second axis"  # name of the constant 1
+
+
+def _two_dimensional(model):
+    """Names of tensors with two axes."""
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    values = (*inferred.input, *inferred.value_info, *inferred.output)
+    return {value.name for value in values if len(value.type.tensor_type.shape.dim) == 2}
 
 
 def _flattened(model):
     """Names of tensors that a reshape made two-dimensional."""
-    inferred = onnx.shape_inference.infer_shapes(model).graph
-    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in inferred.value_info}
-    return {node.output[0] for node in model.graph.node if node.op_type == "Reshape" and ranks.get(node.output[0]) == 2}
+    reshaped = {node.output[0] for node in model.graph.node if node.op_type == "Reshape"}
+    return reshaped & _two_dimensional(model)
 
 
 def _products(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
@@ -103,6 +112,7 @@ class StaticFile:
         self.model = onnx.load(source)
         kernels = {tensor.name: tensor for tensor in self.model.graph.initializer}
         self.groups: dict[str, list[str]] = {}
+        self._rows = _two_dimensional(self.model)
         self._kernels: dict[str, np.ndarray] = {}
         given: dict[str, float] = {}
         for node in _products(self.model):
@@ -122,8 +132,13 @@ class StaticFile:
             f"{tensor}/scale": np.asarray(found.scale),
             f"{tensor}/zero": np.asarray(found.zero),
         }
+        before, source = [], tensor
+        if tensor in self._rows:
+            source = f"{tensor}/3d"
+            before = [helper.make_node("Unsqueeze", [tensor, _AXIS], [source], f"{tensor}/unsqueeze")]
         nodes = [
-            helper.make_node("QuantizeLinear", [tensor, *parts], [f"{tensor}/bytes"], f"{tensor}/quantize"),
+            *before,
+            helper.make_node("QuantizeLinear", [source, *parts], [f"{tensor}/bytes"], f"{tensor}/quantize"),
             helper.make_node(
                 "DequantizeLinear", [f"{tensor}/bytes", *parts], [f"{tensor}/quantized"], f"{tensor}/dequantize"
             ),
@@ -146,6 +161,7 @@ class StaticFile:
         constants: list[Any] = []
         made: set[str] = set()
         for node in model.graph.node:
+            after: list[onnx.NodeProto] = []
             if node.output[0] in products:
                 tensor, kernel = node.input[:2]
                 parts = {tensor: self._quantized_input(tensor)} if tensor not in made else {}
@@ -156,12 +172,17 @@ class StaticFile:
                     nodes += before
                     constants += values
                 node.input[0], node.input[1] = f"{tensor}/quantized", f"{kernel}/quantized"
-            nodes.append(node)
+                if tensor in self._rows:
+                    output = node.output[0]
+                    node.output[0] = f"{output}/3d"
+                    after = [helper.make_node("Squeeze", [node.output[0], _AXIS], [output], f"{output}/squeeze")]
+            nodes += [node, *after]
         nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
         del model.graph.node[:]
         model.graph.node.extend(nodes)
         used = set(read_names(model.graph))
         kept = [tensor for tensor in self.model.graph.initializer if tensor.name in used]
         del model.graph.initializer[:]
-        model.graph.initializer.extend([*kept, *constants])
+        axis = [numpy_helper.from_array(np.array([1]), _AXIS)] if _AXIS in used else []
+        model.graph.initializer.extend([*kept, *constants, *axis])
         onnx.save(model, path)

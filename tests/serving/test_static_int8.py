@@ -160,3 +160,15 @@ def test_a_text_tower_calibrates_on_token_ids(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             keras_vit.export(model, tmp_path / "t.onnx", quantization="int8_static", calibration=wrong)
+
+
+@pytest.mark.extended
+def test_onnx_runtime_multiplies_bytes_in_the_head_too(tmp_path):
+    onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    pytest.importorskip("tf2onnx")
+    path, optimized, options = tmp_path / "m.onnx", tmp_path / "optimized.onnx", onnxruntime.SessionOptions()
+    keras_vit.export(every_weight(), path, quantization="int8_static", calibration=pixels(16))
+    options.optimized_model_filepath, options.log_severity_level = str(optimized), 3
+    onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    operations = {node.op_type for node in onnx.load(optimized).graph.node}
+    assert "MatMulIntegerToFloat" in operations and not operations & {"Gemm", "DequantizeLinear"}
