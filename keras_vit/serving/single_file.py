@@ -258,8 +258,12 @@ def _check_outputs(
         compare(expected, found, engine, exact=not quantized, **advice)
 
 
-def _check_drawn(model, function, run, *how):
-    """`_check_outputs` on drawn images, some others if they fail: close decisions choose a decoder's queries."""
+def _check_file(model, function, run, pixels, *how):
+    """`_check_outputs` on the first pixels, or on drawn images if there are none: some others if they fail, because
+    close decisions choose a decoder's queries.
+    """
+    if pixels is not None:
+        return _check_outputs(function, run, pixels[:3], *how)
     for seed in range(_DRAWN):
         try:
             return _check_outputs(function, run, _drawn(model, seed), *how)
@@ -395,15 +399,12 @@ def write(
             report = _quantize_learned(plain, learned, format, whole, file, _drawn(model, 0))
         elif quantization:
             derived = (lambda found: _FOR_LOSS) if only_outputs else None
-            how = (learned, derived, arrays) if learned else (ranges, derived)
-            report = quantize(plain, format, whole, file, quantization, pixels, answers, *how)
+            known = (learned, derived, arrays) if learned else (ranges, derived)
+            report = quantize(plain, format, whole, file, quantization, pixels, answers, *known)
         with stage("Comparing the file's outputs with the model's"), quiet():
-            run, checked = engine.runner(file), () if only_outputs else answers
+            checked = () if only_outputs else answers
             how = (quantization, kind.engine, checked, _any_order(answers))
-            if pixels is None:
-                _check_drawn(model, function, run, *how)
-            else:
-                _check_outputs(function, run, pixels[:3], *how)
+            _check_file(model, function, engine.runner(file), pixels, *how)
         metadata = _describe(model, answers, format, quantization, function.get_concrete_function().structured_outputs)
         if report:
             metadata["int8"] = {**report, "ranges": "learned"} if learned else report
