@@ -325,6 +325,7 @@ class Model(keras.Model):
         """
         checks.check_compiled(self, loss, [metrics, weighted_metrics])
         self._take_loss(loss)
+        self._compile_metrics = None  # without metrics, Keras 3.15 keeps those of the last call
         super().compile(optimizer, loss, loss_weights, metrics, weighted_metrics, **kwargs)
         # Keras would track attributes: `metrics` would list these metrics twice.
         vars(self)["_loss_tracker"] = stepping.RunningLoss(name="loss")

@@ -30,6 +30,14 @@ def test_evaluation_is_the_mean_over_examples_whatever_the_batch(tiny, eagerly):
         assert measures["accuracy"] == pytest.approx((logits.argmax(-1) == y).mean())
 
 
+def test_compiling_again_without_metrics_drops_those_of_before():
+    (x, y), model = rows(8), dense_on_rows("sgd")
+    model.compile("sgd", SoftmaxCrossEntropy(), metrics=["accuracy"], run_eagerly=True)
+    assert set(model.evaluate(x, y, verbose=0, return_dict=True)) == {"loss", "accuracy"}
+    model.compile("sgd", SoftmaxCrossEntropy(), run_eagerly=True)
+    assert set(model.evaluate(x, y, verbose=0, return_dict=True)) == {"loss"}
+
+
 @pytest.mark.extended
 def test_one_device_is_stock_keras_to_the_last_bits():
     x, y = data()
