@@ -14,6 +14,7 @@ from keras_vit.layers import PatchEncoder
 from keras_vit.models import taps
 
 SMALLEST = 5e-4  # added to the variances, of pixels normalised to about 1: the faintest components are noise
+_TOGETHER = 2**16  # windows copied at a time
 
 
 def whitening_filters(pixels: np.ndarray, size: tuple[int, int], count: int) -> np.ndarray:
@@ -28,13 +29,15 @@ def whitening_filters(pixels: np.ndarray, size: tuple[int, int], count: int) -> 
         (p, q, c, count) float32; the sign makes each filter's largest weight positive.
     """
     p, q, c = *size, pixels.shape[-1]
-    windows = np.lib.stride_tricks.sliding_window_view(pixels, (p, q), axis=(1, 2))  # (b, h, w, c, p, q)
-    moments = np.zeros((p * q * c, p * q * c))
-    for image in windows:
-        # (h, w, c, p, q) -> (h*w, p*q*c)
-        rows = image.transpose(0, 1, 3, 4, 2).reshape(-1, p * q * c).astype("float64")
-        moments += rows.T @ rows
-    moments /= windows.shape[0] * windows.shape[1] * windows.shape[2]
+    planes = pixels.transpose(3, 0, 1, 2)
+    windows = np.lib.stride_tricks.sliding_window_view(planes, (p, q), axis=(2, 3))  # (c, b, h, w, p, q)
+    windows = windows.transpose(4, 5, 0, 1, 2, 3)
+    *_, images, h, w = windows.shape
+    moments, together = np.zeros((p * q * c, p * q * c)), max(1, _TOGETHER // (h * w))
+    for i in range(0, images, together):
+        rows = windows[..., i : i + together, :, :].reshape(p * q * c, -1).astype("float64")  # (p*q*c, b*h*w)
+        moments += rows @ rows.T
+    moments /= images * h * w
     squares, vectors = np.linalg.eigh(moments)
     order = np.argsort(-squares, kind="stable")[:count]
     filters = vectors[:, order] / np.sqrt(squares[order] + SMALLEST)
