@@ -16,7 +16,6 @@ import importlib
 import json
 import statistics
 import time
-import types
 import unittest.mock
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ import numpy as np
 
 from benchmarks.gpu import measured_card
 from keras_vit.io.suggest import check_known
+from keras_vit.layers.backend import Forms
 from trainers import flags
 
 _STEPS = 10  # the host queues them, so that its own time does not count
@@ -49,16 +49,20 @@ class Way(NamedTuple):
 
 
 AS_IT_IS = "as it is"
-_AS_ON_TPUS = {  # alone: attention stays cuDNN's
-    "keras_vit.layers.kernels.bias:cudnn": types.SimpleNamespace(platform=lambda: "tpu"),
-    "keras_vit.layers.blocks.gelu:gelu_keeps": lambda: "slope",
-}
+
+
+def _with_forms(gelu_keeps: str | None, bias_gradient: str) -> Way:
+    """The step with other forms of its parts; attention stays cuDNN's."""
+    made = Forms(gelu_keeps, bias_gradient)
+    return Way(replaced={f"keras_vit.layers.{user}:forms": lambda: made for user in ("backend", "blocks.gelu")})
+
+
 WAYS = {
     AS_IT_IS: Way(),
     f"{AS_IT_IS} again": Way(),
-    "biases and GELU as on TPUs": Way(replaced=_AS_ON_TPUS),
-    "GELU keeps its slope": Way(replaced={"keras_vit.layers.blocks.gelu:gelu_keeps": lambda: "slope"}),
-    "GELU as XLA derives it": Way(replaced={"keras_vit.layers.blocks.gelu:gelu_keeps": lambda: None}),
+    "biases and GELU as on TPUs": _with_forms("slope", "product"),
+    "GELU keeps its slope": _with_forms("slope", "sum"),
+    "GELU as XLA derives it": _with_forms(None, "sum"),
     "copies of odd queries": Way(replaced={"keras_vit.layers.attention.self_attention:with_even_count": lambda x: x}),
     "198 tokens": Way(model={"registers": 1}),
     "200 tokens": Way(model={"registers": 3}),

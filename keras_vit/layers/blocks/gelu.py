@@ -1,9 +1,8 @@
 """GELU in training, with its own backward pass.
 
-Automatic differentiation keeps GELU's input and, for the exact form, another tensor of that size, and computes erf or
-tanh again in each product of the backward pass. We keep one tensor: on JAX the slope (GELU's derivative), and the
-backward pass is a product with it, or on GPUs the input, since memory is slower there than arithmetic. TensorFlow on a
-CPU would pass memory fourteen times for GELU and its gradient; compiled, each is one pass.
+Automatic differentiation keeps GELU's input, for the exact form another tensor of that size, and computes erf or tanh
+repeatedly. We keep one tensor: the slope (GELU's derivative), a factor of the backward pass, or the input, where memory
+is slower than arithmetic. TensorFlow on a CPU would pass memory fourteen times; compiled, each direction is one pass.
 """
 
 import functools
@@ -13,7 +12,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.backend import gelu_keeps, one_pass
+from keras_vit.layers.backend import forms, one_pass
 
 _TANH = math.sqrt(2 / math.pi)
 _CUBE = 0.044715
@@ -74,4 +73,4 @@ _FORMS = {"slope": gelu_with_slope, "input": gelu_from_input, None: ops.gelu}
 
 def gelu_in_training(x: Any, approximate: bool) -> Any:
     """GELU of x, any shape, in the form with the quickest forward and backward pass on this engine."""
-    return _FORMS[gelu_keeps()](x, approximate=approximate)
+    return _FORMS[forms().gelu_keeps](x, approximate=approximate)
