@@ -118,7 +118,7 @@ class Model(keras.Model):
     given_metrics: tuple[Any, Any] = (None, None)  # as compile(metrics, weighted_metrics) got them
     trained_layers: set[keras.layers.Layer] = set()  # those that were not frozen at compile, at any depth
     _remaining = None
-    _compiled_with: Any = None
+    _made_with: Mapping[str, tuple] = types.MappingProxyType({})  # {"train", "test", "predict": settings}
 
     check_pixels: bool = True
     objectives: tuple[type[keras.losses.Loss], ...] = ()
@@ -641,12 +641,21 @@ class Model(keras.Model):
         if metrics is not None and not metrics.built and y is not None and not self.has_own("call", "compute_metrics"):
             metrics.build(y, self.measured(self.output))
 
+    def _is_outdated(self, function, *settings):
+        """Whether settings have changed since "train", "test" or "predict" was made: the function keeps the old ones.
+
+        Otherwise Keras would take other batches from the data than the function does, and leave out the rest.
+        """
+        settings = (self.steps_per_execution, self.run_eagerly, self.jit_compile, *settings)
+        before = self._made_with.get(function)
+        vars(self)["_made_with"] = {**self._made_with, function: settings}
+        return before != settings
+
     def make_train_function(self, force=False):
         stepping.check_kernels(self, stepping.find_topology(self).replicas)
         stepping.check_parts(self)
         self._count_examples()
-        compiled_with, self._compiled_with = self._compiled_with, (self.mixing, self.micro_batches)
-        force = force or compiled_with != self._compiled_with  # the function keeps the old ones
+        force = self._is_outdated("train", self.mixing, self.micro_batches) or force
         self._average_updates()
         if keras.backend.backend() != "tensorflow":
             made = self.train_function is None or force
@@ -683,6 +692,7 @@ class Model(keras.Model):
 
     def make_test_function(self, force=False):
         self._count_examples()
+        force = self._is_outdated("test") or force
         if keras.backend.backend() != "tensorflow":
             return super().make_test_function(force)
         if self.test_function is None or force:
@@ -691,6 +701,7 @@ class Model(keras.Model):
         return self.test_function
 
     def make_predict_function(self, force=False):
+        force = self._is_outdated("predict") or force
         several = keras.backend.backend() == "tensorflow" and stepping.find_topology(self).workers > 1
         if not several:
             return super().make_predict_function(force)

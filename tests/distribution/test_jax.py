@@ -168,9 +168,9 @@ def test_a_clone_is_independent(jax):
 
 
 def other_reductions(file):
-    """The weights after a step on 16 weighted examples in four parts, for each other reduction of the loss."""
-    x, y = rows(16)
-    weights, results = np.linspace(0, 3, 16).astype("float32"), {}
+    """The weights after steps on 16 and 5 weighted examples in four parts, for each other reduction of the loss."""
+    x, y = rows(21)
+    weights, results = np.linspace(0, 3, 21).astype("float32"), {}
     for reduction in ("sum", "mean_with_sample_weight"):
         model = dense_on_rows("sgd")
         model.micro_batches = 4
