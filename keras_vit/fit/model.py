@@ -580,6 +580,14 @@ class Model(keras.Model):
             has_labels = isinstance(x.element_spec, (tuple, list)) and len(x.element_spec) > 1
         elif isinstance(x, (types.GeneratorType, keras.utils.PyDataset)):
             has_labels = True  # known once it is read
+        elif (
+            y is None and hasattr(x, "__iter__") and not hasattr(x, "shape") and not isinstance(x, (dict, list, tuple))
+        ):
+            raise ValueError(
+                f"fit and evaluate read arrays, tf.data datasets, generators and keras.utils.PyDatasets, and got a"
+                f" {type(x).__name__}. Make it a generator: def batches(): while True: yield from ((np.asarray(x),"
+                " np.asarray(y)) for x, y in loader), then fit(batches(), steps_per_epoch=len(loader))."
+            )
         own = self.has_own("compute_loss", "train_step", "test_step")
         if not has_labels and getattr(self, "loss", None) is not None and not own:
             raise ValueError(
