@@ -580,11 +580,9 @@ class Model(keras.Model):
             has_labels = isinstance(x.element_spec, (tuple, list)) and len(x.element_spec) > 1
         elif isinstance(x, (types.GeneratorType, keras.utils.PyDataset)):
             has_labels = True  # known once it is read
-        elif (
-            y is None and hasattr(x, "__iter__") and not hasattr(x, "shape") and not isinstance(x, (dict, list, tuple))
-        ):
+        elif y is None and hasattr(x, "__iter__") and not hasattr(x, "shape") and not keras.tree.is_nested(x):
             raise ValueError(
-                f"fit and evaluate read arrays, tf.data datasets, generators and keras.utils.PyDatasets, and got a"
+                "fit and evaluate read arrays, tf.data datasets, generators and keras.utils.PyDatasets, and got a"
                 f" {type(x).__name__}. Make it a generator: def batches(): while True: yield from ((np.asarray(x),"
                 " np.asarray(y)) for x, y in loader), then fit(batches(), steps_per_epoch=len(loader))."
             )

@@ -375,7 +375,8 @@ def test_a_loader_of_another_library_is_named():
         def __iter__(self):
             return iter([])
 
-    model = dense_on_rows("sgd")
+    model = dense_on_images()
+    model.compile("sgd", SoftmaxCrossEntropy())
     for read in (model.fit, model.evaluate):
         with pytest.raises(ValueError, match=r"got a DataLoader\. Make it a generator"):
             read(DataLoader(), verbose=0)
