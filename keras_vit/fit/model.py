@@ -660,6 +660,7 @@ class Model(keras.Model):
     def make_train_function(self, force=False):
         stepping.check_kernels(self, stepping.find_topology(self).replicas)
         stepping.check_parts(self)
+        stepping.check_made_inside(self)
         self._count_examples()
         force = self._is_outdated("train", self.mixing, self.micro_batches) or force
         self._average_updates()
@@ -697,6 +698,7 @@ class Model(keras.Model):
         return lambda state, batches: execution(state, itertools.islice(batches, self._remaining))
 
     def make_test_function(self, force=False):
+        stepping.check_made_inside(self)
         self._count_examples()
         force = self._is_outdated("test") or force
         if keras.backend.backend() != "tensorflow":

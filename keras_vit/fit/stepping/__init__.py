@@ -5,7 +5,8 @@ from keras_vit.io.lazy import attach
 __getattr__ = attach(
     __name__,
     {
-        "feed own_scope prediction_feed count_rows training_scope find_topology": "keras_vit.fit.stepping.feeding",
+        "check_made_inside feed own_scope prediction_feed": "keras_vit.fit.stepping.feeding",
+        "count_rows find_topology training_scope": "keras_vit.fit.stepping.feeding",
         "Remaining": "keras_vit.fit.stepping.remaining",
         "check_kernels": "keras_vit.layers.quantization",
         "RunningLoss check_parts per_counted per_example per_value weights_kept": "keras_vit.fit.stepping.weighing",
