@@ -2,7 +2,7 @@
 
 import importlib.util
 
-from keras_vit.io.suggest import tensorflow_missing
+from keras_vit.io.missing import tensorflow_missing
 
 if importlib.util.find_spec("tensorflow") is None:
     raise tensorflow_missing(

@@ -118,7 +118,6 @@ class Model(keras.Model):
     given_metrics: tuple[Any, Any] = (None, None)  # as compile(metrics, weighted_metrics) got them
     trained_layers: set[keras.layers.Layer] = set()  # those that were not frozen at compile, at any depth
     _remaining = None
-    _made_with: Mapping[str, tuple] = types.MappingProxyType({})  # {"train", "test", "predict": settings}
 
     check_pixels: bool = True
     objectives: tuple[type[keras.losses.Loss], ...] = ()
@@ -574,18 +573,12 @@ class Model(keras.Model):
 
     def _checked(self, x, y, weights, mixes=False):
         """`x` to read instead: arrays are checked at once, others when read; ValueError for bad arrays or no labels."""
-        checks.check_data(self, x)
+        checks.check_readable(self, x, y)
         has_labels = y is not None
         if hasattr(x, "element_spec"):
             has_labels = isinstance(x.element_spec, (tuple, list)) and len(x.element_spec) > 1
         elif isinstance(x, (types.GeneratorType, keras.utils.PyDataset)):
             has_labels = True  # known once it is read
-        elif y is None and hasattr(x, "__iter__") and not hasattr(x, "shape") and not keras.tree.is_nested(x):
-            raise ValueError(
-                "fit and evaluate read arrays, tf.data datasets, generators and keras.utils.PyDatasets, and got a"
-                f" {type(x).__name__}. Make it a generator: def batches(): while True: yield from ((np.asarray(x),"
-                " np.asarray(y)) for x, y in loader), then fit(batches(), steps_per_epoch=len(loader))."
-            )
         own = self.has_own("compute_loss", "train_step", "test_step")
         if not has_labels and getattr(self, "loss", None) is not None and not own:
             raise ValueError(
@@ -647,22 +640,11 @@ class Model(keras.Model):
         if metrics is not None and not metrics.built and y is not None and not self.has_own("call", "compute_metrics"):
             metrics.build(y, self.measured(self.output))
 
-    def _is_outdated(self, function, *settings):
-        """Whether settings have changed since "train", "test" or "predict" was made: the function keeps the old ones.
-
-        Otherwise Keras would take other batches from the data than the function does, and leave out the rest.
-        """
-        settings = (self.steps_per_execution, self.run_eagerly, self.jit_compile, *settings)
-        before = self._made_with.get(function)
-        vars(self)["_made_with"] = {**self._made_with, function: settings}
-        return before != settings
-
     def make_train_function(self, force=False):
         stepping.check_kernels(self, stepping.find_topology(self).replicas)
         stepping.check_parts(self)
-        stepping.check_made_inside(self)
         self._count_examples()
-        force = self._is_outdated("train", self.mixing, self.micro_batches) or force
+        force = stepping.is_outdated(self, "train", self.mixing, self.micro_batches) or force
         self._average_updates()
         if keras.backend.backend() != "tensorflow":
             made = self.train_function is None or force
@@ -698,9 +680,8 @@ class Model(keras.Model):
         return lambda state, batches: execution(state, itertools.islice(batches, self._remaining))
 
     def make_test_function(self, force=False):
-        stepping.check_made_inside(self)
         self._count_examples()
-        force = self._is_outdated("test") or force
+        force = stepping.is_outdated(self, "test") or force
         if keras.backend.backend() != "tensorflow":
             return super().make_test_function(force)
         if self.test_function is None or force:
@@ -709,7 +690,7 @@ class Model(keras.Model):
         return self.test_function
 
     def make_predict_function(self, force=False):
-        force = self._is_outdated("predict") or force
+        force = stepping.is_outdated(self, "predict") or force
         several = keras.backend.backend() == "tensorflow" and stepping.find_topology(self).workers > 1
         if not several:
             return super().make_predict_function(force)
@@ -732,6 +713,7 @@ class Model(keras.Model):
 
     def _count_examples(self):
         """Makes the running loss of each output a RunningLoss, like the total's; Keras makes them from the data."""
+        stepping.check_made_inside(self)
         trackers = getattr(self._compile_loss, "metrics", [])
         if not all(isinstance(tracker, stepping.RunningLoss) for tracker in trackers):
             with stepping.own_scope(self):

@@ -163,14 +163,3 @@ def did_you_mean_key(name: str, valid: Iterable[str], tree: Mapping) -> str:
 def pip_install(extras: str) -> str:
     """The command that installs the package with `extras`, such as "cpu,plan"."""
     return f'pip install "keras-vision-transformers[{extras}]"'
-
-
-def tensorflow_missing(what: str, instead: str) -> ModuleNotFoundError:
-    """The error to raise without TensorFlow, with the command that installs it.
-
-    Args:
-        what: what needs it on every backend: "Reading data".
-        instead: a sentence with what works without it.
-    """
-    needed = f"{what} needs TensorFlow, on the JAX backend too, and it is not installed: {pip_install('cpu')}."
-    return ModuleNotFoundError(f"{needed} {instead}", name="tensorflow")

@@ -8,7 +8,6 @@ import numpy as np
 
 from keras_vit.fit.checks.marked import plain_errors
 from keras_vit.fit.checks.pixels import PIXELS, assert_range
-from keras_vit.io.suggest import tensorflow_missing
 from keras_vit.layers.registration import serializable
 
 
@@ -26,6 +25,8 @@ def parse_preprocessing(text: str):
         ValueError: for invalid text.
     """
     if importlib.util.find_spec("tensorflow") is None:
+        from keras_vit.io.missing import tensorflow_missing
+
         instead = "Without it, give the model pixels 0..255 of its size: model.predict(images)."
         raise tensorflow_missing("Decoding and resizing images", instead)
     from keras_vit.data import parse
