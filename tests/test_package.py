@@ -276,6 +276,21 @@ for path in ("mine.keras", "mine.npz"):
     for ours, theirs in zip(model.get_weights(), loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 assert loaded.predict(images, verbose=0).shape == (8, 3)
+uses = (
+    lambda: keras_vit.export(model, "mine.onnx"),
+    lambda: model.export("mine"),
+    lambda: model.classify(images),
+    lambda: keras_vit.data.open_source,
+    lambda: keras_vit.evaluation.knn_scores,
+    lambda: __import__("keras_vit.inspection.model_page"),
+)
+for use in uses:
+    try:
+        use()
+    except ImportError as error:
+        assert 'needs TensorFlow' in str(error) and "keras-vision-transformers[cpu]" in str(error), error
+    else:
+        raise AssertionError("worked without TensorFlow")
 assert not any(name.startswith("tensorflow") for name in sys.modules)
 """
     done = python(script, cwd=tmp_path, check=False, env={**os.environ, "KERAS_BACKEND": "jax"})

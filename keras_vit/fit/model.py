@@ -118,7 +118,6 @@ class Model(keras.Model):
     given_metrics: tuple[Any, Any] = (None, None)  # as compile(metrics, weighted_metrics) got them
     trained_layers: set[keras.layers.Layer] = set()  # those that were not frozen at compile, at any depth
     _remaining = None
-    _compiled_with: Any = None
 
     check_pixels: bool = True
     objectives: tuple[type[keras.losses.Loss], ...] = ()
@@ -575,7 +574,7 @@ class Model(keras.Model):
 
     def _checked(self, x, y, weights, mixes=False):
         """`x` to read instead: arrays are checked at once, others when read; ValueError for bad arrays or no labels."""
-        checks.check_data(self, x)
+        checks.check_readable(self, x, y)
         has_labels = y is not None
         if hasattr(x, "element_spec"):
             has_labels = isinstance(x.element_spec, (tuple, list)) and len(x.element_spec) > 1
@@ -646,8 +645,7 @@ class Model(keras.Model):
         stepping.check_kernels(self, stepping.find_topology(self).replicas)
         stepping.check_parts(self)
         self._count_examples()
-        compiled_with, self._compiled_with = self._compiled_with, (self.mixing, self.micro_batches)
-        force = force or compiled_with != self._compiled_with  # the function keeps the old ones
+        force = stepping.is_outdated(self, "train", self.mixing, self.micro_batches) or force
         self._average_updates()
         if keras.backend.backend() != "tensorflow":
             made = self.train_function is None or force
@@ -684,6 +682,7 @@ class Model(keras.Model):
 
     def make_test_function(self, force=False):
         self._count_examples()
+        force = stepping.is_outdated(self, "test") or force
         if keras.backend.backend() != "tensorflow":
             return super().make_test_function(force)
         if self.test_function is None or force:
@@ -692,6 +691,7 @@ class Model(keras.Model):
         return self.test_function
 
     def make_predict_function(self, force=False):
+        force = stepping.is_outdated(self, "predict") or force
         several = keras.backend.backend() == "tensorflow" and stepping.find_topology(self).workers > 1
         if not several:
             return super().make_predict_function(force)
@@ -714,6 +714,7 @@ class Model(keras.Model):
 
     def _count_examples(self):
         """Makes the running loss of each output a RunningLoss, like the total's; Keras makes them from the data."""
+        stepping.check_made_inside(self)
         trackers = getattr(self._compile_loss, "metrics", [])
         if not all(isinstance(tracker, stepping.RunningLoss) for tracker in trackers):
             with stepping.own_scope(self):

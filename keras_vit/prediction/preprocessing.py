@@ -8,7 +8,6 @@ import numpy as np
 
 from keras_vit.fit.checks.marked import plain_errors
 from keras_vit.fit.checks.pixels import PIXELS, assert_range
-from keras_vit.io.suggest import pip_install
 from keras_vit.layers.registration import serializable
 
 
@@ -26,10 +25,10 @@ def parse_preprocessing(text: str):
         ValueError: for invalid text.
     """
     if importlib.util.find_spec("tensorflow") is None:
-        raise ImportError(
-            "Decoding and resizing images needs TensorFlow, on the JAX backend too, and it is not installed:"
-            f" {pip_install('cpu')}. Without it, give the model pixels 0..255 of its size: model.predict(images)."
-        )
+        from keras_vit.io.missing import tensorflow_missing
+
+        instead = "Without it, give the model pixels 0..255 of its size: model.predict(images)."
+        raise tensorflow_missing("Decoding and resizing images", instead)
     from keras_vit.data import parse
 
     return parse(text)

@@ -168,9 +168,9 @@ def test_a_clone_is_independent(jax):
 
 
 def other_reductions(file):
-    """The weights after a step on 16 weighted examples in four parts, for each other reduction of the loss."""
-    x, y = rows(16)
-    weights, results = np.linspace(0, 3, 16).astype("float32"), {}
+    """The weights after steps on 16 and 5 weighted examples in four parts, for each other reduction of the loss."""
+    x, y = rows(21)
+    weights, results = np.linspace(0, 3, 21).astype("float32"), {}
     for reduction in ("sum", "mean_with_sample_weight"):
         model = dense_on_rows("sgd")
         model.micro_batches = 4
@@ -207,6 +207,20 @@ def test_each_of_four_devices_has_a_quarter_of_the_contrastive_logits(jax):
         assert one >= 4 and four < 0.3 * one  # float32 logits of 1,024 pairs are 4 MiB
 
 
+class Slices(keras.utils.PyDataset):
+    """(x, y) in batches of 8."""
+
+    def __init__(self, x, y):
+        super().__init__()
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return -(-len(self.x) // 8)
+
+    def __getitem__(self, i):
+        return self.x[8 * i : 8 * i + 8], self.y[8 * i : 8 * i + 8]
+
+
 def inputs():
     import tensorflow as tf
 
@@ -215,14 +229,19 @@ def inputs():
         model = dense_on_rows("sgd", weighted_metrics=["accuracy"])
     one = dense_on_rows("sgd", weighted_metrics=["accuracy"])
     ragged = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
-    for arguments in ((x, y), (ragged,)):
-        a, b = (m.evaluate(*arguments, verbose=0, return_dict=True) for m in (model, one))
+    slices = Slices(x, y)
+    for arguments in ((x, y), (ragged,), (slices,), None):
+        a, b = (
+            m.evaluate(*arguments or [(slices[i] for i in range(6))], verbose=0, return_dict=True) for m in (model, one)
+        )
         np.testing.assert_allclose([a["loss"], a["accuracy"]], [b["loss"], b["accuracy"]], rtol=1e-5)
     with pytest.raises(ValueError, match="full batches of 8, got 45 examples"):
         model.fit(x, y, batch_size=8)
     model.fit(x[:40], y[:40], batch_size=8, validation_data=(x, y), verbose=0)
     with pytest.raises(ValueError, match="validation_split works on one device only"):
         model.fit(x[:40], y[:40], batch_size=8, validation_split=0.2)
+    with pytest.raises(ValueError, match="full batches, of a multiple of 4 examples"):
+        model.fit(slices, shuffle=False, verbose=0)
 
 
 def predictions():
@@ -236,7 +255,7 @@ def predictions():
         two = keras_vit.Model([a, b], {"sum": keras.layers.add([a, b])})
     expected = np.asarray(dense_on_rows("sgd")(x))
     labelled, alone = (tf.data.Dataset.from_tensor_slices(parts).batch(3) for parts in ((x, y), x))
-    for given in (x, alone, labelled, ((batch,) for batch in alone)):
+    for given in (x, alone, labelled, ((batch,) for batch in alone), Slices(x, y)):
         np.testing.assert_allclose(model.predict(given, 8 if given is x else None, verbose=0), expected, atol=1e-5)
     np.testing.assert_allclose(
         model.predict(alone.unbatch().batch(3, drop_remainder=True), verbose=0), expected[:12], atol=1e-5
@@ -261,6 +280,9 @@ def refusals():
     for arguments in ((x, y), (ragged,)):
         with pytest.raises(ValueError, match=r"rows of weight 0.*compile\(weighted_metrics"):
             model.evaluate(*arguments)
+    model.compile("sgd", SoftmaxCrossEntropy())  # outside the scope
+    with pytest.raises(ValueError, match="The optimizer or the metrics were made outside the distribution's scope"):
+        model.fit(x[:40], y[:40], batch_size=8, verbose=0)
     with pytest.raises(ValueError, match="model_parallel=3 does not divide the 4 devices"):
         strategy("model", model_parallel=3)
     make = functools.partial(

@@ -182,3 +182,19 @@ def test_averages_of_weights_are_refused_with_batch_normalisation():
     model.compile(AdamW(1e-3, use_ema=True), keras_vit.training.SegmentationLoss())
     with pytest.raises(ValueError, match='do not fit averages.*head_options={"norm": "group"}'):
         model.fit(pixels(2), np.zeros((2, 16, 24), "int32"), verbose=0)
+
+
+def test_steps_per_execution_set_later_leave_no_batch_out():
+    x, y = rows(22)
+    model = dense_on_rows(keras.optimizers.SGD(0.0), metrics=["accuracy"])
+
+    def found():
+        model.fit(x, y, batch_size=4, verbose=0)
+        return model.predict(x, batch_size=4, verbose=0), model.evaluate(x, y, batch_size=4, verbose=0)
+
+    outputs, scores = found()
+    model.steps_per_execution = 4
+    again, scores_again = found()
+    np.testing.assert_allclose(again, outputs, rtol=1e-6)
+    assert scores_again == pytest.approx(scores, rel=1e-6)
+    assert int(model.optimizer.iterations) == 12

@@ -368,3 +368,15 @@ def test_mixing_that_cannot_be_is_refused(eagerly):
         model.mixing = mixing
         with pytest.raises(ValueError, match=message):
             model.fit(X, Y, verbose=0)
+
+
+def test_a_loader_of_another_library_is_named():
+    class DataLoader:
+        def __iter__(self):
+            return iter([])
+
+    model = dense_on_images()
+    model.compile("sgd", SoftmaxCrossEntropy())
+    for read in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=r"got a DataLoader\. Make it a generator"):
+            read(DataLoader(), verbose=0)

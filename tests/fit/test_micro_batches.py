@@ -38,10 +38,10 @@ def test_keras_accumulation_on_one_device_is_one_large_batch():
     assert distance(large, trained(ONE, accumulating, x, y, batch_size=4, make=dense)) <= limit(rounding)
 
 
-def stepped(parts, reduction):
-    """(the weights after a step of SGD on 16 weighted examples, the loss that fit reports)."""
-    weights = np.where(np.arange(16) == 5, 0.0, np.linspace(0.5, 3, 16)).astype("float32")
-    x, y = rows(16)
+def stepped(parts, reduction, n):
+    """(the weights after an epoch of SGD on n weighted examples, 16 at once, the loss that fit reports)."""
+    weights = np.where(np.arange(n) == 5, 0.0, np.linspace(0.5, 3, n)).astype("float32")
+    x, y = rows(n)
     model = dense_on_rows("sgd")
     model.micro_batches = parts
     model.compile(keras.optimizers.SGD(0.1), SoftmaxCrossEntropy(reduction=reduction), jit_compile=False)
@@ -49,9 +49,17 @@ def stepped(parts, reduction):
     return [v.numpy() for v in model.trainable_variables], history.history["loss"][0]
 
 
-@pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
-def test_other_reductions_are_those_of_the_whole_batch(reduction):
-    (whole, loss), (parts, loss_of_parts) = (stepped(count, reduction) for count in (1, 4))
+@pytest.mark.parametrize(
+    ("reduction", "n"),
+    [
+        ("sum", 16),
+        ("sum", 21),  # parts of 2 and 1 at the end
+        ("mean_with_sample_weight", 21),
+        ("sum_over_batch_size", 18),  # fewer examples than parts
+    ],
+)
+def test_other_reductions_and_batches_are_those_of_the_whole_batch(reduction, n):
+    (whole, loss), (parts, loss_of_parts) = (stepped(count, reduction, n) for count in (1, 4))
     for a, b in zip(parts, whole):
         np.testing.assert_allclose(a, b, atol=1e-5)
     assert loss_of_parts == pytest.approx(loss, rel=1e-5)

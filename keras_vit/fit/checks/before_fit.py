@@ -48,6 +48,18 @@ def check_data(model: Any, x: Any) -> None:
         )
 
 
+def check_readable(model: Any, x: Any, y: Any) -> None:
+    """As check_data, and refuses an iterable that fit and evaluate do not read, such as another library's loader."""
+    check_data(model, x)
+    is_known = isinstance(x, (types.GeneratorType, keras.utils.PyDataset)) or keras.tree.is_nested(x)
+    if y is None and hasattr(x, "__iter__") and not (is_known or hasattr(x, "shape") or hasattr(x, "element_spec")):
+        raise ValueError(
+            "fit and evaluate read arrays, tf.data datasets, generators and keras.utils.PyDatasets, and got a"
+            f" {type(x).__name__}. Make it a generator: def batches(): while True: yield from ((np.asarray(x),"
+            " np.asarray(y)) for x, y in loader), then fit(batches(), steps_per_epoch=len(loader))."
+        )
+
+
 def check_loaded(model: Any) -> None:
     """Refuses a loaded model if its `compile` failed: Keras considers it compiled."""
     if getattr(model, "compiled", False) and not hasattr(model, "optimizer"):

@@ -5,8 +5,9 @@ from keras_vit.io.lazy import attach
 __getattr__ = attach(
     __name__,
     {
-        "feed own_scope prediction_feed count_rows training_scope find_topology": "keras_vit.fit.stepping.feeding",
-        "Remaining": "keras_vit.fit.stepping.remaining",
+        "check_made_inside feed own_scope prediction_feed": "keras_vit.fit.stepping.feeding",
+        "count_rows find_topology training_scope": "keras_vit.fit.stepping.feeding",
+        "Remaining is_outdated": "keras_vit.fit.stepping.remaining",
         "check_kernels": "keras_vit.layers.quantization",
         "RunningLoss check_parts per_counted per_example per_value weights_kept": "keras_vit.fit.stepping.weighing",
         "activation_by are_per_example divides_by_weights sums_over_batch": "keras_vit.fit.losses",

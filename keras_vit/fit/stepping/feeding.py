@@ -7,6 +7,7 @@ drops the outputs of padded rows.
 
 import contextlib
 import dataclasses
+import itertools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,6 +28,20 @@ def check_distribution() -> None:
             f"keras.distribution.set_distribution has no effect on the {backend} backend: training would run on one"
             ' device. Use keras_vit.strategy("mirrored"), "multiworker" or "tpu", or the JAX backend'
             " (KERAS_BACKEND=jax)."
+        )
+
+
+def check_made_inside(model):
+    """Refuses an optimizer or metrics that are not on all devices of the model's JAX distribution: ValueError."""
+    if keras.backend.backend() != "jax" or model._distribution is None:
+        return
+    optimizer = getattr(model, "optimizer", None)
+    others = [*model.metrics_variables, *(optimizer.variables if optimizer is not None else ())]
+    places = [{frozenset(v.value.sharding.device_set) for v in each} for each in (model.weights, others)]
+    if places[0] and not places[1] <= places[0]:
+        raise ValueError(
+            "The optimizer or the metrics were made outside the distribution's scope. Make them and compile inside:"
+            " with strategy.scope(): model.compile(...)"
         )
 
 
@@ -58,7 +73,15 @@ def training_scope(model):
     check_scope(model)
     if keras.backend.backend() == "jax" and model._distribution is not None:
         with model._distribution.scope():
-            yield
+            try:
+                yield
+            except ValueError as error:
+                if type(error).__name__ != "IndivisibleError":  # of JAX, by its private name
+                    raise
+                raise ValueError(
+                    "The devices cannot share a batch of the data evenly: they need full batches, of a multiple of"
+                    f" {find_topology(model).replicas} examples. Leave out the rest, as drop_remainder=True does."
+                ) from error
     else:
         yield
 
@@ -184,7 +207,8 @@ def feed(
             f"Several workers can share the rows of arrays and of tf.data datasets only; got {type(x).__name__}."
         )
     if not _are_arrays(x):
-        return Feed(x, y, weights, batch_size)
+        evaluates = topology.full and not training and keras.backend.backend() == "jax"
+        return Feed(_in_full(model, x, topology.replicas) if evaluates else x, y, weights, batch_size)
     batch_size = batch_size or 32
     check_divisible(batch_size, topology.replicas)
     if topology.workers > 1:
@@ -227,6 +251,24 @@ def _pad(arrays, missing):
     return keras.tree.map_structure(pad, arrays)
 
 
+def _in_full(model, x, multiple):
+    """A generator or PyDataset of (x, y, weights); batches padded to a multiple of rows with rows of weight 0."""
+
+    def padded(_, batch):
+        images, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+        if y is None:
+            return batch
+        n = count_rows(images)
+        if n % multiple:
+            _check_weighted(model)
+        weights = np.ones(n, "float32") if weights is None else weights
+        return tuple(_pad(part, -n % multiple) for part in (images, y, weights))
+
+    if isinstance(x, keras.utils.PyDataset):
+        return MappedPyDataset(x, padded)
+    return (padded(0, batch) for batch in x) if isinstance(x, types.GeneratorType) else x
+
+
 class _PaddedInputs:
     """Inputs of batches, each padded to a multiple of rows; remembers which rows are padding."""
 
@@ -250,17 +292,20 @@ def prediction_feed(model, x, batch_size: int | None = None) -> Feed:
     """The Feed of predict, inputs only; batches that the devices cannot share evenly are padded. Errors as `feed`."""
     topology = find_topology(model)
     if topology.full and keras.backend.backend() == "jax" and _may_be_uneven(x, topology.replicas):
-        padded = _PaddedInputs(x, topology.replicas)
-        steps = int(x.cardinality()) if hasattr(x, "cardinality") else -1
+        steps = int(x.cardinality()) if hasattr(x, "cardinality") else getattr(x, "num_batches", None) or -1
+        batches = x
+        if isinstance(x, keras.utils.PyDataset):
+            batches = (x[i] for i in (range(steps) if steps > 0 else itertools.count()))
+        padded = _PaddedInputs(batches, topology.replicas)
         return Feed(padded.read(), steps=steps if steps > 0 else None, trim=padded.trim)
     return feed(model, x, batch_size=batch_size)
 
 
 def _may_be_uneven(x, replicas):
-    """Whether the replicas may be unable to share some batches of `x`, a dataset or a generator, evenly."""
+    """Whether the replicas may be unable to share some batches of `x`, a dataset or read by Python, evenly."""
     if hasattr(x, "element_spec"):
         return any(n is None or n % replicas for n in _sizes(x))
-    return isinstance(x, types.GeneratorType)
+    return isinstance(x, (types.GeneratorType, keras.utils.PyDataset))
 
 
 def _sizes(dataset):

@@ -9,34 +9,31 @@ import numpy as np
 from keras_vit.fit.losses import divides_by_weights, sum_of_weights, sums_over_batch
 
 
-def _parts(batch, parts):
-    """(b, ...) -> (parts, b / parts, ...) in every leaf. Part i has rows i, i + parts...: devices keep their rows."""
+def _rows(batch):
+    return jax.tree.leaves(batch)[0].shape[0]
 
-    def split(x):
-        if x.shape[0] % parts:
-            raise ValueError(
-                f"A batch of {x.shape[0]} cannot be split into {parts} micro-batches: choose a divisor of it."
-            )
-        return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
 
-    return jax.tree.map(split, batch)
+def _parts(batch, count):
+    """(b, ...) -> (count, b / count, ...) in every leaf. Part i has rows i, i + count...: devices keep their rows."""
+    return jax.tree.map(lambda x: x.reshape(x.shape[0] // count, count, *x.shape[1:]).swapaxes(0, 1), batch)
 
 
 def accumulated_step(model, state, batch):
-    """One update from `model.micro_batches` parts of a batch, one in memory at a time.
+    """One update from `model.micro_batches` parts of a batch, one in memory at a time; the last part may be smaller.
 
     Arguments and results as in Keras' JAX train_step: (state, batch) -> (logs, state).
     """
     trainable, non_trainable, optimizer_variables, metrics = state
     gradient = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
-    parts, sums_up = model.micro_batches, sums_over_batch(model.loss)
+    sums_up, n = sums_over_batch(model.loss), _rows(batch)
     x, y, all_weights = keras.utils.unpack_x_y_sample_weight(batch)
     by_weight = all_weights is not None and divides_by_weights(model.loss)
 
     def part(carry, data):
         non_trainable, metrics, sums = carry
         x, y, weights = data
-        factor = 1.0 if sums_up else 1.0 / parts
+        share = _rows(data) / n
+        factor = 1.0 if sums_up else share
         if by_weight:
             factor = sum_of_weights(weights) / jax.numpy.maximum(sum_of_weights(all_weights), keras.config.epsilon())
         (_, aux), gradients = gradient(
@@ -45,15 +42,20 @@ def accumulated_step(model, state, batch):
         loss, y_pred, non_trainable, metrics = aux
         with model.weighing(weights, is_mean=False):
             logs, metrics = model._update_metrics_variables(
-                metrics, loss * parts if sums_up else loss, x, y, y_pred, weights
+                metrics, loss / share if sums_up else loss, x, y, y_pred, weights
             )
         sums = [s + (factor * g).astype(g.dtype) for s, g in zip(sums, gradients)]
         return (non_trainable, metrics, sums), logs
 
     start = (non_trainable, metrics, [jax.numpy.zeros_like(v) for v in trainable])
-    (non_trainable, metrics, gradients), logs = jax.lax.scan(part, start, _parts((x, y, all_weights), parts))
-    trainable, optimizer_variables = model.optimizer.stateless_apply(optimizer_variables, gradients, trainable)
+    data, size = (x, y, all_weights), -(-n // model.micro_batches)
+    whole = n // size * size
+    carry, logs = jax.lax.scan(part, start, _parts(jax.tree.map(lambda t: t[:whole], data), whole // size))
     logs = jax.tree.map(lambda each: each[-1], logs)  # (parts, ...) -> (...)
+    if whole < n:
+        carry, logs = part(carry, jax.tree.map(lambda t: t[whole:], data))
+    non_trainable, metrics, gradients = carry
+    trainable, optimizer_variables = model.optimizer.stateless_apply(optimizer_variables, gradients, trainable)
     return logs, (trainable, non_trainable, optimizer_variables, metrics)
 
 

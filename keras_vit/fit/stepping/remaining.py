@@ -1,6 +1,11 @@
-"""The number of steps left in an epoch, for executions of several steps."""
+"""The number of steps left in an epoch, for executions of several steps, and whether their function is up to date."""
+
+import weakref
 
 import keras
+
+# {model: {"train", "test" or "predict": the settings its function was made with}}.
+_MADE_WITH: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 class Remaining(keras.callbacks.Callback):
@@ -32,3 +37,14 @@ class Remaining(keras.callbacks.Callback):
 
     def on_test_batch_begin(self, batch, logs=None):
         self._set(self.model._eval_epoch_iterator.num_batches if self._validates else self.params.get("steps"), batch)
+
+
+def is_outdated(model: keras.Model, function: str, *settings) -> bool:
+    """Whether settings have changed since "train", "test" or "predict" was made: the function keeps the old ones.
+
+    Otherwise Keras would take other batches from the data than the function does, and leave out the rest.
+    """
+    settings = (model.steps_per_execution, model.run_eagerly, model.jit_compile, *settings)
+    made_with = _MADE_WITH.setdefault(model, {})
+    before, made_with[function] = made_with.get(function), settings
+    return before != settings

@@ -30,8 +30,9 @@ def _is_static(n):
     return isinstance(n, int) and not tf.executing_eagerly()
 
 
-def _gradients(model, x, y, weights, share):
-    """(gradients of `share` x the loss of some examples, results of the user's compute_metrics); updates the metrics.
+def _gradients(model, x, y, weights, share, n):
+    """(gradients of `share` x the loss of some of `n` examples, results of the user's compute_metrics); updates the
+    metrics.
 
     A gradient is None for a variable that the loss does not depend on.
     """
@@ -39,7 +40,9 @@ def _gradients(model, x, y, weights, share):
         y_pred = model(x, training=True)
         loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weights, training=True)
         # Keras divides mean losses by the number of replicas.
-        whole = model.micro_batches if sums_over_batch(model.loss) else 1  # for a sum, a part has only its share
+        whole = 1.0
+        if sums_over_batch(model.loss):  # a part has only its share
+            whole = tf.math.divide_no_nan(tf.cast(n, "float32"), tf.cast(_rows(x), "float32"))
         model._loss_tracker.update_state(loss * tf.cast(replicas() * whole, loss.dtype), sample_weight=_rows(x))
         scaled = model.optimizer.scale_loss(loss * tf.cast(share, loss.dtype))
     logs = model.compute_metrics(x, y, y_pred, sample_weight=weights)
@@ -58,6 +61,8 @@ def _accumulated(model, batch, share_of):
         raise ValueError(
             f"A replica's batch of {n} cannot be split into {parts} micro-batches: choose a divisor of {n}."
         )
+    if not static and replicas() == 1:  # replicas take the same number of parts: they may wait for each other in one
+        parts = tf.minimum(parts, n)
     connected = [True] * len(model.trainable_weights)
 
     def body(i, sums, _):
@@ -65,7 +70,7 @@ def _accumulated(model, batch, share_of):
         x, y, weights = keras.tree.map_structure(
             lambda t: None if t is None else tf.gather(t, rows), batch, none_is_leaf=True
         )
-        gradients, logs = _gradients(model, x, y, weights, share_of(_rows(x), weights))
+        gradients, logs = _gradients(model, x, y, weights, share_of(_rows(x), weights), n)
         connected[:] = [g is not None for g in gradients]
         return i + 1, [s if g is None else s + g for s, g in zip(sums, gradients)], logs
 
@@ -112,7 +117,7 @@ def train_step(model, batch) -> dict:
         mixed = (x, y) if model.mixing is None else model.mixing(x, y, batch_counter(model.optimizer))
         if model.micro_batches > 1:
             return _accumulated(model, (*mixed, weights), share_of)
-        return _gradients(model, *mixed, weights, share_of(_rows(x), weights))
+        return _gradients(model, *mixed, weights, share_of(_rows(x), weights), _rows(x))
 
     if _compiles_gradients_alone(model):
         gradients = tf.function(gradients, jit_compile=True, autograph=False)
