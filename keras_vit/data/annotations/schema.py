@@ -237,6 +237,11 @@ def parse_size(height: Any, width: Any) -> tuple[int, int] | None:
     return size if all(size) else None
 
 
+def is_set(flag: Any) -> bool:
+    """Whether a flag of JSON is set, such as iscrowd; some programs write it as text, "0"."""
+    return str(flag).strip().lower() not in ("", "0", "0.0", "false", "none")
+
+
 def bounding_box(region: Region, size: tuple[int, int] | None) -> Box | None:
     """Returns a region's box, or its bounding box; None if it is empty.
 
