@@ -238,8 +238,8 @@ def parse_size(height: Any, width: Any) -> tuple[int, int] | None:
 
 
 def is_set(flag: Any) -> bool:
-    """Whether a flag of JSON is set, such as iscrowd; some programs write it as text, "0"."""
-    return str(flag).strip().lower() not in ("", "0", "0.0", "false", "none")
+    """Whether a flag of a file is set, such as iscrowd: 1, 1.0 or true, also as text."""
+    return str(flag).strip().lower() in ("1", "1.0", "true", "yes")
 
 
 def bounding_box(region: Region, size: tuple[int, int] | None) -> Box | None:
