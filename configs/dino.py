@@ -28,7 +28,7 @@ def _cifar10():
     """Crops of 32 and 16 pixels; fewer outputs, a smaller head, and a quicker teacher, for few steps."""
     config = cifar10.base()
     config.model.update(drop_path=0.1)
-    config.data.update(train_preprocess="decode", evaluation="train[98%:]")
+    config.data.update(train_preprocess="decode", evaluation="test[:1000]")
     colour = "random_flip|color_jitter(0.4, 0.4, 0.2, 0.1, probability=0.8)|random_grayscale(0.2)"
     config.objective.update(outputs=2048, hidden=512, bottleneck=128, local_size=16, local_crops=4, momentum=0.99)
     config.objective.update(temperature=0.04, first_temperature=0.04, temperature_warmup="0 steps", frozen="1 epochs")

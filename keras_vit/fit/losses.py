@@ -300,8 +300,12 @@ class Accuracy(MeanMetric):
 
 def balanced_class_weights(counts: Sequence[int]) -> tuple[float, ...]:
     """N / (classes * count): inverse to each class's count, mean 1 over examples; ValueError for an empty class."""
-    if not all(counts):
-        raise ValueError(f"Balanced class weights need at least one example of every class; got counts {list(counts)}.")
+    empty = [str(number) for number, count in enumerate(counts) if not count]
+    if empty:
+        shown = ", ".join(empty[:10]) + (", ..." if len(empty) > 10 else "")
+        raise ValueError(
+            f"Balanced class weights need at least one example of every class; without any, from 0: {shown}."
+        )
     return tuple(sum(counts) / (len(counts) * count) for count in counts)
 
 

@@ -32,7 +32,7 @@ from keras_vit.distribution import Strategy
 from keras_vit.evaluation.registry import Evaluator, make_evaluator
 from keras_vit.fit.model import Model
 from keras_vit.io.json_files import read_json
-from keras_vit.io.logs import quiet
+from keras_vit.io.logs import log_once, quiet
 from keras_vit.io.suggest import counted
 from keras_vit.io.target_values import VOID
 from keras_vit.models.finetuning import quantization_aware
@@ -66,20 +66,39 @@ def open_data(data: ConfigDict, data_dir: str | None) -> tuple[Source, Source]:
     return source, held_out
 
 
+def _of_scenes(split):
+    return split.void is not None or split.most_objects is not None
+
+
+def _shared_names(data, source, held_out):
+    """Names of the images in both splits, sorted; [] where splits cannot share images, or these have no names."""
+
+    def of_files(split):
+        return isinstance(split, RandomAccess) and split.names is not None
+
+    # Annotation files and lists may state an image in two splits, and a slice in percent may meet one in numbers.
+    mixed = split_name(data.train) == split_name(data.evaluation) and ("%" in data.train) != ("%" in data.evaluation)
+    if not (of_files(source) and of_files(held_out)) or not (_of_scenes(source) and _of_scenes(held_out) or mixed):
+        return []
+    return sorted(set(example_names(source)) & set(example_names(held_out)))
+
+
 def _warn_of_shared_images(data, source, held_out):
-    """Warns if images of scenes are in both splits, as annotation files and lists may state."""
-
-    def of_scenes(split):
-        return isinstance(split, RandomAccess) and (split.void is not None or split.most_objects is not None)
-
-    if not (of_scenes(source) and of_scenes(held_out)) or overlap(data.train, data.evaluation):
-        return
-    shared = sorted(set(example_names(source)) & set(example_names(held_out)))
-    if shared:
-        logging.warning(
-            "%s: %s of %s %s also in %s, such as %s: the measures say little about new images. Remove these from %s.",
-            *(data.source, counted(len(shared), "image"), data.evaluation, "is" if len(shared) == 1 else "are"),
-            *(data.train, shared[0], data.train),
+    """Warns if the run is evaluated on images that it trains on."""
+    if overlap(data.train, data.evaluation):
+        what = "of the training images" if data.train == data.evaluation else "of its images"
+        log_once(
+            logging.WARNING,
+            f"{data.source}: trained on {data.train} and evaluated on {data.evaluation}, which has some {what}: the"
+            " measures say little about new images. Name splits that share none: --config.data.train=SPLIT"
+            " --config.data.evaluation=SPLIT.",
+        )
+    elif shared := _shared_names(data, source, held_out):
+        log_once(
+            logging.WARNING,
+            f"{data.source}: {counted(len(shared), 'image')} of {data.evaluation} {'is' if len(shared) == 1 else 'are'}"
+            f" also in {data.train}, such as {shared[0]}: the measures say little about new images. Remove these from"
+            f" {data.train}.",
         )
 
 

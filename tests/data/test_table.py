@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 
 import numpy as np
 import pytest
@@ -59,6 +60,33 @@ def test_columns_by_option_and_slices_in_a_fixed_random_order(photos):
     assert [part.size for part in parts] == [4, 2] and parts[0].class_names == ("0", "1", "2")
     assert examples(parts[0]).keys() | examples(parts[1]).keys() == {f"{name}.png" for name in "abcdef"}
     assert all(label == "abcdef".index(name[0]) % 2 for part in parts for name, (_, label) in examples(part).items())
+
+
+@pytest.mark.parametrize("labels, other", [("01 1", "01"), ("1 2 1.0", None), ("+3 3", "+3")])
+def test_one_number_written_in_two_ways_is_not_silently_one_class(photos, labels, other):
+    rows = "".join(f"{name}.png,{label}\n" for name, label in zip("abc", labels.split()))
+    text = write(photos / "t.csv", "image,label\n" + rows)
+    if other is None:
+        assert open_source(text, "train").class_names == ("0", "1", "2")
+        return
+    with pytest.raises(
+        ValueError, match=f'line 3: the labels "{labels.split()[1]}" and "{re.escape(other)}" are one number'
+    ):
+        open_source(text, "train")
+    (photos / "labels.txt").write_text("\n".join(labels.split()))
+    assert open_source(text, "train").class_names == tuple(labels.split())
+
+
+@pytest.mark.parametrize(
+    "rows, message",
+    [
+        ('a.png,cat\nb.png,"dog\nc.png,cat\nd.png,dog\n', "line 3: a quote is opened and not closed"),
+        ('a.png,cat\nb.png,"dog\nc.png,"cat\nd.png,dog\n', "line 4: the label has several lines, from 'dog'"),
+    ],
+)
+def test_an_open_quote_does_not_swallow_rows(photos, rows, message):
+    with pytest.raises(ValueError, match=message):
+        open_source(write(photos / "t.csv", "image,label\n" + rows), "train")
 
 
 def test_jsonl_tsv_and_a_file_of_class_names(photos):
@@ -118,7 +146,7 @@ REFUSED = {  # a table's text, .jsonl if it begins with "{": what is said
     "": "has no rows",
     "image,label\na.png,cat\nb.png,\n": "line 3: expected the label in column \"label\", got ''",
     "image,label\na.png,cat\nb.png,  \n": "line 3: expected the label in column \"label\", got '  '",
-    'image,label\n"a.png,cat\nb.png,dog\n': 'expected the label in column "label", got None',
+    'image,label\n"a.png,cat\nb.png,dog\n': "a quote is opened and not closed",
     "image,label\na\0.png,cat\n": 'line 2: expected the image in column "image", got \'a',
     "image,label\na, b.png,cat\nc.png,dog\n": "line 2: expected 2 cells, as in the header, got 3",
     "image,label\na.png,5000000\n": "class numbers, got up to 5000000",

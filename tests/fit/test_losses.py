@@ -35,7 +35,7 @@ def test_class_weights_scale_each_example():
     assert balanced_class_weights([10, 30]) == (2.0, pytest.approx(2 / 3))
     with pytest.raises(ValueError, match="2 values for 4 classes"):
         SoftmaxCrossEntropy(class_weights=(1, 2))(LABELS, LOGITS)
-    with pytest.raises(ValueError, match="every class"):
+    with pytest.raises(ValueError, match="every class; without any, from 0: 1"):
         balanced_class_weights([3, 0])
     for weights in ({0: 1.0, 1: 2.0}, "balanced", (1.0, -1.0)):
         with pytest.raises(ValueError, match="one number per class"):

@@ -100,7 +100,7 @@ def test_an_empty_evaluation_split_is_refused(config, monkeypatch):
         prepare.open_data(config.data, None)
 
 
-@pytest.mark.parametrize("evaluation, warned", [("val", True), ("train", False), ("test", False)])
+@pytest.mark.parametrize("evaluation, warned", [("val", True), ("test", False)])
 def test_images_of_scenes_in_both_splits_are_named(config, monkeypatch, evaluation, warned):
     names = {"train": ["a.jpg", "b.jpg"], "val": ["c.jpg", "b.jpg"], "test": ["c.jpg"]}
 
@@ -112,11 +112,29 @@ def test_images_of_scenes_in_both_splits_are_named(config, monkeypatch, evaluati
 
     lines = []
     monkeypatch.setattr(prepare, "open_source", source)
-    monkeypatch.setattr(prepare.logging, "warning", lambda text, *values: lines.append(text % values))
+    monkeypatch.setattr(prepare, "log_once", lambda level, text: lines.append(text))
     config.data.update(source="boxes:x", train="train", evaluation=evaluation, cache=False)
     prepare.open_data(config.data, None)
     expected = ["boxes:x: 1 image of val is also in train, such as b.jpg: the measures say little about new images."]
     assert [line.partition(" Remove")[0] for line in lines] == (expected if warned else [])
+
+
+@pytest.mark.parametrize(
+    "train, evaluation, warned",
+    [
+        ("train[:80%]", "train[80%:]", ""),
+        ("train[:4]", "train[80%:]", ""),  # 12 of 20 images, and the last 4
+        ("train", "train[80%:]", "evaluated on train[80%:], which has some of its images"),
+        ("train", "train", "evaluated on train, which has some of the training images"),
+        ("train[:17]", "train[80%:]", "1 image of train[80%:] is also in train[:17]"),
+    ],
+)
+def test_evaluation_on_training_images_is_warned_about(config, monkeypatch, photos, train, evaluation, warned):
+    lines = []
+    monkeypatch.setattr(prepare, "log_once", lambda level, text: lines.append(text))
+    config.data.update(source=f"folder:{photos}", train=train, evaluation=evaluation, cache=False)
+    prepare.open_data(config.data, None)
+    assert [warned in line for line in lines] == ([True] if warned else [])
 
 
 @pytest.mark.parametrize(

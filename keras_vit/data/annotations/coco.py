@@ -113,7 +113,8 @@ def read_categories(content, path, ignored):
         ValueError: without categories, and for repeated ids and repeated or missing names.
     """
     entries = sorted(read_entries(content, "categories", path), key=lambda entry: entry["id"])
-    names = {entry["id"]: str(entry.get("name", "")).strip() for entry in entries}
+    texts = {entry["id"]: entry.get("name") for entry in entries}
+    names = {number: "" if name is None else str(name).strip() for number, name in texts.items()}
     used = {number for a in content["annotations"] if isinstance(number := a.get("category_id"), int)}
     parents = {str(entry.get("supercategory")) for entry in entries if entry["id"] in used}
     for entry in entries:
@@ -145,7 +146,7 @@ def _boxed(outlines, annotation, label, size, name, ignored):
         top, left, height, width = schema.parse_box(box, name)
         region = dataclasses.replace(region, box=(top, left, top + height, left + width))
     stated = float(area) if isinstance(area, int | float) and 0 < area < float("inf") else None
-    return dataclasses.replace(region, crowd=bool(annotation.get("iscrowd")), pixels=stated)
+    return dataclasses.replace(region, crowd=schema.is_set(annotation.get("iscrowd")), pixels=stated)
 
 
 def _region(annotation, label, size, name, ignored):
@@ -155,7 +156,7 @@ def _region(annotation, label, size, name, ignored):
         Fault: if it is missing or malformed.
     """
     segmentation = annotation.get("segmentation")
-    crowd = bool(annotation.get("iscrowd"))
+    crowd = schema.is_set(annotation.get("iscrowd"))
     if not segmentation:
         raise Fault(f"{name} ({label}) has a box but no segmentation; boxes are for object detection")
     if isinstance(segmentation, dict):

@@ -28,7 +28,6 @@ _ENDINGS = (".csv", ".tsv", *box_json_lines.ENDINGS)
 _PLAIN = "gt.txt"  # GTSDB's table
 _DESCRIPTIONS = ("class-descriptions", "classes.csv")  # starts and ends of files of Open Images' class names
 _MACHINE_ID = "/m/"
-_YES = ("1", "1.0", "true", "yes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,7 +221,7 @@ def _region(row: Row, label, meaning):
     if any(empty) or label.lower() in EMPTY:
         what = "the label is" if not any(empty) else "a coordinate is"
         raise Fault(f"{name}: {what} empty, but other cells are not")
-    crowd, difficult = (row.cells.get(kind, "").lower() in _YES for kind in ("crowd", "difficult"))
+    crowd, difficult = (schema.is_set(row.cells.get(kind)) for kind in ("crowd", "difficult"))
     box = box_numbers.to_box(row.numbers, meaning, name)
     return Region(label, name, box=box, crowd=crowd, difficult=difficult)
 

@@ -90,7 +90,7 @@ def _segment(info, names):
         names[category],
         name,
         box=(top, left, top + height, left + width),
-        crowd=bool(info.get("iscrowd")),
+        crowd=schema.is_set(info.get("iscrowd")),
         pixels=float(area) if isinstance(area, int | float) and 0 < area < float("inf") else None,
         id=number,
     )
@@ -138,7 +138,7 @@ def read(path: str, split: str, images: str = "", root: str = "") -> Annotations
     ignored: Ignored = collections.defaultdict(list)
     entries = coco.read_entries(content, "images", path)
     names = coco.read_categories(content, path, ignored)
-    stuff = tuple(names[c["id"]] for c in content["categories"] if not c.get("isthing", 1))
+    stuff = tuple(names[c["id"]] for c in content["categories"] if not schema.is_set(c.get("isthing", 1)))
     pngs = [str(annotation.get("file_name")) for annotation in content["annotations"]]
     folder = _png_folder(path, pngs)
     existing = annotation_files.FileIndex()

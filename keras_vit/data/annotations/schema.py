@@ -237,6 +237,11 @@ def parse_size(height: Any, width: Any) -> tuple[int, int] | None:
     return size if all(size) else None
 
 
+def is_set(flag: Any) -> bool:
+    """Whether a flag of a file is set, such as iscrowd: 1, 1.0 or true, also as text."""
+    return str(flag).strip().lower() in ("1", "1.0", "true", "yes")
+
+
 def bounding_box(region: Region, size: tuple[int, int] | None) -> Box | None:
     """Returns a region's box, or its bounding box; None if it is empty.
 

@@ -140,7 +140,10 @@ def _region(element, number, first):
         raise Fault(f"{name} has no bndbox")
     top, left, bottom, right = schema.parse_box([_text(box, side) for side in _SIDES], name)
     return Region(
-        label, name, box=(top - first, left - first, bottom, right), difficult=_text(element, "difficult") == "1"
+        label,
+        name,
+        box=(top - first, left - first, bottom, right),
+        difficult=schema.is_set(_text(element, "difficult")),
     )
 
 

@@ -44,6 +44,7 @@ _MOST_CLASSES = 1_000_000
 # pandas writes integers as 1.0 in a column with missing values.
 _INTEGER = re.compile(r"[-+]?\d+(\.0*)?", re.ASCII)
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE | re.ASCII)
+_LIST_CLASSES = "list them in labels.txt next to the table, or pass ?classes=FILE."
 _MISSING = ("nan", "na", "n/a", "<na>", "null")  # missing values in other software
 
 # All str except line, an int; "" without a label, mask or text.
@@ -109,6 +110,11 @@ def _read(kind, path, text, wanted):
             elif not text or "\0" in text:
                 expected = f'expected the {which} in column "{found[which]}", got {row.get(found[which])!r}'
                 raise ValueError(f'"{path}", line {line}: {expected}.')
+            elif "\n" in text and which in ("label", "split"):
+                raise ValueError(
+                    f'"{path}", line {line}: the {which} has several lines, from {text.splitlines()[0]!r}. Is a quote'
+                    " open in an earlier line?"
+                )
         label = unicodedata.normalize("NFC", values.get("label", ""))
         split, others = canonical(values.get("split", "train")), (values.get(which, "") for which in ("mask", "text"))
         yield Row(values["image"], label, split, *others, line)
@@ -116,7 +122,7 @@ def _read(kind, path, text, wanted):
 
 def _check_names(path, rows):
     """Raises ValueError for labels that cannot be classes: missing, measurements, or numbers among names."""
-    listed = "If they are classes, list them in labels.txt next to the table, or pass ?classes=FILE."
+    listed = f"If they are classes, {_LIST_CLASSES}"
     for row in rows:
         if row.label.lower() in _MISSING:
             raise ValueError(
@@ -138,9 +144,22 @@ def _check_names(path, rows):
         )
 
 
+def _check_spellings(path, rows, written):
+    """Raises ValueError for integers that are written in two ways, such as 1 and 01, which would be one class."""
+    spellings: dict[int, str] = {}
+    for row, text in zip(rows, written):
+        if (other := spellings.setdefault(int(text), text)) != text:
+            raise ValueError(
+                f'"{path}", line {row.line}: the labels "{text}" and "{other}" are one number. If they are one class,'
+                f" write it in one way. If they are two, {_LIST_CLASSES}"
+            )
+
+
 def _of_numbers(path, rows, names, first):
     """Returns (labels from 0, class names) for integer labels that start at `first`."""
-    labels = [int(row.label.partition(".")[0]) - first for row in rows]
+    written = [row.label.partition(".")[0] for row in rows]
+    labels = [int(text) - first for text in written]
+    _check_spellings(path, rows, written)
     low, top = min(labels), max(labels)
     if low < 0:
         row = rows[labels.index(low)]

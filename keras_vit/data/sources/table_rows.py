@@ -38,6 +38,15 @@ def first_names(kind: str, text: str) -> set[str]:
     return {str(name).strip().lower() for name in names}
 
 
+def _open_quote(lines, delimiter):
+    """Whether the lines of a row end inside of quotes."""
+    try:
+        list(csv.reader(lines, delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        return "unexpected end of data" in str(error)
+    return False
+
+
 def csv_rows(path: str, text: str, wanted: Mapping[str, Sequence[str]]) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields (line number, {column: text}) of each row.
 
@@ -50,18 +59,27 @@ def csv_rows(path: str, text: str, wanted: Mapping[str, Sequence[str]]) -> Itera
         ValueError: for malformed rows, with the line.
     """
 
+    lines = list(io.StringIO(text, newline=""))
+
     def split(delimiter):
-        return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        return csv.reader(lines, delimiter=delimiter)
 
     usual = "\t" if path.lower().endswith(".tsv") else ","
     fits = [d for d in (usual, *DELIMITERS) if wanted.keys() - {"split"} <= columns(wanted, next(split(d), [])).keys()]
-    reader = split(fits[0] if fits else usual)
+    delimiter = fits[0] if fits else usual
+    reader = split(delimiter)
     try:
         header = next(reader, [])
         twice = next((name for name in columns(wanted, header).values() if header.count(name) > 1), None)
         if twice:
             raise ValueError(f'"{path}" has more than one column "{twice}".')
+        start = reader.line_num
         for cells in reader:
+            if reader.line_num == len(lines) > start + 1 and _open_quote(lines[start:], delimiter):
+                raise ValueError(
+                    f'"{path}", line {start + 1}: a quote is opened and not closed, so the row has all further lines.'
+                )
+            start = reader.line_num
             if len(cells) > len(header) and any(cells[len(header) :]):
                 raise ValueError(
                     f'"{path}", line {reader.line_num}: expected {len(header)} cells, as in the header, got'

@@ -54,8 +54,10 @@ def test_coco_states_areas_and_crowds(tmp_path):
 
 
 def test_voc_marks_difficult_objects(tmp_path):
-    content = voc_xml(voc_object(more="<difficult>1</difficult>"), voc_object("dog"))
-    assert table(voc_folder(tmp_path, content))[0].crowd.tolist() == [2, 0]
+    flags = [f"<difficult>{flag}</difficult>" for flag in ("1", "True", "0", "false", "")]
+    names = ("cat", "cow", "dog", "emu", "hen")
+    content = voc_xml(*(voc_object(name, more=flag) for name, flag in zip(names, flags)), voc_object("yak"))
+    assert table(voc_folder(tmp_path, content))[0].crowd.tolist() == [2, 2, 0, 0, 0, 0]
 
 
 def test_pixels_of_voc_itself_are_numbered_from_1(tmp_path):

@@ -19,6 +19,7 @@ from annotation_files import (
     text,
 )
 
+from keras_vit.data import open_source
 from keras_vit.data.annotations import coco
 
 
@@ -62,6 +63,13 @@ def test_coco_draws_crowds_below_and_small_regions_above(tmp_path):
     ]
     mask = masks(opened(coco_folder(tmp_path, regions)))["a.jpg"]
     np.testing.assert_array_equal(mask, expected((0, 0, 8, 10, 1), (0, 0, 4, 1, 2), (1, 2, 4, 5, 1), (2, 3, 3, 4, 2)))
+
+
+@pytest.mark.parametrize("flag, crowd", [("0", 0), ("1", 1), (False, 0), (None, 0), (1, 1)])
+def test_iscrowd_may_be_written_as_text(tmp_path, flag, crowd):
+    folder = coco_folder(tmp_path, [annotation(bbox=[2, 1, 3, 3], iscrowd=flag)])
+    [example] = open_source(f"boxes:{folder}", "train").ordered()
+    assert example["crowd"].numpy().tolist() == [crowd]
 
 
 def test_compressed_run_lengths_equal_plain_ones(tmp_path):
@@ -138,6 +146,7 @@ REFUSED = {
     "list as category": (coco_content([annotation(category=[1])]), r"category_id \[1\]"),
     "category twice": (coco_content([annotation()], categories=((1, "cat"), (1, "dog"))), '"1" occurs twice'),
     "name twice": (coco_content([annotation()], categories=((1, "cat"), (2, "cat"))), '"cat" occurs twice'),
+    "null as name": (coco_content([annotation()], categories=((1, None),)), "a name is missing"),
     "no name": (coco_content([annotation()], categories=((1, ""),)), "a name is missing"),
     "image twice": (WHOLE | {"images": 2 * WHOLE["images"]}, "two images have the id 1"),
     "file twice": (coco_content([annotation()], images=("a.jpg", "a.jpg")), "two images have the file 'a.jpg'"),

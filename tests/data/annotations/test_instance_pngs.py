@@ -48,25 +48,26 @@ def check(example, *masks):
         assert example["area"][number - 1] == mask.sum()
 
 
-def panoptic(folder, *segments):
-    """The JSON and PNG of these (id, category, crowd, mask)."""
+def panoptic(folder, *segments, flag=int):
+    """The JSON and PNG of these (id, category, crowd, mask); `flag` makes values of isthing and iscrowd."""
     ids, infos = np.zeros(SIZE, int), []
     for number, category, crowd, mask in segments:
         ids[mask] = number
         ys, xs = np.nonzero(mask)
         box = [xs.min(), ys.min(), xs.max() + 1 - xs.min(), ys.max() + 1 - ys.min()]
-        entry = {"id": number, "category_id": category, "iscrowd": crowd, "area": mask.sum(), "bbox": box}
+        entry = {"id": number, "category_id": category, "iscrowd": flag(crowd), "area": mask.sum(), "bbox": box}
         infos.append({key: np.asarray(value).tolist() for key, value in entry.items()})
     content = coco_content([{"image_id": 1, "file_name": "a.png", "segments_info": infos}])
     for category, thing in zip(content["categories"], (1, 0)):
-        category["isthing"] = thing
+        category["isthing"] = flag(thing)
     picture(folder / "val2017" / "a.jpg")
     png(folder / "annotations" / "panoptic_val2017" / "a.png", np.stack([ids % 256, ids // 256 % 256, ids >> 16], -1))
     text(folder / "annotations" / "panoptic_val2017.json", content)
 
 
-def test_panoptic_colours_are_numbers_of_segments(tmp_path, logged):
-    panoptic(tmp_path, (70000, 3, 0, THREE), (9, 1, 0, TWO), (300, 1, 1, ONE))
+@pytest.mark.parametrize("flag", [int, str])
+def test_panoptic_colours_are_numbers_of_segments(tmp_path, logged, flag):
+    panoptic(tmp_path, (70000, 3, 0, THREE), (9, 1, 0, TWO), (300, 1, 1, ONE), flag=flag)
     source, example = read(tmp_path, split="val")
     check(example, THREE, TWO, ONE)
     assert example["labels"].tolist() == [1, 0, 0] and example["crowd"].tolist() == [0, 0, 1]
