@@ -3,7 +3,7 @@
     KERAS_BACKEND=jax python -m benchmarks.executions --configs=digits_pretrain,cifar10_scratch --steps=20
 
 Random images in memory, the model and batch of each config; the variants take turns, and the ratios to single steps are
-medians over rounds.
+medians over rounds. An execution is one program here on CPUs, too, where `fit` runs its steps one by one.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from trainers.config_files import load_config
 CLASSES = 10
 
 
-def make_fit(name: str, steps: int, per_execution: int):
+def make_fit(name: str, batch_size: int, steps: int, per_execution: int):
     """Returns a function that fits a config's model, "digits_pretrain" for example, for some steps."""
     from keras_vit.data import from_arrays
     from keras_vit.distribution import Strategy
@@ -26,7 +26,8 @@ def make_fit(name: str, steps: int, per_execution: int):
 
     config, rng = load_config(name), np.random.default_rng(0)
     config.steps_per_execution, config.jit_compile = per_execution, False  # which is of TensorFlow
-    size, channels, batch = config.model.image_size, config.model.channels, config.batch_size
+    size, channels, batch = config.model.image_size, config.model.channels, batch_size or config.batch_size
+    config.batch_size = batch
     images = rng.integers(0, 256, (batch, size, size, channels), dtype="uint8")
     labels = np.arange(batch, dtype="int32") % CLASSES
     source = from_arrays(images, labels, class_names=[str(i) for i in range(CLASSES)])
@@ -36,9 +37,11 @@ def make_fit(name: str, steps: int, per_execution: int):
 
 
 def main():
-    values = flags.FLAGS
+    from keras_vit.fit.stepping import jax_step
+
+    values, jax_step.is_slow_in_loops = flags.FLAGS, lambda: False
     for name in values.configs.split(","):
-        fits = {count: make_fit(name, values.steps, count) for count in (1, values.steps)}
+        fits = {count: make_fit(name, values.batch_size, values.steps, count) for count in (1, values.steps)}
         times = {count: [] for count in fits}
         for i in range(values.repeats + 2):
             for count, fit in fits.items():
@@ -53,6 +56,7 @@ def main():
 
 def run():
     flags.string("configs", "digits_pretrain,cifar10_scratch", "Names of configs, joined by commas.")
+    flags.integer("batch_size", 0, "Images in a batch; 0 for each config's own.", lowest=0)
     flags.integer("steps", 20, "Steps of an execution.", lowest=2)
     flags.integer("repeats", 5, "Rounds; medians are reported.")
     flags.launch(main)

@@ -6,6 +6,13 @@ import numpy as np
 from small_models import dense_on_rows, rows
 
 
+def as_on_gpus():
+    """A context in which an execution is one program on CPUs, too."""
+    from keras_vit.fit.stepping import jax_step
+
+    return unittest.mock.patch.object(jax_step, "is_slow_in_loops", lambda: False)
+
+
 def run_in_executions(workdir):
     """Seven steps, evaluated every three, with dropout, rematerialisation, mixup and averages; also in executions of
     four, stopped at five and resumed with executions of two.
@@ -23,7 +30,8 @@ def run_in_executions(workdir):
         config.schedule.update(warmup=2, decay="constant")  # so that it does not depend on the total
         config.optimizer.ema = 0.9
         config.jit_compile = False  # which is of TensorFlow
-        with unittest.mock.patch.object(training_run, "finish", lambda prepared, model, *rest: (model, measures)):
+        finish = unittest.mock.patch.object(training_run, "finish", lambda prepared, model, *rest: (model, measures))
+        with finish, as_on_gpus():
             model, _ = training_run.run(config, f"{workdir}/{name}")
         assert model.jit_compile
         return model.get_weights()
@@ -55,6 +63,7 @@ def steps_of_executions():
         {"x": batches.repeat(), "steps_per_epoch": 5},
         {"x": batches.filter(lambda *_: True)},
     ):
-        model.fit(**arguments, epochs=2, verbose=0)
+        with as_on_gpus():
+            model.fit(**arguments, epochs=2, verbose=0)
         taken.append(int(model.optimizer.iterations))
     return taken

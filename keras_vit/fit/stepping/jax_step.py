@@ -59,6 +59,11 @@ def accumulated_step(model, state, batch):
     return logs, (trainable, non_trainable, optimizer_variables, metrics)
 
 
+def is_slow_in_loops():
+    """Whether a step in a loop of XLA's is slower than alone: on CPUs, by far with convolutions (docs/performance.md)."""
+    return jax.default_backend() == "cpu"
+
+
 def execute_in_one_program(model):
     """Makes an execution of several steps, by Keras a loop of the host, one program, if the model compiles its steps.
 
@@ -66,7 +71,7 @@ def execute_in_one_program(model):
     end, and batches of other sizes.
     """
     count, execution = model.steps_per_execution, model.train_function
-    if count == 1 or model.run_eagerly or not model.jit_compile:
+    if count == 1 or model.run_eagerly or not model.jit_compile or is_slow_in_loops():
         return
 
     def steps(state, batches):
