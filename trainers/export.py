@@ -57,6 +57,7 @@ def export(values):
     from keras_vit.io.suggest import did_you_mean
     from keras_vit.runs.calibration_images import calibration_images, calibration_source
     from keras_vit.serving.export import FORMATS as EXPORTS
+    from keras_vit.serving.export import check_ending
     from keras_vit.serving.single_file import QUANTIZED, check_quantization, needs_calibration
 
     valid = (*EXPORTS, *FORMATS)
@@ -64,6 +65,8 @@ def export(values):
     form = _BY_ENDING.get(ending, "tf_saved_model") if values.format is None else values.format
     if form not in valid:
         raise ValueError(f'Unknown export format "{form}".{did_you_mean(form, valid)} Valid: {", ".join(valid)}.')
+    if values.format is None:
+        check_ending(values.output, _BY_ENDING, "A SavedModel in a folder of that name needs --format=tf_saved_model.")
     check_folder(epath.Path(values.output).parent)
     quantization, source = _quantization(values), None
     answering, finding = {"top_k": values.top_k, "activation": values.activation}, shared_flags.finding(values)

@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -11,7 +11,7 @@ from keras_vit.answers import bind
 from keras_vit.fit.checks.pixels import InputRange
 from keras_vit.fit.model import Model
 from keras_vit.io.atomic import check_folder
-from keras_vit.io.suggest import check_known, listed
+from keras_vit.io.suggest import check_known, listed, nearest
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
 from keras_vit.prediction.preprocessing import check_preprocessing
@@ -70,12 +70,23 @@ def _check_place(path, others=_others):
     check_folder(os.path.dirname(os.path.abspath(path)))
 
 
+def check_ending(path: str, valid: Iterable[str], folder: str) -> None:
+    """ValueError for a path that ends almost as `valid` files do; `folder` says how to write a folder of that name."""
+    ending = os.path.splitext(path)[1].lower()
+    close = nearest(ending, valid) if len(ending) > len(".v2") else []  # a version
+    if close and ending not in valid:
+        raise ValueError(f'"{path}" ends in {ending}: did you mean {close[0]}? {folder}')
+
+
 def _choose_format(path, format):
     """The format, by the path's ending if it is None; ValueError for an ending that contradicts it."""
     ending = os.path.splitext(path)[1].lower()
     found = _BY_ENDING.get(ending, "tf_saved_model")
     if format not in (None, "tf_saved_model", "web"):
         return format  # which checks its own ending
+    if format is None:
+        valid = (*_BY_ENDING, *_OTHER_FILES)
+        check_ending(path, valid, 'A SavedModel in a folder of that name needs format="tf_saved_model".')
     if ending in _OTHER_FILES:
         raise ValueError(
             f'"{path}" ends in {ending}, which is not an export format. Valid: a folder (a SavedModel), or a file that'

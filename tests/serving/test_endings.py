@@ -44,6 +44,8 @@ def test_the_ending_chooses_the_format(tiny, tmp_path, written, path, given, for
         ("m.keras", None, "ends in .keras, which is not an export format.*keras_vit.save writes .keras"),
         ("m.h5", "tf_saved_model", "ends in .h5, which is not an export format. Valid: a folder.*.onnx or .tflite"),
         ("m.safetensors", None, "ends in .safetensors"),
+        ("m.onx", None, 'ends in .onx: did you mean .onnx[?] A SavedModel in a folder .* format="tf_saved_model"'),
+        ("m.safetensor", None, "did you mean .safetensors"),
     ],
 )
 def test_an_ending_that_contradicts_the_format_is_refused(tiny, tmp_path, path, format, message):

@@ -27,6 +27,11 @@ def test_the_ending_chooses_the_format(binary, tiny, tmp_path, monkeypatch, outp
     assert written == [expected]
 
 
+def test_a_misspelt_ending_is_refused_before_the_model_loads(binary, tmp_path):
+    with pytest.raises(ValueError, match="did you mean .keras[?].* needs --format=tf_saved_model"):
+        binary(export, model="m", output=str(tmp_path / "m.kers"))
+
+
 def test_the_flags_of_detectors_are_passed_on_or_refused(binary, tiny, tmp_path, monkeypatch):
     given = []
     monkeypatch.setattr(keras_vit, "export", lambda *_, **options: given.append(options))
