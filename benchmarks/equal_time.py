@@ -9,12 +9,10 @@ of a shorter run. The averages must forget the first weights within a run: --mom
 is that of the steps, without the first --steps, which compile. TensorFlow is not needed.
 """
 
-import itertools
 import statistics
 import time
 
-import numpy as np
-
+from benchmarks.cifar10 import batches, read
 from trainers import flags
 
 _ATTENTION = {"global": {}, "window(4)": {}, "window(4, global=(2, 5))": {}, "axial": {"depth": 3}, "local(5)": {}}
@@ -23,39 +21,6 @@ _VIT = {"depth": 6, "positions": "sincos2d"}
 KINDS = {kind: ("Ti/2", {**_VIT, **sizes, "attention": kind}) for kind, sizes in _ATTENTION.items()}
 KINDS["Swin"] = "Swin-T", _SWIN
 TESTED = 0.1  # of the images
-_SHIFT = 4  # pixels, at most
-
-
-def read(path):
-    """(images (n, 32, 32, 3), labels (n,)) of CIFAR-10's training split, from an .npz file or by download."""
-    import keras
-
-    if path:
-        arrays = np.load(path)
-        return arrays["images"], arrays["labels"].astype("int32")
-    (images, labels), _ = keras.datasets.cifar10.load_data()
-    return images, labels[:, 0].astype("int32")
-
-
-def batches(images, labels, size, seed):
-    """Endless batches of random images on the device, each flipped or not and shifted."""
-    import jax
-    import jax.numpy as jnp
-
-    h, w = images.shape[1:3]
-
-    @jax.jit
-    def batch(key):
-        at, flip, shift = jax.random.split(key, 3)
-        index = jax.random.randint(at, (size,), 0, len(images))
-        x = jnp.pad(images[index], ((0, 0), (_SHIFT, _SHIFT), (_SHIFT, _SHIFT), (0, 0)))
-        start = jax.random.randint(shift, (size, 2), 0, 2 * _SHIFT + 1)
-        x = jax.vmap(lambda x, at: jax.lax.dynamic_slice(x, (at[0], at[1], 0), (h, w, x.shape[2])))(x, start)
-        flipped = jax.random.bernoulli(flip, 0.5, (size, 1, 1, 1))
-        return jnp.where(flipped, x[:, :, ::-1], x), labels[index]
-
-    images, labels, key = jax.device_put(images), jax.device_put(labels), jax.random.key(seed)
-    return (batch(jax.random.fold_in(key, step)) for step in itertools.count())
 
 
 def train(model, data, held_out, seconds, steps):

@@ -22,8 +22,10 @@ import keras_vit
 from benchmarks import (
     attention,
     cheaper,
+    cifar10,
     equal_time,
     gpu_attention,
+    gpu_cifar10,
     input,
     ops,
     scaling,
@@ -32,6 +34,10 @@ from benchmarks import (
     where,
 )
 from benchmarks.own_process import in_own_process
+from keras_vit.data import from_arrays
+from keras_vit.distribution import Strategy
+from keras_vit.runs import prepare
+from trainers.config_files import load_config
 
 SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 4, "repeats": 1, "images": 8}
 
@@ -183,11 +189,13 @@ def on_jax():
         unittest.mock.patch.dict(equal_time.KINDS, {"window(2)": ("Ti/2", {**small, "attention": "window(2)"})}),
         unittest.mock.patch.object(gpu_attention, "case", lambda kind, *_: ("Ti/16", {**small, "attention": kind})),
     ):
-        pixels, theirs = (np.asarray(each) for each in next(equal_time.batches(images, labels, 64, 0)))
+        epoch = [each for each, _ in zip(cifar10.batches(images, labels, 4, 0), range(3))]
+        pixels, theirs = (np.concatenate(parts) for parts in zip(*epoch))
         held_out = images[:2], labels[:2]
         *found, curve = equal_time.trained("window(2)", images, labels, held_out, types.SimpleNamespace(**options), 0)
         steps = gpu_attention.measured(gpu_attention.CUDNN, "Ti/16", 1, 32, 2, 1)
     right = pixels.max((1, 2, 3)).tolist() == (1 + theirs).tolist() and pixels.min() == 0
+    right = right and sorted(theirs) == sorted(labels)  # each image once an epoch
     return bool(right), found, [accuracy for _, accuracy in curve], steps
 
 
@@ -199,6 +207,44 @@ def test_the_benchmarks_of_a_gpu_run_on_jax():
     assert len(accuracies) == 1 and 0 <= accuracies[0] <= 1
     for seconds, memory in steps.values():
         assert seconds > 0 and memory > 0
+
+
+@pytest.mark.extended
+def test_the_record_of_cifar10_trains_the_model_of_its_config():
+    """The program makes by hand what `keras-vit pretrain` makes, with optimizer, loss and mixing."""
+    config = load_config("cifar10_gpu:5min")
+    config.update({"total": "40 steps", "whiten": None})
+    config.model.update(depth=1, width=64, heads=1, mlp_dim=64, conv_stem=(8, 8, 8, 8, 8, 8))
+    images = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), dtype="uint8")
+    source = from_arrays(images, np.arange(40) % 10, class_names=[str(i) for i in range(10)])
+    models = prepare.check(config).on(source, None).model(Strategy()), gpu_cifar10.make_model(config, images, 40)
+    for of in (
+        lambda model: model.spec,
+        lambda model: model.mixing,
+        lambda model: model.loss.get_config(),
+        lambda model: model.optimizer.get_config(),
+        lambda model: model.steps_per_execution,
+    ):
+        one, other = map(of, models)
+        assert one == other
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"mixup": 0.2}, "without mixup=0.2"),
+        ({"optimizer.name": "adamw"}, "without optimizer.name=adamw"),
+        ({"data.train_preprocess": "decode|random_flip"}, 'got "decode|random_flip"'),
+    ],
+)
+def test_the_record_of_cifar10_refuses_what_it_would_leave_out(change, message):
+    config = load_config("cifar10_gpu")
+    gpu_cifar10.check(config)
+    config.update_from_flattened_dict(change)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        gpu_cifar10.check(config)
 
 
 def test_a_request_is_repeated_under_overload_and_another_status_ends_in_a_sentence():

@@ -60,7 +60,7 @@ def accumulated_step(model, state, batch):
 
 
 def is_slow_in_loops():
-    """Whether a step in a loop of XLA's is slower than alone: on CPUs, by far with convolutions (docs/performance.md)."""
+    """Whether a step is slower in a loop of XLA's than alone: on CPUs, with convolutions (docs/performance.md)."""
     return jax.default_backend() == "cpu"
 
 
