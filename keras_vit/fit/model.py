@@ -575,11 +575,11 @@ class Model(keras.Model):
     def _checked(self, x, y, weights, mixes=False):
         """`x` to read instead: arrays are checked at once, others when read; ValueError for bad arrays or no labels."""
         checks.check_readable(self, x, y)
-        has_labels = y is not None
+        has_labels = y is not None or isinstance(
+            x, (types.GeneratorType, keras.utils.PyDataset)
+        )  # known once it is read
         if hasattr(x, "element_spec"):
             has_labels = isinstance(x.element_spec, (tuple, list)) and len(x.element_spec) > 1
-        elif isinstance(x, (types.GeneratorType, keras.utils.PyDataset)):
-            has_labels = True  # known once it is read
         own = self.has_own("compute_loss", "train_step", "test_step")
         if not has_labels and getattr(self, "loss", None) is not None and not own:
             raise ValueError(
@@ -692,8 +692,7 @@ class Model(keras.Model):
 
     def make_predict_function(self, force=False):
         force = stepping.is_outdated(self, "predict") or force
-        several = keras.backend.backend() == "tensorflow" and stepping.find_topology(self).workers > 1
-        if not several:
+        if keras.backend.backend() != "tensorflow" or stepping.find_topology(self).workers == 1:
             return super().make_predict_function(force)
         if self.predict_function is None or force:
             self.predict_function = _tensorflow().make_gathering_function(self, self.predict_step)
