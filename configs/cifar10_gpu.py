@@ -3,8 +3,8 @@
     KERAS_BACKEND=jax keras-vit pretrain --config=cifar10_gpu --data_dir=DIR --workdir=runs/cifar10_gpu
     KERAS_BACKEND=jax keras-vit pretrain --config=cifar10_gpu:5min --data_dir=DIR --workdir=runs/cifar10_5min
 
-After the colon: 60s or 5min, what an H100 is meant to take, compilation included. DIR contains the prepared dataset
-(`tfds build cifar10 --data_dir=DIR`). `python -m benchmarks.gpu_cifar10` trains the same without TensorFlow.
+After the colon: 60s or 5min, what an H100 is meant to take for compilation and training. DIR contains the prepared
+dataset (`tfds build cifar10 --data_dir=DIR`). `python -m benchmarks.gpu_cifar10` trains the same without TensorFlow.
 
 `cifar10_stem`'s kind of model, with six or fourteen times the arithmetic: six convolutions, 16 tokens, four blocks.
 Neither was run on a GPU yet, so the numbers of epochs are estimates. docs/experiments/cifar10.md has runs of a few

@@ -10,8 +10,9 @@ from keras_vit.models import freeze, freeze_all_but_head
 
 def test_patterns_freeze_layers_and_nothing_else(tiny):
     model = tiny()
-    with pytest.raises(ValueError, match='No layer matches "blok_.".*block_00'):
-        freeze(model, ["blok_*"])
+    for wrong in ("blok_1", 1):
+        with pytest.raises(ValueError, match='No layer matches ".*1".*block_00'):
+            freeze(model, wrong)
     assert freeze(model, "block_0*") == ["block_00", "block_01"]
     assert freeze(model, ["patch_encoder", "block_0*"]) == ["block_00", "block_01", "patch_encoder"]
     trained = {w.path.split("/")[0] for w in model.trainable_weights}

@@ -23,8 +23,8 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> list[str]:
     """
     names = [layer.name for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
     frozen = set()
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        matched = fnmatch.filter(names, pattern)
+    for pattern in [patterns] if isinstance(patterns, str | int) else patterns:
+        matched = fnmatch.filter(names, str(pattern))
         if not matched:
             raise ValueError(f'No layer matches "{pattern}". Layers: {", ".join(names)}.')
         frozen.update(matched)
