@@ -575,9 +575,8 @@ class Model(keras.Model):
     def _checked(self, x, y, weights, mixes=False):
         """`x` to read instead: arrays are checked at once, others when read; ValueError for bad arrays or no labels."""
         checks.check_readable(self, x, y)
-        has_labels = y is not None or isinstance(
-            x, (types.GeneratorType, keras.utils.PyDataset)
-        )  # known once it is read
+        # What Python reads shows its labels later.
+        has_labels = y is not None or isinstance(x, (types.GeneratorType, keras.utils.PyDataset))
         if hasattr(x, "element_spec"):
             has_labels = isinstance(x.element_spec, (tuple, list)) and len(x.element_spec) > 1
         own = self.has_own("compute_loss", "train_step", "test_step")

@@ -76,9 +76,11 @@ def _shared_names(data, source, held_out):
     def of_files(split):
         return isinstance(split, RandomAccess) and split.names is not None
 
+    if not (of_files(source) and of_files(held_out)):
+        return []
     # Annotation files and lists may state an image in two splits, and a slice in percent may meet one in numbers.
     mixed = split_name(data.train) == split_name(data.evaluation) and ("%" in data.train) != ("%" in data.evaluation)
-    if not (of_files(source) and of_files(held_out)) or not (_of_scenes(source) and _of_scenes(held_out) or mixed):
+    if not (_of_scenes(source) and _of_scenes(held_out) or mixed):
         return []
     return sorted(set(example_names(source)) & set(example_names(held_out)))
 
