@@ -39,7 +39,8 @@ def make_fit(name: str, batch_size: int, steps: int, per_execution: int):
 def main():
     from keras_vit.fit.stepping import jax_step
 
-    values, jax_step.is_slow_in_loops = flags.FLAGS, lambda: False
+    jax_step.is_slow_in_loops = lambda: False  # measures a program of several steps on CPUs, too
+    values = flags.FLAGS
     for name in values.configs.split(","):
         fits = {count: make_fit(name, values.batch_size, values.steps, count) for count in (1, values.steps)}
         times = {count: [] for count in fits}

@@ -3,14 +3,13 @@
     KERAS_BACKEND=jax python -m benchmarks.gpu_cifar10 --config=cifar10_gpu:60s
 
 trains the model of a config as `keras-vit pretrain` does, but on images on the card, which are cropped and flipped
-there: TensorFlow is not needed. Each of --seeds runs in a process of its own, whose seconds go from its start to the
-end of the last step, evaluation excluded. "With flips" averages the logits of an image and its mirror image.
+there: TensorFlow is not needed. Each seed runs in a new process. Time is counted from the start of the process to the
+end of the last step, without evaluation. "With flips" averages the logits of an image and its mirror image.
 
 --held_out trains on the first nine tenths of the training images and measures the others: choose by it, and measure
 what was chosen on the test images.
 """
 
-import functools
 import json
 import math
 import re
@@ -22,23 +21,25 @@ import numpy as np
 from benchmarks.cifar10 import CLASSES, batches, read
 from benchmarks.own_process import in_own_process
 from trainers import flags
+from trainers.config_files import flat_values, load_config
 
-# What this program leaves out of a run.
-UNKNOWN = (
-    "mixup micro_batches optimizer.ema optimizer.swa optimizer.lookahead optimizer.layer_decay optimizer.head_rate"
-    " optimizer.weight_decay_final loss.class_weights init"
+# Settings of a run that this program does not apply: they must be those of cifar10_gpu.
+FIXED = (
+    "mixup micro_batches init loss.class_weights optimizer.name optimizer.ema optimizer.swa optimizer.lookahead"
+    " optimizer.layer_decay optimizer.head_rate optimizer.weight_decay_final"
 )
 
 
 def check(config) -> None:
-    """ValueError for a config with what this program leaves out."""
+    """ValueError for a config with settings that this program would ignore."""
     padding(config.data.train_preprocess)
-    values = config.to_dict()
-    given = {key: functools.reduce(lambda part, name: part[name], key.split("."), values) for key in UNKNOWN.split()}
-    wrong = [f"{key}={value}" for key, value in given.items() if value not in (None, False, 1)]
-    wrong += [f"optimizer.name={config.optimizer.name}"] if config.optimizer.name != "muon" else []
+    given, known = (flat_values(each) for each in (config, load_config("cifar10_gpu")))
+    wrong = [f"{key}={given[key]}" for key in FIXED.split() if given[key] != known[key]]
     if wrong:
-        raise ValueError(f"This program trains by Muon as cifar10_gpu does, without {', '.join(wrong)}.")
+        raise ValueError(
+            f"This program would ignore {', '.join(wrong)}: leave it out, or train with keras-vit pretrain, which needs"
+            " TensorFlow."
+        )
 
 
 def padding(text: str) -> int:

@@ -1,14 +1,12 @@
 """Sources of examples, the preprocessing vocabulary, and batches. Independent of any model."""
 
-import importlib.util
-
 from keras_vit.io.missing import tensorflow_missing
 
-if importlib.util.find_spec("tensorflow") is None:
-    raise tensorflow_missing(
-        "Reading data (keras_vit.data, evaluation, inference, runs and tasks)",
-        "Without it, train and evaluate on arrays: model.fit(images, labels).",
-    )
+if error := tensorflow_missing(
+    "Reading data (keras_vit.data, evaluation, inference, runs and tasks)",
+    "Without it, train and evaluate on arrays: model.fit(images, labels).",
+):
+    raise error
 
 from keras_vit.data.any_aspect import to_patches
 from keras_vit.data.batches import evaluation_batches, image_and_label, training_batches

@@ -575,7 +575,7 @@ class Model(keras.Model):
     def _checked(self, x, y, weights, mixes=False):
         """`x` to read instead: arrays are checked at once, others when read; ValueError for bad arrays or no labels."""
         checks.check_readable(self, x, y)
-        # What Python reads shows its labels later.
+        # Generators and PyDatasets show their labels when they are read.
         has_labels = y is not None or isinstance(x, (types.GeneratorType, keras.utils.PyDataset))
         if hasattr(x, "element_spec"):
             has_labels = isinstance(x.element_spec, (tuple, list)) and len(x.element_spec) > 1

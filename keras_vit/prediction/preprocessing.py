@@ -1,6 +1,5 @@
 """Evaluation preprocessing: a model's text, as a layer in front of a model or in a tf.data pipeline."""
 
-import importlib.util
 from typing import Any
 
 import keras
@@ -24,11 +23,11 @@ def parse_preprocessing(text: str):
         ImportError: without TensorFlow, which decodes and resizes images on every backend.
         ValueError: for invalid text.
     """
-    if importlib.util.find_spec("tensorflow") is None:
-        from keras_vit.io.missing import tensorflow_missing
+    from keras_vit.io.missing import tensorflow_missing
 
-        instead = "Without it, give the model pixels 0..255 of its size: model.predict(images)."
-        raise tensorflow_missing("Decoding and resizing images", instead)
+    instead = "Without it, give the model pixels 0..255 of its size: model.predict(images)."
+    if error := tensorflow_missing("Decoding and resizing images", instead):
+        raise error
     from keras_vit.data import parse
 
     return parse(text)

@@ -1,12 +1,11 @@
 """A page about a model: its filters, positions, heads, layer similarity, and maps on images."""
 
-import importlib.util
-
 from keras_vit.io.missing import tensorflow_missing
 
-if importlib.util.find_spec("tensorflow") is None:
-    instead = "Without it, keras_vit.inspection has the functions behind its pictures."
-    raise tensorflow_missing("A page about a model", instead)
+if error := tensorflow_missing(
+    "A page about a model", "Without it, keras_vit.inspection has the functions behind its pictures."
+):
+    raise error
 
 from keras_vit.inspection.model_page.page import check_place, inspect_model, write_page
 from keras_vit.inspection.model_page.subject import class_number
